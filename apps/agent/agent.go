@@ -217,6 +217,8 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 	}
 	client := agentv1connect.NewAgentServiceClient(cfg.HTTPClient, cfg.Server, rpc.ClientOptions(rpc.ClientConfig{
 		Token:     credentials.Token,
+		Sign:      credentials.Sign,
+		Refused:   credentials.Refused,
 		UserAgent: "windlass-agent/" + cfg.Version,
 		// A frame holds up to a megabyte of items, and one item may be large.
 		ReadMaxBytes: 32 << 20,

@@ -105,6 +105,25 @@ func (c *cluster) nameKey(t *testing.T) []byte {
 	return s.Data["name-key"]
 }
 
+// withoutKey is what the agents share, but the key of the credential.
+func (c *cluster) withoutKey(t *testing.T) []byte {
+	t.Helper()
+	var all map[string]any
+	require.NoError(t, json.Unmarshal(c.shared(t), &all))
+	require.NotEmpty(t, all["key"])
+	delete(all, "key")
+	out, err := json.Marshal(all)
+	require.NoError(t, err)
+	return out
+}
+
+func readFile(t *testing.T, dir, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	require.NoError(t, err)
+	return string(data)
+}
+
 // gatewaySecret is in agent.yaml.
 const gatewaySecret = "windlass-gateway-access"
 
@@ -278,7 +297,8 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.Empty(t, c.holder(t, "windlass-agent-join"), "given back for the next one")
 	kept, err := os.ReadFile(filepath.Join(first.dir, "credential.json"))
 	require.NoError(t, err)
-	require.JSONEq(t, string(kept), string(c.shared(t)))
+	require.JSONEq(t, string(kept), string(c.withoutKey(t)))
+	require.FileExists(t, filepath.Join(first.dir, "agent.key"))
 	require.Contains(t, string(kept), p.lastCredential())
 	nameKey := c.nameKey(t)
 	require.Len(t, nameKey, 32)
@@ -291,7 +311,8 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.Equal(t, []string{token}, p.used())
 	kept, err = os.ReadFile(filepath.Join(second.dir, "credential.json"))
 	require.NoError(t, err)
-	require.JSONEq(t, string(c.shared(t)), string(kept))
+	require.JSONEq(t, string(c.withoutKey(t)), string(kept))
+	require.Equal(t, readFile(t, first.dir, "agent.key"), readFile(t, second.dir, "agent.key"), "the credential is bound to it")
 	require.Equal(t, first.identity(t), c.holder(t, "windlass-agent-turns"))
 	require.Equal(t, session, p.only(t), "one works for the region")
 

@@ -18,6 +18,12 @@ type ClientConfig struct {
 	// Token is sent as bearer token with every call; it is asked for each time,
 	// so that it can rotate. nil or "": none is sent.
 	Token func() string
+	// Sign adds to the header of a call of the procedure what proves who calls, after the token;
+	// nil: nothing.
+	Sign func(procedure string, header http.Header)
+	// Refused is told the header of an answer that says that the caller is not known; nil:
+	// nothing is.
+	Refused func(answer http.Header)
 	// UserAgent names the program and its version ("windlass/1.2.3").
 	UserAgent string
 	// Tracer makes a span per call and Propagator sends it along; nil: none.
@@ -36,7 +42,7 @@ type ClientConfig struct {
 // ClientOptions are for every client constructor of a program.
 func ClientOptions(cfg ClientConfig) []connect.ClientOption {
 	interceptors := append(tracing(cfg.Tracer, cfg.Propagator), &caller{
-		token: cfg.Token, userAgent: cfg.UserAgent, timeout: orDefault(cfg.Timeout, DefaultTimeout),
+		token: cfg.Token, proof: cfg.Sign, refused: cfg.Refused, userAgent: cfg.UserAgent, timeout: orDefault(cfg.Timeout, DefaultTimeout),
 	})
 	options := []connect.ClientOption{
 		connect.WithInterceptors(interceptors...),
@@ -53,6 +59,8 @@ func ClientOptions(cfg ClientConfig) []connect.ClientOption {
 // caller says who calls and bounds unary calls.
 type caller struct {
 	token     func() string
+	proof     func(procedure string, header http.Header)
+	refused   func(answer http.Header)
 	userAgent string
 	timeout   time.Duration
 }
@@ -64,28 +72,41 @@ func (c *caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			ctx, cancel = context.WithTimeout(ctx, c.timeout)
 			defer cancel()
 		}
-		c.sign(req.Header())
+		c.sign(req.Spec().Procedure, req.Header())
 		res, err := next(ctx, req)
-		return res, reset(ctx, err)
+		return res, c.note(reset(ctx, err))
 	}
+}
+
+// note tells refused of an error that says that the caller is not known.
+func (c *caller) note(err error) error {
+	var coded *connect.Error
+	if c.refused != nil && errors.As(err, &coded) && coded.Code() == connect.CodeUnauthenticated {
+		c.refused(coded.Meta())
+	}
+	return err
 }
 
 func (c *caller) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		c.sign(conn.RequestHeader())
-		return &clientConn{StreamingClientConn: conn, ctx: ctx}
+		c.sign(spec.Procedure, conn.RequestHeader())
+		return &clientConn{StreamingClientConn: conn, ctx: ctx, caller: c}
 	}
 }
 
 // clientConn is a stream whose errors mean what they say.
 type clientConn struct {
 	connect.StreamingClientConn
-	ctx context.Context
+	ctx    context.Context
+	caller *caller
 }
 
-func (c *clientConn) Send(msg any) error    { return reset(c.ctx, c.StreamingClientConn.Send(msg)) }
-func (c *clientConn) Receive(msg any) error { return reset(c.ctx, c.StreamingClientConn.Receive(msg)) }
+func (c *clientConn) Send(msg any) error { return reset(c.ctx, c.StreamingClientConn.Send(msg)) }
+
+func (c *clientConn) Receive(msg any) error {
+	return c.caller.note(reset(c.ctx, c.StreamingClientConn.Receive(msg)))
+}
 
 // reset corrects what Connect makes of a connection that the other end reset: a
 // call that was cancelled, though nobody cancelled it. The server died, and the
@@ -102,7 +123,7 @@ func (c *caller) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect
 	return next
 }
 
-func (c *caller) sign(header http.Header) {
+func (c *caller) sign(procedure string, header http.Header) {
 	if c.userAgent != "" {
 		header.Set("User-Agent", c.userAgent)
 	}
@@ -111,6 +132,9 @@ func (c *caller) sign(header http.Header) {
 	}
 	if token := c.token(); token != "" {
 		header.Set("Authorization", "Bearer "+token)
+		if c.proof != nil {
+			c.proof(procedure, header)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,6 +42,12 @@ type Credentials struct {
 
 	mu sync.Mutex
 	id identity
+	// key that the credential is bound to; nil: it is not.
+	key ed25519.PrivateKey
+	// session is in the proofs of one start of the agent. ahead is how far the control plane's
+	// clock is ahead of ours, if that matters.
+	session string
+	ahead   time.Duration
 }
 
 // OpenCredentials reads the file, or starts with none.
@@ -50,7 +57,10 @@ func OpenCredentials(path string) (*Credentials, error) {
 
 // OpenCredentialsIn is OpenCredentials for the file of that name.
 func OpenCredentialsIn(files disk.Files, name string) (*Credentials, error) {
-	c := &Credentials{files: files, name: name}
+	c := &Credentials{files: files, name: name, session: ident.New("run")}
+	if err := c.loadKey(); err != nil {
+		return nil, err
+	}
 	data, err := files.Read(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -156,6 +166,10 @@ func (c *Credentials) join(ctx context.Context, client Client, tokenFile string,
 	if err != nil {
 		return fmt.Errorf("%w: no credential yet, and no join token: %w", ErrJoin, err)
 	}
+	public, err := c.publicKey()
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
 	if c.id.JoinID == "" {
 		c.id.JoinID = ident.New("join")
@@ -168,7 +182,7 @@ func (c *Credentials) join(ctx context.Context, client Client, tokenFile string,
 	if err != nil {
 		return err
 	}
-	resp, err := client.Join(ctx, &agentv1.JoinRequest{Token: strings.TrimSpace(string(data)), Agent: info, JoinId: joinID})
+	resp, err := client.Join(ctx, &agentv1.JoinRequest{Token: strings.TrimSpace(string(data)), Agent: info, JoinId: joinID, PublicKey: public})
 	if connect.CodeOf(err) == connect.CodePermissionDenied {
 		return fmt.Errorf("%w with the token in %s: %w", ErrJoin, tokenFile, err)
 	}

@@ -298,7 +298,11 @@ func (s *Session) authenticate(ctx context.Context) error {
 }
 
 func (s *Session) renew(ctx context.Context, now time.Time) error {
-	resp, err := s.cfg.Client.RenewCredential(ctx, &agentv1.RenewCredentialRequest{})
+	public, err := s.cfg.Credentials.publicKey()
+	if err != nil {
+		return err
+	}
+	resp, err := s.cfg.Client.RenewCredential(ctx, &agentv1.RenewCredentialRequest{PublicKey: public})
 	if err != nil {
 		return fmt.Errorf("renew credential: %w", err)
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -347,6 +348,7 @@ func TestAJoinThatWasNotHeardOfIsMadeAgainUnderTheSameID(t *testing.T) {
 	defer httpServer.Close()
 	client := agentv1connect.NewAgentServiceClient(httpServer.Client(), httpServer.URL)
 	srv.onJoin = func(*agentv1.JoinRequest) error {
+		require.FileExists(t, filepath.Join(dir, keyName), "a credential must never be bound to a key that a crash could lose")
 		return connect.NewError(connect.CodeUnavailable, errors.New("the answer is lost"))
 	}
 
@@ -359,6 +361,8 @@ func TestAJoinThatWasNotHeardOfIsMadeAgainUnderTheSameID(t *testing.T) {
 	require.NoError(t, c.EnsureJoined(t.Context(), client, token, nil, backoff.Policy{}, func() float64 { return 0 }, slog.New(slog.DiscardHandler)))
 	require.Len(t, srv.joins, 2)
 	require.Equal(t, srv.joins[0].JoinId, srv.joins[1].JoinId)
+	require.Len(t, srv.joins[0].PublicKey, ed25519.PublicKeySize)
+	require.Equal(t, srv.joins[0].PublicKey, srv.joins[1].PublicKey)
 	require.Equal(t, "wlj_token", srv.joins[1].Token)
 
 	c, err = OpenCredentials(path)

@@ -42,15 +42,45 @@ func Fetch(ctx context.Context, path string, shared Shared) error {
 		return nil
 	}
 	c := &Credentials{files: disk.Dir(filepath.Dir(path)), name: filepath.Base(path)}
-	if err := json.Unmarshal(theirs, &c.id); err != nil {
+	value := bundle{identity: &c.id}
+	if err := json.Unmarshal(theirs, &value); err != nil {
 		return fmt.Errorf("the shared credential cannot be read (empty it and give a new join token): %w", err)
+	}
+	// The key first: without it, the credential is of no use.
+	if len(value.Key) > 0 {
+		if err := c.files.Replace(keyName, value.Key); err != nil {
+			return fmt.Errorf("keep the key of the credential: %w", err)
+		}
 	}
 	return c.save()
 }
 
+// bundle is what is shared: the credential, and the key that it is bound to.
+type bundle struct {
+	*identity
+	Key []byte `json:"key,omitempty"`
+}
+
+// readBundle returns what is to be shared, nil if the agent has not joined.
+func readBundle(path string) ([]byte, error) {
+	ours, err := readIfThere(path)
+	if err != nil || len(ours) == 0 {
+		return nil, err
+	}
+	key, err := readIfThere(filepath.Join(filepath.Dir(path), keyName))
+	if err != nil || len(key) == 0 {
+		return ours, err
+	}
+	value := bundle{identity: &identity{}, Key: key}
+	if err := json.Unmarshal(ours, value.identity); err != nil {
+		return nil, fmt.Errorf("read credential: %w", err)
+	}
+	return json.Marshal(value)
+}
+
 // Give stores the file's credential for the others, if it is newer than theirs.
 func Give(ctx context.Context, path string, shared Shared) error {
-	ours, err := readIfThere(path)
+	ours, err := readBundle(path)
 	if err != nil || len(ours) == 0 {
 		return err
 	}
@@ -69,7 +99,7 @@ func Give(ctx context.Context, path string, shared Shared) error {
 func Share(ctx context.Context, path string, shared Shared, log *slog.Logger) error {
 	var given []byte
 	for {
-		ours, err := readIfThere(path)
+		ours, err := readBundle(path)
 		if err == nil && !bytes.Equal(ours, given) {
 			if err = Give(ctx, path, shared); err == nil {
 				given = ours

@@ -3,8 +3,9 @@
 //
 // # Credentials
 //
-// An agent's credential is a sealed statement (region, issued at, expires at):
-// only the control plane's key makes one, and checking it costs no query. It is
+// An agent's credential is a sealed statement (region, issued at, expires at, and the agent's
+// public key): only the control plane's key makes one, and checking it costs no query. Each
+// call carries a proof of the private key, so that a copied credential is of no use. It is
 // revoked by the region's "not before" time, which every handler compares after
 // it read the region's row anyway. Because nothing of it is stored, agents keep
 // their credentials through a restored backup.
@@ -20,6 +21,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -140,6 +142,8 @@ type Config struct {
 // Service serves Join, RenewCredential and GetSecrets, and sweeps.
 type Service struct {
 	cfg       Config
+	usage     *usage
+	misuse    *prometheus.CounterVec
 	expired   prometheus.Counter
 	forgotten *prometheus.CounterVec
 	rounds    prometheus.Counter
@@ -193,7 +197,15 @@ func New(cfg Config) (*Service, error) {
 	}, []string{"what"}), rounds: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "windlass_forget_rounds_total", Help: "Times that everything was looked through for what may be forgotten, and nothing failed.",
 	})}
-	cfg.Registerer.MustRegister(s.expired, s.forgotten, s.rounds, newCensus(s))
+	s.usage = newUsage()
+	s.misuse = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_agent_credential_misuse_total",
+		Help: "Calls with an agent's credential that its agent did not make, as it seems: without the credential's key, or from two places in turn. The audit of the region's workspace names the region.",
+	}, []string{"how"})
+	for _, how := range []string{withoutKey, twoPlaces} {
+		s.misuse.WithLabelValues(how)
+	}
+	cfg.Registerer.MustRegister(s.expired, s.forgotten, s.rounds, s.misuse, newCensus(s))
 	return s, nil
 }
 
@@ -202,6 +214,8 @@ type Identity struct {
 	RegionID string
 	// IssuedAt of the credential, unix ms.
 	IssuedAt int64
+	// Key that the credential is bound to; empty: it is not.
+	Key ed25519.PublicKey
 }
 
 type identityKey struct{}
@@ -221,11 +235,13 @@ type statement struct {
 	Region    string `json:"r"`
 	IssuedAt  int64  `json:"i"`
 	ExpiresAt int64  `json:"e"`
+	// Key is the agent's public key; empty in credentials of agents of earlier releases.
+	Key []byte `json:"k,omitempty"`
 }
 
-// issue makes a credential for the region.
-func (s *Service) issue(region string, now time.Time) (*agentv1.Credential, error) {
-	st := statement{Region: region, IssuedAt: now.UnixMilli(), ExpiresAt: now.Add(s.cfg.CredentialTTL).UnixMilli()}
+// issue makes a credential for the region, bound to the key if there is one.
+func (s *Service) issue(region string, key []byte, now time.Time) (*agentv1.Credential, error) {
+	st := statement{Region: region, Key: key, IssuedAt: now.UnixMilli(), ExpiresAt: now.Add(s.cfg.CredentialTTL).UnixMilli()}
 	data, err := json.Marshal(st)
 	if err != nil {
 		return nil, fmt.Errorf("encode credential: %w", err)
@@ -264,7 +280,7 @@ func (s *Service) Verify(credential string, now time.Time) (Identity, error) {
 	if now.UnixMilli() >= st.ExpiresAt {
 		return Identity{}, bad("the agent credential has expired: join the region again")
 	}
-	return Identity{RegionID: st.Region, IssuedAt: st.IssuedAt}, nil
+	return Identity{RegionID: st.Region, IssuedAt: st.IssuedAt, Key: st.Key}, nil
 }
 
 // current fails when the identity's credential was revoked.
@@ -275,8 +291,9 @@ func (s *Service) current(region model.Region, id Identity) error {
 	return nil
 }
 
-// Gate refuses every agent call without a credential, but Join.
-func (s *Service) Gate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
+// Gate refuses every agent call without a credential, but Join, and every call whose credential
+// is bound to a key and that does not prove the key.
+func (s *Service) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	if call.Procedure == agentv1connect.AgentServiceJoinProcedure {
 		return rpc.Admission{Caller: call.Client.String()}, nil
 	}
@@ -284,6 +301,9 @@ func (s *Service) Gate(_ context.Context, call rpc.Call) (rpc.Admission, error) 
 	id, err := s.Verify(token, time.Now())
 	if err != nil {
 		s.note(model.Region{}, call.Client, trail.Entry{Procedure: call.Procedure, Outcome: outcomeOf(err)})
+		return rpc.Admission{}, err
+	}
+	if err := s.prove(ctx, call, id, token, time.Now()); err != nil {
 		return rpc.Admission{}, err
 	}
 	return rpc.Admission{Caller: id.RegionID, With: func(ctx context.Context) context.Context {

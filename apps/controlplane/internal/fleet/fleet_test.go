@@ -138,9 +138,9 @@ const (
 func TestOnlyAnUnexpiredCredentialOfThisControlPlaneIsGood(t *testing.T) {
 	h, other := setup(t), setup(t)
 	now := time.Now()
-	good, err := h.svc.issue(region, now)
+	good, err := h.svc.issue(region, nil, now)
 	require.NoError(t, err)
-	foreign, err := other.svc.issue(region, now)
+	foreign, err := other.svc.issue(region, nil, now)
 	require.NoError(t, err)
 
 	id, err := h.svc.Verify(good.Value, now.Add(24*time.Hour-time.Millisecond))

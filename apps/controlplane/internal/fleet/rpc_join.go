@@ -35,6 +35,9 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 		return rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_JOIN_TOKEN_INVALID, "token",
 			why+": make a new one with `windlass region token`")
 	}
+	if err := checkKey(req.PublicKey); err != nil {
+		return nil, err
+	}
 	from := admission.ClientKey(rpc.ClientOf(ctx))
 	if wait := s.cfg.FailedJoins.Take(from, now.UnixMicro()); wait > 0 {
 		return nil, rpc.TooFast(wait, &windlassv1.ErrorDetail{
@@ -100,7 +103,7 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 	if err != nil {
 		return nil, err
 	}
-	credential, err := s.issue(region.ID, now)
+	credential, err := s.issue(region.ID, req.PublicKey, now)
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +119,21 @@ func claimed(agent *agentv1.AgentInfo) string {
 	return string(b)
 }
 
-// RenewCredential issues a fresh credential to one that is still good.
-func (s *Service) RenewCredential(ctx context.Context, _ *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
+// RenewCredential issues a fresh credential to one that is still good. It stays bound to the key
+// that the caller has proved; one that is not bound gets the key that the caller names.
+func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
 	region, err := s.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	credential, err := s.issue(region.ID, time.Now())
+	if err := checkKey(req.PublicKey); err != nil {
+		return nil, err
+	}
+	key := req.PublicKey
+	if id, _ := ctx.Value(identityKey{}).(Identity); len(id.Key) > 0 {
+		key = id.Key
+	}
+	credential, err := s.issue(region.ID, key, time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -334,7 +334,11 @@ type JoinRequest struct {
 	// Chosen and kept by the agent before its first call. The same id may use the
 	// token again until the token expires, so that an agent that died before it
 	// kept its credential is not locked out.
-	JoinId        string `protobuf:"bytes,3,opt,name=join_id,json=joinId,proto3" json:"join_id,omitempty"`
+	JoinId string `protobuf:"bytes,3,opt,name=join_id,json=joinId,proto3" json:"join_id,omitempty"`
+	// Ed25519. The credential is bound to it: each call that comes with the credential then
+	// carries a proof of the private key in the header "Windlass-Proof", see pkg/proof. Agents
+	// keep the key before the call. Empty, as from earlier releases: the credential is not bound.
+	PublicKey     []byte `protobuf:"bytes,4,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +392,13 @@ func (x *JoinRequest) GetJoinId() string {
 		return x.JoinId
 	}
 	return ""
+}
+
+func (x *JoinRequest) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
 }
 
 type JoinResponse struct {
@@ -585,7 +596,9 @@ func (x *Credential) GetExpiresAt() int64 {
 }
 
 type RenewCredentialRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Join, for a credential that is not bound to a key yet. One that is bound stays so.
+	PublicKey     []byte `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -618,6 +631,13 @@ func (x *RenewCredentialRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RenewCredentialRequest.ProtoReflect.Descriptor instead.
 func (*RenewCredentialRequest) Descriptor() ([]byte, []int) {
 	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RenewCredentialRequest) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
 }
 
 type RenewCredentialResponse struct {
@@ -3906,11 +3926,13 @@ var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\x8a\x01\n" +
+	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x01\n" +
 	"\vJoinRequest\x12#\n" +
 	"\x05token\x18\x01 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80\b\x80\x01\x01R\x05token\x122\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1c.windlass.agent.v1.AgentInfoR\x05agent\x12\"\n" +
-	"\ajoin_id\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x10\x18@R\x06joinId\"\x8b\x01\n" +
+	"\ajoin_id\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x10\x18@R\x06joinId\x12&\n" +
+	"\n" +
+	"public_key\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\tpublicKey\"\x8b\x01\n" +
 	"\fJoinResponse\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\tR\bregionId\x12\x1f\n" +
 	"\vregion_name\x18\x02 \x01(\tR\n" +
@@ -3929,8 +3951,10 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"Credential\x12\x19\n" +
 	"\x05value\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05value\x12\x1d\n" +
 	"\n" +
-	"expires_at\x18\x02 \x01(\x03R\texpiresAt\"\x18\n" +
-	"\x16RenewCredentialRequest\"X\n" +
+	"expires_at\x18\x02 \x01(\x03R\texpiresAt\"@\n" +
+	"\x16RenewCredentialRequest\x12&\n" +
+	"\n" +
+	"public_key\x18\x01 \x01(\fB\a\xbaH\x04z\x02\x18 R\tpublicKey\"X\n" +
 	"\x17RenewCredentialResponse\x12=\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x1d.windlass.agent.v1.CredentialR\n" +

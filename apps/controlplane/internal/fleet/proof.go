@@ -1,0 +1,149 @@
+package fleet
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/proof"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// How a credential is misused.
+const (
+	withoutKey = "without_key"
+	twoPlaces  = "two_places"
+)
+
+// checkKey refuses what is no public key of Ed25519.
+func checkKey(key []byte) error {
+	if len(key) == 0 || len(key) == ed25519.PublicKeySize {
+		return nil
+	}
+	return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "public_key",
+		fmt.Sprintf("a public key of Ed25519 has %d bytes, this one has %d", ed25519.PublicKeySize, len(key)))
+}
+
+// prove refuses a call without a proof of the key that its credential is bound to, and tells the
+// region's owner of credentials that seem to be stolen.
+func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credential string, now time.Time) error {
+	place := "address " + call.Client.String()
+	if len(id.Key) > 0 {
+		session, err := proof.Verify(call.Header.Get(proof.Header), id.Key, call.Procedure, credential, now)
+		if err != nil {
+			if !errors.Is(err, proof.ErrTime) {
+				s.misused(ctx, id.RegionID, withoutKey, err.Error(), call, now)
+			}
+			return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "",
+				"the agent's credential needs its key: "+err.Error())
+		}
+		place = "session " + session
+	}
+	if others := s.usage.from(id.RegionID, place, now); others != "" {
+		s.misused(ctx, id.RegionID, twoPlaces, fmt.Sprintf("%s and %s use it in turn", place, others), call, now)
+	}
+	return nil
+}
+
+// misused counts a misuse, and writes it to the audit of the region's workspace, now and then.
+func (s *Service) misused(ctx context.Context, regionID, how, why string, call rpc.Call, now time.Time) {
+	s.misuse.WithLabelValues(how).Inc()
+	if !s.usage.tell(regionID, how, now) {
+		return
+	}
+	after, err := json.Marshal(map[string]string{"credential": how, "why": why})
+	if err == nil {
+		err = s.cfg.Store.Update(ctx, func(tx Tx) error {
+			region, err := tx.GetRegion(regionID)
+			if err != nil {
+				return fmt.Errorf("read region %s: %w", regionID, err)
+			}
+			return tx.InsertAudit(model.Audit{
+				ID: ident.New("aud"), WorkspaceID: region.WorkspaceID, At: now.UnixMilli(),
+				Actor: "agent", ActorID: "credential " + how, Source: call.Client.String(),
+				Procedure: call.Procedure, ResourceKind: "region", ResourceID: region.ID, After: string(after),
+			})
+		})
+	}
+	if err != nil {
+		s.cfg.Log.ErrorContext(ctx, "cannot write a misused credential to the audit", "region", regionID, "error", err)
+	}
+	s.cfg.Log.WarnContext(ctx, "an agent's credential seems to be stolen: revoke it with `windlass region revoke`",
+		"region", regionID, "how", how, "why", why, "address", call.Client.String())
+}
+
+const (
+	// turnsWithin is the time for which changes between two places are counted, and maxTurns how
+	// many of them are more than the end of one agent and the start of the next make.
+	turnsWithin = 10 * time.Minute
+	maxTurns    = 3
+	// tellEvery is the time between two entries of one kind about one region.
+	tellEvery = 10 * time.Minute
+)
+
+// usage knows from where each region's credential was used. It is safe for concurrent use.
+type usage struct {
+	mu      sync.Mutex
+	regions map[string]*places
+	told    map[[2]string]time.Time
+}
+
+// places are the last two that a credential was used from.
+type places struct {
+	last, before string
+	// turns back to the place before, since when.
+	turns int
+	since time.Time
+}
+
+func newUsage() *usage {
+	return &usage{regions: map[string]*places{}, told: map[[2]string]time.Time{}}
+}
+
+// from notes a use. It returns the other place if the credential goes to and fro between the
+// two: an agent that took the place of another never gives it back, because each start of an
+// agent is a place of its own.
+func (u *usage) from(region, place string, now time.Time) (other string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p := u.regions[region]
+	switch {
+	case p == nil:
+		u.regions[region] = &places{last: place}
+		return ""
+	case p.last == place:
+		return ""
+	case p.before != place:
+		p.turns = 0
+	case p.turns == 0 || now.Sub(p.since) > turnsWithin:
+		p.turns, p.since = 1, now
+	default:
+		p.turns++
+	}
+	p.last, p.before = place, p.last
+	if p.turns < maxTurns {
+		return ""
+	}
+	return p.before
+}
+
+// tell reports whether it is time to tell of a region once more.
+func (u *usage) tell(region, how string, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	key := [2]string{region, how}
+	if at, ok := u.told[key]; ok && now.Sub(at) < tellEvery {
+		return false
+	}
+	u.told[key] = now
+	return true
+}

@@ -1,0 +1,146 @@
+package fleet
+
+import (
+	"crypto/ed25519"
+	"net/http"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/proof"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+)
+
+// agentKey is the key of an agent, nil for one of an earlier release.
+type agentKey = ed25519.PrivateKey
+
+func newKey(t *testing.T) (ed25519.PublicKey, agentKey) {
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	return public, private
+}
+
+// call is one of an agent with the credential, from the address.
+func call(t *testing.T, credential string, key agentKey, session, address string) rpc.Call {
+	const procedure = agentv1connect.AgentServiceGetSecretsProcedure
+	out := rpc.Call{Procedure: procedure, Header: http.Header{}, Client: netip.MustParseAddr(address)}
+	out.Header.Set("Authorization", "Bearer "+credential)
+	if key != nil {
+		value, err := proof.Sign(key, procedure, session, credential, time.Now())
+		require.NoError(t, err)
+		out.Header.Set(proof.Header, value)
+	}
+	return out
+}
+
+func (h *house) audits() (out []model.Audit) {
+	h.update(func(tx store.Tx) error {
+		rows, err := tx.ListAudit("ws_1", store.Page{Limit: 100})
+		for _, a := range rows {
+			if a.ActorID == "credential "+withoutKey || a.ActorID == "credential "+twoPlaces {
+				out = append(out, a)
+			}
+		}
+		return err
+	})
+	return out
+}
+
+func TestProof(t *testing.T) {
+	t.Run("a credential is useless without the key that it is bound to", func(t *testing.T) {
+		h := setup(t)
+		h.token("token", time.Hour)
+		public, key := newKey(t)
+		_, stolen := newKey(t)
+		joined, err := h.svc.Join(t.Context(), &agentv1.JoinRequest{Token: "token", JoinId: joinID, PublicKey: public})
+		require.NoError(t, err)
+		credential := joined.Credential.Value
+		gate := func(c rpc.Call) error {
+			_, err := h.svc.Gate(t.Context(), c)
+			return err
+		}
+		require.NoError(t, gate(call(t, credential, key, "run_1", "192.0.2.1")))
+		for _, thief := range []agentKey{nil, stolen} {
+			requireRefused(t, gate(call(t, credential, thief, "run_2", "198.51.100.7")), connect.CodeUnauthenticated, unauthenticated)
+		}
+		other := call(t, credential, key, "run_1", "192.0.2.1")
+		other.Procedure = agentv1connect.AgentServiceReportProcedure
+		requireRefused(t, gate(other), connect.CodeUnauthenticated, unauthenticated)
+
+		require.EqualValues(t, 3, testutil.ToFloat64(h.svc.misuse.WithLabelValues(withoutKey)))
+		told := h.audits()
+		require.Len(t, told, 1, "the owner is told once in a while")
+		require.Equal(t, []string{"region", region, "198.51.100.7"}, []string{told[0].ResourceKind, told[0].ResourceID, told[0].Source})
+		require.Contains(t, told[0].After, "carries no proof of the key")
+	})
+	t.Run("a wrong clock is no theft", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := setup(t)
+			public, key := newKey(t)
+			good, err := h.svc.issue(region, public, time.Now())
+			require.NoError(t, err)
+			late := call(t, good.Value, key, "run_1", "192.0.2.1")
+			time.Sleep(proof.Window + time.Second)
+			_, err = h.svc.Gate(t.Context(), late)
+			require.ErrorContains(t, err, "look at the clocks")
+			require.Empty(t, h.audits())
+		})
+	})
+	t.Run("a credential of an earlier release works until it is renewed, and is bound then", func(t *testing.T) {
+		h := setup(t)
+		old, err := h.svc.issue(region, nil, time.Now())
+		require.NoError(t, err)
+		public, key := newKey(t)
+		another, _ := newKey(t)
+		admission, err := h.svc.Gate(t.Context(), call(t, old.Value, nil, "", "192.0.2.1"))
+		require.NoError(t, err)
+		same, err := h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{})
+		require.NoError(t, err)
+		_, err = h.svc.Gate(t.Context(), call(t, same.Credential.Value, nil, "", "192.0.2.1"))
+		require.NoError(t, err, "an agent of an earlier release renews without a key")
+
+		bound, err := h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{PublicKey: public})
+		require.NoError(t, err)
+		_, err = h.svc.Gate(t.Context(), call(t, bound.Credential.Value, nil, "", "192.0.2.1"))
+		require.ErrorContains(t, err, "needs its key")
+		admission, err = h.svc.Gate(t.Context(), call(t, bound.Credential.Value, key, "run_1", "192.0.2.1"))
+		require.NoError(t, err)
+		for _, request := range []*agentv1.RenewCredentialRequest{{}, {PublicKey: another}} {
+			renewed, err := h.svc.RenewCredential(admission.With(t.Context()), request)
+			require.NoError(t, err)
+			id, err := h.svc.Verify(renewed.Credential.Value, time.Now())
+			require.NoError(t, err)
+			require.Equal(t, public, id.Key, "it stays bound to the key that was proved")
+		}
+		_, err = h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{PublicKey: []byte("short")})
+		require.ErrorContains(t, err, "has 32 bytes, this one has 5")
+	})
+	t.Run("use from two places in turn is told to the owner", func(t *testing.T) {
+		h := setup(t)
+		public, key := newKey(t)
+		good, err := h.svc.issue(region, public, time.Now())
+		require.NoError(t, err)
+		use := func(sessions ...string) {
+			for _, session := range sessions {
+				_, err := h.svc.Gate(t.Context(), call(t, good.Value, key, session, "192.0.2.1"))
+				require.NoError(t, err)
+			}
+		}
+		use("run_1", "run_1", "run_2", "run_1", "run_2", "run_3", "run_3", "run_4")
+		require.Empty(t, h.audits(), "agents that follow each other, with calls under way")
+		use("run_3", "run_4", "run_3")
+		told := h.audits()
+		require.Len(t, told, 1)
+		require.Contains(t, told[0].After, "session run_3 and session run_4 use it in turn")
+		require.Positive(t, testutil.ToFloat64(h.svc.misuse.WithLabelValues(twoPlaces)))
+	})
+}
