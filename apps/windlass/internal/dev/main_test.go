@@ -100,6 +100,7 @@ func smallAgent(ctx context.Context, args []string) error {
 	dir := f.String("data-dir", "", "")
 	token := f.String("join-token-file", "", "")
 	metrics := f.String("metrics-listen", "", "")
+	f.Bool("trust-all-tenants", false, "")
 	for _, other := range []string{"server", "gateway-url", "runtime", "gpus", "log-format", "kubeconfig", "pools-file", "pod-policy-file", "health-image"} {
 		f.String(other, "", "")
 	}
