@@ -54,6 +54,7 @@ func TestTrail_WritesAFloodAsOneRowAMinute(t *testing.T) {
 		}
 		trail.Note(Entry{WorkspaceID: "ws_1", Procedure: "/b", Outcome: Done}, 7)
 		time.Sleep(every + time.Second)
+		synctest.Wait()
 		require.Len(t, r.all, 2)
 		slices.SortFunc(r.all, func(a, b model.Audit) int { return int(b.At - a.At) })
 		require.JSONEq(t, `{"outcome":"unauthenticated","count":5000,"until":5999}`, r.all[0].After)
