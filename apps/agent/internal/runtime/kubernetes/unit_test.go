@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -327,13 +328,14 @@ func TestLocksExcludeAndAreForgotten(t *testing.T) {
 	unlock := l.alone("a")
 	got := make(chan string, 2)
 	both := make(chan struct{}, 2)
+	var ended sync.WaitGroup
 	for range 2 {
-		go func() {
+		ended.Go(func() {
 			let := l.together("a")
 			defer let()
 			got <- "together"
 			<-both
-		}()
+		})
 	}
 	l.alone("b")() // others are not held up
 	require.Empty(t, got)
@@ -342,6 +344,7 @@ func TestLocksExcludeAndAreForgotten(t *testing.T) {
 	both <- struct{}{}
 	both <- struct{}{}
 	l.alone("a")()
+	ended.Wait()
 	require.Empty(t, l.held)
 }
 
