@@ -114,6 +114,8 @@ func (l *linter) findf(region, format string, args ...any) {
 // bounds are the widest that either version's size allows.
 func (l *linter) bounds(region string) (floor, ceiling int32) {
 	floor = -1
+	_, st := courseRegion(l.course, region)
+	forward := st != nil && !l.course.Back && leads(*st)
 	for _, sizes := range []map[string]int32{l.course.Sizes, l.course.OldSizes} {
 		size, ok := sizes[region]
 		if !ok {
@@ -121,6 +123,9 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			continue
 		}
 		surge, unavailable := bounds(l.course, region, size)
+		if l.in.Closed[region] && !forward {
+			unavailable = max(1, unavailable) // the way back replaces within what the live version had
+		}
 		ceiling = max(ceiling, size+surge)
 		if low := size - unavailable; floor < 0 || low < floor {
 			floor = low

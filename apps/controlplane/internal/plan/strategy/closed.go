@@ -1,18 +1,51 @@
 package strategy
 
-// fit takes away what a closed lane has beyond Most, of the others first.
+import (
+	"cmp"
+	"slices"
+)
+
+// fit takes away what a closed lane has beyond Most: first replicas that are not ready, of versions
+// without traffic before others, then ready ones, as far as enough still serve. A version with
+// traffic keeps a replica unless the region is scaled to nothing.
 func (s *Targets) fit(l Lane) {
 	if !l.Closed || !l.Hold {
 		return
 	}
-	over := s.To - l.Most
-	for _, n := range s.From {
-		over += n
+	type part struct {
+		Side
+		told *int32
 	}
+	parts := []part{}
 	for i := range s.From {
-		drop := min(s.From[i], max(0, over))
-		s.From[i] -= drop
-		over -= drop
+		parts = append(parts, part{l.From[i], &s.From[i]})
 	}
-	s.To -= max(0, over)
+	parts = append(parts, part{l.To, &s.To})
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(min(a.Weight, 1), min(b.Weight, 1)) })
+	over, spare := -l.Most, -l.floor()
+	for _, p := range parts {
+		if l.Most == 0 {
+			*p.told = 0
+		}
+		over, spare = over+*p.told, spare+p.Ready
+	}
+	for _, p := range parts {
+		used := p.Ready
+		if p.Weight > 0 {
+			used = max(used, p.Serving)
+		}
+		drop := max(0, min(*p.told-used, over))
+		*p.told, over = *p.told-drop, over-drop
+	}
+	for _, p := range parts {
+		if !p.Known {
+			continue // it may serve, and is counted when the region tells
+		}
+		keep := int32(1)
+		if p.Weight == 0 && l.Acknowledged {
+			keep = 0
+		}
+		drop := max(0, min(*p.told-keep, over, spare))
+		*p.told, over, spare = *p.told-drop, over-drop, spare-drop
+	}
 }

@@ -1,0 +1,54 @@
+package strategy
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestClosed_KeepsWhatServes: a closed region that is scaled down gives up what does not serve.
+func TestClosed_KeepsWhatServes(t *testing.T) {
+	l := Lane{
+		Size: 1, Need: 1, Surge: 1, Hold: true, Closed: true, Most: 2, LeavingKnown: true, Acknowledged: true,
+		To:   Side{Told: 2, Existing: 2},
+		From: []Side{{Told: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: Full, Live: true}},
+	}
+	s := Next(l)
+	require.Equal(t, []int32{2}, s.From, "v1 has all traffic")
+	require.Zero(t, s.To, "v2 has none, and is not known to serve")
+
+	l.Most = 0
+	s = Next(l)
+	require.Equal(t, []int32{0}, s.From, "scaled to nothing, all leave")
+}
+
+func TestClosed_NeverGrowsAndKeepsTheFloor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		side := func(label string, weight int32) Side {
+			told := rapid.Int32Range(0, 5).Draw(t, label)
+			s := Side{Told: told, Existing: told, Known: rapid.Bool().Draw(t, label+" known"), Weight: weight}
+			s.Serving = rapid.Int32Range(0, told).Draw(t, label+" serving")
+			if s.Known {
+				s.Ready = s.Serving
+			}
+			return s
+		}
+		weight := rapid.SampledFrom([]int32{0, 30, Full}).Draw(t, "weight")
+		size := rapid.Int32Range(1, 4).Draw(t, "size")
+		l := Lane{
+			Size: size, Need: size, Surge: rapid.Int32Range(0, 1).Draw(t, "surge"), Hold: true, Closed: true, LeavingKnown: true,
+			Acknowledged: rapid.Bool().Draw(t, "acknowledged"), To: side("to", weight), From: []Side{side("from", Full-weight)},
+		}
+		l.Most = size + l.Surge
+		s := Next(l)
+		require.LessOrEqual(t, s.To, l.To.Told)
+		require.LessOrEqual(t, s.From[0], l.From[0].Told)
+		was := l.To.Ready + l.From[0].Ready
+		is := min(s.To, l.To.Ready) + min(s.From[0], l.From[0].Ready)
+		require.GreaterOrEqual(t, is, min(was, size), "%+v becomes %+v", l, s)
+		for told, had := range map[int32]Side{s.To: l.To, s.From[0]: l.From[0]} {
+			require.False(t, told == 0 && had.Ready > 0 && had.Weight > 0, "%+v becomes %+v", l, s)
+		}
+	})
+}
