@@ -124,49 +124,145 @@ type Approval struct {
 	Comment  string
 }
 
-// CourseRegion is where a region of a wave is.
+// CourseRegion is where a region of a wave is. What it waits for is in parts, each of which begins
+// anew as a whole. They are embedded, since the stored form has their fields side by side.
 type CourseRegion struct {
 	RegionID string
 	State    windlassv1.RegionProgress_State
 	Since    int64
-	// Heard is the guard of what it had reported of the version by then.
+	// Reason and Message say why it failed.
+	Reason, Message string
+	// Heard is the guard of what it had reported of the version when it began.
 	Heard Guard `json:",omitempty"`
+	ProgressClock
+	StepWait
+	CapacityWait
+	TroubleWatch
+	HealthWatch
+	RelapseCount
+	Absence
+	EmptySteps
+	// Inherited is how many replicas served when the version took them over to keep them; 0:
+	// none did, or it made its own.
+	Inherited int32 `json:",omitempty"`
+	// Checks of the analysis, in the policy's order, at the step or in the bake that the
+	// region is at or was at last; nil before the first.
+	Checks []CourseCheck
+}
+
+// StartClocks has the region's clocks run again that were stopped, as if no time had passed.
+func (r *CourseRegion) StartClocks(now int64) {
+	if r.HeldSince == 0 {
+		return
+	}
+	stood := now - r.HeldSince
+	r.ScoredAt, r.HeldSince = r.ScoredAt+stood, 0
+	if r.NoRoomSince != 0 {
+		r.NoRoomSince += stood
+	}
+	if r.TroubleSince != 0 {
+		r.TroubleSince += stood
+	}
+}
+
+// ProgressClock measures the time since a region last came closer to its version.
+type ProgressClock struct {
 	// Score is the most that was reached, ScoredAt when: a deadline runs from then,
 	// while nothing holds it.
 	Score    int32
 	ScoredAt int64
-	// HeldSince is when the clock of the deadline was stopped; 0: it runs.
+	// HeldSince is when the clock was stopped; 0: it runs.
 	HeldSince int64
-	// NoRoomSince is when the region began to wait for room, 0: it does not; NoRoomFor is for
-	// how long it did before, ms. That stops the clock, too, for as long as the policy says.
+}
+
+// Reset starts the clock now, from that score.
+func (c *ProgressClock) Reset(score int32, now int64) {
+	*c = ProgressClock{Score: score, ScoredAt: now}
+}
+
+// Stop stops the clock, if it runs.
+func (c *ProgressClock) Stop(now int64) {
+	if c.HeldSince == 0 {
+		c.HeldSince = now
+	}
+}
+
+// StepWait is where a region is among the steps of its strategy.
+type StepWait struct {
+	// Step is how many steps are taken. StoppedAt is when it came to serve as the next one
+	// says; 0: it is on its way there. PromotedBy ended the wait at this step, or at the one
+	// before.
+	Step       int
+	StoppedAt  int64
+	PromotedBy string
+	// Approvals of this step, or of the one before.
+	Approvals []Approval
+}
+
+// Reset has the region come to its step anew.
+func (s *StepWait) Reset() { *s = StepWait{Step: s.Step} }
+
+// CapacityWait is a region's wait for capacity, which stops its progress clock for as long as the
+// policy says.
+type CapacityWait struct {
+	// NoRoomSince is when it began to wait, 0: it does not; NoRoomFor is for how long it did
+	// before, ms.
 	NoRoomSince, NoRoomFor int64
-	// Trouble is what keeps it from its version, of those that have a deadline of their own;
-	// TroubleSince is when that began. 0: nothing does.
+}
+
+// Reset forgets the wait.
+func (w *CapacityWait) Reset() { *w = CapacityWait{} }
+
+// TroubleWatch is what keeps a region from its version, of what has a deadline of its own.
+type TroubleWatch struct {
+	// Trouble is its kind, and TroubleSince is when it began. 0: there is none.
 	Trouble      windlassv1.AutoRollback_Condition
 	TroubleSince int64
 	// TroubleFor is for how long such trouble has stopped the clock since the last progress, ms.
 	TroubleFor int64 `json:",omitempty"`
-	// Relapses are how often it served as it is to at this step, or alone, and then did not any
-	// more. ServingSince is when it first did, and ServingGeneration the row's when it last did.
+}
+
+// Reset forgets the trouble.
+func (w *TroubleWatch) Reset() { *w = TroubleWatch{} }
+
+// HealthWatch follows the replicas of the new version that were ready.
+type HealthWatch struct {
+	// MostReady are the most that were ready here, and UnhealthySince is when too many of them
+	// ceased to be; 0: they have not. HealthGeneration and HealthTold are the row's generation
+	// and replicas that this was seen of.
+	MostReady        int32 `json:",omitempty"`
+	UnhealthySince   int64 `json:",omitempty"`
+	HealthGeneration int64 `json:",omitempty"`
+	HealthTold       int32 `json:",omitempty"`
+}
+
+// Reset has replicas be ready again before they count.
+func (w *HealthWatch) Reset() { *w = HealthWatch{} }
+
+// RelapseCount counts how often a region served its new version and then did not any more.
+type RelapseCount struct {
+	// Relapses at this step, or since it served alone. ServingSince is when it first served so,
+	// and ServingGeneration the row's generation when it last did.
 	Relapses          int32 `json:",omitempty"`
 	ServingSince      int64 `json:",omitempty"`
 	ServingGeneration int64 `json:",omitempty"`
 	// Unacknowledged: it serves alone, but has yet to acknowledge the route again.
 	Unacknowledged bool `json:",omitempty"`
-	// HalfWay: it had begun when it was left out, and continues its step when it returns.
-	// StoppedBefore is what StoppedAt was then.
+}
+
+// Reset counts from 0 again.
+func (w *RelapseCount) Reset() { *w = RelapseCount{} }
+
+// Absence remembers how far a region was when it was left out.
+type Absence struct {
+	// HalfWay: it had begun, and continues its step when it returns. StoppedBefore is what
+	// StoppedAt was then.
 	HalfWay       bool  `json:",omitempty"`
 	StoppedBefore int64 `json:",omitempty"`
-	// MostReady are the most replicas of the new version that were ready here, and
-	// UnhealthySince is when too many of them ceased to be; 0: they have not. HealthGeneration
-	// and HealthTold are the row's generation and replicas that this was seen of.
-	MostReady        int32 `json:",omitempty"`
-	UnhealthySince   int64 `json:",omitempty"`
-	HealthGeneration int64 `json:",omitempty"`
-	HealthTold       int32 `json:",omitempty"`
-	// Inherited is how many replicas served when the version took them over to keep them; 0:
-	// none did, or it made its own.
-	Inherited int32 `json:",omitempty"`
+}
+
+// EmptySteps tells steps that were taken with replicas from those without.
+type EmptySteps struct {
 	// Emptied: its size became 0 at a step that it has not passed. Its old version is wanted
 	// there, until that serves again at another size and the step begins anew.
 	Emptied bool `json:",omitempty"`
@@ -175,18 +271,6 @@ type CourseRegion struct {
 	PassedOver bool `json:",omitempty"`
 	// Sized: its size has been above 0 at some time since its turn came.
 	Sized bool `json:",omitempty"`
-	// Step is how many steps of the strategy are taken. StoppedAt is when it came to
-	// serve as the next one says; 0: it is on its way there. PromotedBy ended the wait at
-	// this step, or at the one before.
-	Step            int
-	StoppedAt       int64
-	PromotedBy      string
-	Reason, Message string
-	// Approvals of this step, or of the one before.
-	Approvals []Approval
-	// Checks of the analysis, in the policy's order, at the step or in the bake that the
-	// region is at or was at last; nil before the first.
-	Checks []CourseCheck
 }
 
 // CourseCheck is where a check of the analysis is in a region.

@@ -86,8 +86,8 @@ func (p *planner) absence(region string) string {
 // skip leaves the region out.
 func (v *view) skip(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, why string) {
 	st.HalfWay, st.StoppedBefore = st.State == regionRolling, st.StoppedAt
-	if st.HalfWay && st.HeldSince == 0 {
-		st.HeldSince = v.now
+	if st.HalfWay {
+		st.ProgressClock.Stop(v.now)
 	}
 	st.State, st.Since, st.Reason, st.Message = regionSkipped, v.now, "", ""
 	st.StoppedAt, st.Unacknowledged = 0, false

@@ -1,10 +1,6 @@
 package plan
 
-import (
-	"cmp"
-
-	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-)
+import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 // A closed region is one that the app's workspace may use no longer, because its grant was
 // revoked while a rollout was under way.
@@ -20,18 +16,10 @@ import (
 // region's health stopped the rollout.
 func (v *view) judgeClosed(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (stopped bool) {
 	if st.HeldSince == 0 {
-		st.HeldSince = v.now
+		st.ProgressClock.Stop(v.now)
 		v.log("RegionClosed", "the workspace may use the region no longer: the rollout stays as it is there; "+v.figures(l), d, st.RegionID)
 	}
-	if reason, message, hopeless := v.hopeless(d, st, l); hopeless {
-		v.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
-		return true
-	}
-	if message, over := v.unhealthy(d, st, l); over {
-		v.failRegion(d, w, st, ReasonUnhealthy, message)
-		return true
-	}
-	return false
+	return v.failsByHealth(d, w, st, l)
 }
 
 const closedText = "is closed to the workspace: have the grant given back, or deploy without the region"

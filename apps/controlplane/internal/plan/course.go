@@ -182,12 +182,13 @@ func Retry(c *model.Course, heard map[string]model.Guard, now int64) (changed bo
 			default:
 				continue
 			}
-			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
-			st.Heard = heard[st.RegionID]
-			st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals = 0, "", 0, 0, nil
-			st.Trouble, st.TroubleSince, st.TroubleFor = 0, 0, 0
-			forgetHealth(st)
-			forgetRelapses(st)
+			st.Since, st.Reason, st.Message, st.Heard = now, "", "", heard[st.RegionID]
+			st.ProgressClock.Reset(math.MinInt32, now)
+			st.StepWait.Reset()
+			st.CapacityWait.Reset()
+			st.TroubleWatch.Reset()
+			st.HealthWatch.Reset()
+			st.RelapseCount.Reset()
 			reopen(&c.Waves[i])
 			changed = true
 		}
@@ -287,7 +288,8 @@ func acceptFailed(c *model.Course, who string, now int64) (waves []string, err e
 			} else {
 				st.State, st.Step = regionRolling, min(st.Step+1, len(all))
 			}
-			st.Since, st.ScoredAt, st.Score, st.HeldSince, st.Reason, st.Message = now, now, math.MinInt32, 0, "", ""
+			st.Since, st.Reason, st.Message = now, "", ""
+			st.ProgressClock.Reset(math.MinInt32, now)
 			if !slices.Contains(waves, w.Name) {
 				waves = append(waves, w.Name)
 			}
@@ -302,8 +304,8 @@ func stopClocks(c *model.Course, now int64) {
 		for j := range c.Waves[i].Regions {
 			st := &c.Waves[i].Regions[j]
 			st.UnhealthySince = 0
-			if st.State == regionRolling && st.HeldSince == 0 {
-				st.HeldSince = now
+			if st.State == regionRolling {
+				st.ProgressClock.Stop(now)
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *m
 		reopen(w)
 	}
 	v.roll(st)
-	st.Step, st.StoppedAt, st.PromotedBy, st.Approvals, st.HeldSince, st.Emptied = 0, 0, "", nil, 0, true
+	st.StepWait, st.HeldSince, st.Emptied = model.StepWait{}, 0, true
 	v.log("StepsBegun", fmt.Sprintf("it gets %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
 	return true
 }
@@ -72,7 +72,8 @@ func (v *view) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.C
 		v.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
 			st.Step+1, Steps(v.course.Policy), stepsOf(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
-		st.Emptied, st.StoppedAt, st.PromotedBy, st.Approvals = false, 0, "", nil
+		st.Emptied = false
+		st.StepWait.Reset()
 		v.roll(st)
 		v.forgetClocks(st)
 		v.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
@@ -97,8 +98,8 @@ func (v *view) withoutNewer(l *lane) strategy.Lane {
 // forgetClocks ends what the region waited for, of the replicas that it had.
 func (p *planner) forgetClocks(st *model.CourseRegion) {
 	st.NoRoomSince, st.Trouble, st.TroubleSince, st.Score = 0, 0, 0, math.MinInt32
-	forgetHealth(st)
-	forgetRelapses(st)
+	st.HealthWatch.Reset()
+	st.RelapseCount.Reset()
 }
 
 // emptyMessage is what a region waits for that stands still with no replicas.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -66,7 +67,7 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 	if l.row.Generation != st.HealthGeneration {
 		if l.To.Told == st.HealthTold {
 			// Its instances will be replaced, as when a secret changed: none was ready yet.
-			forgetHealth(st)
+			st.HealthWatch.Reset()
 		}
 		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Told
 	}
@@ -100,7 +101,16 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 	return message, true
 }
 
-// forgetHealth has the region's replicas be ready anew before they can be so no more.
-func forgetHealth(st *model.CourseRegion) {
-	st.MostReady, st.UnhealthySince, st.HealthGeneration, st.HealthTold = 0, 0, 0, 0
+// failsByHealth fails a region whose instances cannot start, or do not stay ready, and reports whether
+// it did.
+func (v *view) failsByHealth(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
+	if reason, message, hopeless := v.hopeless(d, st, l); hopeless {
+		v.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
+		return true
+	}
+	if message, over := v.unhealthy(d, st, l); over {
+		v.failRegion(d, w, st, ReasonUnhealthy, message)
+		return true
+	}
+	return false
 }

@@ -90,9 +90,3 @@ func (v *view) unsettle(d *model.Deployment, w *model.CourseWave, st *model.Cour
 	}
 	return false
 }
-
-// forgetRelapses has them be counted anew: the region made progress that is not lost again, or
-// people had it begin anew.
-func forgetRelapses(st *model.CourseRegion) {
-	st.Relapses, st.ServingSince, st.ServingGeneration, st.Unacknowledged = 0, 0, 0, false
-}

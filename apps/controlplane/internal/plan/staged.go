@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -145,36 +144,22 @@ func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.C
 			v.skip(d, w, st, "it is out of reach")
 			return false
 		}
-		if st.State == regionRolling && st.HeldSince == 0 {
-			st.HeldSince = v.now
+		if st.State == regionRolling {
+			st.ProgressClock.Stop(v.now)
 		}
 		return false
 	}
 	if v.in.Closed[st.RegionID] && st.State == regionRolling {
 		return v.judgeClosed(d, w, st, l)
 	}
-	if st.HeldSince != 0 {
-		st.ScoredAt += v.now - st.HeldSince
-		if st.NoRoomSince != 0 {
-			st.NoRoomSince += v.now - st.HeldSince
-		}
-		if st.TroubleSince != 0 {
-			st.TroubleSince += v.now - st.HeldSince
-		}
-		st.HeldSince = 0
-	}
+	st.StartClocks(v.now)
 	if v.standsEmpty(d, w, st, l) {
 		return st.Emptied && v.judgeStep(d, w, st, l)
 	}
 	if v.lacksRoomForBoth(d, w, st, l) {
 		return true
 	}
-	if reason, message, hopeless := v.hopeless(d, st, l); hopeless {
-		v.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
-		return true
-	}
-	if message, over := v.unhealthy(d, st, l); over {
-		v.failRegion(d, w, st, ReasonUnhealthy, message)
+	if v.failsByHealth(d, w, st, l) {
 		return true
 	}
 	v.noteRoom(d, st, l)
@@ -217,7 +202,7 @@ func reopen(w *model.CourseWave) {
 func (v *view) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
 	reopen(w)
 	v.roll(st)
-	forgetRelapses(st)
+	st.RelapseCount.Reset()
 	st.Score, st.HeldSince = l.score(), 0
 	v.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which has %d now",
 		w.Name, v.regionName(st.RegionID), l.Size), d, st.RegionID)
@@ -338,12 +323,8 @@ func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 
 // beginRegion starts a region whose turn has come.
 func (v *view) beginRegion(st *model.CourseRegion) {
-	forgetRelapses(st)
+	*st = model.CourseRegion{RegionID: st.RegionID, Checks: st.Checks}
 	v.roll(st)
-	st.Reason, st.Message = "", ""
-	st.Step, st.StoppedAt, st.PromotedBy, st.NoRoomSince, st.NoRoomFor, st.Approvals, st.HeldSince = 0, 0, "", 0, 0, nil, 0
-	st.Trouble, st.TroubleSince, st.Inherited = 0, 0, 0
-	forgetHealth(st)
 	v.beginSteps(st)
 	st.Score = v.lane(st.RegionID).score()
 }
@@ -398,7 +379,7 @@ func (v *view) failRegion(d *model.Deployment, w *model.CourseWave, st *model.Co
 		text = fmt.Sprintf("%s, in wave %s (%s): %s", v.regionName(st.RegionID), w.Name, v.figures(l), message)
 	}
 	st.Reason, st.Message, st.Since = reason, message, v.now
-	st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
+	st.StepWait.Reset()
 	onFailure, stays := v.onFailure(w, reason)
 	if v.behind != nil {
 		v.failBehind(d, st, onFailure, reason, text)
@@ -445,7 +426,7 @@ func (v *view) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reaso
 			st := &c.Waves[i].Regions[j]
 			if isForward(st.State) || st.State == regionSkipped && v.isActive(d.ID, st.RegionID) {
 				st.State, st.Since, st.HeldSince = regionGoingBack, v.now, 0
-				st.StoppedAt, st.PromotedBy, st.Approvals = 0, "", nil
+				st.StepWait.Reset()
 				c.RolledBack = true
 			}
 		}

@@ -95,7 +95,7 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 	stopped := st.Emptied || l.Stopped()
 	switch {
 	case stopped && st.StoppedAt == 0:
-		st.StoppedAt, st.PromotedBy, st.Approvals = v.now, "", nil
+		st.StepWait = model.StepWait{Step: st.Step, StoppedAt: v.now}
 		v.noteServing(st, l)
 		what := "goes on"
 		switch {
@@ -122,7 +122,8 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 		v.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, v.routes[st.RegionID].Generation, v.figures(l)), d, st.RegionID)
 	case !stopped && !l.Serves() && st.StoppedAt != 0:
 		// What comes and goes of the old version restarts no pause.
-		st.StoppedAt, st.PromotedBy, st.Approvals, st.ScoredAt, st.Score, st.TroubleFor = 0, "", nil, v.now, l.score(), 0
+		st.StepWait.Reset()
+		st.ScoredAt, st.Score, st.TroubleFor = v.now, l.score(), 0
 		relapse, message := v.relapse(st, l)
 		v.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so%s; %s", at, relapse, v.figures(l)), d, st.RegionID)
 		if message != "" {
@@ -151,7 +152,7 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 	why += approvedBy(now.Approval, st.Approvals)
 	st.Step++
 	st.StoppedAt, st.ScoredAt, st.Score = 0, v.now, l.score()
-	forgetRelapses(st)
+	st.RelapseCount.Reset()
 	v.log("StepDone", at+": "+why, d, st.RegionID)
 	return false
 }
