@@ -92,6 +92,9 @@ func bounded(cfg ServerConfig, timeout time.Duration) http.Handler {
 			body := &boundBody{ReadCloser: r.Body, arrived: sync.OnceFunc(func() {
 				_ = control.SetReadDeadline(time.Time{})
 			})}
+			// In a copy: by the body of its own request, net/http sees whether it was read, and
+			// otherwise ends the connection.
+			r = r.WithContext(r.Context())
 			r.Body = http.MaxBytesReader(w, body, limits.WireBytes)
 		}
 		in, r := newInflow(r, limits, clientOf(r, cfg.Proxies))
