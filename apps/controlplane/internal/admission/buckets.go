@@ -25,14 +25,6 @@ func NewBuckets(rate Rate) *Buckets {
 	return &Buckets{rate: rate, most: maxBuckets, fullAt: map[string]int64{}}
 }
 
-// PerMinute is the rate of n tokens a minute, with as many at once. 0: no limit.
-func PerMinute(n int64) Rate {
-	if n <= 0 {
-		return Rate{}
-	}
-	return Rate{Interval: max(1, time.Minute.Microseconds()/n), Burst: n}
-}
-
 // Take a token of the key's bucket, or say how long to wait for one.
 func (b *Buckets) Take(key string, now int64) (wait time.Duration) {
 	if !b.rate.Limited() {

@@ -17,14 +17,27 @@ type Rate struct {
 
 // RateOf the starts that the limits allow.
 func RateOf(l model.Limits) Rate {
-	if l.StartsPerMinute <= 0 {
-		return Rate{}
-	}
-	r := Rate{Interval: time.Minute.Microseconds() / l.StartsPerMinute, Burst: l.StartsBurst}
-	if r.Burst <= 0 {
-		r.Burst = l.StartsPerMinute
+	r := PerMinute(l.StartsPerMinute)
+	if r.Limited() && l.StartsBurst > 0 {
+		r.Burst = l.StartsBurst
 	}
 	return r
+}
+
+// PerMinute is the rate of n tokens a minute, with as many at once. 0: no limit.
+func PerMinute(n int64) Rate {
+	if n <= 0 {
+		return Rate{}
+	}
+	return Rate{Interval: max(1, time.Minute.Microseconds()/n), Burst: n}
+}
+
+// PerMinute is how many tokens come back in a minute; 0 for no limit.
+func (r Rate) PerMinute() int64 {
+	if !r.Limited() {
+		return 0
+	}
+	return time.Minute.Microseconds() / r.Interval
 }
 
 // Limited reports whether there is a limit.

@@ -1,6 +1,12 @@
 package api
 
 import (
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
@@ -124,6 +130,21 @@ func (n need) allows(role windlassv1.Role) bool {
 	}
 	return n.Role != windlassv1.Role_ROLE_UNSPECIFIED && role >= n.Role
 }
+
+// reads are the procedures that change nothing, as their protos say.
+var reads = func() map[string]bool {
+	found := map[string]bool{}
+	for procedure := range access {
+		name := strings.ReplaceAll(strings.TrimPrefix(procedure, "/"), "/", ".")
+		method, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+		if err != nil {
+			continue // a test says which procedures there are
+		}
+		options, ok := method.Options().(*descriptorpb.MethodOptions)
+		found[procedure] = ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+	}
+	return found
+}()
 
 // String names the keys that n asks for.
 func (n need) String() string {

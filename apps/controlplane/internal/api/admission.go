@@ -334,14 +334,19 @@ func beyond(workspaceID string, r *admission.Refusal) error {
 
 // tooFast is the refusal of a call that comes before there is a token for it.
 func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error {
-	const limit = "starts_per_minute"
-	perMinute := time.Minute.Microseconds() / rate.Interval
-	// Up, so that nobody comes back a moment too early.
+	return rateLimited("starts_per_minute", rate, wait,
+		fmt.Sprintf("Call again after that, with the same idempotency key, or have an operator raise it: `windlass workspace quota %s --starts-per-minute %d`.",
+			workspaceID, 2*rate.PerMinute()),
+		fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has", rate.PerMinute(), rate.Burst))
+}
+
+// rateLimited is the refusal of a call for which the bucket of that limit has no token before wait
+// is over.
+func rateLimited(limit string, rate admission.Rate, wait time.Duration, fix, text string) error {
+	// Up, so that no call comes back a moment too early.
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)
 	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
-		Fix: fmt.Sprintf("Call again after that, with the same idempotency key, or have an operator raise it: `windlass workspace quota %s --starts-per-minute %d`.",
-			workspaceID, 2*perMinute),
-		Limit: &windlassv1.LimitDetail{Name: limit, Max: perMinute, Used: rate.Burst, Asked: 1, RetryAfterMs: wait.Milliseconds()},
-	}, fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has: wait %s", perMinute, rate.Burst, wait))
+		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED, Fix: fix,
+		Limit: &windlassv1.LimitDetail{Name: limit, Max: rate.PerMinute(), Used: rate.Burst, Asked: 1, RetryAfterMs: wait.Milliseconds()},
+	}, fmt.Sprintf("%s: wait %s", text, wait))
 }

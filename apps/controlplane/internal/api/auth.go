@@ -176,40 +176,23 @@ func (k *keyring) isProven(hash []byte, at time.Time) bool {
 
 // tooManyFailures is the refusal of a credential whose address has failed too often.
 func tooManyFailures(rate admission.Rate, wait time.Duration) error {
-	perMinute := time.Minute.Microseconds() / rate.Interval
-	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
-		Fix:    "Call again after that. Correct the credential that programs at this address use.",
-		Limit:  &windlassv1.LimitDetail{Name: "failed_logins_per_minute", Max: perMinute, Used: perMinute, Asked: 1, RetryAfterMs: wait.Milliseconds()},
-	}, fmt.Sprintf("your address failed to log in more than %d times in a minute: wait %s", perMinute, wait.Round(time.Millisecond)))
+	return rateLimited("failed_logins_per_minute", rate, wait,
+		"Call again after that. Correct the credential that programs at this address use.",
+		fmt.Sprintf("your address failed to log in more than %d times in a minute", rate.PerMinute()))
 }
 
 // mayRead takes a token of the key's bucket for reads.
 func (a *API) mayRead(key model.APIKey, procedure string, at time.Time) error {
-	if !isRead(procedure) {
+	if !reads[procedure] {
 		return nil
 	}
-	wait := a.cfg.Reads.Take(key.ID, at.UnixMicro())
+	wait, rate := a.cfg.Reads.Take(key.ID, at.UnixMicro()), a.cfg.Reads.Rate()
 	if wait == 0 {
 		return nil
 	}
-	perMinute := time.Minute.Microseconds() / a.cfg.Reads.Rate().Interval
-	return a.refused(rpc.TooFast(wait, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
-		Fix:    "Call again after that. Watch an app instead of reading it again and again.",
-		Limit:  &windlassv1.LimitDetail{Name: "reads_per_minute", Max: perMinute, Used: perMinute, Asked: 1, RetryAfterMs: wait.Milliseconds()},
-	}, fmt.Sprintf("the key may read %d times a minute on each server, and has: wait %s", perMinute, wait.Round(time.Millisecond))))
-}
-
-// isRead reports whether the procedure changes nothing, by its name.
-func isRead(procedure string) bool {
-	name := procedure[strings.LastIndexByte(procedure, '/')+1:]
-	for _, verb := range []string{"Get", "List", "Plan", "Watch", "WhoAmI"} {
-		if strings.HasPrefix(name, verb) {
-			return true
-		}
-	}
-	return false
+	return a.refused(rateLimited("reads_per_minute", rate, wait,
+		"Call again after that. Watch an app instead of reading it again and again.",
+		fmt.Sprintf("the key may read %d times a minute on each server, and has", rate.PerMinute())))
 }
 
 // forget makes a revocation through this process felt at once.

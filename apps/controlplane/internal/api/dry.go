@@ -155,7 +155,7 @@ func (t *dryTx) Wake([]string, int64, int64) error {
 
 func (t *dryTx) InsertHistory([]model.History) error { return nil }
 
-func (t *dryTx) InsertAudit(model.Audit) error { return nil }
+func (t *dryTx) InsertAudit(...model.Audit) error { return nil }
 
 func (t *dryTx) LockAdmission(workspaceID string) (model.Admission, error) {
 	return t.GetAdmission(workspaceID)

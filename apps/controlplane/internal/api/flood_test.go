@@ -58,7 +58,8 @@ func TestFailedLogins_AreRefusedBeforeTheDatabase(t *testing.T) {
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
-	require.Equal(t, []any{http.StatusTooManyRequests, "12"}, []any{res.StatusCode, res.Header.Get("Retry-After")})
+	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+	require.Regexp(t, `^([1-9]|1[0-2])$`, res.Header.Get("Retry-After"), "a token comes back every 12 s")
 
 	require.NoError(t, who(w.viewer), "a key that was good before is not held back by others of its address")
 }

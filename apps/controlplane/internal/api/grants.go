@@ -42,15 +42,20 @@ func (c *change) closed(regions map[string]bool) (names []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read regions: %w", err)
 	}
+	found = slices.DeleteFunc(found, func(r model.Region) bool { return r.WorkspaceID == c.workspaceID })
+	if len(found) == 0 {
+		return nil, nil
+	}
 	for _, r := range found {
-		if r.WorkspaceID == c.workspaceID {
-			continue
-		}
-		own, err := c.GetRegionByName(c.workspaceID, r.Name)
-		if err != nil && !c.api.cfg.IsNotFound(err) {
-			return nil, fmt.Errorf("read region %s: %w", r.Name, err)
-		}
-		if err != nil || own.ID != r.ID {
+		names = append(names, r.Name)
+	}
+	usable, err := c.GetRegionsByName(c.workspaceID, names)
+	if err != nil {
+		return nil, fmt.Errorf("read regions of workspace %s: %w", c.workspaceID, err)
+	}
+	names = nil
+	for _, r := range found {
+		if !slices.ContainsFunc(usable, func(u model.Region) bool { return u.ID == r.ID }) {
 			names = append(names, r.Name)
 		}
 	}

@@ -44,7 +44,7 @@ func TestGrantRegion(t *testing.T) {
 				return res.GetUnchanged(), err
 			}
 			_, err = grant("rival", false)
-			require.NoError(t, err, "one workspace has nobody to fear")
+			require.NoError(t, err, "one workspace shares it with no other")
 			unchanged, err := grant("rival", false)
 			require.NoError(t, err)
 			require.True(t, unchanged)

@@ -50,7 +50,7 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 		return a.picture(ctx, app.WorkspaceID, app.ID)
 	})
 	if err != nil {
-		return err
+		return a.refused(err)
 	}
 	defer leave()
 

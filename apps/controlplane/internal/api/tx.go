@@ -157,6 +157,7 @@ type regionTx interface {
 	LockRegion(id string) (model.Region, error)
 	GetRegions(ids []string) ([]model.Region, error)
 	GetRegionByName(workspaceID, name string) (model.Region, error)
+	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 	ListRegions(workspaceID string, p model.Page) ([]model.Region, error)
 	UpdateRegion(model.Region) error
 	DeleteRegion(id string) error
@@ -176,7 +177,7 @@ type regionTx interface {
 type recordTx interface {
 	InsertHistory([]model.History) error
 	ListHistory(workspaceID, appID string, p model.Page) ([]model.History, error)
-	InsertAudit(model.Audit) error
+	InsertAudit(rows ...model.Audit) error
 	ListAudit(workspaceID string, p model.Page) ([]model.Audit, error)
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
 	InsertIdempotency(model.Idempotency) error

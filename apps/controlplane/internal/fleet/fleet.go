@@ -57,7 +57,7 @@ type Tx interface {
 	GetJoinTokenByHash(hash []byte) (model.JoinToken, error)
 	UseJoinToken(id, joinID string, at int64) error
 	GetRegion(id string) (model.Region, error)
-	InsertAudit(model.Audit) error
+	InsertAudit(rows ...model.Audit) error
 
 	GetAssignments(deployments map[string][]string) ([]model.Assignment, error)
 	GetDeployments(ids []string) ([]model.Deployment, error)

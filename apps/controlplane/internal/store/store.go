@@ -434,7 +434,7 @@ type RecordTx interface {
 	ListHistory(workspaceID, appID string, p Page) ([]model.History, error)
 	// HistorySince is oldest first, entries with an id above after.
 	HistorySince(appID, after string, limit int) ([]model.History, error)
-	InsertAudit(model.Audit) error
+	InsertAudit(rows ...model.Audit) error
 	// ListAudit is newest first by id. Page.After is the last id.
 	ListAudit(workspaceID string, p Page) ([]model.Audit, error)
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)

@@ -50,7 +50,7 @@ type Entry struct {
 
 // Tx is what writing needs of a transaction.
 type Tx interface {
-	InsertAudit(model.Audit) error
+	InsertAudit(rows ...model.Audit) error
 }
 
 // Store runs transactions.
@@ -138,14 +138,11 @@ func (t *Trail) write(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err := t.store.Update(ctx, func(tx Tx) error {
-		for e, c := range counts {
-			if err := tx.InsertAudit(row(e, c)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	rows := make([]model.Audit, 0, len(counts))
+	for e, c := range counts {
+		rows = append(rows, row(e, c))
+	}
+	err := t.store.Update(ctx, func(tx Tx) error { return tx.InsertAudit(rows...) })
 	if err == nil {
 		return
 	}

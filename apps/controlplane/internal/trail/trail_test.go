@@ -29,8 +29,8 @@ func (r *rows) Update(_ context.Context, fn func(Tx) error) error {
 	return fn(r)
 }
 
-func (r *rows) InsertAudit(a model.Audit) error {
-	r.all = append(r.all, a)
+func (r *rows) InsertAudit(more ...model.Audit) error {
+	r.all = append(r.all, more...)
 	return nil
 }
 

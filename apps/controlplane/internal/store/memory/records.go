@@ -27,7 +27,14 @@ func (t *tx) HistorySince(appID, after string, limit int) ([]model.History, erro
 	return page(rows, store.Page{Limit: limit}, func(h model.History) string { return h.ID }), nil
 }
 
-func (t *tx) InsertAudit(a model.Audit) error { return t.audit.insert(a) }
+func (t *tx) InsertAudit(rows ...model.Audit) error {
+	for _, a := range rows {
+		if err := t.audit.insert(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (t *tx) ListAudit(workspaceID string, p store.Page) ([]model.Audit, error) {
 	rows := t.audit.list(func(a model.Audit) bool { return a.WorkspaceID == workspaceID })

@@ -50,12 +50,14 @@ func (t *tx) HistorySince(appID, after string, n int) ([]model.History, error) {
 var insertAudit = insertInto("InsertAudit", "audit",
 	"id", "workspace_id", "at", "actor", "actor_id", "source", "procedure_name", "resource_kind", "resource_id", "before_json", "after_json")
 
-func (t *tx) InsertAudit(a model.Audit) error {
+func (t *tx) InsertAudit(rows ...model.Audit) error {
 	if c := t.company; c != nil {
-		keep(c, &c.late.audit, nil, a)
+		for _, a := range rows {
+			keep(c, &c.late.audit, nil, a)
+		}
 		return nil
 	}
-	return t.insertAudit([]model.Audit{a})
+	return t.insertAudit(rows)
 }
 
 func (t *tx) insertAudit(rows []model.Audit) error {

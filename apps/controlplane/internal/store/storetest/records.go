@@ -53,6 +53,16 @@ func testRecords(t *testing.T, setup setup) {
 		})
 	})
 
+	t.Run("a call writes several audit rows", func(t *testing.T) {
+		w := setup(t)
+		w.update(func(tx store.Tx) error {
+			return tx.InsertAudit(model.Audit{ID: "aud_2", WorkspaceID: w.ws, At: 2}, model.Audit{ID: "aud_1", WorkspaceID: w.ws, At: 1})
+		})
+		w.update(func(tx store.Tx) error { return tx.InsertAudit() })
+		rows := read(w, func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(w.ws, store.Page{Limit: 9}) })
+		require.Len(t, rows, 2)
+	})
+
 	t.Run("idempotency records are deleted by age and up to the limit", func(t *testing.T) {
 		w := setup(t)
 		for n := range 4 {

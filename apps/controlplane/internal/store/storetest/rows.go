@@ -87,7 +87,7 @@ func every() []kept {
 		keep("history entry", []model.History{his}, store.Tx.InsertHistory, func(tx store.Tx) ([]model.History, error) {
 			return tx.ListHistory(his.WorkspaceID, his.AppID, store.Page{Limit: 9})
 		}),
-		keep("audit entry", []model.Audit{aud}, func(tx store.Tx, rows []model.Audit) error { return tx.InsertAudit(rows[0]) },
+		keep("audit entry", []model.Audit{aud}, func(tx store.Tx, rows []model.Audit) error { return tx.InsertAudit(rows...) },
 			func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(aud.WorkspaceID, store.Page{Limit: 9}) }),
 		keep("idempotency record", ide, store.Tx.InsertIdempotency, func(tx store.Tx) (model.Idempotency, error) {
 			return tx.GetIdempotency(ide.WorkspaceID, ide.Key)
