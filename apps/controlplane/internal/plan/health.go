@@ -65,13 +65,13 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 		return "", false
 	}
 	if l.row.Generation != st.HealthGeneration {
-		if l.To.Told == st.HealthTold {
+		if l.To.Assigned == st.HealthTold {
 			// Its instances will be replaced, as when a secret changed: none was ready yet.
 			st.HealthWatch.Reset()
 		}
-		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Told
+		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Assigned
 	}
-	st.MostReady = min(max(st.MostReady, l.To.Ready), l.To.Told)
+	st.MostReady = min(max(st.MostReady, l.To.Ready), l.To.Assigned)
 	gone, limit := st.MostReady-l.To.Serving, limitOf(text, st.MostReady)
 	if gone < limit {
 		if st.UnhealthySince != 0 {

@@ -40,14 +40,14 @@ func (l *lane) restored() bool {
 	if l.row != nil && l.row.HandedOver {
 		return false // it must run again, even with no replicas
 	}
-	if len(l.from) == 0 && l.To.Told == l.Size {
+	if len(l.from) == 0 && l.To.Assigned == l.Size {
 		return true // nothing ever began here, whatever the region says of it
 	}
-	if l.lost || !l.To.Known || l.To.Told != l.Size || l.To.Outdated > 0 {
+	if l.lost || !l.To.Known || l.To.Assigned != l.Size || l.To.Outdated > 0 {
 		return false
 	}
 	for _, f := range l.Lane.From {
-		if !f.Known || f.Told > 0 {
+		if !f.Known || f.Assigned > 0 {
 			return false
 		}
 	}
@@ -192,14 +192,14 @@ func (v *view) size(deployment, region string) int32 {
 func (v *view) side(t *model.Topology) strategy.Side {
 	pl := v.place(t)
 	o := pl.Observed
-	s := strategy.Side{Told: t.Replicas, Weight: t.Weight, Existing: t.Replicas, Live: t.DeploymentID == v.olderIn(t.RegionID)}
+	s := strategy.Side{Assigned: t.Replicas, Weight: t.Weight, Existing: t.Replicas, Live: t.DeploymentID == v.olderIn(t.RegionID)}
 	if !active(t) {
-		s.Told = 0
+		s.Assigned = 0
 	}
 	counted := o.CountsGeneration >= t.Generation
 	rejected := pl.Heard() && o.Phase == int32(agentv1.AppliedState_PHASE_REJECTED)
 	s.Known = pl.Heard() && (counted || rejected)
-	s.Serving = min(o.ReadyReplicas, s.Told)
+	s.Serving = min(o.ReadyReplicas, s.Assigned)
 	if s.Known && pl.Applied() && counted && !o.Deleted {
 		s.Ready = s.Serving
 	}
@@ -251,9 +251,9 @@ func (v *view) moveLane(l *lane) {
 	// If the row were named anew before the region has let go of what it handed over, its
 	// instances would have no owner when the region takes the row before its heir.
 	reclaims := l.row != nil && l.row.HandedOver && l.To.Known && !l.Hold && s.To == 0
-	moves, shares := begins || reclaims || s.To != l.To.Told, s.ToWeight != l.To.Weight
+	moves, shares := begins || reclaims || s.To != l.To.Assigned, s.ToWeight != l.To.Weight
 	for i, f := range l.Lane.From {
-		moves = moves || s.From[i] != f.Told
+		moves = moves || s.From[i] != f.Assigned
 		shares = shares || s.FromWeights[i] != f.Weight
 	}
 	if !moves && !shares || !v.room(l.region) {
@@ -274,7 +274,7 @@ func (v *view) moveLane(l *lane) {
 			v.give(v.rowIn(l.to.ID, l.region), s.ToWeight)
 		}
 	case l.row != nil && l.heir(s) >= 0:
-		tell(l.row, l.To.Told, s.To)
+		tell(l.row, l.To.Assigned, s.To)
 		v.handOver(l.from[l.heir(s)], l.row, s.To)
 		v.give(l.row, s.ToWeight)
 	case reclaims:
@@ -282,12 +282,12 @@ func (v *view) moveLane(l *lane) {
 		l.row.Generation++
 		v.give(l.row, s.ToWeight)
 	case l.row != nil:
-		tell(l.row, l.To.Told, s.To)
+		tell(l.row, l.To.Assigned, s.To)
 		v.tellReplicas(l.row, s.To)
 		v.give(l.row, s.ToWeight)
 	}
 	for i, t := range l.from {
-		tell(t, l.Lane.From[i].Told, s.From[i])
+		tell(t, l.Lane.From[i].Assigned, s.From[i])
 		v.tellReplicas(t, s.From[i])
 		v.give(t, s.FromWeights[i])
 	}
@@ -332,10 +332,10 @@ func (p *planner) give(t *model.Topology, weight int32) {
 func (p *planner) figures(l *lane) string {
 	var parts []string
 	for i, t := range l.from {
-		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(t.DeploymentID), l.Lane.From[i].Serving, l.Lane.From[i].Told))
+		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(t.DeploymentID), l.Lane.From[i].Serving, l.Lane.From[i].Assigned))
 	}
 	if l.row != nil {
-		parts = append(parts, fmt.Sprintf("%s %s", p.versionOf(l.row.DeploymentID), l.ready(l.To.Told)))
+		parts = append(parts, fmt.Sprintf("%s %s", p.versionOf(l.row.DeploymentID), l.ready(l.To.Assigned)))
 	}
 	if len(parts) == 0 {
 		return fmt.Sprintf("wanted: %d", l.Size)

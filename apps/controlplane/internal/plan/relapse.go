@@ -42,7 +42,7 @@ func (p *planner) noteServing(st *model.CourseRegion, l *lane) {
 // relapse counts one, if it is one that the region, which served, does not any more. text says
 // which it is, for its history; message is why the region has failed, if it was the last.
 func (p *planner) relapse(st *model.CourseRegion, l *lane) (text, message string) {
-	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Told, l.Enough()) {
+	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Assigned, l.Enough()) {
 		return "", ""
 	}
 	st.Relapses++

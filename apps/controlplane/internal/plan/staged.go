@@ -127,7 +127,7 @@ func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.C
 		return false
 	}
 	l := v.lane(st.RegionID)
-	if w.State == waveDone && st.State == regionMoved && l.To.Told == 0 && l.Size > 0 {
+	if w.State == waveDone && st.State == regionMoved && l.To.Assigned == 0 && l.Size > 0 {
 		v.startAgain(d, w, st, l)
 	}
 	st.Sized = st.Sized || v.course.Sizes[st.RegionID] > 0

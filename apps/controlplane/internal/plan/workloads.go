@@ -37,7 +37,7 @@ func (p *planner) mayHandOver(region string) bool {
 // joinWorkloads finds who hands over to the lane's version, and counts what it has been
 // handed over but once.
 func (p *planner) joinWorkloads(l *lane, inPlace bool) {
-	if p.mayHandOver(l.region) && l.to != nil && l.To.Told == 0 && l.Size > 0 && !p.hasTaken(l.row) {
+	if p.mayHandOver(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !p.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
 			t := l.from[i]
 			// Back is back in place, whatever the policy is by now.
@@ -79,7 +79,7 @@ func (v *view) keepInstances(l *lane) {
 				return
 			}
 		} else {
-			beside += l.Lane.From[i].Told
+			beside += l.Lane.From[i].Assigned
 		}
 	}
 	if !l.keeps {
@@ -239,7 +239,7 @@ func (p *planner) holder(t *model.Topology) *model.Topology {
 // heir tells which of the others the step has hand over, -1 for none.
 func (l *lane) heir(s strategy.Targets) int {
 	for i, f := range l.Lane.From {
-		if f.HandsOver && f.Told > 0 && s.From[i] == 0 && l.To.Told == 0 && s.To == f.Told {
+		if f.HandsOver && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {
 			return i
 		}
 	}

@@ -14,7 +14,7 @@ func (s *Targets) fit(l Lane) {
 	}
 	type part struct {
 		Side
-		told *int32
+		assigned *int32
 	}
 	parts := []part{}
 	for i := range s.From {
@@ -25,17 +25,17 @@ func (s *Targets) fit(l Lane) {
 	over, spare := -l.Most, -l.floor()
 	for _, p := range parts {
 		if l.Most == 0 {
-			*p.told = 0
+			*p.assigned = 0
 		}
-		over, spare = over+*p.told, spare+p.Ready
+		over, spare = over+*p.assigned, spare+p.Ready
 	}
 	for _, p := range parts {
 		used := p.Ready
 		if p.Weight > 0 {
 			used = max(used, p.Serving)
 		}
-		drop := max(0, min(*p.told-used, over))
-		*p.told, over = *p.told-drop, over-drop
+		drop := max(0, min(*p.assigned-used, over))
+		*p.assigned, over = *p.assigned-drop, over-drop
 	}
 	for _, p := range parts {
 		if !p.Known {
@@ -45,7 +45,7 @@ func (s *Targets) fit(l Lane) {
 		if p.Weight == 0 && l.Acknowledged {
 			keep = 0
 		}
-		drop := max(0, min(*p.told-keep, over, spare))
-		*p.told, over, spare = *p.told-drop, over-drop, spare-drop
+		drop := max(0, min(*p.assigned-keep, over, spare))
+		*p.assigned, over, spare = *p.assigned-drop, over-drop, spare-drop
 	}
 }

@@ -11,8 +11,8 @@ import (
 func TestClosed_KeepsWhatServes(t *testing.T) {
 	l := Lane{
 		Size: 1, Need: 1, Surge: 1, Hold: true, Closed: true, Most: 2, LeavingKnown: true, Acknowledged: true,
-		To:   Side{Told: 2, Existing: 2},
-		From: []Side{{Told: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: Full, Live: true}},
+		To:   Side{Assigned: 2, Existing: 2},
+		From: []Side{{Assigned: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: Full, Live: true}},
 	}
 	s := Next(l)
 	require.Equal(t, []int32{2}, s.From, "v1 has all traffic")
@@ -26,9 +26,9 @@ func TestClosed_KeepsWhatServes(t *testing.T) {
 func TestClosed_NeverGrowsAndKeepsTheFloor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		side := func(label string, weight int32) Side {
-			told := rapid.Int32Range(0, 5).Draw(t, label)
-			s := Side{Told: told, Existing: told, Known: rapid.Bool().Draw(t, label+" known"), Weight: weight}
-			s.Serving = rapid.Int32Range(0, told).Draw(t, label+" serving")
+			assigned := rapid.Int32Range(0, 5).Draw(t, label)
+			s := Side{Assigned: assigned, Existing: assigned, Known: rapid.Bool().Draw(t, label+" known"), Weight: weight}
+			s.Serving = rapid.Int32Range(0, assigned).Draw(t, label+" serving")
 			if s.Known {
 				s.Ready = s.Serving
 			}
@@ -42,13 +42,16 @@ func TestClosed_NeverGrowsAndKeepsTheFloor(t *testing.T) {
 		}
 		l.Most = size + l.Surge
 		s := Next(l)
-		require.LessOrEqual(t, s.To, l.To.Told)
-		require.LessOrEqual(t, s.From[0], l.From[0].Told)
+		require.LessOrEqual(t, s.To, l.To.Assigned)
+		require.LessOrEqual(t, s.From[0], l.From[0].Assigned)
 		was := l.To.Ready + l.From[0].Ready
 		is := min(s.To, l.To.Ready) + min(s.From[0], l.From[0].Ready)
 		require.GreaterOrEqual(t, is, min(was, size), "%+v becomes %+v", l, s)
-		for told, had := range map[int32]Side{s.To: l.To, s.From[0]: l.From[0]} {
-			require.False(t, told == 0 && had.Ready > 0 && had.Weight > 0, "%+v becomes %+v", l, s)
+		for _, side := range []struct {
+			left int32
+			had  Side
+		}{{s.To, l.To}, {s.From[0], l.From[0]}} {
+			require.False(t, side.left == 0 && side.had.Ready > 0 && side.had.Weight > 0, "%+v becomes %+v", l, s)
 		}
 	})
 }

@@ -37,8 +37,8 @@ const Full int32 = 100
 
 // Side is one version in the region.
 type Side struct {
-	// Told is how many replicas the region was told to run.
-	Told int32
+	// Assigned is how many replicas the region should run.
+	Assigned int32
 	// Known reports whether the region's word is of that.
 	Known bool
 	// Ready is how many certainly serve; Serving is how many seem to, for weights.
@@ -78,7 +78,7 @@ type Lane struct {
 	// Closed: nothing may grow. Held, it gives up what is beyond Most, so that it can be scaled down.
 	Closed bool
 	Most   int32
-	// To is the version; Absent tells that the region was told nothing of it yet.
+	// To is the version; Absent: the region has no assignment of it yet.
 	To     Side
 	Absent bool
 	// From are the others, in the order in which they go.
@@ -89,7 +89,7 @@ type Lane struct {
 	// Stop is where the version is to stay for now; nil: it goes all the way, with the
 	// share of the traffic that its ready replicas are.
 	Stop *Stop
-	// Leaving is how many replicas there may be of versions that were told to stop altogether;
+	// Leaving is how many replicas there may be of versions that stop altogether;
 	// LeavingKnown reports whether the region has answered that.
 	Leaving      int32
 	LeavingKnown bool
@@ -158,7 +158,7 @@ func (l Lane) Enough() int32 {
 
 // Serves reports whether the version has all its replicas, and enough of them ready.
 func (l Lane) Serves() bool {
-	return !l.Absent && l.To.Known && l.To.Told >= l.goal() && l.To.Told <= l.Size && l.To.Ready >= l.Enough() && l.To.Outdated == 0
+	return !l.Absent && l.To.Known && l.To.Assigned >= l.goal() && l.To.Assigned <= l.Size && l.To.Ready >= l.Enough() && l.To.Outdated == 0
 }
 
 // Stopped reports whether the version serves as its stop says, by the region's word.
@@ -174,7 +174,7 @@ func (l Lane) Alone() bool {
 		return false
 	}
 	for i, f := range l.From {
-		if !f.Known || f.Weight != 0 || f.Told > l.keep(i) {
+		if !f.Known || f.Weight != 0 || f.Assigned > l.keep(i) {
 			return false
 		}
 	}
@@ -215,7 +215,7 @@ func Next(l Lane) Targets {
 	room := l.room()
 	// The way back first: a version that stays at a stop is scaled like any other.
 	if last := len(l.From) - 1; l.Stop != nil && last >= 0 && l.abandoned() == 0 {
-		more := min(max(0, l.keep(last)-l.From[last].Told), room)
+		more := min(max(0, l.keep(last)-l.From[last].Assigned), room)
 		s.From[last] += more
 		room -= more
 	}
@@ -223,11 +223,11 @@ func Next(l Lane) Targets {
 	s.weigh(l)
 	if l.Hold || !s.weighed(l) {
 		for i, f := range l.From {
-			s.From[i] = f.Told
+			s.From[i] = f.Assigned
 		}
 	}
 	if l.Hold {
-		s.To = l.To.Told
+		s.To = l.To.Assigned
 	}
 	s.fit(l)
 	return s
@@ -235,11 +235,11 @@ func Next(l Lane) Targets {
 
 // handsOver is which of the others hands its replicas over now, -1 for none.
 func (l Lane) handsOver() int {
-	if l.Hold || l.To.Told > 0 {
+	if l.Hold || l.To.Assigned > 0 {
 		return -1
 	}
 	for i, f := range l.From {
-		if f.HandsOver && f.Told > 0 {
+		if f.HandsOver && f.Assigned > 0 {
 			return i
 		}
 	}
@@ -249,12 +249,12 @@ func (l Lane) handsOver() int {
 // takeOver is the step by which the version has the replicas of that one. Nothing starts
 // and nothing stops by it, so that nothing is waited for.
 func (l Lane) takeOver(i int) Targets {
-	s := Targets{To: l.From[i].Told, ToWeight: l.To.Weight + l.From[i].Weight}
+	s := Targets{To: l.From[i].Assigned, ToWeight: l.To.Weight + l.From[i].Weight}
 	for j, f := range l.From {
 		if j == i {
-			f.Told, f.Weight = 0, 0
+			f.Assigned, f.Weight = 0, 0
 		}
-		s.From, s.FromWeights = append(s.From, f.Told), append(s.FromWeights, f.Weight)
+		s.From, s.FromWeights = append(s.From, f.Assigned), append(s.FromWeights, f.Weight)
 	}
 	return s
 }
@@ -267,11 +267,11 @@ func (l Lane) room() int32 {
 	return max(0, l.Ceiling()-l.Existing())
 }
 
-// abandoned is how many replicas the region was told to run of versions that are no way
+// abandoned is how many replicas are assigned to the region of versions that are no way
 // back.
 func (l Lane) abandoned() (n int32) {
 	for _, f := range l.From[:max(0, len(l.From)-1)] {
-		n += f.Told
+		n += f.Assigned
 	}
 	return n
 }
@@ -280,19 +280,19 @@ func (l Lane) abandoned() (n int32) {
 // what it has beyond a stop, because it needs them soon.
 func (l Lane) grown(room int32) int32 {
 	switch {
-	case l.To.Told > l.Size && l.To.Outdated > 0 && l.OldFloor > 0:
-		return l.To.Told // it took over more replicas than it needs, and has yet to replace them
-	case l.To.Told >= l.goal():
-		return min(l.To.Told, l.Size)
+	case l.To.Assigned > l.Size && l.To.Outdated > 0 && l.OldFloor > 0:
+		return l.To.Assigned // it took over more replicas than it needs, and has yet to replace them
+	case l.To.Assigned >= l.goal():
+		return min(l.To.Assigned, l.Size)
 	}
 	if l.Recreate {
 		for _, f := range l.From {
-			if f.Told > 0 || f.Existing > 0 {
-				return l.To.Told
+			if f.Assigned > 0 || f.Existing > 0 {
+				return l.To.Assigned
 			}
 		}
 	}
-	return min(l.goal(), l.To.Told+room)
+	return min(l.goal(), l.To.Assigned+room)
 }
 
 // shrunk is how many replicas each of the others may do with.
@@ -307,18 +307,18 @@ func (l Lane) shrunk() []int32 {
 	}
 	spare := max(0, serving-l.floor())
 	for i, f := range l.From {
-		out[i] = f.Told
+		out[i] = f.Assigned
 		if !f.Known {
 			continue
 		}
-		keep, idle := l.keep(i), f.Told-f.Ready
+		keep, idle := l.keep(i), f.Assigned-f.Ready
 		if l.abandoned() > 0 {
 			// What does not serve is no way back, and would hold up what mends it.
 			keep = min(keep, f.Ready)
 		}
-		drop := max(0, min(f.Told-keep, idle+spare))
+		drop := max(0, min(f.Assigned-keep, idle+spare))
 		spare -= max(0, drop-idle)
-		out[i] = f.Told - drop
+		out[i] = f.Assigned - drop
 	}
 	return out
 }

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// region is one that a lane is driven in: what was told, and what is.
+// region simulates one: what is assigned to it, and what it runs.
 type region struct {
 	l Lane
 	// alive and ready replicas, the version's first. draining ones exist and serve no
@@ -27,7 +27,7 @@ func newRegion(l Lane, from ...int32) *region {
 	r.route = make([]int32, len(r.alive))
 	r.l.To.Known, r.l.LeavingKnown, r.l.Acknowledged = true, true, true
 	for i, n := range from {
-		r.l.From = append(r.l.From, Side{Told: n, Known: true})
+		r.l.From = append(r.l.From, Side{Assigned: n, Known: true})
 		if i == len(from)-1 {
 			r.l.From[i].Weight, r.route[i+1] = Full, Full
 		}
@@ -47,11 +47,11 @@ func (r *region) side(i int) *Side {
 func (r *region) see() {
 	for i := range r.alive {
 		s := r.side(i)
-		s.Ready, s.Serving = 0, min(r.ready[i], s.Told)
+		s.Ready, s.Serving = 0, min(r.ready[i], s.Assigned)
 		if s.Known {
 			s.Ready = s.Serving
 		}
-		s.Existing = max(s.Told, r.alive[i]+r.draining[i])
+		s.Existing = max(s.Assigned, r.alive[i]+r.draining[i])
 	}
 }
 
@@ -60,14 +60,14 @@ func (r *region) step(t require.TestingT) (moved bool) {
 	s := Next(r.l)
 	require.Equal(t, s, Next(r.l))
 	for i := range r.alive {
-		told, weight := s.To, s.ToWeight
+		assigned, weight := s.To, s.ToWeight
 		if i > 0 {
-			told, weight = s.From[i-1], s.FromWeights[i-1]
+			assigned, weight = s.From[i-1], s.FromWeights[i-1]
 		}
 		side := r.side(i)
-		if told != side.Told {
+		if assigned != side.Assigned {
 			moved = true
-			side.Told, side.Known = told, false
+			side.Assigned, side.Known = assigned, false
 		}
 		if weight != side.Weight {
 			moved = true
@@ -78,14 +78,14 @@ func (r *region) step(t require.TestingT) (moved bool) {
 	return moved
 }
 
-// obey applies what side i was told; those that are not ready go first.
+// obey applies the assignment of side i; replicas that are not ready go first.
 func (r *region) obey(i int) {
 	s := r.side(i)
-	if over := r.alive[i] - s.Told; over > 0 {
+	if over := r.alive[i] - s.Assigned; over > 0 {
 		r.draining[i] += over
-		r.ready[i] = min(r.ready[i], s.Told)
+		r.ready[i] = min(r.ready[i], s.Assigned)
 	}
-	r.alive[i], s.Known = s.Told, true
+	r.alive[i], s.Known = s.Assigned, true
 	r.see()
 }
 
@@ -169,7 +169,7 @@ func TestFewerReplicas(t *testing.T) {
 
 	l := Lane{
 		Size: 2, Need: 2, Unavailable: 1, OldFloor: 3, OldCeiling: 4, Acknowledged: true, LeavingKnown: true,
-		To: Side{Told: 4, Known: true, Ready: 4, Serving: 4, Existing: 4, Outdated: 1, Weight: Full},
+		To: Side{Assigned: 4, Known: true, Ready: 4, Serving: 4, Existing: 4, Outdated: 1, Weight: Full},
 	}
 	require.Equal(t, int32(4), Next(l).To, "one that it took over is yet to be replaced")
 	l.To.Outdated = 0
@@ -318,11 +318,11 @@ func TestAnAbandonedVersionGoesFirst(t *testing.T) {
 	r := newRegion(Lane{Size: 3, Need: 3, Surge: 1}, 2, 2)
 	r.l.From[0].Weight, r.l.From[1].Weight = 50, 50
 	r.step(t)
-	require.Equal(t, int32(2), r.l.From[1].Told, "the live one stays")
+	require.Equal(t, int32(2), r.l.From[1].Assigned, "the live one stays")
 	require.Equal(t, int32(33), r.l.From[0].Weight, "weights come first")
 	r.ack()
 	r.step(t)
-	require.Equal(t, []int32{1, 2}, []int32{r.l.From[0].Told, r.l.From[1].Told})
+	require.Equal(t, []int32{1, 2}, []int32{r.l.From[0].Assigned, r.l.From[1].Assigned})
 }
 
 // TestAnyHistoryKeepsFloorAndCeiling: replicas become ready, fail and drain as they
@@ -420,9 +420,9 @@ func drawStop(t *rapid.T, size int32) *Stop {
 func judge(t require.TestingT, before, after *region) {
 	var could, was int32
 	for i := range after.alive {
-		// Between what it was told and what there is anything may exist.
-		could += max(after.side(i).Told, after.alive[i]+after.draining[i])
-		was += max(before.side(i).Told, before.alive[i]+before.draining[i])
+		// Anything between its assignment and what it runs may exist.
+		could += max(after.side(i).Assigned, after.alive[i]+after.draining[i])
+		was += max(before.side(i).Assigned, before.alive[i]+before.draining[i])
 	}
 	if could > was {
 		require.LessOrEqual(t, could, after.l.Ceiling(), "it grew beyond the ceiling")
@@ -435,8 +435,8 @@ func judge(t require.TestingT, before, after *region) {
 	var serves int32
 	shrinks := false
 	for i := range after.alive {
-		serves += min(after.ready[i], after.side(i).Told)
-		shrinks = shrinks || i > 0 && after.side(i).Told < before.side(i).Told && after.side(i).Told < before.ready[i]
+		serves += min(after.ready[i], after.side(i).Assigned)
+		shrinks = shrinks || i > 0 && after.side(i).Assigned < before.side(i).Assigned && after.side(i).Assigned < before.ready[i]
 	}
 	if shrinks {
 		require.GreaterOrEqual(t, serves, before.l.floor(), "it shrank below the floor")
@@ -445,7 +445,7 @@ func judge(t require.TestingT, before, after *region) {
 	for i := range after.alive {
 		s := after.side(i)
 		sum += s.Weight
-		if i > 0 && s.Told == 0 && before.side(i).Told > 0 && before.ready[i] > 0 {
+		if i > 0 && s.Assigned == 0 && before.side(i).Assigned > 0 && before.ready[i] > 0 {
 			require.Zero(t, before.route[i], "what serves and is routed to was stopped")
 		}
 	}
@@ -475,10 +475,10 @@ func TestReplicasAreHandedOverAllAtOnceWithTheirTraffic(t *testing.T) {
 	lane := func() Lane {
 		return Lane{
 			Size: 4, Need: 4, Unavailable: 1, Absent: true, LeavingKnown: true, To: Side{Known: true},
-			From: []Side{{Told: 1, Known: true, Ready: 1, Serving: 1, Existing: 1, Weight: 25}, {Told: 3, Weight: 75, HandsOver: true}},
+			From: []Side{{Assigned: 1, Known: true, Ready: 1, Serving: 1, Existing: 1, Weight: 25}, {Assigned: 3, Weight: 75, HandsOver: true}},
 		}
 	}
-	// Nothing is waited for: neither an answer to what was told before, nor a route.
+	// Nothing is waited for: neither an answer to the assignment before, nor a route.
 	require.Equal(t, Targets{To: 3, From: []int32{1, 0}, ToWeight: 75, FromWeights: []int32{25, 0}}, Next(lane()))
 
 	held := lane()
@@ -488,7 +488,7 @@ func TestReplicasAreHandedOverAllAtOnceWithTheirTraffic(t *testing.T) {
 
 	l := lane()
 	l.Absent, l.Acknowledged = false, true
-	l.To = Side{Told: 4, Known: true, Ready: 4, Serving: 4, Existing: 4, Weight: Full}
+	l.To = Side{Assigned: 4, Known: true, Ready: 4, Serving: 4, Existing: 4, Weight: Full}
 	l.From = []Side{{Known: true}}
 	require.True(t, l.Serves() && l.Alone())
 	l.To.Ready, l.To.Outdated, l.Need = 3, 1, 3

@@ -104,8 +104,8 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
-// TestStrategy_Reaches: within the bounds of every strategy, a region whose replicas start and stop
-// as told comes to have the new version alone.
+// TestStrategy_Reaches: within the bounds of every strategy, a region that does what is assigned
+// to it comes to have the new version alone.
 func TestStrategy_Reaches(t *testing.T) {
 	for of, s := range strategies {
 		if s.Order() == InPlace {

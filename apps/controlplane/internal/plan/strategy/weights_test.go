@@ -93,8 +93,8 @@ func TestWithdrawn(t *testing.T) {
 	back := func(good int32) Lane {
 		return Lane{
 			Size: 4, Need: 4, Surge: 1, LeavingKnown: true, Acknowledged: true,
-			To:   Side{Told: 3, Known: true, Ready: good, Serving: good, Existing: 3, Weight: 50, Live: true},
-			From: []Side{{Told: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: 50, Withdrawn: true}},
+			To:   Side{Assigned: 3, Known: true, Ready: good, Serving: good, Existing: 3, Weight: 50, Live: true},
+			From: []Side{{Assigned: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: 50, Withdrawn: true}},
 		}
 	}
 	for good := int32(1); good <= 3; good++ {
@@ -107,7 +107,7 @@ func TestWithdrawn(t *testing.T) {
 
 func TestHold(t *testing.T) {
 	side := func(told, ready, weight int32) Side {
-		return Side{Told: told, Known: true, Ready: ready, Serving: ready, Existing: told, Weight: weight}
+		return Side{Assigned: told, Known: true, Ready: ready, Serving: ready, Existing: told, Weight: weight}
 	}
 	for _, c := range []struct {
 		name     string
@@ -127,7 +127,7 @@ func TestHold(t *testing.T) {
 			l := Lane{Size: 1, Need: 1, Surge: 1, Hold: true, LeavingKnown: true, Acknowledged: true, To: c.to, From: []Side{c.live}, Stop: c.stop, Keep: 1}
 			s := Next(l)
 			require.Equal(t, c.want, append([]int32{s.ToWeight}, s.FromWeights...))
-			require.Equal(t, []int32{c.to.Told, c.live.Told}, []int32{s.To, s.From[0]})
+			require.Equal(t, []int32{c.to.Assigned, c.live.Assigned}, []int32{s.To, s.From[0]})
 		})
 	}
 }
