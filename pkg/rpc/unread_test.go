@@ -34,7 +34,9 @@ func TestServer_UnreadBodiesAreNoRequests(t *testing.T) {
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	body := strings.Repeat("POST /smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 10_000)
-	go func() { _, _ = fmt.Fprintf(conn, "POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(body), body) }()
+	go func() {
+		_, _ = fmt.Fprintf(conn, "POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}()
 	in := bufio.NewReader(conn)
 	res, err := http.ReadResponse(in, nil)
 	require.NoError(t, err)
