@@ -190,6 +190,12 @@ func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
 	return m, err
 }
 
+// onceList is once for rows: each member gets a list of its own, which it may sort and cut.
+func onceList[R any](t *tx, question string, ask func() ([]R, error)) ([]R, error) {
+	rows, err := once(t, question, ask)
+	return slices.Clone(rows), err
+}
+
 // flush writes what is kept back.
 func (t *tx) flush() error {
 	c := t.company

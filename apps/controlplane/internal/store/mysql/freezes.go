@@ -46,14 +46,14 @@ const fewFreezes = 100
 
 func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
 	if t.company != nil {
-		all, err := once(t, "ListFreezes "+workspaceID, func() ([]model.Freeze, error) {
+		all, err := onceList(t, "ListFreezes "+workspaceID, func() ([]model.Freeze, error) {
 			return t.ListFreezes(workspaceID, store.Page{Limit: fewFreezes + 1})
 		})
 		if err != nil {
 			return nil, err
 		}
 		if len(all) <= fewFreezes {
-			return slices.DeleteFunc(slices.Clone(all), func(f model.Freeze) bool {
+			return slices.DeleteFunc(all, func(f model.Freeze) bool {
 				return f.FromFile && f.Name != name && !slices.Contains(appIDs, f.AppID)
 			}), nil
 		}

@@ -66,7 +66,7 @@ func (t *tx) LockRegion(id string) (model.Region, error) {
 
 func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 	ids = distinct(ids)
-	return once(t, "GetRegions "+strings.Join(ids, " "), func() ([]model.Region, error) {
+	return onceList(t, "GetRegions "+strings.Join(ids, " "), func() ([]model.Region, error) {
 		return list(t, "get regions", "", region)(inChunks(ids, func(ids []string) ([]gen.Region, error) {
 			return t.q.GetRegions(t.ctx, ids)
 		}))
@@ -91,7 +91,7 @@ func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, erro
 			After: p.After, Limit: limit(p.Limit),
 		}))
 	}
-	return once(t, fmt.Sprintf("ListRegions %s %s %d", workspaceID, p.After, p.Limit), func() ([]model.Region, error) {
+	return onceList(t, fmt.Sprintf("ListRegions %s %s %d", workspaceID, p.After, p.Limit), func() ([]model.Region, error) {
 		return list(t, "list regions of", workspaceID, region)(t.q.ListRegions(t.ctx, gen.ListRegionsParams{
 			After: p.After, WorkspaceID: workspaceID, Limit: limit(p.Limit),
 		}))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/ident"
 )
 
 func testTogether(t *testing.T, setup setup) {
@@ -263,6 +265,40 @@ func testTogether(t *testing.T, setup setup) {
 		}
 		for i, a := range apps {
 			require.EqualValues(t, done[i], read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, a.ID) }).LatestVersion)
+		}
+	})
+
+	t.Run("a list that a work read is its own to change", func(t *testing.T) {
+		w := setup(t)
+		regions := w.regions(3)
+		w.update(func(tx store.Tx) error {
+			return tx.PutFreeze(model.Freeze{ID: ident.New("frz"), WorkspaceID: w.ws, Name: "weekend"})
+		})
+		for _, err := range all(w, 20, func(_ int, tx store.Tx) (func() error, error) {
+			for range 2 {
+				byID, err := tx.GetRegions(regions)
+				if err != nil {
+					return nil, err
+				}
+				listed, err := tx.ListRegions("", store.Page{Limit: 9})
+				if err != nil {
+					return nil, err
+				}
+				freezes, err := tx.ListFreezesFor(w.ws, "weekend")
+				if err != nil {
+					return nil, err
+				}
+				unnamed := func(r model.Region) bool { return r.Name == "" }
+				if len(byID) != 3 || len(listed) != 3 || len(freezes) != 1 || slices.ContainsFunc(byID, unnamed) || slices.ContainsFunc(listed, unnamed) || freezes[0].Name == "" {
+					return nil, fmt.Errorf("read %+v, %+v, %+v", byID, listed, freezes)
+				}
+				clear(byID)
+				clear(listed)
+				clear(freezes)
+			}
+			return nil, nil
+		}) {
+			require.NoError(t, err)
 		}
 	})
 
