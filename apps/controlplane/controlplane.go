@@ -191,7 +191,7 @@ type cli struct {
 
 	Serve     serveFlags     `cmd:"" help:"Serve users and agents, and run workflows."`
 	Migrate   databaseFlags  `cmd:"" help:"Bring the database's schema to this version, and end."`
-	Keyset    keysetFlags    `cmd:"" help:"Make and rotate the keyset that seals secrets."`
+	Keyset    keysetFlags    `cmd:"" help:"Make and rotate the keyset that seals secrets, and seal secrets anew."`
 	Bootstrap bootstrapFlags `cmd:"" help:"Make a workspace with an owner's key, an operator's key, and regions; print them as JSON."`
 }
 
@@ -230,7 +230,7 @@ func Main(ctx context.Context, args []string) error {
 		return bootstrapCommand(ctx, flags.Bootstrap, log)
 	}
 	if name, ok := strings.CutPrefix(command.Command(), "keyset "); ok {
-		return flags.Keyset.run(name, os.Stdout)
+		return flags.Keyset.run(ctx, name, os.Stdout, log)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)

@@ -1,27 +1,73 @@
 package controlplane
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-// keysetFlags are the commands about the keyset's file.
+// keysetFlags are the commands about the keyset.
 type keysetFlags struct {
-	Create keyFileFlags `cmd:"" help:"Make the file with a new keyset. It fails if the file exists."`
-	List   keyFileFlags `cmd:"" help:"List the keys: what is primary seals, all open."`
-	Add    keyFileFlags `cmd:"" help:"Add a key that only opens. Give all replicas the file and restart them before \"keyset rotate\"."`
-	Rotate keyFileFlags `cmd:"" help:"Make the newest key primary: from their next start, replicas seal with it."`
+	Create keyFileFlags   `cmd:"" help:"Make the file with a new keyset. It fails if the file exists."`
+	List   keyFileFlags   `cmd:"" help:"List the keys of the file: the primary seals, all open."`
+	Show   keyUseFlags    `cmd:"" help:"List the keys with the number of stored values that each sealed, and when a control plane last sealed with it."`
+	Add    keyFileFlags   `cmd:"" help:"Add a key that only opens. Give all replicas the file and restart them before \"keyset rotate\"."`
+	Rotate keyFileFlags   `cmd:"" help:"Make the newest key primary: from their next start, replicas seal with it."`
+	Reseal resealFlags    `cmd:"" help:"Seal the stored values of other keys anew with the primary, while the control plane runs. It may be stopped at any moment and run again."`
+	Remove removeKeyFlags `cmd:"" help:"Remove a key from the file. Refused while stored values, control planes or credentials of agents need the key."`
 }
 
 type keyFileFlags struct {
 	KeyFile string `help:"The keyset." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
 }
 
-func (f keysetFlags) run(name string, out io.Writer) error {
+type keyUseFlags struct {
+	keyFileFlags
+	databaseFlags
+}
+
+type resealFlags struct {
+	keyUseFlags
+	DryRun bool `help:"Open the values that would be sealed anew, count them, and write nothing."`
+	Batch  int  `help:"Values in a transaction." default:"100"`
+}
+
+// Validate implements kong's check.
+func (f resealFlags) Validate() error {
+	if f.Batch < 1 || f.Batch > maxBatch {
+		return fmt.Errorf("--batch=%d: use 1 to %d", f.Batch, maxBatch)
+	}
+	return nil
+}
+
+// maxBatch keeps transactions short: a value has up to 64 KiB.
+const maxBatch = 1000
+
+type removeKeyFlags struct {
+	ID uint32 `arg:"" help:"The key, as \"keyset show\" names it."`
+	keyUseFlags
+	EndCredentials bool `help:"Remove the key although agents may have credentials that it sealed. These agents have to join again with new tokens."`
+}
+
+func (f keysetFlags) run(ctx context.Context, name string, out io.Writer, log *slog.Logger) error {
+	switch name {
+	case "show":
+		return f.Show.with(ctx, log, func(use keyUse) error { return use.show(ctx, out) })
+	case "reseal":
+		return f.Reseal.with(ctx, log, func(use keyUse) error { return use.reseal(ctx, f.Reseal, out) })
+	case "remove <id>":
+		return f.Remove.with(ctx, log, func(use keyUse) error { return use.remove(ctx, f.Remove, out) })
+	}
+	return f.change(name, out)
+}
+
+// change runs the commands that need the file alone.
+func (f keysetFlags) change(name string, out io.Writer) error {
 	var text string
 	switch name {
 	case "create":
@@ -39,11 +85,7 @@ func (f keysetFlags) run(name string, out io.Writer) error {
 			return err
 		}
 		for _, k := range keys {
-			role := "opens"
-			if k.Primary {
-				role = "seals and opens"
-			}
-			text += fmt.Sprintf("%d\t%s\t%s\n", k.ID, k.Status, role)
+			text += fmt.Sprintf("%d\t%s\t%s\n", k.ID, k.Status, roleOf(k))
 		}
 	case "add":
 		id, err := seal.Add(f.Add.KeyFile)

@@ -32,7 +32,7 @@ func TestKeyset_IsMadeAndRotatedByCommand(t *testing.T) {
 		_, err = parser.Parse([]string{"keyset", name, "--key-file", path})
 		require.NoError(t, err)
 		var out bytes.Buffer
-		err = flags.Keyset.run(name, &out)
+		err = flags.Keyset.run(t.Context(), name, &out, nil)
 		return out.String(), err
 	}
 	_, err := run("create")

@@ -29,6 +29,19 @@ func (q *Queries) DeletePeer(ctx context.Context, id string) error {
 	return err
 }
 
+const deletePeerKeys = `-- name: DeletePeerKeys :execrows
+DELETE FROM peer_keys
+WHERE last_seen < CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) - CAST(? AS SIGNED)
+`
+
+func (q *Queries) DeletePeerKeys(ctx context.Context, within int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deletePeerKeys, within)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const deletePeers = `-- name: DeletePeers :execrows
 DELETE FROM peers
 WHERE last_seen < CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) - CAST(? AS SIGNED)
@@ -60,6 +73,48 @@ func (q *Queries) GetStream(ctx context.Context, region string) (string, error) 
 	var peer_id string
 	err := row.Scan(&peer_id)
 	return peer_id, err
+}
+
+const listPeerKeys = `-- name: ListPeerKeys :many
+SELECT peer_id, key_id, seals, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 - last_seen AS SIGNED) AS unseen_for
+FROM peer_keys
+ORDER BY peer_id, key_id
+`
+
+type ListPeerKeysRow struct {
+	PeerID    string
+	KeyID     int64
+	Seals     int8
+	UnseenFor int64
+}
+
+// The last column is how long ago the row was renewed.
+func (q *Queries) ListPeerKeys(ctx context.Context) ([]ListPeerKeysRow, error) {
+	rows, err := q.db.QueryContext(ctx, listPeerKeys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListPeerKeysRow
+	for rows.Next() {
+		var i ListPeerKeysRow
+		if err := rows.Scan(
+			&i.PeerID,
+			&i.KeyID,
+			&i.Seals,
+			&i.UnseenFor,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const listPeers = `-- name: ListPeers :many
@@ -112,6 +167,23 @@ type PutPeerParams struct {
 // Seen is on the database's clock: the processes' own need not agree.
 func (q *Queries) PutPeer(ctx context.Context, arg PutPeerParams) error {
 	_, err := q.db.ExecContext(ctx, putPeer, arg.ID, arg.Address, arg.StartedAt)
+	return err
+}
+
+const putPeerKey = `-- name: PutPeerKey :exec
+INSERT INTO peer_keys (peer_id, key_id, seals, last_seen)
+VALUES (?, ?, ?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED))
+ON DUPLICATE KEY UPDATE seals = VALUES(seals), last_seen = VALUES(last_seen)
+`
+
+type PutPeerKeyParams struct {
+	PeerID string
+	KeyID  int64
+	Seals  int8
+}
+
+func (q *Queries) PutPeerKey(ctx context.Context, arg PutPeerKeyParams) error {
+	_, err := q.db.ExecContext(ctx, putPeerKey, arg.PeerID, arg.KeyID, arg.Seals)
 	return err
 }
 

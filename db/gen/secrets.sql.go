@@ -40,6 +40,39 @@ func (q *Queries) AdvanceSecret(ctx context.Context, arg AdvanceSecretParams) (i
 	return result.RowsAffected()
 }
 
+const countSealedValues = `-- name: CountSealedValues :many
+SELECT SUBSTRING(ciphertext, 1, 5) AS prefix, COUNT(*) AS sealed FROM secret_versions
+GROUP BY SUBSTRING(ciphertext, 1, 5)
+`
+
+type CountSealedValuesRow struct {
+	Prefix string
+	Sealed int64
+}
+
+func (q *Queries) CountSealedValues(ctx context.Context) ([]CountSealedValuesRow, error) {
+	rows, err := q.db.QueryContext(ctx, countSealedValues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountSealedValuesRow
+	for rows.Next() {
+		var i CountSealedValuesRow
+		if err := rows.Scan(&i.Prefix, &i.Sealed); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deleteSecret = `-- name: DeleteSecret :execrows
 DELETE FROM secrets WHERE workspace_id = ? AND environment_id = ? AND name = ?
 `
@@ -302,6 +335,70 @@ func (q *Queries) LatestSecretVersions(ctx context.Context, arg LatestSecretVers
 	return items, nil
 }
 
+const listSealedValues = `-- name: ListSealedValues :many
+SELECT environment_id, name, version, ciphertext FROM secret_versions
+WHERE SUBSTRING(ciphertext, 1, 5) <> ?
+  AND environment_id >= ?
+  AND (environment_id > ?
+    OR (environment_id = ? AND name > ?)
+    OR (environment_id = ? AND name = ? AND version > ?))
+ORDER BY environment_id, name, version LIMIT ?
+`
+
+type ListSealedValuesParams struct {
+	Prefix        []byte
+	EnvironmentID string
+	Name          string
+	Version       int32
+	Limit         int32
+}
+
+type ListSealedValuesRow struct {
+	EnvironmentID string
+	Name          string
+	Version       int32
+	Ciphertext    []byte
+}
+
+// Values that do not begin with the prefix, which names the key that sealed them.
+func (q *Queries) ListSealedValues(ctx context.Context, arg ListSealedValuesParams) ([]ListSealedValuesRow, error) {
+	rows, err := q.db.QueryContext(ctx, listSealedValues,
+		arg.Prefix,
+		arg.EnvironmentID,
+		arg.EnvironmentID,
+		arg.EnvironmentID,
+		arg.Name,
+		arg.EnvironmentID,
+		arg.Name,
+		arg.Version,
+		arg.Limit,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListSealedValuesRow
+	for rows.Next() {
+		var i ListSealedValuesRow
+		if err := rows.Scan(
+			&i.EnvironmentID,
+			&i.Name,
+			&i.Version,
+			&i.Ciphertext,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listSecrets = `-- name: ListSecrets :many
 SELECT environment_id, name, workspace_id, version, created_at, updated_at FROM secrets
 WHERE workspace_id = ? AND environment_id = ? AND name > ?
@@ -366,4 +463,33 @@ type RaiseSecretFloorParams struct {
 func (q *Queries) RaiseSecretFloor(ctx context.Context, arg RaiseSecretFloorParams) error {
 	_, err := q.db.ExecContext(ctx, raiseSecretFloor, arg.WorkspaceID, arg.EnvironmentID, arg.Name)
 	return err
+}
+
+const resealValue = `-- name: ResealValue :execrows
+UPDATE secret_versions SET ciphertext = ?
+WHERE environment_id = ? AND name = ? AND version = ?
+  AND ciphertext = ?
+`
+
+type ResealValueParams struct {
+	Resealed      []byte
+	EnvironmentID string
+	Name          string
+	Version       int32
+	Ciphertext    []byte
+}
+
+// Only while the value is the one that was read.
+func (q *Queries) ResealValue(ctx context.Context, arg ResealValueParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, resealValue,
+		arg.Resealed,
+		arg.EnvironmentID,
+		arg.Name,
+		arg.Version,
+		arg.Ciphertext,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }

@@ -29,3 +29,18 @@ SELECT peer_id FROM region_streams WHERE region = ?;
 
 -- name: DeleteStream :exec
 DELETE FROM region_streams WHERE region = ?;
+
+-- name: PutPeerKey :exec
+INSERT INTO peer_keys (peer_id, key_id, seals, last_seen)
+VALUES (?, ?, ?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED))
+ON DUPLICATE KEY UPDATE seals = VALUES(seals), last_seen = VALUES(last_seen);
+
+-- name: ListPeerKeys :many
+-- The last column is how long ago the row was renewed.
+SELECT peer_id, key_id, seals, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 - last_seen AS SIGNED) AS unseen_for
+FROM peer_keys
+ORDER BY peer_id, key_id;
+
+-- name: DeletePeerKeys :execrows
+DELETE FROM peer_keys
+WHERE last_seen < CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) - CAST(sqlc.arg(within) AS SIGNED);

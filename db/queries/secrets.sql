@@ -59,3 +59,23 @@ DELETE FROM secrets WHERE environment_id = ?;
 
 -- name: DeleteSecretVersionsOfEnvironment :exec
 DELETE FROM secret_versions WHERE environment_id = ?;
+
+-- name: ListSealedValues :many
+-- Values that do not begin with the prefix, which names the key that sealed them.
+SELECT environment_id, name, version, ciphertext FROM secret_versions
+WHERE SUBSTRING(ciphertext, 1, 5) <> sqlc.arg(prefix)
+  AND environment_id >= sqlc.arg(environment_id)
+  AND (environment_id > sqlc.arg(environment_id)
+    OR (environment_id = sqlc.arg(environment_id) AND name > sqlc.arg(name))
+    OR (environment_id = sqlc.arg(environment_id) AND name = sqlc.arg(name) AND version > sqlc.arg(version)))
+ORDER BY environment_id, name, version LIMIT ?;
+
+-- name: ResealValue :execrows
+-- Only while the value is the one that was read.
+UPDATE secret_versions SET ciphertext = sqlc.arg(resealed)
+WHERE environment_id = sqlc.arg(environment_id) AND name = sqlc.arg(name) AND version = sqlc.arg(version)
+  AND ciphertext = sqlc.arg(ciphertext);
+
+-- name: CountSealedValues :many
+SELECT SUBSTRING(ciphertext, 1, 5) AS prefix, COUNT(*) AS sealed FROM secret_versions
+GROUP BY SUBSTRING(ciphertext, 1, 5);

@@ -2,14 +2,18 @@ package seal
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/tink-crypto/tink-go/v2/aead"
+	"github.com/tink-crypto/tink-go/v2/core/cryptofmt"
 	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
 	"github.com/tink-crypto/tink-go/v2/keyset"
+	tinkpb "github.com/tink-crypto/tink-go/v2/proto/tink_go_proto"
 )
 
 // Key is one key of a keyset.
@@ -55,6 +59,54 @@ func Rotate(path string) (id uint32, err error) {
 	}
 	return change(path, func(m *keyset.Manager) (uint32, error) { return newest.ID, m.SetPrimary(newest.ID) })
 }
+
+// Remove takes a key out of the file. What it sealed cannot be opened after that with this file. It fails for
+// the primary.
+func Remove(path string, id uint32) error {
+	keys, err := Keys(path)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(keys, func(k Key) bool { return k.ID == id })
+	if at < 0 {
+		return fmt.Errorf("key file %s has no key %d", path, id)
+	}
+	if keys[at].Primary {
+		return fmt.Errorf("key %d seals: make another key primary first", id)
+	}
+	_, err = change(path, func(m *keyset.Manager) (uint32, error) { return id, m.Delete(id) })
+	return err
+}
+
+// prefixBytes begin each sealed value: the version of Tink's format, and the key.
+const prefixBytes = cryptofmt.TinkPrefixSize
+
+// KeyOf returns the key that sealed the value. ok is false when the value names none.
+func KeyOf(sealed []byte) (id uint32, ok bool) {
+	if len(sealed) < prefixBytes || sealed[0] != cryptofmt.TinkStartByte {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(sealed[1:prefixBytes]), true
+}
+
+// Prefix is how all values begin that the key sealed.
+func Prefix(id uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{cryptofmt.TinkStartByte}, id)
+}
+
+// Keys returns the enabled keys in the order of the keyset.
+func (b *Box) Keys() []uint32 {
+	var ids []uint32
+	for _, k := range b.handle.KeysetInfo().GetKeyInfo() {
+		if k.GetStatus() == tinkpb.KeyStatusType_ENABLED {
+			ids = append(ids, k.GetKeyId())
+		}
+	}
+	return ids
+}
+
+// Primary returns the key that seals.
+func (b *Box) Primary() uint32 { return b.handle.KeysetInfo().GetPrimaryKeyId() }
 
 func handleOf(path string) (*keyset.Handle, error) {
 	data, err := read(path)

@@ -108,3 +108,32 @@ func TestKeyset_IsRotatedWhileProcessesRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
+
+func TestRemove_TakesAKeyThatDoesNotSeal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, Create(path))
+	before, err := Load(path)
+	require.NoError(t, err)
+	old := before.Primary()
+	sealed, err := before.Seal([]byte("x"), "c")
+	require.NoError(t, err)
+	id, ok := KeyOf(sealed)
+	require.True(t, ok)
+	require.Equal(t, old, id)
+	require.Equal(t, Prefix(old), sealed[:5])
+	_, ok = KeyOf([]byte("nonsense"))
+	require.False(t, ok)
+
+	_, err = Add(path)
+	require.NoError(t, err)
+	require.ErrorContains(t, Remove(path, old), "make another key primary first")
+	require.ErrorContains(t, Remove(path, old+1), "has no key")
+	primary, err := Rotate(path)
+	require.NoError(t, err)
+	require.NoError(t, Remove(path, old))
+	after, err := Load(path)
+	require.NoError(t, err)
+	require.Equal(t, []uint32{primary}, after.Keys())
+	_, err = after.Open(sealed, "c")
+	require.Error(t, err)
+}

@@ -50,6 +50,9 @@ import (
 // by scanners and known at sight.
 const CredentialPrefix = "wla_"
 
+// CredentialTTL is how long a credential is valid by default. Agents renew it at half of that.
+const CredentialTTL = 24 * time.Hour
+
 const credentialContext = "windlass agent credential"
 
 // Tx is what fleet asks of a transaction.
@@ -161,7 +164,7 @@ func New(cfg Config) (*Service, error) {
 		cfg.FailedJoins = admission.NewBuckets(admission.Rate{})
 	}
 	if cfg.CredentialTTL == 0 {
-		cfg.CredentialTTL = 24 * time.Hour
+		cfg.CredentialTTL = CredentialTTL
 	}
 	if cfg.LeaseTTL == 0 {
 		cfg.LeaseTTL = 15 * time.Second

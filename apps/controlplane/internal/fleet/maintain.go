@@ -38,7 +38,7 @@ import (
 //	idempotency             24 h                            what the API promises
 //	audit                   90 d (--audit-retention)        who changed what
 //
-// (peers forgets its own rows: their age is seconds.) Counts have a tenth of slack,
+// (peers forgets its own rows: their age is seconds, that of peer_keys two days.) Counts have a tenth of slack,
 // so that a busy app is not trimmed row by row.
 //
 // Transactions are small, and none of them takes what a writer of the feed waits for:

@@ -9,3 +9,13 @@ type Peer struct {
 	StartedAt int64
 	LastSeen  int64 // on the database's clock
 }
+
+// PeerKey is a key of the keyset that a process of the control plane read at its start.
+type PeerKey struct {
+	PeerID string
+	KeyID  uint32
+	// Seals is true for the key that the process seals with.
+	Seals bool
+	// UnseenFor is how long ago the process last said so, in ms.
+	UnseenFor int64
+}

@@ -67,6 +67,8 @@ type Tx interface {
 	DeletePeer(id string) error
 	DeletePeers(unseenFor int64) (int, error)
 	GetStream(regionID string) (peerID string, err error)
+	PutPeerKeys(peerID string, keys []model.PeerKey) error
+	DeletePeerKeys(unseenFor int64) (int, error)
 }
 
 // Store runs transactions on the primary.
@@ -137,6 +139,7 @@ func (c *Config) defaults() {
 type Service struct {
 	cfg     Config
 	started time.Time
+	keys    []model.PeerKey
 	metrics *metrics
 	refresh chan struct{} // buffer of one: read the table now
 	running sync.WaitGroup
@@ -156,6 +159,9 @@ func New(cfg Config) (*Service, error) {
 		cfg: cfg, started: time.Now(),
 		refresh: make(chan struct{}, 1),
 		senders: map[string]*sender{},
+	}
+	for _, id := range cfg.Box.Keys() {
+		s.keys = append(s.keys, model.PeerKey{KeyID: id, Seals: id == cfg.Box.Primary()})
 	}
 	s.metrics = newMetrics(cfg.Registerer, s.count)
 	return s, nil
@@ -179,6 +185,10 @@ func (s *Service) count() float64 {
 // minRefresh is the shortest time between two readings of the table, however many
 // ask for one.
 const minRefresh = 250 * time.Millisecond
+
+// keysFor is how long the keys of a process that ended are remembered: longer than the credentials that it
+// sealed are valid.
+const keysFor = 48 * time.Hour
 
 // readTimeout bounds one round with the database.
 const readTimeout = 5 * time.Second
@@ -236,6 +246,9 @@ func (s *Service) beat(ctx context.Context, sweep bool) error {
 	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	err := s.cfg.Store.Update(bounded, func(tx Tx) error {
+		if err := tx.PutPeerKeys(s.cfg.ID, s.keys); err != nil {
+			return err
+		}
 		return tx.PutPeer(model.Peer{ID: s.cfg.ID, Address: s.cfg.Address, StartedAt: s.started.UnixMilli()})
 	})
 	if err != nil {
@@ -245,6 +258,13 @@ func (s *Service) beat(ctx context.Context, sweep bool) error {
 		var gone int
 		err = s.cfg.Store.Update(bounded, func(tx Tx) (err error) {
 			gone, err = tx.DeletePeers(s.cfg.Lease.Milliseconds())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		err = s.cfg.Store.Update(bounded, func(tx Tx) error {
+			_, err := tx.DeletePeerKeys(keysFor.Milliseconds())
 			return err
 		})
 		if err != nil {

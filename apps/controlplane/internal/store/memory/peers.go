@@ -59,3 +59,34 @@ func (t *tx) GetStream(regionID string) (string, error) {
 	s, err := one(s, ok, "stream of region", regionID)
 	return s.peerID, err
 }
+
+func (t *tx) PutPeerKeys(peerID string, keys []model.PeerKey) error {
+	for _, k := range keys {
+		if err := t.peerKeys.put(peerKey{peerID: peerID, keyID: k.KeyID, seals: k.Seals, lastSeen: t.store.now()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) ListPeerKeys() ([]model.PeerKey, error) {
+	var out []model.PeerKey
+	for _, k := range t.peerKeys.list(func(peerKey) bool { return true }) {
+		out = append(out, model.PeerKey{PeerID: k.peerID, KeyID: k.keyID, Seals: k.seals, UnseenFor: max(t.store.now()-k.lastSeen, 0)})
+	}
+	return out, nil
+}
+
+func (t *tx) DeletePeerKeys(unseenFor int64) (int, error) {
+	since := t.store.now() - unseenFor
+	rows, err := t.peerKeys.lockList(func(k peerKey) bool { return k.lastSeen < since })
+	if err != nil {
+		return 0, err
+	}
+	for _, k := range rows {
+		if err := t.peerKeys.delete(k.key()); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), nil
+}

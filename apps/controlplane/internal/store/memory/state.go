@@ -2,6 +2,7 @@ package memory
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -98,6 +99,7 @@ type state struct {
 	audit          *table[string, model.Audit]
 	idempotency    *table[pair, model.Idempotency]
 	peers          *table[string, model.Peer]
+	peerKeys       *table[pair, peerKey]
 	streams        *table[string, regionStream]
 	limits         *table[string, model.Admission]
 	starts         *table[string, starts]
@@ -108,6 +110,17 @@ type state struct {
 	domains        *table[pair, model.Domain]
 	appKeys        *table[pair, model.AppKey]
 }
+
+// peerKey is a key that a process read at its start.
+type peerKey struct {
+	peerID   string
+	keyID    uint32
+	seals    bool
+	lastSeen int64
+}
+
+// key sorts as numbers do.
+func (k peerKey) key() pair { return pair{k.peerID, fmt.Sprintf("%010d", k.keyID)} }
 
 // regionStream is where a region's agent watched last.
 type regionStream struct{ regionID, peerID string }
@@ -146,6 +159,7 @@ func newState() *state {
 		audit:          newTable(&auditSchema),
 		idempotency:    newTable(&idempotencySchema),
 		peers:          newTable(&peerSchema),
+		peerKeys:       newTable(&peerKeySchema),
 		streams:        newTable(&streamSchema),
 		limits:         newTable(&limitsSchema),
 		starts:         newTable(&startsSchema),
@@ -169,7 +183,7 @@ func (s *state) tables() []whole {
 		s.workspaces, s.apiKeys, s.projects, s.environments, s.secrets, s.secretVersions, s.secretFloors,
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
-		s.history, s.audit, s.idempotency, s.peers, s.streams, s.limits, s.starts, s.claims,
+		s.history, s.audit, s.idempotency, s.peers, s.peerKeys, s.streams, s.limits, s.starts, s.claims,
 		s.stagings, s.freezes, s.pins, s.domains, s.appKeys,
 	}
 }
@@ -329,6 +343,10 @@ var (
 	peerSchema = schema[string, model.Peer]{
 		name: "peer", copy: plain[model.Peer],
 		key: func(p model.Peer) string { return p.ID },
+	}
+	peerKeySchema = schema[pair, peerKey]{
+		name: "key of peer", copy: plain[peerKey],
+		key: peerKey.key,
 	}
 	streamSchema = schema[string, regionStream]{
 		name: "stream of region", copy: plain[regionStream],

@@ -47,6 +47,7 @@ type tx struct {
 	audit          overlay[string, model.Audit]
 	idempotency    overlay[pair, model.Idempotency]
 	peers          overlay[string, model.Peer]
+	peerKeys       overlay[pair, peerKey]
 	streams        overlay[string, regionStream]
 	limits         overlay[string, model.Admission]
 	starts         overlay[string, starts]
@@ -101,6 +102,7 @@ func newTx(s *Store) *tx {
 	t.audit.bind(t, &auditSchema, func(s *state) **table[string, model.Audit] { return &s.audit })
 	t.idempotency.bind(t, &idempotencySchema, func(s *state) **table[pair, model.Idempotency] { return &s.idempotency })
 	t.peers.bind(t, &peerSchema, func(s *state) **table[string, model.Peer] { return &s.peers })
+	t.peerKeys.bind(t, &peerKeySchema, func(s *state) **table[pair, peerKey] { return &s.peerKeys })
 	t.streams.bind(t, &streamSchema, func(s *state) **table[string, regionStream] { return &s.streams })
 	t.limits.bind(t, &limitsSchema, func(s *state) **table[string, model.Admission] { return &s.limits })
 	t.starts.bind(t, &startsSchema, func(s *state) **table[string, starts] { return &s.starts })

@@ -42,3 +42,29 @@ func (t *tx) GetStream(regionID string) (string, error) {
 	return get(t, "get stream of region", regionID, func(id string) (string, error) { return id, nil })(
 		t.primary.GetStream(t.ctx, regionID))
 }
+
+func (t *tx) PutPeerKeys(peerID string, keys []model.PeerKey) error {
+	for _, k := range keys {
+		var seals int8
+		if k.Seals {
+			seals = 1
+		}
+		err := t.q.PutPeerKey(t.ctx, gen.PutPeerKeyParams{PeerID: peerID, KeyID: int64(k.KeyID), Seals: seals})
+		if err != nil {
+			return t.err(err, "put keys of peer", peerID)
+		}
+	}
+	return nil
+}
+
+// ListPeerKeys reads the primary, as ListPeers does.
+func (t *tx) ListPeerKeys() ([]model.PeerKey, error) {
+	return list(t, "list keys of peers", "", func(r gen.ListPeerKeysRow) (model.PeerKey, error) {
+		return model.PeerKey{PeerID: r.PeerID, KeyID: uint32(r.KeyID), Seals: r.Seals != 0, UnseenFor: max(r.UnseenFor, 0)}, nil //nolint:gosec // it was stored from one
+	})(t.primary.ListPeerKeys(t.ctx))
+}
+
+func (t *tx) DeletePeerKeys(unseenFor int64) (int, error) {
+	n, err := t.q.DeletePeerKeys(t.ctx, unseenFor)
+	return int(n), t.err(err, "delete keys of peers", "")
+}

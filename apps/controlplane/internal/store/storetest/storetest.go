@@ -40,6 +40,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Rows", testRows},
 		{"Tenants", testTenants},
 		{"Secrets", testSecrets},
+		{"Sealed", testSealed},
 		{"Apps", testApps},
 		{"Stagings", testStagings},
 		{"Wakes", testWakes},

@@ -1,0 +1,8 @@
+package model
+
+// SealedValue is a version of a secret as it is stored. SecretContext binds it to its identity.
+type SealedValue struct {
+	EnvironmentID, Name string
+	Version             int32
+	Ciphertext          []byte
+}

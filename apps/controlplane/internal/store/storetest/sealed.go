@@ -1,0 +1,111 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/seal"
+)
+
+// Ids of keys; the second has a byte that is a letter of LIKE's patterns, and one that ends text.
+const (
+	oldKey = uint32(7)
+	newKey = uint32(0x25005f01)
+)
+
+func testSealed(t *testing.T, setup setup) {
+	// sealed is a secret whose value begins as key seals.
+	sealed := func(w *world, name string, version int32, key uint32) model.Secret {
+		s := w.secret(name, version)
+		s.Ciphertext = append(seal.Prefix(key), s.Ciphertext...)
+		return s
+	}
+	fill := func(w *world) {
+		w.update(func(tx store.Tx) error {
+			for _, s := range []model.Secret{
+				sealed(w, "b", 1, oldKey), sealed(w, "b", 2, newKey), sealed(w, "b", 3, oldKey), sealed(w, "a", 1, oldKey), w.secret("plain", 1),
+			} {
+				if err := tx.InsertSecretVersion(s); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	list := func(w *world, key uint32, after model.SealedValue, limit int) []model.SealedValue {
+		return read(w, func(tx store.Tx) ([]model.SealedValue, error) { return tx.ListSealedValues(key, after, limit) })
+	}
+	value := func(s model.Secret) model.SealedValue {
+		return model.SealedValue{EnvironmentID: s.EnvironmentID, Name: s.Name, Version: s.Version, Ciphertext: s.Ciphertext}
+	}
+
+	t.Run("values are counted by key and listed without those of one key", func(t *testing.T) {
+		w := setup(t)
+		fill(w)
+		require.Equal(t, map[uint32]int64{oldKey: 3, newKey: 1, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))
+		want := []model.SealedValue{
+			value(sealed(w, "a", 1, oldKey)), value(sealed(w, "b", 1, oldKey)), value(sealed(w, "b", 3, oldKey)), value(w.secret("plain", 1)),
+		}
+		var got []model.SealedValue
+		var after model.SealedValue
+		for {
+			page := list(w, newKey, after, 1)
+			if len(page) == 0 {
+				break
+			}
+			got, after = append(got, page...), page[0]
+		}
+		require.Equal(t, want, got)
+		require.Equal(t, want[1:3], list(w, newKey, want[0], 2))
+		require.Len(t, list(w, oldKey, model.SealedValue{}, 100), 2)
+	})
+
+	t.Run("a value is replaced only while it is the one that was read", func(t *testing.T) {
+		w := setup(t)
+		fill(w)
+		v := value(sealed(w, "b", 1, oldKey))
+		fresh := append(seal.Prefix(newKey), 0, 1, 2)
+		replace := func(v model.SealedValue) bool {
+			return write(w, func(tx store.Tx) (bool, error) { return tx.ResealValue(v, fresh) })
+		}
+		require.True(t, replace(v))
+		require.False(t, replace(v))
+		v.Version = 9
+		require.False(t, replace(v))
+		got := read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "b", 1) })
+		require.Equal(t, fresh, got.Ciphertext)
+		require.Equal(t, sealed(w, "b", 1, oldKey).UpdatedAt, got.UpdatedAt, "it is the same version")
+		require.Equal(t, map[uint32]int64{oldKey: 2, newKey: 2, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))
+	})
+
+	t.Run("processes note their keys and are forgotten by age", func(t *testing.T) {
+		w := setup(t)
+		keys := func() []model.PeerKey {
+			rows := read(w, func(tx store.Tx) ([]model.PeerKey, error) { return tx.ListPeerKeys() })
+			for i := range rows {
+				require.Less(t, rows[i].UnseenFor, int64(60_000))
+				rows[i].UnseenFor = 0
+			}
+			return rows
+		}
+		put := func(peer string, rows ...model.PeerKey) {
+			w.update(func(tx store.Tx) error { return tx.PutPeerKeys(peer, rows) })
+		}
+		put("cp_2", model.PeerKey{KeyID: oldKey, Seals: true}, model.PeerKey{KeyID: 0xfffffffe})
+		put("cp_1", model.PeerKey{KeyID: oldKey})
+		require.Equal(t, []model.PeerKey{
+			{PeerID: "cp_1", KeyID: oldKey}, {PeerID: "cp_2", KeyID: oldKey, Seals: true}, {PeerID: "cp_2", KeyID: 0xfffffffe},
+		}, keys())
+		put("cp_1", model.PeerKey{KeyID: oldKey, Seals: true})
+		require.True(t, keys()[0].Seals)
+		forget := func(unseen int64) int {
+			return write(w, func(tx store.Tx) (int, error) { return tx.DeletePeerKeys(unseen) })
+		}
+		require.Equal(t, 0, forget(60_000))
+		require.Equal(t, 3, forget(-60_000))
+		require.Empty(t, keys())
+	})
+}

@@ -1,0 +1,190 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/fleet"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/keyset"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
+	"github.com/windlass-run/windlass/pkg/seal"
+)
+
+// keyUse is a keyset and the database of what it sealed.
+type keyUse struct {
+	path  string
+	box   *seal.Box
+	store keyset.Store
+	log   *slog.Logger
+}
+
+// with opens the keyset and the database for do.
+func (f keyUseFlags) with(ctx context.Context, log *slog.Logger, do func(keyUse) error) error {
+	box, err := seal.Load(f.KeyFile)
+	if err != nil {
+		return err
+	}
+	cfg := f.config(log)
+	cfg.MaxOpen = 2
+	db, err := mysql.Open(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	err = do(keyUse{path: f.KeyFile, box: box, store: store.Bind[keyset.Tx](db), log: log})
+	return errors.Join(err, db.Close())
+}
+
+// show lists the keys of the file, and keys that are missing in it but that values are sealed with.
+func (u keyUse) show(ctx context.Context, out io.Writer) error {
+	keys, err := seal.Keys(u.path)
+	if err != nil {
+		return err
+	}
+	usage, err := keyset.ReadUsage(ctx, u.store)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "KEY\tSTATUS\tROLE\tVALUES\tLAST SEALED") // flushed below
+	row := func(id uint32, status, role string) {
+		sealed := "-"
+		if ago, ok := usage.Sealed[id]; ok {
+			sealed = ago.Round(time.Second).String() + " ago"
+		}
+		_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", id, status, role, usage.Values[id], sealed)
+	}
+	for _, k := range keys {
+		row(k.ID, k.Status, roleOf(k))
+	}
+	for _, id := range missing(usage, keys) {
+		row(id, "missing", "its values cannot be opened with this file")
+	}
+	return w.Flush()
+}
+
+func roleOf(k seal.Key) string {
+	if k.Primary {
+		return "seals and opens"
+	}
+	return "opens"
+}
+
+// missing are the keys that sealed stored values and are not in the file.
+func missing(usage keyset.Usage, keys []seal.Key) (ids []uint32) {
+	for id := range usage.Values {
+		if !slices.ContainsFunc(keys, func(k seal.Key) bool { return k.ID == id }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// progressEvery is the time between two lines of progress.
+const progressEvery = 2 * time.Second
+
+func (u keyUse) reseal(ctx context.Context, f resealFlags, out io.Writer) error {
+	said := time.Now()
+	result, err := keyset.Reseal(ctx, keyset.Config{
+		Store: u.store, Box: u.box, Batch: f.Batch, DryRun: f.DryRun,
+		Progress: func(r keyset.Result) {
+			if time.Since(said) >= progressEvery {
+				said = time.Now()
+				u.log.InfoContext(ctx, "resealing", "values", r.Resealed, "of", r.Total)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("reseal: %w (%d values are resealed: run it again for the rest)", err, result.Resealed)
+	}
+	did := "resealed"
+	if f.DryRun {
+		did = "would reseal"
+	}
+	text := fmt.Sprintf("%s %d values with key %d", did, result.Resealed, u.box.Primary())
+	if result.Changed > 0 {
+		text += fmt.Sprintf("; %d others were deleted or resealed meanwhile", result.Changed)
+	}
+	if _, err := io.WriteString(out, text+"\n"); err != nil {
+		return err
+	}
+	if len(result.Damaged) > 0 {
+		return damaged(result)
+	}
+	if f.DryRun {
+		return nil
+	}
+	return u.sayUnused(ctx, out)
+}
+
+// namedValues is how many values an error names.
+const namedValues = 5
+
+func damaged(result keyset.Result) error {
+	var names []string
+	for _, v := range result.Damaged[:min(namedValues, len(result.Damaged))] {
+		key, _ := seal.KeyOf(v.Ciphertext)
+		names = append(names, fmt.Sprintf("%s version %d of environment %s (key %d)", v.Name, v.Version, v.EnvironmentID, key))
+	}
+	return fmt.Errorf("%d values cannot be opened with this keyset: %s: use a keyset that has their keys, or set these secrets again",
+		len(result.Damaged), strings.Join(names, ", "))
+}
+
+// sayUnused says which keys can be removed, and why the others cannot.
+func (u keyUse) sayUnused(ctx context.Context, out io.Writer) error {
+	keys, err := seal.Keys(u.path)
+	if err != nil {
+		return err
+	}
+	usage, err := keyset.ReadUsage(ctx, u.store)
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	var left int64
+	for _, k := range keys {
+		if k.Primary {
+			continue
+		}
+		left += usage.Values[k.ID]
+		if err := usage.Removable(k.ID, fleet.CredentialTTL); err != nil {
+			text.WriteString(err.Error() + "\n")
+			continue
+		}
+		_, _ = fmt.Fprintf(&text, "key %d is not used any more: keyset remove %d removes it\n", k.ID, k.ID) // a Builder does not fail
+	}
+	if _, err := io.WriteString(out, text.String()); err != nil {
+		return err
+	}
+	if left > 0 {
+		return fmt.Errorf("%d values were sealed with older keys meanwhile: restart all replicas with this file, then run keyset reseal again", left)
+	}
+	return nil
+}
+
+func (u keyUse) remove(ctx context.Context, f removeKeyFlags, out io.Writer) error {
+	usage, err := keyset.ReadUsage(ctx, u.store)
+	if err != nil {
+		return err
+	}
+	valid := fleet.CredentialTTL
+	if f.EndCredentials {
+		valid = 0
+	}
+	if err := usage.Removable(f.ID, valid); err != nil {
+		return err
+	}
+	if err := seal.Remove(u.path, f.ID); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "removed key %d: restart all replicas with this file; backups of the database from before need the file of before\n", f.ID)
+	return err
+}
