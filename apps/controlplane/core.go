@@ -100,7 +100,7 @@ var (
 	_ fleet.Tx         = store.Tx(nil)
 	_ rollout.Tx       = store.Tx(nil)
 	_ rollout.SweepTx  = store.Tx(nil)
-	_ rollout.CensusTx = store.Tx(nil)
+	_ rollout.GaugesTx = store.Tx(nil)
 	_ api.Tx           = store.Tx(nil)
 	_ peers.Tx         = store.Tx(nil)
 	_ trail.Tx         = store.Tx(nil)
@@ -161,7 +161,7 @@ func newCore(p parts) (*core, error) {
 		return nil, err
 	}
 
-	census, err := rollout.NewCensus(store.Bind[rollout.CensusTx](p.store), p.log, p.registerer)
+	gauges, err := rollout.NewGauges(store.Bind[rollout.GaugesTx](p.store), p.log, p.registerer)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func newCore(p parts) (*core, error) {
 		{Name: "workflows", Run: drv.Run},
 		{Name: "waker", Run: waker.Run},
 		{Name: "sweeper", Run: sweeper.Run},
-		{Name: "census", Run: census.Run},
+		{Name: "gauges", Run: gauges.Run},
 		{Name: "dispatch", Run: c.dispatch.Run},
 		{Name: "ingest", Run: ingestion.Run},
 		{Name: "leases", Run: fleets.Sweep},

@@ -105,7 +105,7 @@ func (l *linked) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return nil
 }
 
-func (l *linked) Together(ctx context.Context, _, _ string, fn func(store.Tx) (last func() error, err error)) error {
+func (l *linked) UpdateBatched(ctx context.Context, _, _ string, fn func(store.Tx) (last func() error, err error)) error {
 	return l.Update(ctx, store.Alone(fn))
 }
 

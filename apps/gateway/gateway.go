@@ -31,12 +31,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
-	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/prober"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
-	"github.com/windlass-run/windlass/apps/gateway/internal/source"
+	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
+	"github.com/windlass-run/windlass/apps/gateway/internal/routesync"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -135,11 +135,11 @@ type ACME struct {
 type Gateway struct {
 	cfg    Config
 	table  *table.Table
-	source *source.Source
+	source *routesync.Source
 	proxy  *proxy.Proxy
 	prober *prober.Prober
 	// elsewhere are the regions that requests may be handed to.
-	elsewhere *elsewhere.Regions
+	elsewhere *remoteregions.Regions
 	// bound are those of listeners that were bound here, without TLS around them.
 	listeners, bound []net.Listener
 	// secure is that of them with TLS; nil: none.
@@ -212,7 +212,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 			return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
 		}
 	}
-	g.elsewhere = elsewhere.New(elsewhere.Config{
+	g.elsewhere = remoteregions.New(remoteregions.Config{
 		Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Allow: cfg.NeighbourAllow, Near: cfg.Near, Gone: func(gatewayURL string) { g.proxy.Forget(gatewayURL) },
 	})
 	if err := cfg.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -221,7 +221,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	counts := &traffic.Traffic{}
-	g.source, err = source.Open(source.Config{
+	g.source, err = routesync.Open(routesync.Config{
 		Client: gatewayv1connect.NewRouteServiceClient(client, base, rpc.ClientOptions(rpc.ClientConfig{
 			UserAgent: "windlass-gateway/" + cfg.Version,
 			// A frame is a megabyte, unless one app alone is larger.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/front"
+	"github.com/windlass-run/windlass/apps/gateway/internal/fastpath"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/conns"
@@ -80,7 +80,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
 	server.BaseContext = func(net.Listener) context.Context { return cut }
-	short := front.New(front.Config{
+	short := fastpath.New(fastpath.Config{
 		Handler: g.proxy, MaxHeader: g.cfg.MaxHeaderBytes, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Conns: g.conns, Log: g.cfg.Log, Rand: g.cfg.Rand,
 	})
 	defer short.Close()

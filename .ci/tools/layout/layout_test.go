@@ -134,7 +134,7 @@ func TestEveryRuleBites(t *testing.T) {
 		agent + "reconcile":                 {agent + "session"},
 		agent + "report":                    {agent + "inbox"},
 		"apps/gateway/internal/upstream":    {"proto/gen/windlass/gateway/v1"},
-		"apps/gateway/internal/proxy":       {"apps/gateway/internal/source"},
+		"apps/gateway/internal/proxy":       {"apps/gateway/internal/routesync"},
 	}
 	var packages []Package
 	for path, imports := range made {

@@ -246,13 +246,13 @@ var Rules = []Rule{
 		Name: "what a gateway decides knows neither wire",
 		Why:  "a choice is made of what is known: how that came, and how the request goes on, is others' work, and no test of it needs a socket",
 		From: []string{"apps/gateway/internal/balance/...", "apps/gateway/internal/health/...", "apps/gateway/internal/upstream/...", "apps/gateway/internal/table/..."},
-		Deny: []string{"proto/...", "net/http", "apps/gateway/internal/proxy/...", "apps/gateway/internal/source/..."},
+		Deny: []string{"proto/...", "net/http", "apps/gateway/internal/proxy/...", "apps/gateway/internal/routesync/..."},
 	},
 	{
 		Name: "the proxy and the source of routes meet in the table",
 		Why:  "requests go on while the agent is away, and the agent is told the truth while requests hang",
-		From: []string{"apps/gateway/internal/proxy/...", "apps/gateway/internal/source/..."},
-		Deny: []string{"apps/gateway/internal/proxy/...", "apps/gateway/internal/source/..."}, Allow: []string{"$4/..."},
+		From: []string{"apps/gateway/internal/proxy/...", "apps/gateway/internal/routesync/..."},
+		Deny: []string{"apps/gateway/internal/proxy/...", "apps/gateway/internal/routesync/..."}, Allow: []string{"$4/..."},
 	},
 }
 

@@ -46,7 +46,7 @@ func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
 func (in *Inbox) succession(k Key) Succession {
 	item := in.items[k]
 	var s Succession
-	ended := false // the last one that had it had no heir
+	ended := false // the last one that had it had no successor
 	for _, o := range in.naming[workloadOf(item)] {
 		switch other := in.items[o]; {
 		case o == k:
@@ -67,7 +67,7 @@ func (in *Inbox) succession(k Key) Succession {
 }
 
 // later tells whether an item that names the workload came after the newest whole snapshot:
-// an heir, or the tombstone of one, which was handed over in its turn.
+// a successor, or the tombstone of one, which was handed over in its turn.
 func (in *Inbox) later(workload string) bool {
 	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
 }

@@ -79,10 +79,10 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 		r.mu.Unlock()
 		return ""
 	}
-	for _, heir := range s.Wanting {
-		if !r.taken(heir) {
-			why = fmt.Sprintf("its instances stay until %s was applied, which goes on with them", heir.Key)
-			if h := (inbox.Key{Kind: heir.Kind, Name: heir.Key}); r.waiting[workload][h] {
+	for _, successor := range s.Wanting {
+		if !r.taken(successor) {
+			why = fmt.Sprintf("its instances stay until %s was applied, which goes on with them", successor.Key)
+			if h := (inbox.Key{Kind: successor.Kind, Name: successor.Key}); r.waiting[workload][h] {
 				r.queue.add(h) // it waited for this one to go
 			}
 			break

@@ -81,8 +81,8 @@ func (w *truth) items(keys []string) []*agentv1.Item {
 	return out
 }
 
-// heirs is a region that is told of it in pieces.
-type heirs struct {
+// successors is a region that is told of it in pieces.
+type successors struct {
 	t      *testing.T
 	rt     *rapid.T
 	spy    *spy
@@ -101,7 +101,7 @@ type heirs struct {
 	settling atomic.Bool // nothing fails
 }
 
-func (h *heirs) start() {
+func (h *successors) start() {
 	in, err := inbox.OpenMemory(h.disk)
 	require.NoError(h.t, err)
 	r, err := New(Config{
@@ -125,7 +125,7 @@ func (h *heirs) start() {
 }
 
 // snapshot is of all there is at this moment.
-func (h *heirs) snapshot(buckets []int32) {
+func (h *successors) snapshot(buckets []int32) {
 	h.frames = nil
 	items := h.world.items(slices.Sorted(maps.Keys(h.world.rows)))
 	begin := &agentv1.SnapshotBegin{Epoch: h.world.epoch, Revision: int64(len(h.world.changes)), Count: int64(len(items)), Buckets: buckets}
@@ -138,7 +138,7 @@ func (h *heirs) snapshot(buckets []int32) {
 }
 
 // bookmark is what the session does at one.
-func (h *heirs) bookmark() {
+func (h *successors) bookmark() {
 	if !h.in.Asked() {
 		return
 	}
@@ -150,7 +150,7 @@ func (h *heirs) bookmark() {
 }
 
 // tell reads what changed up to some revision and cuts it into frames.
-func (h *heirs) tell(upto int64) {
+func (h *successors) tell(upto int64) {
 	after := h.in.Cursor().Revision
 	if n := len(h.frames); n > 0 {
 		after = h.frames[n-1].Upto
@@ -170,7 +170,7 @@ func (h *heirs) tell(upto int64) {
 	}
 }
 
-func (h *heirs) receive() {
+func (h *successors) receive() {
 	if len(h.frames) == 0 {
 		return
 	}
@@ -180,7 +180,7 @@ func (h *heirs) receive() {
 	h.r.Enqueue(changed...)
 }
 
-func (h *heirs) ready() int32 {
+func (h *successors) ready() int32 {
 	n := 0
 	for _, ids := range h.spy.Ready() {
 		n += len(ids)
@@ -189,7 +189,7 @@ func (h *heirs) ready() int32 {
 }
 
 // pass lets time go by, and looks all the while.
-func (h *heirs) pass(d time.Duration) {
+func (h *successors) pass(d time.Duration) {
 	const step = 100 * time.Millisecond
 	for range d/step + 1 {
 		ready := h.ready()
@@ -204,7 +204,7 @@ func (h *heirs) pass(d time.Duration) {
 }
 
 // settle tells all there is to tell and waits for it.
-func (h *heirs) settle() {
+func (h *successors) settle() {
 	h.settling.Store(true)
 	defer h.settling.Store(false)
 	for range 2 {
@@ -236,7 +236,7 @@ func (h *heirs) settle() {
 	require.False(h.t, h.in.Asked())
 }
 
-func (h *heirs) happen() {
+func (h *successors) happen() {
 	w := &h.world
 	ids := []string{"dep_1", "dep_2", "dep_3", "dep_4"}
 	id := rapid.SampledFrom(ids).Draw(h.rt, "id")
@@ -309,7 +309,7 @@ func TestAWorkloadServesWhileItGoesFromOneToAnother(t *testing.T) {
 			slow := rapid.SliceOfN(rapid.IntRange(0, 20), 7, 7).Draw(rt, "slow")
 			fails := rapid.SliceOfN(rapid.IntRange(0, 5), 5, 5).Draw(rt, "fails")
 			second := func() time.Duration { return time.Second }
-			var h *heirs
+			var h *successors
 			s := &spy{inside: map[string]bool{}, Runtime: simulated.New(simulated.Config{Start: second, Stop: second})}
 			s.failWith(func(string) error {
 				n := calls.Add(1)
@@ -319,7 +319,7 @@ func TestAWorkloadServesWhileItGoesFromOneToAnother(t *testing.T) {
 				}
 				return nil
 			})
-			h = &heirs{
+			h = &successors{
 				t: t, rt: rt, spy: s, disk: inbox.NewMemory(), world: truth{epoch: 1, rows: map[string]*agentv1.Item{}},
 				replicas: int32(rapid.IntRange(1, 4).Draw(rt, "replicas")), most: int32(rapid.IntRange(0, 2).Draw(rt, "most")),
 			}

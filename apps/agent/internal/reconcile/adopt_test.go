@@ -19,7 +19,7 @@ func of(workload string, it *agentv1.Item) *agentv1.Item {
 	return it
 }
 
-func TestWhatIsAdoptedIsRemovedOnlyOnceItsHeirWasTaken(t *testing.T) {
+func TestWhatIsAdoptedIsRemovedOnlyOnceItsSuccessorWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -27,9 +27,9 @@ func TestWhatIsAdoptedIsRemovedOnlyOnceItsHeirWasTaken(t *testing.T) {
 		var before, after []*agentv1.Item
 		for i := range apps {
 			// Worked on in the order of their names: the removal first.
-			old, heir := fmt.Sprintf("a_%02d", i), fmt.Sprintf("b_%02d", i)
+			old, successor := fmt.Sprintf("a_%02d", i), fmt.Sprintf("b_%02d", i)
 			before = append(before, of(old, item(old, 1, 1, apply)))
-			after = append(after, of(old, item(old, 1, 2, remove)), of(old, item(heir, 1, 1, apply)))
+			after = append(after, of(old, item(old, 1, 2, remove)), of(old, item(successor, 1, 1, apply)))
 		}
 		g.snapshot(1, before...)
 		time.Sleep(time.Second)
@@ -53,7 +53,7 @@ func TestWhatIsAdoptedIsRemovedOnlyOnceItsHeirWasTaken(t *testing.T) {
 	})
 }
 
-func TestARemovalIsNoLongerHeldUpWhenItsHeirIsNotWanted(t *testing.T) {
+func TestARemovalIsNoLongerHeldUpWhenItsSuccessorIsNotWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -101,7 +101,7 @@ func handedOver(it *agentv1.Item) *agentv1.Item {
 	return it
 }
 
-func TestWhatWasHandedOverStaysUntilItsHeirIsToldOf(t *testing.T) {
+func TestWhatWasHandedOverStaysUntilItsSuccessorIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
@@ -121,7 +121,7 @@ func TestWhatWasHandedOverStaysUntilItsHeirIsToldOf(t *testing.T) {
 	})
 }
 
-func TestWhatWasHandedOverIsNobodysWhenASnapshotKnowsNoHeir(t *testing.T) {
+func TestWhatWasHandedOverIsNobodysWhenASnapshotKnowsNoSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
@@ -137,7 +137,7 @@ func TestWhatWasHandedOverIsNobodysWhenASnapshotKnowsNoHeir(t *testing.T) {
 	})
 }
 
-func TestWhatWasHandedOverGoesAtOnceWithTheHeirThatIsRemoved(t *testing.T) {
+func TestWhatWasHandedOverGoesAtOnceWithTheSuccessorThatIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))

@@ -285,18 +285,18 @@ func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	for _, t := range listed {
 		rows[t.AppID] = append(rows[t.AppID], t)
 	}
-	stagings := map[string]model.Staging{}
-	staged, err := tx.GetStagings(ids)
+	rolloutStates := map[string]model.RolloutState{}
+	staged, err := tx.GetRolloutStates(ids)
 	if err != nil {
-		return nil, fmt.Errorf("read stagings: %w", err)
+		return nil, fmt.Errorf("read rollout states: %w", err)
 	}
 	for _, s := range staged {
-		stagings[s.AppID] = s
+		rolloutStates[s.AppID] = s
 	}
 	claims := make([]model.Claim, 0, len(apps))
 	for _, app := range apps {
 		live, newer := deployments[app.LiveDeploymentID], deployments[next[app.ID]]
-		claim := admission.Claim(app, live, newer, counted(stagings[app.ID], app, live, newer, rows[app.ID]))
+		claim := admission.Claim(app, live, newer, counted(rolloutStates[app.ID], app, live, newer, rows[app.ID]))
 		claim.Instances += pinned[app.ID].Instances
 		claim.GPUs += pinned[app.ID].GPUs
 		claims = append(claims, claim)

@@ -472,9 +472,9 @@ func (u updating) Update(ctx context.Context, fn func(api.Tx) error) error {
 	return u.Store.Update(ctx, fn)
 }
 
-func (u updating) Together(ctx context.Context, key, app string, fn func(api.Tx) (func() error, error)) error {
+func (u updating) UpdateBatched(ctx context.Context, key, app string, fn func(api.Tx) (func() error, error)) error {
 	u.n.Add(1)
-	return u.Store.Together(ctx, key, app, fn)
+	return u.Store.UpdateBatched(ctx, key, app, fn)
 }
 
 // What a workspace has is of every app that it has: with thousands of them nobody waits for it
@@ -527,8 +527,8 @@ func (c addingUp) Update(ctx context.Context, fn func(api.Tx) error) error {
 	return c.Store.Update(ctx, func(tx api.Tx) error { return fn(addingUpTx{tx, c.n}) })
 }
 
-func (c addingUp) Together(ctx context.Context, key, app string, fn func(api.Tx) (func() error, error)) error {
-	return c.Store.Together(ctx, key, app, func(tx api.Tx) (func() error, error) { return fn(addingUpTx{tx, c.n}) })
+func (c addingUp) UpdateBatched(ctx context.Context, key, app string, fn func(api.Tx) (func() error, error)) error {
+	return c.Store.UpdateBatched(ctx, key, app, func(tx api.Tx) (func() error, error) { return fn(addingUpTx{tx, c.n}) })
 }
 
 type addingUpTx struct {

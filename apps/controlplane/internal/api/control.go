@@ -21,8 +21,8 @@ type controlled struct {
 }
 
 // control is a person's word about the staged rollout in flight. say changes the
-// course, and returns what to tell about it, empty if it changes nothing.
-func (c *change) control(ref, what, why string, say func(*model.Course) (text string, err error)) (out controlled, err error) {
+// progress, and returns what to tell about it, empty if it changes nothing.
+func (c *change) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return out, err
@@ -37,11 +37,11 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	if f.rollout == nil {
 		return out, nothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` tells how the last one ended.")
 	}
-	s, err := c.stagingOf(app)
+	s, err := c.rolloutStateOf(app)
 	if err != nil {
 		return out, err
 	}
-	if !s.Course.Active(app.RolloutID) {
+	if !s.Progress.Active(app.RolloutID) {
 		return out, nothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
 			"Cancel it, or wait until the app is live: from then on its rollouts go by one.")
 	}
@@ -49,7 +49,7 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 		return out, nothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
 	}
 	before := s.Clone()
-	text, err := say(s.Course)
+	text, err := say(s.Progress)
 	if refusal, ok := errors.AsType[*plan.Refusal](err); ok {
 		return out, nothingToDo(refusal.Message, refusal.Fix)
 	}
@@ -59,12 +59,12 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	if err != nil {
 		return out, err
 	}
-	holds, err := c.holds(s.Course, what)
+	holds, err := c.holds(s.Progress, what)
 	if err != nil {
 		return out, err
 	}
-	if s.Course.Equal(before.Course) {
-		return controlled{app.RolloutID, true, strings.Join(append([]string{sameAgain(s.Course, what)}, holds...), "; ")}, nil
+	if s.Progress.Equal(before.Progress) {
+		return controlled{app.RolloutID, true, strings.Join(append([]string{sameAgain(s.Progress, what)}, holds...), "; ")}, nil
 	}
 	out = controlled{rolloutID: app.RolloutID, effect: strings.Join(append([]string{text}, holds...), "; ")}
 	if why != "" {
@@ -73,43 +73,43 @@ func (c *change) control(ref, what, why string, say func(*model.Course) (text st
 	c.log(app, model.History{
 		What: what, Why: text, RolloutID: f.rollout.ID, DeploymentID: f.rollout.DeploymentID, Version: f.rollout.Version,
 	})
-	if err := c.putStaging(s); err != nil {
+	if err := c.putRolloutState(s); err != nil {
 		return out, err
 	}
 	if err := c.wake(app.ID); err != nil {
 		return out, err
 	}
-	return out, c.audit("rollout", f.rollout.ID, courseProto(before.Course), courseProto(s.Course))
+	return out, c.audit("rollout", f.rollout.ID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
 // holds says what keeps the rollout from moving after a word that would move it.
-func (c *change) holds(course *model.Course, what string) (out []string, err error) {
+func (c *change) holds(progress *model.Progress, what string) (out []string, err error) {
 	if what == "RolloutPaused" || what == "Approved" {
 		return nil, nil
 	}
 	switch {
-	case course.Failed:
-		out = append(out, "it stays paused because "+course.PausedWhy+": retry or abort it")
-	case course.PausedAt != 0:
-		out = append(out, course.PausedBy+" has paused it: nothing moves until it is resumed")
+	case progress.Failed:
+		out = append(out, "it stays paused because "+progress.PausedWhy+": retry or abort it")
+	case progress.PausedAt != 0:
+		out = append(out, progress.PausedBy+" has paused it: nothing moves until it is resumed")
 	}
-	names, err := c.regionNames(course)
+	names, err := c.regionNames(progress)
 	if err != nil {
 		return nil, err
 	}
-	closed, err := c.closedHolds(course)
+	closed, err := c.closedHolds(progress)
 	if err != nil {
 		return nil, err
 	}
 	out = append(out, closed...)
-	return append(out, plan.ShutGates(course, func(id string) string { return names[id].ShownName() })...), nil
+	return append(out, plan.ShutGates(progress, func(id string) string { return names[id].ShownName() })...), nil
 }
 
 // sameAgain says why a word changed nothing.
-func sameAgain(course *model.Course, what string) string {
+func sameAgain(progress *model.Progress, what string) string {
 	switch what {
 	case "RolloutPaused":
-		return orDefault(course.PausedBy, "a failure") + " has paused it already"
+		return orDefault(progress.PausedBy, "a failure") + " has paused it already"
 	case "RolloutResumed":
 		return "it is not paused: nothing to resume"
 	case "RolloutRetried":
@@ -124,8 +124,8 @@ func sameAgain(course *model.Course, what string) string {
 func (a *API) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
 	defer func() { a.counted("pause", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PauseRolloutResponse, error) {
-		out, err := c.control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(course *model.Course) (string, error) {
-			_, err := plan.Pause(course, c.by.Name, req.GetWhy(), c.at)
+		out, err := c.control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(progress *model.Progress) (string, error) {
+			_, err := plan.Pause(progress, c.by.Name, req.GetWhy(), c.at)
 			return "nothing starts or stops until it is resumed", err
 		})
 		return &windlassv1.PauseRolloutResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
@@ -137,9 +137,9 @@ func (a *API) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequ
 func (a *API) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
 	defer func() { a.counted("resume", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ResumeRolloutResponse, error) {
-		out, err := c.control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(course *model.Course) (string, error) {
-			was, by := course.PausedAt, course.PausedBy
-			_, err := plan.Resume(course)
+		out, err := c.control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(progress *model.Progress) (string, error) {
+			was, by := progress.PausedAt, progress.PausedBy
+			_, err := plan.Resume(progress)
 			return fmt.Sprintf("%s had paused it for %s", by, time.Duration(c.at-was)*time.Millisecond), err
 		})
 		return &windlassv1.ResumeRolloutResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
@@ -154,12 +154,12 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 		if id, err := c.retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
-		out, err := c.control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(course *model.Course) (string, error) {
-			heard, err := c.heard(course)
+		out, err := c.control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(progress *model.Progress) (string, error) {
+			heard, err := c.heard(progress)
 			if err != nil {
 				return "", err
 			}
-			_, err = plan.Retry(course, heard, c.at)
+			_, err = plan.Retry(progress, heard, c.at)
 			return "regions that failed begin again", err
 		})
 		return &windlassv1.RetryRolloutResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
@@ -167,11 +167,11 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 	return res, err
 }
 
-// heard are the guards, by region, of what was reported of the version that the course is of.
-func (c *change) heard(course *model.Course) (map[string]model.Guard, error) {
-	rollouts, err := c.GetRollouts([]string{course.RolloutID})
+// heard are the guards, by region, of what was reported of the version that the progress is of.
+func (c *change) heard(progress *model.Progress) (map[string]model.Guard, error) {
+	rollouts, err := c.GetRollouts([]string{progress.RolloutID})
 	if err != nil {
-		return nil, fmt.Errorf("read rollout %s: %w", course.RolloutID, err)
+		return nil, fmt.Errorf("read rollout %s: %w", progress.RolloutID, err)
 	}
 	heard := map[string]model.Guard{}
 	for _, r := range rollouts {
@@ -198,27 +198,27 @@ func (c *change) retryBehind(ref, why string) (rolloutID string, err error) {
 	if err := alive(app); err != nil {
 		return "", err
 	}
-	s, err := c.stagingOf(app)
-	if err != nil || app.RolloutID != "" || s.Course == nil {
+	s, err := c.rolloutStateOf(app)
+	if err != nil || app.RolloutID != "" || s.Progress == nil {
 		return "", err
 	}
 	before := s.Clone()
-	s.Course = before.Clone().Course
-	if plan.RetryBehind(s.Course, c.at) == 0 {
+	s.Progress = before.Clone().Progress
+	if plan.RetryBehind(s.Progress, c.at) == 0 {
 		return "", nil
 	}
 	text := "regions that failed to catch up begin again"
 	if why != "" {
 		text += ": " + why
 	}
-	c.log(app, model.History{What: "RolloutRetried", Why: text, RolloutID: s.Course.RolloutID, DeploymentID: app.LiveDeploymentID})
-	if err := c.putStaging(s); err != nil {
+	c.log(app, model.History{What: "RolloutRetried", Why: text, RolloutID: s.Progress.RolloutID, DeploymentID: app.LiveDeploymentID})
+	if err := c.putRolloutState(s); err != nil {
 		return "", err
 	}
 	if err := c.wake(app.ID); err != nil {
 		return "", err
 	}
-	return s.Course.RolloutID, c.audit("rollout", s.Course.RolloutID, courseProto(before.Course), courseProto(s.Course))
+	return s.Progress.RolloutID, c.audit("rollout", s.Progress.RolloutID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
 // Promote has the regions go on that wait at a step, or of all of them past all that is left.
@@ -229,14 +229,14 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 		what = "PromotedInFull"
 	}
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PromoteResponse, error) {
-		out, err := c.control(req.GetApp(), what, req.GetWhy(), func(course *model.Course) (string, error) {
-			held, failed := course.Held, course.Failed
-			waves, err := plan.Promote(course, c.by.Name, req.GetFull(), c.at)
+		out, err := c.control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
+			held, failed := progress.Held, progress.Failed
+			waves, err := plan.Promote(progress, c.by.Name, req.GetFull(), c.at)
 			var text []string
 			if req.GetFull() {
 				text = append(text, "no pause of a step, analysis or bake time holds it any more")
 			}
-			if failed && !course.Failed {
+			if failed && !progress.Failed {
 				text = append(text, "what failed by its analysis is accepted")
 			}
 			if len(waves) > 0 {
@@ -256,8 +256,8 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 func (a *API) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
 	defer func() { a.counted("skip_bake", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SkipBakeResponse, error) {
-		out, err := c.control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(course *model.Course) (string, error) {
-			wave, err := plan.SkipBake(course, c.by.Name)
+		out, err := c.control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(progress *model.Progress) (string, error) {
+			wave, err := plan.SkipBake(progress, c.by.Name)
 			return "wave " + wave + " bakes no longer", err
 		})
 		return &windlassv1.SkipBakeResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err

@@ -21,10 +21,10 @@ type dryTx struct {
 	// deployments and rollouts that were written, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// staging as it is after and was before. counts: the change is done, and what is read
+	// rollout state as it is after and was before. counts: the change is done, and what is read
 	// now is what others have.
-	staging, wasStaging model.Staging
-	counts              bool
+	rolloutState, wasRolloutState model.RolloutState
+	counts                        bool
 	// rows that were there, and that were written.
 	wasRows, rows []model.Topology
 	// freezes that were written by name, nil for those that were deleted.
@@ -98,16 +98,16 @@ func (t *dryTx) UpdateRollout(rollouts ...model.Rollout) error {
 	return nil
 }
 
-func (t *dryTx) GetStagings(appIDs []string) ([]model.Staging, error) {
-	rows, err := t.Tx.GetStagings(appIDs)
+func (t *dryTx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) {
+	rows, err := t.Tx.GetRolloutStates(appIDs)
 	if len(rows) > 0 && !t.counts {
-		t.wasStaging, t.staging = rows[0].Clone(), rows[0].Clone()
+		t.wasRolloutState, t.rolloutState = rows[0].Clone(), rows[0].Clone()
 	}
 	return rows, err
 }
 
-func (t *dryTx) PutStaging(s model.Staging) error {
-	t.staging = s.Clone()
+func (t *dryTx) PutRolloutState(s model.RolloutState) error {
+	t.rolloutState = s.Clone()
 	return nil
 }
 

@@ -21,8 +21,8 @@ type facts struct {
 	rows     map[string][]model.Topology
 	observed map[[2]string]model.Observed
 	regions  map[string]model.Region
-	// stagings of apps; zero, or there is none, for one that has none.
-	stagings map[string]model.Staging
+	// rollout states of apps; zero, or there is none, for one that has none.
+	rolloutStates map[string]model.RolloutState
 	// pins by app, by version.
 	pins map[string][]model.Pin
 	// rollouts in flight, by id.
@@ -43,17 +43,17 @@ func (a *API) factsOf(tx Tx, app model.App, r running) (facts, error) {
 			known = append(known, *d)
 		}
 	}
-	return a.factsBeside(tx, []model.App{app}, known, []model.Staging{r.staging})
+	return a.factsBeside(tx, []model.App{app}, known, []model.RolloutState{r.rolloutState})
 }
 
-// factsBeside the deployments, and the stagings of all apps; nil: they are to be read.
-func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deployment, stagings []model.Staging) (f facts, err error) {
+// factsBeside the deployments, and the rollout states of all apps; nil: they are to be read.
+func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deployment, rolloutStates []model.RolloutState) (f facts, err error) {
 	f = facts{
 		domain:   a.cfg.Domain,
 		projects: map[string]model.Project{}, environments: map[string]model.Environment{},
 		deployments: map[string]model.Deployment{}, rows: map[string][]model.Topology{},
 		observed: map[[2]string]model.Observed{}, regions: map[string]model.Region{},
-		stagings: map[string]model.Staging{}, rollouts: map[string]model.Rollout{},
+		rolloutStates: map[string]model.RolloutState{}, rollouts: map[string]model.Rollout{},
 		pins: map[string][]model.Pin{},
 	}
 	var appIDs, rolloutIDs, pinnable []string
@@ -86,9 +86,9 @@ func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deploymen
 	for _, app := range apps {
 		want[app.LiveDeploymentID], want[app.PreviousDeploymentID] = true, true
 	}
-	if stagings == nil {
-		if stagings, err = tx.GetStagings(appIDs); err != nil {
-			return f, fmt.Errorf("read stagings: %w", err)
+	if rolloutStates == nil {
+		if rolloutStates, err = tx.GetRolloutStates(appIDs); err != nil {
+			return f, fmt.Errorf("read rollout states: %w", err)
 		}
 	}
 	regionIDs := map[string]bool{}
@@ -103,17 +103,17 @@ func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deploymen
 			regionIDs[r.RegionID] = true
 		}
 	}
-	for _, s := range stagings {
-		f.stagings[s.AppID] = s
-		if s.Course == nil {
+	for _, s := range rolloutStates {
+		f.rolloutStates[s.AppID] = s
+		if s.Progress == nil {
 			continue
 		}
-		for _, w := range s.Course.Waves {
+		for _, w := range s.Progress.Waves {
 			for _, r := range w.Regions {
 				regionIDs[r.RegionID] = true
 			}
 		}
-		for _, b := range s.Course.Behind {
+		for _, b := range s.Progress.Behind {
 			regionIDs[b.RegionID], want[b.DeploymentID] = true, true
 		}
 	}
@@ -158,15 +158,15 @@ func (f facts) rescaled(tx Tx, appID string) (err error) {
 	if f.rows[appID], err = tx.ListTopology([]string{appID}); err != nil {
 		return fmt.Errorf("list topology: %w", err)
 	}
-	if f.stagings[appID].Course == nil {
+	if f.rolloutStates[appID].Progress == nil {
 		return nil
 	}
-	stagings, err := tx.GetStagings([]string{appID})
+	rolloutStates, err := tx.GetRolloutStates([]string{appID})
 	if err != nil {
-		return fmt.Errorf("read stagings: %w", err)
+		return fmt.Errorf("read rollout states: %w", err)
 	}
-	for _, s := range stagings {
-		f.stagings[s.AppID] = s
+	for _, s := range rolloutStates {
+		f.rolloutStates[s.AppID] = s
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func grownRows(rows, changed []model.Topology) map[string]bool {
 }
 
 // grownSizes are the regions that are to come to more replicas than before.
-func grownSizes(before, after *model.Course) map[string]bool {
+func grownSizes(before, after *model.Progress) map[string]bool {
 	grown := map[string]bool{}
 	note := func(was, is map[string]int32) {
 		for region, n := range is {
@@ -89,7 +89,7 @@ func grownSizes(before, after *model.Course) map[string]bool {
 	note(before.OldSizes, after.OldSizes)
 	for _, b := range after.Behind {
 		if was := before.BehindIn(b.RegionID); was != nil {
-			for region := range grownSizes(was.Course, b.Course) {
+			for region := range grownSizes(was.Progress, b.Progress) {
 				grown[region] = true
 			}
 		}
@@ -97,11 +97,11 @@ func grownSizes(before, after *model.Course) map[string]bool {
 	return grown
 }
 
-// closedHolds says in which regions the course cannot go on, because the workspace may use them no
+// closedHolds says in which regions the progress cannot go on, because the workspace may use them no
 // longer.
-func (c *change) closedHolds(course *model.Course) (out []string, err error) {
+func (c *change) closedHolds(progress *model.Progress) (out []string, err error) {
 	regions := map[string]bool{}
-	for _, w := range course.Waves {
+	for _, w := range progress.Waves {
 		for _, r := range w.Regions {
 			regions[r.RegionID] = true
 		}

@@ -76,7 +76,7 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 	attempt := func(tx Tx) (last func() error, err error) {
 		var none R
 		res, c = none, nil
-		if !tx.Company() {
+		if !tx.Batched() {
 			if earlier, err = a.earlier(tx, record); err != nil || earlier != nil {
 				return nil, err
 			}
@@ -91,14 +91,14 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 		err = a.turnAway(by.WorkspaceID)
 	}
 	if err == nil {
-		company, app := "", ""
-		if locksApp, ok := crowded[by.Procedure]; ok {
-			company = by.WorkspaceID
+		batch, app := "", ""
+		if locksApp, ok := batched[by.Procedure]; ok {
+			batch = by.WorkspaceID
 			if about, ok := any(req).(interface{ GetApp() string }); ok && locksApp {
 				_, app = splitApp(about.GetApp())
 			}
 		}
-		err = a.cfg.Store.Together(ctx, company, app, attempt)
+		err = a.cfg.Store.UpdateBatched(ctx, batch, app, attempt)
 		a.learn(by.WorkspaceID, c)
 		entered = begins
 	}
@@ -130,9 +130,9 @@ func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*
 	return res, false, nil
 }
 
-// crowded are the mutations of one app of which many come at once: they share transactions with
+// batched are the mutations of one app of which many come at once: they share transactions with
 // others of their workspace. Of those that lock the app before anything else it is told which.
-var crowded = map[string]bool{
+var batched = map[string]bool{
 	w.AppServiceDeployProcedure:   false,
 	w.AppServiceScaleProcedure:    true,
 	w.AppServiceRollbackProcedure: false,

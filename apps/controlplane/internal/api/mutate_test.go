@@ -27,8 +27,8 @@ func (l losing) Update(ctx context.Context, fn func(api.Tx) error) error {
 	return l.lost(l.Store.Update(ctx, fn))
 }
 
-func (l losing) Together(ctx context.Context, key, app string, fn func(api.Tx) (func() error, error)) error {
-	return l.lost(l.Store.Together(ctx, key, app, fn))
+func (l losing) UpdateBatched(ctx context.Context, key, app string, fn func(api.Tx) (func() error, error)) error {
+	return l.lost(l.Store.UpdateBatched(ctx, key, app, fn))
 }
 
 func (l losing) lost(err error) error {

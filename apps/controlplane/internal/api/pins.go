@@ -112,7 +112,7 @@ func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
 		}
 		for _, t := range f.rows[app.ID] {
 			if t.DeploymentID == p.DeploymentID && t.RegionID == r.RegionID {
-				fillPin(f.place(t), f.deployments[p.DeploymentID].Spec, f.stagings[app.ID].Policy, r, v)
+				fillPin(f.place(t), f.deployments[p.DeploymentID].Spec, f.rolloutStates[app.ID].Policy, r, v)
 			}
 		}
 		out.Regions = append(out.Regions, v)

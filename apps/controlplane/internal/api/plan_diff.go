@@ -28,7 +28,7 @@ func (r *dryRun) changes() ([]*windlassv1.FieldChange, error) {
 	if err != nil {
 		return nil, err
 	}
-	policy, err := diff("rollout", leavesOf(r.wasStaging.Policy), leavesOf(policyWithDefaults(r.req.GetRollout())))
+	policy, err := diff("rollout", leavesOf(r.wasRolloutState.Policy), leavesOf(policyWithDefaults(r.req.GetRollout())))
 	return append(out, policy...), err
 }
 
@@ -39,9 +39,9 @@ func (r *dryRun) setSizes(before, after *windlassv1.DeploymentSpec) {
 	for _, p := range slices.Concat(before.GetPinnedOverrides(), after.GetPinnedOverrides()) {
 		own[p.GetRegionId()] = own[p.GetRegionId()] || p.GetValues().Replicas != nil
 	}
-	was, will := running{live: r.live, rows: r.wasRows, staging: r.wasStaging}.sizes(), map[string]int32{}
+	was, will := running{live: r.live, rows: r.wasRows, rolloutState: r.wasRolloutState}.sizes(), map[string]int32{}
 	if r.done.GetScaled() {
-		for _, t := range counted(r.staging, *r.app, r.live, r.target, r.topology()) {
+		for _, t := range counted(r.rolloutState, *r.app, r.live, r.target, r.topology()) {
 			if t.DeploymentID == r.target.ID && topology.Active(t) {
 				will[t.RegionID] = t.Replicas
 				asAll := t.Replicas == r.app.Replicas && was[t.RegionID] == r.wasApp.Replicas

@@ -9,7 +9,7 @@ import (
 // later are the regions that the rollout comes to after those, by id. What is not staged
 // comes to none.
 func (r *foresight) later(begun map[string]bool) map[string]bool {
-	ids, c := map[string]bool{}, r.course()
+	ids, c := map[string]bool{}, r.progress()
 	if c == nil || r.in.Rollout == nil || r.in.Rollout.DeploymentID != r.target.ID {
 		return ids
 	}

@@ -62,21 +62,21 @@ func (r *foresight) awaited(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
 
 // waitsForRoom is for how long the rollout does.
 func (r *foresight) waitsForRoom() time.Duration {
-	if r.in.Staging == nil {
+	if r.in.RolloutState == nil {
 		return 0
 	}
-	if c := r.course(); c != nil {
+	if c := r.progress(); c != nil {
 		return c.Policy.GetWaitForCapacity().AsDuration()
 	}
-	return r.in.Staging.Policy.GetWaitForCapacity().AsDuration()
+	return r.in.RolloutState.Policy.GetWaitForCapacity().AsDuration()
 }
 
-// course of the rollout, nil for one that is not staged.
-func (r *foresight) course() *model.Course {
-	if r.in.Staging == nil || !r.in.Staging.Course.Active(r.in.App.RolloutID) {
+// progress of the rollout, nil for one that is not staged.
+func (r *foresight) progress() *model.Progress {
+	if r.in.RolloutState == nil || !r.in.RolloutState.Progress.Active(r.in.App.RolloutID) {
 		return nil
 	}
-	return r.in.Staging.Course
+	return r.in.RolloutState.Progress
 }
 
 // byName sorts regions.
@@ -205,12 +205,12 @@ func (c *change) foresee(appID string, d model.Deployment, rolloutID string) (*f
 		return nil, fmt.Errorf("read topology of app %s: %w", appID, err)
 	}
 	r.was = r.in.Topology // a rollout's making moves nothing
-	stagings, err := c.GetStagings([]string{appID})
+	rolloutStates, err := c.GetRolloutStates([]string{appID})
 	if err != nil {
-		return nil, fmt.Errorf("read staging of app %s: %w", appID, err)
+		return nil, fmt.Errorf("read rollout state of app %s: %w", appID, err)
 	}
-	if len(stagings) > 0 {
-		r.in.Staging = &stagings[0]
+	if len(rolloutStates) > 0 {
+		r.in.RolloutState = &rolloutStates[0]
 	}
 	if id := r.in.App.LiveDeploymentID; id != "" {
 		want[id] = true
@@ -230,19 +230,19 @@ func (c *change) foresee(appID string, d model.Deployment, rolloutID string) (*f
 // waveOf is the region's wave in the forecast, and whether that waits for a region that is
 // out of reach, or skips it.
 func (r *foresight) waveOf(f forecast.Forecast, region string) (name string, waits, skips bool) {
-	if f.Course == nil || r.in.Rollout == nil || f.Course.RolloutID != r.in.Rollout.ID {
+	if f.Progress == nil || r.in.Rollout == nil || f.Progress.RolloutID != r.in.Rollout.ID {
 		return "", false, false
 	}
-	for _, w := range f.Course.Waves {
-		if !slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool { return st.RegionID == region }) {
+	for _, w := range f.Progress.Waves {
+		if !slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool { return st.RegionID == region }) {
 			continue
 		}
 		policy := &windlassv1.Wave{}
-		if waves := f.Course.Policy.GetWaves(); w.Policy < len(waves) {
+		if waves := f.Progress.Policy.GetWaves(); w.Policy < len(waves) {
 			policy = waves[w.Policy]
 		}
 		on := policy.GetOnUnreachable()
-		skips = on == windlassv1.Wave_ON_UNREACHABLE_SKIP || f.Course.SkipsNew && r.isNew(region)
+		skips = on == windlassv1.Wave_ON_UNREACHABLE_SKIP || f.Progress.SkipsNew && r.isNew(region)
 		return w.Name, on != windlassv1.Wave_ON_UNREACHABLE_FAIL, skips
 	}
 	return "", true, false
@@ -412,7 +412,7 @@ func (r *foresight) extent(f forecast.Forecast, region model.Region, pools []*wi
 			// Nobody wants it any more. It leaves as soon as nothing is routed to it; where a
 			// rollout is staged, as far as this step says.
 			most[id] = 0
-			if r.course() != nil {
+			if r.progress() != nil {
 				most[id] = next[id]
 			}
 		}

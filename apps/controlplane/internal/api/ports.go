@@ -69,8 +69,8 @@ func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replic
 func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
 
 // portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
-// the live version's instances. course is that of its rollout, nil for none.
-func (c *change) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, course *model.Course, alike bool) error {
+// the live version's instances. progress is that of its rollout, nil for none.
+func (c *change) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, progress *model.Progress, alike bool) error {
 	if fixedPort(spec) < 0 {
 		return nil
 	}
@@ -84,8 +84,8 @@ func (c *change) portsFit(app model.App, was running, spec *windlassv1.Deploymen
 	}
 	for _, r := range regions {
 		size := sizeOf(spec, r.Name)
-		if course != nil {
-			size = plan.Size(course, r.ID)
+		if progress != nil {
+			size = plan.Size(progress, r.ID)
 		}
 		if size == 0 || r.AgentRuntime != model.RuntimeProcess {
 			continue
@@ -99,13 +99,13 @@ func (c *change) portsFit(app model.App, was running, spec *windlassv1.Deploymen
 					fmt.Sprintf("Set the port to 0, and each instance gets one of its own, or unpin v%d.", d.Version))
 			}
 		}
-		if course == nil || alike || !plan.RunsBeside(course, r.ID) {
+		if progress == nil || alike || !plan.RunsBeside(progress, r.ID) {
 			continue
 		}
 		if i := fixedPort(spec, was.live.Spec); i >= 0 {
 			return portRefusal(spec, i, r.Name, portField(i),
-				fmt.Sprintf("with strategy %s the new version starts while v%d has it", strategy.Name(course.Policy), was.live.Version),
-				besideFix(course.Policy))
+				fmt.Sprintf("with strategy %s the new version starts while v%d has it", strategy.Name(progress.Policy), was.live.Version),
+				besideFix(progress.Policy))
 		}
 	}
 	return nil

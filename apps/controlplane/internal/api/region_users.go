@@ -84,13 +84,13 @@ func (c *change) appsNaming(r model.Region, apps []model.App) (users []string, e
 	for _, app := range apps {
 		ids = append(ids, app.ID)
 	}
-	stagings, err := c.GetStagings(ids)
+	rolloutStates, err := c.GetRolloutStates(ids)
 	if err != nil {
-		return nil, fmt.Errorf("read stagings: %w", err)
+		return nil, fmt.Errorf("read rollout states: %w", err)
 	}
 	behind := map[string]bool{}
-	for _, s := range stagings {
-		behind[s.AppID] = s.Course != nil && s.Course.BehindIn(r.ID) != nil
+	for _, s := range rolloutStates {
+		behind[s.AppID] = s.Progress != nil && s.Progress.BehindIn(r.ID) != nil
 	}
 	for _, app := range apps {
 		newest, err := c.newest(app)

@@ -19,13 +19,13 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ApproveResponse, error) {
 		out := &windlassv1.ApproveResponse{}
 		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Role: c.by.Role, At: c.at, Comment: req.GetComment()}
-		did, err := c.control(req.GetApp(), "Approved", req.GetComment(), func(course *model.Course) (text string, err error) {
-			names, err := c.regionNames(course)
+		did, err := c.control(req.GetApp(), "Approved", req.GetComment(), func(progress *model.Progress) (text string, err error) {
+			names, err := c.regionNames(progress)
 			if err != nil {
 				return "", err
 			}
 			var where []string
-			where, out.Missing, err = plan.Approve(course, by, func(id string) string { return names[id].ShownName() })
+			where, out.Missing, err = plan.Approve(progress, by, func(id string) string { return names[id].ShownName() })
 			text = fmt.Sprintf("as %s, at %s", roleName(c.by.Role), strings.Join(where, ", "))
 			if len(out.Missing) > 0 {
 				text += "; " + strings.Join(out.Missing, "; ")
@@ -38,10 +38,10 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 	return res, err
 }
 
-// regionNames of the course's waves.
-func (c *change) regionNames(course *model.Course) (map[string]model.Region, error) {
+// regionNames of the progress's waves.
+func (c *change) regionNames(progress *model.Progress) (map[string]model.Region, error) {
 	ids := map[string]bool{}
-	for _, w := range course.Waves {
+	for _, w := range progress.Waves {
 		for _, r := range w.Regions {
 			ids[r.RegionID] = true
 		}
@@ -59,7 +59,7 @@ func shut(r *plan.GateRefusal) error {
 }
 
 // approvalProto is where a gate is, nil for none.
-func approvalProto(c *model.Course, gate *windlassv1.Approval, given []model.Approval) *windlassv1.ApprovalProgress {
+func approvalProto(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) *windlassv1.ApprovalProgress {
 	if gate == nil {
 		return nil
 	}

@@ -146,7 +146,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 			return t.DeploymentID == d.ID && had.In(t.RegionID) != nil
 		})
 	}
-	if refusal := plan.MayPin(r.staging.Course, app, d, rows); refusal != nil {
+	if refusal := plan.MayPin(r.rolloutState.Progress, app, d, rows); refusal != nil {
 		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_PIN_IN_ROLLOUT, Field: "version", Fix: refusal.Fix,
 		}, refusal.Message)
@@ -288,16 +288,16 @@ func (c *change) storePin(app model.App, r running, d model.Deployment, had *mod
 	if had != nil && !had.Removing {
 		what, why = "PinChanged", fmt.Sprintf("to %d %% of the traffic, after %d %%", p.Weight, had.Weight)
 	}
-	if r.staging.Course.Retained() == d.ID {
-		staging := r.staging.Clone()
-		plan.TakeRetained(staging.Course, &d, c.at)
-		if err := c.putStaging(staging); err != nil {
+	if r.rolloutState.Progress.Retained() == d.ID {
+		rolloutState := r.rolloutState.Clone()
+		plan.TakeRetained(rolloutState.Progress, &d, c.at)
+		if err := c.putRolloutState(rolloutState); err != nil {
 			return nil, err
 		}
 		if err := c.UpdateDeployment(d); err != nil {
 			return nil, fmt.Errorf("supersede deployment %s: %w", d.ID, err)
 		}
-		r.staging = staging
+		r.rolloutState = rolloutState
 		why += "; it was retained, and keeps its replicas"
 	}
 	if err := c.PutPin(p); err != nil {
@@ -315,7 +315,7 @@ func (c *change) tellPin(app model.App, r running, p model.Pin, before *windlass
 	if err := c.countPins(app); err != nil {
 		return nil, err
 	}
-	c.claims(app, r.live, r.flight.deployment, counted(r.staging, app, r.live, r.flight.deployment, r.rows))
+	c.claims(app, r.live, r.flight.deployment, counted(r.rolloutState, app, r.live, r.flight.deployment, r.rows))
 	if err := c.wake(app.ID); err != nil {
 		return nil, err
 	}

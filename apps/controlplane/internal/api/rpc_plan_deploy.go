@@ -107,9 +107,9 @@ func (r *dryRun) readQuota(c *change) error {
 // read gathers what the planner decides by once the deploy is done.
 func (r *dryRun) read(c *change) error {
 	r.in, r.was = plan.Input{App: *r.app, Topology: r.topology()}, r.wasRows
-	if r.staging.AppID != "" {
-		s := r.staging.Clone()
-		r.in.Staging = &s
+	if r.rolloutState.AppID != "" {
+		s := r.rolloutState.Clone()
+		r.in.RolloutState = &s
 	}
 	want := map[string]bool{r.done.GetDeploymentId(): true, r.app.LiveDeploymentID: true}
 	if id := r.app.RolloutID; id != "" {
@@ -168,12 +168,12 @@ type foresight struct {
 	unknown bool
 }
 
-// readRegions reads those, and the ones that the target's spec names and its course goes
+// readRegions reads those, and the ones that the target's spec names and its progress goes
 // through.
 func (r *foresight) readRegions(c *change, ids map[string]bool) error {
 	r.regions, r.in.RegionIDs = map[string]model.Region{}, map[string]string{}
-	if course := r.course(); course != nil {
-		for _, w := range course.Waves {
+	if progress := r.progress(); progress != nil {
+		for _, w := range progress.Waves {
 			for _, st := range w.Regions {
 				ids[st.RegionID] = true
 			}
@@ -304,8 +304,8 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 			Message: fmt.Sprintf("even if all went well the rollout would not succeed: %s %s", end.Reason, end.Message),
 		})
 	}
-	if c := r.course(); c != nil && f.Course != nil && f.Course.RolloutID == c.RolloutID {
-		empty := plan.EmptyGates(f.Course)
+	if c := r.progress(); c != nil && f.Progress != nil && f.Progress.RolloutID == c.RolloutID {
+		empty := plan.EmptyGates(f.Progress)
 		for _, i := range slices.Sorted(maps.Keys(empty)) {
 			out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Field: fmt.Sprintf("rollout.waves[%d].approval", i), Message: empty[i],

@@ -207,8 +207,8 @@ func neverStable(d model.Deployment) string {
 
 // restore makes a retained version live again; nil if it is none, or serves no longer.
 func (c *change) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
-	s, err := c.stagingOf(app)
-	if err != nil || s.Course.Retained() != old.ID {
+	s, err := c.rolloutStateOf(app)
+	if err != nil || s.Progress.Retained() != old.ID {
 		return nil, err
 	}
 	r, err := c.running(app)
@@ -220,7 +220,7 @@ func (c *change) restore(app model.App, old model.Deployment, message string) (*
 		return nil, err
 	}
 	before := deploymentProto(facts{}, app, *r.live)
-	if !plan.Restore(r.staging.Course, &app, r.live, &old, f.places(app.ID, old.ID, topology.Active), c.at) {
+	if !plan.Restore(r.rolloutState.Progress, &app, r.live, &old, f.places(app.ID, old.ID, topology.Active), c.at) {
 		return nil, nil
 	}
 	if err := c.store(&app); err != nil {
@@ -229,7 +229,7 @@ func (c *change) restore(app model.App, old model.Deployment, message string) (*
 	if err := c.UpdateDeployment(*r.live); err != nil {
 		return nil, fmt.Errorf("supersede deployment %s: %w", r.live.ID, err)
 	}
-	if err := c.putStaging(r.staging); err != nil {
+	if err := c.putRolloutState(r.rolloutState); err != nil {
 		return nil, err
 	}
 	why := fmt.Sprintf("it was retained, and takes the place of v%d with the replicas that it has", r.live.Version)

@@ -68,7 +68,7 @@ func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest
 	}
 	regionID, where := "", "each region"
 	if req.GetRegion() != "" {
-		region, err := c.regionOf(*app, live.ID, r.staging.Course, req.GetRegion())
+		region, err := c.regionOf(*app, live.ID, r.rolloutState.Progress, req.GetRegion())
 		if err != nil {
 			return false, err
 		}
@@ -90,7 +90,7 @@ func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest
 }
 
 // regionOf finds a region that the deployment runs in, or is to once it has caught up.
-func (c *change) regionOf(app model.App, deploymentID string, course *model.Course, ref string) (model.Region, error) {
+func (c *change) regionOf(app model.App, deploymentID string, progress *model.Progress, ref string) (model.Region, error) {
 	rows, err := c.ListTopology([]string{app.ID})
 	if err != nil {
 		return model.Region{}, fmt.Errorf("list topology of app %s: %w", app.ID, err)
@@ -101,8 +101,8 @@ func (c *change) regionOf(app model.App, deploymentID string, course *model.Cour
 			ids[t.RegionID] = true
 		}
 	}
-	if course != nil {
-		for _, b := range course.Behind {
+	if progress != nil {
+		for _, b := range progress.Behind {
 			ids[b.RegionID] = true
 		}
 	}

@@ -256,7 +256,7 @@ func (r running) sizes() map[string]int32 {
 			out[t.RegionID] = t.Replicas
 		}
 	}
-	if c := r.staging.Course; c != nil && c.DoneAt == 0 {
+	if c := r.rolloutState.Progress; c != nil && c.DoneAt == 0 {
 		maps.Copy(out, c.OldSizes)
 	}
 	return out

@@ -15,7 +15,7 @@ type Store interface {
 	// Together is Update for works that may share a transaction with others of the same
 	// key, "" for none: all do what fn does, and then all what it returned, nil for nothing.
 	// app is what fn locks first, by id or name, so that it is read with those of others; or "".
-	Together(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
+	UpdateBatched(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment.
 	View(ctx context.Context, fn func(Tx) error) error
 	// Snapshot runs fn for reads of one moment: an app is put together from its row and
@@ -42,7 +42,7 @@ type Tx interface {
 
 	// Company tells whether others share the transaction: a taken key has this one be done
 	// again alone.
-	Company() bool
+	Batched() bool
 }
 
 type tenantTx interface {
@@ -104,8 +104,8 @@ type appTx interface {
 	GetRollouts(ids []string) ([]model.Rollout, error)
 	UpdateRollout(...model.Rollout) error
 	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
-	GetStagings(appIDs []string) ([]model.Staging, error)
-	PutStaging(model.Staging) error
+	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)
+	PutRolloutState(model.RolloutState) error
 	ListPins(appIDs []string) ([]model.Pin, error)
 	PutPin(model.Pin) error
 

@@ -77,7 +77,7 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 		return outcome{}, err
 	}
 	if v.SetsPolicy {
-		if err := c.setPolicy(app, &r.staging, v.Policy); err != nil {
+		if err := c.setPolicy(app, &r.rolloutState, v.Policy); err != nil {
 			return outcome{}, err
 		}
 		if err := c.hold(c.setFileFreeze(app, v.Freeze)); err != nil {
@@ -100,7 +100,7 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 		if d == current && r.flight.leaving == nil {
 			tookBack = nil
 		}
-		if d != current && r.staging.Course.Active(app.RolloutID) {
+		if d != current && r.rolloutState.Progress.Active(app.RolloutID) {
 			// Regions are between the two, and it takes the workflow to bring them back.
 			if err := c.turnBack(app, *r.flight.rollout, fmt.Sprintf("v%d, which is live, was asked for again", d.Version)); err != nil {
 				return outcome{}, err
@@ -165,18 +165,18 @@ func (c *change) keep(app model.App, r running, d model.Deployment, v version) (
 // scale gives the deployments the replicas asked for, and tells how many regions that
 // changed. It stores the app.
 func (c *change) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
-	if r.staging.Course.Active(app.RolloutID) {
+	if r.rolloutState.Progress.Active(app.RolloutID) {
 		return c.resize(app, r, asked)
 	}
 	var changed []model.Topology
-	if id := r.staging.Course.Retained(); id != "" {
+	if id := r.rolloutState.Progress.Retained(); id != "" {
 		deploymentIDs = append(deploymentIDs, id)
 	}
 	behind, err := c.scaleBehind(&r, asked)
 	if err != nil {
 		return 0, err
 	}
-	elsewhere := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool { return r.staging.Course.BehindIn(t.RegionID) != nil })
+	elsewhere := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool { return r.rolloutState.Progress.BehindIn(t.RegionID) != nil })
 	for _, id := range deploymentIDs {
 		changed = append(changed, topology.Scale(elsewhere, id, asked.In, c.traceparent, c.at)...)
 	}
@@ -192,8 +192,8 @@ func (c *change) scale(app *model.App, r running, deploymentIDs []string, asked 
 	if err := topology.Write(c, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
-	c.claims(*app, r.live, r.flight.deployment, counted(r.staging, *app, r.live, r.flight.deployment, replaced(r.rows, changed)))
-	if r.flight.rollout == nil && r.staging.Course == nil {
+	c.claims(*app, r.live, r.flight.deployment, counted(r.rolloutState, *app, r.live, r.flight.deployment, replaced(r.rows, changed)))
+	if r.flight.rollout == nil && r.rolloutState.Progress == nil {
 		return len(changed), c.expect(app.ID) // the regions have all of it
 	}
 	return len(changed) + behind, c.wake(app.ID)
@@ -248,8 +248,8 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		}
 	}
 	rolloutID := ident.New("rol")
-	course := courseOf(app, was, v, rolloutID, asked)
-	if err := c.hold(c.portsFit(app, was, v.Spec, course, len(d.MadeAs) > 0)); err != nil {
+	progress := progressOf(app, was, v, rolloutID, asked)
+	if err := c.hold(c.portsFit(app, was, v.Spec, progress, len(d.MadeAs) > 0)); err != nil {
 		return outcome{}, err
 	}
 	if f.rollout != nil {
@@ -261,7 +261,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		ID: rolloutID, WorkspaceID: app.WorkspaceID, AppID: app.ID, DeploymentID: d.ID, Version: d.Version,
 		Status:    windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING,
 		CreatedBy: c.by.Name, Traceparent: c.traceparent, CreatedAt: c.at,
-		Deadline: c.at + plan.ProgressDeadline(was.staging.Policy, v.Spec),
+		Deadline: c.at + plan.ProgressDeadline(was.rolloutState.Policy, v.Spec),
 	}
 	if live != nil {
 		r.FromDeploymentID, r.FromVersion = live.ID, live.Version
@@ -276,22 +276,22 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	if err := c.InsertRollout(r); err != nil {
 		return outcome{}, fmt.Errorf("create rollout of version %d of app %s: %w", d.Version, app.ID, err)
 	}
-	if course != nil {
-		course.DeployedBy, course.DeployedByID = c.by.Name, c.by.ID
+	if progress != nil {
+		progress.DeployedBy, progress.DeployedByID = c.by.Name, c.by.ID
 	}
 	app.LatestVersion, app.RolloutID, app.Replicas = d.Version, r.ID, v.Spec.GetReplicas()
 	app.Message = fmt.Sprintf("v%d: about to start", d.Version) // until the workflow's first word
 	if err := c.store(&app); err != nil {
 		return outcome{}, err
 	}
-	staging := was.staging.Clone()
-	if course != nil {
-		staging.Course = course
-		if err := c.putStaging(staging); err != nil {
+	rolloutState := was.rolloutState.Clone()
+	if progress != nil {
+		rolloutState.Progress = progress
+		if err := c.putRolloutState(rolloutState); err != nil {
 			return outcome{}, err
 		}
 	}
-	c.claims(app, live, &d, counted(staging, app, live, &d, was.rows))
+	c.claims(app, live, &d, counted(rolloutState, app, live, &d, was.rows))
 	c.log(app, model.History{
 		What: "DeploymentCreated", Why: whyCreated(v, d, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
 	})
@@ -300,20 +300,20 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	}, c.wake(app.ID)
 }
 
-// courseOf is the course of the version's rollout, nil for none.
-func courseOf(app model.App, was running, v version, rolloutID string, asked plan.Asked) *model.Course {
-	course := plan.NextCourse(was.staging.Clone(), app, was.rows, rolloutID, asked)
-	if course == nil {
+// progressOf is the progress of the version's rollout, nil for none.
+func progressOf(app model.App, was running, v version, rolloutID string, asked plan.Asked) *model.Progress {
+	progress := plan.NextProgress(was.rolloutState.Clone(), app, was.rows, rolloutID, asked)
+	if progress == nil {
 		return nil
 	}
 	if v.Source == model.SourceRollback {
 		// The way back is a person's word already: what comes after it is held.
-		course.Held, course.RolledBack = false, true
+		progress.Held, progress.RolledBack = false, true
 	}
 	if v.Straight {
-		course.Policy = plan.StraightPolicy(course.Policy, v.KeepGates)
+		progress.Policy = plan.StraightPolicy(progress.Policy, v.KeepGates)
 	}
-	return course
+	return progress
 }
 
 func whyCreated(v version, d model.Deployment, r model.Rollout) string {
@@ -348,8 +348,8 @@ type running struct {
 	live   *model.Deployment
 	flight flight
 	rows   []model.Topology // locked
-	// staging is zero, but for its ids, while the app has none.
-	staging model.Staging
+	// rollout state is zero, but for its ids, while the app has none.
+	rolloutState model.RolloutState
 }
 
 // running reads it, and notes what the app counts for before it is changed.
@@ -366,13 +366,13 @@ func (c *change) running(app model.App) (r running, err error) {
 			return r, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
 		}
 	}
-	if r.staging, err = c.stagingOf(app); err != nil {
+	if r.rolloutState, err = c.rolloutStateOf(app); err != nil {
 		return r, err
 	}
 	if err := c.countPins(app); err != nil {
 		return r, err
 	}
-	c.claims(app, r.live, r.flight.deployment, counted(r.staging, app, r.live, r.flight.deployment, r.rows))
+	c.claims(app, r.live, r.flight.deployment, counted(r.rolloutState, app, r.live, r.flight.deployment, r.rows))
 	return r, nil
 }
 

@@ -21,13 +21,13 @@ func appProto(f facts, app model.App) *windlassv1.App {
 		RolloutId: app.RolloutID,
 		CreatedAt: app.CreatedAt, UpdatedAt: app.UpdatedAt, ResourceVersion: app.ResourceVersion,
 	}
-	staging := f.stagings[app.ID]
-	out.RolloutPolicy = staging.Policy
+	rolloutState := f.rolloutStates[app.ID]
+	out.RolloutPolicy = rolloutState.Policy
 	live := f.livePlaces(app)
-	if staging.Course.Active(app.RolloutID) {
-		live = f.movingPlaces(app, staging.Course, live)
+	if rolloutState.Progress.Active(app.RolloutID) {
+		live = f.movingPlaces(app, rolloutState.Progress, live)
 	} else {
-		live = f.behindPlaces(app, staging.Course, live)
+		live = f.behindPlaces(app, rolloutState.Progress, live)
 	}
 	for _, p := range live {
 		out.Replicas += p.Row.Replicas
@@ -51,7 +51,7 @@ func (f facts) livePlaces(app model.App) []rollup.Place {
 // movingPlaces are the live deployment's in the middle of a staged rollout: each with
 // the replicas that its region is to have of one version or the other, and with those
 // of both that are ready.
-func (f facts) movingPlaces(app model.App, c *model.Course, live []rollup.Place) []rollup.Place {
+func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Place) []rollup.Place {
 	live = slices.Clone(live)
 	for i := range live {
 		p := &live[i]
@@ -108,10 +108,10 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		if r := f.rollouts[app.RolloutID]; holdProto(r) != nil {
 			in.Progress = plan.HeldMessage(r)
 		}
-		if f.stagings[app.ID].Course.Active(app.RolloutID) {
+		if f.rolloutStates[app.ID].Progress.Active(app.RolloutID) {
 			in.Progress = app.Message // the workflow's word: it alone knows the waves
 		}
-		in.AwaitsRoom = plan.WaitsForCapacity(f.stagings[app.ID].Policy) > 0
+		in.AwaitsRoom = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "" && f.isBehind(app):
 		return app.Status, app.Message // the workflow's word: it alone knows how far they are

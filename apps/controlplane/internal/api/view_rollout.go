@@ -26,11 +26,11 @@ func rolloutProto(r model.Rollout) *windlassv1.Rollout {
 // newest.
 func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 	out := rolloutProto(r)
-	c := f.stagings[app.ID].Course
+	c := f.rolloutStates[app.ID].Progress
 	if c == nil || c.RolloutID != r.ID {
 		return out
 	}
-	out.Progress = courseProto(c)
+	out.Progress = progressProto(c)
 	for i, w := range c.Waves {
 		for j, st := range w.Regions {
 			regionProgress(f, app, r, c, st, out.Progress.Waves[i].Regions[j])
@@ -40,8 +40,8 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 	return out
 }
 
-// courseProto is the course by itself, without what runs.
-func courseProto(c *model.Course) *windlassv1.RolloutProgress {
+// progressProto is the progress by itself, without what runs.
+func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
 		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.Held,
@@ -76,7 +76,7 @@ func courseProto(c *model.Course) *windlassv1.RolloutProgress {
 }
 
 // checksProto is where the region's checks are.
-func checksProto(c *model.Course, w *model.CourseWave, st *model.CourseRegion) (out []*windlassv1.CheckProgress) {
+func checksProto(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress) (out []*windlassv1.CheckProgress) {
 	limits := map[string]int32{}
 	for _, check := range c.Policy.GetAnalysis() {
 		limits[analysis.Name(check)] = check.GetFailureLimit()
@@ -96,7 +96,7 @@ func checksProto(c *model.Course, w *model.CourseWave, st *model.CourseRegion) (
 	return out
 }
 
-// number shares nothing with v, so that nobody changes the course by its view.
+// number shares nothing with v, so that nobody changes the progress by its view.
 func number(v *float64) *float64 {
 	if v == nil {
 		return nil
@@ -105,7 +105,7 @@ func number(v *float64) *float64 {
 }
 
 // regionProgress fills in what runs in the region.
-func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st model.CourseRegion, out *windlassv1.RegionProgress) {
+func regionProgress(f facts, app model.App, r model.Rollout, c *model.Progress, st model.RegionProgress, out *windlassv1.RegionProgress) {
 	out.Replicas = c.Sizes[st.RegionID]
 	if n, ok := c.OldSizes[st.RegionID]; ok && (c.Back || st.State == windlassv1.RegionProgress_STATE_GOING_BACK || st.State == windlassv1.RegionProgress_STATE_BACK) {
 		out.Replicas = n
@@ -126,7 +126,7 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Course, st
 
 // wantedSince is how many replicas the region is to have after the rollout, which may have been
 // scaled since; size if it is to have none of the live version.
-func (f facts) wantedSince(app model.App, c *model.Course, region string, size int32) int32 {
+func (f facts) wantedSince(app model.App, c *model.Progress, region string, size int32) int32 {
 	if b := c.BehindIn(region); b != nil {
 		return behindSize(*b)
 	}
@@ -139,7 +139,7 @@ func (f facts) wantedSince(app model.App, c *model.Course, region string, size i
 }
 
 // failedView fills in what goes wrong in the region and may yet fail it.
-func failedView(f facts, app model.App, r model.Rollout, c *model.Course, st model.CourseRegion, out *windlassv1.RegionProgress) {
+func failedView(f facts, app model.App, r model.Rollout, c *model.Progress, st model.RegionProgress, out *windlassv1.RegionProgress) {
 	if until := plan.UnhealthyUntil(c, st); until != 0 {
 		out.UnhealthySince, out.WereReady, out.UnhealthyUntil = st.UnhealthySince, st.MostReady, until
 	}
@@ -156,7 +156,7 @@ func failedView(f facts, app model.App, r model.Rollout, c *model.Course, st mod
 
 // fillRegion fills in what runs in the region of both versions, of which only ids and
 // numbers are read.
-func fillRegion(f facts, app model.App, st model.CourseRegion, out *windlassv1.RegionProgress, older, newer model.Deployment) {
+func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1.RegionProgress, older, newer model.Deployment) {
 	out.Region = f.regions[st.RegionID].ShownName()
 	version := func(d model.Deployment) *windlassv1.VersionProgress {
 		v := &windlassv1.VersionProgress{Version: d.Version}

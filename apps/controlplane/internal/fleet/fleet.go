@@ -208,7 +208,7 @@ func New(cfg Config) (*Service, error) {
 	for _, how := range []string{withoutKey, twoPlaces} {
 		s.misuse.WithLabelValues(how)
 	}
-	cfg.Registerer.MustRegister(s.expired, s.forgotten, s.rounds, s.misuse, newCensus(s))
+	cfg.Registerer.MustRegister(s.expired, s.forgotten, s.rounds, s.misuse, newGauges(s))
 	return s, nil
 }
 

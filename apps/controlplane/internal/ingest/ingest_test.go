@@ -376,7 +376,7 @@ func TestReportsAboutAnAppThatNoRolloutWaitsForAreGathered(t *testing.T) {
 	require.NoError(t, h.report(east, says(1, counts("dep_1", 1), applied("dep_1"))))
 	in := (<-woken)["app_1"]
 	require.Positive(t, in)
-	require.LessOrEqual(t, in, store.Soon)
+	require.LessOrEqual(t, in, store.WakeWindow)
 
 	require.NoError(t, h.report(east, says(2, counts("dep_1", 2))))
 	require.Empty(t, woken, "together with what was said first")

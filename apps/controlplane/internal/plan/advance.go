@@ -44,7 +44,7 @@ func (p *planner) endRollout() {
 		p.log("RolloutFailed", r.Message, nil, "")
 	case p.app.DeletingSince != 0:
 		p.stopTarget(ReasonAppDeleted, "the app is being deleted", Who)
-	case p.staged() && p.course.Back:
+	case p.staged() && p.progress.Back:
 		// It is on its way back already.
 	case r.CancelRequested:
 		why := "cancelled by " + r.CancelledBy
@@ -73,8 +73,8 @@ func (p *planner) stopTarget(reason, why, who string) {
 func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
 	r := p.rollout
 	r.Status, r.Reason, r.Message, r.FinishedAt = to, reason, message, p.now
-	if p.course.Active(r.ID) {
-		p.course.DoneAt = p.now
+	if p.progress.Active(r.ID) {
+		p.progress.DoneAt = p.now
 	}
 	p.app.RolloutID = ""
 }
@@ -111,7 +111,7 @@ func (p *planner) advance() bool {
 	if d == nil {
 		return false
 	}
-	if p.staged() && (p.course.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
+	if p.staged() && (p.progress.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
 		return p.main().stage(d)
 	}
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING ||
@@ -128,7 +128,7 @@ func (p *planner) advance() bool {
 		// The deadline first: nothing is started only to be stopped.
 		moved := !p.frozen(d) && (p.deadline(d) || p.build(d))
 		if p.staged() && !moved {
-			p.main().moveLanes() // what a rollout before this one left half way
+			p.main().moveRegions() // what a rollout before this one left half way
 		}
 		return moved
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
@@ -357,26 +357,26 @@ func (p *planner) goLive(d *model.Deployment) {
 	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
 	d.Stable = p.hasServed(d)
-	retain := p.staged() && old != nil && retention(p.course.Policy) > 0 && !p.handedOver(old)
+	retain := p.staged() && old != nil && retention(p.progress.Policy) > 0 && !p.handedOver(old)
 	if old != nil {
 		if old.Stable {
 			p.app.PreviousDeploymentID = old.ID
 		}
 		if retain {
-			p.course.RetainedID, p.course.RetainedUntil = old.ID, p.now+retention(p.course.Policy)
+			p.progress.RetainedID, p.progress.RetainedUntil = old.ID, p.now+retention(p.progress.Policy)
 		} else {
 			p.transition(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 		}
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
 	who := "every region serves it: "
-	if p.course != nil && len(p.course.Behind) > 0 {
+	if p.progress != nil && len(p.progress.Behind) > 0 {
 		who = "every region but those left behind serves it: "
 	}
 	p.log("LiveMoved", who+strings.Join(figures, ", "), d, "")
 	switch {
 	case retain:
-		p.log("VersionRetained", fmt.Sprintf("v%d is live; v%d keeps its replicas for %d s, to go back to", d.Version, old.Version, retention(p.course.Policy)/1000), old, "")
+		p.log("VersionRetained", fmt.Sprintf("v%d is live; v%d keeps its replicas for %d s, to go back to", d.Version, old.Version, retention(p.progress.Policy)/1000), old, "")
 	case old != nil:
 		p.log("DeploymentSuperseded", fmt.Sprintf("v%d is live", d.Version), old, "")
 	}

@@ -29,8 +29,8 @@ func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {
 
 // lacksRoomForBoth fails a region at a step that it cannot take, before the version that
 // serves loses its replica to it, and reports whether it did.
-func (v *view) lacksRoomForBoth(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
-	c := v.course
+func (v *view) lacksRoomForBoth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
+	c := v.progress
 	if st.State != regionRolling || st.Emptied || c.CatchesUp || c.FullBy != "" || st.Step >= Steps(c.Policy) || l.keeps ||
 		HasRoomForBoth(c.Policy, l.Size) {
 		return false

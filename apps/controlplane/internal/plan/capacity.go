@@ -30,8 +30,8 @@ func roomLimit(policy *windlassv1.RolloutPolicy) int64 {
 func (p *planner) lacksRoom(t *model.Topology) bool { return p.place(t).LacksRoom() }
 
 // noteRoom starts and stops the region's wait for room.
-func (v *view) noteRoom(d *model.Deployment, st *model.CourseRegion, l *lane) {
-	limit := roomLimit(v.course.Policy)
+func (v *view) noteRoom(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
+	limit := roomLimit(v.progress.Policy)
 	lacks := st.State == regionRolling && l.row != nil && v.lacksRoom(l.row)
 	switch {
 	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
@@ -46,8 +46,8 @@ func (v *view) noteRoom(d *model.Deployment, st *model.CourseRegion, l *lane) {
 }
 
 // endRoom lets the clock of the region's deadline run again.
-func (v *view) endRoom(st *model.CourseRegion) {
-	waited := min(v.now-st.NoRoomSince, max(0, roomLimit(v.course.Policy)-st.NoRoomFor))
+func (v *view) endRoom(st *model.RegionProgress) {
+	waited := min(v.now-st.NoRoomSince, max(0, roomLimit(v.progress.Policy)-st.NoRoomFor))
 	st.ScoredAt += waited
 	st.NoRoomFor += waited
 	st.NoRoomSince = 0
@@ -56,10 +56,10 @@ func (v *view) endRoom(st *model.CourseRegion) {
 // waitsForRoom reports whether a rollout that is not staged waits for room now, and until when
 // it may.
 func (p *planner) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
-	if p.in.Staging == nil || p.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
+	if p.in.RolloutState == nil || p.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
 		return 0, false
 	}
-	until = p.rollout.CreatedAt + roomLimit(p.in.Staging.Policy)
+	until = p.rollout.CreatedAt + roomLimit(p.in.RolloutState.Policy)
 	return until, p.now < until && slices.ContainsFunc(p.activeRows(d.ID), p.lacksRoom)
 }
 

@@ -72,15 +72,15 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 
 // analyse has the checks of the region measured since then, and takes in what came of it. It
 // reports whether that failed the region. compares: the old version serves beside it.
-func (v *view) analyse(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, since int64, compares bool) (failed bool) {
-	checks := checksOf(v.course.Policy, compares)
+func (v *view) analyse(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
+	checks := checksOf(v.progress.Policy, compares)
 	if len(checks) == 0 {
 		return false
 	}
 	if !measuredSince(st, since) {
 		st.Checks = nil
 		for _, c := range checks {
-			st.Checks = append(st.Checks, model.CourseCheck{
+			st.Checks = append(st.Checks, model.CheckProgress{
 				Name: analysis.Name(c), Since: since, State: checkWaiting, DueAt: since + analysis.Interval(c).Milliseconds(),
 			})
 		}
@@ -103,12 +103,12 @@ func (v *view) analyse(d *model.Deployment, w *model.CourseWave, st *model.Cours
 }
 
 // measuredSince reports whether the region's checks are those of what began then.
-func measuredSince(st *model.CourseRegion, since int64) bool {
+func measuredSince(st *model.RegionProgress, since int64) bool {
 	return len(st.Checks) > 0 && st.Checks[0].Since == since
 }
 
 // measured finds the newest measurement of the check that it does not know yet.
-func (p *planner) measured(region string, check *model.CourseCheck) (found *Measurement) {
+func (p *planner) measured(region string, check *model.CheckProgress) (found *Measurement) {
 	for i := range p.in.Measurements {
 		m := &p.in.Measurements[i]
 		if m.RegionID == region && m.Check == check.Name && m.Since == check.Since && m.At >= check.DueAt &&
@@ -121,8 +121,8 @@ func (p *planner) measured(region string, check *model.CourseCheck) (found *Meas
 
 // measure asks for a measurement.
 func (v *view) measure(
-	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
-	check *model.CourseCheck, compares bool,
+	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
+	check *model.CheckProgress, compares bool,
 ) {
 	if slices.ContainsFunc(v.measures, func(m Measure) bool { return m.RegionID == st.RegionID && m.Check == check.Name }) {
 		return
@@ -152,15 +152,15 @@ func (v *view) measure(
 // hook is the call that asks for the check's next measurement: the same until that is
 // noted.
 func (v *view) hook(
-	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
-	check *model.CourseCheck,
+	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
+	check *model.CheckProgress,
 ) *analysis.Hook {
 	call := analysis.Call{
-		ID:      analysis.CallID(v.course.RolloutID, st.RegionID, check.Name, check.Since, check.Taken+1),
+		ID:      analysis.CallID(v.progress.RolloutID, st.RegionID, check.Name, check.Since, check.Taken+1),
 		Attempt: check.Taken + 1, Check: check.Name,
 		Workspace: analysis.Named{ID: v.app.WorkspaceID}, Project: analysis.Named{ID: v.app.ProjectID},
 		Environment: analysis.Named{ID: v.app.EnvironmentID}, App: analysis.Named{ID: v.app.ID, Name: v.app.Name},
-		RolloutID: v.course.RolloutID, Deployment: analysis.Release{ID: d.ID, Version: d.Version},
+		RolloutID: v.progress.RolloutID, Deployment: analysis.Release{ID: d.ID, Version: d.Version},
 		Region: v.regionName(st.RegionID), Wave: w.Name, Stage: analysis.StageBake, Since: check.Since,
 	}
 	if live := v.deps[v.olderIn(st.RegionID)]; live != nil && live.ID != d.ID {
@@ -182,8 +182,8 @@ func (p *planner) subject(d *model.Deployment, region string, window time.Durati
 
 // takeIn notes a measurement and what it means, and reports whether it failed the region.
 func (v *view) takeIn(
-	d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, c *windlassv1.AnalysisCheck,
-	check *model.CourseCheck, m *Measurement, compares bool,
+	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
+	check *model.CheckProgress, m *Measurement, compares bool,
 ) (failed bool) {
 	verdict, text := analysis.Judge(c, m.Figures, compares)
 	text = clean(text)
@@ -244,19 +244,19 @@ func clean(text string) string {
 
 // concluded reports whether the last measurement of each of the region's checks passed, of
 // those since then, and none is due.
-func concluded(c *model.Course, st *model.CourseRegion, since int64, compares bool, now int64) bool {
+func concluded(c *model.Progress, st *model.RegionProgress, since int64, compares bool, now int64) bool {
 	checks := checksOf(c.Policy, compares)
 	if len(checks) == 0 {
 		return true
 	}
-	return measuredSince(st, since) && len(st.Checks) == len(checks) && !slices.ContainsFunc(st.Checks, func(check model.CourseCheck) bool {
+	return measuredSince(st, since) && len(st.Checks) == len(checks) && !slices.ContainsFunc(st.Checks, func(check model.CheckProgress) bool {
 		return check.State != checkPassed || check.DueAt <= now
 	})
 }
 
 // Held returns the first of the region's checks that keeps it where it is although its
 // time is over, nil for none.
-func Held(c *model.Course, w *model.CourseWave, st *model.CourseRegion, now int64) *model.CourseCheck {
+func Held(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress, now int64) *model.CheckProgress {
 	var over bool
 	switch {
 	case c.FullBy != "":
@@ -278,7 +278,7 @@ func Held(c *model.Course, w *model.CourseWave, st *model.CourseRegion, now int6
 }
 
 // nextCheck is when the region is measured next, 0 for never.
-func nextCheck(c *model.Course, w *model.CourseWave, st *model.CourseRegion) (due int64) {
+func nextCheck(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress) (due int64) {
 	if !Measuring(w, st) || c.Sizes[st.RegionID] == 0 {
 		return 0
 	}
@@ -291,7 +291,7 @@ func nextCheck(c *model.Course, w *model.CourseWave, st *model.CourseRegion) (du
 }
 
 // Measuring reports whether the region's checks are of where it is now.
-func Measuring(w *model.CourseWave, st *model.CourseRegion) bool {
+func Measuring(w *model.WaveProgress, st *model.RegionProgress) bool {
 	switch {
 	case st.State == regionRolling && st.StoppedAt != 0:
 		return measuredSince(st, st.StoppedAt)
@@ -303,23 +303,23 @@ func Measuring(w *model.CourseWave, st *model.CourseRegion) bool {
 
 // analysed reports whether the wave's bake has shown all that it is to show, and whether it
 // failed a region.
-func (v *view) analysed(d *model.Deployment, w *model.CourseWave) (all, failed bool) {
+func (v *view) analysed(d *model.Deployment, w *model.WaveProgress) (all, failed bool) {
 	all = true
 	for i := range w.Regions {
 		st := &w.Regions[i]
-		if v.bakeTime(w) == 0 || showsNothing(v.course, *st) || v.lane(st.RegionID).lost {
+		if v.bakeTime(w) == 0 || showsNothing(v.progress, *st) || v.regionPlan(st.RegionID).lost {
 			continue
 		}
-		if v.course.Sizes[st.RegionID] > 0 && v.analyse(d, w, st, w.BakingSince, false) {
+		if v.progress.Sizes[st.RegionID] > 0 && v.analyse(d, w, st, w.BakingSince, false) {
 			return false, true
 		}
-		all = all && concluded(v.course, st, w.BakingSince, false, v.now)
+		all = all && concluded(v.progress, st, w.BakingSince, false, v.now)
 	}
 	return all, false
 }
 
 // checkMessage is what the check waits for.
-func checkMessage(check *model.CourseCheck) string {
+func checkMessage(check *model.CheckProgress) string {
 	if check.State == checkWaiting {
 		return "it is not measured yet"
 	}

@@ -91,7 +91,7 @@ func (w *world) figures(check string, opts map[string]string) {
 	}
 }
 
-func describeChecks(b *strings.Builder, wave model.CourseWave) {
+func describeChecks(b *strings.Builder, wave model.WaveProgress) {
 	for _, r := range wave.Regions {
 		for _, check := range r.Checks {
 			fmt.Fprintf(b, "    %s %s: %s", r.RegionID, check.Name, strings.ToLower(strings.TrimPrefix(check.State.String(), "STATE_")))
@@ -125,8 +125,8 @@ func (w *world) merge(first Output) Output {
 	if second.App == nil {
 		second.App = first.App
 	}
-	if second.Staging == nil {
-		second.Staging = first.Staging
+	if second.RolloutState == nil {
+		second.RolloutState = first.RolloutState
 	}
 	if second.Rollout == nil {
 		second.Rollout = first.Rollout
@@ -150,7 +150,7 @@ func TestNothingIsAskedOfPrometheusButWhatIsDue(t *testing.T) {
 		w.obey("us")
 	}
 	require.Empty(t, w.asked)
-	require.Equal(t, w.now+60_000, w.staging.Course.Waves[0].Regions[0].Checks[0].DueAt)
+	require.Equal(t, w.now+60_000, w.rolloutState.Progress.Waves[0].Regions[0].Checks[0].DueAt)
 	w.now += 60_000
 	w.step()
 	require.Len(t, w.asked, 1)
@@ -242,7 +242,7 @@ func TestWhatIsMeasuredTogetherIsDueTogether(t *testing.T) {
 	}
 	w.now += 1000
 	w.step()
-	checks := w.staging.Course.Waves[0].Regions[0].Checks
+	checks := w.rolloutState.Progress.Waves[0].Regions[0].Checks
 	require.Equal(t, checks[0].DueAt, checks[1].DueAt)
 }
 
@@ -324,10 +324,10 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 			region := rapid.SampledFrom(places).Draw(t, "region")
 			switch rapid.IntRange(0, 8).Draw(t, "event") {
 			case 7, 8:
-				if _, st := courseRegion(f.staging.Course, region); st != nil && isForward(st.State) {
+				if _, st := progressIn(f.rolloutState.Progress, region); st != nil && isForward(st.State) {
 					n := rapid.SampledFrom([]int32{0, 2}).Draw(t, "size")
 					f.zeroed = f.zeroed || n == 0
-					Resize(f.staging.Course, AskedIn(region, n))
+					Resize(f.rolloutState.Progress, AskedIn(region, n))
 				}
 			case 0:
 				f.now += rapid.Int64Range(0, 120_000).Draw(t, "pause")
@@ -338,15 +338,15 @@ func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
 					r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, f.now
 				})
 			case 3:
-				_, _ = Pause(f.staging.Course, "ada", "", f.now)
+				_, _ = Pause(f.rolloutState.Progress, "ada", "", f.now)
 			case 4:
-				_, _ = Resume(f.staging.Course)
+				_, _ = Resume(f.rolloutState.Progress)
 			default:
 				f.obeyAll(region)
 			}
 			f.step()
 		}
-		Resize(f.staging.Course, AskedIn("", 2)) // or people would have to say whether it goes on with nothing
+		Resize(f.rolloutState.Progress, AskedIn("", 2)) // or people would have to say whether it goes on with nothing
 		f.heal()
 		require.Equal(t, "v1", f.app.LiveDeploymentID)
 		require.NotEqual(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.rol[1].Status)

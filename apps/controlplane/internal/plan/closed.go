@@ -14,7 +14,7 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 // judgeClosed holds a region that was on its way when it was closed. It reports whether the
 // region's health stopped the rollout.
-func (v *view) judgeClosed(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (stopped bool) {
+func (v *view) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (stopped bool) {
 	if st.HeldSince == 0 {
 		st.ProgressClock.Stop(v.now)
 		v.log("RegionClosed", "the workspace may use the region no longer: the rollout stays as it is there; "+v.figures(l), d, st.RegionID)

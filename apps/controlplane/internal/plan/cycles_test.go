@@ -168,7 +168,7 @@ func (w *world) repeat(cycles map[string][]behaviour, end int64) {
 
 // ended reports whether the rollout is over, goes back, or waits for people.
 func (w *world) ended() bool {
-	c := w.staging.Course
+	c := w.rolloutState.Progress
 	if w.app.RolloutID == "" || c.Back || c.PausedAt != 0 {
 		return true
 	}

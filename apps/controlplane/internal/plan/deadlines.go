@@ -70,15 +70,15 @@ func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why 
 
 // onFailure is what the wave does of a region that failed for the reason; stays says why
 // nothing goes back that its on_failure would take back.
-func (v *view) onFailure(w *model.CourseWave, reason string) (on windlassv1.Wave_OnFailure, stays string) {
-	if goes, why := rollsBack(v.course.Policy, reason); !goes {
+func (v *view) onFailure(w *model.WaveProgress, reason string) (on windlassv1.Wave_OnFailure, stays string) {
+	if goes, why := rollsBack(v.progress.Policy, reason); !goes {
 		return windlassv1.Wave_ON_FAILURE_PAUSE, why
 	}
-	return wavePolicy(v.course, *w).GetOnFailure(), ""
+	return wavePolicy(v.progress, *w).GetOnFailure(), ""
 }
 
 // saidOf is what people may say of a region that failed.
-func saidOf(st *model.CourseRegion) string {
+func saidOf(st *model.RegionProgress) string {
 	if st.State == regionFailed && condition(st.Reason) == onAnalysis {
 		return "retry, promote or abort"
 	}
@@ -103,9 +103,9 @@ func (p *planner) progressDeadline(d *model.Deployment) int64 {
 func (p *planner) policy() *windlassv1.RolloutPolicy {
 	switch {
 	case p.staged():
-		return p.course.Policy
-	case p.in.Staging != nil:
-		return p.in.Staging.Policy
+		return p.progress.Policy
+	case p.in.RolloutState != nil:
+		return p.in.RolloutState.Policy
 	}
 	return nil
 }
@@ -168,33 +168,33 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 
 // hopeless notes what trouble the region is in, and reports whether waiting for it to pass is
 // pointless.
-func (v *view) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane) (reason, message string, hopeless bool) {
+func (v *view) hopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
 	var t trouble
 	// What was said before it was tried again is of the try before. Replicas of the control plane
 	// have a clock each, so that times do not tell.
 	if l.row != nil && v.place(l.row).Observed.Guard > st.Heard {
-		t = troubleOf(v.course.Policy, d, v.place(l.row))
+		t = troubleOf(v.progress.Policy, d, v.place(l.row))
 	}
 	if l.inherited > 0 && l.To.Serving >= l.inherited && !t.final {
 		t = trouble{} // it was there before the version
 	}
-	if _, set := patience(v.course.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
+	if _, set := patience(v.progress.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
 		t = trouble{} // the progress deadline is its own
 	}
 	if t.kind != st.Trouble {
-		if limit, set := patience(v.course.Policy, st.Trouble); st.Trouble != 0 && set {
+		if limit, set := patience(v.progress.Policy, st.Trouble); st.Trouble != 0 && set {
 			stood := min(v.now-st.TroubleSince, max(0, limit-st.TroubleFor))
 			st.ScoredAt, st.TroubleFor = st.ScoredAt+stood, st.TroubleFor+stood
 		}
 		if st.Trouble, st.TroubleSince = t.kind, v.now; t.kind == 0 {
 			st.TroubleSince = 0
 		}
-		if limit, set := patience(v.course.Policy, t.kind); set && limit > 0 && !t.final {
+		if limit, set := patience(v.progress.Policy, t.kind); set && limit > 0 && !t.final {
 			v.log("TroubleAwaited", fmt.Sprintf("%s: it may last for %s; %s: %s", t.reason,
 				time.Duration(limit)*time.Millisecond, v.figures(l), t.message), d, st.RegionID)
 		}
 	}
-	if !t.over(v.course.Policy, st.TroubleSince, v.now) {
+	if !t.over(v.progress.Policy, st.TroubleSince, v.now) {
 		return "", "", false
 	}
 	if lasted := v.now - st.TroubleSince; lasted > 0 {
@@ -204,7 +204,7 @@ func (v *view) hopeless(d *model.Deployment, st *model.CourseRegion, l *lane) (r
 }
 
 // RegionDeadline is when the region has to have progressed, 0 for no time.
-func RegionDeadline(c *model.Course, spec *windlassv1.DeploymentSpec, st model.CourseRegion) int64 {
+func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model.RegionProgress) int64 {
 	limit := ProgressDeadline(c.Policy, spec)
 	until, person := Waits(c, st)
 	if st.StoppedAt != 0 && st.PromotedBy == "" && c.FullBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
@@ -246,9 +246,9 @@ func (p *planner) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason,
 
 func (v *view) deadlineOfRegions() (due int64) {
 	d := v.target()
-	for _, w := range v.course.Waves {
+	for _, w := range v.progress.Waves {
 		for i := range w.Regions {
-			if at := RegionDeadline(v.course, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
+			if at := RegionDeadline(v.progress, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
 				due = at
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-func describeCourse(b *strings.Builder, c *model.Course) {
+func describeProgress(b *strings.Builder, c *model.Progress) {
 	for _, wave := range c.Waves {
 		fmt.Fprintf(b, "  wave %s %s:", wave.Name, strings.ToLower(strings.TrimPrefix(wave.State.String(), "STATE_")))
 		for _, r := range wave.Regions {
@@ -17,7 +17,7 @@ func describeCourse(b *strings.Builder, c *model.Course) {
 		describeChecks(b, wave)
 	}
 	for _, behind := range c.Behind {
-		st := behind.Course.Waves[0].Regions[0]
+		st := behind.Progress.Waves[0].Regions[0]
 		fmt.Fprintf(b, "  behind: %s", behind.RegionID)
 		if behind.DeploymentID != "" {
 			fmt.Fprintf(b, " with %s", behind.DeploymentID)
@@ -56,8 +56,8 @@ func describe(out Output, w *world) string {
 	for _, r := range out.Routes {
 		fmt.Fprintf(&b, "  route %s: generation=%d hosts=%v\n", r.RegionID, r.Generation, r.Hosts)
 	}
-	if s := out.Staging; s != nil {
-		describeCourse(&b, s.Course)
+	if s := out.RolloutState; s != nil {
+		describeProgress(&b, s.Progress)
 	}
 	describePins(&b, out)
 	if r := out.Rollout; r != nil {

@@ -117,7 +117,7 @@ func (f *fleet) deployStaged() {
 		}
 	}
 	if rapid.IntRange(0, 3).Draw(f.t, "new policy") == 0 {
-		f.staging.Policy = drawPolicy(f.t)
+		f.rolloutState.Policy = drawPolicy(f.t)
 	}
 	s.Routing = &windlassv1.RoutingPolicy{QueueSize: new(f.app.LatestVersion + 1)}
 	live := f.app.LiveDeploymentID
@@ -128,7 +128,7 @@ func (f *fleet) deployStaged() {
 	}
 	id := deploy(s)
 	if rapid.Bool().Draw(f.t, "other size") {
-		f.staging.Course.Replicas = s.GetReplicas()
+		f.rolloutState.Progress.Replicas = s.GetReplicas()
 	}
 	if alike {
 		f.bad[id] = f.bad[live]

@@ -20,11 +20,11 @@ import (
 // nothing to compare with. Given replicas before the new version had any, it takes them.
 
 // leads reports whether the target is what is wanted in the region.
-func leads(st model.CourseRegion) bool { return isForward(st.State) && !st.Emptied }
+func leads(st model.RegionProgress) bool { return isForward(st.State) && !st.Emptied }
 
 // beginSteps has the region, whose turn has come, begin with the first step, or take none.
-func (v *view) beginSteps(st *model.CourseRegion) {
-	c, older := v.course, v.olderIn(st.RegionID)
+func (v *view) beginSteps(st *model.RegionProgress) {
+	c, older := v.progress, v.olderIn(st.RegionID)
 	st.Emptied, st.PassedOver, st.Sized = false, false, c.Sizes[st.RegionID] > 0
 	switch {
 	case !v.isActive(older, st.RegionID):
@@ -36,13 +36,13 @@ func (v *view) beginSteps(st *model.CourseRegion) {
 
 // takeStepsAfterAll makes a region take the steps that it passed over, once both versions
 // should have replicas there and neither has any.
-func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (begins bool) {
+func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress) (begins bool) {
 	if !st.PassedOver || !st.Sized {
 		return false
 	}
 	st.PassedOver = false
-	n := v.course.OldSizes[st.RegionID]
-	if n == 0 || v.course.CatchesUp || Steps(v.course.Policy) == 0 || !v.isActive(v.olderIn(st.RegionID), st.RegionID) {
+	n := v.progress.OldSizes[st.RegionID]
+	if n == 0 || v.progress.CatchesUp || Steps(v.progress.Policy) == 0 || !v.isActive(v.olderIn(st.RegionID), st.RegionID) {
 		return false
 	}
 	if w.State == waveDone {
@@ -56,12 +56,12 @@ func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.CourseWave, st *m
 
 // standsEmpty notes that the region's size became 0 at a step, or that its old version serves
 // again, and reports whether it stands still.
-func (v *view) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
-	was, size := st.Emptied, v.course.Sizes[st.RegionID]
+func (v *view) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
+	was, size := st.Emptied, v.progress.Sizes[st.RegionID]
 	switch {
 	case st.State != regionRolling:
 		return false
-	case st.Step >= Steps(v.course.Policy) || v.course.CatchesUp:
+	case st.Step >= Steps(v.progress.Policy) || v.progress.CatchesUp:
 		st.Emptied = false
 	case !was && size == 0:
 		st.Emptied = true
@@ -70,22 +70,22 @@ func (v *view) standsEmpty(d *model.Deployment, w *model.CourseWave, st *model.C
 		}
 		v.forgetClocks(st)
 		v.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
-			st.Step+1, Steps(v.course.Policy), stepsOf(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
+			st.Step+1, Steps(v.progress.Policy), stepsOf(v.progress.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
 		st.Emptied = false
 		st.StepWait.Reset()
 		v.roll(st)
 		v.forgetClocks(st)
 		v.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
-			st.Step+1, Steps(v.course.Policy), stepsOf(v.course.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
+			st.Step+1, Steps(v.progress.Policy), stepsOf(v.progress.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
 	}
 	return was || st.Emptied
 }
 
-// withoutNewer is the lane of a region that stands still, in which the new version counts as if
+// withoutNewer is the region plan of a region that stands still, in which the new version counts as if
 // it did not serve: it goes at once, and gets no traffic while the old one has yet to start.
-func (v *view) withoutNewer(l *lane) strategy.Lane {
-	out := l.Lane
+func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
+	out := l.RegionPlan
 	out.From = slices.Clone(out.From)
 	for i, t := range l.from {
 		if t.DeploymentID == v.newer().ID {
@@ -96,14 +96,14 @@ func (v *view) withoutNewer(l *lane) strategy.Lane {
 }
 
 // forgetClocks ends what the region waited for, of the replicas that it had.
-func (p *planner) forgetClocks(st *model.CourseRegion) {
+func (p *planner) forgetClocks(st *model.RegionProgress) {
 	st.NoRoomSince, st.Trouble, st.TroubleSince, st.Score = 0, 0, 0, math.MinInt32
 	st.HealthWatch.Reset()
 	st.RelapseCount.Reset()
 }
 
 // emptyMessage is what a region waits for that stands still with no replicas.
-func emptyMessage(c *model.Course, st model.CourseRegion) string {
+func emptyMessage(c *model.Progress, st model.RegionProgress) string {
 	text := "has no replicas, and begins anew when it is scaled up"
 	if c.Sizes[st.RegionID] > 0 {
 		text = "begins anew once the version before it serves again"
@@ -119,13 +119,13 @@ func emptyMessage(c *model.Course, st model.CourseRegion) string {
 
 // showsNothing reports whether there was never anything in the region that could be measured,
 // because its size has been 0 since its turn came.
-func showsNothing(c *model.Course, st model.CourseRegion) bool {
+func showsNothing(c *model.Progress, st model.RegionProgress) bool {
 	return c.Sizes[st.RegionID] == 0 && (!st.Sized || c.CatchesUp)
 }
 
 // emptyBake reports whether the region, scaled to nothing, keeps its wave from the end of its
 // bake: its analysis is not over, and has nothing to measure.
-func emptyBake(c *model.Course, w *model.CourseWave, st model.CourseRegion, now int64) bool {
+func emptyBake(c *model.Progress, w *model.WaveProgress, st model.RegionProgress, now int64) bool {
 	return c.Sizes[st.RegionID] == 0 && !showsNothing(c, st) && st.State == regionMoved && w.SkippedBy == "" && c.FullBy == "" &&
 		BakeTime(c, *w) > 0 && now >= w.BakingSince+BakeTime(c, *w) && !concluded(c, &st, w.BakingSince, false, now)
 }

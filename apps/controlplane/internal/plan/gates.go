@@ -36,7 +36,7 @@ func gateRole(gate *windlassv1.Approval) windlassv1.Role {
 func gateCount(gate *windlassv1.Approval) int { return max(1, int(gate.GetCount())) }
 
 // Missing describes the approvals that the gate still needs, empty for none.
-func Missing(c *model.Course, gate *windlassv1.Approval, given []model.Approval) string {
+func Missing(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) string {
 	left := gateCount(gate) - len(given)
 	if gate == nil || left <= 0 || c.CatchesUp {
 		return ""
@@ -64,7 +64,7 @@ func Missing(c *model.Course, gate *windlassv1.Approval, given []model.Approval)
 }
 
 // StepGate is the gate of the step that the region waits at, nil for none.
-func StepGate(c *model.Course, st model.CourseRegion) *windlassv1.Approval {
+func StepGate(c *model.Progress, st model.RegionProgress) *windlassv1.Approval {
 	all := stepsOf(c.Policy)
 	if st.State != regionRolling || st.StoppedAt == 0 || st.Step >= len(all) || c.CatchesUp {
 		return nil
@@ -73,7 +73,7 @@ func StepGate(c *model.Course, st model.CourseRegion) *windlassv1.Approval {
 }
 
 // WaveGate is the gate at the end of a wave all of whose regions have moved, nil for none.
-func WaveGate(c *model.Course, w model.CourseWave) *windlassv1.Approval {
+func WaveGate(c *model.Progress, w model.WaveProgress) *windlassv1.Approval {
 	if w.State != waveBaking && w.State != waveDone || c.CatchesUp {
 		return nil
 	}
@@ -81,7 +81,7 @@ func WaveGate(c *model.Course, w model.CourseWave) *windlassv1.Approval {
 }
 
 // Shut reports whether the gate has not all its approvals.
-func Shut(c *model.Course, gate *windlassv1.Approval, given []model.Approval) bool {
+func Shut(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) bool {
 	return Missing(c, gate, given) != ""
 }
 
@@ -91,11 +91,11 @@ type gateAt struct {
 	given *[]model.Approval
 	// where it is, for people; region is nil at a wave's end.
 	where  string
-	region *model.CourseRegion
+	region *model.RegionProgress
 }
 
 // gates that the rollout waits at, open ones included. name tells the regions' names.
-func gates(c *model.Course, name func(string) string) (out []gateAt) {
+func gates(c *model.Progress, name func(string) string) (out []gateAt) {
 	for i := range c.Waves {
 		w := &c.Waves[i]
 		for j := range w.Regions {
@@ -114,7 +114,7 @@ func gates(c *model.Course, name func(string) string) (out []gateAt) {
 
 // Approve gives somebody's approval at the gates that the rollout waits at. It tells at
 // which it counts, and who is missing where. Given again it changes nothing.
-func Approve(c *model.Course, by model.Approval, name func(string) string) (where, missing []string, err error) {
+func Approve(c *model.Progress, by model.Approval, name func(string) string) (where, missing []string, err error) {
 	if c.Back {
 		return nil, nil, errGoingBack
 	}
@@ -151,7 +151,7 @@ func Approve(c *model.Course, by model.Approval, name func(string) string) (wher
 }
 
 // mayApprove fails for who may not, at the gate.
-func mayApprove(c *model.Course, g gateAt, by model.Approval) error {
+func mayApprove(c *model.Progress, g gateAt, by model.Approval) error {
 	needs := g.where + " needs " + Missing(c, g.gate, *g.given)
 	switch {
 	case by.Role < gateRole(g.gate):
@@ -165,7 +165,7 @@ func mayApprove(c *model.Course, g gateAt, by model.Approval) error {
 
 // ShutGates says, for each gate that the rollout waits at, who has to approve yet. name tells the
 // regions' names.
-func ShutGates(c *model.Course, name func(string) string) (missing []string) {
+func ShutGates(c *model.Progress, name func(string) string) (missing []string) {
 	for _, g := range gates(c, name) {
 		if text := Missing(c, g.gate, *g.given); text != "" {
 			missing = append(missing, g.where+" needs "+text)
@@ -175,7 +175,7 @@ func ShutGates(c *model.Course, name func(string) string) (missing []string) {
 }
 
 // shutBefore is the refusal of a promotion that only gates are in the way of; nil: none is.
-func shutBefore(c *model.Course) error {
+func shutBefore(c *model.Progress) error {
 	for _, g := range gates(c, func(id string) string { return id }) {
 		if g.region == nil || !Shut(c, g.gate, *g.given) {
 			continue

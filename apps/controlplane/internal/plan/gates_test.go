@@ -25,8 +25,8 @@ type agreed struct {
 
 // promote is somebody's promotion, which counts where regions wait now.
 func (f *fleet) promote(full bool) error {
-	before := f.staging.Course.Clone()
-	_, err := Promote(f.staging.Course, "ada", full, f.now)
+	before := f.rolloutState.Progress.Clone()
+	_, err := Promote(f.rolloutState.Progress, "ada", full, f.now)
 	if err == nil {
 		for at := range waitingPlaces(before) {
 			f.agreed.promoted[at] = true
@@ -38,8 +38,8 @@ func (f *fleet) promote(full bool) error {
 // approve has people approve what waits for it; dora, who deployed, is refused by some.
 func (f *fleet) approve(who ...string) {
 	for _, name := range who {
-		before := f.staging.Course.Clone()
-		_, _, err := Approve(f.staging.Course, model.Approval{
+		before := f.rolloutState.Progress.Clone()
+		_, _, err := Approve(f.rolloutState.Progress, model.Approval{
 			ByID: "key-" + name, By: name, Role: windlassv1.Role_ROLE_OWNER, At: f.now,
 		}, func(id string) string { return id })
 		if err != nil {
@@ -53,7 +53,7 @@ func (f *fleet) approve(who ...string) {
 	}
 }
 
-func waitingPlaces(c *model.Course) map[waitingPlace]bool {
+func waitingPlaces(c *model.Progress) map[waitingPlace]bool {
 	out := map[waitingPlace]bool{}
 	for i, w := range c.Waves {
 		if w.State == waveBaking {
@@ -81,8 +81,8 @@ func (f *fleet) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
 
 // requireAgreed checks that no region is past a step and no rollout past a wave without the
 // approvals and promotions that it needs. before is the state before the planner ran.
-func (f *fleet) requireAgreed(before *model.Course, rows map[rowKey]model.Topology, live string) {
-	after := f.staging.Course
+func (f *fleet) requireAgreed(before *model.Progress, rows map[rowKey]model.Topology, live string) {
+	after := f.rolloutState.Progress
 	if before == nil || after == nil || before.RolloutID != after.RolloutID || after.Back || len(before.Waves) == 0 {
 		return
 	}
@@ -101,7 +101,7 @@ func (f *fleet) requireAgreed(before *model.Course, rows map[rowKey]model.Topolo
 			}
 		}
 		gate := wavePolicy(before, was).GetApproval()
-		moved := slices.ContainsFunc(was.Regions, func(r model.CourseRegion) bool { return r.State == regionMoved })
+		moved := slices.ContainsFunc(was.Regions, func(r model.RegionProgress) bool { return r.State == regionMoved })
 		left := after.Waves[i].State == waveDone && was.State != waveDone
 		if after.Waves[i].State != waveDone && moved {
 			left = f.app.LiveDeploymentID != live ||
@@ -113,7 +113,7 @@ func (f *fleet) requireAgreed(before *model.Course, rows map[rowKey]model.Topolo
 	}
 }
 
-func (f *fleet) requireAgreedStep(c *model.Course, st model.CourseRegion, n int) {
+func (f *fleet) requireAgreedStep(c *model.Progress, st model.RegionProgress, n int) {
 	step := stepsOf(c.Policy)[n]
 	at := waitingPlace{c.RolloutID, st.RegionID, n, st.StoppedAt}
 	if step.Approval != nil {

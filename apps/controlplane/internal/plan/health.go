@@ -50,7 +50,7 @@ func unhealthyFor(policy *windlassv1.RolloutPolicy) int64 {
 
 // UnhealthyUntil is until when the region's replicas have to be ready again, unix ms; 0: there
 // is no such time.
-func UnhealthyUntil(c *model.Course, st model.CourseRegion) int64 {
+func UnhealthyUntil(c *model.Progress, st model.RegionProgress) int64 {
 	if st.UnhealthySince == 0 || c.Back || c.PausedAt != 0 || !isForward(st.State) {
 		return 0
 	}
@@ -59,8 +59,8 @@ func UnhealthyUntil(c *model.Course, st model.CourseRegion) int64 {
 
 // unhealthy notes how many replicas of the new version the region has had ready, and reports
 // whether too many of them are not any more, and have not been for too long.
-func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (message string, over bool) {
-	text := v.course.Policy.GetAutoRollback().GetUnhealthy()
+func (v *view) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (message string, over bool) {
+	text := v.progress.Policy.GetAutoRollback().GetUnhealthy()
 	if text == "" || l.row == nil {
 		return "", false
 	}
@@ -80,13 +80,13 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 		st.UnhealthySince = 0
 		return "", false
 	}
-	lasts := time.Duration(unhealthyFor(v.course.Policy)) * time.Millisecond
+	lasts := time.Duration(unhealthyFor(v.progress.Policy)) * time.Millisecond
 	figures := fmt.Sprintf("%d of %d replicas that were ready are not any more, limit %d", gone, st.MostReady, limit)
 	if st.UnhealthySince == 0 {
 		st.UnhealthySince = v.now
 		v.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, v.figures(l)), d, st.RegionID)
 	}
-	if v.now < UnhealthyUntil(v.course, *st) {
+	if v.now < UnhealthyUntil(v.progress, *st) {
 		return "", false
 	}
 	pl := v.place(l.row)
@@ -103,7 +103,7 @@ func (v *view) unhealthy(d *model.Deployment, st *model.CourseRegion, l *lane) (
 
 // failsByHealth fails a region whose instances cannot start, or do not stay ready, and reports whether
 // it did.
-func (v *view) failsByHealth(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
+func (v *view) failsByHealth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
 	if reason, message, hopeless := v.hopeless(d, st, l); hopeless {
 		v.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
 		return true

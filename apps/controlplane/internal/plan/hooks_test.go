@@ -38,7 +38,7 @@ func TestAWebHookIsToldWhatItJudges(t *testing.T) {
 	w.now += 60_000
 	w.step()
 	require.Len(t, w.asked, 1)
-	st := w.staging.Course.Waves[0].Regions[0]
+	st := w.rolloutState.Progress.Waves[0].Regions[0]
 	require.Empty(t, w.asked[0].Queries)
 	call := analysis.Call{
 		ID: analysis.CallID("rol-v2", "us", "smoke", st.StoppedAt, 1), Attempt: 1, Check: "smoke",
@@ -54,11 +54,11 @@ func TestAWebHookIsToldWhatItJudges(t *testing.T) {
 	w.figures("smoke", map[string]string{"smoke": "yes", "verdict": "pass"})
 	w.now += 300_000
 	w.settle()
-	require.Equal(t, waveBaking, w.staging.Course.Waves[0].State)
+	require.Equal(t, waveBaking, w.rolloutState.Progress.Waves[0].State)
 	w.answers = nil
 	w.now += 60_000
 	w.step()
-	baking := w.staging.Course.Waves[0].BakingSince
+	baking := w.rolloutState.Progress.Waves[0].BakingSince
 	call.ID = analysis.CallID("rol-v2", "us", "smoke", baking, 1)
 	call.Stage, call.Step, call.Since = analysis.StageBake, 0, baking
 	require.Equal(t, call, w.asked[0].Hook.Call)

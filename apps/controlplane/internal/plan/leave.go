@@ -196,7 +196,7 @@ func (p *planner) mayStop(t *model.Topology) bool {
 	case t.Weight != 0:
 		return false
 	case (p.staged() || p.isBehind(t.RegionID)) && t.Replicas > 0:
-		return false // its lane takes it down, as the others come up
+		return false // its region plan takes it down, as the others come up
 	case p.app.DeletingSince != 0 && p.place(t).Unreachable():
 		return true
 	}

@@ -24,19 +24,19 @@ func Lint(in Input, out Output) (findings []string) {
 }
 
 func lintMoves(in Input, out Output) (findings []string) {
-	if in.Staging == nil || in.App.DeletingSince != 0 {
+	if in.RolloutState == nil || in.App.DeletingSince != 0 {
 		return nil
 	}
-	if in.Staging.Course.Retained() != "" {
+	if in.RolloutState.Progress.Retained() != "" {
 		findings = lintRetained(in, out)
 	}
-	active := in.Rollout != nil && in.Staging.Course.Active(in.Rollout.ID)
-	if !active && (in.Staging.Course == nil || len(in.Staging.Course.Behind) == 0) {
+	active := in.Rollout != nil && in.RolloutState.Progress.Active(in.Rollout.ID)
+	if !active && (in.RolloutState.Progress == nil || len(in.RolloutState.Progress.Behind) == 0) {
 		return findings
 	}
-	l := &linter{view: newPlanner(in, 0).main(), course: in.Staging.Course, after: map[rowKey]model.Topology{}, findings: findings}
-	if out.Staging != nil {
-		l.course = out.Staging.Course
+	l := &linter{view: newPlanner(in, 0).main(), progress: in.RolloutState.Progress, after: map[rowKey]model.Topology{}, findings: findings}
+	if out.RolloutState != nil {
+		l.progress = out.RolloutState.Progress
 	}
 	regions := map[string]bool{}
 	for _, t := range in.Topology {
@@ -57,36 +57,36 @@ func lintMoves(in Input, out Output) (findings []string) {
 	for _, region := range sortedKeys(regions) {
 		l.region(region, routed[region])
 	}
-	l.analysis(in.Staging.Course)
+	l.analysis(in.RolloutState.Progress)
 	l.gates(out.App != nil && out.App.LiveDeploymentID != in.App.LiveDeploymentID)
 	return l.findings
 }
 
-// behind holds what regions that catch up are told against their own courses.
+// behind holds what regions that catch up are told against their own progress.
 func (l *linter) behind(regions, routed map[string]bool) {
-	whole, main := l.course, l.view
-	for i := range main.course.Behind {
-		b := &main.course.Behind[i]
-		l.course = b.Course
+	whole, main := l.progress, l.view
+	for i := range main.progress.Behind {
+		b := &main.progress.Behind[i]
+		l.progress = b.Progress
 		if after := whole.BehindIn(b.RegionID); after != nil {
-			l.course = after.Course
+			l.progress = after.Progress
 		}
 		l.view = main.lagging(b)
 		if regions[b.RegionID] {
 			l.region(b.RegionID, routed[b.RegionID])
 		}
-		l.analysis(b.Course)
+		l.analysis(b.Progress)
 	}
-	l.course, l.view = whole, main
+	l.progress, l.view = whole, main
 }
 
 // lintRetained: what is retained stays as it is until it is let go of.
 func lintRetained(in Input, out Output) (findings []string) {
-	if out.Staging != nil && out.Staging.Course.Retained() == "" {
+	if out.RolloutState != nil && out.RolloutState.Progress.Retained() == "" {
 		return nil
 	}
 	for _, t := range out.Topology {
-		if t.DeploymentID != in.Staging.Course.RetainedID || in.Staging.Course.BehindIn(t.RegionID) != nil {
+		if t.DeploymentID != in.RolloutState.Progress.RetainedID || in.RolloutState.Progress.BehindIn(t.RegionID) != nil {
 			continue
 		}
 		i := slices.IndexFunc(in.Topology, func(was model.Topology) bool {
@@ -101,8 +101,8 @@ func lintRetained(in Input, out Output) (findings []string) {
 
 type linter struct {
 	*view
-	// course is the progress that the plan leads to, where that of the view is what it began with.
-	course   *model.Course
+	// progress is the progress that the plan leads to, where that of the view is what it began with.
+	progress *model.Progress
 	after    map[rowKey]model.Topology
 	findings []string
 }
@@ -114,15 +114,15 @@ func (l *linter) findf(region, format string, args ...any) {
 // bounds are the widest that either version's size allows.
 func (l *linter) bounds(region string) (floor, ceiling int32) {
 	floor = -1
-	_, st := courseRegion(l.course, region)
-	forward := st != nil && !l.course.Back && leads(*st)
-	for _, sizes := range []map[string]int32{l.course.Sizes, l.course.OldSizes} {
+	_, st := progressIn(l.progress, region)
+	forward := st != nil && !l.progress.Back && leads(*st)
+	for _, sizes := range []map[string]int32{l.progress.Sizes, l.progress.OldSizes} {
 		size, ok := sizes[region]
 		if !ok {
 			floor = 0 // one version is not to be there: nothing takes its place
 			continue
 		}
-		surge, unavailable := bounds(l.course, region, size)
+		surge, unavailable := bounds(l.progress, region, size)
 		if l.in.Closed[region] && !forward {
 			unavailable = max(1, unavailable) // the way back replaces within what the live version had
 		}
@@ -132,7 +132,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 		}
 	}
 	if !l.proven(region) {
-		old, most := oldBounds(l.course, region)
+		old, most := oldBounds(l.progress, region)
 		floor, ceiling = max(floor, old), max(ceiling, most)
 	}
 	return floor, ceiling
@@ -141,24 +141,24 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 // proven reports whether the new version has shown in the region that it serves with all of its
 // replicas, or its wave is done. While any that it took over are yet to be replaced it has not.
 func (l *linter) proven(region string) bool {
-	w, st := courseRegion(l.course, region)
-	if st == nil || l.course.Back || !isForward(st.State) {
+	w, st := progressIn(l.progress, region)
+	if st == nil || l.progress.Back || !isForward(st.State) {
 		return false
 	}
-	t, size := l.rowIn(l.newer().ID, region), l.course.Sizes[region]
+	t, size := l.rowIn(l.newer().ID, region), l.progress.Sizes[region]
 	if t == nil || w.State == waveDone {
 		return t != nil
 	}
 	if l.hasTaken(t) {
-		return l.lane(region).To.Outdated == 0
+		return l.regionPlan(region).To.Outdated == 0
 	}
-	_, unavailable := bounds(l.course, region, size)
+	_, unavailable := bounds(l.progress, region, size)
 	return t.Replicas >= size && l.side(t).Ready >= size-unavailable
 }
 
 func (l *linter) isZero(region string) bool {
-	old, hadOld := l.course.OldSizes[region]
-	size, had := l.course.Sizes[region]
+	old, hadOld := l.progress.OldSizes[region]
+	size, had := l.progress.Sizes[region]
 	return hadOld && old == 0 || had && size == 0
 }
 
@@ -213,7 +213,7 @@ func (l *linter) region(region string, routed bool) {
 	if could > was && could > ceiling {
 		l.findf(region, "%d replicas may exist, of at most %d", could, ceiling)
 	}
-	if _, st := courseRegion(l.course, region); st != nil && st.Emptied {
+	if _, st := progressIn(l.progress, region); st != nil && st.Emptied {
 		floor = 0 // people scaled it to nothing
 	}
 	if shrinks && floor >= 0 && serves < floor {
@@ -242,11 +242,11 @@ func (l *linter) handed(region string) map[string]strategy.Side {
 
 // stop holds the new version against the step that the region is at.
 func (l *linter) stop(region string) {
-	_, st := courseRegion(l.course, region)
-	if st == nil || l.course.Back || !isForward(st.State) {
+	_, st := progressIn(l.progress, region)
+	if st == nil || l.progress.Back || !isForward(st.State) {
 		return
 	}
-	stop := stopOf(l.course, *st, l.course.Sizes[region])
+	stop := stopOf(l.progress, *st, l.progress.Sizes[region])
 	if st.Emptied {
 		stop = &strategy.Stop{}
 	}
@@ -255,7 +255,7 @@ func (l *linter) stop(region string) {
 	}
 	key := rowKey{l.newer().ID, region}
 	before, after := l.before[key], l.after[key]
-	if st.Emptied && l.course.PausedAt == 0 && after.Weight > before.Weight {
+	if st.Emptied && l.progress.PausedAt == 0 && after.Weight > before.Weight {
 		l.findf(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
 	}
 	if l.keeps(region) {
@@ -269,7 +269,7 @@ func (l *linter) stop(region string) {
 	serves := active(&now) && now.Replicas > 0 && l.side(&was).Ready > 0
 	// Without room for both, or where people scaled it to nothing, the old one goes.
 	_, ceiling := l.bounds(region)
-	stays := l.course.OldSizes[region] > 0 && ceiling > stop.Replicas
+	stays := l.progress.OldSizes[region] > 0 && ceiling > stop.Replicas
 	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
 		l.findf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}
@@ -289,22 +289,22 @@ func (l *linter) keeps(region string) bool {
 
 // analysis holds what goes on against what was measured: no step and no bake ends unless
 // the last measurement of every check passed, or somebody ended it.
-func (l *linter) analysis(before *model.Course) {
-	if l.course.Back || l.course.FullBy != "" {
+func (l *linter) analysis(before *model.Progress) {
+	if l.progress.Back || l.progress.FullBy != "" {
 		return
 	}
 	for i, was := range before.Waves {
-		w := &l.course.Waves[i]
+		w := &l.progress.Waves[i]
 		baked := was.State == waveBaking && w.State == waveDone && was.SkippedBy == ""
 		for j, before := range was.Regions {
 			st := &w.Regions[j]
-			if l.course.CatchesUp && l.course.Sizes[st.RegionID] == 0 {
+			if l.progress.CatchesUp && l.progress.Sizes[st.RegionID] == 0 {
 				continue
 			}
 			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.shown(before, before.StoppedAt, !l.keeps(st.RegionID)) {
 				l.findf(st.RegionID, "step %d is over, and its analysis is not", st.Step)
 			}
-			if baked && BakeTime(l.course, was) > 0 && !showsNothing(l.course, before) && !l.shown(before, was.BakingSince, false) {
+			if baked && BakeTime(l.progress, was) > 0 && !showsNothing(l.progress, before) && !l.shown(before, was.BakingSince, false) {
 				l.findf(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
 			}
 		}
@@ -313,10 +313,10 @@ func (l *linter) analysis(before *model.Course) {
 
 // shown reports whether figures show that every check holds since then: those that came with
 // this call, or else those that were noted before it.
-func (l *linter) shown(before model.CourseRegion, since int64, compares bool) bool {
-	for i, c := range checksOf(l.course.Policy, compares) {
+func (l *linter) shown(before model.RegionProgress, since int64, compares bool) bool {
+	for i, c := range checksOf(l.progress.Policy, compares) {
 		passed := false
-		check := model.CourseCheck{Name: analysis.Name(c), Since: since}
+		check := model.CheckProgress{Name: analysis.Name(c), Since: since}
 		if measuredSince(&before, since) {
 			check = before.Checks[i]
 			passed = check.State == checkPassed

@@ -9,12 +9,12 @@ import (
 // gates: no step is left that waits for a person who has not promoted it, and no step and no
 // wave whose gate is shut. Only a region whose old version has nothing begins beyond a step.
 func (l *linter) gates(live bool) {
-	c := l.in.Staging.Course
-	if l.course.Back {
+	c := l.in.RolloutState.Progress
+	if l.progress.Back {
 		return
 	}
 	for i, was := range c.Waves {
-		w := &l.course.Waves[i]
+		w := &l.progress.Waves[i]
 		l.leavesWave(i, live)
 		for j, before := range was.Regions {
 			st := &w.Regions[j]
@@ -23,7 +23,7 @@ func (l *linter) gates(live bool) {
 				if older == nil || !active(older) || c.OldSizes[st.RegionID] == 0 {
 					continue
 				}
-				before = model.CourseRegion{}
+				before = model.RegionProgress{}
 			}
 			for n := before.Step; n < st.Step; n++ {
 				l.leavesStep(before, st.RegionID, n)
@@ -33,8 +33,8 @@ func (l *linter) gates(live bool) {
 }
 
 // leavesStep holds a region that left a step against who had to agree; before is where it was.
-func (l *linter) leavesStep(before model.CourseRegion, region string, n int) {
-	c := l.in.Staging.Course
+func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
+	c := l.in.RolloutState.Progress
 	at := stepsOf(c.Policy)[n]
 	if before.StoppedAt == 0 || before.Step != n {
 		before.PromotedBy, before.Approvals = "", nil // it was said of another step
@@ -50,11 +50,11 @@ func (l *linter) leavesStep(before model.CourseRegion, region string, n int) {
 // leavesWave holds a rollout that went on from a wave against who had to approve that: it is
 // done, or what comes after it begins although one of its regions has moved.
 func (l *linter) leavesWave(i int, live bool) {
-	c := l.in.Staging.Course
-	was, w := c.Waves[i], l.course.Waves[i]
+	c := l.in.RolloutState.Progress
+	was, w := c.Waves[i], l.progress.Waves[i]
 	gate := wavePolicy(c, was).GetApproval()
-	moved := slices.ContainsFunc(was.Regions, func(st model.CourseRegion) bool { return st.State == regionMoved })
-	next := i+1 < len(c.Waves) && c.Waves[i+1].State == waveWaiting && l.course.Waves[i+1].State != waveWaiting
+	moved := slices.ContainsFunc(was.Regions, func(st model.RegionProgress) bool { return st.State == regionMoved })
+	next := i+1 < len(c.Waves) && c.Waves[i+1].State == waveWaiting && l.progress.Waves[i+1].State != waveWaiting
 	over := was.State != waveDone && w.State == waveDone || w.State != waveDone && moved && (next || live)
 	if over && Shut(c, gate, was.Approvals) {
 		l.findf("wave "+w.Name, "it is over, and needs %s", Missing(c, gate, was.Approvals))

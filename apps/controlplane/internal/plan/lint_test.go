@@ -49,7 +49,7 @@ func TestLintFindsAPlanThatTouchesWhatIsRetained(t *testing.T) {
 	w := rolledTo(t, &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Retain: durationpb.New(time.Hour),
 	})
-	require.Equal(t, []string{"v2", "v1"}, []string{w.app.LiveDeploymentID, w.staging.Course.Retained()})
+	require.Equal(t, []string{"v2", "v1"}, []string{w.app.LiveDeploymentID, w.rolloutState.Progress.Retained()})
 	require.Empty(t, Lint(w.input(), w.change("v1", func(t *model.Topology) { t.Generation++ })))
 	for _, edit := range []func(*model.Topology){
 		func(t *model.Topology) { t.Replicas = 3 },
@@ -66,24 +66,24 @@ func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
 		Waves:    []*windlassv1.Wave{{BakeTime: durationpb.New(time.Minute)}},
 		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=30s"),
 	})
-	goesOn := func(edit func(*model.CourseWave)) []string {
-		s := w.staging.Clone()
-		edit(&s.Course.Waves[0])
-		return Lint(w.input(), Output{Staging: &s})
+	goesOn := func(edit func(*model.WaveProgress)) []string {
+		s := w.rolloutState.Clone()
+		edit(&s.Progress.Waves[0])
+		return Lint(w.input(), Output{RolloutState: &s})
 	}
-	takes := func(c *model.CourseWave) { c.Regions[0].Step++ }
+	takes := func(c *model.WaveProgress) { c.Regions[0].Step++ }
 	require.Equal(t, []string{"us: step 1 is over, and its analysis is not"}, goesOn(takes))
-	w.staging.Course.Waves[0].Regions[0].PromotedBy = "ada"
+	w.rolloutState.Progress.Waves[0].Regions[0].PromotedBy = "ada"
 	require.Empty(t, goesOn(takes))
-	w.staging.Course.Waves[0].Regions[0].PromotedBy = ""
-	w.staging.Course.Waves[0].Regions[0].Checks[0].State = checkPassed
+	w.rolloutState.Progress.Waves[0].Regions[0].PromotedBy = ""
+	w.rolloutState.Progress.Waves[0].Regions[0].Checks[0].State = checkPassed
 	require.Empty(t, goesOn(takes))
 
-	w.staging.Course.Waves[0].Regions[0].StoppedAt = 0
-	w.staging.Course.Waves[0].State, w.staging.Course.Waves[0].BakingSince = waveBaking, w.now
-	done := func(c *model.CourseWave) { c.State = waveDone }
+	w.rolloutState.Progress.Waves[0].Regions[0].StoppedAt = 0
+	w.rolloutState.Progress.Waves[0].State, w.rolloutState.Progress.Waves[0].BakingSince = waveBaking, w.now
+	done := func(c *model.WaveProgress) { c.State = waveDone }
 	require.Equal(t, []string{"us: the bake of wave 1 is over, and its analysis is not"}, goesOn(done))
-	w.staging.Course.Waves[0].SkippedBy = "ada"
+	w.rolloutState.Progress.Waves[0].SkippedBy = "ada"
 	require.Empty(t, goesOn(done))
 }
 
@@ -98,9 +98,9 @@ func TestLintFindsReplicasThatAreLostAsTheyAreHandedOver(t *testing.T) {
 		out := w.change("v1", func(t *model.Topology) {
 			t.Replicas, t.Weight, t.HandedOver, t.Generation = 0, 0, true, t.Generation+1
 		})
-		heir := w.rows[rowKey{"v1", "us"}]
-		heir.DeploymentID, heir.Generation, heir.Workload, heir.WorkloadVersion, heir.Replicas = "v2", 1, "v1", 1, replicas
-		out.Topology = append(out.Topology, heir)
+		successor := w.rows[rowKey{"v1", "us"}]
+		successor.DeploymentID, successor.Generation, successor.Workload, successor.WorkloadVersion, successor.Replicas = "v2", 1, "v1", 1, replicas
+		out.Topology = append(out.Topology, successor)
 		return out
 	}
 	require.Empty(t, Lint(w.input(), handOver(4)))
@@ -112,14 +112,14 @@ func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 	w.deploy(spec(2, "us", "eu"))
 	w.settle()
 	old := w.rows[rowKey{"v1", "us"}]
-	heir := old
-	heir.DeploymentID, heir.Generation, heir.Workload, heir.WorkloadVersion = "v2", 1, "v1", 1
-	require.Equal(t, []string{"us: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{heir}}))
+	successor := old
+	successor.DeploymentID, successor.Generation, successor.Workload, successor.WorkloadVersion = "v2", 1, "v1", 1
+	require.Equal(t, []string{"us: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor}}))
 
 	old.Status, old.Generation = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, old.Generation+1
-	require.Empty(t, Lint(w.input(), Output{Topology: []model.Topology{heir, old}}), "it lets go of it at once")
-	heir.RegionID = "eu"
-	require.Equal(t, []string{"eu: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{heir, old}}))
+	require.Empty(t, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}), "it lets go of it at once")
+	successor.RegionID = "eu"
+	require.Equal(t, []string{"eu: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}))
 }
 
 func TestLintFindsAPlanThatPassesAGate(t *testing.T) {
@@ -128,37 +128,37 @@ func TestLintFindsAPlanThatPassesAGate(t *testing.T) {
 		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: strategy.Manual}, {Weight: 50, Approval: &windlassv1.Approval{}}},
 		Waves: []*windlassv1.Wave{{Approval: &windlassv1.Approval{}}},
 	})
-	passes := func(edit func(*model.CourseWave)) []string {
-		s := w.staging.Clone()
-		edit(&s.Course.Waves[0])
-		return Lint(w.input(), Output{Staging: &s})
+	passes := func(edit func(*model.WaveProgress)) []string {
+		s := w.rolloutState.Clone()
+		edit(&s.Progress.Waves[0])
+		return Lint(w.input(), Output{RolloutState: &s})
 	}
-	st := &w.staging.Course.Waves[0].Regions[0]
-	one := func(c *model.CourseWave) { c.Regions[0].Step = 1 }
-	both := func(c *model.CourseWave) { c.Regions[0].Step = 2 }
+	st := &w.rolloutState.Progress.Waves[0].Regions[0]
+	one := func(c *model.WaveProgress) { c.Regions[0].Step = 1 }
+	both := func(c *model.WaveProgress) { c.Regions[0].Step = 2 }
 	unpromoted := []string{"us: step 1 is over without a promotion"}
 	needs := "us: step 2 is over, and needs approval by a key of role owner"
 	require.Equal(t, unpromoted, passes(one))
-	w.staging.Course.Sizes["us"], w.staging.Course.OldSizes["us"] = 0, 0
+	w.rolloutState.Progress.Sizes["us"], w.rolloutState.Progress.OldSizes["us"] = 0, 0
 	require.Equal(t, unpromoted, passes(one), "nor with no replicas")
 	st.PromotedBy = "ada"
 	require.Empty(t, passes(one))
 	require.Equal(t, []string{needs}, passes(both), "what was said is of one step")
-	st.PromotedBy, w.staging.Course.FullBy = "", "ada"
+	st.PromotedBy, w.rolloutState.Progress.FullBy = "", "ada"
 	require.Equal(t, []string{needs}, passes(both))
-	w.staging.Course.FullBy = ""
+	w.rolloutState.Progress.FullBy = ""
 
 	st.State = regionWaiting
-	require.Empty(t, passes(func(c *model.CourseWave) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), "nothing is there")
-	w.staging.Course.OldSizes["us"] = 1
-	require.Len(t, passes(func(c *model.CourseWave) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), 2)
+	require.Empty(t, passes(func(c *model.WaveProgress) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), "nothing is there")
+	w.rolloutState.Progress.OldSizes["us"] = 1
+	require.Len(t, passes(func(c *model.WaveProgress) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), 2)
 
 	st.State, st.Step = regionMoved, 2
 	live := Output{App: new(w.app)}
 	live.App.LiveDeploymentID = "v2"
 	over := []string{"wave 1: it is over, and needs approval by a key of role owner"}
-	require.Equal(t, over, passes(func(c *model.CourseWave) { c.State = waveDone }))
+	require.Equal(t, over, passes(func(c *model.WaveProgress) { c.State = waveDone }))
 	require.Equal(t, over, Lint(w.input(), live))
-	w.staging.Course.Waves[0].Approvals = []model.Approval{{ByID: "key-olga"}}
-	require.Empty(t, passes(func(c *model.CourseWave) { c.State = waveDone }))
+	w.rolloutState.Progress.Waves[0].Approvals = []model.Approval{{ByID: "key-olga"}}
+	require.Empty(t, passes(func(c *model.WaveProgress) { c.State = waveDone }))
 }

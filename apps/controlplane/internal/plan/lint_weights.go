@@ -12,15 +12,15 @@ func (l *linter) liveWeight(region string) {
 	was, had := l.before[live]
 	now := l.after[live]
 	newer := l.newer()
-	_, st := courseRegion(l.course, region)
+	_, st := progressIn(l.progress, region)
 	if !had || newer == nil || st == nil || !now.Told() || was.HandedOver || now.HandedOver || min(l.side(&was).Serving, now.Replicas) == 0 {
 		return
 	}
-	back := l.course.Back || st.State == regionGoingBack || st.State == regionBack
+	back := l.progress.Back || st.State == regionGoingBack || st.State == regionBack
 	if other := l.after[rowKey{newer.ID, region}]; back && other.DeploymentID != live.deployment && other.Weight > 0 && now.Weight < strategy.Full {
 		l.findf(region, "%s is taken back and keeps %d %% of the traffic, while %s serves", l.versionOf(newer.ID), other.Weight, l.versionOf(live.deployment))
 	}
-	if l.course.PausedAt != 0 && !back && now.Weight < was.Weight {
+	if l.progress.PausedAt != 0 && !back && now.Weight < was.Weight {
 		l.findf(region, "%s serves and loses traffic in a pause, from %d %% to %d %%", l.versionOf(live.deployment), was.Weight, now.Weight)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // lintWorkloads checks two rules. At most one row of a region wants a workload, or its
 // instances would go back and forth between two rows. A row that handed over its workload gets
-// another only after the region has let go of the first: if it were taken before the heir, its
+// another only after the region has let go of the first: if it were taken before the successor, its
 // instances would have no owner.
 func lintWorkloads(in Input, out Output) (findings []string) {
 	after := make(map[rowKey]model.Topology, len(in.Topology))

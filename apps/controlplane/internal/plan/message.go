@@ -7,7 +7,7 @@ import (
 
 // stageMessage is where it is in one line, for the app's status.
 func (v *view) stageMessage() string {
-	c, version := v.course, v.versionOf(v.rollout.DeploymentID)
+	c, version := v.progress, v.versionOf(v.rollout.DeploymentID)
 	if c.Back {
 		return fmt.Sprintf("%s goes back to %s: %s", version, v.versionOf(v.app.LiveDeploymentID), c.Message)
 	}
@@ -39,7 +39,7 @@ func (v *view) stageMessage() string {
 		}
 		var parts []string
 		for _, r := range w.Regions {
-			l := v.lane(r.RegionID)
+			l := v.regionPlan(r.RegionID)
 			switch {
 			case r.State == regionMoved:
 			case r.State == regionSkipped:
@@ -61,7 +61,7 @@ func (v *view) stageMessage() string {
 }
 
 // replicasReady is where the region's version is, for people.
-func (l *lane) replicasReady() string {
+func (l *regionPlan) replicasReady() string {
 	text := fmt.Sprintf("%d of %d replicas ready", l.To.Serving-l.To.Outdated, l.Size)
 	if l.To.Outdated > 0 {
 		text += ", " + l.outdated()

@@ -29,14 +29,14 @@ func (p *planner) facts() rollup.Facts {
 		f.Live = p.places(left)
 		return f
 	}
-	if p.staged() && (p.course.Back || len(p.course.Waves) > 0) {
+	if p.staged() && (p.progress.Back || len(p.progress.Waves) > 0) {
 		f.Progress = p.main().stageMessage()
 	} else if p.held() {
 		f.Progress = HeldMessage(*p.rollout)
 	}
 	if f.Target != nil {
 		f.TargetPlaces = p.places(p.activeRows(f.Target.ID))
-		f.AwaitsRoom = p.in.Staging != nil && WaitsForCapacity(p.in.Staging.Policy) > 0
+		f.AwaitsRoom = p.in.RolloutState != nil && WaitsForCapacity(p.in.RolloutState.Policy) > 0
 	}
 	if p.live() != nil {
 		f.HasLive = true
@@ -74,7 +74,7 @@ func (p *planner) next() int64 {
 		return p.now
 	}
 	due := p.nextLook()
-	if c := p.course; c.Retained() != "" && (due == 0 || c.RetainedUntil < due) {
+	if c := p.progress; c.Retained() != "" && (due == 0 || c.RetainedUntil < due) {
 		due = c.RetainedUntil
 	}
 	return due
@@ -111,12 +111,12 @@ func (p *planner) nextLook() int64 {
 		due = min(due, p.rollout.HeldUntil)
 	}
 	if p.staged() {
-		due = p.nextOf(p.course, due)
+		due = p.nextOf(p.progress, due)
 	}
 	if p.catching() {
-		for _, b := range p.course.Behind {
-			due = p.nextOf(b.Course, due)
-			if at := RegionDeadline(b.Course, p.live().Spec, b.Course.Waves[0].Regions[0]); at > p.now {
+		for _, b := range p.progress.Behind {
+			due = p.nextOf(b.Progress, due)
+			if at := RegionDeadline(b.Progress, p.live().Spec, b.Progress.Waves[0].Regions[0]); at > p.now {
 				due = min(due, at)
 			}
 		}
@@ -124,8 +124,8 @@ func (p *planner) nextLook() int64 {
 	return due
 }
 
-// nextOf is when something of the course has its time, or due if that is sooner.
-func (p *planner) nextOf(c *model.Course, due int64) int64 {
+// nextOf is when something of the progress has its time, or due if that is sooner.
+func (p *planner) nextOf(c *model.Progress, due int64) int64 {
 	for i := range c.Waves {
 		w := &c.Waves[i]
 		if at := w.BakingSince + BakeTime(c, *w); w.State == waveBaking && at > p.now {
@@ -189,12 +189,12 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 // stuck reports whether the region is behind, and nothing that it could report now would take
 // it further.
 func (p *planner) stuck(region string) bool {
-	b := p.course.BehindIn(region)
+	b := p.progress.BehindIn(region)
 	if b == nil || !p.catching() {
 		return false
 	}
 	return p.place(&model.Topology{RegionID: region}).Unreachable() ||
-		b.Course.Failed && b.Course.Waves[0].Regions[0].State != regionGoingBack
+		b.Progress.Failed && b.Progress.Waves[0].Regions[0].State != regionGoingBack
 }
 
 // changed is when the row changed last, this call included.

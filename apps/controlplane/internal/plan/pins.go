@@ -38,7 +38,7 @@ const (
 func (in Input) apart() (below, pins Input) {
 	below, pins = in, in
 	below.Pins, below.Topology, below.Routes, below.RouteObserved, below.Deployments = nil, nil, nil, nil, nil
-	pins.Topology, pins.Rollout, pins.Staging = nil, nil, nil
+	pins.Topology, pins.Rollout, pins.RolloutState = nil, nil, nil
 	for _, t := range in.Topology {
 		if pinOf(in.Pins, t) != nil {
 			pins.Topology = append(pins.Topology, t)
@@ -114,8 +114,8 @@ func nextPinned(in Input, now int64) Output {
 		of.Routes = replaceRoute(of.Routes, r)
 	}
 	k := &pinner{planner: newPlanner(of, now), routed: map[string]bool{}, grown: map[string]bool{}}
-	if in.Staging != nil {
-		k.policy = in.Staging.Policy
+	if in.RolloutState != nil {
+		k.policy = in.RolloutState.Policy
 	}
 	for _, t := range out.Topology {
 		k.touch(t.RegionID)

@@ -72,7 +72,7 @@ func leavePin(r *model.PinRegion, now int64) {
 
 // MayPin tells why the version cannot be pinned now: regions have it because of a rollout, or
 // because they are behind; nil if it can. rows are the app's that are not of pins.
-func MayPin(c *model.Course, app model.App, d model.Deployment, rows []model.Topology) *Refusal {
+func MayPin(c *model.Progress, app model.App, d model.Deployment, rows []model.Topology) *Refusal {
 	if c != nil {
 		for _, b := range c.Behind {
 			if b.DeploymentID == d.ID {
@@ -96,7 +96,7 @@ func MayPin(c *model.Course, app model.App, d model.Deployment, rows []model.Top
 }
 
 // TakeRetained has what is retained be so no longer, because it is pinned from now on.
-func TakeRetained(c *model.Course, d *model.Deployment, now int64) {
+func TakeRetained(c *model.Progress, d *model.Deployment, now int64) {
 	c.RetainedID, c.RetainedUntil = "", 0
 	d.Status, d.EndedAt = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED, now
 	d.Reason, d.Message = ReasonSuperseded, "another version is live, and it is pinned beside it"

@@ -28,15 +28,15 @@ func (w *world) pin(id string, weight, replicas int32, regions ...string) (refus
 			others = append(others, t)
 		}
 	}
-	var course *model.Course
-	if w.staging != nil {
-		course = w.staging.Course
+	var progress *model.Progress
+	if w.rolloutState != nil {
+		progress = w.rolloutState.Progress
 	}
 	switch target := w.app.RolloutID == "rol-"+id; {
 	case id == w.app.LiveDeploymentID, target:
 		return "refused: it is live, or on its way\n"
 	default:
-		if r := MayPin(course, w.app, *d, others); r != nil {
+		if r := MayPin(progress, w.app, *d, others); r != nil {
 			return "refused: " + r.Message + "\n"
 		}
 	}
@@ -47,8 +47,8 @@ func (w *world) pin(id string, weight, replicas int32, regions ...string) (refus
 		slices.SortFunc(w.pins, func(a, b model.Pin) int { return int(a.Version - b.Version) })
 		i = slices.IndexFunc(w.pins, func(p model.Pin) bool { return p.DeploymentID == id })
 	}
-	if course.Retained() == id {
-		TakeRetained(course, d, w.now)
+	if progress.Retained() == id {
+		TakeRetained(progress, d, w.now)
 	}
 	sizes := map[string]int32{}
 	for _, r := range regions {
@@ -148,7 +148,7 @@ func (f *fleet) mendUntried() {
 			f.bad[d.ID] = false
 		}
 	}
-	if c := f.staging.Course; c.Active(f.app.RolloutID) && slices.Contains(slices.Collect(maps.Values(c.Sizes)), 0) {
+	if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && slices.Contains(slices.Collect(maps.Values(c.Sizes)), 0) {
 		f.bad[strings.TrimPrefix(f.app.RolloutID, "rol-")] = false // at the size that a version before had
 	}
 }

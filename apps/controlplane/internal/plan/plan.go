@@ -90,8 +90,8 @@ type Input struct {
 	Keys []byte
 	// Resolved is what came of resolving Output.Resolve, nil if nothing was tried.
 	Resolved *Resolution
-	// Staging of the app, nil for none.
-	Staging *model.Staging
+	// RolloutState of the app, nil for none.
+	RolloutState *model.RolloutState
 	// Measurements that were taken for Output.Measure.
 	Measurements []Measurement
 	// Freezes of the workspace, while the rollout MayBeFrozen.
@@ -118,12 +118,12 @@ type Resolution struct {
 // Output is what to write, and when to look again. Rows in it differ from those
 // of the Input; agents are to see those whose generation grew.
 type Output struct {
-	App         *model.App
-	Rollout     *model.Rollout
-	Staging     *model.Staging
-	Deployments []model.Deployment
-	Topology    []model.Topology
-	Routes      []model.Route
+	App          *model.App
+	Rollout      *model.Rollout
+	RolloutState *model.RolloutState
+	Deployments  []model.Deployment
+	Topology     []model.Topology
+	Routes       []model.Route
 	// Pins that changed, and the deployments of the pins to delete.
 	Pins     []model.Pin
 	Unpinned []string
@@ -139,7 +139,7 @@ type Output struct {
 
 // Changed reports whether there is anything to write.
 func (o Output) Changed() bool {
-	return o.App != nil || o.Rollout != nil || o.Staging != nil ||
+	return o.App != nil || o.Rollout != nil || o.RolloutState != nil ||
 		len(o.Deployments)+len(o.Topology)+len(o.Routes)+len(o.History)+len(o.Pins)+len(o.Unpinned) > 0
 }
 
@@ -212,13 +212,13 @@ const maxPasses = 2 * MaxRegions
 
 // settled is what a pass over a staged rollout may have changed.
 type settled struct {
-	rollout string
-	course  *model.Course
-	rows    []model.Topology
+	rollout  string
+	progress *model.Progress
+	rows     []model.Topology
 }
 
 func (p *planner) settled() settled {
-	d := settled{rollout: p.app.RolloutID, course: p.course.Clone()}
+	d := settled{rollout: p.app.RolloutID, progress: p.progress.Clone()}
 	for _, t := range p.rows {
 		d.rows = append(d.rows, *t)
 	}
@@ -226,7 +226,7 @@ func (p *planner) settled() settled {
 }
 
 func (d settled) equal(other settled) bool {
-	return d.rollout == other.rollout && d.course.Equal(other.course) && slices.Equal(d.rows, other.rows)
+	return d.rollout == other.rollout && d.progress.Equal(other.progress) && slices.Equal(d.rows, other.rows)
 }
 
 type rowKey struct{ deployment, region string }
@@ -237,11 +237,11 @@ type planner struct {
 	now     int64
 	app     model.App
 	rollout *model.Rollout
-	// course of the newest staged rollout, nil for none.
-	course *model.Course
+	// progress of the newest staged rollout, nil for none.
+	progress *model.Progress
 	// wasStaged reports whether a staged rollout was in flight when the call came.
 	wasStaged bool
-	// shares of the traffic that lanes gave to rows in this call.
+	// shares of the traffic that region plans gave to rows in this call.
 	shares map[rowKey]int32
 	deps   map[string]*model.Deployment
 	// rows are sorted by (deployment, region): the order of decisions, of locks,
@@ -275,8 +275,8 @@ func newPlanner(in Input, now int64) *planner {
 		touched:   map[string]bool{},
 		shares:    map[rowKey]int32{},
 	}
-	if in.Staging != nil {
-		p.course = in.Staging.Course.Clone()
+	if in.RolloutState != nil {
+		p.progress = in.RolloutState.Progress.Clone()
 	}
 	if in.Rollout != nil {
 		r := *in.Rollout
@@ -399,10 +399,10 @@ func (p *planner) output() Output {
 	if p.rollout != nil && *p.rollout != *p.in.Rollout {
 		out.Rollout = p.rollout
 	}
-	if p.in.Staging != nil && !p.course.Equal(p.in.Staging.Course) {
-		s := *p.in.Staging
-		s.Course, s.UpdatedAt = p.course, p.now
-		out.Staging = &s
+	if p.in.RolloutState != nil && !p.progress.Equal(p.in.RolloutState.Progress) {
+		s := *p.in.RolloutState
+		s.Progress, s.UpdatedAt = p.progress, p.now
+		out.RolloutState = &s
 	}
 	for _, was := range p.in.Deployments {
 		if d := p.deps[was.ID]; !sameDeployment(*d, was) {

@@ -30,7 +30,7 @@ const minRelapses = 5
 func RelapseLimit(size int32) int32 { return max(minRelapses, size) }
 
 // noteServing notes that the region serves its new version, and of which generation.
-func (p *planner) noteServing(st *model.CourseRegion, l *lane) {
+func (p *planner) noteServing(st *model.RegionProgress, l *regionPlan) {
 	if st.ServingSince == 0 {
 		st.ServingSince = p.now
 	}
@@ -41,7 +41,7 @@ func (p *planner) noteServing(st *model.CourseRegion, l *lane) {
 
 // relapse counts one, if it is one that the region, which served, does not any more. text says
 // which it is, for its history; message is why the region has failed, if it was the last.
-func (p *planner) relapse(st *model.CourseRegion, l *lane) (text, message string) {
+func (p *planner) relapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
 	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Assigned, l.Enough()) {
 		return "", ""
 	}
@@ -60,22 +60,22 @@ func (p *planner) relapse(st *model.CourseRegion, l *lane) (text, message string
 
 // lacksAcknowledgement reports whether the region serves its new version alone, and only has yet to
 // acknowledge the route.
-func (l *lane) lacksAcknowledgement() bool {
-	routed := l.Lane
+func (l *regionPlan) lacksAcknowledgement() bool {
+	routed := l.RegionPlan
 	routed.Acknowledged = true
 	return !l.Acknowledged && l.Serves() && routed.Alone()
 }
 
 // bakesOn reports whether every region of the wave still serves its new version, or was left out, and
 // routes have at most to be acknowledged again.
-func bakesOn(w *model.CourseWave) bool {
-	return !slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool {
+func bakesOn(w *model.WaveProgress) bool {
+	return !slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool {
 		return st.State != regionMoved && st.State != regionSkipped && !st.Unacknowledged
 	})
 }
 
 // unsettle sends a region that served alone back on its way, and reports whether it failed by that.
-func (v *view) unsettle(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
+func (v *view) unsettle(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
 	relapse, message := v.relapse(st, l)
 	v.roll(st)
 	st.Score = l.score()

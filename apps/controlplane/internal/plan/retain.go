@@ -16,7 +16,7 @@ import (
 
 // retained reports whether the deployment is kept as a way back.
 func (p *planner) retained(deployment string) bool {
-	return deployment != "" && p.course.Retained() == deployment
+	return deployment != "" && p.progress.Retained() == deployment
 }
 
 // handedOver reports whether any of the deployment's instances are another's by now. It could
@@ -27,7 +27,7 @@ func (p *planner) handedOver(d *model.Deployment) bool {
 
 // endRetention lets go of what is retained no longer.
 func (p *planner) endRetention() {
-	c := p.course
+	c := p.progress
 	if c.Retained() == "" {
 		return
 	}
@@ -55,7 +55,7 @@ func (p *planner) endRetention() {
 // Restore makes the retained version live again, in place of the one that is, if it
 // serves wherever it is to: places are those of it. Which regions are out of reach does
 // not matter: they have what they had. The planner moves the traffic.
-func Restore(c *model.Course, app *model.App, live, old *model.Deployment, places []rollup.Place, now int64) bool {
+func Restore(c *model.Progress, app *model.App, live, old *model.Deployment, places []rollup.Place, now int64) bool {
 	if c.Retained() != old.ID || now >= c.RetainedUntil || app.RolloutID != "" {
 		return false
 	}
@@ -64,11 +64,11 @@ func Restore(c *model.Course, app *model.App, live, old *model.Deployment, place
 			return false
 		}
 		// A region that is behind has it still, unless it has begun to catch up.
-		if b := c.BehindIn(pl.Row.RegionID); b != nil && (pl.Row.Weight != fullWeight || pl.Row.Replicas != b.Course.OldSizes[b.RegionID]) {
+		if b := c.BehindIn(pl.Row.RegionID); b != nil && (pl.Row.Weight != fullWeight || pl.Row.Replicas != b.Progress.OldSizes[b.RegionID]) {
 			return false
 		}
 	}
-	if slices.ContainsFunc(c.Behind, func(b model.Behind) bool { return b.DeploymentID != old.ID }) {
+	if slices.ContainsFunc(c.Behind, func(b model.LaggingRegion) bool { return b.DeploymentID != old.ID }) {
 		return false
 	}
 	c.Behind = nil

@@ -17,7 +17,7 @@ import (
 // step on that gives the new version any traffic.
 type routing struct {
 	live, target *model.Deployment
-	course       *model.Course
+	progress     *model.Progress
 	rows         []*model.Topology
 }
 
@@ -35,14 +35,14 @@ func (r routing) in(region string) *windlassv1.RoutingPolicy {
 
 // tries reports whether the region has the new version whole, and is to show what it does.
 func (r routing) tries(region string) bool {
-	if r.course == nil || r.target == nil || r.course.Back || !r.target.MadeAlike(r.live) {
+	if r.progress == nil || r.target == nil || r.progress.Back || !r.target.MadeAlike(r.live) {
 		return false
 	}
-	_, st := courseRegion(r.course, region)
+	_, st := progressIn(r.progress, region)
 	if st == nil || !leads(*st) {
 		return false
 	}
-	if all := stepsOf(r.course.Policy); st.Step < len(all) && all[st.Step].Whole && all[st.Step].Weight == 0 {
+	if all := stepsOf(r.progress.Policy); st.Step < len(all) && all[st.Step].Whole && all[st.Step].Weight == 0 {
 		return false // it has no traffic yet that would be the new version's
 	}
 	i := slices.IndexFunc(r.rows, func(t *model.Topology) bool { return t.DeploymentID == r.target.ID && t.RegionID == region })
@@ -69,7 +69,7 @@ func (p *planner) routing() routing {
 		r.target = p.deps[p.rollout.DeploymentID]
 	}
 	if p.staged() {
-		r.course = p.course
+		r.progress = p.progress
 	}
 	return r
 }
@@ -89,8 +89,8 @@ func (in Input) plannerAfter(out *Output) *planner {
 	if out.Rollout != nil {
 		after.Rollout = out.Rollout
 	}
-	if out.Staging != nil {
-		after.Staging = out.Staging
+	if out.RolloutState != nil {
+		after.RolloutState = out.RolloutState
 	}
 	after.Deployments = slices.Clone(in.Deployments)
 	for _, d := range out.Deployments {
@@ -118,14 +118,14 @@ func (p *planner) keepsHosts(t *model.Topology) bool {
 	switch {
 	case d != nil && t.DeploymentID == d.ID:
 		return true
-	case p.isBehind(t.RegionID) && p.course.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
+	case p.isBehind(t.RegionID) && p.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
 		return true
 	case t.DeploymentID != p.app.LiveDeploymentID:
 		return false
-	case !p.staged() || p.course.Back || p.course.Sizes == nil:
+	case !p.staged() || p.progress.Back || p.progress.Sizes == nil:
 		return true
 	}
-	_, goes := p.course.Sizes[t.RegionID]
+	_, goes := p.progress.Sizes[t.RegionID]
 	return goes
 }
 

@@ -93,7 +93,7 @@ func TestARegionThatKeepsItsInstancesTriesTheNewPolicy(t *testing.T) {
 		return w
 	}
 	promote := func(w *world) {
-		_, err := Promote(w.staging.Course, "ada", false, w.now)
+		_, err := Promote(w.rolloutState.Progress, "ada", false, w.now)
 		require.NoError(t, err)
 		w.settle()
 	}
@@ -130,7 +130,7 @@ func TestARegionThatKeepsItsInstancesTriesTheNewPolicy(t *testing.T) {
 		promote(w)
 		require.Equal(t, "v2", w.app.LiveDeploymentID)
 		w.requireRouting("v2")
-		require.Empty(t, w.staging.Course.Retained(), "it could not be live again by its pointer alone")
+		require.Empty(t, w.rolloutState.Progress.Retained(), "it could not be live again by its pointer alone")
 	})
 	t.Run("pinned beside", func(t *testing.T) {
 		w := newWorld(t, "eu")

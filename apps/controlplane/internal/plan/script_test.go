@@ -157,7 +157,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		}
 		w.deps[len(w.deps)-1].Source = opts["source"]
 		if opts["sized"] != "" {
-			w.staging.Course.Replicas = s.GetReplicas()
+			w.rolloutState.Progress.Replicas = s.GetReplicas()
 		}
 	case "ready":
 		row := w.rows[rowKey{names[1], names[0]}]
@@ -253,21 +253,21 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		}
 		w.policy(scriptPolicy(t, opts, d))
 	case "pause":
-		_, err := Pause(w.staging.Course, "ada", opts["why"], w.now)
+		_, err := Pause(w.rolloutState.Progress, "ada", opts["why"], w.now)
 		require.NoError(t, err)
 	case "resume":
-		_, err := Resume(w.staging.Course)
+		_, err := Resume(w.rolloutState.Progress)
 		require.NoError(t, err)
 	case "retry":
-		_, err := Retry(w.staging.Course, w.guards(), w.now)
+		_, err := Retry(w.rolloutState.Progress, w.guards(), w.now)
 		require.NoError(t, err)
 	case "catchup":
-		require.Positive(t, RetryBehind(w.staging.Course, w.now))
+		require.Positive(t, RetryBehind(w.rolloutState.Progress, w.now))
 	case "skip":
-		_, err := SkipBake(w.staging.Course, "ada")
+		_, err := SkipBake(w.rolloutState.Progress, "ada")
 		require.NoError(t, err)
 	case "promote":
-		_, err := Promote(w.staging.Course, "ada", opts["full"] != "", w.now)
+		_, err := Promote(w.rolloutState.Progress, "ada", opts["full"] != "", w.now)
 		if opts["refused"] == "" {
 			require.NoError(t, err)
 			break
@@ -311,7 +311,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 		if len(names) > 0 && names[0] != "replicas" {
 			region = names[0]
 		}
-		Resize(w.staging.Course, AskedIn(region, num("replicas", 0)))
+		Resize(w.rolloutState.Progress, AskedIn(region, num("replicas", 0)))
 	case "pin":
 		w.refusal = w.pin(names[0], num("weight", 0), num("replicas", 0), names[1:]...)
 	case "unpin":
@@ -359,7 +359,7 @@ func approve(w *world, d *datadriven.TestData) string {
 		}
 	}
 	by := model.Approval{ByID: "key-" + who, By: who, Role: role, At: w.now}
-	where, missing, err := Approve(w.staging.Course, by, func(id string) string { return id })
+	where, missing, err := Approve(w.rolloutState.Progress, by, func(id string) string { return id })
 	if err != nil {
 		return "refused: " + err.Error() + "\n"
 	}

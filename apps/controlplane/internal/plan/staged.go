@@ -15,7 +15,7 @@ import (
 // apart:
 //
 //	judge      which regions' turn it is, by waves, and whether all goes back
-//	moveLanes  in each region, the next step towards the version that is wanted there
+//	moveRegions  in each region, the next step towards the version that is wanted there
 //
 // The live pointer moves when the last wave is done. Until then the version that is
 // live keeps its rows everywhere, with fewer replicas or none, and going back only
@@ -43,11 +43,11 @@ func isForward(s windlassv1.RegionProgress_State) bool {
 
 // staged reports whether the rollout in flight goes by a policy.
 func (p *planner) staged() bool {
-	return p.course != nil && p.target() != nil && p.course.Active(p.rollout.ID) && p.app.DeletingSince == 0
+	return p.progress != nil && p.target() != nil && p.progress.Active(p.rollout.ID) && p.app.DeletingSince == 0
 }
 
-// courseRegion finds the region's wave and state, nil if it has none.
-func courseRegion(c *model.Course, region string) (*model.CourseWave, *model.CourseRegion) {
+// progressIn finds the region's wave and state, nil if it has none.
+func progressIn(c *model.Progress, region string) (*model.WaveProgress, *model.RegionProgress) {
 	for i := range c.Waves {
 		w := &c.Waves[i]
 		for j := range w.Regions {
@@ -61,7 +61,7 @@ func courseRegion(c *model.Course, region string) (*model.CourseWave, *model.Cou
 
 // stage takes a staged rollout as far as the facts allow, once in a call.
 func (v *view) stage(d *model.Deployment) bool {
-	c := v.course
+	c := v.progress
 	done := false
 	if !c.Back && c.PausedAt == 0 && len(c.Waves) > 0 {
 		done = v.judge(d)
@@ -77,7 +77,7 @@ func (v *view) stage(d *model.Deployment) bool {
 		v.finishBack(d)
 		return true
 	}
-	v.moveLanes()
+	v.moveRegions()
 	if len(c.Waves) > 0 {
 		v.rollout.Deadline = v.deadlineOfRegions()
 	}
@@ -86,25 +86,25 @@ func (v *view) stage(d *model.Deployment) bool {
 
 // judge lets regions and waves come to their turn, and reports whether all are done.
 func (v *view) judge(d *model.Deployment) (done bool) {
-	for i := range v.course.Waves {
-		w := &v.course.Waves[i]
+	for i := range v.progress.Waves {
+		w := &v.progress.Waves[i]
 		for j := range w.Regions {
 			if v.judgeRegion(d, w, &w.Regions[j]) {
 				return false
 			}
 		}
 	}
-	for i := range v.course.Waves {
-		w := &v.course.Waves[i]
+	for i := range v.progress.Waves {
+		w := &v.progress.Waves[i]
 		if w.State == waveWaiting {
 			w.State = waveRolling
-			v.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(v.course.Waves), v.regionNames(w)), d, "")
+			v.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(v.progress.Waves), v.regionNames(w)), d, "")
 		}
 		if w.State != waveDone {
 			if !v.begun(d, w) {
 				return false
 			}
-			if allSkipped(v.course, w) {
+			if allSkipped(v.progress, w) {
 				continue // nothing of it can be waited for; it is open until one of them returns
 			}
 			if !v.baked(d, w) {
@@ -122,21 +122,21 @@ func (v *view) judge(d *model.Deployment) (done bool) {
 
 // judgeRegion looks at a region whose turn has come, and reports whether it stopped the
 // rollout.
-func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion) (stopped bool) {
+func (v *view) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress) (stopped bool) {
 	if !isForward(st.State) {
 		return false
 	}
-	l := v.lane(st.RegionID)
+	l := v.regionPlan(st.RegionID)
 	if w.State == waveDone && st.State == regionMoved && l.To.Assigned == 0 && l.Size > 0 {
 		v.startAgain(d, w, st, l)
 	}
-	st.Sized = st.Sized || v.course.Sizes[st.RegionID] > 0
+	st.Sized = st.Sized || v.progress.Sizes[st.RegionID] > 0
 	if v.takeStepsAfterAll(d, w, st) {
-		l = v.lane(st.RegionID)
+		l = v.regionPlan(st.RegionID)
 	}
 	if l.lost {
 		st.UnhealthySince = 0
-		if wavePolicy(v.course, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
+		if wavePolicy(v.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
 			v.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
 			return true
 		}
@@ -168,9 +168,9 @@ func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.C
 		return true
 	}
 	if st.Step != step {
-		l = v.lane(st.RegionID) // with what the step that begins asks for
+		l = v.regionPlan(st.RegionID) // with what the step that begins asks for
 	}
-	serves := st.Step >= Steps(v.course.Policy) && l.Serves() && l.Alone()
+	serves := st.Step >= Steps(v.progress.Policy) && l.Serves() && l.Alone()
 	switch {
 	case st.State != regionMoved && serves:
 		st.State, st.Since, st.Reason, st.Message, st.Unacknowledged = regionMoved, v.now, "", "", false
@@ -185,21 +185,21 @@ func (v *view) judgeRegion(d *model.Deployment, w *model.CourseWave, st *model.C
 }
 
 // roll has the region be on its way from now on.
-func (v *view) roll(st *model.CourseRegion) {
+func (v *view) roll(st *model.RegionProgress) {
 	st.State, st.Since, st.ScoredAt, st.Heard, st.TroubleFor = regionRolling, v.now, v.now, 0, 0
-	if l := v.lane(st.RegionID); l.row != nil {
+	if l := v.regionPlan(st.RegionID); l.row != nil {
 		st.Heard = v.place(l.row).Observed.Guard
 	}
 }
 
 // reopen has the wave roll, bake and pass its gate once more.
-func reopen(w *model.CourseWave) {
+func reopen(w *model.WaveProgress) {
 	w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
 }
 
 // startAgain has the wave wait for a region again that moved with nothing, and was then told
 // to run something: that it had nothing to show is no proof that it serves.
-func (v *view) startAgain(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) {
+func (v *view) startAgain(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) {
 	reopen(w)
 	v.roll(st)
 	st.RelapseCount.Reset()
@@ -209,7 +209,7 @@ func (v *view) startAgain(d *model.Deployment, w *model.CourseWave, st *model.Co
 }
 
 // regionLate notes what progress there is, and fails a region that makes none.
-func (v *view) regionLate(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) bool {
+func (v *view) regionLate(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
 	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
 		if st.NoRoomSince != 0 {
 			v.endRoom(st)
@@ -217,7 +217,7 @@ func (v *view) regionLate(d *model.Deployment, w *model.CourseWave, st *model.Co
 		}
 		st.Score, st.ScoredAt, st.TroubleFor = score, v.now, 0
 	}
-	due := RegionDeadline(v.course, d.Spec, *st)
+	due := RegionDeadline(v.progress, d.Spec, *st)
 	if due == 0 || v.now < due {
 		return false
 	}
@@ -248,7 +248,7 @@ func (v *view) regionLate(d *model.Deployment, w *model.CourseWave, st *model.Co
 
 // score grows with what comes of the steps, not with the steps: replicas that are ready,
 // and old ones that are gone.
-func (l *lane) score() int32 {
+func (l *regionPlan) score() int32 {
 	n := l.To.Ready - l.seen
 	if l.Acknowledged && l.To.Weight == 100 {
 		n++
@@ -258,8 +258,8 @@ func (l *lane) score() int32 {
 
 // begun lets as many regions of the wave begin as may move at once, and reports whether all
 // have moved.
-func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
-	policy := wavePolicy(v.course, *w)
+func (v *view) begun(d *model.Deployment, w *model.WaveProgress) (all bool) {
+	policy := wavePolicy(v.progress, *w)
 	atOnce := max(1, int(policy.GetMaxParallel())) - v.othersCatchingUp()
 	all = true
 	for i := range w.Regions {
@@ -279,7 +279,7 @@ func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		if late || st.State != regionWaiting && st.State != regionSkipped || atOnce <= 0 {
 			continue
 		}
-		if l := v.lane(st.RegionID); l.lost {
+		if l := v.regionPlan(st.RegionID); l.lost {
 			switch {
 			case v.skips(w):
 				if st.State == regionWaiting {
@@ -313,8 +313,8 @@ func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 		} else {
 			v.beginRegion(st)
 		}
-		v.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, v.figures(v.lane(st.RegionID))), d, st.RegionID)
-		if v.lacksRoomForBoth(d, w, st, v.lane(st.RegionID)) {
+		v.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, v.figures(v.regionPlan(st.RegionID))), d, st.RegionID)
+		if v.lacksRoomForBoth(d, w, st, v.regionPlan(st.RegionID)) {
 			return false
 		}
 	}
@@ -322,34 +322,34 @@ func (v *view) begun(d *model.Deployment, w *model.CourseWave) (all bool) {
 }
 
 // beginRegion starts a region whose turn has come.
-func (v *view) beginRegion(st *model.CourseRegion) {
-	*st = model.CourseRegion{RegionID: st.RegionID, Checks: st.Checks}
+func (v *view) beginRegion(st *model.RegionProgress) {
+	*st = model.RegionProgress{RegionID: st.RegionID, Checks: st.Checks}
 	v.roll(st)
 	v.beginSteps(st)
-	st.Score = v.lane(st.RegionID).score()
+	st.Score = v.regionPlan(st.RegionID).score()
 }
 
 // baked reports whether the wave, all of whose regions have moved, has served long enough.
-func (v *view) baked(d *model.Deployment, w *model.CourseWave) bool {
+func (v *view) baked(d *model.Deployment, w *model.WaveProgress) bool {
 	w.State = waveBaking
 	if w.BakingSince == 0 {
 		w.BakingSince = v.now
-		gate, bake := WaveGate(v.course, *w), v.bakeTime(w)
+		gate, bake := WaveGate(v.progress, *w), v.bakeTime(w)
 		if bake > 0 {
 			v.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, v.regionNames(w), bake/1000), d, "")
 		}
 		if gate != nil {
-			v.log("WaveNeedsApproval", fmt.Sprintf("wave %s serves in %s, and needs %s", w.Name, v.regionNames(w), Missing(v.course, gate, nil)), d, "")
+			v.log("WaveNeedsApproval", fmt.Sprintf("wave %s serves in %s, and needs %s", w.Name, v.regionNames(w), Missing(v.progress, gate, nil)), d, "")
 		}
 	}
-	if w.SkippedBy == "" && v.course.FullBy == "" {
+	if w.SkippedBy == "" && v.progress.FullBy == "" {
 		all, failed := v.analysed(d, w)
 		if failed || !all || v.now < w.BakingSince+v.bakeTime(w) {
 			return false
 		}
 	}
-	gate := WaveGate(v.course, *w)
-	if Shut(v.course, gate, w.Approvals) || !v.inReach(w) {
+	gate := WaveGate(v.progress, *w)
+	if Shut(v.progress, gate, w.Approvals) || !v.inReach(w) {
 		return false
 	}
 	w.State = waveDone
@@ -357,25 +357,25 @@ func (v *view) baked(d *model.Deployment, w *model.CourseWave) bool {
 	switch {
 	case w.SkippedBy != "":
 		why += "; " + w.SkippedBy + " ended its bake time"
-	case v.course.FullBy != "":
-		why += "; " + v.course.FullBy + " promoted it in full"
+	case v.progress.FullBy != "":
+		why += "; " + v.progress.FullBy + " promoted it in full"
 	}
 	why += approvedBy(gate, w.Approvals)
 	v.log("WaveDone", "wave "+w.Name+": "+why, d, "")
 	return true
 }
 
-func (v *view) bakeTime(w *model.CourseWave) int64 { return BakeTime(v.course, *w) }
+func (v *view) bakeTime(w *model.WaveProgress) int64 { return BakeTime(v.progress, *w) }
 
 // BakeTime of the wave, ms.
-func BakeTime(c *model.Course, w model.CourseWave) int64 {
+func BakeTime(c *model.Progress, w model.WaveProgress) int64 {
 	return wavePolicy(c, w).GetBakeTime().AsDuration().Milliseconds()
 }
 
 // failRegion does what the wave's policy says of a region that failed.
-func (v *view) failRegion(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, reason, message string) {
+func (v *view) failRegion(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, reason, message string) {
 	text := fmt.Sprintf("%s, in wave %s: %s", v.regionName(st.RegionID), w.Name, message)
-	if l := v.lane(st.RegionID); l.row != nil {
+	if l := v.regionPlan(st.RegionID); l.row != nil {
 		text = fmt.Sprintf("%s, in wave %s (%s): %s", v.regionName(st.RegionID), w.Name, v.figures(l), message)
 	}
 	st.Reason, st.Message, st.Since = reason, message, v.now
@@ -401,7 +401,7 @@ func (v *view) failRegion(d *model.Deployment, w *model.CourseWave, st *model.Co
 }
 
 func (v *view) pause(why string) {
-	c := v.course
+	c := v.progress
 	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = v.now, Who, why, true
 	stopClocks(c, v.now)
 }
@@ -409,7 +409,7 @@ func (v *view) pause(why string) {
 // goBack moves every region to the live version. The deployment's status is final at once for
 // the requests that wait for it; the rollout ends when all regions are back.
 func (v *view) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reason, message, who string) {
-	c := v.course
+	c := v.progress
 	was := d.Status
 	c.Back, c.Final, c.Reason, c.Message = true, final, reason, message
 	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
@@ -438,13 +438,13 @@ func (v *view) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reaso
 
 // noteBack marks the regions that are back.
 func (v *view) noteBack() {
-	for i := range v.course.Waves {
-		for j := range v.course.Waves[i].Regions {
-			st := &v.course.Waves[i].Regions[j]
+	for i := range v.progress.Waves {
+		for j := range v.progress.Waves[i].Regions {
+			st := &v.progress.Waves[i].Regions[j]
 			if st.State != regionGoingBack {
 				continue
 			}
-			if l := v.lane(st.RegionID); l.restored() {
+			if l := v.regionPlan(st.RegionID); l.restored() {
 				st.State, st.Since = regionBack, v.now
 				v.log("RegionBack", "nothing is left of "+v.versionOf(v.newer().ID)+"; "+v.figures(l), v.deps[v.olderIn(st.RegionID)], st.RegionID)
 			}
@@ -454,7 +454,7 @@ func (v *view) noteBack() {
 
 func (v *view) restored() bool {
 	for _, l := range v.look() {
-		w, _ := courseRegion(v.course, l.region)
+		w, _ := progressIn(v.progress, l.region)
 		if left := l.lost && w != nil && v.skips(w); !left && !l.restored() {
 			return false
 		}
@@ -463,7 +463,7 @@ func (v *view) restored() bool {
 }
 
 func (v *view) finishBack(d *model.Deployment) {
-	c := v.course
+	c := v.progress
 	v.leaveLost()
 	v.finish(c.Final, c.Reason, c.Message)
 	what := "RolloutFailed"

@@ -65,7 +65,7 @@ func (f *fleet) pull(key rowKey) {
 		r = &running{}
 		f.runs[key] = r
 	}
-	if f.awaitsHeir(row) {
+	if f.awaitsSuccessor(row) {
 		return
 	}
 	told := row.Replicas
@@ -107,8 +107,8 @@ func (f *fleet) requireBelowCeiling(region string) {
 
 // step notes how many replicas may exist where it has some start.
 func (f *fleet) step() Output {
-	staged := f.staging.Course.Active(f.app.RolloutID)
-	before, behind, live := maps.Clone(f.rows), f.staging.Course.Clone(), f.app.LiveDeploymentID
+	staged := f.rolloutState.Progress.Active(f.app.RolloutID)
+	before, behind, live := maps.Clone(f.rows), f.rolloutState.Progress.Clone(), f.app.LiveDeploymentID
 	out := f.world.step()
 	f.requireAgreed(behind, before, live)
 	if f.app.LiveDeploymentID != live {
@@ -132,9 +132,9 @@ func (f *fleet) step() Output {
 		}
 		f.may[row.RegionID] = 1000
 		if staged {
-			f.may[row.RegionID] = ceiling(f.staging.Course, row.RegionID)
+			f.may[row.RegionID] = ceiling(f.rolloutState.Progress, row.RegionID)
 		} else if b := behind.BehindIn(row.RegionID); b != nil {
-			f.may[row.RegionID] = ceiling(b.Course, row.RegionID)
+			f.may[row.RegionID] = ceiling(b.Progress, row.RegionID)
 		}
 	}
 	return out
@@ -144,7 +144,7 @@ func (f *fleet) step() Output {
 // replicas. If people scale it up later, its failure there is theirs.
 func (f *fleet) requireServes(live string) {
 	for k, row := range f.rows {
-		if k.deployment == live && f.staging.Course.BehindIn(k.region) == nil {
+		if k.deployment == live && f.rolloutState.Progress.BehindIn(k.region) == nil {
 			require.False(f.t, f.bad[live] && row.Replicas > 0, "a version that never served becomes live: %v", k)
 		}
 	}
@@ -152,7 +152,7 @@ func (f *fleet) requireServes(live string) {
 	require.False(f.t, f.bad[live] && d.Stable, "a version that never served is one to go back to")
 }
 
-func ceiling(c *model.Course, region string) (ceiling int32) {
+func ceiling(c *model.Progress, region string) (ceiling int32) {
 	for _, sizes := range []map[string]int32{c.Sizes, c.OldSizes} {
 		size := sizes[region]
 		surge, _ := bounds(c, region, size)
@@ -219,8 +219,8 @@ func (f *fleet) happen() {
 	t := f.t
 	region := rapid.SampledFrom(places).Draw(t, "region")
 	connected := f.regs[region].Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
-	course := f.staging.Course
-	inFlight := course.Active(f.app.RolloutID)
+	progress := f.rolloutState.Progress
+	inFlight := progress.Active(f.app.RolloutID)
 	var keys []rowKey
 	for _, k := range sortedRows(f.rows) {
 		if k.region == region {
@@ -276,13 +276,13 @@ func (f *fleet) happen() {
 	case e == 27 && inFlight:
 		switch rapid.IntRange(0, 7).Draw(t, "say") {
 		case 0:
-			_, _ = Pause(course, "ada", "", f.now)
+			_, _ = Pause(progress, "ada", "", f.now)
 		case 1:
-			_, _ = Resume(course)
+			_, _ = Resume(progress)
 		case 2:
-			_, _ = Retry(course, f.guards(), f.now)
+			_, _ = Retry(progress, f.guards(), f.now)
 		case 3:
-			_, _ = SkipBake(course, "ada")
+			_, _ = SkipBake(progress, "ada")
 		case 4, 5:
 			_ = f.promote(rapid.IntRange(0, 3).Draw(t, "in full") == 0)
 		case 6, 7:
@@ -296,15 +296,15 @@ func (f *fleet) happen() {
 		if where == "" && len(f.closed) > 0 {
 			where = region
 		}
-		Resize(course, AskedIn(where, n))
-	case e == 28 && f.app.RolloutID == "" && course != nil:
-		if ResizeBehind(course, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size"))) > 0 {
+		Resize(progress, AskedIn(where, n))
+	case e == 28 && f.app.RolloutID == "" && progress != nil:
+		if ResizeBehind(progress, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size"))) > 0 {
 			f.resized[region] = true
 		}
 	case e == 29:
 		f.setRegion(region, func(r *model.Region) { r.SessionEpoch++ })
 	case e == 30:
-		if f.restore(course.Retained()) {
+		if f.restore(progress.Retained()) {
 			f.restored = f.app.LiveDeploymentID
 		}
 	case e == 37 && r != nil && r.outdated() > 0 && r.other == 0:
@@ -350,7 +350,7 @@ func (f *fleet) heal() {
 			})
 			f.obeyAll(r)
 		}
-		if c := f.staging.Course; c.Active(f.app.RolloutID) && c.PausedAt != 0 && !c.Back {
+		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && c.PausedAt != 0 && !c.Back {
 			if c.Failed {
 				for i := range f.rol {
 					if f.rol[i].ID == f.app.RolloutID {
@@ -363,33 +363,33 @@ func (f *fleet) heal() {
 			}
 		}
 		f.answer(0)
-		if f.freezes = nil; f.staging.Course.Active(f.app.RolloutID) {
+		if f.freezes = nil; f.rolloutState.Progress.Active(f.app.RolloutID) {
 			f.approve("olga", "oscar")
 		}
-		if c := f.staging.Course; c.Active(f.app.RolloutID) && slices.ContainsFunc(c.Waves, func(w model.CourseWave) bool {
-			return slices.ContainsFunc(w.Regions, func(st model.CourseRegion) bool { return w.State == waveBaking && emptyBake(c, &w, st, f.now) })
+		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && slices.ContainsFunc(c.Waves, func(w model.WaveProgress) bool {
+			return slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool { return w.State == waveBaking && emptyBake(c, &w, st, f.now) })
 		}) {
 			_, err := SkipBake(c, "ada")
 			require.NoError(f.t, err)
 		}
-		if c := f.staging.Course; c.Active(f.app.RolloutID) && f.waits(c) {
+		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && f.waits(c) {
 			require.NoError(f.t, f.promote(false))
 		}
-		if f.app.RolloutID == "" && f.staging.Course != nil && RetryBehind(f.staging.Course, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
+		if f.app.RolloutID == "" && f.rolloutState.Progress != nil && RetryBehind(f.rolloutState.Progress, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
 			// It was live where nothing was there to be compared with; it takes a better one.
 			f.deploy(f.deps[f.index(f.app.LiveDeploymentID)].Spec)
 		}
 		out := f.step()
 		f.now += 10_000
-		behind := f.staging.Course != nil && len(f.staging.Course.Behind) > 0
-		if f.app.RolloutID == "" && f.staging.Course.Retained() == "" && !behind && !out.Changed() && !Next(f.input(), f.now).Changed() {
+		behind := f.rolloutState.Progress != nil && len(f.rolloutState.Progress.Behind) > 0
+		if f.app.RolloutID == "" && f.rolloutState.Progress.Retained() == "" && !behind && !out.Changed() && !Next(f.input(), f.now).Changed() {
 			return
 		}
 	}
 }
 
 // waits reports whether a region waits for somebody to promote.
-func (f *fleet) waits(c *model.Course) bool {
+func (f *fleet) waits(c *model.Progress) bool {
 	for _, w := range c.Waves {
 		for _, st := range w.Regions {
 			if _, person := Waits(c, st); person && (!st.Emptied || c.Sizes[st.RegionID] == 0) {
@@ -408,7 +408,7 @@ func TestAnyStagedHistoryKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t, drawPolicy(t))
 		if rapid.IntRange(0, 4).Draw(t, "no policy") == 0 {
-			f.staging.Policy = nil
+			f.rolloutState.Policy = nil
 		}
 		if rapid.Bool().Draw(t, "ap joins late") { // v1 is not there
 			f.setRegion("ap", func(r *model.Region) { r.Status = windlassv1.RegionStatus_REGION_STATUS_PENDING })
@@ -424,7 +424,7 @@ func TestAnyStagedHistoryKeepsTheRules(t *testing.T) {
 func requireAtRestStaged(t *rapid.T, f *fleet) {
 	live := f.app.LiveDeploymentID
 	require.NotEmpty(t, live)
-	if c := f.staging.Course; c != nil && c.RolloutID == "rol-"+live {
+	if c := f.rolloutState.Progress; c != nil && c.RolloutID == "rol-"+live {
 		for k, row := range f.rows {
 			size, planned := c.Sizes[k.region]
 			if k.deployment == live && planned && !f.resized[k.region] {
@@ -446,7 +446,7 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 		}
 		scaledUp = scaledUp || f.bad[live] && row.Replicas > 0
 		require.Equal(t, []string{live}, f.routes[k.region])
-		require.Nil(t, f.staging.Course.BehindIn(k.region))
+		require.Nil(t, f.rolloutState.Progress.BehindIn(k.region))
 		require.True(t, f.rts[k.region].Routes(f.deps[f.index(live)].Spec.GetRouting()), "%s is routed by another policy", k.region)
 	}
 	for i, d := range f.deps {
@@ -466,11 +466,11 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 }
 
 func TestWhatCrashedIsNotPromotedInFullEither(t *testing.T) {
-	course := &model.Course{RolloutID: "rol", Failed: true, PausedAt: 1, Held: true, Waves: []model.CourseWave{{
-		State: waveRolling, Regions: []model.CourseRegion{{RegionID: "us", State: regionFailed, Reason: "CrashLoop"}},
+	progress := &model.Progress{RolloutID: "rol", Failed: true, PausedAt: 1, Held: true, Waves: []model.WaveProgress{{
+		State: waveRolling, Regions: []model.RegionProgress{{RegionID: "us", State: regionFailed, Reason: "CrashLoop"}},
 	}}}
-	before := course.Clone()
-	_, err := Promote(course, "ada", true, 2)
+	before := progress.Clone()
+	_, err := Promote(progress, "ada", true, 2)
 	require.ErrorContains(t, err, "a region failed (CrashLoop)")
-	require.Equal(t, before, course, "a promotion that is refused leaves a trace")
+	require.Equal(t, before, progress, "a promotion that is refused leaves a trace")
 }

@@ -20,7 +20,7 @@ func Steps(policy *windlassv1.RolloutPolicy) int { return len(stepsOf(policy)) }
 // wait reports whether a person ends the region's wait at the step, and if not, for how
 // long it is. Where somebody has to approve, nothing is promoted by itself. Where nothing
 // runs, time and analysis show nothing.
-func wait(s strategy.Step, c *model.Course, st model.CourseRegion) (pause time.Duration, person bool) {
+func wait(s strategy.Step, c *model.Progress, st model.RegionProgress) (pause time.Duration, person bool) {
 	switch {
 	case c.FullBy != "", c.CatchesUp && s.Manual:
 		return 0, false
@@ -33,7 +33,7 @@ func wait(s strategy.Step, c *model.Course, st model.CourseRegion) (pause time.D
 
 // Waits tells until when the region waits at its step, or that it does for a person;
 // neither when it is on its way.
-func Waits(c *model.Course, st model.CourseRegion) (until int64, person bool) {
+func Waits(c *model.Progress, st model.RegionProgress) (until int64, person bool) {
 	all := stepsOf(c.Policy)
 	if st.StoppedAt == 0 || st.PromotedBy != "" || st.Step >= len(all) {
 		return 0, false
@@ -47,7 +47,7 @@ func Waits(c *model.Course, st model.CourseRegion) (until int64, person bool) {
 
 // stopOf is where the region is to stay for now; nil: it goes all the way by what is
 // ready.
-func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
+func stopOf(c *model.Progress, st model.RegionProgress, size int32) *strategy.Stop {
 	all := stepsOf(c.Policy)
 	if len(all) == 0 || size == 0 {
 		return nil
@@ -77,21 +77,21 @@ func stopOf(c *model.Course, st model.CourseRegion, size int32) *strategy.Stop {
 }
 
 // judgeStep takes the region from step to step, and reports whether it failed there.
-func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.CourseRegion, l *lane) (failed bool) {
-	all := stepsOf(v.course.Policy)
+func (v *view) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
+	all := stepsOf(v.progress.Policy)
 	if st.Step >= len(all) {
 		return false
 	}
-	if l.Size == 0 && v.course.CatchesUp {
+	if l.Size == 0 && v.progress.CatchesUp {
 		st.Step = len(all) // nothing is to run there, and the version is live elsewhere
 		return false
 	}
 	if v.skipSteps(d, st, all) {
-		return false // the lane is of the step that it was at
+		return false // the region plan is of the step that it was at
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
-	pause, person := wait(now, v.course, *st)
+	pause, person := wait(now, v.progress, *st)
 	stopped := st.Emptied || l.Stopped()
 	switch {
 	case stopped && st.StoppedAt == 0:
@@ -108,13 +108,13 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 		case pause > 0:
 			what = fmt.Sprintf("waits %s", pause)
 		}
-		if gate := StepGate(v.course, *st); gate != nil {
+		if gate := StepGate(v.progress, *st); gate != nil {
 			if what == "goes on" {
 				what = "waits"
 			} else {
 				what += " and"
 			}
-			what += " for " + Missing(v.course, gate, nil)
+			what += " for " + Missing(v.progress, gate, nil)
 		}
 		if st.Emptied {
 			what += ", with no replicas"
@@ -131,12 +131,12 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 			return true
 		}
 	}
-	if st.StoppedAt != 0 && st.PromotedBy == "" && v.course.FullBy == "" && !st.Emptied && v.analyse(d, w, st, st.StoppedAt, !l.keeps) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && v.progress.FullBy == "" && !st.Emptied && v.analyse(d, w, st, st.StoppedAt, !l.keeps) {
 		return true
 	}
-	over := st.PromotedBy != "" || v.course.FullBy != "" ||
-		!person && v.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(v.course, st, st.StoppedAt, !l.keeps, v.now))
-	if st.StoppedAt == 0 || !stopped || !over || Shut(v.course, now.Approval, st.Approvals) {
+	over := st.PromotedBy != "" || v.progress.FullBy != "" ||
+		!person && v.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(v.progress, st, st.StoppedAt, !l.keeps, v.now))
+	if st.StoppedAt == 0 || !stopped || !over || Shut(v.progress, now.Approval, st.Approvals) {
 		return false
 	}
 	why := fmt.Sprintf("it served for %d s", (v.now-st.StoppedAt)/1000)
@@ -146,8 +146,8 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 	switch {
 	case st.PromotedBy != "":
 		why += "; " + st.PromotedBy + " promoted it"
-	case v.course.FullBy != "":
-		why += "; " + v.course.FullBy + " promoted it in full"
+	case v.progress.FullBy != "":
+		why += "; " + v.progress.FullBy + " promoted it in full"
 	}
 	why += approvedBy(now.Approval, st.Approvals)
 	st.Step++
@@ -159,9 +159,9 @@ func (v *view) judgeStep(d *model.Deployment, w *model.CourseWave, st *model.Cou
 
 // skipSteps takes a region past the steps that need no approval, once the rollout was promoted
 // in full.
-func (v *view) skipSteps(d *model.Deployment, st *model.CourseRegion, all []strategy.Step) (skipped bool) {
+func (v *view) skipSteps(d *model.Deployment, st *model.RegionProgress, all []strategy.Step) (skipped bool) {
 	from := st.Step
-	for v.course.FullBy != "" && st.Step < len(all) && all[st.Step].Approval == nil {
+	for v.progress.FullBy != "" && st.Step < len(all) && all[st.Step].Approval == nil {
 		st.Step++
 	}
 	if st.Step == from {
@@ -172,12 +172,12 @@ func (v *view) skipSteps(d *model.Deployment, st *model.CourseRegion, all []stra
 	if st.Step == from+1 {
 		what = fmt.Sprintf("step %d", st.Step)
 	}
-	v.log("StepsSkipped", fmt.Sprintf("%s of %d: %s promoted it in full", what, len(all), v.course.FullBy), d, st.RegionID)
+	v.log("StepsSkipped", fmt.Sprintf("%s of %d: %s promoted it in full", what, len(all), v.progress.FullBy), d, st.RegionID)
 	return true
 }
 
 // stepMessage is where the region is among its steps, empty for nowhere.
-func stepMessage(c *model.Course, w *model.CourseWave, st model.CourseRegion, now int64) string {
+func stepMessage(c *model.Progress, w *model.WaveProgress, st model.RegionProgress, now int64) string {
 	all := stepsOf(c.Policy)
 	if st.Step >= len(all) {
 		return ""

@@ -10,24 +10,24 @@ import (
 // history names.
 type view struct {
 	*planner
-	// course is the progress of this rollout; planner.course is that of the app's own.
-	course *model.Course
+	// progress is the progress of this rollout; planner.progress is that of the app's own.
+	progress *model.Progress
 	// behind is the lagging region, nil for the app's own rollout.
-	behind *model.Behind
+	behind *model.LaggingRegion
 }
 
 // main returns the view of the app's own rollout.
-func (p *planner) main() *view { return &view{planner: p, course: p.course} }
+func (p *planner) main() *view { return &view{planner: p, progress: p.progress} }
 
 // lagging returns the view of the rollout of a region that catches up.
-func (p *planner) lagging(b *model.Behind) *view {
-	return &view{planner: p, course: b.Course, behind: b}
+func (p *planner) lagging(b *model.LaggingRegion) *view {
+	return &view{planner: p, progress: b.Progress, behind: b}
 }
 
 // log adds to the history of this rollout.
 func (v *view) log(what, why string, d *model.Deployment, region string) {
 	v.planner.log(what, why, d, region)
 	if v.behind != nil {
-		v.history[len(v.history)-1].RolloutID = v.course.RolloutID
+		v.history[len(v.history)-1].RolloutID = v.progress.RolloutID
 	}
 }

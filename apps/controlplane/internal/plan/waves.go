@@ -14,7 +14,7 @@ import (
 
 // layOut sets which regions go when, and to what size.
 func (v *view) layOut(d *model.Deployment) {
-	c := v.course
+	c := v.progress
 	c.Sizes = map[string]int32{}
 	var left []string
 	for _, n := range d.Spec.GetRegions() {
@@ -50,12 +50,12 @@ func (v *view) layOut(d *model.Deployment) {
 		strategy.Describe(c.Policy), strings.Join(parts, ", "), v.versionOf(v.app.LiveDeploymentID), empty.String()), d, "")
 }
 
-// EmptyGates returns the waves of a begun course whose approval is not needed because they take no
+// EmptyGates returns the waves of a begun progress whose approval is not needed because they take no
 // region: a sentence that says so, by the wave's index in the policy.
-func EmptyGates(c *model.Course) map[int]string {
+func EmptyGates(c *model.Progress) map[int]string {
 	out := map[int]string{}
 	for i, w := range c.Policy.GetWaves() {
-		if w.GetApproval() != nil && !slices.ContainsFunc(c.Waves, func(of model.CourseWave) bool { return of.Policy == i }) {
+		if w.GetApproval() != nil && !slices.ContainsFunc(c.Waves, func(of model.WaveProgress) bool { return of.Policy == i }) {
 			out[i] = fmt.Sprintf("wave %s takes no region, so that no approval is needed at its end", waveName(w, i))
 		}
 	}
@@ -71,12 +71,12 @@ func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
 }
 
 // sizes returns the wanted replicas of the live version and of the new one in the region.
-func sizes(c *model.Course, region string) strategy.Sizes {
+func sizes(c *model.Progress, region string) strategy.Sizes {
 	return strategy.Sizes{Old: c.OldSizes[region], New: c.Sizes[region]}
 }
 
 // bounds are how far the region, of that size, may go beyond it and below it.
-func bounds(c *model.Course, region string, size int32) (surge, unavailable int32) {
+func bounds(c *model.Progress, region string, size int32) (surge, unavailable int32) {
 	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizes(c, region))
 }
 
@@ -84,7 +84,7 @@ func bounds(c *model.Course, region string, size int32) (surge, unavailable int3
 // live version, until the new one has proven itself there. They are 0 unless the new version
 // asks for fewer replicas, and for at least one: to cut the live version to that size at once
 // would leave too few for its traffic if the new version fails.
-func oldBounds(c *model.Course, region string) (floor, ceiling int32) {
+func oldBounds(c *model.Progress, region string) (floor, ceiling int32) {
 	of := sizes(c, region)
 	if of.New == 0 || of.Old <= of.New {
 		return 0, 0
@@ -94,7 +94,7 @@ func oldBounds(c *model.Course, region string) (floor, ceiling int32) {
 
 // RunsBeside reports whether instances of the new version may start in the region, unless they are
 // the live version's own, while any of that still runs.
-func RunsBeside(c *model.Course, region string) bool {
+func RunsBeside(c *model.Progress, region string) bool {
 	surge, _ := bounds(c, region, max(size(c, region), c.OldSizes[region]))
 	return c.OldSizes[region] > 0 && surge > 0
 }
@@ -143,14 +143,14 @@ func (v *view) addWave(w *windlassv1.Wave, i int, regions []string) {
 	if len(regions) == 0 {
 		return
 	}
-	wave := model.CourseWave{Name: waveName(w, i), Policy: min(i, len(waves(v.course.Policy))-1), State: waveWaiting}
+	wave := model.WaveProgress{Name: waveName(w, i), Policy: min(i, len(waves(v.progress.Policy))-1), State: waveWaiting}
 	for _, id := range regions {
-		wave.Regions = append(wave.Regions, model.CourseRegion{RegionID: id, State: regionWaiting, Since: v.now})
+		wave.Regions = append(wave.Regions, model.RegionProgress{RegionID: id, State: regionWaiting, Since: v.now})
 	}
-	v.course.Waves = append(v.course.Waves, wave)
+	v.progress.Waves = append(v.progress.Waves, wave)
 }
 
-func wavePolicy(c *model.Course, w model.CourseWave) *windlassv1.Wave {
+func wavePolicy(c *model.Progress, w model.WaveProgress) *windlassv1.Wave {
 	all := waves(c.Policy)
 	return all[min(w.Policy, len(all)-1)]
 }
@@ -159,7 +159,7 @@ func (p *planner) regionName(id string) string {
 	return p.regions[id].ShownName()
 }
 
-func (p *planner) regionNames(w *model.CourseWave) string {
+func (p *planner) regionNames(w *model.WaveProgress) string {
 	var names []string
 	for _, r := range w.Regions {
 		names = append(names, p.regionName(r.RegionID))

@@ -34,16 +34,16 @@ func (p *planner) mayHandOver(region string) bool {
 	return slices.Contains(p.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 }
 
-// joinWorkloads finds who hands over to the lane's version, and counts what it has been
+// joinWorkloads finds who hands over to the region plan's version, and counts what it has been
 // handed over but once.
-func (p *planner) joinWorkloads(l *lane, inPlace bool) {
+func (p *planner) joinWorkloads(l *regionPlan, inPlace bool) {
 	if p.mayHandOver(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !p.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
 			t := l.from[i]
 			// Back is back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.HandedOver && t.WorkloadKey() == l.row.WorkloadKey()
 			if t.Told() && t.Replicas > 0 && (inPlace || back || p.madeAlike(l.to, t)) {
-				l.Lane.From[i].HandsOver = true
+				l.RegionPlan.From[i].HandsOver = true
 				break
 			}
 		}
@@ -53,8 +53,8 @@ func (p *planner) joinWorkloads(l *lane, inPlace bool) {
 	}
 	for i, t := range l.from {
 		if t.HandedOver && t.WorkloadKey() == l.row.WorkloadKey() {
-			l.To.Existing = max(l.To.Existing, l.Lane.From[i].Existing)
-			l.Lane.From[i].Existing = 0
+			l.To.Existing = max(l.To.Existing, l.RegionPlan.From[i].Existing)
+			l.RegionPlan.From[i].Existing = 0
 		}
 	}
 	if took, serving, outdated := taken(*l.row, l.from, p.observedOf, p.deps[l.row.DeploymentID]); took {
@@ -68,18 +68,18 @@ func (p *planner) madeAlike(d *model.Deployment, t *model.Topology) bool {
 	return d != nil && o != nil && d.MadeAlike(o)
 }
 
-// keepInstances notes whether the lane's version goes on with instances as they are, or is about
+// keepInstances notes whether the region plan's version goes on with instances as they are, or is about
 // to. It then has what there is at once and whole, and nothing waits for what did not serve
 // before it: instances that were broken say nothing of it. Those that break under it do.
-func (v *view) keepInstances(l *lane) {
+func (v *view) keepInstances(l *regionPlan) {
 	beside := int32(0)
 	for i, t := range l.from {
-		if l.Lane.From[i].HandsOver || hasOf(l.row, t) {
+		if l.RegionPlan.From[i].HandsOver || hasOf(l.row, t) {
 			if l.keeps = v.madeAlike(l.to, t); !l.keeps {
 				return
 			}
 		} else {
-			beside += l.Lane.From[i].Assigned
+			beside += l.RegionPlan.From[i].Assigned
 		}
 	}
 	if !l.keeps {
@@ -89,7 +89,7 @@ func (v *view) keepInstances(l *lane) {
 	if l.Stop != nil {
 		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
 	}
-	if _, st := courseRegion(v.course, l.region); st != nil && leads(*st) {
+	if _, st := progressIn(v.progress, l.region); st != nil && leads(*st) {
 		l.inherited = st.Inherited
 	}
 	if beside == 0 && l.inherited > 0 {
@@ -186,22 +186,22 @@ func pointers(rows []model.Topology) []*model.Topology {
 	return all
 }
 
-// handOver gives the row's workload to the heir, with the given replicas.
-func (v *view) handOver(t, heir *model.Topology, replicas int32) {
+// handOver gives the row's workload to the successor, with the given replicas.
+func (v *view) handOver(t, successor *model.Topology, replicas int32) {
 	version := t.WorkloadVersion
 	if t.Workload == "" {
 		version = v.versionNumber(t.DeploymentID)
 	}
-	heir.Workload, heir.WorkloadVersion, heir.HandedOver = t.WorkloadKey(), version, false
-	if heir.Workload == heir.DeploymentID {
-		heir.Workload, heir.WorkloadVersion = "", 0
+	successor.Workload, successor.WorkloadVersion, successor.HandedOver = t.WorkloadKey(), version, false
+	if successor.Workload == successor.DeploymentID {
+		successor.Workload, successor.WorkloadVersion = "", 0
 	}
-	if before, had := v.before[rowKey{heir.DeploymentID, heir.RegionID}]; had && heir.Generation == before.Generation {
-		heir.Generation++
+	if before, had := v.before[rowKey{successor.DeploymentID, successor.RegionID}]; had && successor.Generation == before.Generation {
+		successor.Generation++
 	}
-	heir.Replicas, heir.MaxUnavailable = replicas, 0
-	if _, n := bounds(v.course, heir.RegionID, v.size(heir.DeploymentID, heir.RegionID)); n > 1 {
-		heir.MaxUnavailable = n
+	successor.Replicas, successor.MaxUnavailable = replicas, 0
+	if _, n := bounds(v.progress, successor.RegionID, v.size(successor.DeploymentID, successor.RegionID)); n > 1 {
+		successor.MaxUnavailable = n
 	}
 	t.Replicas, t.HandedOver = 0, true
 	t.Generation++
@@ -236,9 +236,9 @@ func (p *planner) holder(t *model.Topology) *model.Topology {
 	return nil
 }
 
-// heir tells which of the others the step has hand over, -1 for none.
-func (l *lane) heir(s strategy.Targets) int {
-	for i, f := range l.Lane.From {
+// successor tells which of the others the step has hand over, -1 for none.
+func (l *regionPlan) successor(s strategy.Targets) int {
+	for i, f := range l.RegionPlan.From {
 		if f.HandsOver && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {
 			return i
 		}

@@ -53,12 +53,12 @@ func (f *fleet) adopt(key rowKey, workload string) {
 	}
 }
 
-// awaitsHeir reports whether the region takes nothing of the row away yet: who is to go on with
+// awaitsSuccessor reports whether the region takes nothing of the row away yet: who is to go on with
 // it comes first.
-func (f *fleet) awaitsHeir(row model.Topology) bool {
-	for k, heir := range f.rows {
-		if !row.Told() && k.region == row.RegionID && heir.Told() && heir.WorkloadKey() == row.WorkloadKey() &&
-			(f.runs[k] == nil || f.runs[k].workload != heir.WorkloadKey()) {
+func (f *fleet) awaitsSuccessor(row model.Topology) bool {
+	for k, successor := range f.rows {
+		if !row.Told() && k.region == row.RegionID && successor.Told() && successor.WorkloadKey() == row.WorkloadKey() &&
+			(f.runs[k] == nil || f.runs[k].workload != successor.WorkloadKey()) {
 			return true
 		}
 	}

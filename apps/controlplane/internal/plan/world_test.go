@@ -36,8 +36,8 @@ type world struct {
 	rob     map[string]model.RouteObserved
 	regs    map[string]model.Region
 	res     *Resolution
-	// staging of the app, nil while it has no policy.
-	staging *model.Staging
+	// rollout state of the app, nil while it has no policy.
+	rolloutState *model.RolloutState
 	// freezes of the workspace, and the refusal of what was said last.
 	freezes []model.Freeze
 	refusal string
@@ -84,9 +84,9 @@ func (w *world) input() Input {
 	for _, p := range w.pins {
 		in.Pins = append(in.Pins, p.Clone())
 	}
-	if w.staging != nil {
-		s := w.staging.Clone()
-		in.Staging = &s
+	if w.rolloutState != nil {
+		s := w.rolloutState.Clone()
+		in.RolloutState = &s
 	}
 	for _, r := range w.rol {
 		if r.ID == w.app.RolloutID {
@@ -174,9 +174,9 @@ func (w *world) check(in Input, out Output) {
 	}
 	live := in.App.LiveDeploymentID
 	if out.App != nil && out.App.DeletedAt == 0 && out.App.LiveDeploymentID != live {
-		var behind *model.Course
-		if out.Staging != nil {
-			behind = out.Staging.Course
+		var behind *model.Progress
+		if out.RolloutState != nil {
+			behind = out.RolloutState.Progress
 		}
 		w.requireServed(out.App.LiveDeploymentID, behind)
 	}
@@ -226,11 +226,11 @@ func (w *world) checkClosed(in Input, out Output) {
 			continue
 		}
 		older, most, told := in.App.LiveDeploymentID, int32(0), int32(0)
-		if in.Staging != nil && in.Staging.Course != nil {
-			most = in.Staging.Course.OldSizes[region]
-			if b := in.Staging.Course.BehindIn(region); b != nil {
-				most = max(most, b.Course.OldSizes[region])
-				if !b.Course.Back {
+		if in.RolloutState != nil && in.RolloutState.Progress != nil {
+			most = in.RolloutState.Progress.OldSizes[region]
+			if b := in.RolloutState.Progress.BehindIn(region); b != nil {
+				most = max(most, b.Progress.OldSizes[region])
+				if !b.Progress.Back {
 					older = b.DeploymentID
 				}
 			}
@@ -276,12 +276,12 @@ func (w *world) checkRouting(in Input, out Output) {
 // requireServed: a deployment goes live only when every region that it goes to
 // says, in its present epoch, that its replicas are ready and its route serves; every one
 // but those that are left behind, and one at least.
-func (w *world) requireServed(live string, course *model.Course) {
-	if course != nil && len(course.Behind) > 0 {
-		require.NotEqual(w.t, len(course.Behind), len(course.Sizes), "it is live where nothing serves it")
+func (w *world) requireServed(live string, progress *model.Progress) {
+	if progress != nil && len(progress.Behind) > 0 {
+		require.NotEqual(w.t, len(progress.Behind), len(progress.Sizes), "it is live where nothing serves it")
 	}
 	for k, row := range w.rows {
-		if k.deployment != live || course.BehindIn(k.region) != nil {
+		if k.deployment != live || progress.BehindIn(k.region) != nil {
 			continue
 		}
 		w.requirePresent(row)
@@ -340,8 +340,8 @@ func (w *world) write(out Output) {
 	if out.App != nil {
 		w.app = *out.App
 	}
-	if out.Staging != nil {
-		w.staging = out.Staging
+	if out.RolloutState != nil {
+		w.rolloutState = out.RolloutState
 	}
 	if out.Rollout != nil {
 		i := slices.IndexFunc(w.rol, func(r model.Rollout) bool { return r.ID == out.Rollout.ID })
@@ -362,7 +362,7 @@ func (w *world) write(out Output) {
 				to = append(to, k.deployment)
 			}
 		}
-		if w.staging == nil && len(w.pins) == 0 {
+		if w.rolloutState == nil && len(w.pins) == 0 {
 			require.LessOrEqual(w.t, len(to), 1)
 		}
 		if len(to) > 0 {
@@ -425,15 +425,15 @@ func (w *world) alike(a, b string) bool { return w.deps[w.index(a)].MadeAlike(&w
 
 // policy has the app's next rollouts go by it.
 func (w *world) policy(policy *windlassv1.RolloutPolicy) {
-	if w.staging == nil {
-		w.staging = &model.Staging{AppID: w.app.ID, WorkspaceID: "ws"}
+	if w.rolloutState == nil {
+		w.rolloutState = &model.RolloutState{AppID: w.app.ID, WorkspaceID: "ws"}
 	}
-	w.staging.Policy = policy
+	w.rolloutState.Policy = policy
 }
 
-// stage is what the API does about the course of a new rollout.
+// stage is what the API does about the progress of a new rollout.
 func (w *world) stage(rolloutID string) {
-	if w.staging == nil {
+	if w.rolloutState == nil {
 		return
 	}
 	var rows []model.Topology
@@ -444,19 +444,19 @@ func (w *world) stage(rolloutID string) {
 	for _, o := range w.deps[len(w.deps)-1].Spec.GetPinnedOverrides() {
 		asked.Regions[o.GetRegionId()] = o.GetValues().GetReplicas()
 	}
-	if w.staging.Course = NextCourse(*w.staging, w.app, rows, rolloutID, asked); w.staging.Course != nil {
-		w.staging.Course.DeployedBy, w.staging.Course.DeployedByID = "dora", "key-dora"
+	if w.rolloutState.Progress = NextProgress(*w.rolloutState, w.app, rows, rolloutID, asked); w.rolloutState.Progress != nil {
+		w.rolloutState.Progress.DeployedBy, w.rolloutState.Progress.DeployedByID = "dora", "key-dora"
 	}
 }
 
 // restore is what the API does of a rollback to what is retained.
 func (w *world) restore(id string) bool {
-	if w.staging == nil || id == "" {
+	if w.rolloutState == nil || id == "" {
 		return false
 	}
 	p := newPlanner(w.input(), w.now)
 	old, live := &w.deps[w.index(id)], &w.deps[w.index(w.app.LiveDeploymentID)]
-	return Restore(w.staging.Course, &w.app, live, old, p.places(p.activeRows(id)), w.now)
+	return Restore(w.rolloutState.Progress, &w.app, live, old, p.places(p.activeRows(id)), w.now)
 }
 
 func spec(replicas int32, regions ...string) *windlassv1.DeploymentSpec {

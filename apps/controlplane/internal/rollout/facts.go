@@ -46,7 +46,7 @@ func (s *Stepper) read(tx Tx, appIDs []string) (map[string]*plan.Input, error) {
 		}
 	}
 	for _, read := range []func() error{
-		f.readRows, f.readNames, f.readFlights, f.readPins, f.readDeployments, f.readFreezes, f.readObserved, f.readRegions,
+		f.readRows, f.readNames, f.readActiveRollouts, f.readPins, f.readDeployments, f.readFreezes, f.readObserved, f.readRegions,
 	} {
 		if err := read(); err != nil {
 			return nil, err
@@ -115,9 +115,9 @@ func (f *facts) readNames() error {
 	return nil
 }
 
-// readFlights reads the apps' rollouts and their deployments, where there are any, and
-// their staging.
-func (f *facts) readFlights() error {
+// readActiveRollouts reads the apps' rollouts and their deployments, where there are any, and
+// their rollout state.
+func (f *facts) readActiveRollouts() error {
 	rollouts := map[string]*plan.Input{}
 	for _, in := range f.order {
 		if in.App.RolloutID != "" {
@@ -126,13 +126,13 @@ func (f *facts) readFlights() error {
 	}
 	flown := map[string]bool{}
 	if len(rollouts) > 0 {
-		flights, err := f.tx.GetFlights(sortedKeys(rollouts))
+		flights, err := f.tx.GetActiveRollouts(sortedKeys(rollouts))
 		if err != nil {
 			return err
 		}
 		for _, flight := range flights {
 			in := rollouts[flight.Rollout.ID]
-			in.Rollout, in.Deployments, in.Staging = &flight.Rollout, []model.Deployment{flight.Deployment}, flight.Staging
+			in.Rollout, in.Deployments, in.RolloutState = &flight.Rollout, []model.Deployment{flight.Deployment}, flight.RolloutState
 			flown[in.App.ID] = true
 			delete(rollouts, flight.Rollout.ID)
 		}
@@ -151,9 +151,9 @@ func (f *facts) readFlights() error {
 	if len(rest) == 0 {
 		return nil
 	}
-	stagings, err := f.tx.GetStagings(rest)
-	for _, s := range stagings {
-		f.of[s.AppID].Staging = &s
+	rolloutStates, err := f.tx.GetRolloutStates(rest)
+	for _, s := range rolloutStates {
+		f.of[s.AppID].RolloutState = &s
 	}
 	return err
 }
@@ -364,11 +364,11 @@ func mayClose(in *plan.Input, r model.Region) bool {
 	if r.ID == "" || r.WorkspaceID != "" || in.App.DeletingSince != 0 {
 		return false
 	}
-	var course *model.Course
-	if in.Staging != nil {
-		course = in.Staging.Course
+	var progress *model.Progress
+	if in.RolloutState != nil {
+		progress = in.RolloutState.Progress
 	}
-	return len(in.Pins) > 0 || course.Active(in.App.RolloutID) || course.BehindIn(r.ID) != nil
+	return len(in.Pins) > 0 || progress.Active(in.App.RolloutID) || progress.BehindIn(r.ID) != nil
 }
 
 // regionsOf are the ids that what was read names.
@@ -385,13 +385,13 @@ func regionsOf(in *plan.Input) map[string]bool {
 			want[r.RegionID] = true
 		}
 	}
-	if in.Staging != nil && in.Staging.Course != nil {
-		for _, b := range in.Staging.Course.Behind {
+	if in.RolloutState != nil && in.RolloutState.Progress != nil {
+		for _, b := range in.RolloutState.Progress.Behind {
 			want[b.RegionID] = true
 		}
 	}
-	if in.Staging != nil && in.Staging.Course.Active(in.App.RolloutID) {
-		for _, w := range in.Staging.Course.Waves {
+	if in.RolloutState != nil && in.RolloutState.Progress.Active(in.App.RolloutID) {
+		for _, w := range in.RolloutState.Progress.Waves {
 			for _, r := range w.Regions {
 				want[r.RegionID] = true
 			}

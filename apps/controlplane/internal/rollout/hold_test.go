@@ -27,26 +27,26 @@ func (h *house) steps() (n uint64) {
 }
 
 // say is a person's word about the rollout in flight.
-func (h *house) say(appID string, word func(*model.Course)) {
+func (h *house) say(appID string, word func(*model.Progress)) {
 	now := time.Now().UnixMilli()
 	h.update(func(tx store.Tx) error {
 		if _, err := tx.LockApp(h.ws, appID); err != nil {
 			return err
 		}
-		s, err := tx.GetStagings([]string{appID})
+		s, err := tx.GetRolloutStates([]string{appID})
 		if err != nil {
 			return err
 		}
-		word(s[0].Course)
-		if err := tx.PutStaging(s[0]); err != nil {
+		word(s[0].Progress)
+		if err := tx.PutRolloutState(s[0]); err != nil {
 			return err
 		}
 		return tx.Wake([]string{appID}, now, now)
 	})
 }
 
-func promote(t *testing.T) func(*model.Course) {
-	return func(c *model.Course) {
+func promote(t *testing.T) func(*model.Progress) {
+	return func(c *model.Progress) {
 		_, err := plan.Promote(c, "ada", false, time.Now().UnixMilli())
 		require.NoError(t, err)
 	}
@@ -58,7 +58,7 @@ func TestAnHourOfWaitingCostsALookAMinute(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy *windlassv1.RolloutPolicy
 		// on ends the wait; nil: time does.
-		on func(*testing.T) func(*model.Course)
+		on func(*testing.T) func(*model.Progress)
 	}{
 		"a canary held by hand": {on: promote, policy: &windlassv1.RolloutPolicy{
 			Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Waves: []*windlassv1.Wave{{MaxParallel: 2}},

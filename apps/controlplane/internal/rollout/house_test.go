@@ -220,9 +220,9 @@ func (h *house) deploy(appID string, change func(*windlassv1.DeploymentSpec)) st
 			if err != nil {
 				return err
 			}
-			s := model.Staging{AppID: appID, WorkspaceID: h.ws, Policy: h.policy}
-			s.Course = plan.NextCourse(s, app, rows, rol, plan.Asked{})
-			if err := tx.PutStaging(s); err != nil {
+			s := model.RolloutState{AppID: appID, WorkspaceID: h.ws, Policy: h.policy}
+			s.Progress = plan.NextProgress(s, app, rows, rol, plan.Asked{})
+			if err := tx.PutRolloutState(s); err != nil {
 				return err
 			}
 		}

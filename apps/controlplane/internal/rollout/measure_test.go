@@ -67,13 +67,13 @@ func analysed(failures int32) *windlassv1.RolloutPolicy {
 	}
 }
 
-func (h *house) checks(appID string) (out []model.CourseCheck) {
+func (h *house) checks(appID string) (out []model.CheckProgress) {
 	h.view(func(tx store.Tx) error {
-		s, err := tx.GetStagings([]string{appID})
-		if err != nil || len(s) == 0 || s[0].Course == nil {
+		s, err := tx.GetRolloutStates([]string{appID})
+		if err != nil || len(s) == 0 || s[0].Progress == nil {
 			return err
 		}
-		for _, w := range s[0].Course.Waves {
+		for _, w := range s[0].Progress.Waves {
 			for _, r := range w.Regions {
 				out = append(out, r.Checks...)
 			}

@@ -42,11 +42,11 @@ type Tx interface {
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
 	UpdateDeployment(...model.Deployment) error
-	GetFlights(rolloutIDs []string) ([]model.Flight, error)
+	GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error)
 	GetRollouts(ids []string) ([]model.Rollout, error)
 	UpdateRollout(...model.Rollout) error
-	GetStagings(appIDs []string) ([]model.Staging, error)
-	PutStaging(model.Staging) error
+	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)
+	PutRolloutState(model.RolloutState) error
 	ListPins(appIDs []string) ([]model.Pin, error)
 	DomainsOfApps(appIDs []string) ([]model.Domain, error)
 	KeysOfApps(appIDs []string) ([]model.AppKey, error)

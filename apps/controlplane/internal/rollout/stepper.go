@@ -153,7 +153,7 @@ func (s *Stepper) write(tx Tx, all []*member) error {
 		}
 	}
 	for _, m := range all {
-		if err := writeStaging(tx, m.decision); err != nil {
+		if err := writeRolloutState(tx, m.decision); err != nil {
 			return err
 		}
 	}
@@ -174,10 +174,10 @@ func (s *Stepper) write(tx Tx, all []*member) error {
 // errTooWide: the apps of a group change more regions than one transaction may.
 var errTooWide = errors.New("the steps change too many regions together")
 
-// writeStaging writes what only staged rollouts and pins have.
-func writeStaging(tx Tx, d decision) error {
-	if d.out.Staging != nil {
-		if err := tx.PutStaging(*d.out.Staging); err != nil {
+// writeRolloutState writes what only staged rollouts and pins have.
+func writeRolloutState(tx Tx, d decision) error {
+	if d.out.RolloutState != nil {
+		if err := tx.PutRolloutState(*d.out.RolloutState); err != nil {
 			return err
 		}
 	}

@@ -236,9 +236,9 @@ func TestMetricsHaveTheirNamesAndNoIds(t *testing.T) {
 		app := h.newApp("chat")
 		h.deploy(app, func(s *windlassv1.DeploymentSpec) { s.Image = "registry.test/echo:v1" })
 		h.awaitStatus(app, ready)
-		census, err := rollout.NewCensus(store.Bind[rollout.CensusTx](h.store), discard(), h.registry)
+		gauges, err := rollout.NewGauges(store.Bind[rollout.GaugesTx](h.store), discard(), h.registry)
 		require.NoError(t, err)
-		require.NoError(t, census.Count(context.Background()))
+		require.NoError(t, gauges.Count(context.Background()))
 		require.NoError(t, testutil.GatherAndCompare(h.registry, strings.NewReader(`
 # HELP deployment_topology_regions Regions that have anything assigned.
 # TYPE deployment_topology_regions gauge

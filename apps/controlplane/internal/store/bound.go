@@ -19,8 +19,8 @@ func (b Bound[T]) Update(ctx context.Context, fn func(T) error) error {
 }
 
 // Together is Store.Together.
-func (b Bound[T]) Together(ctx context.Context, key, app string, fn func(T) (last func() error, err error)) error {
-	return b.s.Together(ctx, key, app, func(tx Tx) (last func() error, err error) {
+func (b Bound[T]) UpdateBatched(ctx context.Context, key, app string, fn func(T) (last func() error, err error)) error {
+	return b.s.UpdateBatched(ctx, key, app, func(tx Tx) (last func() error, err error) {
 		err = narrow(func(t T) (err error) {
 			last, err = fn(t)
 			return err

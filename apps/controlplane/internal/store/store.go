@@ -56,7 +56,7 @@ var (
 )
 
 // Soon is how far ahead a wake-up may be so that the listener of its commit still serves it.
-const Soon = 500 * time.Millisecond
+const WakeWindow = 500 * time.Millisecond
 
 // Commit tells what an Update changed, after it is durable.
 type Commit struct {
@@ -72,14 +72,15 @@ type Commit struct {
 type Store interface {
 	// Update runs fn in a read-write transaction, as the package comment says.
 	Update(ctx context.Context, fn func(Tx) error) error
-	// Together is Update for works that do not mind company: those of one key that come
-	// while a transaction of it runs may share the next one. All of them do what fn does,
-	// and then all what it returned, nil for nothing: locks that all of them want are taken in
-	// last. Each is durable as a whole, or not at all and told why; it sees what others did
-	// before it, and what it did is gone when it fails, whatever becomes of them. Without a key it
-	// is alone. app is what fn is about to lock, by id or name: what works read of theirs alike may
-	// be read for all of them at once. Empty is any.
-	Together(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
+	// UpdateBatched is Update for requests that may share a transaction: those of one key that
+	// arrive while a transaction of it runs may share the next one. Each runs fn, and then each
+	// runs the function that fn returned (nil for none), in which locks that all of them need are
+	// taken. Each is durable as a whole, or leaves nothing and gets its error. It sees what the
+	// requests before it did, and what it did is gone when it fails, whatever becomes of the
+	// others. Without a key it has a transaction of its own. app is the app that fn will lock, by
+	// id or name, so that what the requests of a batch read of their apps may be read in one
+	// query; empty for unknown.
+	UpdateBatched(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment. Writing fails.
 	View(ctx context.Context, fn func(Tx) error) error
 	// Snapshot runs fn so that all it reads is of one moment. Writing fails.
@@ -110,7 +111,7 @@ type Tx interface {
 
 	// Company reports whether other works share the transaction. A work that fails then for a
 	// taken key runs again alone, so that no work has to check first whether the key is free.
-	Company() bool
+	Batched() bool
 }
 
 // Page is a keyset page. It is the model's, for those who do not import store.
@@ -206,18 +207,18 @@ type AppTx interface {
 	GetRollout(workspaceID, id string) (model.Rollout, error)
 	// GetRollouts returns those of the ids that exist, in no order.
 	GetRollouts(ids []string) ([]model.Rollout, error)
-	// GetFlights returns rollouts with their deployment and their app's staging, nil for
+	// GetActiveRollouts returns rollouts with their deployment and their app's rollout state, nil for
 	// none, in one read and in no order: those of which the first two are there.
-	GetFlights(rolloutIDs []string) ([]model.Flight, error)
+	GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error)
 	// UpdateRollout stores how they go: ErrNotFound unless all exist.
 	UpdateRollout(...model.Rollout) error
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
 
-	// GetStagings returns those that the apps have, in no order.
-	GetStagings(appIDs []string) ([]model.Staging, error)
-	// PutStaging inserts or replaces the app's. Call it with the app's row locked.
-	PutStaging(model.Staging) error
+	// GetRolloutStates returns those that the apps have, in no order.
+	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)
+	// PutRolloutState inserts or replaces the app's. Call it with the app's row locked.
+	PutRolloutState(model.RolloutState) error
 
 	// ListPins returns the pins of the apps, by (app, version).
 	ListPins(appIDs []string) ([]model.Pin, error)

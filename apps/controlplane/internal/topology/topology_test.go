@@ -99,23 +99,23 @@ func TestAGenerationNeverGoesBack(t *testing.T) {
 
 func TestAWorkloadIsWantedByOneRowOfARegion(t *testing.T) {
 	was, elsewhere := row("v1", "us", 1), row("v1", "eu", 1)
-	heir := row("v2", "us", 1)
-	heir.Workload, heir.WorkloadVersion = "v1", 1
+	successor := row("v2", "us", 1)
+	successor.Workload, successor.WorkloadVersion = "v1", 1
 	have := State{Rows: []model.Topology{was, elsewhere}}
 
 	db := newTable()
-	require.ErrorContains(t, Write(db, have, State{Rows: []model.Topology{heir}}),
+	require.ErrorContains(t, Write(db, have, State{Rows: []model.Topology{successor}}),
 		"topology of v1 in us: v2 is to run with workload v1 too")
 	require.Empty(t, db.rows)
 	require.Empty(t, db.changes)
 
 	let := was
 	let.Status, let.Generation = stopping, 2
-	require.NoError(t, Write(db, have, State{Rows: []model.Topology{heir, let}}))
+	require.NoError(t, Write(db, have, State{Rows: []model.Topology{successor, let}}))
 	require.Equal(t, map[string]int64{"us/v1": 2, "us/v2": 1}, db.changes)
 	require.Equal(t, []string{"us/v2", "us/v1"}, db.order, "the one that takes over is told first")
 
-	back, gone := was, heir
+	back, gone := was, successor
 	back.Generation, gone.Generation, gone.Status = 3, 2, stopping
 	require.Error(t, Write(db, db.state(), State{Rows: []model.Topology{back}}), "it is not given back yet")
 	require.NoError(t, Write(db, db.state(), State{Rows: []model.Topology{back, gone}}))

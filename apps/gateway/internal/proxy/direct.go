@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
-	"github.com/windlass-run/windlass/apps/gateway/internal/front"
+	"github.com/windlass-run/windlass/apps/gateway/internal/fastpath"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
@@ -27,7 +27,7 @@ const soon = 20 * time.Millisecond
 // direct is the short way of the requests of a connection, one after the other.
 type direct struct {
 	p *Proxy
-	c *front.Conn
+	c *fastpath.Conn
 	r *http1.Request
 	x exchange
 	// trusted: the client may say for whom it asks.
@@ -55,7 +55,7 @@ type direct struct {
 
 // Handle implements front.Handler: it is ServeHTTP for requests that come the short way. It
 // leaves to that what routes have beside.
-func (p *Proxy) Handle(ctx context.Context, c *front.Conn, r *http1.Request, body []byte) front.Outcome {
+func (p *Proxy) Handle(ctx context.Context, c *fastpath.Conn, r *http1.Request, body []byte) fastpath.Outcome {
 	d, ok := c.Scratch.(*direct)
 	if !ok {
 		d = &direct{p: p, c: c, trusted: p.trusts(c.Remote())}
@@ -69,17 +69,17 @@ func (p *Proxy) Handle(ctx context.Context, c *front.Conn, r *http1.Request, bod
 	}
 	route := p.cfg.Table.Lookup(d.host)
 	if route == nil {
-		return front.Other
+		return fastpath.Other
 	}
 	spec := route.Now()
 	if spec == nil || spec.Policy.CORS != nil || spec.Policy.Payload != nil || r.ContentLength > spec.Policy.MaxBody {
-		return front.Other
+		return fastpath.Other
 	}
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, taking: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept
 	if !d.read() || spec.NeedsKey(d.host) && !d.admits() {
-		return front.Other
+		return fastpath.Other
 	}
 	d.x.id = requestID(string(d.fields.id), now)
 	c.Begin()
@@ -120,7 +120,7 @@ const keptOut = 16 << 10
 
 // serve is transport.RoundTrip, and what is around it, of a request that is there whole, so
 // that all of it can be sent again.
-func (d *direct) serve(ctx context.Context) front.Outcome {
+func (d *direct) serve(ctx context.Context) fastpath.Outcome {
 	x := &d.x
 	d.end = time.Time{}
 	if x.policy.Total > 0 {
@@ -132,7 +132,7 @@ func (d *direct) serve(ctx context.Context) front.Outcome {
 		lease, other, err := d.place(ctx, &want)
 		if other {
 			x.passed = true
-			return front.Other
+			return fastpath.Other
 		}
 		if err != nil {
 			return d.fail(ctx, errors.Join(err, last))
@@ -446,7 +446,7 @@ func (d *direct) judge(err error, silent time.Duration) (_ health.Outcome, told 
 }
 
 // fail answers what the gateway failed at.
-func (d *direct) fail(ctx context.Context, err error) front.Outcome {
+func (d *direct) fail(ctx context.Context, err error) fastpath.Outcome {
 	x := &d.x
 	waiting := ctx
 	if d.gone.Load() {
@@ -458,7 +458,7 @@ func (d *direct) fail(ctx context.Context, err error) front.Outcome {
 	x.status = x.failure.status
 	x.absolve()
 	if x.failure == failGone {
-		return front.Cut
+		return fastpath.Cut
 	}
 	closing := d.closing()
 	fields, body := x.failure.answer()
@@ -479,14 +479,14 @@ func (d *direct) fail(ctx context.Context, err error) front.Outcome {
 // closing tells whether the connection ends with the answer.
 func (d *direct) closing() bool { return d.r.Close || d.p.leaving.Load() }
 
-func (d *direct) ended(err error, closing bool) front.Outcome {
+func (d *direct) ended(err error, closing bool) fastpath.Outcome {
 	switch {
 	case err != nil:
-		return front.Cut
+		return fastpath.Cut
 	case closing:
-		return front.End
+		return fastpath.End
 	}
-	return front.Next
+	return fastpath.Next
 }
 
 func (d *direct) write(p []byte) error {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
-	"github.com/windlass-run/windlass/apps/gateway/internal/front"
+	"github.com/windlass-run/windlass/apps/gateway/internal/fastpath"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
@@ -135,7 +135,7 @@ func (d *direct) interim() error {
 }
 
 // pass the answer on, as it comes, and end the lease.
-func (d *direct) pass(lease *upstream.Lease, g got) front.Outcome {
+func (d *direct) pass(lease *upstream.Lease, g got) fastpath.Outcome {
 	x, r := &d.x, &d.answer
 	x.status = r.Status
 	content := r.HasContent(string(d.r.Method))

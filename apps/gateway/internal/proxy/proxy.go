@@ -55,9 +55,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
-	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
+	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
@@ -98,7 +98,7 @@ type Config struct {
 	// Elsewhere are the regions that requests may be handed to. Roots are whose certificates
 	// their gateways have; nil: the host's. Allow are networks that these may be in besides
 	// public addresses.
-	Elsewhere *elsewhere.Regions
+	Elsewhere *remoteregions.Regions
 	Roots     *x509.CertPool
 	Allow     guard.Networks
 	// Traffic counts, for those who judge rollouts.

@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/elsewhere"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/conns"
 )
@@ -41,7 +41,7 @@ const (
 // is safe.
 type transport struct {
 	metrics   *metrics
-	elsewhere *elsewhere.Regions
+	elsewhere *remoteregions.Regions
 	here      protocols
 	across    across
 	// upgradedIdle is how long a connection that switched protocols may be silent.

@@ -13,8 +13,8 @@ func unavailable(n int) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) { a.Deployment.MaxUnavailable = int32(n) }
 }
 
-// heir is an assignment that goes on with a's workload.
-func (s *suite) heir(a runtime.Assignment, id string, change ...func(*runtime.Assignment)) runtime.Assignment {
+// successor is an assignment that goes on with a's workload.
+func (s *suite) successor(a runtime.Assignment, id string, change ...func(*runtime.Assignment)) runtime.Assignment {
 	b := s.assignment(id, int(a.Deployment.Replicas), change...)
 	b.WorkloadKey, b.WorkloadVersion = a.WorkloadKey, a.WorkloadVersion
 	return b
@@ -44,10 +44,10 @@ func replacingSome(t *testing.T, s *suite) {
 
 // servesIfSettled looks at who has a workload: counts that are said to be of its assignment
 // are of the instances that serve, and not of none because another still has them.
-func (s *suite) servesIfSettled(t *testing.T, heir runtime.Assignment, floor int) {
+func (s *suite) servesIfSettled(t *testing.T, successor runtime.Assignment, floor int) {
 	t.Helper()
-	d := s.observed(t, heir.Deployment.Id)
-	if d == nil || d.Unsettled || d.Generation != heir.Generation {
+	d := s.observed(t, successor.Deployment.Id)
+	if d == nil || d.Unsettled || d.Generation != successor.Generation {
 		return
 	}
 	require.GreaterOrEqual(t, count(d.Instances, isReady), floor, "%s is settled:\n%s", d.DeploymentID, describe(d.Instances))
@@ -59,11 +59,11 @@ func adoptAndBack(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", n)
 	s.apply(t, a)
 	first := s.ready(t, "dep_1", n)
-	heir := a // who has the workload
+	successor := a // who has the workload
 	both := func(what string, ok func(all []runtime.Instance) bool) []runtime.Instance {
 		t.Helper()
 		return s.untilOf(t, what, []string{"dep_1", "dep_2"}, func(all []runtime.Instance) bool {
-			s.servesIfSettled(t, heir, floor)
+			s.servesIfSettled(t, successor, floor)
 			seen := map[string]bool{}
 			for _, in := range all {
 				require.False(t, seen[in.ID], "one instance is told of twice:\n%s", describe(all))
@@ -75,14 +75,14 @@ func adoptAndBack(t *testing.T, s *suite) {
 		})
 	}
 
-	heir = s.heir(a, "dep_2", template("template-2"), env("COLOUR", "blue"))
-	s.apply(t, heir)
+	successor = s.successor(a, "dep_2", template("template-2"), env("COLOUR", "blue"))
+	s.apply(t, successor)
 	both("one that was replaced", func(all []runtime.Instance) bool { return count(all, isOf("template-2")) >= 1 })
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.reopen(t)
 
-	heir = next(a)
-	s.apply(t, heir)
+	successor = next(a)
+	s.apply(t, successor)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
 	all := both("all as they were", func(all []runtime.Instance) bool {
 		return len(all) == n && count(all, isOf("template-1")) == n

@@ -13,8 +13,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// heir is an assignment of another deployment's workload.
-func heir(id, workload string, replicas int, generation int64, template string) runtime.Assignment {
+// successor is an assignment of another deployment's workload.
+func successor(id, workload string, replicas int, generation int64, template string) runtime.Assignment {
 	a := assignment(id, replicas, generation, template)
 	a.WorkloadKey = workload
 	return a
@@ -28,7 +28,7 @@ func TestTheDeploymentThatWasAssignedLastHasTheInstances(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		before := r.Ready()["dep_1"]
 		require.Len(t, before, 2)
-		require.NoError(t, r.Apply(t.Context(), heir("dep_2", "dep_1", 2, 1, "a")))
+		require.NoError(t, r.Apply(t.Context(), successor("dep_2", "dep_1", 2, 1, "a")))
 		require.Equal(t, before, r.Ready()["dep_2"], "unharmed")
 		require.Empty(t, r.Ready()["dep_1"])
 		require.NoError(t, r.Apply(t.Context(), old))
@@ -61,12 +61,12 @@ func TestWhoTakesReadyInstancesOverAsTheyAreIsToldToHaveThem(t *testing.T) {
 		}
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
 		time.Sleep(2 * time.Second)
-		require.NoError(t, r.Apply(t.Context(), heir("dep_2", "dep_1", 3, 1, "a")))
+		require.NoError(t, r.Apply(t.Context(), successor("dep_2", "dep_1", 3, 1, "a")))
 		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 2}, told())
 		time.Sleep(2 * time.Second)
-		require.NoError(t, r.Apply(t.Context(), heir("dep_2", "dep_1", 3, 2, "a")))
+		require.NoError(t, r.Apply(t.Context(), successor("dep_2", "dep_1", 3, 2, "a")))
 		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 3}, told())
-		require.NoError(t, r.Apply(t.Context(), heir("dep_3", "dep_1", 3, 1, "b")))
+		require.NoError(t, r.Apply(t.Context(), successor("dep_3", "dep_1", 3, 1, "b")))
 		require.Zero(t, told()["dep_3"], "these are replaced first")
 		time.Sleep(10 * time.Second)
 		require.Equal(t, 3, told()["dep_3"])
@@ -80,7 +80,7 @@ func TestInstancesOfAnotherTemplateAreReplacedSoManyAtATime(t *testing.T) {
 			require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 4, 1, "a")))
 			time.Sleep(1500 * time.Millisecond)
 			before := r.Ready()["dep_1"]
-			a := heir("dep_2", "dep_1", 4, 1, "b")
+			a := successor("dep_2", "dep_1", 4, 1, "b")
 			a.Deployment.MaxUnavailable = int32(most)
 			require.NoError(t, r.Apply(t.Context(), a))
 			for range 40 {
@@ -120,7 +120,7 @@ func TestAWorkloadIsWhatItsOwnerWantsForAnyHistory(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(rt, "what") == 0 {
 					require.NoError(t, r.Remove(t.Context(), id))
 				} else {
-					a := heir(id, "dep_1", rapid.IntRange(0, 4).Draw(rt, "replicas"), generation, rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "template"))
+					a := successor(id, "dep_1", rapid.IntRange(0, 4).Draw(rt, "replicas"), generation, rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "template"))
 					a.Deployment.MaxUnavailable = int32(rapid.IntRange(0, 3).Draw(rt, "unavailable"))
 					require.NoError(t, r.Apply(t.Context(), a))
 					names = append(names, a)

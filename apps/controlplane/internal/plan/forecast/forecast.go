@@ -61,10 +61,10 @@ type Forecast struct {
 	// Complete: nothing is left to do after the last step. Else it was given up, as too
 	// long to be told.
 	Complete bool
-	// Course at the end, nil without one, and the rollout's end; nil for one that there
+	// Progress at the end, nil without one, and the rollout's end; nil for one that there
 	// is not.
-	Course  *model.Course
-	Rollout *model.Rollout
+	Progress *model.Progress
+	Rollout  *model.Rollout
 }
 
 // maxLooks bounds how often a forecast calls the planner: most rollouts need some dozens of
@@ -90,7 +90,7 @@ func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Fo
 
 func foresee(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
 	w := newWorld(in, now)
-	w.moves(was, w.in.Topology, w.course())
+	w.moves(was, w.in.Topology, w.progress())
 	w.runs = runsOf(was)
 	w.obey()
 	for range looks {
@@ -147,12 +147,12 @@ func newWorld(in plan.Input, now int64) *world {
 	for _, d := range in.Deployments {
 		w.versions[d.ID] = d.Version
 	}
-	if in.Staging != nil {
-		s := in.Staging.Clone()
-		w.in.Staging = &s
-		if s.Course != nil {
-			w.checks = names(s.Course.Policy)
-			passing(s.Course.Policy)
+	if in.RolloutState != nil {
+		s := in.RolloutState.Clone()
+		w.in.RolloutState = &s
+		if s.Progress != nil {
+			w.checks = names(s.Progress.Policy)
+			passing(s.Progress.Policy)
 		}
 	}
 	w.in.Regions = slices.Clone(in.Regions)
@@ -182,18 +182,18 @@ func newWorld(in plan.Input, now int64) *world {
 func (w *world) end() Forecast {
 	w.out.Lasts, w.out.Loads = w.now-w.start, w.loads
 	w.out.Rollout = w.in.Rollout
-	if w.in.Staging != nil {
-		w.out.Course = w.in.Staging.Course
+	if w.in.RolloutState != nil {
+		w.out.Progress = w.in.RolloutState.Progress
 	}
 	return w.out
 }
 
-// course of the rollout, nil for one that goes by no policy.
-func (w *world) course() *model.Course {
-	if w.in.Staging == nil {
+// progress of the rollout, nil for one that goes by no policy.
+func (w *world) progress() *model.Progress {
+	if w.in.RolloutState == nil {
 		return nil
 	}
-	return w.in.Staging.Course
+	return w.in.RolloutState.Progress
 }
 
 // apply writes what the planner decided.
@@ -205,9 +205,9 @@ func (w *world) apply(out plan.Output) {
 		r := *out.Rollout
 		w.in.Rollout = &r
 	}
-	if out.Staging != nil {
-		s := out.Staging.Clone()
-		w.in.Staging = &s
+	if out.RolloutState != nil {
+		s := out.RolloutState.Clone()
+		w.in.RolloutState = &s
 	}
 	for _, d := range out.Deployments {
 		for i := range w.in.Deployments {
@@ -257,7 +257,7 @@ func (w *world) nextTime() (next int64) {
 			next = at
 		}
 	}
-	c := w.course()
+	c := w.progress()
 	if c == nil {
 		return 0
 	}
@@ -291,7 +291,7 @@ func (w *world) nextTime() (next int64) {
 
 // approve opens the gates that the rollout waits at, and reports whether any were shut.
 func (w *world) approve() (opened bool) {
-	c := w.course()
+	c := w.progress()
 	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
 		return false
 	}
@@ -310,7 +310,7 @@ const maxApprovals = 10
 
 // promote has regions go on that wait for a person, and reports whether any did.
 func (w *world) promote() bool {
-	c := w.course()
+	c := w.progress()
 	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
 		return false
 	}
@@ -327,9 +327,9 @@ func (w *world) promote() bool {
 
 // note tells what the planner decided, before it is applied.
 func (w *world) note(out plan.Output) {
-	before, after := w.course(), w.course()
-	if out.Staging != nil {
-		after = out.Staging.Course
+	before, after := w.progress(), w.progress()
+	if out.RolloutState != nil {
+		after = out.RolloutState.Progress
 	}
 	if after != nil {
 		w.waves(before, after)
@@ -349,7 +349,7 @@ func (w *world) add(s Step) {
 }
 
 // waves that begin.
-func (w *world) waves(before, after *model.Course) {
+func (w *world) waves(before, after *model.Progress) {
 	for i, wave := range after.Waves {
 		if wave.State != windlassv1.WaveProgress_STATE_WAITING &&
 			(i >= len(before.Waves) || before.Waves[i].State == windlassv1.WaveProgress_STATE_WAITING) {
@@ -359,9 +359,9 @@ func (w *world) waves(before, after *model.Course) {
 }
 
 // waits that begin.
-func (w *world) waits(before, after *model.Course) {
+func (w *world) waits(before, after *model.Progress) {
 	for i, wave := range after.Waves {
-		var was model.CourseWave
+		var was model.WaveProgress
 		if i < len(before.Waves) {
 			was = before.Waves[i]
 		}
@@ -405,8 +405,8 @@ func (w *world) waits(before, after *model.Course) {
 	}
 }
 
-// moves are the regions whose rows differ, by region. c is the course as of after.
-func (w *world) moves(before, after []model.Topology, c *model.Course) {
+// moves are the regions whose rows differ, by region. c is the progress as of after.
+func (w *world) moves(before, after []model.Topology, c *model.Progress) {
 	was, is := w.sides(before), w.sides(after)
 	inPlace, keeps := map[string]bool{}, map[string]bool{}
 	for _, t := range after {
@@ -477,12 +477,12 @@ func (w *world) regionName(id string) string {
 	return model.DeletedRegion
 }
 
-func (w *world) waveOf(c *model.Course, region string) string {
+func (w *world) waveOf(c *model.Progress, region string) string {
 	if c == nil || !c.Active(w.in.App.RolloutID) {
 		return ""
 	}
 	for _, wave := range c.Waves {
-		if slices.ContainsFunc(wave.Regions, func(st model.CourseRegion) bool { return st.RegionID == region }) {
+		if slices.ContainsFunc(wave.Regions, func(st model.RegionProgress) bool { return st.RegionID == region }) {
 			return wave.Name
 		}
 	}

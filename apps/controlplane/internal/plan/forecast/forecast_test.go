@@ -44,7 +44,7 @@ func update(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string)
 		})
 	}
 	if policy != nil {
-		in.Staging.Course = plan.NextCourse(*in.Staging, in.App, in.Topology, "r2", plan.Asked{})
+		in.RolloutState.Progress = plan.NextProgress(*in.RolloutState, in.App, in.Topology, "r2", plan.Asked{})
 	}
 	return in
 }
@@ -68,7 +68,7 @@ func first(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string) 
 		in.Regions = append(in.Regions, model.Region{ID: r, Name: r, SessionEpoch: 4, Status: windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE})
 	}
 	if policy != nil {
-		in.Staging = &model.Staging{AppID: "app", Policy: policy}
+		in.RolloutState = &model.RolloutState{AppID: "app", Policy: policy}
 	}
 	return in
 }
@@ -311,7 +311,7 @@ func TestAForecastHasPeopleApproveWhereverARolloutWaitsForThem(t *testing.T) {
 		Waves:    []*windlassv1.Wave{{Name: "all", Approval: &windlassv1.Approval{}}},
 		Analysis: []*windlassv1.AnalysisCheck{{Name: "queue", Query: "up{{{selector}}}", Max: new(1.0)}},
 	}, 2, "eu")
-	in.Staging.Course.DeployedBy, in.Staging.Course.DeployedByID = "somebody 1", "somebody 1"
+	in.RolloutState.Progress.DeployedBy, in.RolloutState.Progress.DeployedByID = "somebody 1", "somebody 1"
 	f := Run(in.Topology, in, start)
 	require.True(t, f.Complete)
 	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.Rollout.Status)

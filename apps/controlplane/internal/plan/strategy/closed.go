@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// fit takes away what a closed lane has beyond Most: first replicas that are not ready, of versions
+// fit takes away what a closed region plan has beyond Most: first replicas that are not ready, of versions
 // without traffic before others, then ready ones, as far as enough still serve. A version with
 // traffic keeps a replica unless the region is scaled to nothing.
-func (s *Targets) fit(l Lane) {
+func (s *Targets) fit(l RegionPlan) {
 	if !l.Closed || !l.Hold {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 
 // TestClosed_KeepsWhatServes: a closed region that is scaled down gives up what does not serve.
 func TestClosed_KeepsWhatServes(t *testing.T) {
-	l := Lane{
+	l := RegionPlan{
 		Size: 1, Need: 1, Surge: 1, Hold: true, Closed: true, Most: 2, LeavingKnown: true, Acknowledged: true,
 		To:   Side{Assigned: 2, Existing: 2},
 		From: []Side{{Assigned: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: Full, Live: true}},
@@ -36,7 +36,7 @@ func TestClosed_NeverGrowsAndKeepsTheFloor(t *testing.T) {
 		}
 		weight := rapid.SampledFrom([]int32{0, 30, Full}).Draw(t, "weight")
 		size := rapid.Int32Range(1, 4).Draw(t, "size")
-		l := Lane{
+		l := RegionPlan{
 			Size: size, Need: size, Surge: rapid.Int32Range(0, 1).Draw(t, "surge"), Hold: true, Closed: true, LeavingKnown: true,
 			Acknowledged: rapid.Bool().Draw(t, "acknowledged"), To: side("to", weight), From: []Side{side("from", Full-weight)},
 		}

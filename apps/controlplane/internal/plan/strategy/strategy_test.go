@@ -114,7 +114,7 @@ func TestStrategy_Reaches(t *testing.T) {
 		t.Run(nameOf(of), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				p, size := drawPolicy(t, of), rapid.Int32Range(2, 6).Draw(t, "size")
-				l := Lane{Size: size, Need: size, Recreate: s.Order() == StopFirst}
+				l := RegionPlan{Size: size, Need: size, Recreate: s.Order() == StopFirst}
 				l.Surge, l.Unavailable = s.Bounds(p, size, Sizes{Old: size, New: size})
 				r := newRegion(l, size)
 				for i := 0; !r.l.Alone() || !r.l.Serves(); i++ {

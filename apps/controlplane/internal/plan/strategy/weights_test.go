@@ -40,11 +40,11 @@ func judgeWeights(t require.TestingT, before, after *region) {
 
 func TestMinReady(t *testing.T) {
 	t.Run("does not lower what must serve", func(t *testing.T) {
-		l := Lane{Size: 4, Need: 1, Surge: 1}
+		l := RegionPlan{Size: 4, Need: 1, Surge: 1}
 		require.Equal(t, "4/0 4/1 3/1 3/2 2/2 2/3 1/3 1/4 0/4", trace(t, l, 4))
 	})
 	t.Run("does not take traffic from more replicas than one that is ready", func(t *testing.T) {
-		r := newRegion(Lane{Size: 3, Need: 1, Surge: 3, Keep: 3, Stop: &Stop{Replicas: 3, Weight: Full, Whole: true}}, 3)
+		r := newRegion(RegionPlan{Size: 3, Need: 1, Surge: 3, Keep: 3, Stop: &Stop{Replicas: 3, Weight: Full, Whole: true}}, 3)
 		r.step(t)
 		r.obey(0)
 		r.ready[0] = 1
@@ -56,7 +56,7 @@ func TestMinReady(t *testing.T) {
 		require.True(t, r.l.Serves(), "nothing else serves: the one that is ready is enough")
 	})
 	t.Run("does not give a step its weight before its replicas are ready", func(t *testing.T) {
-		r := newRegion(Lane{Size: 4, Need: 1, Surge: 2, Keep: 4, Stop: &Stop{Replicas: 2, Weight: 50}}, 4)
+		r := newRegion(RegionPlan{Size: 4, Need: 1, Surge: 2, Keep: 4, Stop: &Stop{Replicas: 2, Weight: 50}}, 4)
 		r.step(t)
 		r.obey(0)
 		r.ready[0] = 1
@@ -71,7 +71,7 @@ func TestMinReady(t *testing.T) {
 func TestMinReadyConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		l := Lane{Size: rapid.Int32Range(1, 8).Draw(t, "size")}
+		l := RegionPlan{Size: rapid.Int32Range(1, 8).Draw(t, "size")}
 		texts := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "50%", "100%"})
 		l.Surge, l.Unavailable = Bounds(texts.Draw(t, "surge"), texts.Draw(t, "unavailable"), l.Size)
 		l.Need = rapid.Int32Range(1, l.Size).Draw(t, "need")
@@ -90,8 +90,8 @@ func TestMinReadyConverges(t *testing.T) {
 }
 
 func TestWithdrawn(t *testing.T) {
-	back := func(good int32) Lane {
-		return Lane{
+	back := func(good int32) RegionPlan {
+		return RegionPlan{
 			Size: 4, Need: 4, Surge: 1, LeavingKnown: true, Acknowledged: true,
 			To:   Side{Assigned: 3, Known: true, Ready: good, Serving: good, Existing: 3, Weight: 50, Live: true},
 			From: []Side{{Assigned: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: 50, Withdrawn: true}},
@@ -124,7 +124,7 @@ func TestHold(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.live.Live = true
-			l := Lane{Size: 1, Need: 1, Surge: 1, Hold: true, LeavingKnown: true, Acknowledged: true, To: c.to, From: []Side{c.live}, Stop: c.stop, Keep: 1}
+			l := RegionPlan{Size: 1, Need: 1, Surge: 1, Hold: true, LeavingKnown: true, Acknowledged: true, To: c.to, From: []Side{c.live}, Stop: c.stop, Keep: 1}
 			s := Next(l)
 			require.Equal(t, c.want, append([]int32{s.ToWeight}, s.FromWeights...))
 			require.Equal(t, []int32{c.to.Assigned, c.live.Assigned}, []int32{s.To, s.From[0]})

@@ -45,7 +45,7 @@ func (t *tx) DeleteApps(deletedBefore int64, limit int) (int, error) {
 		all(forget(&t.pins, 0, func(p model.Pin) bool { return p.AppID == a.ID }, nil))
 		all(forget(&t.appKeys, 0, func(k model.AppKey) bool { return k.AppID == a.ID }, nil))
 		all(forget(&t.domains, 0, func(d model.Domain) bool { return d.AppID == a.ID }, nil))
-		all(forget(&t.stagings, 0, func(s model.Staging) bool { return s.AppID == a.ID }, nil))
+		all(forget(&t.rolloutStates, 0, func(s model.RolloutState) bool { return s.AppID == a.ID }, nil))
 		all(forget(&t.history, 0, func(h model.History) bool { return h.AppID == a.ID }, nil))
 		all(forget(&t.routeObserved, 0, func(o model.RouteObserved) bool { return o.AppID == a.ID }, nil))
 		all(forget(&t.observed, 0, func(o model.Observed) bool { return o.AppID == a.ID }, nil))

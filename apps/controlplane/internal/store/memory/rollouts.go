@@ -23,8 +23,8 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 	return one(r, ok && r.WorkspaceID == workspaceID, "rollout", id)
 }
 
-func (t *tx) GetFlights(rolloutIDs []string) ([]model.Flight, error) {
-	var rows []model.Flight
+func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error) {
+	var rows []model.ActiveRollout
 	for _, id := range distinct(rolloutIDs) {
 		r, ok := t.rollouts.get(id)
 		if !ok {
@@ -34,9 +34,9 @@ func (t *tx) GetFlights(rolloutIDs []string) ([]model.Flight, error) {
 		if !ok {
 			continue
 		}
-		f := model.Flight{Rollout: r, Deployment: d}
-		if s, ok := t.stagings.get(r.AppID); ok {
-			f.Staging = &s
+		f := model.ActiveRollout{Rollout: r, Deployment: d}
+		if s, ok := t.rolloutStates.get(r.AppID); ok {
+			f.RolloutState = &s
 		}
 		rows = append(rows, f)
 	}
@@ -87,19 +87,19 @@ func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Roll
 	return pageDown(rows, p, func(r model.Rollout) string { return r.ID }), nil
 }
 
-func (t *tx) GetStagings(appIDs []string) ([]model.Staging, error) {
-	var rows []model.Staging
+func (t *tx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) {
+	var rows []model.RolloutState
 	for _, id := range distinct(appIDs) {
-		if s, ok := t.stagings.get(id); ok {
+		if s, ok := t.rolloutStates.get(id); ok {
 			rows = append(rows, s)
 		}
 	}
 	return rows, nil
 }
 
-func (t *tx) PutStaging(s model.Staging) error {
+func (t *tx) PutRolloutState(s model.RolloutState) error {
 	t.touch(s.AppID)
-	return t.stagings.put(s)
+	return t.rolloutStates.put(s)
 }
 
 // WakeAt locks the row also where it leaves it: a step that clears it, and so takes
@@ -119,7 +119,7 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 		if in <= 0 {
 			w.SentAt = w.Due
 		}
-		if in <= store.Soon.Milliseconds() {
+		if in <= store.WakeWindow.Milliseconds() {
 			t.woken[id] = max(time.Duration(in)*time.Millisecond, 0)
 		}
 		if err := t.wakes.put(w); err != nil {

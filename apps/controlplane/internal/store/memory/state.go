@@ -104,7 +104,7 @@ type state struct {
 	limits         *table[string, model.Admission]
 	starts         *table[string, starts]
 	claims         *table[string, model.Claim]
-	stagings       *table[string, model.Staging]
+	rolloutStates  *table[string, model.RolloutState]
 	freezes        *table[pair, model.Freeze]
 	pins           *table[pair, model.Pin]
 	domains        *table[pair, model.Domain]
@@ -164,7 +164,7 @@ func newState() *state {
 		limits:         newTable(&limitsSchema),
 		starts:         newTable(&startsSchema),
 		claims:         newTable(&claimSchema),
-		stagings:       newTable(&stagingSchema),
+		rolloutStates:  newTable(&rolloutStateSchema),
 		freezes:        newTable(&freezeSchema),
 		pins:           newTable(&pinSchema),
 		domains:        newTable(&domainSchema),
@@ -184,7 +184,7 @@ func (s *state) tables() []whole {
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
 		s.history, s.audit, s.idempotency, s.peers, s.peerKeys, s.streams, s.limits, s.starts, s.claims,
-		s.stagings, s.freezes, s.pins, s.domains, s.appKeys,
+		s.rolloutStates, s.freezes, s.pins, s.domains, s.appKeys,
 	}
 }
 
@@ -364,9 +364,9 @@ var (
 		name: "claim", copy: plain[model.Claim],
 		key: func(c model.Claim) string { return c.AppID },
 	}
-	stagingSchema = schema[string, model.Staging]{
-		name: "staging of app", copy: model.Staging.Clone,
-		key: func(s model.Staging) string { return s.AppID },
+	rolloutStateSchema = schema[string, model.RolloutState]{
+		name: "rollout state of app", copy: model.RolloutState.Clone,
+		key: func(s model.RolloutState) string { return s.AppID },
 	}
 	freezeSchema = schema[pair, model.Freeze]{
 		name: "freeze", copy: model.Freeze.Clone,

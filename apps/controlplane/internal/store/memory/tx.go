@@ -52,7 +52,7 @@ type tx struct {
 	limits         overlay[string, model.Admission]
 	starts         overlay[string, starts]
 	claims         overlay[string, model.Claim]
-	stagings       overlay[string, model.Staging]
+	rolloutStates  overlay[string, model.RolloutState]
 	freezes        overlay[pair, model.Freeze]
 	pins           overlay[pair, model.Pin]
 	domains        overlay[pair, model.Domain]
@@ -67,7 +67,7 @@ type tx struct {
 var _ store.Tx = (*tx)(nil)
 
 // Company implements store.Tx.
-func (t *tx) Company() bool { return false }
+func (t *tx) Batched() bool { return false }
 
 func newTx(s *Store) *tx {
 	t := &tx{
@@ -107,7 +107,7 @@ func newTx(s *Store) *tx {
 	t.limits.bind(t, &limitsSchema, func(s *state) **table[string, model.Admission] { return &s.limits })
 	t.starts.bind(t, &startsSchema, func(s *state) **table[string, starts] { return &s.starts })
 	t.claims.bind(t, &claimSchema, func(s *state) **table[string, model.Claim] { return &s.claims })
-	t.stagings.bind(t, &stagingSchema, func(s *state) **table[string, model.Staging] { return &s.stagings })
+	t.rolloutStates.bind(t, &rolloutStateSchema, func(s *state) **table[string, model.RolloutState] { return &s.rolloutStates })
 	t.freezes.bind(t, &freezeSchema, func(s *state) **table[pair, model.Freeze] { return &s.freezes })
 	t.pins.bind(t, &pinSchema, func(s *state) **table[pair, model.Pin] { return &s.pins })
 	t.appKeys.bind(t, &appKeySchema, func(s *state) **table[pair, model.AppKey] { return &s.appKeys })

@@ -30,7 +30,7 @@ var insertApps = insertInto("InsertApps", "apps",
 	"deleting_since", "abandon_unreachable", "deleted_at", "created_at", "updated_at", "resource_version", "domains", "app_keys")
 
 func (t *tx) InsertApp(a model.App) error {
-	if c := t.company; c != nil {
+	if c := t.batch; c != nil {
 		keep(c, &c.late.apps, []string{a.ID, nameOf(a.EnvironmentID, a.Name)}, a)
 	} else if err := t.insertApps([]model.App{a}); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (t *tx) GetApps(ids []string) ([]model.App, error) {
 }
 
 func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, error) {
-	found, ok, err := foresee(t, theNames, environmentID, []string{name}, nameOfApp, func(names []string) ([]model.App, error) {
+	found, ok, err := prefetch(t, theNames, environmentID, []string{name}, nameOfApp, func(names []string) ([]model.App, error) {
 		return t.getAppsByName(workspaceID, environmentID, names)
 	})
 	switch {
@@ -97,7 +97,7 @@ func (t *tx) getAppsByName(workspaceID, environmentID string, names []string) ([
 	apps, err := list(t, "get apps", "", app)(inChunks(names, func(names []string) ([]gen.App, error) {
 		return t.q.GetAppsByName(t.ctx, gen.GetAppsByNameParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Names: names})
 	}))
-	t.company.foresight.found(apps, &t.company.foresight.names, nameOfApp)
+	t.batch.prefetched.found(apps, &t.batch.prefetched.names, nameOfApp)
 	return apps, err
 }
 
@@ -118,7 +118,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 		}
 		return found[0], nil
 	}
-	found, ok, err := foresee(t, theApps, "app", []string{id}, idOfApp, t.lockForeseen)
+	found, ok, err := prefetch(t, theApps, "app", []string{id}, idOfApp, t.lockPrefetched)
 	switch {
 	case err != nil:
 		return model.App{}, err
@@ -132,10 +132,10 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
-// lockForeseen locks apps of members, who are going to read what those run.
-func (t *tx) lockForeseen(ids []string) ([]model.App, error) {
+// lockPrefetched locks apps of members, who are going to read what those run.
+func (t *tx) lockPrefetched(ids []string) ([]model.App, error) {
 	apps, err := t.LockApps(ids)
-	t.company.foresight.found(apps, &t.company.foresight.apps, idOfApp)
+	t.batch.prefetched.found(apps, &t.batch.prefetched.apps, idOfApp)
 	return apps, err
 }
 
@@ -152,7 +152,7 @@ func (t *tx) LockApps(ids []string) ([]model.App, error) {
 
 func (t *tx) UpdateApp(a model.App) error {
 	t.touch(a.ID)
-	c := t.company
+	c := t.batch
 	if c == nil {
 		return t.updateApps([]model.App{a})
 	}

@@ -59,10 +59,10 @@ func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 	if err := c.begin(query); err != nil {
 		return nil, err
 	}
-	if company := c.tx.company; company != nil && !company.writing {
+	if batch := c.tx.batch; batch != nil && !batch.writing {
 		c.tx.bind()
-		clear(company.read)
-		company.foresight = nil
+		clear(batch.read)
+		batch.prefetched = nil
 	}
 	return c.db.ExecContext(ctx, query, args...)
 }

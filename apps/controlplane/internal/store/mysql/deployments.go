@@ -33,7 +33,7 @@ var insertDeployments = insertInto("InsertDeployments", "deployments",
 
 func (t *tx) InsertDeployment(d model.Deployment) error {
 	t.touch(d.AppID)
-	if c := t.company; c != nil {
+	if c := t.batch; c != nil {
 		keep(c, &c.late.deployments, []string{d.ID, d.AppID}, d)
 		return nil
 	}
@@ -61,7 +61,7 @@ func (t *tx) insertDeployments(deployments []model.Deployment) error {
 }
 
 func (t *tx) GetDeployment(workspaceID, id string) (model.Deployment, error) {
-	found, ok, err := foresee(t, theDeployments, "deployment", []string{id}, func(d model.Deployment) string { return d.ID }, t.GetDeployments)
+	found, ok, err := prefetch(t, theDeployments, "deployment", []string{id}, func(d model.Deployment) string { return d.ID }, t.GetDeployments)
 	switch {
 	case err != nil:
 		return model.Deployment{}, err

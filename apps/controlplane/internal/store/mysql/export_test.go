@@ -32,7 +32,7 @@ func (s *Store) Hold(tb testing.TB, key string, n int) {
 	held := make(chan struct{})
 	var holder sync.WaitGroup
 	holder.Go(func() {
-		_ = s.Together(tb.Context(), key, "", func(store.Tx) (func() error, error) {
+		_ = s.UpdateBatched(tb.Context(), key, "", func(store.Tx) (func() error, error) {
 			close(held)
 			look, enough := time.NewTicker(100*time.Microsecond), time.After(2*time.Second)
 			defer look.Stop()
@@ -52,9 +52,9 @@ func (s *Store) Hold(tb testing.TB, key string, n int) {
 
 // Waiting is how many works of the key do.
 func (s *Store) Waiting(key string) int {
-	s.crowd.mu.Lock()
-	defer s.crowd.mu.Unlock()
-	if l := s.crowd.lanes[key]; l != nil {
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	if l := s.batcher.queues[key]; l != nil {
 		return len(l.waiting)
 	}
 	return 0
@@ -81,12 +81,12 @@ func (a accompanied) Update(ctx context.Context, fn func(store.Tx) error) error 
 	a.Hold(a.tb, key, 2)
 	var companion sync.WaitGroup
 	companion.Go(func() {
-		_ = a.Together(a.tb.Context(), key, "", func(store.Tx) (func() error, error) { return nil, nil })
+		_ = a.UpdateBatched(a.tb.Context(), key, "", func(store.Tx) (func() error, error) { return nil, nil })
 	})
 	defer companion.Wait()
 	calls := 0
-	return a.Together(ctx, key, "", func(tx store.Tx) (func() error, error) {
-		if calls++; calls == 1 && !tx.Company() {
+	return a.UpdateBatched(ctx, key, "", func(tx store.Tx) (func() error, error) {
+		if calls++; calls == 1 && !tx.Batched() {
 			a.tb.Error("it was alone")
 		}
 		return nil, fn(tx)

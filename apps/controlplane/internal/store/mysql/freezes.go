@@ -41,11 +41,11 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 	}))
 }
 
-// fewFreezes are read once for all members of a company.
+// fewFreezes are read once for all members of a batch.
 const fewFreezes = 100
 
 func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
-	if t.company != nil {
+	if t.batch != nil {
 		all, err := onceList(t, "ListFreezes "+workspaceID, func() ([]model.Freeze, error) {
 			return t.ListFreezes(workspaceID, store.Page{Limit: fewFreezes + 1})
 		})

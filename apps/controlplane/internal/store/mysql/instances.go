@@ -84,7 +84,7 @@ func (t *tx) MarkLost(regionID string, guard model.Guard, now int64) ([]string, 
 
 func (t *tx) ListInstances(f store.InstanceFilter, p store.Page) ([]model.Instance, error) {
 	if f == (store.InstanceFilter{WorkspaceID: f.WorkspaceID, DeploymentID: f.DeploymentID}) && p.After == "" {
-		rows, ok, err := foresee(t, theDeployments, fmt.Sprintf("%d instances of %s", p.Limit, f.WorkspaceID), []string{f.DeploymentID},
+		rows, ok, err := prefetch(t, theDeployments, fmt.Sprintf("%d instances of %s", p.Limit, f.WorkspaceID), []string{f.DeploymentID},
 			func(i model.Instance) string { return i.DeploymentID },
 			func(ids []string) ([]model.Instance, error) {
 				var each []store.InstanceFilter

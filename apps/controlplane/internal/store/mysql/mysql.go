@@ -119,7 +119,7 @@ type Store struct {
 	db      *sql.DB
 	reads   *sql.DB // db itself when there is no replica
 	metrics *metrics
-	crowd   crowd
+	batcher batcher
 	// patience is for tests to lengthen.
 	patience time.Duration
 
@@ -139,7 +139,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: DSN: %w", err)
 	}
-	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), crowd: newCrowd(), patience: patience}
+	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), batcher: newBatcher(), patience: patience}
 	if cfg.ReadDSN != "" {
 		if s.reads, err = openDB(cfg, cfg.ReadDSN); err != nil {
 			return nil, errors.Join(fmt.Errorf("store: ReadDSN: %w", err), primary.Close())

@@ -20,7 +20,7 @@ func observed(r gen.DeploymentObserved) (model.Observed, error) {
 }
 
 func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
-	if rows, ok, err := foresee(t, theApps, "observed", appIDs, func(o model.Observed) string { return o.AppID }, t.listObserved); ok {
+	if rows, ok, err := prefetch(t, theApps, "observed", appIDs, func(o model.Observed) string { return o.AppID }, t.listObserved); ok {
 		return rows, err
 	}
 	return t.listObserved(appIDs)

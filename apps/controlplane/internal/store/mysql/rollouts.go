@@ -33,7 +33,7 @@ var insertRollouts = insertInto("InsertRollouts", "rollouts",
 
 func (t *tx) InsertRollout(r model.Rollout) error {
 	t.touch(r.AppID)
-	if c := t.company; c != nil {
+	if c := t.batch; c != nil {
 		keep(c, &c.late.rollouts, []string{r.ID, r.AppID}, r)
 		return nil
 	}
@@ -57,18 +57,18 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 		t.q.GetRollout(t.ctx, gen.GetRolloutParams{WorkspaceID: workspaceID, ID: id}))
 }
 
-func (t *tx) GetFlights(rolloutIDs []string) ([]model.Flight, error) {
-	return list(t, "get flights", "", func(r gen.GetFlightsRow) (f model.Flight, err error) {
+func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error) {
+	return list(t, "get active rollouts", "", func(r gen.GetFlightsRow) (f model.ActiveRollout, err error) {
 		if f.Rollout, err = rollout(r.Rollout); err != nil {
 			return f, err
 		}
 		if f.Deployment, err = deployment(r.Deployment); err != nil || !r.Staged {
 			return f, err
 		}
-		s, err := staging(gen.AppStaging{
+		s, err := rolloutState(gen.AppStaging{
 			AppID: r.Rollout.AppID, WorkspaceID: r.Rollout.WorkspaceID, Policy: r.Policy, Course: r.Course, UpdatedAt: r.StagedAt,
 		})
-		f.Staging = &s
+		f.RolloutState = &s
 		return f, err
 	})(inChunks(distinct(rolloutIDs), func(ids []string) ([]gen.GetFlightsRow, error) {
 		return t.q.GetFlights(t.ctx, ids)
@@ -97,8 +97,8 @@ func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
 	return t.allFound(n, len(rollouts), err, "update rollouts")
 }
 
-func staging(r gen.AppStaging) (model.Staging, error) {
-	s := model.Staging{AppID: r.AppID, WorkspaceID: r.WorkspaceID, UpdatedAt: r.UpdatedAt}
+func rolloutState(r gen.AppStaging) (model.RolloutState, error) {
+	s := model.RolloutState{AppID: r.AppID, WorkspaceID: r.WorkspaceID, UpdatedAt: r.UpdatedAt}
 	if len(r.Policy) > 0 {
 		s.Policy = &windlassv1.RolloutPolicy{}
 		if err := proto.Unmarshal(r.Policy, s.Policy); err != nil {
@@ -106,24 +106,24 @@ func staging(r gen.AppStaging) (model.Staging, error) {
 		}
 	}
 	var err error
-	s.Course, err = model.DecodeCourse(r.Course)
+	s.Progress, err = model.DecodeProgress(r.Course)
 	return s, err
 }
 
-func (t *tx) GetStagings(appIDs []string) ([]model.Staging, error) {
-	if rows, ok, err := foresee(t, theApps, "staging", appIDs, func(s model.Staging) string { return s.AppID }, t.getStagings); ok {
+func (t *tx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) {
+	if rows, ok, err := prefetch(t, theApps, "rollout state", appIDs, func(s model.RolloutState) string { return s.AppID }, t.getRolloutStates); ok {
 		return rows, err
 	}
-	return t.getStagings(appIDs)
+	return t.getRolloutStates(appIDs)
 }
 
-func (t *tx) getStagings(appIDs []string) ([]model.Staging, error) {
-	return list(t, "get stagings", "", staging)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppStaging, error) {
+func (t *tx) getRolloutStates(appIDs []string) ([]model.RolloutState, error) {
+	return list(t, "get rollout states", "", rolloutState)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppStaging, error) {
 		return t.q.GetStagings(t.ctx, ids)
 	}))
 }
 
-func (t *tx) PutStaging(s model.Staging) error {
+func (t *tx) PutRolloutState(s model.RolloutState) error {
 	p := gen.PutStagingParams{AppID: s.AppID, WorkspaceID: s.WorkspaceID, Policy: []byte{}, UpdatedAt: s.UpdatedAt}
 	var err error
 	if s.Policy != nil {
@@ -136,11 +136,11 @@ func (t *tx) PutStaging(s model.Staging) error {
 			return fmt.Errorf("store: encode policy of app %q: %w", s.AppID, err)
 		}
 	}
-	if p.Course, err = model.EncodeCourse(s.Course); err != nil {
+	if p.Course, err = model.EncodeProgress(s.Progress); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
 	t.touch(s.AppID)
-	return t.err(t.q.PutStaging(t.ctx, p), "put staging of app", s.AppID)
+	return t.err(t.q.PutStaging(t.ctx, p), "put rollout state of app", s.AppID)
 }
 
 func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Rollout, error) {

@@ -17,8 +17,8 @@ func TestMySQLKeepsTheStoresContract(t *testing.T) {
 	keepsContract(t, func(_ testing.TB, s *mysql.Store) store.Store { return s })
 }
 
-// What a work may rely on it may rely on in company.
-func TestMySQLKeepsTheStoresContractInCompany(t *testing.T) {
+// What a work may rely on alone it may rely on in a batch.
+func TestMySQLKeepsTheStoresContractInABatch(t *testing.T) {
 	keepsContract(t, mysql.Accompanied)
 }
 

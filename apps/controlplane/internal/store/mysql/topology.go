@@ -30,7 +30,7 @@ func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 	if rows, ok := t.lockedRows(appIDs); ok {
 		return rows, nil
 	}
-	rows, ok, err := foresee(t, theApps, "topology", appIDs, func(r model.Topology) string { return r.AppID }, t.lockTopology)
+	rows, ok, err := prefetch(t, theApps, "topology", appIDs, func(r model.Topology) string { return r.AppID }, t.lockTopology)
 	if !ok {
 		rows, err = t.lockTopology(appIDs)
 	}
@@ -147,7 +147,7 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 			replaced = append(replaced, r)
 		}
 	}
-	if c := t.company; c != nil {
+	if c := t.batch; c != nil {
 		for _, r := range rows {
 			c.about[r.AppID], c.about[r.DeploymentID] = true, true
 		}

@@ -295,26 +295,28 @@ func testApps(t *testing.T, setup setup) {
 	})
 }
 
-func testStagings(t *testing.T, setup setup) {
-	staging := func(w *world, appID string) model.Staging {
+func testRolloutStates(t *testing.T, setup setup) {
+	rolloutState := func(w *world, appID string) model.RolloutState {
 		w.t.Helper()
-		found := read(w, func(tx store.Tx) ([]model.Staging, error) { return tx.GetStagings([]string{appID, "app_none"}) })
+		found := read(w, func(tx store.Tx) ([]model.RolloutState, error) {
+			return tx.GetRolloutStates([]string{appID, "app_none"})
+		})
 		require.Len(t, found, 1)
 		return found[0]
 	}
-	put := func(w *world, s model.Staging) {
+	put := func(w *world, s model.RolloutState) {
 		w.t.Helper()
-		w.update(func(tx store.Tx) error { return tx.PutStaging(s) })
+		w.update(func(tx store.Tx) error { return tx.PutRolloutState(s) })
 	}
-	same := func(t *testing.T, want, got model.Staging) {
+	same := func(t *testing.T, want, got model.RolloutState) {
 		t.Helper()
 		require.True(t, proto.Equal(want.Policy, got.Policy), "%v is not %v", got.Policy, want.Policy)
-		require.True(t, want.Course.Equal(got.Course), "%+v is not %+v", got.Course, want.Course)
-		want.Policy, want.Course, got.Policy, got.Course = nil, nil, nil, nil
+		require.True(t, want.Progress.Equal(got.Progress), "%+v is not %+v", got.Progress, want.Progress)
+		want.Policy, want.Progress, got.Policy, got.Progress = nil, nil, nil, nil
 		require.Equal(t, want, got)
 	}
 
-	t.Run("a flight is a rollout with its deployment and its app's staging", func(t *testing.T) {
+	t.Run("an active rollout has its deployment and its app's rollout state", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		d := w.deployment(app, 1)
@@ -323,10 +325,10 @@ func testStagings(t *testing.T, setup setup) {
 		lost := r
 		lost.ID, lost.DeploymentID = ident.New("rol"), "dep_gone"
 		w.update(func(tx store.Tx) error { return errors.Join(tx.InsertRollout(r), tx.InsertRollout(lost)) })
-		flights := func(tx store.Tx) ([]model.Flight, error) {
-			return tx.GetFlights([]string{r.ID, lost.ID, "rol_none", r.ID})
+		flights := func(tx store.Tx) ([]model.ActiveRollout, error) {
+			return tx.GetActiveRollouts([]string{r.ID, lost.ID, "rol_none", r.ID})
 		}
-		flight := func() model.Flight {
+		flight := func() model.ActiveRollout {
 			t.Helper()
 			found := read(w, flights)
 			require.Len(t, found, 1, "those whose deployment is there")
@@ -335,37 +337,37 @@ func testStagings(t *testing.T, setup setup) {
 		got := flight()
 		require.Equal(t, r, got.Rollout)
 		require.Equal(t, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }), got.Deployment)
-		require.Nil(t, got.Staging)
+		require.Nil(t, got.RolloutState)
 
-		s := model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{MaxSurge: "25%"}, Course: &model.Course{RolloutID: r.ID, Replicas: -1}}
+		s := model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{MaxSurge: "25%"}, Progress: &model.Progress{RolloutID: r.ID, Replicas: -1}}
 		put(w, s)
-		same(t, staging(w, app.ID), *flight().Staging)
-		put(w, model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now})
-		same(t, model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now}, *flight().Staging)
+		same(t, rolloutState(w, app.ID), *flight().RolloutState)
+		put(w, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now})
+		same(t, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now}, *flight().RolloutState)
 	})
 
-	t.Run("an app's staging is what was put last", func(t *testing.T) {
+	t.Run("an app's rollout state is what was put last", func(t *testing.T) {
 		w := setup(t)
 		app, other := w.app("chat"), w.app("other")
-		require.Empty(t, read(w, func(tx store.Tx) ([]model.Staging, error) { return tx.GetStagings([]string{app.ID}) }))
-		s := model.Staging{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.RolloutState, error) { return tx.GetRolloutStates([]string{app.ID}) }))
+		s := model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{
 			Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: "25%",
 			Waves: []*windlassv1.Wave{{Name: "canary", Labels: map[string]string{"tier": "one"}}},
 		}}
 		put(w, s)
-		put(w, model.Staging{AppID: other.ID, WorkspaceID: w.ws, UpdatedAt: now})
-		same(t, s, staging(w, app.ID))
-		require.Nil(t, staging(w, other.ID).Policy)
-		require.Nil(t, staging(w, other.ID).Course)
+		put(w, model.RolloutState{AppID: other.ID, WorkspaceID: w.ws, UpdatedAt: now})
+		same(t, s, rolloutState(w, app.ID))
+		require.Nil(t, rolloutState(w, other.ID).Policy)
+		require.Nil(t, rolloutState(w, other.ID).Progress)
 
-		s.Course = &model.Course{
+		s.Progress = &model.Progress{
 			RolloutID: "rol_1", Policy: &windlassv1.RolloutPolicy{MaxSurge: "1"}, Replicas: -1, DefaultReplicas: 2,
 			OldSizes: map[string]int32{"reg_1": 3}, Sizes: map[string]int32{"reg_1": 4, "reg_2": 0},
 			Back: true, Final: windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, Reason: "CrashLoop", Message: "exit code 1 in Zürich",
 			PausedAt: 1, PausedBy: "ada", PausedWhy: "lunch", Failed: true, DoneAt: 9,
-			Waves: []model.CourseWave{{
+			Waves: []model.WaveProgress{{
 				Name: "canary", Policy: 1, State: windlassv1.WaveProgress_STATE_BAKING, BakingSince: 7, SkippedBy: "ada",
-				Regions: []model.CourseRegion{{
+				Regions: []model.RegionProgress{{
 					RegionID: "reg_1", State: windlassv1.RegionProgress_STATE_MOVED, Since: 2, Reason: "NotReady", Message: "soon",
 					ProgressClock: model.ProgressClock{Score: -3, ScoredAt: 4, HeldSince: 5},
 					StepWait:      model.StepWait{Step: 2, StoppedAt: 6, PromotedBy: "ada"},
@@ -373,27 +375,27 @@ func testStagings(t *testing.T, setup setup) {
 				}},
 			}},
 		}
-		s.Course.Behind = []model.Behind{{RegionID: "reg_2", DeploymentID: "dep_1", Course: &model.Course{
+		s.Progress.Behind = []model.LaggingRegion{{RegionID: "reg_2", DeploymentID: "dep_1", Progress: &model.Progress{
 			RolloutID: "rol_1", Policy: &windlassv1.RolloutPolicy{MaxSurge: "1"}, CatchesUp: true, OldSizes: map[string]int32{"reg_2": 1},
 		}}}
 		s.UpdatedAt++
 		put(w, s)
-		same(t, s, staging(w, app.ID))
+		same(t, s, rolloutState(w, app.ID))
 		s.Policy = nil
 		put(w, s)
-		same(t, s, staging(w, app.ID))
+		same(t, s, rolloutState(w, app.ID))
 	})
 
 	t.Run("what is read is the reader's own", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
-		put(w, model.Staging{AppID: app.ID, WorkspaceID: w.ws, Course: &model.Course{
-			Policy: &windlassv1.RolloutPolicy{}, Sizes: map[string]int32{"reg_1": 1}, Waves: []model.CourseWave{{Name: "1"}},
+		put(w, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, Progress: &model.Progress{
+			Policy: &windlassv1.RolloutPolicy{}, Sizes: map[string]int32{"reg_1": 1}, Waves: []model.WaveProgress{{Name: "1"}},
 		}})
-		s := staging(w, app.ID)
-		s.Course.Sizes["reg_1"], s.Course.Waves[0].Name = 9, "changed"
-		s = staging(w, app.ID)
-		require.Equal(t, int32(1), s.Course.Sizes["reg_1"])
-		require.Equal(t, "1", s.Course.Waves[0].Name)
+		s := rolloutState(w, app.ID)
+		s.Progress.Sizes["reg_1"], s.Progress.Waves[0].Name = 9, "changed"
+		s = rolloutState(w, app.ID)
+		require.Equal(t, int32(1), s.Progress.Sizes["reg_1"])
+		require.Equal(t, "1", s.Progress.Waves[0].Name)
 	})
 }

@@ -141,8 +141,8 @@ func testDesired(t *testing.T, setup setup) {
 	t.Run("stopping and stopped rows are tombstones, and those that were handed over", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
-		leaving, gone, lent, heir := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(app, 4)
-		r1, r2, r3, r4 := place(leaving, region, 4), place(gone, region, 5), place(lent, region, 6), place(heir, region, 1)
+		leaving, gone, lent, successor := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(app, 4)
+		r1, r2, r3, r4 := place(leaving, region, 4), place(gone, region, 5), place(lent, region, 6), place(successor, region, 1)
 		r3.HandedOver, r3.Replicas = true, 0
 		r4.Workload, r4.WorkloadVersion, r4.MaxUnavailable = lent.ID, 3, 2
 		r1.Status, r2.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, stopped
@@ -165,7 +165,7 @@ func testDesired(t *testing.T, setup setup) {
 				told = append(told, item)
 				continue
 			}
-			require.Equal(t, heir.ID, item.Key)
+			require.Equal(t, successor.ID, item.Key)
 			same(t, model.DesiredItem{Topology: r4}, model.DesiredItem{Topology: item.Topology})
 		}
 		require.Len(t, got, 4)

@@ -35,14 +35,14 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		tests func(*testing.T, setup)
 	}{
 		{"Transactions", testTransactions},
-		{"Together", testTogether},
+		{"Together", testUpdateBatched},
 		{"Commits", testCommits},
 		{"Rows", testRows},
 		{"Tenants", testTenants},
 		{"Secrets", testSecrets},
 		{"Sealed", testSealed},
 		{"Apps", testApps},
-		{"Stagings", testStagings},
+		{"Stagings", testRolloutStates},
 		{"Wakes", testWakes},
 		{"Topology", testTopology},
 		{"Observed", testObserved},

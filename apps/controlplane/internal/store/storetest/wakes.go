@@ -94,9 +94,9 @@ func testWakes(t *testing.T, setup setup) {
 			}
 			return told[0].Woken
 		}
-		require.Empty(t, wake(store.Soon+time.Hour), "that is not soon")
-		require.Equal(t, map[string]time.Duration{"app_1": store.Soon}, wake(store.Soon))
-		require.Empty(t, wake(store.Soon), "it has an earlier wake-up")
+		require.Empty(t, wake(store.WakeWindow+time.Hour), "that is not soon")
+		require.Equal(t, map[string]time.Duration{"app_1": store.WakeWindow}, wake(store.WakeWindow))
+		require.Empty(t, wake(store.WakeWindow), "it has an earlier wake-up")
 		require.Eventually(t, func() bool { return len(due(w, hour, hour)) == 1 }, time.Minute, 5*time.Millisecond)
 	})
 

@@ -1,0 +1,89 @@
+package fleet
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// gaugesFor is how long one count serves every scrape, whoever scrapes how
+	// often; a failed one, too, so that scrapes do not trample a database that is
+	// away.
+	gaugesFor = 5 * time.Second
+	// gaugesTimeout is within what a scraper waits by default.
+	gaugesTimeout = 5 * time.Second
+)
+
+// count exports how many instances there are, counted when somebody asks. While
+// the database does not answer it exports nothing, which is the truth.
+type gauges struct {
+	svc      *Service
+	total    *prometheus.Desc
+	byStatus *prometheus.Desc
+
+	mu     sync.Mutex
+	at     time.Time
+	counts map[windlassv1.InstanceStatus]int
+}
+
+func newGauges(s *Service) *gauges {
+	return &gauges{
+		svc:      s,
+		total:    prometheus.NewDesc("deployment_instances_total", "Instances that exist, in all regions.", nil, nil),
+		byStatus: prometheus.NewDesc("deployment_instances_by_status", "Instances by status, in all regions; terminated ones until they are forgotten.", []string{"status"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *gauges) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.total
+	ch <- c.byStatus
+}
+
+// Collect implements prometheus.Collector.
+func (c *gauges) Collect(ch chan<- prometheus.Metric) {
+	counts := c.count(time.Now())
+	if counts == nil {
+		return
+	}
+	total := 0
+	for number, name := range windlassv1.InstanceStatus_name {
+		status := windlassv1.InstanceStatus(number)
+		if status == windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED {
+			continue
+		}
+		if status != windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
+			total += counts[status]
+		}
+		ch <- prometheus.MustNewConstMetric(c.byStatus, prometheus.GaugeValue, float64(counts[status]), strings.ToLower(strings.TrimPrefix(name, "INSTANCE_STATUS_")))
+	}
+	ch <- prometheus.MustNewConstMetric(c.total, prometheus.GaugeValue, float64(total))
+}
+
+// count is the newest count, nil when it failed. Scrapes at the same time share
+// one query.
+func (c *gauges) count(now time.Time) map[windlassv1.InstanceStatus]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.at.IsZero() && now.Sub(c.at) < gaugesFor {
+		return c.counts
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), gaugesTimeout)
+	defer cancel()
+	err := c.svc.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		c.counts, err = tx.CountInstancesByStatus()
+		return err
+	})
+	if err != nil {
+		c.counts = nil
+		c.svc.cfg.Log.Warn("cannot count instances", "error", err)
+	}
+	c.at = time.Now()
+	return c.counts
+}

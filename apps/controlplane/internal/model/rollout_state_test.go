@@ -1,0 +1,48 @@
+package model
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// TestDecodeProgress_FieldsSideBySide: the parts of a region's progress are not visible in its stored
+// form, which replicas of other releases read and write, too.
+func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
+	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Waves":[{"Name":"1","Regions":[{"RegionID":"reg_1","Since":1,
+		"Score":2,"ScoredAt":3,"HeldSince":4,"NoRoomSince":5,"NoRoomFor":6,"TroubleSince":7,"MostReady":8,
+		"Relapses":9,"HalfWay":true,"Emptied":true,"Step":10,"StoppedAt":11,"PromotedBy":"ada","Reason":"NotReady"}]}]}`))
+	require.NoError(t, err)
+	want := RegionProgress{
+		RegionID: "reg_1", Since: 1, Reason: "NotReady",
+		ProgressClock: ProgressClock{Score: 2, ScoredAt: 3, HeldSince: 4},
+		StepWait:      StepWait{Step: 10, StoppedAt: 11, PromotedBy: "ada"},
+		CapacityWait:  CapacityWait{NoRoomSince: 5, NoRoomFor: 6},
+		TroubleWatch:  TroubleWatch{TroubleSince: 7},
+		HealthWatch:   HealthWatch{MostReady: 8},
+		RelapseCount:  RelapseCount{Relapses: 9},
+		Absence:       Absence{HalfWay: true},
+		EmptySteps:    EmptySteps{Emptied: true},
+	}
+	require.Equal(t, []RegionProgress{want}, c.Waves[0].Regions)
+
+	c.Policy = &windlassv1.RolloutPolicy{}
+	b, err := EncodeProgress(c)
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"StoppedAt":11`)
+	require.NotContains(t, string(b), "StepWait")
+}
+
+// TestDecodeProgress_LaggingRegions: their progress has kept the name under which earlier releases
+// stored it.
+func TestDecodeProgress_LaggingRegions(t *testing.T) {
+	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Behind":[{"RegionID":"reg_1","DeploymentID":"dep_1","Course":{"RolloutID":"rol_0"}}]}`))
+	require.NoError(t, err)
+	require.Len(t, c.Behind, 1)
+	require.Equal(t, "rol_0", c.Behind[0].Progress.RolloutID)
+	b, err := EncodeProgress(c)
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"DeploymentID":"dep_1","Course":{"RolloutID":"rol_0"`)
+}

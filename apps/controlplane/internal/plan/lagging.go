@@ -1,0 +1,381 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A wave whose on_unreachable is skip leaves out the regions that are unreachable. An app
+// without a policy of its own leaves out the regions that are new to it and that no agent has
+// joined yet. Nothing serves there that needs protection, and an agent may never join: the
+// other regions would wait for good. The rollout waits for any other region.
+//
+//	its wave moves still      it joins the wave when it returns
+//	its wave has moved        it is held as it is, until the rollout is over
+//	the rollout is over       it is behind: what it had stays wanted there, and when it
+//	                          returns it catches up with what is live
+//
+// To catch up is a rollout of one region, from the version that it has to the live one, by the
+// policy under which it was left behind. It has a progress of its own and follows the rules of
+// staged rollouts. Two things differ: which versions it moves between, and that its failure
+// does not affect other regions.
+
+// newer is the version that the progress leads to.
+func (v *view) newer() *model.Deployment {
+	if v.behind != nil {
+		return v.live()
+	}
+	return v.target()
+}
+
+// olderIn is the deployment that the region has until it has moved, and goes back to;
+// empty for none.
+func (v *view) olderIn(region string) string {
+	switch b := v.planner.progress.BehindIn(region); {
+	case v.behind != nil && !v.progress.Back:
+		return v.behind.DeploymentID
+	case b == nil || b.DeploymentID == "" || v.behind != nil:
+		return v.app.LiveDeploymentID
+	default:
+		return b.DeploymentID
+	}
+}
+
+// isBehind reports whether the region has yet to catch up.
+func (p *planner) isBehind(region string) bool {
+	return p.app.DeletingSince == 0 && p.progress.BehindIn(region) != nil
+}
+
+// isKept reports whether the row is wanted, as all of its deployment are or as what a region
+// that is behind has.
+func (p *planner) isKept(t *model.Topology) bool {
+	return p.isWanted(t.DeploymentID) || p.isBehind(t.RegionID) && p.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
+}
+
+// catching reports whether regions have to catch up and no rollout is in flight, which would
+// take them along.
+func (p *planner) catching() bool {
+	return p.progress != nil && len(p.progress.Behind) > 0 && p.target() == nil && p.live() != nil && p.app.DeletingSince == 0
+}
+
+// skips reports whether the wave leaves out unreachable regions. A region that catches up is
+// never left out, because no other region waits for it.
+func (v *view) skips(w *model.WaveProgress) bool {
+	return v.behind == nil && wavePolicy(v.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
+}
+
+// skipsNew reports whether the region, whose turn has come, is left out because nothing was
+// ever there. Once an agent has joined, it is waited for as all others are.
+func (v *view) skipsNew(region string) bool {
+	return v.behind == nil && v.progress.SkipsNew && !v.isActive(v.olderIn(region), region) &&
+		v.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
+}
+
+// absence says in words why the region cannot be told anything.
+func (p *planner) absence(region string) string {
+	if p.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+		return "has no agent yet"
+	}
+	return "is out of reach"
+}
+
+// skip leaves the region out.
+func (v *view) skip(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, why string) {
+	st.HalfWay, st.StoppedBefore = st.State == regionRolling, st.StoppedAt
+	if st.HalfWay {
+		st.ProgressClock.Stop(v.now)
+	}
+	st.State, st.Since, st.Reason, st.Message = regionSkipped, v.now, "", ""
+	st.StoppedAt, st.Unacknowledged = 0, false
+	when := "when it returns"
+	if v.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+		when = "when one has"
+	}
+	left := "goes on without it"
+	if gate := wavePolicy(v.progress, *w).GetApproval(); gate != nil && allSkipped(v.progress, w) {
+		left += " and, since nothing of it is left to approve, without " + Missing(v.progress, gate, nil)
+	}
+	v.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
+		why, w.Name, left, when, v.figures(v.regionPlan(st.RegionID))), d, st.RegionID)
+}
+
+// goOn lets a region that was left out half way, and is in reach again, continue its step and its
+// clocks as if the rollout had waited for it. Else a region that comes and goes would begin anew
+// each time, and never end.
+func (p *planner) goOn(st *model.RegionProgress) {
+	st.State, st.Since = regionRolling, p.now
+	st.HalfWay, st.StoppedAt, st.StoppedBefore = false, st.StoppedBefore, 0
+}
+
+// allSkipped reports whether regions of the wave are skipped and no other region of it gets
+// replicas: the version was not seen there yet. A region that has moved with no replicas has
+// come to the wave's gate, if there is one.
+func allSkipped(c *model.Progress, w *model.WaveProgress) bool {
+	skipped, gate := 0, wavePolicy(c, *w).GetApproval()
+	for _, st := range w.Regions {
+		switch {
+		case st.State == regionSkipped:
+			skipped++
+		case st.State != regionMoved || c.Sizes[st.RegionID] > 0 || gate != nil && !c.CatchesUp:
+			return false
+		}
+	}
+	return skipped > 0
+}
+
+// nowhere reports whether the version is to serve only where it was skipped, all else having
+// been told to have nothing.
+func (v *view) nowhere() bool {
+	skipped := false
+	for _, w := range v.progress.Waves {
+		for _, st := range w.Regions {
+			switch {
+			case v.progress.Sizes[st.RegionID] == 0:
+			case st.State != regionSkipped:
+				return false
+			default:
+				skipped = true
+			}
+		}
+	}
+	return skipped
+}
+
+// awaitSkipped reopens the waves that ended without a region that gets replicas: one of those
+// regions has to return.
+func (v *view) awaitSkipped() {
+	for i := range v.progress.Waves {
+		w := &v.progress.Waves[i]
+		if w.State == waveDone && slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool {
+			return st.State == regionSkipped && v.progress.Sizes[st.RegionID] > 0
+		}) {
+			reopen(w)
+		}
+	}
+}
+
+// inReach reports whether the control plane can tell how the wave serves: in all of its regions
+// but those that were left out, or where it skips those out of reach, in one.
+func (v *view) inReach(w *model.WaveProgress) bool {
+	heard := 0
+	for _, st := range w.Regions {
+		switch {
+		case !v.regionPlan(st.RegionID).lost:
+			heard++
+		case st.State != regionSkipped && !v.skips(w):
+			return false
+		}
+	}
+	return heard > 0
+}
+
+// leaveBehind notes which regions a rollout that has come to its end leaves behind.
+func (v *view) leaveBehind(d *model.Deployment) {
+	c := v.progress
+	var behind []model.LaggingRegion
+	for i := range c.Waves {
+		for _, st := range c.Waves[i].Regions {
+			if st.State != regionSkipped {
+				continue
+			}
+			older, has := v.olderIn(st.RegionID), "it keeps what it has"
+			if !v.isActive(older, st.RegionID) {
+				older, has = "", "it has nothing"
+			}
+			behind = append(behind, model.LaggingRegion{RegionID: st.RegionID, DeploymentID: older, Progress: v.progressOf(&c.Waves[i], st.RegionID)})
+			v.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or came too late for its wave; %s until it has caught up with %s",
+				has, v.versionOf(d.ID)), d, st.RegionID)
+		}
+	}
+	c.Behind = sortedBehind(behind)
+}
+
+// leaveLost notes which regions a rollout that has gone back leaves behind: those that it
+// lost half way. What was behind before it catches up anew.
+func (v *view) leaveLost() {
+	c := v.progress
+	for i := range c.Behind {
+		restart(c.Behind[i].Progress, v.now)
+	}
+	for _, l := range v.look() {
+		if l.restored() || v.isBehind(l.region) || !v.isActive(v.app.LiveDeploymentID, l.region) {
+			continue
+		}
+		w, _ := progressIn(c, l.region)
+		of := v.progressOf(w, l.region)
+		of.Back = true
+		c.Behind = sortedBehind(append(c.Behind, model.LaggingRegion{RegionID: l.region, Progress: of}))
+		v.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
+			v.versionOf(v.app.LiveDeploymentID), v.figures(l)), v.live(), l.region)
+	}
+}
+
+func sortedBehind(behind []model.LaggingRegion) []model.LaggingRegion {
+	slices.SortFunc(behind, func(a, b model.LaggingRegion) int { return strings.Compare(a.RegionID, b.RegionID) })
+	return behind
+}
+
+// progressOf is the progress of one region of the wave.
+func (v *view) progressOf(w *model.WaveProgress, region string) *model.Progress {
+	c := v.progress.Clone()
+	of := &model.Progress{
+		RolloutID: c.RolloutID, Policy: c.Policy, Replicas: -1, DefaultReplicas: c.DefaultReplicas,
+		Sizes: map[string]int32{}, OldSizes: map[string]int32{}, CatchesUp: true,
+		Waves: []model.WaveProgress{{Name: w.Name, Policy: w.Policy, SkippedBy: w.SkippedBy, Regions: []model.RegionProgress{{RegionID: region}}}},
+	}
+	if n, ok := c.Sizes[region]; ok {
+		of.Sizes[region] = n
+	}
+	if n, ok := c.OldSizes[region]; ok {
+		of.OldSizes[region] = n
+	}
+	restart(of, v.now)
+	return of
+}
+
+// restart has the one region of the progress begin anew.
+func restart(c *model.Progress, now int64) {
+	w := &c.Waves[0]
+	w.State, w.BakingSince = waveRolling, 0
+	w.Regions[0] = model.RegionProgress{RegionID: w.Regions[0].RegionID, State: regionWaiting, Since: now}
+	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
+}
+
+// catchUp takes the regions that are behind as far as the facts allow, once in a call.
+func (p *planner) catchUp() {
+	if !p.catching() {
+		return
+	}
+	var left []model.LaggingRegion
+	for i := range p.progress.Behind {
+		b := &p.progress.Behind[i]
+		if !p.lagging(b).catchUpRegion(b) {
+			left = append(left, *b)
+			continue
+		}
+		// It is as all others are: what else is there leaves as it does elsewhere.
+		if _, st := progressIn(p.progress, b.RegionID); st != nil && p.progress.RolloutID == b.Progress.RolloutID {
+			if st.State = regionMoved; b.Progress.Back {
+				st.State = regionBack
+			}
+			st.Since = p.now
+		}
+	}
+	p.progress.Behind = left
+}
+
+func (v *view) catchUpRegion(b *model.LaggingRegion) (done bool) {
+	c, d := v.progress, v.live()
+	switch {
+	case c.Back:
+		l := v.regionPlan(b.RegionID)
+		if done = l.restored(); done {
+			v.log("RegionCaughtUp", fmt.Sprintf("%s has it to itself again; %s", v.versionOf(d.ID), v.figures(l)), d, b.RegionID)
+		}
+	case c.PausedAt == 0:
+		if done = v.judge(d); done {
+			v.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the others do; %s", v.versionOf(d.ID), v.figures(v.regionPlan(b.RegionID))), d, b.RegionID)
+		}
+	}
+	if done {
+		return true
+	}
+	v.noteBack()
+	if l := v.regionPlan(b.RegionID); !l.lost {
+		v.moveRegion(l)
+	}
+	return false
+}
+
+// failBehind is failRegion for one that catches up: the others have the version long since.
+func (v *view) failBehind(d *model.Deployment, st *model.RegionProgress, onFailure windlassv1.Wave_OnFailure, reason, text string) {
+	what := "it goes back to what it had"
+	st.State = regionGoingBack
+	if onFailure == windlassv1.Wave_ON_FAILURE_PAUSE {
+		st.State, what = regionFailed, "it stays as it is"
+	}
+	v.log("RegionFailed", fmt.Sprintf("%s: %s; %s: a retry or the next version tries again", reason, text, what), d, st.RegionID)
+	v.pause(fmt.Sprintf("%s failed (%s)", v.regionName(st.RegionID), reason))
+}
+
+// othersCatchingUp counts the regions of the same wave, but for the one that is looked at,
+// that catch up now.
+func (v *view) othersCatchingUp() (n int) {
+	if v.behind == nil {
+		return 0
+	}
+	for _, b := range v.planner.progress.Behind {
+		w := b.Progress.Waves[0]
+		same := b.Progress.RolloutID == v.progress.RolloutID && w.Policy == v.progress.Waves[0].Policy
+		if same && b.RegionID != v.behind.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// behindMessage is which regions are behind in one line, empty for none, and whether any
+// of them is on its way.
+func (p *planner) behindMessage() (text string, moving bool) {
+	if !p.catching() {
+		return "", false
+	}
+	var parts []string
+	for i := range p.progress.Behind {
+		b := &p.progress.Behind[i]
+		l, name, live := p.lagging(b).regionPlan(b.RegionID), p.regionName(b.RegionID), p.versionOf(p.app.LiveDeploymentID)
+		st := b.Progress.Waves[0].Regions[0]
+		switch {
+		case p.in.Closed[b.RegionID]:
+			parts = append(parts, name+" "+closedText)
+		case l.lost:
+			parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, p.absence(b.RegionID), live))
+		case b.Progress.Failed:
+			parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, live, st.Reason, st.Message))
+		default:
+			moving = true
+			parts = append(parts, fmt.Sprintf("%s catches up with %s: %d of %d replicas ready", name, live, l.To.Serving, l.Size))
+		}
+	}
+	return strings.Join(parts, "; "), moving
+}
+
+// RetryBehind has the regions begin again that failed to catch up, and tells how many.
+func RetryBehind(c *model.Progress, now int64) (retried int) {
+	for _, b := range c.Behind {
+		if b.Progress.Failed {
+			restart(b.Progress, now)
+			retried++
+		}
+	}
+	return retried
+}
+
+// ResizeBehind is Resize for the regions that are behind.
+func ResizeBehind(c *model.Progress, asked Asked) (changed int) {
+	for _, b := range c.Behind {
+		if n, ok := asked.In(b.RegionID); ok {
+			changed += Resize(b.Progress, AskedIn(b.RegionID, n))
+		}
+	}
+	return changed
+}
+
+// takeAlong has a new progress know of the regions that are behind.
+func takeAlong(c *model.Progress, before *model.Progress) {
+	c.Behind = before.Clone().Behind
+	for _, b := range c.Behind {
+		of := b.Progress
+		size, had := of.OldSizes[b.RegionID]
+		if _, partly := c.OldSizes[b.RegionID]; !had && partly {
+			size, had = of.Sizes[b.RegionID], true
+		}
+		if had {
+			c.OldSizes[b.RegionID] = size
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DefaultPolicy is that of apps which have none of their own: region by region, replica by
+// replica, with a small surge, and back by itself.
+func DefaultPolicy() *windlassv1.RolloutPolicy {
+	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING}
+}
+
+// NextProgress returns the progress that a new rollout of the app starts with, given its rows. It
+// is nil if nothing is live that needs protection. An app without a policy gets DefaultPolicy.
+// A region that a superseded rollout left half way keeps that rollout's policy until it is
+// sorted out, even if the app has none any more. So do regions that are behind. asked holds the
+// replicas that come with the new version.
+func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, rolloutID string, asked Asked) *model.Progress {
+	if app.LiveDeploymentID == "" {
+		return nil
+	}
+	policy := s.Policy
+	c := &model.Progress{
+		RolloutID: rolloutID, Replicas: -1, DefaultReplicas: app.Replicas, OldSizes: map[string]int32{},
+	}
+	asked.note(c)
+	if s.Progress != nil {
+		c.Held, c.RolledBack = s.Progress.RolledBack, s.Progress.RolledBack
+	}
+	unfinished := s.Progress != nil && (s.Progress.DoneAt == 0 || len(s.Progress.Behind) > 0)
+	for _, t := range rows {
+		if active(&t) && t.DeploymentID == app.LiveDeploymentID {
+			c.OldSizes[t.RegionID] = t.Replicas
+		}
+	}
+	if unfinished {
+		if policy == nil {
+			policy, c.SkipsNew = s.Progress.Policy, s.Progress.SkipsNew
+		}
+		if s.Progress.DoneAt == 0 {
+			maps.Copy(c.OldSizes, s.Progress.OldSizes)
+		}
+		takeAlong(c, s.Progress)
+	}
+	if policy == nil {
+		policy, c.SkipsNew = DefaultPolicy(), true
+	}
+	c.Policy = policy
+	return c
+}
+
+// Asked holds the replica counts of a request. The zero value: the request names none.
+type Asked struct {
+	// All is for each region, nil for none.
+	All *int32
+	// Regions are for some, by id. They win.
+	Regions map[string]int32
+}
+
+// AskedIn the region, or in each if it is empty.
+func AskedIn(region string, replicas int32) Asked {
+	if region == "" {
+		return Asked{All: &replicas}
+	}
+	return Asked{Regions: map[string]int32{region: replicas}}
+}
+
+// In returns the replica count for the region; ok reports whether the request names one.
+func (a Asked) In(region string) (n int32, ok bool) {
+	if n, ok = a.Regions[region]; !ok && a.All != nil {
+		n, ok = *a.All, true
+	}
+	return n, ok
+}
+
+// Nothing reports whether the request names no replica counts.
+func (a Asked) Nothing() bool { return a.All == nil && len(a.Regions) == 0 }
+
+// note what was asked for in the progress, over what was before.
+func (a Asked) note(c *model.Progress) {
+	if a.All != nil {
+		c.Replicas, c.RegionReplicas = *a.All, nil
+	}
+	for id, n := range a.Regions {
+		if c.RegionReplicas == nil {
+			c.RegionReplicas = map[string]int32{}
+		}
+		c.RegionReplicas[id] = n
+	}
+}
+
+// Size is what the region is to come to once it is its turn.
+func Size(c *model.Progress, region string) int32 { return size(c, region) }
+
+// size that the region is to come to: what was asked for, else what it has, else what
+// regions have that are new.
+func size(c *model.Progress, region string) int32 {
+	if n, ok := c.RegionReplicas[region]; ok {
+		return n
+	}
+	if c.Replicas >= 0 {
+		return c.Replicas
+	}
+	if n, had := c.OldSizes[region]; had {
+		return n
+	}
+	return c.DefaultReplicas
+}
+
+// Resize has regions come to other numbers of replicas, of whichever version is wanted
+// there. It tells how many that changed.
+func Resize(c *model.Progress, asked Asked) (changed int) {
+	for _, sizes := range []map[string]int32{c.OldSizes, c.Sizes} {
+		for id, was := range sizes {
+			if n, ok := asked.In(id); ok && n != was {
+				sizes[id] = n
+				changed++
+			}
+		}
+	}
+	asked.note(c)
+	return changed + ResizeBehind(c, asked)
+}
+
+// Refusal is why a person's word about a rollout makes no sense now, and what would.
+type Refusal struct{ Message, Fix string }
+
+func (r *Refusal) Error() string { return r.Message }
+
+var errGoingBack = &Refusal{"the rollout is going back already", "Wait until it is back, or deploy another version."}
+
+// Pause holds the progress. It reports whether that changes anything, as do the others.
+func Pause(c *model.Progress, who, why string, now int64) (changed bool, err error) {
+	switch {
+	case c.Back:
+		return false, errGoingBack
+	case c.PausedAt != 0:
+		return false, nil
+	}
+	c.PausedAt, c.PausedBy, c.PausedWhy = now, who, why
+	stopClocks(c, now)
+	return true, nil
+}
+
+// Resume has it go on after a person's pause.
+func Resume(c *model.Progress) (changed bool, err error) {
+	switch {
+	case c.Back:
+		return false, errGoingBack
+	case c.PausedAt == 0:
+		return false, nil
+	case c.Failed:
+		return false, &Refusal{
+			"the rollout is paused because " + c.PausedWhy + ": to go on would change nothing about that",
+			"Retry it with `windlass rollout retry`, or abort it with `windlass rollout abort`.",
+		}
+	}
+	c.PausedAt, c.PausedBy, c.PausedWhy = 0, "", ""
+	return true, nil
+}
+
+// Retry has the regions that failed begin again. heard are the guards of what each has reported
+// of the version up to now.
+func Retry(c *model.Progress, heard map[string]model.Guard, now int64) (changed bool, err error) {
+	if c.Back {
+		return false, errGoingBack
+	}
+	for i := range c.Waves {
+		for j := range c.Waves[i].Regions {
+			st := &c.Waves[i].Regions[j]
+			switch st.State {
+			case regionFailed:
+				st.State = regionRolling
+			case regionGoingBack, regionBack:
+				st.State = regionWaiting
+			default:
+				continue
+			}
+			st.Since, st.Reason, st.Message, st.Heard = now, "", "", heard[st.RegionID]
+			st.ProgressClock.Reset(math.MinInt32, now)
+			st.StepWait.Reset()
+			st.CapacityWait.Reset()
+			st.TroubleWatch.Reset()
+			st.HealthWatch.Reset()
+			st.RelapseCount.Reset()
+			reopen(&c.Waves[i])
+			changed = true
+		}
+	}
+	if c.Failed {
+		c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
+		changed = true
+	}
+	return changed, nil
+}
+
+// SkipBake ends the bake time of the wave that is baking.
+func SkipBake(c *model.Progress, who string) (wave string, err error) {
+	if c.Back {
+		return "", errGoingBack
+	}
+	for i := range c.Waves {
+		if w := &c.Waves[i]; w.State == waveBaking {
+			w.SkippedBy = who
+			return w.Name, nil
+		}
+	}
+	return "", &Refusal{"no wave of the rollout is baking now", "`windlass rollout status` shows what it waits for."}
+}
+
+// Promote has the regions go on that wait at a step, but for those whose gate is shut, and
+// what is promoted by itself be promoted so again. What failed by its analysis alone is
+// accepted. full: no pause of a step, analysis or bake time holds any region from now on.
+func Promote(c *model.Progress, who string, full bool, now int64) (waves []string, err error) {
+	if c.Back {
+		return nil, errGoingBack
+	}
+	if waves, err = acceptFailed(c, who, now); err != nil {
+		return nil, err
+	}
+	said := c.Held || len(waves) > 0 || full
+	c.Held, c.RolledBack = false, false
+	if full && c.FullBy == "" {
+		c.FullBy = who
+	}
+	for i := range c.Waves {
+		w := &c.Waves[i]
+		for j := range w.Regions {
+			st := &w.Regions[j]
+			if st.State != regionRolling {
+				continue
+			}
+			if Shut(c, StepGate(c, *st), st.Approvals) {
+				continue
+			}
+			if st.StoppedAt != 0 && st.PromotedBy == "" {
+				st.PromotedBy, st.ScoredAt = who, now
+				if !slices.Contains(waves, w.Name) {
+					waves = append(waves, w.Name)
+				}
+			}
+			said = said || st.PromotedBy != ""
+		}
+	}
+	if !said {
+		if err := shutBefore(c); err != nil {
+			return nil, err
+		}
+		return nil, &Refusal{"no region of the rollout waits at a step now", "`windlass rollout status` shows what it waits for."}
+	}
+	return waves, nil
+}
+
+// acceptFailed has regions go on that failed by their analysis, past the step or the bake
+// that it was of, and tells the waves. Where others failed otherwise it accepts none.
+func acceptFailed(c *model.Progress, who string, now int64) (waves []string, err error) {
+	if !c.Failed {
+		return nil, nil
+	}
+	all := stepsOf(c.Policy)
+	for _, w := range c.Waves {
+		for _, st := range w.Regions {
+			fix := "Retry it with `windlass rollout retry`, or abort it with `windlass rollout abort`."
+			switch {
+			case st.Reason == "" || st.State != regionFailed && st.State != regionGoingBack && st.State != regionBack:
+			case st.State != regionFailed || condition(st.Reason) != onAnalysis:
+				return nil, &Refusal{"a region failed (" + st.Reason + "), and nothing serves there that could be accepted", fix}
+			case w.State != waveBaking && st.Step < len(all) && all[st.Step].Approval != nil:
+				return nil, &GateRefusal{Message: fmt.Sprintf("what failed is step %d, which needs an approval: to promote it is not enough", st.Step+1), Fix: fix}
+			}
+		}
+	}
+	for i := range c.Waves {
+		w := &c.Waves[i]
+		for j := range w.Regions {
+			st := &w.Regions[j]
+			if st.State != regionFailed {
+				continue
+			}
+			if w.State == waveBaking {
+				st.State, w.SkippedBy = regionMoved, who
+			} else {
+				st.State, st.Step = regionRolling, min(st.Step+1, len(all))
+			}
+			st.Since, st.Reason, st.Message = now, "", ""
+			st.ProgressClock.Reset(math.MinInt32, now)
+			if !slices.Contains(waves, w.Name) {
+				waves = append(waves, w.Name)
+			}
+		}
+	}
+	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
+	return waves, nil
+}
+
+func stopClocks(c *model.Progress, now int64) {
+	for i := range c.Waves {
+		for j := range c.Waves[i].Regions {
+			st := &c.Waves[i].Regions[j]
+			st.UnhealthySince = 0
+			if st.State == regionRolling {
+				st.ProgressClock.Stop(now)
+			}
+		}
+	}
+}

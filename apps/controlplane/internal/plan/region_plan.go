@@ -1,0 +1,402 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// regionPlan is a region under a staged rollout: which version it is to come to have to
+// itself, and how far it is. The version is the target where its turn has come, and the
+// live one everywhere else: so to go back is no path of its own.
+type regionPlan struct {
+	strategy.RegionPlan
+	region string
+	// to is nil where neither version belongs: the region is new with the target, and
+	// it is not its turn, or no longer.
+	to   *model.Deployment
+	row  *model.Topology // of to; nil before it has one
+	from []*model.Topology
+	// seen is how many replicas of from the region tells of.
+	seen int32
+	// out of reach: what was last heard of it decides nothing.
+	lost bool
+	// keeps: to goes on with instances of another, which are made alike. inherited of its
+	// replicas served when it began to.
+	keeps     bool
+	inherited int32
+}
+
+// restored reports whether the region plan is as it should be when nothing is under way: the target
+// has its replicas, and the others have none. They need not be ready: a version that fails here
+// was live before, and may have failed then.
+func (l *regionPlan) restored() bool {
+	if l.row != nil && l.row.HandedOver {
+		return false // it must run again, even with no replicas
+	}
+	if len(l.from) == 0 && l.To.Assigned == l.Size {
+		return true // nothing ever began here, whatever the region says of it
+	}
+	if l.lost || !l.To.Known || l.To.Assigned != l.Size || l.To.Outdated > 0 {
+		return false
+	}
+	for _, f := range l.RegionPlan.From {
+		if !f.Known || f.Assigned > 0 {
+			return false
+		}
+	}
+	return l.to == nil || len(l.from) == 0 || l.To.Serving == 0 || l.Alone()
+}
+
+// look makes the region plans of all regions that have anything, sorted.
+func (v *view) look() []*regionPlan {
+	regions := map[string]bool{}
+	for _, t := range v.rows {
+		if active(t) {
+			regions[t.RegionID] = true
+		}
+	}
+	for _, w := range v.progress.Waves {
+		for _, r := range w.Regions {
+			regions[r.RegionID] = true
+		}
+	}
+	var regionPlans []*regionPlan
+	for _, id := range sortedKeys(regions) {
+		regionPlans = append(regionPlans, v.regionPlan(id))
+	}
+	return regionPlans
+}
+
+func (v *view) regionPlan(region string) *regionPlan {
+	c := v.progress
+	wave, st := progressIn(c, region)
+	l := &regionPlan{region: region, lost: v.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
+	forward := st != nil && !c.Back && leads(*st)
+	older := v.olderIn(region)
+	if forward {
+		l.to = v.newer()
+	} else if v.isActive(older, region) {
+		l.to = v.deps[older]
+	}
+	l.Size = 0
+	if l.to != nil {
+		l.Size = v.size(l.to.ID, region)
+		l.Need = l.Size
+		if m := l.to.Spec.GetMinReady(); m > 0 && m < l.Size {
+			l.Need = m
+		}
+	}
+	l.Surge, l.Unavailable = bounds(c, region, l.Size)
+	if v.in.Closed[region] && !forward {
+		// The way back replaces within what the live version had there.
+		l.Surge, l.Unavailable = 0, max(1, l.Unavailable)
+	}
+	if forward && wave.State != windlassv1.WaveProgress_STATE_DONE {
+		l.OldFloor, l.OldCeiling = oldBounds(c, region)
+	}
+	order := strategy.Of(c.Policy).Order()
+	l.Recreate = order == strategy.StopFirst
+	l.Hold = c.PausedAt != 0 && (st == nil || st.State != regionGoingBack)
+	if st != nil && st.State == regionSkipped && !c.Back {
+		l.Hold = true // half way, maybe: its turn comes again
+	}
+	if l.Closed = forward && v.in.Closed[region]; l.Closed {
+		l.Hold = true
+		if n := max(l.Size, v.size(older, region)); n > 0 {
+			surge, _ := bounds(c, region, n)
+			l.Most = n + surge
+		}
+	}
+	if forward {
+		l.Stop = stopOf(c, *st, l.Size)
+		if (wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0) && order != strategy.InPlace {
+			l.Keep = v.size(older, region)
+		}
+	}
+	l.Acknowledged = v.acknowledged(region)
+	l.To, l.Absent, l.LeavingKnown = strategy.Side{Known: true}, true, true
+	for _, t := range v.rows {
+		switch {
+		case t.RegionID != region || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
+		case !active(t):
+			s := v.side(t)
+			l.Leaving += s.Existing
+			l.LeavingKnown = l.LeavingKnown && s.Known
+		case l.to != nil && t.DeploymentID == l.to.ID:
+			l.row, l.To, l.Absent = t, v.side(t), false
+		default:
+			l.from = append(l.from, t)
+		}
+	}
+	// A version that is not wanted any more goes before the one that a rollback needs.
+	slices.SortStableFunc(l.from, func(a, b *model.Topology) int {
+		return cmp.Compare(v.rank(a), v.rank(b))
+	})
+	for _, t := range l.from {
+		s := v.side(t)
+		s.Withdrawn = v.isWithdrawn(t, st, forward)
+		l.RegionPlan.From = append(l.RegionPlan.From, s)
+		l.seen += v.seen(t)
+	}
+	v.joinWorkloads(l, order == strategy.InPlace && forward)
+	v.keepInstances(l)
+	return l
+}
+
+// isWithdrawn reports whether the row's version failed or was aborted, everywhere or in its
+// region.
+func (v *view) isWithdrawn(t *model.Topology, st *model.RegionProgress, forward bool) bool {
+	if d := v.deps[t.DeploymentID]; d != nil && (d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED ||
+		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED) {
+		return true
+	}
+	newer := v.newer()
+	return newer != nil && t.DeploymentID == newer.ID && !forward && (v.progress.Back || st == nil || st.State != regionSkipped)
+}
+
+func (v *view) rank(t *model.Topology) int {
+	switch {
+	case t.DeploymentID == v.olderIn(t.RegionID):
+		return 2
+	case v.isKept(t):
+		return 1
+	}
+	return 0
+}
+
+// size is what the region is to come to of the version that it has or the newer one.
+func (v *view) size(deployment, region string) int32 {
+	sizes := v.progress.Sizes
+	if deployment == v.olderIn(region) {
+		sizes = v.progress.OldSizes
+	}
+	if n, ok := sizes[region]; ok {
+		return n
+	}
+	for _, t := range v.rows {
+		if t.DeploymentID == deployment && t.RegionID == region {
+			return t.Replicas
+		}
+	}
+	return 0
+}
+
+// side reads what the row's region says of it, in replicas.
+func (v *view) side(t *model.Topology) strategy.Side {
+	pl := v.place(t)
+	o := pl.Observed
+	s := strategy.Side{Assigned: t.Replicas, Weight: t.Weight, Existing: t.Replicas, Live: t.DeploymentID == v.olderIn(t.RegionID)}
+	if !active(t) {
+		s.Assigned = 0
+	}
+	counted := o.CountsGeneration >= t.Generation
+	rejected := pl.Heard() && o.Phase == int32(agentv1.AppliedState_PHASE_REJECTED)
+	s.Known = pl.Heard() && (counted || rejected)
+	s.Serving = min(o.ReadyReplicas, s.Assigned)
+	if s.Known && pl.Applied() && counted && !o.Deleted {
+		s.Ready = s.Serving
+	}
+	if t.HandedOver {
+		s.Known = pl.Applied() && o.Deleted
+	}
+	if s.Known && (!active(t) || rejected && !o.Retryable) {
+		// What was refused for good never comes to be.
+		s.Existing = 0
+	}
+	s.Existing = max(s.Existing, v.seen(t))
+	return s
+}
+
+// seen is how many replicas of the row the region tells of, whatever their state.
+func (p *planner) seen(t *model.Topology) int32 {
+	each := instancesEach(p.deps[t.DeploymentID])
+	return (p.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
+}
+
+// instancesEach is how many instances make a replica.
+func instancesEach(d *model.Deployment) int32 {
+	if d == nil || len(d.Spec.GetRoles()) == 0 {
+		return 1
+	}
+	var n int32
+	for _, r := range d.Spec.GetRoles() {
+		n += max(r.GetInstances(), 1)
+	}
+	return n
+}
+
+// moveRegions takes the step of each region plan that there is.
+func (v *view) moveRegions() {
+	for _, l := range v.look() {
+		if !l.lost {
+			v.moveRegion(l)
+		}
+	}
+}
+
+func (v *view) moveRegion(l *regionPlan) {
+	_, st := progressIn(v.progress, l.region)
+	s := strategy.Next(l.RegionPlan)
+	if st != nil && st.Emptied && !v.progress.Back {
+		s = strategy.Next(v.withoutNewer(l))
+	}
+	begins := l.row == nil && l.to != nil && !v.progress.Back && st != nil && leads(*st) && !l.Hold
+	// If the row were named anew before the region has let go of what it handed over, its
+	// instances would have no owner when the region takes the row before its successor.
+	reclaims := l.row != nil && l.row.HandedOver && l.To.Known && !l.Hold && s.To == 0
+	moves, shares := begins || reclaims || s.To != l.To.Assigned, s.ToWeight != l.To.Weight
+	for i, f := range l.RegionPlan.From {
+		moves = moves || s.From[i] != f.Assigned
+		shares = shares || s.FromWeights[i] != f.Weight
+	}
+	if !moves && !shares || !v.room(l.region) {
+		return
+	}
+	var parts []string
+	tell := func(t *model.Topology, from, to int32) {
+		if from != to {
+			parts = append(parts, fmt.Sprintf("%s %d -> %d", v.versionOf(t.DeploymentID), from, to))
+		}
+	}
+	switch {
+	case begins:
+		v.assign(l.to, l.region, s.To)
+		parts = append(parts, fmt.Sprintf("%s 0 -> %d", v.versionOf(l.to.ID), s.To))
+		if i := l.successor(s); i >= 0 {
+			v.handOver(l.from[i], v.rowIn(l.to.ID, l.region), s.To)
+			v.give(v.rowIn(l.to.ID, l.region), s.ToWeight)
+		}
+	case l.row != nil && l.successor(s) >= 0:
+		tell(l.row, l.To.Assigned, s.To)
+		v.handOver(l.from[l.successor(s)], l.row, s.To)
+		v.give(l.row, s.ToWeight)
+	case reclaims:
+		v.beginWorkload(l.row)
+		l.row.Generation++
+		v.give(l.row, s.ToWeight)
+	case l.row != nil:
+		tell(l.row, l.To.Assigned, s.To)
+		v.tellReplicas(l.row, s.To)
+		v.give(l.row, s.ToWeight)
+	}
+	for i, t := range l.from {
+		tell(t, l.RegionPlan.From[i].Assigned, s.From[i])
+		v.tellReplicas(t, s.From[i])
+		v.give(t, s.FromWeights[i])
+	}
+	if i := l.successor(s); i >= 0 {
+		what := "and the region replaces them in their places"
+		if l.keeps && st != nil {
+			st.Inherited = l.RegionPlan.From[i].Serving
+		}
+		if l.keeps {
+			what = "which stay as they are: nothing that instances see differs"
+		}
+		v.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, %s; %s; %s",
+			v.versionOf(l.to.ID), v.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), v.figures(l)), l.to, l.region)
+		return
+	}
+	if len(parts) > 0 {
+		v.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+v.figures(l), l.to, l.region)
+	}
+}
+
+// tellReplicas sets the replicas that the row's region runs to n.
+func (p *planner) tellReplicas(t *model.Topology, n int32) {
+	if t.Replicas == n {
+		return
+	}
+	t.Replicas = n
+	t.Generation++
+	if t.HandedOver && n > 0 {
+		p.beginWorkload(t)
+	}
+}
+
+// give sets the row's share of the traffic; weigh makes the route of it.
+func (p *planner) give(t *model.Topology, weight int32) {
+	p.shares[rowKey{t.DeploymentID, t.RegionID}] = weight
+	if weight > 0 && t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING {
+		t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	}
+}
+
+// figures are what the step was taken on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3".
+func (p *planner) figures(l *regionPlan) string {
+	var parts []string
+	for i, t := range l.from {
+		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(t.DeploymentID), l.RegionPlan.From[i].Serving, l.RegionPlan.From[i].Assigned))
+	}
+	if l.row != nil {
+		parts = append(parts, fmt.Sprintf("%s %s", p.versionOf(l.row.DeploymentID), l.ready(l.To.Assigned)))
+	}
+	if len(parts) == 0 {
+		return fmt.Sprintf("wanted: %d", l.Size)
+	}
+	return fmt.Sprintf("ready: %s; wanted: %d", strings.Join(parts, ", "), l.Size)
+}
+
+// ready describes how many of the version's replicas are ready, and how many of other versions
+// serve in place of the rest: "1 of 3 and 2 to be replaced", or "and 2 to be kept".
+func (l *regionPlan) ready(of int32) string {
+	text := fmt.Sprintf("%d of %d", l.To.Serving-l.To.Outdated, of)
+	if l.To.Outdated > 0 {
+		text += " and " + l.outdated()
+	}
+	return text
+}
+
+// outdated tells what is to come of the replicas that serve in the places of the others.
+func (l *regionPlan) outdated() string {
+	if l.keeps {
+		return fmt.Sprintf("%d to be kept", l.To.Outdated)
+	}
+	return fmt.Sprintf("%d to be replaced", l.To.Outdated)
+}
+
+func (p *planner) versionOf(deployment string) string {
+	if d := p.deps[deployment]; d != nil {
+		return fmt.Sprintf("v%d", d.Version)
+	}
+	return deployment
+}
+
+// logShares tells where traffic goes, region by region.
+func (p *planner) logShares() {
+	if !p.wasStaged {
+		return // told by cause, where they were set
+	}
+	for _, region := range sortedKeys(p.routes) {
+		if p.routes[region].Generation == p.routesWas[region].Generation {
+			continue
+		}
+		var parts []string
+		for _, t := range p.rows {
+			if t.RegionID == region && t.Weight > 0 {
+				parts = append(parts, fmt.Sprintf("%s %d %%", p.versionOf(t.DeploymentID), t.Weight))
+			}
+		}
+		switch {
+		case len(parts) > 0:
+		case len(p.routes[region].Hosts) > 0:
+			p.log("NoTraffic", noTraffic, nil, region)
+			continue
+		default:
+			p.log("RoutesRemoved", "nothing is to serve there", nil, region)
+			continue
+		}
+		v := p.main()
+		if b := p.progress.BehindIn(region); b != nil && p.catching() {
+			v = p.lagging(b)
+		}
+		v.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
+			strings.Join(parts, ", "), p.routes[region].Generation, v.figures(v.regionPlan(region))), v.newer(), region)
+	}
+}

@@ -1,0 +1,116 @@
+package mysql
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+)
+
+// prefetched is what members of a batch ask about apps of their own, one like the other, read
+// for all of them with the first one's question: who finds an app and locks it, and its rows,
+// and reads what it runs and what its regions say.
+//
+// An answer is given once, and only to the first member that is about its app, in that member's
+// first part, while the transaction has not changed the app. A second read or a second member
+// queries for itself. So does every member after a write that is not deferred.
+type prefetched struct {
+	// apps by name and by id, and deployments that they run.
+	names, apps, deployments subjects
+	// known are the apps that were found, by id.
+	known map[string]model.App
+}
+
+// subjects are what members ask about.
+type subjects struct {
+	// first of the members about each of them.
+	first map[string]int
+	// answers by kind of question and subject, as rows; nil: given.
+	answers map[string]map[string]any
+}
+
+func newPrefetched(group []*request) *prefetched {
+	none := func() subjects { return subjects{first: map[string]int{}, answers: map[string]map[string]any{}} }
+	f := &prefetched{names: none(), apps: none(), deployments: none(), known: map[string]model.App{}}
+	for i, g := range group {
+		if ident.Valid("app", g.app) {
+			f.apps.expect(g.app, i)
+		} else {
+			f.names.expect(g.app, i)
+		}
+	}
+	return f
+}
+
+// expect a member's questions about a subject; empty: none.
+func (s *subjects) expect(id string, member int) {
+	if _, ok := s.first[id]; !ok && id != "" {
+		s.first[id] = member
+	}
+}
+
+// found are apps that members asked for by name, or locked.
+func (f *prefetched) found(apps []model.App, by *subjects, subject func(model.App) string) {
+	for _, a := range apps {
+		member := by.first[subject(a)]
+		f.apps.expect(a.ID, member)
+		f.deployments.expect(a.LiveDeploymentID, member)
+		f.known[a.ID] = a
+	}
+}
+
+// forget an app that changed: later reads of it query for themselves.
+func (f *prefetched) forget(appID string) {
+	if f != nil {
+		was := f.known[appID]
+		delete(f.names.first, was.Name)
+		delete(f.apps.first, appID)
+		delete(f.deployments.first, was.LiveDeploymentID)
+	}
+}
+
+// theNames, theApps and theDeployments are what foresee is asked about.
+func theNames(f *prefetched) *subjects       { return &f.names }
+func theApps(f *prefetched) *subjects        { return &f.apps }
+func theDeployments(f *prefetched) *subjects { return &f.deployments }
+
+// foresee answers the question of the member whose turn it is about one subject, and asks it for
+// those of others to come with it. ok is false for one that the member is to ask for itself.
+func prefetch[R any](t *tx, about func(*prefetched) *subjects, kind string, ids []string, idOf func(R) string, ask func(ids []string) ([]R, error)) (rows []R, ok bool, err error) {
+	c := t.batch
+	if c == nil || c.prefetched == nil || len(ids) != 1 {
+		return nil, false, nil
+	}
+	s, id := about(c.prefetched), ids[0]
+	if first, ok := s.first[id]; !ok || first != c.member {
+		return nil, false, nil
+	}
+	answers := s.answers[kind]
+	if answers == nil {
+		answers = map[string]any{}
+		s.answers[kind] = answers
+	}
+	if _, asked := answers[id]; !asked {
+		var all []string
+		for other, first := range s.first {
+			if _, asked := answers[other]; first >= c.member && !asked {
+				all = append(all, other)
+			}
+		}
+		slices.Sort(all)
+		found, err := ask(all)
+		if err != nil {
+			return nil, true, err
+		}
+		each := map[string][]R{}
+		for _, r := range found {
+			each[idOf(r)] = append(each[idOf(r)], r)
+		}
+		for _, other := range all {
+			answers[other] = each[other]
+		}
+	}
+	rows, ok = answers[id].([]R)
+	answers[id] = nil
+	return rows, ok, nil
+}

@@ -1,0 +1,222 @@
+// Package front takes connections and reads their requests. What is plain HTTP/1.1 goes the
+// short way: header and body are read in place, a handler answers on the connection. Whatever
+// is anything else (HTTP/2 or 1.0, chunks, upgrades, what is malformed, what the handler does
+// not want) goes the long way: the connection, with all that was read from it, is net/http's
+// from then on.
+//
+//	listener ─▶ Server ─▶ plain: Handler, on this connection, request after request
+//	                  └─▶ other: Others, a listener that an http.Server serves
+package fastpath
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
+)
+
+// Outcome of a request.
+type Outcome int
+
+const (
+	// Next: it was answered, and the connection goes on.
+	Next Outcome = iota
+	// End: it was answered, and the connection ends.
+	End
+	// Cut: the answer broke off, or nobody hears it: the connection is cut.
+	Cut
+	// Other: nothing was answered; the request goes the long way.
+	Other
+)
+
+// Handler of plain requests.
+type Handler interface {
+	// Handle answers a request, which is only there until it returns, and so is its body. It
+	// calls c.Begin before it does anything that cannot be undone, and c.Task.Leave before it
+	// waits for anything but connections of that task.
+	Handle(ctx context.Context, c *Conn, r *http1.Request, body []byte) Outcome
+}
+
+// Config of a Server.
+type Config struct {
+	Handler Handler
+	// MaxHeader and MaxBody are what a request's may have in bytes; others go the long way.
+	MaxHeader int
+	MaxBody   int64
+	// Header is what the first request has to come within, Idle what others have to.
+	Header, Idle time.Duration
+	// Conns limits connections; nil: nothing does.
+	Conns *conns.Table
+	Log   *slog.Logger
+	Rand  func() float64
+}
+
+const (
+	// bufferSize is what a header may have at most that goes the short way.
+	bufferSize = 16 << 10
+	// arrives is what all of a request has to come within once it has begun, in however many
+	// parts: slow clients are net/http's to bear with, and to bound.
+	arrives = time.Second
+	// linger is how long a connection that ends is still listened on: what was under way to
+	// us would have the client's system throw away the answer.
+	linger = 500 * time.Millisecond
+)
+
+// Server of connections. Make it with New.
+type Server struct {
+	cfg     Config
+	buffers socket.Buffers
+	others  *others
+	open    atomic.Int64
+	taken   atomic.Int64
+	reading atomic.Int64
+	leaving atomic.Bool
+	running sync.WaitGroup
+	mu      sync.Mutex
+	conns   map[*Conn]struct{}
+}
+
+// New returns a Server.
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, buffers: socket.Buffers{Size: bufferSize}, others: newOthers(), conns: map[*Conn]struct{}{}}
+}
+
+// Others has the connections that go the long way.
+func (s *Server) Others() net.Listener { return s.others }
+
+// Open is how many connections there are, those that went the long way and did not end
+// included.
+func (s *Server) Open() int64 { return s.open.Load() }
+
+// Taken is when the last connection was; 1970 when none was.
+func (s *Server) Taken() time.Time { return time.Unix(0, s.taken.Load()) }
+
+// Serve takes connections from l until it is closed. Requests have a context that ends with
+// ctx. It returns false at once when l's connections can only go the long way.
+func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
+	if _, ok := l.(*net.TCPListener); !ok || !socket.Supported {
+		return false
+	}
+	retry := backoff.Policy{Min: 5 * time.Millisecond, Max: time.Second}
+	for failures := 0; ; {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			failures = 0
+		case errors.Is(err, net.ErrClosed):
+			return true
+		default:
+			// Of files there may be too few for a time; whatever else it is does not end by
+			// itself, and costs a try in a second.
+			failures++
+			if conns.Local(err) {
+				s.cfg.Conns.Shed(shedAtOnce)
+			}
+			s.cfg.Log.WarnContext(ctx, "a connection was not taken", "error", err)
+			if err := backoff.Sleep(ctx, retry.Delay(failures, s.cfg.Rand)); err != nil {
+				return true
+			}
+			continue
+		}
+		entry, ok := s.cfg.Conns.Add(conn.RemoteAddr(), func() { _ = conn.Close() })
+		if !ok {
+			_ = conn.Close() // there is no room for it
+			continue
+		}
+		s.open.Add(1)
+		s.taken.Store(time.Now().UnixNano())
+		remote := conn.RemoteAddr().String()
+		sock, err := socket.Open(conn)
+		if err != nil {
+			s.cfg.Log.WarnContext(ctx, "a connection goes the long way", "error", err)
+			s.running.Go(func() { s.pass(conn, nil, entry) })
+			continue
+		}
+		c := &Conn{Conn: sock, server: s, entry: entry, remote: remote}
+		entry.Shuts(c.Cut) // which ends whoever uses it
+		c.client, _, _ = net.SplitHostPort(c.remote)
+		s.running.Add(1)
+		socket.Go(func(t *socket.Task) {
+			defer s.running.Done()
+			c.serve(ctx, t)
+		})
+	}
+}
+
+// shedAtOnce is how many connections without a request are closed when descriptors have run out.
+const shedAtOnce = 16
+
+// pass a connection to Others; before was read from it.
+func (s *Server) pass(conn net.Conn, before []byte, entry *conns.Entry) {
+	passed := &Passed{Conn: conn, before: before, server: s, entry: entry}
+	entry.Shuts(func() { _ = conn.Close() })
+	if !s.others.push(passed) {
+		_ = passed.Close() // nobody takes it
+		passed.Release()
+	}
+}
+
+// Leave ends connections without a request, now and after the request that they have.
+func (s *Server) Leave() {
+	s.leaving.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.leave()
+	}
+}
+
+// Undecided is how many connections have a request of which it is not known yet which way it
+// goes. A request is one of them for a second or so.
+func (s *Server) Undecided() int64 { return s.reading.Load() }
+
+// Wait until all requests of the short way have ended, or ctx has.
+func (s *Server) Wait(ctx context.Context) error {
+	ended := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close cuts all connections of the short way, and waits for their ends.
+func (s *Server) Close() {
+	_ = s.others.Close()
+	s.leaving.Store(true)
+	s.mu.Lock()
+	for c := range s.conns {
+		c.Cut() // which ends whoever uses it
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+}
+
+// State is for http.Server.ConnState of those who serve Others, and other listeners: Open
+// counts theirs, too.
+func (s *Server) State(conn net.Conn, state http.ConnState) {
+	passed, ours := conn.(*Passed)
+	switch {
+	case state == http.StateNew && !ours:
+		s.open.Add(1)
+	case state != http.StateClosed && state != http.StateHijacked:
+	case ours:
+		passed.Release()
+	default:
+		s.open.Add(-1)
+	}
+}

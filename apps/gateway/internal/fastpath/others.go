@@ -1,0 +1,95 @@
+package fastpath
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/windlass-run/windlass/pkg/conns"
+)
+
+// Passed is a connection that goes the long way.
+type Passed struct {
+	net.Conn
+
+	// before was read from it.
+	before   []byte
+	server   *Server
+	entry    *conns.Entry
+	released atomic.Bool
+}
+
+// Release has the server count it no more.
+func (p *Passed) Release() {
+	if p.released.CompareAndSwap(false, true) {
+		p.server.open.Add(-1)
+	}
+}
+
+// Entry is the connection's place among those that there may be.
+func (p *Passed) Entry() *conns.Entry { return p.entry }
+
+// Close implements net.Conn.
+func (p *Passed) Close() error {
+	p.entry.Done()
+	return p.Conn.Close()
+}
+
+func (p *Passed) Read(b []byte) (int, error) {
+	if len(p.before) > 0 {
+		n := copy(b, p.before)
+		if p.before = p.before[n:]; len(p.before) == 0 {
+			p.before = nil
+		}
+		return n, nil
+	}
+	return p.Conn.Read(b)
+}
+
+// CloseWrite is asked for by who ends a connection, or one direction of an upgraded one.
+func (p *Passed) CloseWrite() error {
+	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// others is a listener of connections that were taken elsewhere.
+type others struct {
+	once  sync.Once
+	ended chan struct{}
+	queue chan *Passed
+}
+
+func newOthers() *others {
+	return &others{ended: make(chan struct{}), queue: make(chan *Passed)}
+}
+
+// push waits until somebody takes it; false: nobody will.
+func (o *others) push(p *Passed) bool {
+	select {
+	case o.queue <- p:
+		return true
+	case <-o.ended:
+		return false
+	}
+}
+
+// Accept implements net.Listener.
+func (o *others) Accept() (net.Conn, error) {
+	select {
+	case p := <-o.queue:
+		return p, nil
+	case <-o.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (o *others) Close() error {
+	o.once.Do(func() { close(o.ended) })
+	return nil
+}
+
+// Addr implements net.Listener. It is nobody's to connect to.
+func (o *others) Addr() net.Addr { return &net.UnixAddr{Name: "others", Net: "unix"} }

@@ -1,0 +1,248 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/guard"
+)
+
+// HandedOverHeader is in requests that come from another region's gateway: why ("failover", or
+// "spillover"), and that region. They are never handed on, so that no request goes round in
+// circles; whoever sends it himself gets what this region has, and no more.
+const HandedOverHeader = "Windlass-Handed-Over"
+
+// RegionHeader is in answers that another region gave: which one.
+const RegionHeader = "Windlass-Region"
+
+const (
+	// idleAcross is how long a connection to another region is kept that nobody uses: to have
+	// one takes some times the way there, and gateways keep theirs for longer. What crosses
+	// the end of one of HTTP/2 is known not to have been heard, and is sent again.
+	idleAcross = 45 * time.Second
+	// idlePlain is the same in HTTP/1.1, where that is not known: well below the 2 s that a
+	// gateway which stops still listens on connections without a request.
+	idlePlain = time.Second
+)
+
+// across has a transport for the gateways of each other region: connections are made to them,
+// and the certificate is that of the host that is asked for.
+type across struct {
+	roots *x509.CertPool // nil: the host's
+	allow guard.Networks
+
+	mu sync.Mutex
+	to map[string]crossing // by URL
+}
+
+// crossing is a way to the gateways of a region.
+type crossing struct {
+	protocols
+
+	// secure speaks what its side chooses of HTTP/1.1 and 2.
+	secure *http.Transport
+}
+
+func (a *across) crossing(at remoteregions.Region) crossing {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := at.URL.String()
+	if c, ok := a.to[key]; ok {
+		return c
+	}
+	address := remoteregions.Address(at.URL)
+	there := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dialBy(ctx, remoteregions.Dialer(a.allow, at.URL), network, address)
+	}
+	c := crossing{protocols: newProtocols(there), secure: base(there)}
+	c.secure.Protocols.SetHTTP1(true)
+	c.secure.Protocols.SetHTTP2(true)
+	c.secure.HTTP2 = keepAlive()
+	c.secure.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.roots}
+	c.secure.TLSHandshakeTimeout = upstream.DefaultPolicy().Connect * 2
+	c.plain.IdleConnTimeout, c.h2c.IdleConnTimeout, c.secure.IdleConnTimeout = idlePlain, idleAcross, idleAcross
+	if a.to == nil {
+		a.to = map[string]crossing{}
+	}
+	a.to[key] = c
+	return c
+}
+
+// forget lets go of the way to a region that no request goes to any more.
+func (a *across) forget(gatewayURL string) {
+	a.mu.Lock()
+	c, ok := a.to[gatewayURL]
+	delete(a.to, gatewayURL)
+	a.mu.Unlock()
+	if ok {
+		c.close()
+	}
+}
+
+func (a *across) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.to {
+		c.close()
+	}
+}
+
+func (c crossing) close() {
+	c.protocols.close()
+	c.secure.CloseIdleConnections()
+}
+
+// region is another one.
+type region struct{ remoteregions.Region }
+
+func (r region) to(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
+	c := t.across.crossing(r.Region)
+	if r.URL.Scheme == "https" {
+		return "https", req.URL.Host, c.secure
+	}
+	return "http", req.URL.Host, c.of(req)
+}
+
+// Told and End: what becomes of the request is the other gateway's to judge.
+func (region) Told(health.Outcome) {}
+func (region) End()                {}
+
+// place finds who answers the request: an instance, or, where the route's policy has it so,
+// another region, which has then answered.
+func (t *transport) place(req *http.Request, x *exchange, want *upstream.Want, body []byte) (*upstream.Lease, *http.Response, error) {
+	switch {
+	case x.handed != "":
+		lease, why := x.route.Try(want)
+		if lease != nil {
+			return lease, nil, nil
+		}
+		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handed, spillover) {
+			return nil, nil, why // who handed it over knows others, and has a queue itself
+		}
+	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
+		lease, why := x.route.Try(want)
+		if lease != nil {
+			return lease, nil, nil
+		}
+		if res, err := t.handOver(req, x, why.Reason, body); res != nil || err != nil {
+			return nil, res, err
+		}
+		lease, res, err := t.await(req, x, want, why.Reason, body)
+		if res != nil || !errors.As(err, &why) {
+			return lease, res, err
+		}
+		// It has waited in vain, and others may have come up meanwhile.
+		res, handErr := t.handOver(req, x, why.Reason, body)
+		if res != nil || handErr != nil {
+			return nil, res, handErr
+		}
+		return nil, nil, err
+	}
+	lease, err := x.route.Acquire(req.Context(), want)
+	return lease, nil, err
+}
+
+// errElsewhere ends the wait in the queue because another region can have the request.
+var errElsewhere = errors.New("another region can have the request")
+
+// await is Acquire that also ends when another region can have the request, because what is known of
+// the others is a few seconds old when the request comes.
+func (t *transport) await(req *http.Request, x *exchange, want *upstream.Want, reason upstream.Reason, body []byte) (*upstream.Lease, *http.Response, error) {
+	for resendable(x, body) && (reason == upstream.NoInstance || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
+		ctx, cancel := context.WithCancelCause(req.Context())
+		go func() {
+			if t.elsewhere.Await(ctx, x.spec.AppID) == nil {
+				cancel(errElsewhere)
+			}
+		}()
+		lease, err := x.route.Acquire(ctx, want)
+		cancel(nil)
+		if lease != nil || !errors.Is(err, errElsewhere) {
+			return lease, nil, err
+		}
+		if res, err := t.handOver(req, x, reason, body); res != nil || err != nil {
+			return nil, res, err
+		}
+		lease, why := x.route.Try(want)
+		if lease != nil {
+			return lease, nil, nil
+		}
+		reason = why.Reason
+	}
+	lease, err := x.route.Acquire(req.Context(), want)
+	return lease, nil, err
+}
+
+const (
+	failover  = "failover"
+	spillover = "spillover"
+)
+
+// handOver has another region answer, the nearest first. Nothing is returned when none does
+// and none can have had the request.
+func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Reason, body []byte) (*http.Response, error) {
+	why := failover
+	switch {
+	case reason == upstream.Removed, !resendable(x, body):
+		return nil, nil //nolint:nilnil // nobody was asked
+	case reason == upstream.AtLimit && x.policy.Cross != upstream.Spillover:
+		return nil, nil //nolint:nilnil // it waits its turn here
+	case reason == upstream.AtLimit:
+		why = spillover
+	}
+	for tried := []string(nil); ; {
+		at, ok := t.elsewhere.Choose(x.spec.AppID, tried)
+		if !ok {
+			return nil, nil //nolint:nilnil // nobody has it
+		}
+		tried = append(tried, at.Name)
+		out := req.Clone(req.Context())
+		out.Header.Set(HandedOverHeader, why+" "+t.elsewhere.Here())
+		if x.keyHeader != "" {
+			out.Header[x.keyHeader] = x.keyValue // who answers there looks at it, too
+		}
+		res, sent, err := t.attempt(out, x, region{at}, body)
+		if err == nil {
+			if refused(res) {
+				t.elsewhere.Refused(at)
+				if resendable(x, body) {
+					_ = res.Body.Close() // it did nothing
+					continue
+				}
+			} else {
+				t.elsewhere.Took(at)
+			}
+			t.metrics.handedOver(x, at.Name, why)
+			x.crossed, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
+			return res, nil
+		}
+		x.firstByte = time.Time{}
+		if own := failureOf(err); own != nil && own != failExhausted {
+			t.elsewhere.Unreachable(at)
+		}
+		if req.Context().Err() != nil || sent && !idempotent(req) || !resendable(x, body) {
+			return nil, fmt.Errorf("hand over to region %s: %w", at.Name, err)
+		}
+	}
+}
+
+// refusals are what a gateway answers that has not sent the request to an instance.
+var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failExhausted.code}
+
+// refused tells whether it was the other region's gateway that answered, and nobody else, in
+// whichever form. It takes the header out of what its instances answer.
+func refused(res *http.Response) bool {
+	return slices.Contains(refusals, res.Header.Get(ErrorHeader))
+}

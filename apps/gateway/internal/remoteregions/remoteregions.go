@@ -1,0 +1,416 @@
+// Package elsewhere chooses the other region that a request is handed to: the nearest of those
+// where the app has a ready instance.
+//
+//	agent ──Neighbours──▶ Regions ──Choose──▶ proxy
+//	                        │  ▲                │
+//	        a connection ◀──┘  └── Refused, ────┘
+//	        to each, now and then  Unreachable, Took
+//
+// Which region is the nearest is measured: by how long it takes to have a connection to its
+// gateways, the shortest of the last few, in whole milliseconds, so that those that are as near
+// as each other keep their order, which is by name. What the control plane tells is a few seconds
+// old; what a gateway there says of itself is not, and holds for the app for a moment, which is
+// longer each time.
+package remoteregions
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
+	"github.com/windlass-run/windlass/pkg/guard"
+	"github.com/windlass-run/windlass/pkg/neighbours"
+)
+
+const (
+	// every gateway is connected to so often, to see how near it is.
+	every = 10 * time.Second
+	// timeout of such a connection.
+	timeout = 2 * time.Second
+	// atOnce bounds them.
+	atOnce = 16
+	// samples of a gateway's nearness that count.
+	samples = 3
+)
+
+var (
+	// again is when one that was not reached is tried again.
+	again = backoff.Policy{Min: 200 * time.Millisecond, Max: 10 * time.Second}
+	// holds is how long a region gets no request of an app that it refused one of.
+	holds = backoff.Policy{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+)
+
+// Config of Regions.
+type Config struct {
+	Log *slog.Logger
+	// Now and Rand, which draws of [0, 1), are safe for concurrent use.
+	Now  func() time.Time
+	Rand func() float64
+	// Allow are networks that gateways of other regions may be in besides public addresses.
+	Allow guard.Networks
+	// Near connects to a region's gateways, and tells how long that takes; nil: Connect.
+	Near func(context.Context, *url.URL) (time.Duration, error)
+	// Gone is told of gateways that no request goes to any more.
+	Gone func(gatewayURL string)
+}
+
+// Regions are those that requests may be handed to. It is safe for concurrent use. Make it with
+// New, run it once.
+type Regions struct {
+	cfg  Config
+	more chan struct{}
+
+	mu       sync.Mutex
+	picture  *neighbours.Picture
+	gateways map[string]*gateway // by URL
+	refused  map[refusal]hold
+	// changed is closed when a region may have become one to choose.
+	changed chan struct{}
+}
+
+// gateway is where a region's are reached.
+type gateway struct {
+	url *url.URL
+	// took is how long its last connections took, and failures how many failed since.
+	took     []time.Duration
+	failures int
+	// due is when it is tried next.
+	due   time.Time
+	tried bool // it is being tried now
+	away  bool // its last try failed
+}
+
+type refusal struct{ app, url string }
+
+type hold struct {
+	times int
+	until time.Time
+}
+
+// New returns Regions that know of none.
+func New(cfg Config) *Regions {
+	if cfg.Near == nil {
+		cfg.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) { return Connect(ctx, cfg.Allow, u) }
+	}
+	return &Regions{cfg: cfg, more: make(chan struct{}, 1), gateways: map[string]*gateway{}, refused: map[refusal]hold{}, changed: make(chan struct{})}
+}
+
+// Region is where a request may go.
+type Region struct {
+	Name string
+	// URL of its gateways, without a path.
+	URL *url.URL
+	key refusal
+}
+
+// Here is the name of this region; empty: not known yet, and no other is either.
+func (r *Regions) Here() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.picture == nil {
+		return ""
+	}
+	return r.picture.Region
+}
+
+// Put takes the place of what was known.
+func (r *Regions) Put(p *neighbours.Picture) {
+	var gone []string
+	r.mu.Lock()
+	r.picture = p
+	wanted := map[string]bool{}
+	for _, app := range p.Apps {
+		for _, n := range app.Regions {
+			if wanted[n.GatewayUrl] {
+				continue
+			}
+			wanted[n.GatewayUrl] = true
+			if r.gateways[n.GatewayUrl] != nil {
+				continue
+			}
+			u, err := url.Parse(n.GatewayUrl)
+			if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+				r.cfg.Log.Error("gateways of another region cannot be reached: their URL is none of http or https", "region", n.Region, "gateway_url", n.GatewayUrl)
+				u = nil
+			}
+			r.gateways[n.GatewayUrl] = &gateway{url: u}
+		}
+	}
+	for known := range r.gateways {
+		if !wanted[known] {
+			delete(r.gateways, known)
+			gone = append(gone, known)
+		}
+	}
+	for k := range r.refused {
+		if !wanted[k.url] || p.Apps[k.app] == nil {
+			delete(r.refused, k)
+		}
+	}
+	r.announce()
+	r.mu.Unlock()
+	for _, known := range gone {
+		r.cfg.Gone(known)
+	}
+	r.wake()
+}
+
+func (r *Regions) wake() {
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+}
+
+// Choose returns the nearest region that has a ready instance of the app, was not among tried,
+// has not just refused, and is reached as far as is known.
+func (r *Regions) Choose(appID string, tried []string) (Region, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.picture == nil {
+		return Region{}, false
+	}
+	now := r.cfg.Now()
+	var best Region
+	var nearest time.Duration
+	for _, n := range r.picture.Apps[appID].GetRegions() {
+		g, key := r.gateways[n.GatewayUrl], refusal{appID, n.GatewayUrl}
+		if g.url == nil || g.failures > 0 || now.Before(r.refused[key].until) || slices.Contains(tried, n.Region) {
+			continue
+		}
+		if near := g.near(); best.Name == "" || cmp.Or(cmp.Compare(near, nearest), cmp.Compare(n.Region, best.Name)) < 0 {
+			best, nearest = Region{Name: n.Region, URL: g.url, key: key}, near
+		}
+	}
+	return best, best.Name != ""
+}
+
+// announce wakes Await. The caller holds mu.
+func (r *Regions) announce() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Await returns nil once Choose has a region for the app, and else the error of ctx. What the control
+// plane tells of other regions is a few seconds old: a request that no region could take may soon be
+// one that some region can.
+func (r *Regions) Await(ctx context.Context, appID string) error {
+	for {
+		r.mu.Lock()
+		changed, held := r.changed, r.heldUntil(appID)
+		r.mu.Unlock()
+		if _, ok := r.Choose(appID, nil); ok {
+			return nil
+		}
+		wait := time.Hour
+		if !held.IsZero() {
+			wait = max(held.Sub(r.cfg.Now()), time.Millisecond)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// heldUntil is when the first region may be chosen again that refused the app. Zero: none did. The
+// caller holds mu.
+func (r *Regions) heldUntil(appID string) (first time.Time) {
+	if r.picture == nil {
+		return first
+	}
+	now := r.cfg.Now()
+	for _, n := range r.picture.Apps[appID].GetRegions() {
+		until := r.refused[refusal{appID, n.GatewayUrl}].until
+		if now.Before(until) && (first.IsZero() || until.Before(first)) {
+			first = until
+		}
+	}
+	return first
+}
+
+// Reached is how many other regions have gateways that are reached.
+func (r *Regions) Reached() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, g := range r.gateways {
+		if len(g.took) > 0 && g.failures == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// near is how long a connection takes, in whole milliseconds; one that none was had to is the
+// farthest.
+func (g *gateway) near() time.Duration {
+	if len(g.took) == 0 {
+		return time.Hour
+	}
+	return slices.Min(g.took).Truncate(time.Millisecond)
+}
+
+// Took: the region took a request of the app.
+func (r *Regions) Took(at Region) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.refused, at.key)
+}
+
+// Refused: it has no instance for the app's request, or no room.
+func (r *Regions) Refused(at Region) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hold(at)
+}
+
+func (r *Regions) hold(at Region) {
+	h := r.refused[at.key]
+	h.until = r.cfg.Now().Add(holds.Delay(h.times, r.cfg.Rand))
+	h.times++
+	r.refused[at.key] = h
+}
+
+// Unreachable: a request had no connection to it, or one that it could not be sent on. It gets
+// none before one is had, and of the app none for a moment.
+func (r *Regions) Unreachable(at Region) {
+	r.mu.Lock()
+	r.hold(at)
+	if g := r.gateways[at.key.url]; g != nil && g.failures == 0 {
+		g.failures, g.due = 1, r.cfg.Now()
+	}
+	r.mu.Unlock()
+	r.wake()
+}
+
+// Run sees how near the regions are until ctx ends.
+func (r *Regions) Run(ctx context.Context) error {
+	var tries sync.WaitGroup
+	defer tries.Wait()
+	slots := make(chan struct{}, atOnce)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.more:
+		case <-timer.C:
+		}
+		due, next := r.due(r.cfg.Now())
+		for _, g := range due {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case slots <- struct{}{}:
+			}
+			tries.Go(func() {
+				took, err := r.cfg.Near(ctx, g.url)
+				<-slots
+				if ctx.Err() == nil {
+					r.tried(g, took, err)
+				}
+			})
+		}
+		timer.Reset(next)
+	}
+}
+
+// due are the gateways to try now, and in how long the next one is.
+func (r *Regions) due(now time.Time) (due []*gateway, next time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next = every
+	for _, g := range r.gateways {
+		switch wait := g.due.Sub(now); {
+		case g.url == nil || g.tried:
+		case wait <= 0:
+			g.tried = true
+			due = append(due, g)
+		default:
+			next = min(next, wait)
+		}
+	}
+	return due, next
+}
+
+func (r *Regions) tried(g *gateway, took time.Duration, err error) {
+	r.mu.Lock()
+	g.tried = false
+	local := err != nil && conns.Local(err)
+	switch {
+	case local: // which tells nothing of the region
+	case err != nil && !g.away:
+		g.away = true
+		r.cfg.Log.Warn("gateways of another region are not reached: no request is handed there", "gateway_url", g.url.String(), "error", err)
+	case err == nil && g.away:
+		g.away = false
+		r.cfg.Log.Info("gateways of another region are reached again", "gateway_url", g.url.String())
+	}
+	switch {
+	case local:
+		g.due = r.cfg.Now().Add(again.Delay(g.failures, r.cfg.Rand))
+	case err != nil:
+		g.due = r.cfg.Now().Add(again.Delay(g.failures, r.cfg.Rand))
+		g.failures++
+	default:
+		if g.failures > 0 {
+			r.announce()
+		}
+		g.failures, g.due = 0, r.cfg.Now().Add(every/2+time.Duration(r.cfg.Rand()*float64(every)))
+		if g.took = append(g.took, took); len(g.took) > samples {
+			g.took = g.took[1:]
+		}
+	}
+	r.mu.Unlock()
+	r.wake()
+}
+
+// Connect connects to where the URL leads, sends nothing, and tells how long that took.
+func Connect(ctx context.Context, allow guard.Networks, u *url.URL) (took time.Duration, _ error) {
+	began := time.Now()
+	d := Dialer(allow, u)
+	d.Timeout = timeout
+	conn, err := d.DialContext(ctx, "tcp", Address(u))
+	switch {
+	case errors.Is(err, guard.ErrRefused) && u.Scheme == "http":
+		return 0, fmt.Errorf("%w: without TLS the address has to be in a network of --neighbour-allow", err)
+	case errors.Is(err, guard.ErrRefused):
+		return 0, fmt.Errorf("%w: add its network to --neighbour-allow if it is another region's", err)
+	case err != nil:
+		return 0, err
+	}
+	return time.Since(began), conn.Close()
+}
+
+// Dialer connects to gateways at the URL, which their region's owner chose. Without TLS nothing
+// proves that a gateway answers there: such an address has to be listed, a public one too.
+func Dialer(allow guard.Networks, u *url.URL) *net.Dialer {
+	if u.Scheme == "https" {
+		return allow.Dialer()
+	}
+	return allow.ListedDialer()
+}
+
+// Address is the host:port of a URL of http or https.
+func Address(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}

@@ -1,0 +1,237 @@
+package routesync
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
+	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
+	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/healthcheck"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// removal tells whether the app has no routes any more.
+func removal(a *gatewayv1.AppRoutes) bool { return len(a.Hosts) == 0 && len(a.Previews) == 0 }
+
+// specOf reads an app's routes. An error names what cannot be served.
+func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
+	spec := upstream.Spec{
+		AppID: a.AppId, AppName: a.AppName, Epoch: a.Epoch, Generation: a.Generation, Change: a.Change,
+		Hosts: a.Hosts,
+	}
+	if spec.AppID == "" {
+		return spec, fmt.Errorf("routes without app_id")
+	}
+	fail := func(format string, args ...any) (upstream.Spec, error) {
+		return spec, fmt.Errorf("routes of %s: %s", spec.AppID, fmt.Sprintf(format, args...))
+	}
+	for _, host := range a.Hosts {
+		if host == "" || table.Host(host) != host {
+			return fail("host %q is not lower case, without port and trailing dot", host)
+		}
+	}
+	targets := map[string]bool{}
+	for _, t := range a.Targets {
+		if targets[t.DeploymentId] {
+			return fail("deployment %s is a target twice", t.DeploymentId)
+		}
+		targets[t.DeploymentId] = true
+		if t.Weight < 0 {
+			return fail("weight %d of %s is negative", t.Weight, t.DeploymentId)
+		}
+		check := checkOf(t.HealthCheck)
+		target := upstream.TargetSpec{DeploymentID: t.DeploymentId, Version: t.Version, Weight: t.Weight}
+		for _, i := range t.Instances {
+			host, port, err := net.SplitHostPort(i.Address)
+			if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || host == "" || n == 0 {
+				return fail("address %q of instance %s is not host:port", i.Address, i.InstanceId)
+			}
+			instance := upstream.InstanceSpec{ID: i.InstanceId, Address: i.Address, WasReady: i.WasReady, Check: check, OtherVersion: i.OtherVersion}
+			switch i.State {
+			case gatewayv1.Instance_STATE_READY:
+				instance.State = upstream.Ready
+			case gatewayv1.Instance_STATE_DRAINING:
+				instance.State = upstream.Draining
+			case gatewayv1.Instance_STATE_NOT_READY, gatewayv1.Instance_STATE_UNSPECIFIED:
+				instance.State = upstream.NotReady
+			default: // a state of a later agent: it is not READY
+				instance.State = upstream.NotReady
+			}
+			target.Instances = append(target.Instances, instance)
+		}
+		spec.Targets = append(spec.Targets, target)
+	}
+	for _, p := range a.Previews {
+		if p.Host == "" || table.Host(p.Host) != p.Host {
+			return fail("preview %q is not lower case, without port and trailing dot", p.Host)
+		}
+		if !targets[p.DeploymentId] {
+			return fail("preview %s is of %s, which is no target", p.Host, p.DeploymentId)
+		}
+		spec.Previews = append(spec.Previews, upstream.Preview{Host: p.Host, DeploymentID: p.DeploymentId, Keyed: p.RequireApiKey})
+	}
+	for _, k := range a.ApiKeys {
+		if len(k.Hash) != len(upstream.Hash{}) {
+			return fail("key %s has a hash of %d bytes, not %d", k.Name, len(k.Hash), len(upstream.Hash{}))
+		}
+		key := upstream.Key{Name: k.Name}
+		if k.ExpiresAt != 0 {
+			key.Until = time.UnixMilli(k.ExpiresAt)
+		}
+		if spec.Keys == nil {
+			spec.Keys = map[upstream.Hash]upstream.Key{}
+		}
+		spec.Keys[upstream.Hash(k.Hash)] = key
+	}
+	var err error
+	if spec.Policy, err = policyOf(a.Policy); err != nil {
+		return fail("%v", err)
+	}
+	return spec, nil
+}
+
+// leastCheck is the least that an answer to a check may take, as Kubernetes has it, too: the
+// gateway is farther away than who set less had in mind.
+const leastCheck = time.Second
+
+// checkOf is nil for none, and for one that only a later release can make.
+func checkOf(h *gatewayv1.HealthCheck) *healthcheck.Check {
+	codes, err := healthcheck.ParseCodes(h.GetExpectedCodes())
+	if err != nil || !strings.HasPrefix(h.GetPath(), "/") || h.Method == "" {
+		return nil
+	}
+	return &healthcheck.Check{Method: h.Method, Path: h.Path, Codes: codes, Timeout: max(h.Timeout.AsDuration(), leastCheck), Agent: "windlass-gateway"}
+}
+
+// specWith is an app's routes, and while it has no hosts here, those that other regions alone
+// have. Previews may be left of it then, of versions that are yet to stop.
+func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.Spec, error) {
+	if len(a.Hosts) > 0 || len(other.GetHosts()) == 0 {
+		return specOf(a)
+	}
+	whole := proto.CloneOf(a)
+	whole.Hosts, whole.AppName = other.Hosts, cmp.Or(a.AppName, other.AppName)
+	for _, t := range whole.Targets {
+		t.Weight = 0
+	}
+	spec, err := specOf(whole)
+	for i := range spec.Previews { // which are answered here, by keys that are here
+		spec.Previews[i].Keyed = spec.Previews[i].Keyed || spec.Policy.RequireKey
+	}
+	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), removal(a)
+	return spec, err
+}
+
+// policyOf fills in what is absent.
+func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
+	out := upstream.DefaultPolicy()
+	if p == nil {
+		return out, nil
+	}
+	switch p.Balancing {
+	case gatewayv1.Balancing_BALANCING_UNSPECIFIED: // the default
+	case gatewayv1.Balancing_BALANCING_ROUND_ROBIN:
+		out.Strategy = balance.RoundRobin
+	case gatewayv1.Balancing_BALANCING_LEAST_REQUESTS:
+		out.Strategy = balance.LeastRequests
+	case gatewayv1.Balancing_BALANCING_POWER_OF_TWO:
+		out.Strategy = balance.PowerOfTwo
+	case gatewayv1.Balancing_BALANCING_AFFINITY:
+		out.Strategy = balance.Affinity
+	case gatewayv1.Balancing_BALANCING_WEIGHTED:
+		out.Strategy = balance.Weighted
+	default: // a strategy of a later release: the app is served, by the default
+	}
+	switch a := p.Affinity.(type) {
+	case *gatewayv1.RoutePolicy_AffinityHeader:
+		out.AffinityHeader = a.AffinityHeader
+	case *gatewayv1.RoutePolicy_AffinityCookie:
+		out.AffinityCookie = a.AffinityCookie
+	}
+	for _, d := range []struct {
+		name string
+		from *durationpb.Duration
+		to   *time.Duration
+		zero bool
+	}{
+		{"response_timeout", p.ResponseTimeout, &out.Response, false},
+		{"idle_timeout", p.IdleTimeout, &out.Idle, false},
+		{"request_timeout", p.RequestTimeout, &out.Total, true},
+		{"queue_wait", p.QueueWait, &out.QueueWait, true},
+	} {
+		if d.from == nil {
+			continue
+		}
+		value := d.from.AsDuration()
+		if err := d.from.CheckValid(); err != nil || value < 0 {
+			return out, fmt.Errorf("policy.%s %v is not a positive time", d.name, strings.TrimSpace(d.from.String()))
+		}
+		// 0 of those that always have a bound means the default.
+		if value > 0 || d.zero {
+			*d.to = value
+		}
+	}
+	if p.QueueSize != nil {
+		out.QueueSize = int(max(*p.QueueSize, 0))
+	}
+	if p.Retries != nil {
+		out.Retries = int(max(*p.Retries, 0))
+	}
+	if p.MaxInFlight != nil {
+		out.MaxInFlight = int64(max(*p.MaxInFlight, 0))
+	}
+	if p.MaxBodyBytes != nil && *p.MaxBodyBytes > 0 {
+		out.MaxBody = *p.MaxBodyBytes
+	}
+	out.RequireKey = p.RequireApiKey
+	switch p.CrossRegion {
+	case gatewayv1.CrossRegion_CROSS_REGION_FAILOVER:
+		out.Cross = upstream.Failover
+	case gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER:
+		out.Cross = upstream.Spillover
+	case gatewayv1.CrossRegion_CROSS_REGION_UNSPECIFIED, gatewayv1.CrossRegion_CROSS_REGION_OFF:
+	default: // of a later release: requests stay here
+	}
+	if l := p.PayloadLog; l != nil {
+		if !(l.Sample > 0 && l.Sample <= 1) || l.MaxBytes < 0 {
+			return out, fmt.Errorf("policy.payload_log %v: sample is of (0, 1], and max_bytes 0 or positive", l)
+		}
+		out.Payload = &payload.Policy{Sample: l.Sample, MaxBytes: cmp.Or(int(l.MaxBytes), payload.DefaultMaxBytes), Redact: map[string]bool{}}
+		for _, name := range l.Redact {
+			out.Payload.Redact[name] = true
+		}
+	}
+	var err error
+	if p.Cors != nil {
+		out.CORS, err = corsOf(p.Cors)
+	}
+	return out, err
+}
+
+func corsOf(c *gatewayv1.Cors) (*cors.Policy, error) {
+	cfg := cors.Config{
+		Origins: c.AllowedOrigins, Methods: c.AllowedMethods, Headers: c.AllowedHeaders, Exposed: c.ExposedHeaders,
+		Credentials: c.Credentials,
+	}
+	if c.MaxAge != nil {
+		if err := c.MaxAge.CheckValid(); err != nil || c.MaxAge.AsDuration() < 0 {
+			return nil, fmt.Errorf("policy.cors.max_age %v is not a positive time", strings.TrimSpace(c.MaxAge.String()))
+		}
+		cfg.MaxAge = new(c.MaxAge.AsDuration())
+	}
+	out, err := cors.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("policy.%w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,139 @@
+package routesync
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/pkg/neighbours"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// The file of the last known table: a line that says what it is and which table_id it is
+// of, then each app's AppRoutes with its length before it, a length of 0, Neighbours of what is
+// around with its length before it if that is known, and the CRC-32 of all that, big endian.
+const fileHead = "windlass-gateway-routes 1 "
+
+// held is what is in the file: the routes of each app as they came, and the regions around.
+type held struct {
+	tableID string
+	apps    map[string][]byte
+	around  *neighbours.Picture // nil: not known
+}
+
+func encode(h held) []byte {
+	size := len(fileHead) + len(h.tableID) + 1 + 1 + crc32.Size
+	for _, app := range h.apps {
+		size += binary.MaxVarintLen64 + len(app)
+	}
+	out := make([]byte, 0, size)
+	out = append(append(append(out, fileHead...), h.tableID...), '\n')
+	for _, id := range slices.Sorted(maps.Keys(h.apps)) {
+		out = binary.AppendUvarint(out, uint64(len(h.apps[id])))
+		out = append(out, h.apps[id]...)
+	}
+	out = binary.AppendUvarint(out, 0)
+	if h.around != nil {
+		// It fails for texts that are no UTF-8, which no message came with.
+		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(h.around.Whole()); err == nil {
+			out = append(binary.AppendUvarint(out, uint64(len(line))), line...)
+		}
+	}
+	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
+}
+
+func decode(data []byte) (held, error) {
+	h := held{apps: map[string][]byte{}}
+	if len(data) < crc32.Size || crc32.ChecksumIEEE(data[:len(data)-crc32.Size]) != binary.BigEndian.Uint32(data[len(data)-crc32.Size:]) {
+		return h, errors.New("its checksum does not fit")
+	}
+	r := bufio.NewReader(bytes.NewReader(data[:len(data)-crc32.Size]))
+	head, err := r.ReadString('\n')
+	if err != nil || !strings.HasPrefix(head, fileHead) {
+		return h, errors.New("it is not a table of routes of this release or an earlier one")
+	}
+	h.tableID = strings.TrimSpace(strings.TrimPrefix(head, fileHead))
+	for {
+		line, err := readLine(r, len(data))
+		if err != nil {
+			return h, err
+		}
+		if len(line) == 0 {
+			break
+		}
+		app := &gatewayv1.AppRoutes{}
+		if err := proto.Unmarshal(line, app); err != nil {
+			return h, fmt.Errorf("routes: %w", err)
+		}
+		h.apps[app.AppId] = line
+	}
+	if _, err := r.Peek(1); errors.Is(err, io.EOF) {
+		return h, nil
+	}
+	line, err := readLine(r, len(data))
+	if err != nil {
+		return h, err
+	}
+	around := &gatewayv1.Neighbours{}
+	if err := proto.Unmarshal(line, around); err != nil {
+		return h, fmt.Errorf("neighbours: %w", err)
+	}
+	h.around = h.around.With(around)
+	return h, nil
+}
+
+// readLine reads what has its length before it, at most so much.
+func readLine(r *bufio.Reader, most int) ([]byte, error) {
+	n, err := binary.ReadUvarint(r)
+	if err != nil || n > uint64(most) {
+		return nil, errors.New("a length is wrong")
+	}
+	line := make([]byte, n)
+	if _, err := io.ReadFull(r, line); err != nil {
+		return nil, fmt.Errorf("it ends early: %w", err)
+	}
+	return line, nil
+}
+
+// load reads the file; nothing when there is none.
+func load(path string) (h held, found bool, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return held{apps: map[string][]byte{}}, false, nil
+	}
+	if err == nil {
+		h, err = decode(data)
+	}
+	if err != nil {
+		return held{apps: map[string][]byte{}}, false, fmt.Errorf("read routes %s: %w", path, err)
+	}
+	return h, true, nil
+}
+
+// replace the file in one step: who reads it finds what it was or what it is.
+func replace(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("write routes: %w", err)
+	}
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write routes %s: %w", path, err), os.Remove(tmp.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package routesync
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// Changed has the agent told of what traffic found about instances.
+func (s *Source) Changed() { s.wake(s.report) }
+
+// Leave has the agent told that the gateway takes no more requests.
+func (s *Source) Leave() {
+	s.mu.Lock()
+	s.leaving = true
+	s.mu.Unlock()
+	s.wake(s.report)
+}
+
+// Part waits until the agent was told of Leave, if one is there, or until ctx ends. An agent that
+// was not takes the gateway for one that is away, and waits for it.
+func (s *Source) Part(ctx context.Context) {
+	s.mu.Lock()
+	alone := s.stream == ""
+	s.mu.Unlock()
+	if alone {
+		return
+	}
+	select {
+	case <-s.parted:
+	case <-ctx.Done():
+	}
+}
+
+// Report tells the agent what is served, until ctx ends.
+func (s *Source) Report(ctx context.Context) error {
+	failures := 0
+	for ctx.Err() == nil {
+		req := s.next(time.Now())
+		if req == nil { // nobody to tell
+			select {
+			case <-ctx.Done():
+			case <-s.report:
+			}
+			continue
+		}
+		err := s.tell(ctx, req)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			failures = 0
+			due := time.NewTimer(s.currentInterval())
+			select {
+			case <-ctx.Done():
+			case <-s.report:
+			case <-due.C:
+			}
+			due.Stop()
+		case connect.CodeOf(err) == connect.CodeFailedPrecondition:
+			// The agent does not know the stream that we follow.
+			s.mu.Lock()
+			s.stream = ""
+			if s.cut != nil {
+				s.cut(fmt.Errorf("report: %w", err))
+			}
+			s.mu.Unlock()
+		default:
+			s.cfg.Log.WarnContext(ctx, "report failed; it is sent again", "attempt", failures, "error", err)
+			_ = backoff.Sleep(ctx, again.Delay(failures, s.cfg.Rand)) // the loop sees that ctx ended
+			failures++
+		}
+	}
+	return ctx.Err()
+}
+
+// pending is a report, and what it tells that was not told before.
+type pending struct {
+	*gatewayv1.ReportRequest
+
+	stream string
+	number int
+	all    bool
+	served map[string]*gatewayv1.Served
+	// requests of deployments that it tells of, and of those that were told of before; nil: it
+	// tells of no traffic.
+	requests map[string]uint64
+}
+
+// next returns what there is to tell; nil without a stream. Traffic is told of once in an
+// interval: it is of all deployments, while what is served and found out about instances, which
+// somebody waits for, is of a few and told at once.
+func (s *Source) next(now time.Time) *pending {
+	s.mu.Lock()
+	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
+	leaving, id := s.leaving, s.id
+	requests, counts := s.requests, now.Sub(s.counted) >= s.interval || s.all || s.leaving
+	if counts {
+		s.counted = now
+	}
+	s.mu.Unlock()
+	if p.stream == "" {
+		return nil
+	}
+	tell := maps.Clone(p.served)
+	if p.all {
+		requests = nil
+		for _, spec := range s.cfg.Table.Specs() {
+			if tell[spec.AppID] == nil && !spec.Elsewhere {
+				tell[spec.AppID] = &gatewayv1.Served{AppId: spec.AppID, Epoch: spec.Epoch, Generation: spec.Generation, InstancesChange: spec.Change}
+			}
+		}
+	}
+	p.ReportRequest = &gatewayv1.ReportRequest{
+		GatewayId: id, ProcessId: s.cfg.ProcessID, TableId: p.stream, Leaving: leaving,
+		Served: make([]*gatewayv1.Served, 0, len(tell)),
+	}
+	for _, app := range slices.Sorted(maps.Keys(tell)) {
+		p.Served = append(p.Served, tell[app])
+	}
+	if counts {
+		p.Traffic, p.requests = s.cfg.Traffic.Changed(requests)
+	}
+	for _, h := range merge(s.cfg.Table.Health()) {
+		p.Instances = append(p.Instances, &gatewayv1.InstanceHealth{
+			InstanceId: h.InstanceID, Ejected: h.Ejected, Unproven: h.Unproven, Reason: h.Reason, InFlight: int32(min(h.InFlight, math.MaxInt32)),
+		})
+	}
+	return p
+}
+
+// merge puts together what several routes tell of one instance.
+func merge(all []upstream.Health) []upstream.Health {
+	sums := map[string]upstream.Health{}
+	for _, h := range all {
+		sum := sums[h.InstanceID]
+		sum.InstanceID = h.InstanceID
+		sum.Ejected, sum.Unproven = sum.Ejected || h.Ejected, sum.Unproven || h.Unproven
+		sum.Reason = cmp.Or(sum.Reason, h.Reason)
+		sum.InFlight += h.InFlight
+		sums[h.InstanceID] = sum
+	}
+	out := make([]upstream.Health, 0, len(sums))
+	for _, id := range slices.Sorted(maps.Keys(sums)) {
+		out = append(out, sums[id])
+	}
+	return out
+}
+
+// tell sends the report; what it told is then not told again.
+func (s *Source) tell(ctx context.Context, p *pending) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, max(s.currentInterval(), reportTimeout), errors.New("the agent did not answer the report"))
+	defer cancel()
+	if _, err := s.cfg.Client.Report(ctx, p.ReportRequest); err != nil {
+		return err
+	}
+	s.told(p)
+	return nil
+}
+
+func (s *Source) told(p *pending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.number != p.number {
+		return // another has begun, and is to be told all
+	}
+	if p.Leaving {
+		select {
+		case <-s.parted: // and told again
+		default:
+			close(s.parted)
+		}
+	}
+	s.all = s.all && !p.all
+	if p.requests != nil {
+		s.requests = p.requests
+	}
+	for app, was := range p.served {
+		if s.served[app] == was {
+			delete(s.served, app)
+		}
+	}
+}

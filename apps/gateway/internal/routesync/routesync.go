@@ -1,0 +1,424 @@
+// Package source keeps the table of routes what the region's agent says, and the agent
+// informed of what the gateway serves.
+//
+//	agent ──Watch──▶ apply ──▶ table ──▶ file        (what is served after a restart,
+//	agent ◀─Report── served, health ◀───┘             agent and control plane gone)
+//
+// Nothing is lost when the agent goes away: the table stays as it is, and after a restart
+// it is what the file has. A table_id is only kept once all of its table was had, so that
+// the numbers of two tables are never compared; that is why a stream that breaks in
+// between costs a whole table, and nothing else.
+//
+// What is served is acknowledged after it was swapped in, at once, in one call at a time
+// that tells all that changed up to then.
+package routesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/table"
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/neighbours"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
+)
+
+const (
+	// firstInterval holds until the agent's first heartbeat says another.
+	firstInterval = 5 * time.Second
+	// silences is how many intervals without a frame end a stream.
+	silences = 3
+	// reportTimeout is the least that an agent has to answer a report in: one with
+	// thousands of apps, on a machine that has other work.
+	reportTimeout = 10 * time.Second
+	// saveEvery bounds what a storm of changes costs the disk.
+	saveEvery = time.Second
+)
+
+// again is what the contract says about watching again.
+var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+
+// Config of a Source.
+type Config struct {
+	Client gatewayv1connect.RouteServiceClient
+	// GatewayID is nobody else's, as far as is known, and ProcessID new with each start.
+	GatewayID, ProcessID string
+	// Another returns a GatewayID for the case that it is somebody else's after all.
+	Another func() string
+	Version string
+	Table   *table.Table
+	// Traffic that the agent is told of.
+	Traffic *traffic.Traffic
+	// Around is told of the regions that requests may be handed to; nil: nobody is.
+	Around func(*neighbours.Picture)
+	// File keeps the table; empty: nothing does.
+	File string
+	Log  *slog.Logger
+	Rand func() float64
+}
+
+// Source of a table's routes. Make it with Open, run it once.
+type Source struct {
+	cfg    Config
+	report chan struct{}
+	save   chan struct{}
+
+	mu   sync.Mutex
+	id   string // at the agent
+	held held
+	// complete is closed once all of a table was had, now or before a restart.
+	complete chan struct{}
+	have     sync.Once
+	// stream is the table_id that the running stream began with, once it ended its
+	// beginning; empty: no report can be made. cut ends the stream.
+	stream   string
+	number   int // of streams so far
+	cut      context.CancelCauseFunc
+	interval time.Duration
+	served   map[string]*gatewayv1.Served // not yet told
+	all      bool                         // all that is held is to be told
+	requests map[string]uint64            // told of, by deployment
+	counted  time.Time                    // when they were looked at last
+	leaving  bool
+	// parted is closed once the agent was told that the gateway leaves.
+	parted chan struct{}
+}
+
+// Open fills the table with what the file has. A file that cannot be read is an error of
+// its own, beside a Source that starts without it.
+func Open(cfg Config) (*Source, error) {
+	s := &Source{
+		cfg: cfg, id: cfg.GatewayID, report: make(chan struct{}, 1), save: make(chan struct{}, 1),
+		complete: make(chan struct{}), parted: make(chan struct{}), interval: firstInterval, served: map[string]*gatewayv1.Served{},
+	}
+	if cfg.Around == nil {
+		s.cfg.Around = func(*neighbours.Picture) {}
+	}
+	s.held.apps = map[string][]byte{}
+	if cfg.File == "" {
+		return s, nil
+	}
+	h, found, err := load(cfg.File)
+	if err != nil {
+		return s, err
+	}
+	for id, data := range h.apps {
+		app := &gatewayv1.AppRoutes{}
+		var spec upstream.Spec
+		if err = proto.Unmarshal(data, app); err == nil {
+			spec, err = specOf(app)
+		}
+		if err == nil {
+			err = cfg.Table.Put(spec)
+		}
+		if err != nil {
+			cfg.Log.Warn("stored routes cannot be served", "app_id", id, "error", err)
+			delete(h.apps, id)
+			h.tableID = "" // the agent is to send it again
+		}
+	}
+	s.held = h
+	if h.around != nil {
+		s.cfg.Around(h.around)
+		s.detour(nil, h.around)
+	}
+	if found {
+		s.have.Do(func() { close(s.complete) })
+	}
+	return s, nil
+}
+
+// Completed is closed when there is a table to serve from.
+func (s *Source) Completed() <-chan struct{} { return s.complete }
+
+// Complete tells whether there is.
+func (s *Source) Complete() bool {
+	select {
+	case <-s.complete:
+		return true
+	default:
+		return false
+	}
+}
+
+// Connected tells whether an agent has given its table and its stream is open.
+func (s *Source) Connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stream != ""
+}
+
+// Watch keeps the table up to date until ctx ends.
+func (s *Source) Watch(ctx context.Context) error {
+	failures := 0
+	for ctx.Err() == nil {
+		whole, err := s.watchOnce(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if whole {
+			failures = 0
+		}
+		if connect.CodeOf(err) == connect.CodeAborted {
+			s.rename()
+		}
+		s.cfg.Log.WarnContext(ctx, "stream of routes ended; what is known is served", "attempt", failures, "error", err)
+		if backoff.Sleep(ctx, again.Delay(failures, s.cfg.Rand)) != nil {
+			break
+		}
+		failures++
+	}
+	return ctx.Err()
+}
+
+// rename has the gateway go by another id: a process that nobody knew of has the one that it had,
+// and took its stream with it. Otherwise each would go on to take it from the other.
+func (s *Source) rename() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.cfg.Another()
+	s.cfg.Log.Error("another gateway has this one's id: is its --data-dir a copy, or on a file system whose locks do not hold?", "gateway", s.id, "now", id)
+	s.id = id
+}
+
+var errSilent = errors.New("the agent was silent for three intervals")
+
+// watchOnce follows one stream to its end; whole tells whether it gave a whole table.
+func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	s.mu.Lock()
+	s.cut, s.interval = cut, firstInterval
+	req := &gatewayv1.WatchRequest{GatewayId: s.id, ProcessId: s.cfg.ProcessID, TableId: s.held.tableID, Version: s.cfg.Version}
+	s.mu.Unlock()
+	for _, spec := range s.cfg.Table.Specs() {
+		if spec.Elsewhere {
+			continue
+		}
+		req.Have = append(req.Have, &gatewayv1.AppVersion{AppId: spec.AppID, Epoch: spec.Epoch, Generation: spec.Generation, Change: spec.Change})
+	}
+	defer func() {
+		s.mu.Lock()
+		s.stream = ""
+		s.mu.Unlock()
+	}()
+	silence := time.AfterFunc(silences*firstInterval, func() { cut(errSilent) })
+	defer silence.Stop()
+	stream, err := s.cfg.Client.Watch(ctx, req)
+	if err != nil {
+		return false, fmt.Errorf("watch: %w", causeOr(ctx, err))
+	}
+	defer func() { _ = stream.Close() }() // its error is the stream's, which was returned
+	began := ""
+	for stream.Receive() {
+		silence.Reset(silences * s.currentInterval())
+		switch frame := stream.Msg().Frame.(type) {
+		case *gatewayv1.WatchResponse_Begin:
+			began = frame.Begin.TableId
+			s.begin(began)
+		case *gatewayv1.WatchResponse_Apps:
+			for _, app := range frame.Apps.Apps {
+				s.apply(ctx, app)
+			}
+			s.wake(s.report)
+			s.wake(s.save)
+		case *gatewayv1.WatchResponse_End:
+			if began == "" {
+				return whole, errors.New("watch: the table ended before it began")
+			}
+			whole = true
+			s.end(began)
+		case *gatewayv1.WatchResponse_Neighbours:
+			s.around(frame.Neighbours)
+		case *gatewayv1.WatchResponse_Heartbeat:
+			if d := frame.Heartbeat.Interval.AsDuration(); d > 0 {
+				s.mu.Lock()
+				s.interval = d
+				s.mu.Unlock()
+				silence.Reset(silences * d)
+				s.wake(s.report)
+			}
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return whole, fmt.Errorf("watch: %w", causeOr(ctx, err))
+	}
+	return whole, errors.New("watch: the agent ended the stream")
+}
+
+// causeOr prefers why we ended the call to how it looks from below.
+func causeOr(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (s *Source) currentInterval() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.interval
+}
+
+func (s *Source) wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it will look anyhow
+	}
+}
+
+func (s *Source) begin(tableID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held.tableID != tableID {
+		s.held.tableID = ""
+	}
+	s.served = map[string]*gatewayv1.Served{}
+}
+
+func (s *Source) end(tableID string) {
+	s.mu.Lock()
+	s.held.tableID, s.stream = tableID, tableID
+	s.all = true
+	s.have.Do(func() { close(s.complete) })
+	s.number++
+	s.mu.Unlock()
+	s.wake(s.report)
+	s.wake(s.save)
+}
+
+// around takes what is told of other regions.
+func (s *Source) around(n *gatewayv1.Neighbours) {
+	s.mu.Lock()
+	was := s.held.around
+	s.held.around = was.With(n)
+	now := s.held.around
+	s.mu.Unlock()
+	s.cfg.Around(now)
+	s.detour(was, now)
+	s.wake(s.save)
+}
+
+// detour has served what changed of apps that have hosts in other regions alone.
+func (s *Source) detour(was, now *neighbours.Picture) {
+	if was == nil {
+		was = &neighbours.Picture{}
+	}
+	for id := range was.Apps {
+		if now.Apps[id] == nil {
+			s.reroute(id, nil)
+		}
+	}
+	for id, app := range now.Apps {
+		if before := was.Apps[id]; before == nil || before.AppName != app.AppName || !slices.Equal(before.Hosts, app.Hosts) {
+			s.reroute(id, app)
+		}
+	}
+}
+
+// reroute serves an app as it is held, with what is known of it elsewhere.
+func (s *Source) reroute(id string, other *gatewayv1.AppNeighbours) {
+	s.mu.Lock()
+	data := s.held.apps[id]
+	s.mu.Unlock()
+	app := &gatewayv1.AppRoutes{}
+	err := proto.Unmarshal(data, app)
+	app.AppId = id // also where nothing is held
+	if err == nil && len(app.Hosts) == 0 {
+		err = s.put(app, other)
+	}
+	if err != nil {
+		s.cfg.Log.Error("hosts of an app in other regions cannot be served", "app_id", id, "error", err)
+	}
+}
+
+// put has an app served: its routes here, and its hosts that other regions alone have.
+func (s *Source) put(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) error {
+	spec, err := specWith(app, other)
+	if err != nil {
+		return err
+	}
+	if len(spec.Hosts) == 0 && len(spec.Previews) == 0 {
+		s.cfg.Table.Remove(app.AppId)
+		return nil
+	}
+	return s.cfg.Table.Put(spec)
+}
+
+// elsewhere is what is known of the app in other regions, nil for nothing.
+func (s *Source) elsewhere(id string) *gatewayv1.AppNeighbours {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held.around == nil {
+		return nil
+	}
+	return s.held.around.Apps[id]
+}
+
+// apply one app's routes. What cannot be served is not acknowledged, and what was served
+// before goes on.
+func (s *Source) apply(ctx context.Context, app *gatewayv1.AppRoutes) {
+	data, err := proto.Marshal(app)
+	if err == nil {
+		err = s.put(app, s.elsewhere(app.AppId))
+	}
+	if err != nil {
+		s.cfg.Log.ErrorContext(ctx, "routes cannot be served; those from before are", "app_id", app.AppId, "generation", app.Generation, "error", err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if removal(app) {
+		delete(s.held.apps, app.AppId)
+	} else {
+		s.held.apps[app.AppId] = data
+	}
+	s.served[app.AppId] = &gatewayv1.Served{AppId: app.AppId, Epoch: app.Epoch, Generation: app.Generation, InstancesChange: app.Change}
+}
+
+// Save keeps the file up to date until ctx ends, and then once more.
+func (s *Source) Save(ctx context.Context) error {
+	if s.cfg.File == "" {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	var last []byte
+	write := func() {
+		s.mu.Lock()
+		data := encode(s.held)
+		s.mu.Unlock()
+		if !s.Complete() || string(data) == string(last) {
+			return
+		}
+		if err := replace(s.cfg.File, data); err != nil {
+			s.cfg.Log.ErrorContext(ctx, "routes are not on disk: a restart serves older ones", "error", err)
+			s.wake(s.save) // with the next pause
+			return
+		}
+		last = data
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			write()
+			return ctx.Err()
+		case <-s.save:
+			write()
+		}
+		if backoff.Sleep(ctx, saveEvery) != nil {
+			write()
+			return ctx.Err()
+		}
+	}
+}
