@@ -46,6 +46,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/service"
+	"github.com/windlass-run/windlass/pkg/strict"
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
 )
 
@@ -288,7 +289,12 @@ func (g *Gateway) bind(ctx context.Context) error {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: choose.Get, NextProtos: []string{"h2", "http/1.1", certificates.NextProto}}
 	g.bound = append(g.bound, l)
-	g.secure = tls.NewListener(g.conns.Listen(l), config)
+	g.secure = strict.ListenTLS(g.conns.Listen(l), strict.TLSConfig{
+		TLS: config, MaxHead: g.cfg.MaxHeaderBytes, Handshake: g.cfg.HeaderTimeout,
+		Failed: func(client net.Addr, err error) {
+			g.cfg.Log.Debug("a TLS handshake failed", "client", client.String(), "error", err)
+		},
+	})
 	g.listeners = append(g.listeners, g.secure)
 	if g.cfg.HTTP3 {
 		g.http3 = newHTTP3(conns.Handler(g.proxy), l.Addr().String(), config, g.cfg, g.conns)

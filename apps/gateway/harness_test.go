@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -244,6 +245,8 @@ type region struct {
 	// stopAgent ends the agent and its connections.
 	stopAgent func()
 	client    *http.Client
+	// tls is what dial connects with; nil: it does so without TLS.
+	tls *tls.Config
 	*running
 }
 
@@ -317,6 +320,18 @@ func start(t testing.TB, change func(*gateway.Config)) *region {
 		agent: a, stopAgent: stopAgent, dir: dir, running: g, url: "http://" + g.gateway.Addresses()[0].String(),
 		client: &http.Client{Transport: transport, Timeout: patience},
 	}
+}
+
+// startTLS is start for tests whose clients dial by TLS, with HTTP/1.
+func startTLS(t *testing.T) *region {
+	t.Helper()
+	dir := t.TempDir()
+	roots := certify(t, dir)
+	r := start(t, func(c *gateway.Config) {
+		c.TLSListen, c.TLSCert, c.TLSKey = "127.0.0.1:0", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	})
+	r.tls = &tls.Config{RootCAs: roots, ServerName: "echo.local", NextProtos: []string{"http/1.1"}}
+	return r
 }
 
 // longWay has a gateway's requests all go by net/http: the short way is for sockets.

@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/conns"
+	"github.com/windlass-run/windlass/pkg/strict"
 )
 
 const (
@@ -105,8 +106,8 @@ func (g *Gateway) serve(ctx context.Context) error {
 	for _, l := range g.listeners {
 		serving.Go(func() {
 			if g.redirects() || !short.Serve(cut, l) {
-				if l != g.secure { // which is limited below TLS
-					l = g.conns.Listen(l)
+				if l != g.secure { // which is limited and checked around TLS
+					l = strict.Listen(g.conns.Listen(l), g.cfg.MaxHeaderBytes)
 				}
 				serve(l)
 			}

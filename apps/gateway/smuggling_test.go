@@ -42,7 +42,7 @@ func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
 		{name: "a tab after the colon is allowed", send: post + "Transfer-Encoding:\tchunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 		{name: "a coding in capitals", send: post + "TRANSFER-ENCODING: CHUNKED\r\n\r\n2\r\nab\r\n0\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 		{name: "a vertical tab", send: post + "Transfer-Encoding: \vchunked\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
-		{name: "a coding that is folded", send: post + "Transfer-Encoding:\r\n chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
+		{name: "a coding that is folded", send: post + "Transfer-Encoding:\r\n chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}},
 		{name: "a coding behind a bare CR", send: post + "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
 		{name: "a coding of HTTP/1.0", send: "POST /a HTTP/1.0\r\nHost: echo.local\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{200}, saw: []string{"POST /a "}},
 		{name: "a coding of HTTP/1.0 and a length", send: "POST /a HTTP/1.0\r\nHost: echo.local\r\nConnection: keep-alive\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{200}, saw: []string{"POST /a 0\r\n"}},
@@ -65,7 +65,7 @@ func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
 		{name: "a length with a space in it", send: post + "Content-Length: 1 0\r\n\r\nabcdefghij" + next, answers: []int{400}},
 		{name: "a length between spaces", send: post + "Content-Length: \t 5 \t\r\n\r\nabcde", answers: []int{200}, kept: true, saw: []string{"POST /a abcde"}},
 		{name: "a length with leading zeros", send: post + "Content-Length: 0005\r\n\r\nabcde", answers: []int{200}, kept: true, saw: []string{"POST /a abcde"}},
-		{name: "a length that a bare LF ends", send: post + "Content-Length: 5\n\nabcde", answers: []int{200}, kept: true, saw: []string{"POST /a abcde"}},
+		{name: "a length that a bare LF ends", send: post + "Content-Length: 5\n\nabcde" + next, answers: []int{400}},
 		{name: "a body of a GET", send: "GET /a HTTP/1.1\r\nHost: echo.local\r\nContent-Length: 5\r\n\r\nabcde", answers: []int{200}, kept: true, saw: []string{"GET /a abcde"}},
 		{name: "what follows a request without length is the next one", send: post + "\r\n" + next, answers: []int{200, 200}, kept: true, saw: []string{"POST /a ", "GET /smuggled "}},
 
@@ -75,6 +75,7 @@ func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
 		{name: "chunks", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n", answers: []int{200}, saw: []string{"POST /a abcde"}},
 		{name: "a chunk of more than 16 digits", send: post + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("0", 16) + "2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 		{name: "a chunk beyond 64 bits", send: post + "Transfer-Encoding: chunked\r\n\r\n10000000000000002\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
+		{name: "a chunk beyond 63 bits", send: post + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffe\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 		{name: "a negative chunk", send: post + "Transfer-Encoding: chunked\r\n\r\n-2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 		{name: "a chunk with 0x", send: post + "Transfer-Encoding: chunked\r\n\r\n0x2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 		{name: "a chunk without size", send: post + "Transfer-Encoding: chunked\r\n\r\n\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
@@ -96,6 +97,10 @@ func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
 		{name: "trailers that nobody announced", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX-Forwarded-For: 6.6.6.6\r\nHost: other.local\r\nContent-Length: 7\r\nTransfer-Encoding: gzip\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 		{name: "a length announced as a trailer", send: post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n2\r\nab\r\n0\r\nContent-Length: 7\r\n\r\n" + next, answers: []int{400}},
 		{name: "trailers that are no fields", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nno field\r\n\r\n" + next, answers: []int{400}, cut: true},
+		{name: "a trailer that a bare LF ends", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\n\r\n" + next, answers: []int{400}, cut: true},
+		{name: "trailers that a bare LF ends", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\n" + next, answers: []int{400}, cut: true},
+		{name: "a folded trailer", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\r\n z\r\n\r\n" + next, answers: []int{400}, cut: true},
+		{name: "a control character in an extension", send: post + "Transfer-Encoding: chunked\r\n\r\n2;a=\x01\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 		{name: "trailers beyond the limit", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n" + strings.Repeat("X: "+strings.Repeat("y", 1<<10)+"\r\n", 128) + "\r\n" + next, answers: []int{400}, cut: true},
 	})
 }

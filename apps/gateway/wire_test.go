@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -254,7 +255,13 @@ type wireCase struct {
 // dial the gateway.
 func (r *region) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	var conn net.Conn
+	var err error
+	if r.tls != nil {
+		conn, err = tls.Dial("tcp", r.gateway.Addresses()[1].String(), r.tls)
+	} else {
+		conn, err = net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	}
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	require.NoError(t, conn.SetDeadline(time.Now().Add(wirePatience)))
@@ -290,6 +297,7 @@ func ended(t *testing.T, in *bufio.Reader) {
 // connections to them have ended, so that nothing comes after it.
 func runWire(t *testing.T, cases []wireCase) {
 	bothWays(t, func(t *testing.T, r *region) { runWireAt(t, r, cases) })
+	t.Run("HTTPS", func(t *testing.T) { runWireAt(t, startTLS(t), cases) })
 }
 
 func runWireAt(t *testing.T, r *region, cases []wireCase) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
+	"github.com/windlass-run/windlass/pkg/strict"
 )
 
 // ServerConfig of an HTTP server for RPCs and what is served beside them.
@@ -150,6 +151,19 @@ var errStopping = errors.New("the server is stopping")
 // stream can still be written to, for the rest of the grace.
 func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }
 
+// checked returns a listener whose requests of HTTP/1 net/http reads as strictly as they can be read.
+func checked(server *http.Server, listener net.Listener, keeper *keeper) net.Listener {
+	if server.TLSConfig == nil {
+		return strict.Listen(keptListener{listener, keeper}, server.MaxHeaderBytes)
+	}
+	config := server.TLSConfig.Clone()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	return strict.ListenTLS(listener, strict.TLSConfig{
+		TLS: config, MaxHead: server.MaxHeaderBytes, Handshake: server.ReadHeaderTimeout,
+		Failed: func(client net.Addr, err error) { server.ErrorLog.Printf("TLS handshake with %s: %v", client, err) },
+	})
+}
+
 // cutKey finds, in a request's context, the context that ends when grace does.
 type cutKey struct{}
 
@@ -174,11 +188,7 @@ func Serve(ctx context.Context, server *http.Server, listener net.Listener, grac
 	defer stopSweeping()
 	served := make(chan error, 1)
 	go func() {
-		if server.TLSConfig != nil {
-			served <- server.ServeTLS(listener, "", "")
-		} else {
-			served <- server.Serve(keptListener{listener, keeper})
-		}
+		served <- server.Serve(checked(server, listener, keeper))
 	}()
 	select {
 	case err := <-served:

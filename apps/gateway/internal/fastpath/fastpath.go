@@ -22,6 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/conns"
+	"github.com/windlass-run/windlass/pkg/strict"
 )
 
 // Outcome of a request.
@@ -157,7 +158,7 @@ const shedAtOnce = 16
 
 // pass a connection to Others; before was read from it.
 func (s *Server) pass(conn net.Conn, before []byte, entry *conns.Entry) {
-	passed := &Passed{Conn: conn, before: before, server: s, entry: entry}
+	passed := &Passed{Conn: conn, before: before, reader: strict.NewReader(s.cfg.MaxHeader), server: s, entry: entry}
 	entry.Shuts(func() { _ = conn.Close() })
 	if !s.others.push(passed) {
 		_ = passed.Close() // nobody takes it
@@ -209,6 +210,7 @@ func (s *Server) Close() {
 // State is for http.Server.ConnState of those who serve Others, and other listeners: Open
 // counts theirs, too.
 func (s *Server) State(conn net.Conn, state http.ConnState) {
+	strict.State(conn, state)
 	passed, ours := conn.(*Passed)
 	switch {
 	case state == http.StateNew && !ours:

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/windlass-run/windlass/pkg/conns"
+	"github.com/windlass-run/windlass/pkg/strict"
 )
 
 // Passed is a connection that goes the long way.
@@ -13,7 +14,9 @@ type Passed struct {
 	net.Conn
 
 	// before was read from it.
-	before   []byte
+	before []byte
+	// reader checks what net/http reads.
+	reader   strict.Reader
 	server   *Server
 	entry    *conns.Entry
 	released atomic.Bool
@@ -35,7 +38,16 @@ func (p *Passed) Close() error {
 	return p.Conn.Close()
 }
 
-func (p *Passed) Read(b []byte) (int, error) {
+func (p *Passed) Read(b []byte) (int, error) { return p.reader.Read(readerFunc(p.read), b) }
+
+// Hijacked is called when the connection's protocol was switched.
+func (p *Passed) Hijacked() { p.reader.Stop() }
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func (p *Passed) read(b []byte) (int, error) {
 	if len(p.before) > 0 {
 		n := copy(b, p.before)
 		if p.before = p.before[n:]; len(p.before) == 0 {

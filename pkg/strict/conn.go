@@ -1,0 +1,151 @@
+package strict
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+)
+
+// Reader checks what is read from another one. What is unsound it replaces by what net/http refuses: an
+// error would be taken for the client's going away.
+type Reader struct {
+	Requests
+
+	// held was read and is beyond the end of a message, or of what is sound.
+	held []byte
+	// refusal is left of what replaces what is unsound; nil: nothing was unsound.
+	refusal []byte
+}
+
+// What net/http refuses wherever a line of a head or of trailers has come to, and a line of chunks.
+const (
+	refusedField = "\x00\r\n\r\n"
+	refusedChunk = "\x00\n"
+)
+
+// Stop ends all checks: what follows is none of HTTP/1.
+func (r *Reader) Stop() {
+	r.Requests.Stop()
+	r.refusal = nil
+}
+
+// Read reads into p from in, as far as its requests are sound.
+func (r *Reader) Read(in io.Reader, p []byte) (n int, err error) {
+	switch {
+	case len(p) == 0:
+		return 0, nil
+	case r.refusal != nil:
+		return r.refuse(p)
+	case len(r.held) == 0 && r.state == ignored:
+		r.held = nil
+		return in.Read(p)
+	}
+	var got, sound int
+	var unsound error
+	if len(r.held) > 0 {
+		got = min(len(p), len(r.held))
+		sound, unsound = r.Check(r.held[:got])
+		copy(p, r.held[:sound])
+		r.held = r.held[sound:]
+	} else {
+		got, err = in.Read(p)
+		sound, unsound = r.Check(p[:got])
+		r.held = append([]byte(nil), p[sound:got]...)
+	}
+	if unsound != nil {
+		r.refusal = []byte(refusedField)
+		if r.state == size || r.state == dataEnd {
+			r.refusal = []byte(refusedChunk)
+		}
+		if sound == 0 {
+			return r.refuse(p)
+		}
+	}
+	if sound < got {
+		err = nil // it comes again
+	}
+	return sound, err
+}
+
+func (r *Reader) refuse(p []byte) (n int, err error) {
+	if len(r.refusal) == 0 {
+		return 0, ErrUnsound
+	}
+	n = copy(p, r.refusal)
+	r.refusal = r.refusal[n:]
+	return n, nil
+}
+
+// Conn is a connection whose requests are checked. Its Read is for one goroutine at a time.
+type Conn struct {
+	net.Conn
+
+	reader Reader
+}
+
+// NewConn returns conn with its requests checked, of which net/http reads heads of up to maxHead bytes.
+func NewConn(conn net.Conn, maxHead int) *Conn {
+	return &Conn{Conn: conn, reader: NewReader(maxHead)}
+}
+
+// readAhead is more than what net/http reads of a head beyond http.Server.MaxHeaderBytes.
+const readAhead = 16 << 10
+
+// NewReader returns a Reader for a connection of another kind, of which net/http reads heads of up to
+// maxHead bytes.
+func NewReader(maxHead int) Reader {
+	return Reader{Requests: Requests{MaxHead: maxHead + readAhead}}
+}
+
+func (c *Conn) Read(p []byte) (int, error) { return c.reader.Read(c.Conn, p) }
+
+// NetConn returns the connection below.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// Hijacked is called when the connection's protocol was switched.
+func (c *Conn) Hijacked() { c.reader.Stop() }
+
+// CloseWrite is called to end a connection, or one direction of it.
+func (c *Conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// encrypted is a Conn of TLS: net/http finds its state by the method.
+type encrypted struct {
+	*Conn
+
+	tls *tls.Conn
+}
+
+// ConnectionState is what requests have as their TLS.
+func (c *encrypted) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }
+
+// State is for http.Server.ConnState: it ends the checks of connections that switched protocols.
+func State(conn net.Conn, state http.ConnState) {
+	if c, ok := conn.(interface{ Hijacked() }); ok && state == http.StateHijacked {
+		c.Hijacked()
+	}
+}
+
+// Listen returns a listener that checks the requests of l's connections, which are not encrypted.
+func Listen(l net.Listener, maxHead int) net.Listener { return &listener{l, maxHead} }
+
+type listener struct {
+	net.Listener
+
+	maxHead int
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return NewConn(conn, l.maxHead), nil
+}

@@ -1,0 +1,293 @@
+// Package strict has net/http read requests of HTTP/1 as strictly as RFC 9112 allows. net/http takes lines
+// that end in a bare LF, and fields that are folded over lines. Other programs in front of a server read
+// such a message differently, which is what request smuggling is made of (RFC 9112, section 11.2).
+//
+//	connection ─▶ Conn: are the bytes of this request sound? ─▶ net/http
+//
+// A Conn reads the bytes of a connection before net/http does, and where a request is unsound it gives
+// net/http what that answers with 400, and closes the connection after. HTTP/2 is passed on as it is.
+package strict
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// ErrUnsound says that a line or a field of a request is not as RFC 9112 has it.
+var ErrUnsound = errors.New("a line of the request does not end in CRLF, or is no field, or is folded")
+
+// Requests checks the bytes of a connection's requests. It is pure. The zero value is at the beginning of
+// the first one, and takes heads of any length.
+type Requests struct {
+	// MaxHead is how many bytes net/http reads of a head at most. 0: any number.
+	MaxHead int
+
+	state state
+	// line has what came of a line by now, and head counts the bytes of the head or of trailers.
+	line []byte
+	head int
+	// request has what frames the message.
+	request framing
+	// left of the content, or of a chunk.
+	left int64
+	err  error
+}
+
+type state uint8
+
+const (
+	first   state = iota // of a connection: the request line, or the preface of HTTP/2
+	start                // the request line of a later request
+	fields               // of a head
+	length               // content of a known length
+	size                 // the line that begins a chunk
+	data                 // of a chunk
+	dataEnd              // the empty line behind that
+	trailers
+	ignored // nothing is checked any more
+)
+
+// framing is what a head says of where the message ends.
+type framing struct {
+	chunks         bool // its version has them
+	lengths        int
+	length, coding string
+	codings        int
+	disagree       bool // its lengths do
+}
+
+// Stop ends all checks: what follows is none of HTTP/1.
+func (r *Requests) Stop() {
+	r.state, r.line, r.err = ignored, nil, nil
+}
+
+// Check looks at p, which follows what was looked at before, and returns how much of it may be read now:
+// no more than to the end of the message, so that what follows is not read on behalf of this one. What
+// is beyond n has to be given again. An error comes with what is before it.
+func (r *Requests) Check(p []byte) (n int, err error) {
+	for n < len(p) && r.err == nil {
+		switch r.state {
+		case ignored:
+			return len(p), nil
+		case length, data:
+			take := int(min(r.left, int64(len(p)-n)))
+			n += take
+			if r.left -= int64(take); r.left > 0 {
+				continue
+			}
+			if r.state == length {
+				r.state = start
+				return n, nil
+			}
+			r.state = dataEnd
+		default:
+			begins := r.head == 0
+			used, ended := r.next(p[n:])
+			if r.err != nil {
+				if begins && r.state <= start && used == 0 {
+					// net/http reads a byte while it answers the request before, after which the
+					// protocol may be another one.
+					used = 1
+				}
+				return n + used, r.err
+			}
+			if n += used; ended {
+				return n, nil
+			}
+		}
+	}
+	return n, r.err
+}
+
+// next looks at the bytes of a line, and returns how many it has looked at. ended: so has the message.
+func (r *Requests) next(p []byte) (used int, ended bool) {
+	end := bytes.IndexByte(p, '\n')
+	if used = end + 1; end < 0 {
+		used = len(p)
+	}
+	if r.head += used; r.MaxHead > 0 && r.head > r.MaxHead {
+		if r.state >= size {
+			r.err = ErrUnsound
+			return 0, false
+		}
+		r.Stop() // net/http refuses it, and closes the connection
+		return used, false
+	}
+	if end < 0 {
+		r.line = append(r.line, p...)
+		return used, false
+	}
+	line := p[:end]
+	if len(r.line) > 0 {
+		r.line = append(r.line, line...)
+		line = r.line
+	}
+	bare, ok := bytes.CutSuffix(line, []byte("\r"))
+	if ok {
+		ok, ended = r.take(bare)
+	}
+	if r.line = r.line[:0]; cap(r.line) > keptLine {
+		r.line = nil
+	}
+	if !ok {
+		r.err = ErrUnsound
+		return end, false // without the LF: net/http must not see the end of the line
+	}
+	return used, ended
+}
+
+// keptLine is how much room is kept for lines that come in parts.
+const keptLine = 256
+
+// take looks at a line without its end.
+func (r *Requests) take(line []byte) (ok, ended bool) {
+	switch r.state {
+	case first, start:
+		return r.requestLine(line), false
+	case fields:
+		if len(line) > 0 {
+			return r.field(line), false
+		}
+		r.head = 0
+		return true, r.frame()
+	case size:
+		r.head = 0
+		return r.chunk(line), false
+	case dataEnd:
+		r.head, r.state = 0, size
+		return len(line) == 0, false
+	case trailers:
+		if len(line) > 0 {
+			_, _, ok := field(line)
+			return ok, false
+		}
+		r.head, r.state = 0, start
+		return true, true
+	case length, data, ignored:
+	}
+	return true, false
+}
+
+func (r *Requests) requestLine(line []byte) bool {
+	if !all(line, isLine) || bytes.Count(line, []byte(" ")) != 2 {
+		return false
+	}
+	method, rest, _ := bytes.Cut(line, []byte(" "))
+	target, version, _ := bytes.Cut(rest, []byte(" "))
+	if len(method) == 0 || len(target) == 0 {
+		return false
+	}
+	if !bytes.HasPrefix(version, []byte("HTTP/1.")) {
+		r.Stop() // it is the preface of HTTP/2, or refused
+		return true
+	}
+	r.request = framing{chunks: string(version) != "HTTP/1.0"}
+	r.state = fields
+	return true
+}
+
+func (r *Requests) field(line []byte) bool {
+	name, value, ok := field(line)
+	if !ok {
+		return false
+	}
+	q := &r.request
+	switch {
+	case len(name) == len("content-length") && bytes.EqualFold(name, []byte("content-length")):
+		if q.lengths++; q.lengths == 1 {
+			q.length = string(value)
+		}
+		q.disagree = q.disagree || q.length != string(value)
+	case len(name) == len("transfer-encoding") && bytes.EqualFold(name, []byte("transfer-encoding")):
+		q.codings++
+		q.coding = string(value)
+	}
+	return true
+}
+
+// frame is the end of a head: it finds out where the message ends, as net/http does. ended: it does here.
+// A message that net/http answers with an error, and its connection with it, is not looked at any further.
+func (r *Requests) frame() (ended bool) {
+	q := r.request
+	switch {
+	case q.codings > 0 && q.chunks:
+		if q.codings > 1 || !strings.EqualFold(q.coding, "chunked") {
+			r.Stop()
+			return true
+		}
+		r.state = size
+		return false
+	case q.lengths == 0:
+		r.state = start
+		return true
+	}
+	n, err := strconv.ParseUint(q.length, 10, 63)
+	switch {
+	case err != nil || q.disagree:
+		r.Stop()
+		return true
+	case n == 0:
+		r.state = start
+		return true
+	}
+	r.state, r.left = length, int64(n) // it has 63 bits
+	return false
+}
+
+// maxDigits of a chunk's size, and no such size overflows.
+const maxDigits = 15
+
+func (r *Requests) chunk(line []byte) bool {
+	text, extension, extended := bytes.Cut(line, []byte(";"))
+	text = bytes.TrimRight(text, " \t")
+	if len(text) == 0 || len(text) > maxDigits || !all(text, isHex) || extended && !all(extension, isValue) {
+		return false
+	}
+	n, err := strconv.ParseInt(string(text), 16, 64)
+	if err != nil {
+		return false
+	}
+	if r.state, r.left = data, n; n == 0 {
+		r.state = trailers
+	}
+	return true
+}
+
+// field reads a line without its end: a token, a colon, and a value without control characters.
+func field(line []byte) (name, value []byte, ok bool) {
+	name, value, ok = bytes.Cut(line, []byte(":"))
+	if !ok || len(name) == 0 || !all(name, isToken) || !all(value, isValue) {
+		return nil, nil, false
+	}
+	return name, bytes.Trim(value, " \t"), true
+}
+
+// The bytes that there may be in a token (RFC 9110, section 5.6.2), in a value (section 5.5), in a request
+// line, and in a size of a chunk.
+var (
+	isToken = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
+	isValue = kind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })
+	isLine  = kind(func(c byte) bool { return c >= ' ' && c != 0x7f })
+	isHex   = kind(func(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' })
+)
+
+func isAlphanumeric(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' }
+
+func kind(is func(byte) bool) *[256]bool {
+	var of [256]bool
+	for c := range of {
+		of[c] = is(byte(c))
+	}
+	return &of
+}
+
+func all(text []byte, kind *[256]bool) bool {
+	for _, c := range text {
+		if !kind[c] {
+			return false
+		}
+	}
+	return true
+}

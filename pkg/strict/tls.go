@@ -1,0 +1,131 @@
+package strict
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// TLSConfig of a listener for TLS.
+type TLSConfig struct {
+	TLS *tls.Config
+	// MaxHead is http.Server.MaxHeaderBytes.
+	MaxHead int
+	// Handshake is how long a client's handshake may take.
+	Handshake time.Duration
+	// Failed is called with failed handshakes.
+	Failed func(client net.Addr, err error)
+}
+
+// ListenTLS returns a listener for an http.Server of connections of l whose handshakes are complete, and
+// whose requests of HTTP/1 are checked. It makes the handshakes itself because net/http would check
+// nothing between TLS and itself: it serves HTTP/2 on a *tls.Conn only.
+func ListenTLS(l net.Listener, cfg TLSConfig) net.Listener {
+	ctx, cut := context.WithCancel(context.Background())
+	return &tlsListener{Listener: l, cfg: cfg, ready: make(chan accepted), ended: make(chan struct{}), ctx: ctx, cut: cut}
+}
+
+// late is how long handshakes go on after the listener was closed: who began one was accepted before.
+const late = time.Second
+
+type accepted struct {
+	conn net.Conn
+	err  error
+}
+
+type tlsListener struct {
+	net.Listener
+
+	cfg        TLSConfig
+	begin      sync.Once
+	ready      chan accepted
+	ended      chan struct{}
+	handshakes sync.WaitGroup
+	// ctx ends late after Close.
+	ctx   context.Context //nolint:containedctx // a listener's methods have none
+	cut   context.CancelFunc
+	close sync.Once
+}
+
+// Accept implements net.Listener. No connection is taken before its first call.
+func (l *tlsListener) Accept() (net.Conn, error) {
+	l.begin.Do(func() { go l.run() })
+	select {
+	case a := <-l.ready:
+		return a.conn, a.err
+	case <-l.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *tlsListener) Close() error {
+	err := net.ErrClosed
+	l.close.Do(func() {
+		err = l.Listener.Close()
+		time.AfterFunc(late, l.cut)
+	})
+	return err
+}
+
+func (l *tlsListener) run() {
+	defer close(l.ended)
+	defer l.handshakes.Wait()
+	for {
+		conn, err := l.Listener.Accept()
+		switch {
+		case err == nil:
+			l.handshakes.Go(func() {
+				if conn := l.handshake(conn); conn != nil && !l.give(accepted{conn: conn}) {
+					_ = conn.Close() // nothing takes it
+				}
+			})
+		case errors.Is(err, net.ErrClosed), !l.give(accepted{err: err}):
+			return
+		}
+	}
+}
+
+// give waits until Accept takes it; false: it does not any more.
+func (l *tlsListener) give(a accepted) bool {
+	select {
+	case l.ready <- a:
+		return true
+	case <-l.ctx.Done():
+		return false
+	}
+}
+
+// handshake returns nil for a connection that ends with it.
+func (l *tlsListener) handshake(raw net.Conn) net.Conn {
+	conn := tls.Server(raw, l.cfg.TLS)
+	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Handshake)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		l.cfg.Failed(raw.RemoteAddr(), err)
+		var header tls.RecordHeaderError
+		if errors.As(err, &header) && header.Conn != nil && slices.ContainsFunc(methods, func(m string) bool {
+			return strings.HasPrefix(string(header.RecordHeader[:]), m)
+		}) {
+			_ = raw.SetWriteDeadline(time.Now().Add(l.cfg.Handshake)) // else the write fails
+			_, _ = io.WriteString(raw, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
+		}
+		_ = conn.Close() // it has failed
+		return nil
+	}
+	switch conn.ConnectionState().NegotiatedProtocol {
+	case "", "http/1.1":
+		return &encrypted{NewConn(conn, l.cfg.MaxHead), conn}
+	default:
+		return conn // net/http closes what it has no server for
+	}
+}
+
+// methods that requests without TLS begin with.
+var methods = []string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}
