@@ -19,7 +19,7 @@ func (q *Queries) DeleteAPIKeysOfWorkspace(ctx context.Context, workspaceID stri
 }
 
 const getAPIKey = `-- name: GetAPIKey :one
-SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at FROM api_keys WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at, made_by, family_id FROM api_keys WHERE workspace_id = ? AND id = ?
 `
 
 type GetAPIKeyParams struct {
@@ -40,12 +40,14 @@ func (q *Queries) GetAPIKey(ctx context.Context, arg GetAPIKeyParams) (ApiKey, e
 		&i.CreatedAt,
 		&i.ExpiresAt,
 		&i.RevokedAt,
+		&i.MadeBy,
+		&i.FamilyID,
 	)
 	return i, err
 }
 
 const getAPIKeyByHash = `-- name: GetAPIKeyByHash :one
-SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at FROM api_keys WHERE hash = ?
+SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at, made_by, family_id FROM api_keys WHERE hash = ?
 `
 
 // The one read that cannot name the workspace: it is what tells it.
@@ -62,13 +64,15 @@ func (q *Queries) GetAPIKeyByHash(ctx context.Context, hash []byte) (ApiKey, err
 		&i.CreatedAt,
 		&i.ExpiresAt,
 		&i.RevokedAt,
+		&i.MadeBy,
+		&i.FamilyID,
 	)
 	return i, err
 }
 
 const insertAPIKey = `-- name: InsertAPIKey :exec
-INSERT INTO api_keys (id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO api_keys (id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at, made_by, family_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertAPIKeyParams struct {
@@ -81,6 +85,8 @@ type InsertAPIKeyParams struct {
 	CreatedAt   int64
 	ExpiresAt   int64
 	RevokedAt   int64
+	MadeBy      string
+	FamilyID    string
 }
 
 func (q *Queries) InsertAPIKey(ctx context.Context, arg InsertAPIKeyParams) error {
@@ -94,12 +100,14 @@ func (q *Queries) InsertAPIKey(ctx context.Context, arg InsertAPIKeyParams) erro
 		arg.CreatedAt,
 		arg.ExpiresAt,
 		arg.RevokedAt,
+		arg.MadeBy,
+		arg.FamilyID,
 	)
 	return err
 }
 
 const listAPIKeys = `-- name: ListAPIKeys :many
-SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at FROM api_keys
+SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at, made_by, family_id FROM api_keys
 WHERE workspace_id = ? AND name > ?
 ORDER BY name LIMIT ?
 `
@@ -129,6 +137,8 @@ func (q *Queries) ListAPIKeys(ctx context.Context, arg ListAPIKeysParams) ([]Api
 			&i.CreatedAt,
 			&i.ExpiresAt,
 			&i.RevokedAt,
+			&i.MadeBy,
+			&i.FamilyID,
 		); err != nil {
 			return nil, err
 		}

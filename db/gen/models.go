@@ -18,6 +18,8 @@ type ApiKey struct {
 	CreatedAt   int64
 	ExpiresAt   int64
 	RevokedAt   int64
+	MadeBy      string
+	FamilyID    string
 }
 
 type App struct {

@@ -1,6 +1,6 @@
 -- name: InsertAPIKey :exec
-INSERT INTO api_keys (id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO api_keys (id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at, made_by, family_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: GetAPIKey :one
 SELECT * FROM api_keys WHERE workspace_id = ? AND id = ?;

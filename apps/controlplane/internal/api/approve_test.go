@@ -21,6 +21,15 @@ func (w *world) newKey(name string, role windlassv1.Role) string {
 	return res.GetValue()
 }
 
+// personsKey is a key that an operator makes: it is of no family of other keys of the workspace.
+func (w *world) personsKey(name string, role windlassv1.Role) string {
+	w.t.Helper()
+	res, err := w.access(w.operator).CreateApiKey(w.t.Context(), &windlassv1.CreateApiKeyRequest{Name: name, Role: role, Workspace: "acme"})
+	require.NoError(w.t, err)
+	require.Equal(w.t, w.workspace, res.GetKey().GetWorkspaceId())
+	return res.GetValue()
+}
+
 func (w *world) approve(key, comment string) (*windlassv1.ApproveResponse, error) {
 	return w.rollouts(key).Approve(w.t.Context(), &windlassv1.ApproveRequest{App: "chat", Comment: comment})
 }
@@ -28,8 +37,8 @@ func (w *world) approve(key, comment string) (*windlassv1.ApproveResponse, error
 func TestAGateWaitsForAsManyOfTheRoleAsItAsksFor(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
-		second := w.newKey("second", windlassv1.Role_ROLE_OWNER)
-		third := w.newKey("third", windlassv1.Role_ROLE_OWNER)
+		second := w.personsKey("second", windlassv1.Role_ROLE_OWNER)
+		third := w.personsKey("third", windlassv1.Role_ROLE_OWNER)
 		policy := canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 2, NotDeployer: true}})
 		policy.Waves = []*windlassv1.Wave{{Name: "all", MaxParallel: 2, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_DEPLOYER}}}
 		for _, arg := range []string{"a", "b"} {
@@ -140,4 +149,40 @@ func TestALooserGateTakesAKeyThatMayApprove(t *testing.T) {
 	require.NoError(t, deploy(w.deployer, gated(3), "b"), "stricter")
 	require.NoError(t, deploy(w.owner, nil, "c"))
 	require.Empty(t, w.app("chat").GetRolloutPolicy().GetSteps())
+}
+
+func TestKeysOfOneFamilyAreOneApprover(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		mint := func(by, name string) string {
+			res, err := w.access(by).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{Name: name, Role: windlassv1.Role_ROLE_OWNER})
+			require.NoError(t, err)
+			return res.GetValue()
+		}
+		alice := w.personsKey("alice", windlassv1.Role_ROLE_OWNER)
+		aliceTwo := mint(alice, "alice-2")
+		aliceThree := mint(aliceTwo, "alice-3")
+		ownerTwo := mint(w.owner, "owner-2")
+		policy := canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 2, NotDeployer: true}})
+		policy.Waves = []*windlassv1.Wave{{Name: "all", MaxParallel: 2}}
+		for _, arg := range []string{"a", "b"} {
+			_, err := w.apps(w.owner).Deploy(ctx, &windlassv1.DeployRequest{App: "chat", Spec: echo(args(arg)), Rollout: policy})
+			require.NoError(t, err)
+			w.settle("chat")
+		}
+		_, err := w.approve(ownerTwo, "")
+		refused(t, err, connect.CodePermissionDenied, noApprover, "")
+		require.ErrorContains(t, err, "key owner-2 is of the same family as owner")
+		_, err = w.approve(aliceTwo, "")
+		require.NoError(t, err)
+		for name, key := range map[string]string{"the key that made it": alice, "the key that it made": aliceThree} {
+			_, err = w.approve(key, "")
+			refused(t, err, connect.CodePermissionDenied, noApprover, "")
+			require.ErrorContains(t, err, "of the same family as alice-2, which approved", name)
+		}
+		require.EqualValues(t, 1, w.settle("chat").GetLiveVersion())
+		_, err = w.approve(w.personsKey("bob", windlassv1.Role_ROLE_OWNER), "")
+		require.NoError(t, err)
+		require.EqualValues(t, 2, w.settle("chat").GetLiveVersion())
+	})
 }

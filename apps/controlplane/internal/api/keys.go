@@ -12,7 +12,7 @@ import (
 func keyProto(k model.APIKey) *windlassv1.ApiKey {
 	return &windlassv1.ApiKey{
 		Id: k.ID, Name: k.Name, Role: k.Role, Prefix: k.Prefix, WorkspaceId: k.WorkspaceID,
-		CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt,
+		CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt, MadeBy: k.MadeBy, Family: k.Family(),
 	}
 }
 
@@ -23,10 +23,16 @@ func random(prefix string) string {
 	return prefix + base64.RawURLEncoding.EncodeToString(b)
 }
 
-// newKey returns the row of a key with the value.
-func newKey(value, workspaceID, name string, role windlassv1.Role, at, expires int64) model.APIKey {
+// newKey returns the row of a key with the value, which the caller's key makes. It is of that key's
+// family, unless it is the first in its workspace or an operator makes it for a workspace.
+func (c *change) newKey(value, workspaceID, name string, role windlassv1.Role, expires int64) model.APIKey {
+	id := ident.New("key")
+	family := id
+	if c.by.WorkspaceID == workspaceID {
+		family = c.by.Family()
+	}
 	return model.APIKey{
-		ID: ident.New("key"), WorkspaceID: workspaceID, Name: name, Role: role,
-		Prefix: value[:shownPrefix], Hash: model.HashToken(value), CreatedAt: at, ExpiresAt: expires,
+		ID: id, MadeBy: c.by.ID, FamilyID: family, WorkspaceID: workspaceID, Name: name, Role: role,
+		Prefix: value[:shownPrefix], Hash: model.HashToken(value), CreatedAt: c.at, ExpiresAt: expires,
 	}
 }

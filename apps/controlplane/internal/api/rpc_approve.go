@@ -18,7 +18,7 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 	defer func() { a.counted("approve", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ApproveResponse, error) {
 		out := &windlassv1.ApproveResponse{}
-		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Role: c.by.Role, At: c.at, Comment: req.GetComment()}
+		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Family: c.by.Family(), Role: c.by.Role, At: c.at, Comment: req.GetComment()}
 		did, err := c.control(req.GetApp(), "Approved", req.GetComment(), func(progress *model.Progress) (text string, err error) {
 			names, err := c.regionNames(progress)
 			if err != nil {

@@ -19,12 +19,24 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 	switch ofPlatform := req.GetRole() == windlassv1.Role_ROLE_OPERATOR; {
 	case ofPlatform && !by.IsOperator():
 		return nil, denied("a key of a workspace makes no operator's key", "Ask an operator of the platform.")
-	case !ofPlatform && by.IsOperator():
-		return nil, invalidFix("role", "an operator's key makes operators' keys: it belongs to no workspace", "Use role operator, or a key of an owner of the workspace.")
+	case req.GetWorkspace() != "" && !by.IsOperator():
+		return nil, denied("only an operator names the workspace of a new key", "Leave workspace out: the key is of your own workspace.")
+	case ofPlatform && req.GetWorkspace() != "":
+		return nil, invalidFix("workspace", "an operator's key belongs to no workspace", "Leave workspace out, or use role viewer, deployer or owner.")
+	case !ofPlatform && by.IsOperator() && req.GetWorkspace() == "":
+		return nil, invalidFix("workspace", "a key of role "+roleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
 	}
 	value := random(keyPrefix)
 	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateApiKeyResponse, error) {
-		k := newKey(value, c.workspaceID, req.GetName(), req.GetRole(), c.at, req.GetExpiresAt())
+		workspaceID := c.workspaceID
+		if req.GetWorkspace() != "" {
+			w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
+			if err != nil {
+				return nil, err
+			}
+			workspaceID = w.ID
+		}
+		k := c.newKey(value, workspaceID, req.GetName(), req.GetRole(), req.GetExpiresAt())
 		err := c.InsertAPIKey(k)
 		switch {
 		case a.cfg.IsExists(err):
@@ -32,7 +44,7 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 		case err != nil:
 			return nil, fmt.Errorf("create API key %s: %w", req.GetName(), err)
 		}
-		return &windlassv1.CreateApiKeyResponse{Key: keyProto(k)}, c.audit("api_key", k.ID, nil, keyProto(k))
+		return &windlassv1.CreateApiKeyResponse{Key: keyProto(k)}, c.auditFor(workspaceID, "api_key", k.ID, nil, keyProto(k))
 	})
 	if err == nil && !replayed {
 		res.Value = value

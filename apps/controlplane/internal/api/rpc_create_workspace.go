@@ -27,7 +27,7 @@ func (a *API) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspa
 		if _, err := c.insertProject(w.ID, defaultProject); err != nil {
 			return nil, err
 		}
-		k := newKey(value, w.ID, firstKey, windlassv1.Role_ROLE_OWNER, c.at, 0)
+		k := c.newKey(value, w.ID, firstKey, windlassv1.Role_ROLE_OWNER, 0)
 		if err := c.InsertAPIKey(k); err != nil {
 			return nil, fmt.Errorf("create key of workspace %s: %w", w.ID, err)
 		}

@@ -277,7 +277,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		return outcome{}, fmt.Errorf("create rollout of version %d of app %s: %w", d.Version, app.ID, err)
 	}
 	if progress != nil {
-		progress.DeployedBy, progress.DeployedByID = c.by.Name, c.by.ID
+		progress.DeployedBy, progress.DeployedByID, progress.DeployedByFamily = c.by.Name, c.by.ID, c.by.Family()
 	}
 	app.LatestVersion, app.RolloutID, app.Replicas = d.Version, r.ID, v.Spec.GetReplicas()
 	app.Message = fmt.Sprintf("v%d: about to start", d.Version) // until the workflow's first word

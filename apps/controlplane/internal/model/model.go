@@ -30,7 +30,14 @@ type APIKey struct {
 	CreatedAt   int64
 	ExpiresAt   int64
 	RevokedAt   int64
+	// MadeBy is the id of the key that made it, and FamilyID that of the first key of those that
+	// made each other. Empty: not known.
+	MadeBy, FamilyID string
 }
+
+// Family identifies the keys that one key made, directly or not, and that key. One person may hold
+// all of them.
+func (k APIKey) Family() string { return cmp.Or(k.FamilyID, k.ID) }
 
 // Project groups apps and environments.
 type Project struct {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -74,6 +75,8 @@ type Progress struct {
 	FullBy string
 	// DeployedBy is the name of the key that asked for it, DeployedByID its id.
 	DeployedBy, DeployedByID string
+	// DeployedByFamily is the key's family; empty: its own.
+	DeployedByFamily string `json:",omitempty"`
 	// DoneAt is when it was over.
 	DoneAt int64
 	// RetainedID is the deployment that was live before and is kept as it was until
@@ -119,10 +122,15 @@ type WaveProgress struct {
 // Approval is a person's at a gate: of which key, with which role, when.
 type Approval struct {
 	ByID, By string
-	Role     windlassv1.Role
-	At       int64
-	Comment  string
+	// Family of the key; empty, as in what a release before stored: its own.
+	Family  string `json:",omitempty"`
+	Role    windlassv1.Role
+	At      int64
+	Comment string
 }
+
+// Approver identifies the approver: the family of the key.
+func (a Approval) Approver() string { return cmp.Or(a.Family, a.ByID) }
 
 // RegionProgress is where a region of a wave is. What it waits for is in parts, each of which begins
 // anew as a whole. They are embedded, since the stored form has their fields side by side.

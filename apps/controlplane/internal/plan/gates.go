@@ -159,9 +159,22 @@ func mayApprove(c *model.Progress, g gateAt, by model.Approval) error {
 		return &GateRefusal{fmt.Sprintf("%s, and %s is of role %s", needs, by.By, role), "Have somebody approve who may.", true}
 	case g.gate.GetNotDeployer() && by.ByID == c.DeployedByID:
 		return &GateRefusal{needs, "Have somebody else approve.", true}
+	case g.gate.GetNotDeployer() && by.Approver() == deployer(c):
+		return &GateRefusal{fmt.Sprintf("%s, and key %s is of the same family as %s: one of the two made the other, or one key made both", needs, by.By, c.DeployedBy), fixFamily, true}
+	}
+	for _, a := range *g.given {
+		if a.Approver() == by.Approver() {
+			return &GateRefusal{fmt.Sprintf("%s, and key %s is of the same family as %s, which approved: one of the two made the other, or one key made both", needs, by.By, a.By), fixFamily, true}
+		}
 	}
 	return nil
 }
+
+// fixFamily says how a key comes to count as another approver.
+const fixFamily = "Have somebody approve with a key that an operator made for them: `windlass key create NAME --role owner --workspace WORKSPACE`."
+
+// deployer identifies the deployer: the family of the key.
+func deployer(c *model.Progress) string { return cmp.Or(c.DeployedByFamily, c.DeployedByID) }
 
 // ShutGates says, for each gate that the rollout waits at, who has to approve yet. name tells the
 // regions' names.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -234,16 +235,20 @@ func (a *app) regionCommand() *cobra.Command {
 
 func (a *app) keyCommand() *cobra.Command {
 	c := &cobra.Command{Use: "key", Aliases: []string{"keys"}, Short: "Manage API keys (owners, operators)"}
-	var role string
+	var role, workspace string
 	var ttl time.Duration
 	create := &cobra.Command{
 		Use: "create NAME --role ROLE", Short: "Make a key and print it, once", Args: cobra.ExactArgs(1),
+		Long: `Keys that one key made, directly or not, are a family, and count as one at an approval gate. An operator
+makes keys for a workspace that begin a family of their own: one for each person who approves.`,
+		Example: `  windlass key create ci --role deployer --ttl 2160h
+  windlass key create bob --role owner --workspace acme   # with an operator's key`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			value, ok := windlassv1.Role_value["ROLE_"+strings.ToUpper(role)]
 			if !ok || value == 0 {
 				return fmt.Errorf("--role=%q: use viewer, deployer or owner; operators use operator", role)
 			}
-			req := &windlassv1.CreateApiKeyRequest{Mutation: mutation(), Name: args[0], Role: windlassv1.Role(value)}
+			req := &windlassv1.CreateApiKeyRequest{Mutation: mutation(), Name: args[0], Role: windlassv1.Role(value), Workspace: workspace}
 			if ttl > 0 {
 				req.ExpiresAt = time.Now().Add(ttl).UnixMilli()
 			}
@@ -260,6 +265,7 @@ func (a *app) keyCommand() *cobra.Command {
 		}),
 	}
 	create.Flags().StringVar(&role, "role", "deployer", "viewer, deployer or owner; with an operator's key: operator")
+	create.Flags().StringVar(&workspace, "workspace", "", "workspace of the key; for operators, default none")
 	create.Flags().DurationVar(&ttl, "ttl", 0, "how long it is good for; 0 for ever")
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List keys by name, without values", Args: cobra.NoArgs,
@@ -272,9 +278,13 @@ func (a *app) keyCommand() *cobra.Command {
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "KEY", "NAME", "ROLE", "PREFIX", "AGE", "EXPIRES", "REVOKED")
+				row(w, "KEY", "NAME", "ROLE", "PREFIX", "AGE", "EXPIRES", "REVOKED", "FAMILY")
+				names := map[string]string{}
 				for _, k := range items {
-					row(w, k.Id, k.Name, word(k.Role, "ROLE_"), k.Prefix, ago(k.CreatedAt), clock(k.ExpiresAt), clock(k.RevokedAt))
+					names[k.Id] = k.Name
+				}
+				for _, k := range items {
+					row(w, k.Id, k.Name, word(k.Role, "ROLE_"), k.Prefix, ago(k.CreatedAt), clock(k.ExpiresAt), clock(k.RevokedAt), cmp.Or(names[k.Family], k.Family))
 				}
 			})
 		}),

@@ -105,8 +105,9 @@ func testGate(t *testing.T, s *stack) {
 	policy.Steps = []*windlassv1.CanaryStep{{Weight: 50, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, NotDeployer: true}}}
 	policy.Waves[1].Approval = &windlassv1.Approval{Role: windlassv1.Role_ROLE_DEPLOYER}
 	keys := map[string]*client{}
+	workspace := must(t, s.owner.access.WhoAmI, &windlassv1.WhoAmIRequest{}).Key.WorkspaceId
 	for name, role := range map[string]windlassv1.Role{"dora": windlassv1.Role_ROLE_DEPLOYER, "olga": windlassv1.Role_ROLE_OWNER} {
-		made := must(t, s.owner.access.CreateApiKey, &windlassv1.CreateApiKeyRequest{Mutation: mutation(), Name: name, Role: role})
+		made := must(t, newClient(s.url, s.keys.OperatorKey).access.CreateApiKey, &windlassv1.CreateApiKeyRequest{Mutation: mutation(), Name: name, Role: role, Workspace: workspace})
 		keys[name] = newClient(s.url, made.Value)
 	}
 	approve := func(by *client) error {

@@ -32,8 +32,13 @@ type ApiKey struct {
 	WorkspaceId string `protobuf:"bytes,5,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	CreatedAt   int64  `protobuf:"varint,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// 0: never.
-	ExpiresAt     int64 `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	RevokedAt     int64 `protobuf:"varint,8,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
+	ExpiresAt int64 `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	RevokedAt int64 `protobuf:"varint,8,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
+	// Id of the key that made it; empty: not known, or the control plane did.
+	MadeBy string `protobuf:"bytes,9,opt,name=made_by,json=madeBy,proto3" json:"made_by,omitempty"`
+	// Id of the first of the keys that made each other. Keys of one family count as one at a gate:
+	// one person may hold them all. A key that an operator makes for a workspace begins a family.
+	Family        string `protobuf:"bytes,10,opt,name=family,proto3" json:"family,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -122,6 +127,20 @@ func (x *ApiKey) GetRevokedAt() int64 {
 		return x.RevokedAt
 	}
 	return 0
+}
+
+func (x *ApiKey) GetMadeBy() string {
+	if x != nil {
+		return x.MadeBy
+	}
+	return ""
+}
+
+func (x *ApiKey) GetFamily() string {
+	if x != nil {
+		return x.Family
+	}
+	return ""
 }
 
 type WhoAmIRequest struct {
@@ -225,10 +244,15 @@ type CreateApiKeyRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Owners make keys of their workspace, and operators make operators' keys, which are of none.
+	// Owners make keys of their workspace. Operators make operators' keys, which are of none, and
+	// with workspace keys of that one.
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
 	// 0: never.
-	ExpiresAt     int64 `protobuf:"varint,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	ExpiresAt int64 `protobuf:"varint,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Of operators only: id or name of the workspace that the key is of. The key begins a family, so
+	// that it counts at a gate beside the keys that the workspace's owners made. It is in the
+	// workspace's audit, too.
+	Workspace     string `protobuf:"bytes,5,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +313,13 @@ func (x *CreateApiKeyRequest) GetExpiresAt() int64 {
 		return x.ExpiresAt
 	}
 	return 0
+}
+
+func (x *CreateApiKeyRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
 }
 
 type CreateApiKeyResponse struct {
@@ -540,7 +571,7 @@ var File_windlass_v1_access_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_access_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/access.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xeb\x01\n" +
+	"\x18windlass/v1/access.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\x9c\x02\n" +
 	"\x06ApiKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
@@ -552,18 +583,22 @@ const file_windlass_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\a \x01(\x03R\texpiresAt\x12\x1d\n" +
 	"\n" +
-	"revoked_at\x18\b \x01(\x03R\trevokedAt\"\x0f\n" +
+	"revoked_at\x18\b \x01(\x03R\trevokedAt\x12\x17\n" +
+	"\amade_by\x18\t \x01(\tR\x06madeBy\x12\x16\n" +
+	"\x06family\x18\n" +
+	" \x01(\tR\x06family\"\x0f\n" +
 	"\rWhoAmIRequest\"\x85\x01\n" +
 	"\x0eWhoAmIResponse\x12%\n" +
 	"\x03key\x18\x01 \x01(\v2\x13.windlass.v1.ApiKeyR\x03key\x12%\n" +
 	"\x0eworkspace_name\x18\x02 \x01(\tR\rworkspaceName\x12%\n" +
-	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\"\xe5\x01\n" +
+	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\"\x8d\x02\n" +
 	"\x13CreateApiKeyRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12<\n" +
 	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x125\n" +
 	"\x04role\x18\x03 \x01(\x0e2\x11.windlass.v1.RoleB\x0e\xbaH\v\x82\x01\b\x18\x01\x18\x02\x18\x03\x18\x04R\x04role\x12&\n" +
 	"\n" +
-	"expires_at\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\texpiresAt\"X\n" +
+	"expires_at\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\texpiresAt\x12&\n" +
+	"\tworkspace\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\"X\n" +
 	"\x14CreateApiKeyResponse\x12%\n" +
 	"\x03key\x18\x01 \x01(\v2\x13.windlass.v1.ApiKeyR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05value\"B\n" +

@@ -926,9 +926,9 @@ type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The least role of a key that may: deployer or owner. Default owner.
 	Role Role `protobuf:"varint,1,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
-	// Keys that have to, each once. Default 1.
+	// Approvers that it needs. Keys of one family are one approver (ApiKey.family). Default 1.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// The key that deployed the version may not.
+	// The key that deployed the version may not, nor one of its family.
 	NotDeployer   bool `protobuf:"varint,3,opt,name=not_deployer,json=notDeployer,proto3" json:"not_deployer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -62,13 +62,14 @@ func apiKey(r gen.ApiKey) (model.APIKey, error) {
 	return model.APIKey{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, Role: windlassv1.Role(r.Role), Prefix: r.Prefix,
 		Hash: blob(r.Hash), CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt, RevokedAt: r.RevokedAt,
+		MadeBy: r.MadeBy, FamilyID: r.FamilyID,
 	}, nil
 }
 
 func (t *tx) InsertAPIKey(k model.APIKey) error {
 	return t.err(t.q.InsertAPIKey(t.ctx, gen.InsertAPIKeyParams{
 		ID: k.ID, WorkspaceID: k.WorkspaceID, Name: k.Name, Role: int32(k.Role), Prefix: k.Prefix, Hash: notNull(k.Hash),
-		CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt,
+		CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt, MadeBy: k.MadeBy, FamilyID: k.FamilyID,
 	}), "insert API key", k.ID)
 }
 
