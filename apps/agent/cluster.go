@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -163,7 +164,7 @@ type term struct {
 
 // runInCluster runs the agent of a region that is a Kubernetes cluster. Several may
 // run; the region's lease picks the one that does something.
-func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry) error {
+func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) error {
 	kubernetes.LogTo(cfg.Log)
 	// Each environment has a namespace, a network policy and pods without rights of their own.
 	cfg.Isolates = true
@@ -209,10 +210,6 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 		}
 		return nil
 	})
-	metricsTLS, err := f.Metrics.Config(cfg.Log)
-	if err != nil {
-		return err
-	}
 	components := []service.Component{{Name: "agent", Run: m.run}}
 	if f.MetricsListen != "" {
 		components = append(components, service.AdminServer(service.AdminConfig{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"path/filepath"
 	"sync"
 	"time"
@@ -14,16 +13,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// listenerFlags are about --gateway-listen and --xds-listen.
-type listenerFlags struct {
-	Cert     string `name:"tls-cert" help:"PEM file with the certificate of --gateway-listen and --xds-listen, and the CAs that it chains to. Read again when it changes. Default: a CA of the agent's own, in gateway-access of the data directory, with a certificate for gateways." type:"path" env:"TLS_CERT"`
-	Key      string `name:"tls-key" help:"PEM file with the key of --listen-tls-cert." type:"path" env:"TLS_KEY"`
-	ClientCA string `name:"client-ca" help:"PEM file with the CAs of the certificates of gateways, Envoys and gRPC clients. Each of them is known by the name in its certificate." type:"path" env:"CLIENT_CA"`
-	Insecure bool   `name:"insecure" help:"Serve --gateway-listen and --xds-listen without TLS and without authentication. Whoever reaches them reads the region's routes. Routes do not wait for these gateways, and their figures do not count." env:"INSECURE"`
-}
-
-// open returns what the listeners' TLS comes from.
-func (f listenerFlags) open(log *slog.Logger) (Listeners, error) {
+// openListeners returns what the TLS of --gateway-listen and --xds-listen comes from.
+func openListeners(f certfile.ServerFlags, files *certfile.Files) (Listeners, error) {
 	own := f.Cert != "" || f.Key != "" || f.ClientCA != ""
 	switch {
 	case f.Insecure && own:
@@ -35,7 +26,7 @@ func (f listenerFlags) open(log *slog.Logger) (Listeners, error) {
 	case f.Cert == "" || f.Key == "" || f.ClientCA == "":
 		return Listeners{}, errors.New("--listen-tls-cert, --listen-tls-key and --listen-client-ca: give all three, or none for the agent's own CA")
 	}
-	config, err := certfile.ServerFlags{Cert: f.Cert, Key: f.Key, ClientCA: f.ClientCA}.Config(certfile.Listener{Prefix: "listen-"}, log)
+	config, err := f.Config(certfile.Listener{Prefix: "listen-"}, files)
 	return Listeners{TLS: config}, err
 }
 

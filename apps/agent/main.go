@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -43,7 +44,7 @@ type flags struct {
 	GatewayListen string                `help:"host:port for gateways of other hosts, which need a client certificate (see --listen-tls-cert). Default: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
 	GatewayURL    string                `name:"gateway-url" help:"Where this region's gateways are reached, like https://us-east-1.example.com: gateways of other regions hand requests there, of apps whose routing says crossRegion, and its scheme and port are shown with the hosts of apps; empty: none are handed here, and apps are shown with their instances." env:"WINDLASS_GATEWAY_URL"`
 	XDSListen     string                `name:"xds-listen" help:"host:port for Envoys and gRPC clients that have their routes over xDS, which need a client certificate (see --listen-tls-cert). Default: none." env:"WINDLASS_XDS_LISTEN"`
-	Listeners     listenerFlags         `embed:"" prefix:"listen-" envprefix:"WINDLASS_LISTEN_"`
+	Listeners     certfile.ServerFlags  `embed:"" prefix:"listen-" envprefix:"WINDLASS_LISTEN_" set:"listener=--gateway-listen and --xds-listen" set:"no_cert=a CA of the agent's own, in gateway-access of the data directory, with a certificate for gateways" set:"client_ca=PEM file with the CAs of the certificates of gateways, Envoys and gRPC clients. Each of them is known by the name in its certificate." set:"insecure=Serve --gateway-listen and --xds-listen without TLS and without authentication. Whoever reaches them reads the region's routes. Routes do not wait for these gateways, and their figures do not count."`
 	Cluster       clusterFlags          `embed:""`
 	MetricsListen string                `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Metrics       certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
@@ -113,7 +114,8 @@ func run(ctx context.Context, f flags) (err error) {
 	if err := f.TLS.CheckURL(f.Server); err != nil {
 		return fmt.Errorf("--server: %w", err)
 	}
-	tlsConfig, err := f.TLS.Config(f.Server, log)
+	files := certfile.NewFiles(log)
+	tlsConfig, err := f.TLS.Config(f.Server, files)
 	if err != nil {
 		return err
 	}
@@ -128,11 +130,16 @@ func run(ctx context.Context, f flags) (err error) {
 		defer cancel()
 		err = errors.Join(err, flush(bounded))
 	}()
-	listeners, err := f.Listeners.open(log)
+	listeners, err := openListeners(f.Listeners, files)
+	if err != nil {
+		return err
+	}
+	metricsTLS, err := f.Metrics.Config(files)
 	if err != nil {
 		return err
 	}
 	registry := telemetry.NewRegistry()
+	registry.MustRegister(files)
 	cfg := Config{
 		Server: f.Server, HTTPClient: rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: tlsConfig}),
 		DataDir: f.DataDir, TokenFile: f.JoinTokenFile,
@@ -144,13 +151,13 @@ func run(ctx context.Context, f flags) (err error) {
 		return fmt.Errorf("--gateway-api=%q: HTTPRoutes are of Kubernetes: use it with --runtime=kubernetes", f.Cluster.GatewayAPI)
 	}
 	if f.Runtime == "kubernetes" {
-		return runInCluster(ctx, f, cfg, registry)
+		return runInCluster(ctx, f, cfg, registry, metricsTLS)
 	}
-	return runOnHost(ctx, f, cfg, registry)
+	return runOnHost(ctx, f, cfg, registry, metricsTLS)
 }
 
 // runOnHost runs the agent of a region that is this host, or is simulated.
-func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry) (err error) {
+func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) (err error) {
 	var isolation *process.Isolation
 	if f.Runtime == "process" {
 		if isolation, err = f.Host.isolation(os.Getuid(), f.DataDir); err != nil {
@@ -164,10 +171,6 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 		}
 	}
 	cfg.Isolates = isolation != nil || f.Runtime == "simulated"
-	metricsTLS, err := f.Metrics.Config(cfg.Log)
-	if err != nil {
-		return err
-	}
 	cfg.NewRuntime = func(ctx context.Context, region string) (Runtime, error) {
 		if f.Runtime == "simulated" {
 			return simulated.New(simulated.Config{Region: region}), nil

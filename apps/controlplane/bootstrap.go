@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -49,7 +50,7 @@ type BootstrapResult struct {
 const joinTokenTTL = time.Hour
 
 func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) error {
-	result, err := bootstrapOn(ctx, f.config(log), BootstrapConfig{Workspace: f.Workspace, Regions: f.Region})
+	result, err := bootstrapOn(ctx, f.config(certfile.NewFiles(log)), BootstrapConfig{Workspace: f.Workspace, Regions: f.Region})
 	if err != nil {
 		return err
 	}

@@ -91,11 +91,11 @@ type metricsFlags struct {
 	Raw                  bool `help:"Send queries as tenants wrote them. A user who deploys can then read everything in this Prometheus, other workspaces included." env:"WINDLASS_PROMETHEUS_RAW"`
 }
 
-func (f metricsFlags) source(registry prometheus.Registerer, log *slog.Logger) (rollout.Measurer, error) {
+func (f metricsFlags) source(registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (rollout.Measurer, error) {
 	if f.URL == "" {
 		return nil, nil //nolint:nilnil // none is what was asked for
 	}
-	remote, err := remoteTransport(f.RemoteFlags, "prometheus-", log)
+	remote, err := f.Transport("prometheus-", files)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func Main(ctx context.Context, args []string) error {
 	}
 	switch command.Command() {
 	case "migrate":
-		db, err := mysql.Open(ctx, flags.Migrate.config(log))
+		db, err := mysql.Open(ctx, flags.Migrate.config(certfile.NewFiles(log)))
 		if err != nil {
 			return err
 		}
@@ -272,7 +272,9 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		defer cancel()
 		err = errors.Join(err, flush(bounded))
 	}()
-	metrics, err := f.Prometheus.source(registry, log)
+	files := certfile.NewFiles(log)
+	registry.MustRegister(files)
+	metrics, err := f.Prometheus.source(registry, files, log)
 	if err != nil {
 		return err
 	}
@@ -288,11 +290,11 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("--trusted-proxies: %w", err)
 	}
-	tlsConfig, err := f.TLS.Config(certfile.Listener{Flag: "--listen", Address: f.Listen}, log)
+	tlsConfig, err := f.TLS.Config(certfile.Listener{Flag: "--listen", Address: f.Listen}, files)
 	if err != nil {
 		return err
 	}
-	remote, err := f.Remote.open(log)
+	remote, err := f.Remote.open(files)
 	if err != nil {
 		return err
 	}
@@ -317,7 +319,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	}
 	defer peerListener.Close()
 
-	db, err := openDatabase(ctx, f, registry, log)
+	db, err := openDatabase(ctx, f, registry, files, log)
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
@@ -396,13 +398,13 @@ func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, er
 
 // openDatabase waits for a database that is only just starting. One that refuses
 // us is not waited for.
-func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, log *slog.Logger) (*mysql.Store, error) {
+func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (*mysql.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, openPatience)
 	defer cancel()
 	var db *mysql.Store
 	said := false
 	err := backoff.Retry(ctx, backoff.Policy{Max: time.Second}, func(ctx context.Context) (err error) {
-		cfg := f.config(log)
+		cfg := f.config(files)
 		cfg.Registerer = registry
 		db, err = mysql.Open(ctx, cfg)
 		if err != nil && !mysql.IsUnavailable(err) {

@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"crypto/tls"
-	"log/slog"
 	"net/http"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
@@ -15,10 +14,10 @@ type mysqlFlags struct {
 }
 
 // config of the store.
-func (f databaseFlags) config(log *slog.Logger) mysql.Config {
+func (f databaseFlags) config(files *certfile.Files) mysql.Config {
 	out := mysql.Config{DSN: f.MySQLDSN, ReadDSN: f.MySQLReadDSN}
 	if f.MySQL != (certfile.RemoteFlags{}) {
-		out.TLS = func(host string) (*tls.Config, error) { return f.MySQL.Config("mysql-", host, log) }
+		out.TLS = func(host string) (*tls.Config, error) { return f.MySQL.Config("mysql-", host, files) }
 	}
 	return out
 }
@@ -26,14 +25,8 @@ func (f databaseFlags) config(log *slog.Logger) mysql.Config {
 // remoteFlags are about TLS to and from Restate, and of --metrics-listen.
 type remoteFlags struct {
 	Restate    certfile.RemoteFlags  `embed:"" prefix:"restate-" envprefix:"WINDLASS_RESTATE_"`
-	RestateTLS restateFlags          `embed:"" prefix:"restate-" envprefix:"WINDLASS_RESTATE_"`
+	RestateTLS certfile.PairFlags    `embed:"" prefix:"restate-tls-" envprefix:"WINDLASS_RESTATE_" set:"listener=--restate-listen"`
 	Metrics    certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
-}
-
-// restateFlags are about --restate-listen.
-type restateFlags struct {
-	Cert string `name:"tls-cert" help:"PEM file with the certificate of --restate-listen, and the CAs that it chains to, of which Restate has to know one. Read again when it changes. Default: no TLS." type:"path" env:"TLS_CERT"`
-	Key  string `name:"tls-key" help:"PEM file with the key of that certificate." type:"path" env:"TLS_KEY"`
 }
 
 // remote is what remoteFlags say. A nil configuration is no TLS.
@@ -42,24 +35,14 @@ type remote struct {
 	restateTLS, metricsTLS *tls.Config
 }
 
-func (f remoteFlags) open(log *slog.Logger) (out remote, err error) {
-	if out.restate, err = remoteTransport(f.Restate, "restate-", log); err != nil {
+func (f remoteFlags) open(files *certfile.Files) (out remote, err error) {
+	if out.restate, err = f.Restate.Transport("restate-", files); err != nil {
 		return out, err
 	}
-	listener := certfile.ServerFlags{Cert: f.RestateTLS.Cert, Key: f.RestateTLS.Key, Insecure: true}
-	if out.restateTLS, err = listener.Config(certfile.Listener{Prefix: "restate-", Flag: "--restate-listen"}, log); err != nil {
+	listener := certfile.ServerFlags{PairFlags: f.RestateTLS, Insecure: true}
+	if out.restateTLS, err = listener.Config(certfile.Listener{Prefix: "restate-", Flag: "--restate-listen"}, files); err != nil {
 		return out, err
 	}
-	out.metricsTLS, err = f.Metrics.Config(log)
+	out.metricsTLS, err = f.Metrics.Config(files)
 	return out, err
-}
-
-// remoteTransport returns what makes a transport use the files.
-func remoteTransport(f certfile.RemoteFlags, prefix string, log *slog.Logger) (func(*http.Transport), error) {
-	if err := f.Apply(&http.Transport{}, prefix, log); err != nil {
-		return nil, err
-	}
-	return func(t *http.Transport) {
-		_ = f.Apply(t, prefix, log) // its error would be that of a moment ago
-	}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/keyset"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
@@ -32,7 +33,7 @@ func (f keyUseFlags) with(ctx context.Context, log *slog.Logger, do func(keyUse)
 	if err != nil {
 		return err
 	}
-	cfg := f.config(log)
+	cfg := f.config(certfile.NewFiles(log))
 	cfg.MaxOpen = 2
 	db, err := mysql.Open(ctx, cfg)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -101,6 +100,8 @@ type Config struct {
 	// NeighbourRoots is a PEM file with whose certificates the gateways of other regions have,
 	// which requests may be handed to; empty: the host's.
 	NeighbourRoots string
+	// Files are those with certificates; nil: nothing is reported about them.
+	Files *certfile.Files
 	// NeighbourAllow are networks that the gateways of other regions may be in besides public
 	// addresses, and the only ones that they are reached in without TLS.
 	NeighbourAllow guard.Networks
@@ -207,11 +208,10 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Arrived: g.prober.Add,
 		Proven:  func() { g.source.Changed() },
 	})
-	var roots *x509.CertPool
-	if cfg.NeighbourRoots != "" {
-		if roots, err = (&certfile.Pool{Path: cfg.NeighbourRoots}).Get(); err != nil {
-			return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
-		}
+	// The host is that of each request.
+	neighbourTLS, err := certfile.Client{CA: cfg.NeighbourRoots, CAFlag: "--neighbour-roots"}.Config("https://", cfg.Files)
+	if err != nil {
+		return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
 	}
 	g.elsewhere = remoteregions.New(remoteregions.Config{
 		Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Allow: cfg.NeighbourAllow, Near: cfg.Near, Gone: func(gatewayURL string) { g.proxy.Forget(gatewayURL) },
@@ -244,7 +244,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, UpgradedIdle: cfg.UpgradedIdle,
 		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
-		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, Roots: roots, Allow: cfg.NeighbourAllow,
+		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
 		return nil, err

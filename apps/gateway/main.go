@@ -54,7 +54,7 @@ type flags struct {
 	AccessLogEvery uint64        `help:"Log one request of so many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
 	Payloads       payloadFlags  `embed:""`
 	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-*, X-Real-IP and similar fields are believed and reach instances. Those fields of other clients are dropped." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
-	NeighbourRoots string        `help:"PEM file of the CAs that certificates of gateways in other regions are by, which requests are handed to of apps whose routing says crossRegion; default: the host's." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
+	NeighbourRoots string        `help:"PEM file of the CAs that certificates of gateways in other regions are by, which requests are handed to of apps whose routing says crossRegion. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
 	NeighbourAllow []string      `help:"Networks, such as 10.0.0.0/8, in which gateways of other regions may be besides public addresses, and the only ones in which they are reached by http. Regions of tenants tell their address themselves." env:"WINDLASS_GATEWAY_NEIGHBOUR_ALLOW"`
 	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof          bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
@@ -75,7 +75,7 @@ type agentFlags struct {
 }
 
 // open returns the TLS for the agent, nil for the defaults.
-func (f agentFlags) open(agent string, log *slog.Logger) (*tls.Config, error) {
+func (f agentFlags) open(agent string, files *certfile.Files) (*tls.Config, error) {
 	if u, err := url.Parse(agent); err == nil && u.Scheme == "http" && !f.Insecure && !certfile.Loopback(u.Host) {
 		return nil, fmt.Errorf("--agent=%s: anybody on the way could change the routes: use https:// with --agent-ca, --agent-cert and --agent-key, or --agent-insecure if the way there is private", agent)
 	}
@@ -85,7 +85,7 @@ func (f agentFlags) open(agent string, log *slog.Logger) (*tls.Config, error) {
 		}
 		return nil, nil //nolint:nilnil // there is no TLS
 	}
-	return certfile.Client{CA: f.CA, Cert: f.Cert, Key: f.Key, CAFlag: "--agent-ca", CertFlag: "--agent-cert", KeyFlag: "--agent-key"}.Config(agent, log)
+	return certfile.Client{CA: f.CA, Cert: f.Cert, Key: f.Key, CAFlag: "--agent-ca", CertFlag: "--agent-cert", KeyFlag: "--agent-key"}.Config(agent, files)
 }
 
 // payloadFlags say where payloads of apps are logged that want it.
@@ -189,9 +189,11 @@ func run(ctx context.Context, f flags) (err error) {
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(log)
 	registry := telemetry.NewRegistry()
+	files := certfile.NewFiles(log)
+	registry.MustRegister(files)
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
-		ACME: f.acme(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots,
+		ACME: f.acme(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots, Files: files,
 		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle,
 		Connections: conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress},
 		MinBodyRate: anyBelow(f.MinBodyRate), MinAnswerRate: anyBelow(f.MinAnswerRate), DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
@@ -200,7 +202,7 @@ func run(ctx context.Context, f flags) (err error) {
 	if err := f.check(); err != nil {
 		return err
 	}
-	if cfg.AgentTLS, err = f.AgentTLS.open(f.Agent, log); err != nil {
+	if cfg.AgentTLS, err = f.AgentTLS.open(f.Agent, files); err != nil {
 		return err
 	}
 	if cfg.Trusted, err = prefixes(f.TrustedProxies); err != nil {
@@ -236,7 +238,7 @@ func run(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
-	metricsTLS, err := f.Metrics.Config(log)
+	metricsTLS, err := f.Metrics.Config(files)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,9 +17,8 @@ import (
 // certificates are the own one and those by ACME, as the config says.
 func (g *Gateway) certificates() (choose certificates.Chooser, err error) {
 	if g.cfg.TLSCert != "" {
-		choose.Own = &certfile.Pair{Cert: g.cfg.TLSCert, Key: g.cfg.TLSKey, Log: g.cfg.Log}
-		if _, err := choose.Own.Get(); err != nil {
-			return choose, err
+		if choose.Own, err = g.cfg.Files.Pair(g.cfg.TLSCert, g.cfg.TLSKey, "--tls-cert"); err != nil {
+			return choose, fmt.Errorf("--tls-cert: %w", err)
 		}
 	}
 	c := g.cfg.ACME

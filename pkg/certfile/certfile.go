@@ -15,19 +15,25 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 )
 
-// ServerFlags of a listener.
+// PairFlags are the certificate of a listener, under a prefix that ends in "tls-". A program may
+// set the variables of the help with kong's tag: set:"listener=--peer-listen".
+type PairFlags struct {
+	Cert string `name:"cert" help:"PEM file with the certificate of ${listener=the listener}, and the CAs that it chains to. Read again when it changes. Default: ${no_cert=no TLS}." type:"path" env:"TLS_CERT"`
+	Key  string `name:"key" help:"PEM file with the key of that certificate." type:"path" env:"TLS_KEY"`
+}
+
+// ServerFlags of a listener, whose help may be changed as that of PairFlags.
 type ServerFlags struct {
-	Cert     string `name:"tls-cert" help:"PEM file with the certificate of the listener, and the CAs that it chains to. Read again when it changes." type:"path" env:"TLS_CERT"`
-	Key      string `name:"tls-key" help:"PEM file with the key of that certificate." type:"path" env:"TLS_KEY"`
-	ClientCA string `name:"client-ca" help:"PEM file with the CAs of client certificates. A client without a certificate from one of them is refused. Default: clients need none." type:"path" env:"CLIENT_CA"`
-	Insecure bool   `name:"insecure" help:"Listen without TLS on an address that other machines reach, because TLS ends in front of this program." env:"INSECURE"`
+	PairFlags `embed:"" prefix:"tls-"`
+	ClientCA  string `name:"client-ca" help:"${client_ca=PEM file with the CAs of client certificates. A client without a certificate from one of them is refused. Default: clients need none.}" type:"path" env:"CLIENT_CA"`
+	Insecure  bool   `name:"insecure" help:"${insecure=Listen without TLS on an address that other machines reach, because TLS ends in front of this program.}" env:"INSECURE"`
 }
 
 // Listener names a listener in errors.
@@ -41,7 +47,7 @@ type Listener struct {
 // Config of a server, nil for one without TLS. Keys and credentials travel over these
 // connections, so an address beyond loopback without a certificate is an error unless
 // Insecure says that TLS ends elsewhere.
-func (f ServerFlags) Config(l Listener, log *slog.Logger) (*tls.Config, error) {
+func (f ServerFlags) Config(l Listener, files *Files) (*tls.Config, error) {
 	flag := "--" + l.Prefix
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
@@ -53,19 +59,22 @@ func (f ServerFlags) Config(l Listener, log *slog.Logger) (*tls.Config, error) {
 	case f.Cert == "":
 		return nil, nil //nolint:nilnil // no TLS is what was asked for
 	}
-	pair := &Pair{Cert: f.Cert, Key: f.Key, Log: log}
-	if _, err := pair.Get(); err != nil {
+	pair, err := files.Pair(f.Cert, f.Key, flag+"tls-cert")
+	if err != nil {
 		return nil, fmt.Errorf("%stls-cert: %w", flag, err)
 	}
 	get := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Get() }
 	if f.ClientCA == "" {
 		return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get}, nil
 	}
-	cas := &Pool{Path: f.ClientCA, Log: log}
-	if _, err := cas.Get(); err != nil {
+	cas, err := files.Pool(f.ClientCA, flag+"client-ca")
+	if err != nil {
 		return nil, fmt.Errorf("%sclient-ca: %w", flag, err)
 	}
-	return Mutual(get, cas.Get), nil
+	config := Mutual(get, cas.Get)
+	verify := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error { return explainClient(verify(state), state, cas) }
+	return config, nil
 }
 
 // Mutual is the configuration of a server whose clients need a certificate of the CAs that
@@ -102,11 +111,11 @@ func (f ClientFlags) CheckURL(server string) error {
 	return nil
 }
 
-// Config of a client of the server, nil for the defaults.
-func (f ClientFlags) Config(server string, log *slog.Logger) (*tls.Config, error) {
+// Config of a client of the server, nil for one without TLS.
+func (f ClientFlags) Config(server string, files *Files) (*tls.Config, error) {
 	return Client{
 		CA: f.ServerCA, Cert: f.Cert, Key: f.Key, CAFlag: "--server-ca", CertFlag: "--client-cert", KeyFlag: "--client-key",
-	}.Config(server, log)
+	}.Config(server, files)
 }
 
 // Client is the TLS of a client of one server. The flags name the files in errors.
@@ -115,57 +124,75 @@ type Client struct {
 	CAFlag, CertFlag, KeyFlag string
 }
 
-// Config of the client of the URL, nil for the defaults.
-func (c Client) Config(server string, log *slog.Logger) (*tls.Config, error) {
-	if (c.Cert == "") != (c.Key == "") {
-		return nil, fmt.Errorf("%s and %s: give both or neither", c.CertFlag, c.KeyFlag)
-	}
-	if c.CA == "" && c.Cert == "" {
-		return nil, nil //nolint:nilnil // the defaults are what was asked for
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.Cert != "" {
-		pair := &Pair{Cert: c.Cert, Key: c.Key, Log: log}
-		if _, err := pair.Get(); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.CertFlag, err)
-		}
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Get() }
-	}
-	if c.CA == "" {
-		return config, nil
-	}
-	cas := &Pool{Path: c.CA, Log: log}
-	if _, err := cas.Get(); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.CAFlag, err)
+// Config of the client of the URL, nil for one without TLS.
+func (c Client) Config(server string, files *Files) (*tls.Config, error) {
+	opened, err := c.open(files)
+	if err != nil {
+		return nil, err
 	}
 	u, err := url.Parse(server)
 	if err != nil {
 		return nil, fmt.Errorf("server %q is not a URL: %w", server, err)
 	}
-	trust(config, u.Hostname(), cas.Get)
-	return config, nil
+	if u.Scheme != "https" {
+		return nil, nil //nolint:nilnil // no TLS is what was asked for
+	}
+	return opened.config(u.Hostname()), nil
 }
 
-// trust has the client verify servers against the CAs that cas returns at each handshake.
-// host is the server's, for IP addresses, which ConnectionState does not have.
-func trust(config *tls.Config, host string, cas func() (*x509.CertPool, error)) {
+// opened are the files of a client.
+type opened struct {
+	own    *Pair // nil: no client certificate
+	cas    *Pool // nil: the CAs of this machine
+	caFlag string
+}
+
+func (c Client) open(files *Files) (out opened, err error) {
+	if (c.Cert == "") != (c.Key == "") {
+		return out, fmt.Errorf("%s and %s: give both or neither", c.CertFlag, c.KeyFlag)
+	}
+	out.caFlag = c.CAFlag
+	if c.Cert != "" {
+		if out.own, err = files.Pair(c.Cert, c.Key, c.CertFlag); err != nil {
+			return out, fmt.Errorf("%s: %w", c.CertFlag, err)
+		}
+	}
+	if c.CA != "" {
+		if out.cas, err = files.Pool(c.CA, c.CAFlag); err != nil {
+			return out, fmt.Errorf("%s: %w", c.CAFlag, err)
+		}
+	}
+	return out, nil
+}
+
+// config of a client of one host. It verifies the server against the CAs as they are at each
+// handshake. host is for IP addresses, which ConnectionState does not have.
+func (o opened) config(host string) *tls.Config {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.own != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return o.own.getValid(time.Now()) }
+	}
 	config.InsecureSkipVerify = true // VerifyConnection verifies, because RootCAs is fixed for the life of a configuration
 	config.VerifyConnection = func(state tls.ConnectionState) error {
-		roots, err := cas()
-		if err != nil {
-			return err
+		var roots *x509.CertPool // nil: this machine's
+		if o.cas != nil {
+			var err error
+			if roots, err = o.cas.Get(); err != nil {
+				return err
+			}
 		}
 		if len(state.PeerCertificates) == 0 {
 			return errors.New("the server sent no certificate")
 		}
 		leaf, intermediates := chain(state)
-		_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, DNSName: cmp.Or(state.ServerName, host)})
-		if err != nil {
+		name := cmp.Or(state.ServerName, host)
+		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, DNSName: name}); err != nil {
 			// As crypto/tls has it, so that callers can tell what to do.
-			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: explainServer(err, leaf, name, o.cas, o.caFlag)}
 		}
 		return nil
 	}
+	return config
 }
 
 func chain(state tls.ConnectionState) (leaf *x509.Certificate, intermediates *x509.CertPool) {

@@ -51,11 +51,15 @@ func writePEM(t *testing.T, path, kind string, der []byte) {
 
 // issue writes a pair for the common name and for 127.0.0.1.
 func (a authority) issue(t *testing.T, certPath, keyPath, name string, usage x509.ExtKeyUsage) {
+	a.issueUntil(t, certPath, keyPath, name, usage, time.Now().Add(time.Hour))
+}
+
+func (a authority) issueUntil(t *testing.T, certPath, keyPath, name string, usage x509.ExtKeyUsage, end time.Time) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
 	}, a.cert, &key.PublicKey, a.key)
 	require.NoError(t, err)
@@ -144,7 +148,7 @@ func TestConfig(t *testing.T) {
 	ours.issue(t, file("cert"), file("key"), "server", x509.ExtKeyUsageServerAuth)
 	ours.issue(t, file("client-cert"), file("client-key"), "client", x509.ExtKeyUsageClientAuth)
 	theirs.issue(t, file("their-cert"), file("their-key"), "client", x509.ExtKeyUsageClientAuth)
-	server := ServerFlags{Cert: file("cert"), Key: file("key")}
+	server := ServerFlags{PairFlags: PairFlags{Cert: file("cert"), Key: file("key")}}
 	trusting := ClientFlags{ServerCA: ours.path}
 
 	t.Run("only a client that knows the CA trusts the server", func(t *testing.T) {
@@ -168,10 +172,10 @@ func TestConfig(t *testing.T) {
 	})
 	t.Run("what cannot be meant is refused with the flag's name", func(t *testing.T) {
 		for want, flags := range map[string]ServerFlags{
-			"--tls-cert and --tls-key: give both":   {Cert: "a"},
+			"--tls-cert and --tls-key: give both":   {PairFlags: PairFlags{Cert: "a"}},
 			"--client-ca: client certificates":      {ClientCA: "a"},
-			"--tls-cert: certificate":               {Cert: file("none"), Key: file("none")},
-			"--client-ca: CA certificates":          {Cert: file("cert"), Key: file("key"), ClientCA: file("key")},
+			"--tls-cert: certificate":               {PairFlags: PairFlags{Cert: file("none"), Key: file("none")}},
+			"--client-ca: CA certificates":          {PairFlags: PairFlags{Cert: file("cert"), Key: file("key")}, ClientCA: file("key")},
 			"--listen=:7700 is reached by other":    {},
 			"or --insecure if TLS ends in front of": {},
 		} {
@@ -192,8 +196,7 @@ func TestConfig(t *testing.T) {
 		bundle := file("bundle")
 		copyFile(t, theirs.path, bundle)
 		cas := &Pool{Path: bundle}
-		config := &tls.Config{MinVersion: tls.VersionTLS12}
-		trust(config, "127.0.0.1", cas.Get)
+		config := opened{cas: cas}.config("127.0.0.1")
 		require.ErrorContains(t, get(t, config, url), "unknown authority")
 		copyFile(t, ours.path, bundle)
 		require.NoError(t, os.Chtimes(bundle, time.Unix(1, 0), time.Unix(1, 0)))

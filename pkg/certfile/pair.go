@@ -3,6 +3,7 @@ package certfile
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,51 +12,128 @@ import (
 )
 
 // checkEvery is how often the modification times of the files are read. A handshake costs
-// far more than that, and who renews a certificate leaves days, not seconds.
+// far more than that, and certificates are renewed days before they end, not seconds.
 const checkEvery = 10 * time.Second
 
 // Pair is a certificate and its key in PEM files. It is safe for concurrent use.
 type Pair struct {
 	Cert, Key string
-	// Log gets an error when a changed file cannot be read; nil: no logger.
+	// Flag that names Cert, for errors and metrics.
+	Flag string
+	// Log gets an error when a changed file cannot be read, and when the certificate has
+	// ended; nil: no logger.
 	Log *slog.Logger
 
 	watched watched[*tls.Certificate]
+	mu      sync.Mutex
+	ended   *tls.Certificate // that was logged to have ended
 }
 
 // Get returns the certificate, with its Leaf. It fails only if no pair was ever read.
 func (p *Pair) Get() (*tls.Certificate, error) {
-	return p.watched.get(p.Log, func() (*tls.Certificate, error) {
+	pair, err := p.watched.get(p.Log, func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(p.Cert, p.Key)
 		if err != nil {
 			return nil, fmt.Errorf("certificate %s with key %s: %w", p.Cert, p.Key, err)
 		}
 		return &pair, nil
 	}, p.Cert, p.Key)
+	if err == nil && p.Log != nil {
+		p.logEnd(pair, time.Now())
+	}
+	return pair, err
+}
+
+// logEnd logs once that the certificate has ended. It is still used, because a client may not look
+// at it, and because a program that refused to start would not use the renewed one either.
+func (p *Pair) logEnd(pair *tls.Certificate, now time.Time) {
+	if !now.After(pair.Leaf.NotAfter) {
+		return
+	}
+	p.mu.Lock()
+	said := p.ended == pair
+	p.ended = pair
+	p.mu.Unlock()
+	if !said {
+		p.Log.Error("the certificate has ended and the other side refuses it; replace the file with a new certificate, which is used without a restart",
+			"file", p.Cert, "flag", p.Flag, "ended", pair.Leaf.NotAfter.UTC())
+	}
+}
+
+// getValid returns the certificate of a client. One that has ended is an error, because all that the
+// server's refusal says is that the certificate is bad.
+func (p *Pair) getValid(now time.Time) (*tls.Certificate, error) {
+	pair, err := p.Get()
+	if err != nil {
+		return nil, err
+	}
+	if now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("the client certificate %s (%s) ended on %s: replace the file with a new certificate, which is used without a restart",
+			p.Cert, p.Flag, date(pair.Leaf.NotAfter))
+	}
+	return pair, nil
+}
+
+func (p *Pair) end() (time.Time, bool) {
+	pair, err := p.Get()
+	if err != nil {
+		return time.Time{}, false
+	}
+	return pair.Leaf.NotAfter, true
 }
 
 // Pool is a PEM file of CA certificates. It is safe for concurrent use.
 type Pool struct {
 	Path string
+	// Flag that names Path, for errors and metrics.
+	Flag string
 	// Log gets an error when a changed file cannot be read; nil: no logger.
 	Log *slog.Logger
 
-	watched watched[*x509.CertPool]
+	watched watched[bundle]
+}
+
+// bundle is what a Pool's file holds. firstEnd is when the first of its CAs ends.
+type bundle struct {
+	pool     *x509.CertPool
+	firstEnd time.Time
 }
 
 // Get returns the CAs. It fails only if the file was never read.
 func (p *Pool) Get() (*x509.CertPool, error) {
-	return p.watched.get(p.Log, func() (*x509.CertPool, error) {
-		pem, err := os.ReadFile(p.Path)
+	b, err := p.get()
+	return b.pool, err
+}
+
+func (p *Pool) get() (bundle, error) {
+	return p.watched.get(p.Log, func() (bundle, error) {
+		data, err := os.ReadFile(p.Path)
 		if err != nil {
-			return nil, fmt.Errorf("CA certificates: %w", err)
+			return bundle{}, fmt.Errorf("CA certificates: %w", err)
 		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("CA certificates: %s has no certificate in PEM", p.Path)
+		out := bundle{pool: x509.NewCertPool()}
+		if !out.pool.AppendCertsFromPEM(data) {
+			return bundle{}, fmt.Errorf("CA certificates: %s has no certificate in PEM", p.Path)
 		}
-		return pool, nil
+		out.firstEnd = firstEnd(data)
+		return out, nil
 	}, p.Path)
+}
+
+func (p *Pool) end() (time.Time, bool) {
+	b, err := p.get()
+	return b.firstEnd, err == nil
+}
+
+// firstEnd returns the time at which the first of the certificates ends.
+func firstEnd(data []byte) (first time.Time) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if block.Type == "CERTIFICATE" && err == nil && (first.IsZero() || cert.NotAfter.Before(first)) {
+			first = cert.NotAfter
+		}
+	}
+	return first
 }
 
 // watched is a value that is read again when the files that it is read from change.

@@ -16,10 +16,12 @@ func TestRemoteFlags(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	ours.issue(t, file("cert"), file("key"), "server", x509.ExtKeyUsageServerAuth)
 	ours.issue(t, file("client-cert"), file("client-key"), "client", x509.ExtKeyUsageClientAuth)
-	url := serve(t, ServerFlags{Cert: file("cert"), Key: file("key"), ClientCA: ours.path})
+	url := serve(t, ServerFlags{PairFlags: PairFlags{Cert: file("cert"), Key: file("key")}, ClientCA: ours.path})
 	get := func(t *testing.T, f RemoteFlags) error {
 		transport := &http.Transport{}
-		require.NoError(t, f.Apply(transport, "restate-", nil))
+		change, err := f.Transport("restate-", nil)
+		require.NoError(t, err)
+		change(transport)
 		defer transport.CloseIdleConnections()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		require.NoError(t, err)
@@ -40,9 +42,11 @@ func TestRemoteFlags(t *testing.T) {
 		require.ErrorContains(t, get(t, RemoteFlags{}), "unknown authority")
 	})
 	t.Run("what cannot be meant is refused with the flag's name", func(t *testing.T) {
-		require.ErrorContains(t, RemoteFlags{Cert: "a"}.Apply(&http.Transport{}, "restate-", nil), "--restate-cert and --restate-key: give both")
-		require.ErrorContains(t, RemoteFlags{CA: file("none")}.Apply(&http.Transport{}, "mysql-", nil), "--mysql-ca: ")
-		_, err := MetricsFlags{Cert: "a"}.Config(nil)
+		_, err := RemoteFlags{Cert: "a"}.Transport("restate-", nil)
+		require.ErrorContains(t, err, "--restate-cert and --restate-key: give both")
+		_, err = RemoteFlags{CA: file("none")}.Transport("mysql-", nil)
+		require.ErrorContains(t, err, "--mysql-ca: ")
+		_, err = MetricsFlags{PairFlags: PairFlags{Cert: "a"}}.Config(nil)
 		require.ErrorContains(t, err, "--metrics-tls-cert and --metrics-tls-key: give both")
 	})
 }

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -40,7 +39,7 @@ const (
 // across has a transport for the gateways of each other region: connections are made to them,
 // and the certificate is that of the host that is asked for.
 type across struct {
-	roots *x509.CertPool // nil: the host's
+	tls   *tls.Config // nil: the CAs of this machine
 	allow guard.Networks
 
 	mu sync.Mutex
@@ -70,7 +69,7 @@ func (a *across) crossing(at remoteregions.Region) crossing {
 	c.secure.Protocols.SetHTTP1(true)
 	c.secure.Protocols.SetHTTP2(true)
 	c.secure.HTTP2 = keepAlive()
-	c.secure.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.roots}
+	c.secure.TLSClientConfig = a.tls.Clone()
 	c.secure.TLSHandshakeTimeout = upstream.DefaultPolicy().Connect * 2
 	c.plain.IdleConnTimeout, c.h2c.IdleConnTimeout, c.secure.IdleConnTimeout = idlePlain, idleAcross, idleAcross
 	if a.to == nil {

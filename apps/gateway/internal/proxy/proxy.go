@@ -40,7 +40,7 @@ package proxy
 
 import (
 	"context"
-	"crypto/x509"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -95,12 +95,12 @@ type Config struct {
 	Conns *conns.Table
 	// Payloads are logged of routes that say so; nil: of none.
 	Payloads *payload.Log
-	// Elsewhere are the regions that requests may be handed to. Roots are whose certificates
-	// their gateways have; nil: the host's. Allow are networks that these may be in besides
+	// Elsewhere are the regions that requests may be handed to. NeighbourTLS is the TLS for
+	// their gateways; nil: Go's default, by the CAs of this machine. Allow are networks that these may be in besides
 	// public addresses.
-	Elsewhere *remoteregions.Regions
-	Roots     *x509.CertPool
-	Allow     guard.Networks
+	Elsewhere    *remoteregions.Regions
+	NeighbourTLS *tls.Config
+	Allow        guard.Networks
 	// Traffic counts, for those who judge rollouts.
 	Traffic    *traffic.Traffic
 	Registerer prometheus.Registerer
@@ -128,7 +128,7 @@ func New(cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, across: across{roots: cfg.Roots, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
 	p.transport.here = newProtocols(p.dial)
 	p.pool, p.answers = &pool{}, socket.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{

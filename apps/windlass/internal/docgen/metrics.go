@@ -21,6 +21,7 @@ var metricTrees = []struct{ title, about, tree string }{
 	{"Gateway", "", "apps/gateway"},
 	{"Model server", "Every metric has the label `model_name`, too.", "apps/modelserver"},
 	{"Servers of RPCs", "Programs that serve RPCs have these: the control plane, and the agent on its listener for gateways.", "pkg/rpc"},
+	{"Certificates", "The control plane, the agent and the gateway have this for each file that a flag names.", "pkg/certfile"},
 }
 
 func metrics(s *source) (string, error) {

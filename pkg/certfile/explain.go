@@ -1,0 +1,49 @@
+package certfile
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+)
+
+func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// explainServer says what to do about a server whose certificate was refused. cas may be nil: the
+// CAs of this machine.
+func explainServer(err error, leaf *x509.Certificate, host string, cas *Pool, caFlag string) error {
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, new(x509.UnknownAuthorityError)) && cas != nil:
+		return fmt.Errorf("no CA in %s (%s) issued the certificate of %s, whose issuer is %q: add that CA to the file, which is read again without a restart: %w",
+			cas.Path, cas.Flag, host, leaf.Issuer.CommonName, err)
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return fmt.Errorf("this machine does not know the CA of the certificate of %s, whose issuer is %q: give the file of that CA with %s: %w",
+			host, leaf.Issuer.CommonName, caFlag, err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(leaf.NotAfter):
+		return fmt.Errorf("the certificate of %s ended on %s: replace its file on the server: %w", host, date(leaf.NotAfter), err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().Before(leaf.NotBefore):
+		return fmt.Errorf("the certificate of %s begins on %s: set the clock of this machine or of the one that issued it: %w", host, date(leaf.NotBefore), err)
+	}
+	return err
+}
+
+// explainClient says what to do about a client whose certificate was refused.
+func explainClient(err error, state tls.ConnectionState, cas *Pool) error {
+	if err == nil || len(state.PeerCertificates) == 0 {
+		return err
+	}
+	leaf := state.PeerCertificates[0]
+	name := cmp.Or(Holder(&state), "without a name")
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return fmt.Errorf("no CA in %s (%s) issued the certificate of client %q, whose issuer is %q: give the client another certificate, or add that CA to the file: %w",
+			cas.Path, cas.Flag, name, leaf.Issuer.CommonName, err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(leaf.NotAfter):
+		return fmt.Errorf("the certificate of client %q ended on %s: replace its file on the client: %w", name, date(leaf.NotAfter), err)
+	}
+	return err
+}

@@ -1,0 +1,74 @@
+package certfile
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Files are the files with certificates that a program uses. Each has a metric of when it ends. It
+// is safe for concurrent use; a nil *Files reads files and reports nothing about them.
+type Files struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	used []used
+}
+
+// used is a file that was opened. Two flags may name one file.
+type used struct {
+	flag, path string
+	end        func() (time.Time, bool)
+}
+
+// NewFiles returns Files that log what is wrong with a file.
+func NewFiles(log *slog.Logger) *Files { return &Files{log: log} }
+
+func (f *Files) logger() *slog.Logger {
+	if f == nil {
+		return nil
+	}
+	return f.log
+}
+
+// Pair opens a certificate and its key. flag, such as "--tls-cert", names the certificate in
+// errors.
+func (f *Files) Pair(cert, key, flag string) (*Pair, error) {
+	p := &Pair{Cert: cert, Key: key, Flag: flag, Log: f.logger()}
+	if _, err := p.Get(); err != nil {
+		return nil, err
+	}
+	f.add(used{flag: flag, path: cert, end: p.end})
+	return p, nil
+}
+
+// Pool opens a file of CAs, which flag names in errors.
+func (f *Files) Pool(path, flag string) (*Pool, error) {
+	p := &Pool{Path: path, Flag: flag, Log: f.logger()}
+	if _, err := p.Get(); err != nil {
+		return nil, err
+	}
+	f.add(used{flag: flag, path: path, end: p.end})
+	return p, nil
+}
+
+// add keeps one entry for each flag and file: a client for each host opens them anew.
+func (f *Files) add(u used) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, known := range f.used {
+		if known.flag == u.flag && known.path == u.path {
+			return
+		}
+	}
+	f.used = append(f.used, u)
+}
+
+func (f *Files) all() []used {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]used(nil), f.used...)
+}

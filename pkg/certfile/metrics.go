@@ -1,0 +1,24 @@
+package certfile
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var notAfter = prometheus.NewDesc("windlass_certificate_not_after_seconds",
+	"Unix time at which the certificate of a file ends; of a file with CAs, the first of them. The label flag names what the file is for.",
+	[]string{"flag", "file"}, nil)
+
+// Describe implements prometheus.Collector.
+func (f *Files) Describe(out chan<- *prometheus.Desc) { out <- notAfter }
+
+// Collect implements prometheus.Collector. It reads changed files again, so that the metric is right
+// though no connection was made since.
+func (f *Files) Collect(out chan<- prometheus.Metric) {
+	for _, u := range f.all() {
+		if end, ok := u.end(); ok {
+			out <- prometheus.MustNewConstMetric(notAfter, prometheus.GaugeValue, float64(end.Unix()), strings.TrimPrefix(u.flag, "--"), u.path)
+		}
+	}
+}
