@@ -45,8 +45,10 @@ func (s *stack) addClusters() {
 		dir := s.clusterDir(region)
 		cfg := kubelab.Config{
 			DataDir: dir, CIDR: freeNetwork(s.t), Groups: s.cfg.groups, DieWithParent: true,
-			// Short, so that what takes minutes elsewhere can be waited for.
-			NodeGrace: 4 * time.Second, EvictAfter: 4 * time.Second, CrashBackoff: 300 * time.Millisecond,
+			NodeGrace: 40 * time.Second, EvictAfter: 4 * time.Second, CrashBackoff: 300 * time.Millisecond,
+		}
+		if s.cfg.losesNodes {
+			cfg.NodeGrace = 6 * time.Second
 		}
 		s.add(partCluster(region), filepath.Join(dir, "kubelab.log"), func(ctx context.Context) (server, error) {
 			lab, err := kubelab.Start(ctx, cfg)

@@ -37,7 +37,7 @@ func TestOnKubernetes(t *testing.T) { //nolint:paralleltest // as above
 // testKubernetes is one installation with two clusters; its tests run side by side,
 // each with apps of its own. Whose nodes are counted are those of that test alone.
 func testKubernetes(t *testing.T) {
-	s := newStack(t, stackConfig{runtime: "kubernetes", groups: []string{
+	s := newStack(t, stackConfig{runtime: "kubernetes", losesNodes: true, groups: []string{
 		"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=" + h100 + ",zones=a|b,taint=nvidia.com/gpu=present:NoSchedule",
 		"name=l4,nodes=2,gpu=nvidia.com/gpu=2,gpu-product=" + l4,
 		"name=cpu,nodes=1,pods=250",

@@ -47,6 +47,10 @@ type stackConfig struct {
 	// a cluster of its own, with these groups of nodes.
 	runtime string
 	groups  []string
+	// losesNodes: nodes that are silent for a few seconds count as lost, so that a test can wait
+	// for it. Elsewhere Kubernetes' default holds, since a busy machine may leave a node without
+	// processor time for that long.
+	losesNodes bool
 	// replicas of the control plane, 1 or 2; 1 by default.
 	replicas int
 	// prometheus: one runs beside it, and the control plane asks it.

@@ -243,7 +243,7 @@ func TestStagedFailuresAreToldForWhatTheyAre(t *testing.T) {
 		"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=" + product + ",gpu-memory=81559,taint=nvidia.com/gpu=present:NoSchedule",
 		"name=cpu,nodes=2",
 		"name=frail,nodes=2,label=acme.example/frail=yes,taint=acme.example/frail=yes:NoSchedule",
-	}, NodeGrace: 4 * time.Second, EvictAfter: 4 * time.Second, CrashBackoff: 300 * time.Millisecond}, nil)
+	}, NodeGrace: 6 * time.Second, EvictAfter: 4 * time.Second, CrashBackoff: 300 * time.Millisecond}, nil)
 	for name, test := range map[string]func(*testing.T, *region){
 		"an image that is not there":                imageNotThere,
 		"a crash loop":                              crashLoop,
