@@ -28,7 +28,9 @@ type bootstrapFlags struct {
 
 // BootstrapConfig names what Bootstrap creates in a fresh installation.
 type BootstrapConfig struct {
-	MySQLDSN  string
+	MySQLDSN string
+	// MySQLCA is a PEM file with the CA of the database's certificate; empty: as the DSN says.
+	MySQLCA   string
 	Workspace string
 	Regions   []string
 	// APIKey and OperatorKey are values that the installation is to accept; empty
@@ -63,7 +65,8 @@ func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) e
 // run again; it takes nothing away. The database's password is enough to call it: it is the way
 // in before there is a key.
 func Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
-	return bootstrapOn(ctx, mysql.Config{DSN: cfg.MySQLDSN}, cfg)
+	on := databaseFlags{MySQLDSN: cfg.MySQLDSN, mysqlFlags: mysqlFlags{MySQL: certfile.RemoteFlags{CA: cfg.MySQLCA}}}
+	return bootstrapOn(ctx, on.config(nil), cfg)
 }
 
 func bootstrapOn(ctx context.Context, on mysql.Config, cfg BootstrapConfig) (BootstrapResult, error) {

@@ -63,7 +63,7 @@ func programs() dev.Programs {
 		Gateway:      gateway.Main,
 		Bootstrap: func(ctx context.Context, cfg dev.Bootstrap) (dev.Bootstrapped, error) {
 			made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
-				MySQLDSN: cfg.MySQLDSN, Workspace: cfg.Workspace, Regions: cfg.Regions,
+				MySQLDSN: cfg.MySQLDSN, MySQLCA: cfg.MySQLCA, Workspace: cfg.Workspace, Regions: cfg.Regions,
 				APIKey: cfg.APIKey, OperatorKey: cfg.OperatorKey,
 			})
 			return dev.Bootstrapped{APIKey: made.APIKey, OperatorKey: made.OperatorKey, JoinTokens: made.JoinTokens}, err

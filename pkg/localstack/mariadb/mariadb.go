@@ -22,6 +22,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/localstack"
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
@@ -77,6 +78,8 @@ type Config struct {
 	// BufferPoolMiB of memory for rows and indexes; 0: 128, which is plenty for
 	// development and far too little for millions of rows.
 	BufferPoolMiB int
+	// TLS has the server refuse connections without TLS; nil: there is none.
+	TLS *TLS
 	// DieWithParent: see proc.Spec.
 	DieWithParent bool
 	// Logger may be nil.
@@ -85,8 +88,17 @@ type Config struct {
 	Progress func(string)
 }
 
+// TLS are PEM files. One file may hold the certificate and its key.
+type TLS struct {
+	// CA of the certificate, by which clients verify the server.
+	CA string
+	// Cert of the server, for 127.0.0.1, and its Key. ReloadTLS has them read again.
+	Cert, Key string
+}
+
 // Server is a running MariaDB.
 type Server struct {
+	ca       string // empty: connections are without TLS
 	proc     *proc.Process
 	dir      string
 	port     int
@@ -139,6 +151,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			}
 		}
 		s := &Server{dir: dir, port: port, password: password}
+		if cfg.TLS != nil {
+			s.ca = cfg.TLS.CA
+		}
 		err := s.start(ctx, paths, cfg)
 		if err == nil {
 			log.InfoContext(ctx, "MariaDB is ready", "pid", s.PID(), "port", port, "version", paths.Version)
@@ -224,6 +239,10 @@ func (s *Server) args(paths Paths, cfg Config) []string {
 		"--key-buffer-size=1M",
 		"--aria-pagecache-buffer-size=8M",
 	}
+	if cfg.TLS != nil {
+		args = append(args, "--ssl-ca="+cfg.TLS.CA, "--ssl-cert="+cfg.TLS.Cert, "--ssl-key="+cfg.TLS.Key,
+			"--tls-version=TLSv1.2,TLSv1.3", "--require-secure-transport=ON")
+	}
 	if os.Geteuid() == 0 {
 		args = append(args, "--user=root")
 	}
@@ -249,13 +268,13 @@ func StopStray(ctx context.Context, dir string) (int, error) {
 }
 
 // Ping asks the server of a directory, which this process need not have started,
-// whether it answers on the port.
-func Ping(ctx context.Context, dir string, port int) error {
+// whether it answers on the port. ca is that of Config.TLS, empty for none.
+func Ping(ctx context.Context, dir string, port int, ca string) error {
 	password, err := os.ReadFile(filepath.Join(dir, "password"))
 	if err != nil {
 		return fmt.Errorf("ping MariaDB: %w", err)
 	}
-	s := &Server{dir: dir, port: port, password: strings.TrimSpace(string(password))}
+	s := &Server{ca: ca, dir: dir, port: port, password: strings.TrimSpace(string(password))}
 	db, err := s.Open("")
 	if err != nil {
 		return fmt.Errorf("ping MariaDB: %w", err)
@@ -268,12 +287,32 @@ func Ping(ctx context.Context, dir string, port int) error {
 }
 
 // DSN for github.com/go-sql-driver/mysql, with clientFoundRows=true; database
-// may be empty.
+// may be empty. With Config.TLS a client has to know the CA, too, which a DSN does not say.
 func (s *Server) DSN(database string) string { return s.config(database).FormatDSN() }
+
+// ReloadTLS has the server read its certificate and key again. Open connections stay.
+func (s *Server) ReloadTLS(ctx context.Context) error {
+	db, err := s.Open("")
+	if err != nil {
+		return fmt.Errorf("reload the certificate of MariaDB: %w", err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(ctx, "FLUSH SSL"); err != nil {
+		return fmt.Errorf("reload the certificate of MariaDB: %w", err)
+	}
+	return nil
+}
 
 // Open a pool on a database; empty for none. The caller closes it.
 func (s *Server) Open(database string) (*sql.DB, error) {
-	c, err := mysql.NewConnector(s.config(database))
+	config := s.config(database)
+	if s.ca != "" {
+		var err error
+		if config.TLS, err = (certfile.RemoteFlags{CA: s.ca}).Config("mysql-", "127.0.0.1", nil); err != nil {
+			return nil, err
+		}
+	}
+	c, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, err
 	}

@@ -7,10 +7,12 @@ package restate
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -45,6 +47,15 @@ type Config struct {
 	IngressPort, AdminPort, NodePort int
 	// Partitions; 0 means DefaultPartitions. Ignored on a directory in use.
 	Partitions int
+	// Sockets has the server listen on sockets in its directory alone, for a Front that adds TLS,
+	// which the server does not speak. IngressPort, AdminPort and NodePort are not used then.
+	Sockets bool
+	// CA is a PEM file with the CAs that the server trusts when it calls services by https; empty: those
+	// of this machine. The server reads it at its start.
+	CA string
+	// IdentityKey is a PEM file with the key by which the server signs its calls of services; empty:
+	// they are not signed. See NewIdentity.
+	IdentityKey string
 	// Relaxed does not wait for the disk: what is acknowledged survives kill -9 of
 	// the server, not of the machine. For tests.
 	Relaxed bool
@@ -92,10 +103,17 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		log.InfoContext(ctx, "stopped a Restate that an earlier run left behind", "pid", pid)
 	}
 
+	if cfg.Sockets {
+		if path := AdminSocket(dir); len(path) > maxSocketPath || len(IngressSocket(dir)) > maxSocketPath {
+			return nil, fmt.Errorf("start Restate: the path %s is too long for a socket, which may have %d bytes: use a shorter directory", path, maxSocketPath)
+		}
+	}
 	free := cfg.IngressPort == 0 || cfg.AdminPort == 0 || cfg.NodePort == 0
 	for attempt := 1; ; attempt++ {
 		s := &Server{dir: dir}
-		if err := s.takePorts(cfg); err != nil {
+		if cfg.Sockets {
+			free = false
+		} else if err := s.takePorts(cfg); err != nil {
 			return nil, fmt.Errorf("start Restate: %w", err)
 		}
 		err := s.start(ctx, program, cfg)
@@ -154,7 +172,7 @@ func (s *Server) start(ctx context.Context, program string, cfg Config) error {
 		Name: "Restate", Path: program,
 		Args: []string{
 			"--no-logo", "--base-dir", filepath.Join(s.dir, "data"),
-			"--node-name", "windlass", "--cluster-name", "windlass",
+			"--node-name", nodeName, "--cluster-name", "windlass",
 		},
 		Env: append(append(environ(), "TMPDIR="+tmp), s.settings(cfg)...), Dir: s.dir,
 		RecordFile: RecordFile(s.dir), LogFile: s.LogFile(),
@@ -168,7 +186,7 @@ func (s *Server) start(ctx context.Context, program string, cfg Config) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if Ping(ctx, s.IngressURL(), s.AdminURL()) == nil {
+		if s.ping(ctx, cfg.Sockets) == nil {
 			return nil
 		}
 		select {
@@ -200,13 +218,6 @@ func (s *Server) settings(cfg Config) []string {
 	env := []string{
 		"DO_NOT_TRACK=1",
 		"RESTATE_DISABLE_TELEMETRY=true",
-		"RESTATE_LISTEN_MODE=tcp",
-		"RESTATE_BIND_ADDRESS=" + local(s.node),
-		"RESTATE_ADVERTISED_ADDRESS=http://" + local(s.node) + "/",
-		"RESTATE_INGRESS__BIND_ADDRESS=" + local(s.ingress),
-		"RESTATE_INGRESS__ADVERTISED_ADDRESS=" + s.IngressURL() + "/",
-		"RESTATE_ADMIN__BIND_ADDRESS=" + local(s.admin),
-		"RESTATE_ADMIN__ADVERTISED_ADDRESS=" + s.AdminURL() + "/",
 		"RESTATE_DEFAULT_NUM_PARTITIONS=" + strconv.Itoa(partitions),
 		"RESTATE_SHUTDOWN_TIMEOUT=" + shutdownTimeout,
 		"RESTATE_LOG_FORMAT=compact",
@@ -216,6 +227,25 @@ func (s *Server) settings(cfg Config) []string {
 		"RESTATE_BIFROST__RECORD_CACHE_MEMORY_SIZE=32 MiB",
 		"RESTATE_WORKER__INVOKER__MEMORY_LIMIT=256 MiB",
 		"RESTATE_WORKER__DATA_SERVICE_MEMORY_LIMIT=64 MiB",
+	}
+	if cfg.Sockets {
+		env = append(env, "RESTATE_LISTEN_MODE=unix")
+	} else {
+		env = append(env,
+			"RESTATE_LISTEN_MODE=tcp",
+			"RESTATE_BIND_ADDRESS="+local(s.node),
+			"RESTATE_ADVERTISED_ADDRESS=http://"+local(s.node)+"/",
+			"RESTATE_INGRESS__BIND_ADDRESS="+local(s.ingress),
+			"RESTATE_INGRESS__ADVERTISED_ADDRESS="+s.IngressURL()+"/",
+			"RESTATE_ADMIN__BIND_ADDRESS="+local(s.admin),
+			"RESTATE_ADMIN__ADVERTISED_ADDRESS="+s.AdminURL()+"/",
+		)
+	}
+	if cfg.CA != "" {
+		env = append(env, "SSL_CERT_FILE="+cfg.CA)
+	}
+	if cfg.IdentityKey != "" {
+		env = append(env, "RESTATE_REQUEST_IDENTITY_PRIVATE_KEY_PEM_FILE="+cfg.IdentityKey)
 	}
 	if cfg.Relaxed {
 		env = append(env, "RESTATE_LOG_SERVER__ROCKSDB_DISABLE_WAL_FSYNC=true")
@@ -228,7 +258,7 @@ func (s *Server) settings(cfg Config) []string {
 func environ() []string {
 	var out []string
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "RESTATE_") {
+		if !strings.HasPrefix(kv, "RESTATE_") && !strings.HasPrefix(kv, "SSL_CERT_") {
 			out = append(out, kv)
 		}
 	}
@@ -238,7 +268,31 @@ func environ() []string {
 // Ping asks a server, which this process need not have started, whether both its
 // ingress and its admin API serve.
 func Ping(ctx context.Context, ingressURL, adminURL string) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	return ping(ctx, &http.Transport{DisableKeepAlives: true}, ingressURL, adminURL)
+}
+
+// PingTLS is Ping by https, with what a Front adds.
+func PingTLS(ctx context.Context, config *tls.Config, ingressURL, adminURL string) error {
+	return ping(ctx, &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, ingressURL, adminURL)
+}
+
+// PingSockets is Ping of a server with Config.Sockets, by its directory.
+func PingSockets(ctx context.Context, dir string) error {
+	sockets := map[string]string{"ingress:80": IngressSocket(dir), "admin:80": AdminSocket(dir)}
+	return ping(ctx, &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", sockets[address])
+	}}, "http://ingress", "http://admin")
+}
+
+func (s *Server) ping(ctx context.Context, sockets bool) error {
+	if sockets {
+		return PingSockets(ctx, s.dir)
+	}
+	return Ping(ctx, s.IngressURL(), s.AdminURL())
+}
+
+func ping(ctx context.Context, transport *http.Transport, ingressURL, adminURL string) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: transport}
 	for _, url := range []string{adminURL + "/health", ingressURL + "/restate/health"} {
 		if err := get(ctx, client, url); err != nil {
 			return fmt.Errorf("ping Restate: %w", err)

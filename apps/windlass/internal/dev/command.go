@@ -36,6 +36,7 @@ type options struct {
 	runtime string   // empty: that of the last run
 	nodes   int      // of each cluster; 0: not said
 	groups  []string // of nodes; nil: those of the last run
+	tls     *bool    // nil: that of the last run
 	reset   bool
 	detach  bool
 	// prometheus that the control plane asks for figures; empty: none.
@@ -47,6 +48,7 @@ type options struct {
 // Command is `windlass dev` with its subcommands.
 func Command(cfg Config) *cobra.Command {
 	var opts options
+	var secure bool
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run all of Windlass on this machine",
@@ -55,6 +57,11 @@ agent and a gateway for each region, as processes of their own.
 
 Apps are reached through the gateways, at URLs below localhost, which "windlass deploy" and
 "windlass status" show: curl http://echo-0123456789ab.localhost:7709/
+
+With --tls every port has TLS, except those of instances, which gateways call on this machine.
+A CA is made in the folder tls of the data folder, and certificates that last a day are
+renewed while it runs. The CLI's context knows the CA; give it to other clients:
+curl --cacert ~/.local/share/windlass/dev/tls/ca.crt https://...
 
 With --runtime kubernetes every region is a Kubernetes of its own: kubelab, a real
 control plane whose nodes are simulated and whose pods answer. The first time it
@@ -66,6 +73,7 @@ same apps. Ctrl-C stops everything, instances included; a part that dies is
 started again.`,
 		Example: `  windlass dev
   windlass dev --detach --regions us-east-1,eu-west-1,ap-south-1
+  windlass dev --tls
   windlass dev --runtime kubernetes --nodes 4 --gpus 8:NVIDIA-H100-80GB-HBM3
   windlass dev status
   windlass dev stop`,
@@ -73,6 +81,9 @@ started again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := forPeople(cmd); err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("tls") {
+				opts.tls = &secure
 			}
 			if err := opts.complete(cmd, cfg); err != nil {
 				return err
@@ -93,6 +104,7 @@ started again.`,
 	flags.IntVar(&opts.nodes, "nodes", 0, "nodes of each region's cluster (kubernetes)")
 	flags.StringArrayVar(&opts.groups, "group", nil, "a group of nodes of each region's cluster, as kubelab takes it: name=h100,nodes=4,gpu=nvidia.com/gpu=8,...; may be repeated (kubernetes)")
 	flags.StringVar(&opts.prometheus, "prometheus-url", "", "URL of a Prometheus that rollouts are analysed by (default $"+envPrometheus+")")
+	flags.BoolVar(&secure, "tls", false, "use TLS on every port but those of instances, with certificates of a CA that is made in the data folder (default that of the last run)")
 	flags.BoolVar(&opts.reset, "reset", false, "remove everything of earlier runs first: apps, history, keys")
 	flags.BoolVarP(&opts.detach, "detach", "d", false, "return once everything is ready, and leave it running")
 	flags.IntVar(&opts.reportFD, "report-fd", 0, "")
@@ -229,16 +241,19 @@ func (r *run) nextSteps() string {
 	name := commandName(r.self, r.cfg.Getenv)
 	var b strings.Builder
 	fmt.Fprintf(&b, "Windlass is ready.\n\n")
-	fmt.Fprintf(&b, "  API         %s\n", localURL(r.ports[portAPI]))
-	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", localURL(r.ports[portRestateAdmin]))
+	fmt.Fprintf(&b, "  API         %s\n", r.url(r.ports[portAPI]))
+	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", r.url(r.ports[portRestateAdmin]))
 	for i, region := range r.regions {
 		title := "Regions"
 		if i > 0 {
 			title = ""
 		}
-		fmt.Fprintf(&b, "  %-11s %s, gateway %s\n", title, region, localURL(r.ports[portGateway(region)]))
+		fmt.Fprintf(&b, "  %-11s %s, gateway %s\n", title, region, r.url(r.ports[portGateway(region)]))
 	}
 	fmt.Fprintf(&b, "  Data, logs  %s\n", shortPath(r.layout.root))
+	if r.tls {
+		fmt.Fprintf(&b, "  CA          curl --cacert %s https://...\n", shellWord(r.layout.caFile()))
+	}
 	if hints := clusterHints(r.state.snapshot().Processes); len(hints) > 0 {
 		fmt.Fprintf(&b, "\nInto the clusters:\n\n  %s\n", strings.Join(hints, "\n  "))
 	}

@@ -65,6 +65,9 @@ func detach(cmd *cobra.Command, cfg Config, opts options) error {
 	for _, g := range opts.groups {
 		args = append(args, "--group", g)
 	}
+	if opts.tls != nil {
+		args = append(args, fmt.Sprint("--tls=", *opts.tls))
+	}
 	if opts.reset {
 		args = append(args, "--reset")
 	}

@@ -5,6 +5,7 @@
 //	windlass dev
 //	├── mariadbd             private data directory, one account with a password
 //	├── restate-server
+//	├── windlass dev __restate-tls          with --tls: Restate's server has no TLS for clients
 //	├── kubelab                            one for each region, if they are clusters
 //	├── windlass dev __controlplane
 //	├── windlass dev __agent                one for each region
@@ -54,7 +55,9 @@ type Programs struct {
 
 // Bootstrap says what an installation is to have.
 type Bootstrap struct {
-	MySQLDSN  string
+	MySQLDSN string
+	// MySQLCA is a PEM file with the CA of the database's certificate; empty: there is no TLS.
+	MySQLCA   string
 	Workspace string
 	Regions   []string
 	// APIKey and OperatorKey of an earlier run; empty: they are made.

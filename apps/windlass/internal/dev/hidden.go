@@ -16,6 +16,7 @@ const (
 	commandControlPlane = "__controlplane"
 	commandAgent        = "__agent"
 	commandGateway      = "__gateway"
+	commandFront        = "__restate-tls"
 )
 
 func hiddenCommands(cfg Config) []*cobra.Command {
@@ -44,5 +45,6 @@ func hiddenCommands(cfg Config) []*cobra.Command {
 		command(commandControlPlane, cfg.Programs.ControlPlane),
 		command(commandAgent, cfg.Programs.Agent),
 		command(commandGateway, cfg.Programs.Gateway),
+		command(commandFront, restateFront),
 	}
 }

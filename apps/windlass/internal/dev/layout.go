@@ -42,6 +42,7 @@ func (l layout) credentials() string { return filepath.Join(l.root, "credentials
 func (l layout) log() string         { return filepath.Join(l.root, "dev.log") }
 
 func (l layout) mariadb() string      { return filepath.Join(l.root, "mariadb") }
+func (l layout) restateFront() string { return filepath.Join(l.root, "restate-tls") }
 func (l layout) restate() string      { return filepath.Join(l.root, "restate") }
 func (l layout) controlplane() string { return filepath.Join(l.root, "controlplane") }
 func (l layout) agents() string       { return filepath.Join(l.root, "agents") }
@@ -102,7 +103,7 @@ func folders(dir string) ([]string, error) {
 // reset removes what was made, but not the lock, which the caller holds.
 func (l layout) reset() error {
 	for _, path := range []string{
-		l.gateways(), l.agents(), l.kubelabs(), l.controlplane(), l.restate(), l.mariadb(),
+		l.gateways(), l.agents(), l.kubelabs(), l.controlplane(), l.restateFront(), l.restate(), l.mariadb(), l.tls(),
 		l.credentials(), l.state(), l.log(), l.log() + ".1",
 	} {
 		if err := os.RemoveAll(path); err != nil {

@@ -69,4 +69,10 @@ func assignPorts(last map[string]int, regions []string, say func(string)) (map[s
 
 func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-func localURL(port int) string { return "http://" + address(port) }
+// urlOf a port, with or without TLS.
+func urlOf(tls bool, port int) string {
+	if tls {
+		return "https://" + address(port)
+	}
+	return "http://" + address(port)
+}

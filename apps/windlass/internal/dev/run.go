@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
 	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
@@ -45,7 +46,14 @@ type run struct {
 	ports   map[string]int
 	regions []string
 	// runtime of all regions; groups of nodes and networks of pods are clusters'.
-	runtime  string
+	runtime string
+	// tls of all ports but those of instances; certs are there then.
+	tls   bool
+	certs *certificates
+
+	mu    sync.Mutex
+	maria *mariadb.Server // that runs; nil before the first
+
 	groups   []string
 	networks map[string]int
 	keepers  []*keeper // in the order of their start
@@ -136,6 +144,13 @@ func (r *run) prepare(ctx context.Context, last State) error {
 	if err := r.settleKubernetes(last); err != nil {
 		return err
 	}
+	r.tls = last.TLS
+	if r.opts.tls != nil {
+		r.tls = *r.opts.tls
+	}
+	if err := r.openTLS(); err != nil {
+		return err
+	}
 	birth, err := proc.Birth(os.Getpid())
 	if err != nil {
 		return err
@@ -145,7 +160,7 @@ func (r *run) prepare(ctx context.Context, last State) error {
 		*s = State{
 			Phase: phaseStarting, PID: os.Getpid(), Birth: birth, StartedAt: time.Now().UTC(),
 			Regions: r.regions, Ports: r.ports, Context: r.opts.context,
-			Runtime: r.runtime, Groups: r.groups, Networks: r.networks,
+			Runtime: r.runtime, Groups: r.groups, Networks: r.networks, TLS: r.tls,
 		}
 	})
 	return r.state.failure()
@@ -167,10 +182,20 @@ func (r *run) start(ctx, keeping context.Context) error {
 	if err := r.bringUp(ctx, keeping, stores...); err != nil {
 		return err
 	}
+	if r.tls {
+		if err := r.bringUp(ctx, keeping, r.front()); err != nil {
+			return err
+		}
+		r.keeping.Go(func() { r.keepRenewing(keeping) })
+	}
 	if err := r.bootstrap(ctx, dsn); err != nil {
 		return err
 	}
-	if err := r.bringUp(ctx, keeping, r.controlPlane(dsn)); err != nil {
+	controlPlane, err := r.controlPlane(dsn)
+	if err != nil {
+		return err
+	}
+	if err := r.bringUp(ctx, keeping, controlPlane); err != nil {
 		return err
 	}
 	agents := make([]child, len(r.regions))
@@ -228,7 +253,7 @@ func (r *run) bootstrap(ctx context.Context, dsn string) error {
 	bounded, cancel := context.WithTimeoutCause(ctx, bootstrapDeadline, fmt.Errorf("not done after %s", bootstrapDeadline))
 	defer cancel()
 	made, err := r.cfg.Programs.Bootstrap(bounded, Bootstrap{
-		MySQLDSN: dsn, Workspace: workspace, Regions: r.regions,
+		MySQLDSN: dsn, MySQLCA: r.caFile(), Workspace: workspace, Regions: r.regions,
 		APIKey: kept.APIKey, OperatorKey: kept.OperatorKey,
 	})
 	if err != nil {
@@ -259,7 +284,7 @@ func (r *run) leadHere(ctx context.Context, key string) error {
 	err := clientconfig.Update(ctx, path, func(f *clientconfig.File) error {
 		before, f.Current = f.Current, r.opts.context
 		f.Put(clientconfig.Context{
-			Name: r.opts.context, Server: localURL(r.ports[portAPI]), APIKey: key,
+			Name: r.opts.context, Server: r.url(r.ports[portAPI]), ServerCA: r.caFile(), APIKey: key,
 			Workspace: workspace, Project: project, Environment: environment,
 		})
 		return nil

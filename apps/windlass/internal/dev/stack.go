@@ -33,10 +33,16 @@ func (r *run) mariaDB(dsn *string) child {
 		name: "mariadb", title: "MariaDB", detail: address(port), log: filepath.Join(dir, "mariadbd.log"),
 		urls: []string{"mysql://" + address(port)},
 		start: func(ctx context.Context) (server, error) {
-			s, err := mariadb.Start(ctx, mariadb.Config{Dir: dir, Port: port, Progress: r.note})
+			cfg := mariadb.Config{Dir: dir, Port: port, Progress: r.note}
+			if r.tls {
+				file := r.certs.file(partMariaDB)
+				cfg.TLS = &mariadb.TLS{CA: r.layout.caFile(), Cert: file, Key: file}
+			}
+			s, err := mariadb.Start(ctx, cfg)
 			if err != nil {
 				return nil, err
 			}
+			r.setDatabase(s)
 			if err := s.CreateDatabase(ctx, "windlass"); err != nil {
 				return nil, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 			}
@@ -46,11 +52,54 @@ func (r *run) mariaDB(dsn *string) child {
 	}
 }
 
+// setDatabase keeps the server that runs, for its certificate to be reloaded.
+func (r *run) setDatabase(s *mariadb.Server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.maria = s
+}
+
+func (r *run) database() *mariadb.Server {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.maria
+}
+
+// front adds TLS to Restate's ports.
+func (r *run) front() child {
+	ingress, admin := r.ports[portRestateIngress], r.ports[portRestateAdmin]
+	return r.program(program{
+		name: "restate-tls", title: "Restate TLS", command: commandFront, dir: r.layout.restateFront(),
+		urls: []string{r.url(ingress), r.url(admin)},
+		ready: func(ctx context.Context) error {
+			return frontReady(ctx, r.layout.caFile(), r.url(ingress), r.url(admin))
+		},
+		args: []string{
+			"--dir=" + r.layout.restate(), "--ingress=" + address(ingress), "--admin=" + address(admin),
+			"--pair=" + r.certs.file(partRestate),
+		},
+	})
+}
+
 func (r *run) restate() child {
 	dir, admin, ingress := r.layout.restate(), r.ports[portRestateAdmin], r.ports[portRestateIngress]
+	if r.tls {
+		return child{
+			name: "restate", title: "Restate", log: filepath.Join(dir, "restate.log"),
+			start: func(ctx context.Context) (server, error) {
+				identity, _, err := r.certs.identity()
+				if err != nil {
+					return nil, err
+				}
+				return restate.Start(ctx, restate.Config{
+					Dir: dir, Sockets: true, CA: r.layout.caFile(), IdentityKey: identity, Progress: r.note,
+				})
+			},
+		}
+	}
 	return child{
-		name: "restate", title: "Restate", detail: localURL(admin), log: filepath.Join(dir, "restate.log"),
-		urls: []string{localURL(ingress), localURL(admin)},
+		name: "restate", title: "Restate", detail: r.url(admin), log: filepath.Join(dir, "restate.log"),
+		urls: []string{r.url(ingress), r.url(admin)},
 		start: func(ctx context.Context) (server, error) {
 			return restate.Start(ctx, restate.Config{
 				Dir: dir, IngressPort: ingress, AdminPort: admin, NodePort: r.ports[portRestateNode], Progress: r.note,
@@ -62,30 +111,50 @@ func (r *run) restate() child {
 // thisMachine are the networks that only this machine reaches.
 const thisMachine = "127.0.0.0/8,::1/128"
 
-func (r *run) controlPlane(dsn string) child {
+// domain is that of apps' hosts.
+func (r *run) domain() string {
+	if r.tls {
+		return hostsBelowTLS
+	}
+	return hostsBelow
+}
+
+// url of a port.
+func (r *run) url(port int) string { return urlOf(r.tls, port) }
+
+func (r *run) controlPlane(dsn string) (child, error) {
+	var more []string
+	if r.tls {
+		_, public, err := r.certs.identity()
+		if err != nil {
+			return child{}, err
+		}
+		more = append(r.tlsArgs(partControlPlane, "--tls-", "--metrics-tls-", "--restate-tls-"), r.caArgs("--mysql-ca", "--restate-ca")...)
+		more = append(more, "--restate-identity-key="+public)
+	}
 	dir := r.layout.controlplane()
 	api, metrics, workflows := r.ports[portAPI], r.ports[portMetrics], r.ports[portWorkflows]
 	return r.program(program{
 		name: "controlplane", title: "control plane", command: commandControlPlane, dir: dir,
-		urls: []string{localURL(api)}, metrics: metrics,
-		args: []string{
+		urls: []string{r.url(api)}, metrics: metrics,
+		args: append([]string{
 			"serve",
 			"--listen=" + address(api),
 			"--mysql-dsn=" + dsn,
-			"--restate-ingress=" + localURL(r.ports[portRestateIngress]),
-			"--restate-admin=" + localURL(r.ports[portRestateAdmin]),
+			"--restate-ingress=" + r.url(r.ports[portRestateIngress]),
+			"--restate-admin=" + r.url(r.ports[portRestateAdmin]),
 			"--restate-listen=" + address(workflows),
-			"--restate-advertise=" + localURL(workflows),
+			"--restate-advertise=" + r.url(workflows),
 			"--key-file=" + filepath.Join(dir, "keyset.json"), "--create-keyset",
 			"--prometheus-url=" + r.opts.prometheus,
 			// Only users of this machine deploy here.
 			"--webhook-allow=" + thisMachine,
 			"--registry-allow=" + thisMachine,
-			"--domain=" + hostsBelow,
+			"--domain=" + r.domain(),
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
-		},
-	})
+		}, more...),
+	}), nil
 }
 
 func (r *run) agent(region string, runtimeArgs []string) child {
@@ -93,25 +162,29 @@ func (r *run) agent(region string, runtimeArgs []string) child {
 	metrics := r.ports[portAgent(region)]
 	gateways := "" // none
 	if r.layout.takesGateway(region) {
-		gateways = localURL(r.ports[portGateway(region)])
+		gateways = r.url(r.ports[portGateway(region)])
 	}
 	return r.program(program{
 		name: "agent/" + region, title: "agent " + region, command: commandAgent, dir: dir,
 		metrics: metrics,
 		args: append([]string{
-			"--server=" + localURL(r.ports[portAPI]),
+			"--server=" + r.url(r.ports[portAPI]),
 			"--data-dir=" + dataDir(dir),
 			"--join-token-file=" + filepath.Join(dir, "join-token"),
 			"--gateway-url=" + gateways,
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
-		}, runtimeArgs...),
+		}, slices.Concat(runtimeArgs, r.tlsArgs(partAgent(region), "--metrics-tls-"), r.caArgs("--server-ca"))...),
 	})
 }
 
 // hostsBelow is the domain of apps' hosts: names below it lead to this machine, without
 // anybody's help.
 const hostsBelow = "localhost"
+
+// hostsBelowTLS is the same with TLS. It has a label more, because clients refuse a certificate for
+// *.localhost as one for a whole top-level domain.
+const hostsBelowTLS = "windlass.localhost"
 
 // gatewayDrain is what requests get when all of it stops: less than programGrace.
 const gatewayDrain = 10 * time.Second
@@ -120,18 +193,22 @@ const gatewayDrain = 10 * time.Second
 func (r *run) gateway(region string) child {
 	dir := r.layout.gateway(region)
 	port, metrics := r.ports[portGateway(region)], r.ports[portGatewayMetrics(region)]
+	listen := []string{"--listen=" + address(port)}
+	if r.tls {
+		listen = append([]string{"--listen=", "--tls-listen=" + address(port)}, r.tlsArgs(partGateway(region), "--tls-", "--metrics-tls-")...)
+		listen = append(listen, r.caArgs("--neighbour-roots")...)
+	}
 	return r.program(program{
 		name: "gateway/" + region, title: "gateway " + region, command: commandGateway, dir: dir,
-		urls: []string{localURL(port)}, metrics: metrics,
-		args: []string{
+		urls: []string{r.url(port)}, metrics: metrics,
+		args: append([]string{
 			"--agent=unix:" + r.layout.agentSocket(region),
-			"--listen=" + address(port),
 			"--data-dir=" + dataDir(dir),
 			"--drain-timeout=" + gatewayDrain.String(),
 			"--neighbour-allow=" + thisMachine,
 			"--metrics-listen=" + address(metrics),
 			"--log-format=text",
-		},
+		}, listen...),
 	})
 }
 
@@ -173,15 +250,22 @@ type program struct {
 	name, title, command, dir string
 	urls                      []string
 	metrics                   int
-	args                      []string
+	// ready is asked instead of the metrics' listener, which the program then does not have.
+	ready func(ctx context.Context) error
+	args  []string
 }
 
 func (r *run) program(p program) child {
 	log := logFile(p.dir)
 	var begin int64
+	urls, ready := slices.Clone(p.urls), p.ready
+	if ready == nil {
+		urls = append(urls, r.url(p.metrics))
+		ready = func(ctx context.Context) error { return readyz(ctx, r.url(p.metrics), r.caFile()) }
+	}
 	return child{
 		name: p.name, title: p.title, log: log, detail: strings.Join(p.urls, " "),
-		urls: append(slices.Clone(p.urls), localURL(p.metrics)),
+		urls: urls,
 		start: func(ctx context.Context) (server, error) {
 			// Arguments go through a file that only this user reads: a command line
 			// is for everyone on the machine, and this one has a password in it.
@@ -210,7 +294,7 @@ func (r *run) program(p program) child {
 			}
 			return programServer{started}, nil
 		},
-		ready:     func(ctx context.Context) error { return readyz(ctx, localURL(p.metrics)) },
+		ready:     ready,
 		lastWords: func() string { return lastLine(log, begin) },
 	}
 }
@@ -248,15 +332,22 @@ func (r *run) environ() []string {
 // roleActive is what an agent of a cluster says of itself once it works.
 const roleActive = "active"
 
+// caFile is what clients of this dev trust, empty without TLS.
+func (r *run) caFile() string { return r.state.snapshot().caFile(r.layout) }
+
 // readyz asks a program whether it is ready; the error names what is not.
-func readyz(ctx context.Context, base string) error {
+func readyz(ctx context.Context, base, caFile string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/readyz", nil)
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	config, err := clientTLS(caFile)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotReady, errors.Unwrap(err))

@@ -37,6 +37,8 @@ type State struct {
 	Runtime  string         `json:"runtime,omitempty"`
 	Groups   []string       `json:"groups,omitempty"`
 	Networks map[string]int `json:"networks,omitempty"`
+	// TLS of all ports but those of instances; the next run wants the same.
+	TLS bool `json:"tls,omitempty"`
 	// Ports by name; the next run wants the same.
 	Ports     map[string]int `json:"ports"`
 	Processes []ProcessState `json:"processes"`

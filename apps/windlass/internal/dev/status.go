@@ -87,7 +87,7 @@ func readStatus(ctx context.Context, l layout) (Status, error) {
 		s.Left, err = l.left()
 		return s, err
 	}
-	s.API = localURL(s.Ports[portAPI])
+	s.API = urlOf(s.TLS, s.Ports[portAPI])
 	var wg sync.WaitGroup
 	for i := range s.Processes {
 		wg.Go(func() {
@@ -112,6 +112,7 @@ func readStatus(ctx context.Context, l layout) (Status, error) {
 // probe looks for itself: the state file may be older than a death.
 func (s Status) probe(ctx context.Context, l layout, p ProcessState) error {
 	record, ask := "", func() error { return nil }
+	ca := s.caFile(l)
 	region, isAgent := strings.CutPrefix(p.Name, "agent/")
 	gateway, isGateway := strings.CutPrefix(p.Name, "gateway/")
 	cluster, isCluster := strings.CutPrefix(p.Name, "kubelab/")
@@ -121,21 +122,29 @@ func (s Status) probe(ctx context.Context, l layout, p ProcessState) error {
 		ask = func() error { return clusterReady(ctx, p.Kubeconfig) }
 	case isGateway:
 		record = recordFile(l.gateway(gateway))
-		ask = func() error { return readyz(ctx, localURL(s.Ports[portGatewayMetrics(gateway)])) }
+		ask = func() error { return readyz(ctx, urlOf(s.TLS, s.Ports[portGatewayMetrics(gateway)]), ca) }
 	case isAgent:
 		record = recordFile(l.agent(region))
-		ask = func() error { return readyz(ctx, localURL(s.Ports[portAgent(region)])) }
+		ask = func() error { return readyz(ctx, urlOf(s.TLS, s.Ports[portAgent(region)]), ca) }
 	case p.Name == "mariadb":
 		record = mariadb.RecordFile(l.mariadb())
-		ask = func() error { return mariadb.Ping(ctx, l.mariadb(), s.Ports[portMariaDB]) }
+		ask = func() error { return mariadb.Ping(ctx, l.mariadb(), s.Ports[portMariaDB], ca) }
 	case p.Name == "restate":
 		record = restate.RecordFile(l.restate())
 		ask = func() error {
-			return restate.Ping(ctx, localURL(s.Ports[portRestateIngress]), localURL(s.Ports[portRestateAdmin]))
+			if s.TLS {
+				return restate.PingSockets(ctx, l.restate())
+			}
+			return restate.Ping(ctx, urlOf(false, s.Ports[portRestateIngress]), urlOf(false, s.Ports[portRestateAdmin]))
+		}
+	case p.Name == "restate-tls":
+		record = recordFile(l.restateFront())
+		ask = func() error {
+			return frontReady(ctx, ca, urlOf(true, s.Ports[portRestateIngress]), urlOf(true, s.Ports[portRestateAdmin]))
 		}
 	case p.Name == "controlplane":
 		record = recordFile(l.controlplane())
-		ask = func() error { return readyz(ctx, localURL(s.Ports[portMetrics])) }
+		ask = func() error { return readyz(ctx, urlOf(s.TLS, s.Ports[portMetrics]), ca) }
 	}
 	if _, runs, err := proc.Find(record); err != nil {
 		return err

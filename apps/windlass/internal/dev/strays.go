@@ -61,6 +61,9 @@ func (s sweeper) processes(ctx context.Context) error {
 	for _, region := range clusters {
 		stray("Kubernetes "+region, func() (int, error) { return kubelab.StopStray(ctx, s.layout.kubelab(region)) })
 	}
+	stray("Restate TLS", func() (int, error) {
+		return proc.StopStray(ctx, recordFile(s.layout.restateFront()), programGrace)
+	})
 	stray("Restate", func() (int, error) { return restate.StopStray(ctx, s.layout.restate()) })
 	stray("MariaDB", func() (int, error) { return mariadb.StopStray(ctx, s.layout.mariadb()) })
 	if len(stopped) > 0 {
@@ -83,9 +86,9 @@ func (l layout) left() ([]string, error) {
 	}
 	files := map[string]string{
 		"MariaDB": mariadb.RecordFile(l.mariadb()), "Restate": restate.RecordFile(l.restate()),
-		"control plane": recordFile(l.controlplane()),
+		"Restate TLS": recordFile(l.restateFront()), "control plane": recordFile(l.controlplane()),
 	}
-	order := []string{"MariaDB", "Restate", "control plane"}
+	order := []string{"MariaDB", "Restate", "Restate TLS", "control plane"}
 	for _, region := range regions {
 		files["agent "+region] = recordFile(l.agent(region))
 		order = append(order, "agent "+region)
@@ -137,7 +140,7 @@ func (l layout) running() (bool, error) {
 func (l layout) alreadyRuns() error {
 	where := ""
 	if s, err := loadState(l.state()); err == nil && s.PID != 0 {
-		where = fmt.Sprintf(" (pid %d, %s)", s.PID, localURL(s.Ports[portAPI]))
+		where = fmt.Sprintf(" (pid %d, %s)", s.PID, urlOf(s.TLS, s.Ports[portAPI]))
 	}
 	return fmt.Errorf("windlass dev already runs on %s%s; see `%s`, or end it with `%s`",
 		shortPath(l.root), where, l.command("windlass", "status"), l.command("windlass", "stop"))

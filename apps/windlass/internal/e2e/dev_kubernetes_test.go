@@ -195,7 +195,13 @@ func (d *devHouse) answers(address string) error {
 		return err
 	}
 	req.Host = host
-	resp, err := plainHTTP.Do(req)
+	client := plainHTTP
+	if u.Scheme == "https" {
+		if client, err = httpsClient(filepath.Join(d.data(), "tls", "ca.crt"), u.Hostname(), host); err != nil {
+			return err
+		}
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}

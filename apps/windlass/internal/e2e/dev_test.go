@@ -148,7 +148,7 @@ func (d *devHouse) requireNothingRuns() {
 	require.Empty(d.t, left, "this still runs:\n%s", describe(left))
 }
 
-// TestDev is a newcomer's day with `windlass dev`.
+// TestDev is a newcomer's day with `windlass dev`, first with TLS on every connection, then without.
 func TestDev(t *testing.T) {
 	t.Parallel()
 	d := newDevHouse(t)
@@ -160,23 +160,24 @@ func TestDev(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.False(t, s.Running)
 
-	d.up("--regions", us+","+eu)
+	d.up("--tls", "--regions", us+","+eu)
 	s, code = d.status()
 	require.Zero(t, code, "%+v", s)
 	require.True(t, s.Healthy)
 	require.Equal(t, []string{us, eu}, s.Regions)
-	require.Len(t, s.Processes, 7)
+	require.Len(t, s.Processes, 8)
 	require.NotEqual(t, 7700, s.Ports["api"], "a port that is taken was used")
 	for _, p := range s.Processes {
 		require.Equal(t, "ok", p.Health, "%+v", p)
 	}
+	require.Regexp(t, "^https://", s.API)
 	again := d.dev("--detach")
 	require.Equal(t, 1, again.code)
 	require.Contains(t, again.stderr, "already runs")
 
 	deployed := d.ok("deploy", "-f", example(t, "echo.yaml"))
 	require.Contains(t, deployed, "echo v1 is ready: 4 of 4")
-	reached := regexp.MustCompile(`(?m)^http://echo-[0-9a-f]{12}\.localhost:\d+$`).FindAllString(deployed, -1)
+	reached := regexp.MustCompile(`(?m)^https://echo-[0-9a-f]{12}\.windlass\.localhost:\d+$`).FindAllString(deployed, -1)
 	require.Len(t, reached, 2, "the gateway of each region: %s", deployed)
 	for _, address := range reached {
 		require.NoError(t, d.answers(address+"/health"))
@@ -184,7 +185,7 @@ func TestDev(t *testing.T) {
 	first := d.runs("echo", 2, us, eu)
 
 	// A part that dies is started again, and takes no instance with it.
-	for _, name := range []string{"agent/" + us, "controlplane", "mariadb", "restate"} {
+	for _, name := range []string{"agent/" + us, "controlplane", "mariadb", "restate", "restate-tls"} {
 		pid := d.pidOf(name)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		d.eventually(name+" runs again", func() error {
@@ -203,8 +204,8 @@ func TestDev(t *testing.T) {
 	require.Zero(t, stopped.code, stopped.stderr)
 	d.requireNothingRuns()
 
-	// The next start brings the same apps back, for the same key.
-	d.up()
+	// The next start brings the same apps back, for the same key, with TLS as before.
+	require.Contains(t, d.up().stdout, "https://127.0.0.1:")
 	second := d.runs("echo", 2, us, eu)
 	require.NotSubset(t, keysOf(second), keysOf(first))
 	for _, p := range second {
@@ -225,7 +226,7 @@ func TestDev(t *testing.T) {
 	d.requireNothingRuns()
 
 	// A fresh start has nothing of before.
-	d.up("--reset", "--regions", "ap-south-1")
+	require.NotContains(t, d.up("--reset", "--tls=false", "--regions", "ap-south-1").stdout, "https://127.0.0.1:")
 	require.Contains(t, d.ok("list", "apps"), "No apps yet")
 	require.Contains(t, d.ok("list", "regions"), "ap-south-1")
 	require.NotContains(t, d.ok("list", "regions"), us)

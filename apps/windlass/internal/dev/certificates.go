@@ -1,0 +1,223 @@
+package dev
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/authority"
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
+)
+
+const (
+	// certificateLife is short, because renewal is a matter of course, and long enough that a machine
+	// that slept over night wakes with certificates that are good.
+	certificateLife = 24 * time.Hour
+	renewWithin     = 12 * time.Hour
+	// renewPoll is how often certificates are looked at.
+	renewPoll = time.Minute
+)
+
+// certificates are the files of `dev --tls`, in one folder:
+//
+//	ca.key, ca.crt    the CA of this data directory
+//	PART.pem          certificate and key of a part, in one file, so that both change at once
+//	identity.pem      key by which Restate signs its calls of the control plane
+type certificates struct {
+	dir string
+	ca  *authority.Authority
+}
+
+func (l layout) tls() string { return filepath.Join(l.root, "tls") }
+
+// caFile is what clients trust.
+func (l layout) caFile() string { return filepath.Join(l.tls(), "ca.crt") }
+
+// openCertificates reads the CA, or makes one.
+func openCertificates(l layout, now time.Time) (*certificates, error) {
+	c := &certificates{dir: l.tls()}
+	keyFile := filepath.Join(c.dir, "ca.key")
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("--tls: %w", err)
+	}
+	key, keyErr := os.ReadFile(keyFile)
+	cert, certErr := os.ReadFile(l.caFile())
+	switch {
+	case errors.Is(certErr, fs.ErrNotExist): // the certificate is written last
+		var err error
+		if c.ca, err = authority.New("windlass dev "+l.root, now); err != nil {
+			return nil, err
+		}
+		if cert, key, err = c.ca.PEM(); err != nil {
+			return nil, err
+		}
+		if err := atomicfile.Write(keyFile, key, 0o600); err != nil {
+			return nil, err
+		}
+		return c, atomicfile.Write(l.caFile(), cert, 0o644)
+	case keyErr != nil || certErr != nil:
+		return nil, fmt.Errorf("--tls: read the CA: %w; remove %s for a new CA", errors.Join(keyErr, certErr), c.dir)
+	}
+	var err error
+	if c.ca, err = authority.Parse(cert, key); err != nil {
+		return nil, fmt.Errorf("--tls: read the CA: %w; remove %s for a new CA", err, c.dir)
+	}
+	return c, nil
+}
+
+// file of a part, such as agent/us-east-1.
+func (c *certificates) file(part string) string {
+	return filepath.Join(c.dir, strings.ReplaceAll(part, "/", "-")+".pem")
+}
+
+// hosts of every certificate: all parts are on this machine, and apps are below hostsBelow.
+func hosts() []string {
+	return []string{"127.0.0.1", "::1", "localhost", "*.localhost", "*." + hostsBelowTLS}
+}
+
+// renew writes the certificates that are missing or near their end, and returns their parts.
+func (c *certificates) renew(parts []string, now time.Time) (renewed []string, err error) {
+	for _, part := range parts {
+		if c.good(part, now) {
+			continue
+		}
+		cert, key, err := c.ca.Issue(authority.Request{Name: part, Hosts: hosts(), Server: true, Client: true, Life: certificateLife}, now)
+		if err != nil {
+			return renewed, err
+		}
+		if err := atomicfile.Write(c.file(part), append(cert, key...), 0o600); err != nil {
+			return renewed, fmt.Errorf("renew the certificate of %s: %w", part, err)
+		}
+		renewed = append(renewed, part)
+	}
+	return renewed, nil
+}
+
+// good reports whether a part has a certificate of the CA that is not near its end.
+func (c *certificates) good(part string, now time.Time) bool {
+	pair, err := tls.LoadX509KeyPair(c.file(part), c.file(part))
+	if err != nil {
+		return false
+	}
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: c.ca.Pool(), CurrentTime: now})
+	return err == nil && now.Add(renewWithin).Before(pair.Leaf.NotAfter)
+}
+
+// identity returns the file with Restate's key, which is made when missing, and its public key.
+func (c *certificates) identity() (file, public string, err error) {
+	file = filepath.Join(c.dir, "identity.pem")
+	key, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if key, err = restate.NewIdentity(); err == nil {
+			err = atomicfile.Write(file, key, 0o600)
+		}
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("--tls: %w", err)
+	}
+	public, err = restate.PublicIdentity(key)
+	return file, public, err
+}
+
+// parts that have a certificate.
+func (r *run) parts() []string {
+	out := []string{partMariaDB, partRestate, partControlPlane}
+	for _, region := range r.regions {
+		out = append(out, partAgent(region), partGateway(region))
+	}
+	return out
+}
+
+// Names of parts, as the state file has them.
+const (
+	partMariaDB      = "mariadb"
+	partRestate      = "restate"
+	partControlPlane = "controlplane"
+)
+
+func partAgent(region string) string   { return "agent/" + region }
+func partGateway(region string) string { return "gateway/" + region }
+
+// openTLS makes what --tls needs, before anything is started.
+func (r *run) openTLS() (err error) {
+	if !r.tls {
+		return nil
+	}
+	if r.certs, err = openCertificates(r.layout, time.Now()); err != nil {
+		return err
+	}
+	_, err = r.certs.renew(r.parts(), time.Now())
+	return err
+}
+
+// keepRenewing renews certificates until ctx ends. Programs read theirs again by themselves.
+func (r *run) keepRenewing(ctx context.Context) {
+	said := ""
+	tick := time.NewTicker(renewPoll)
+	defer tick.Stop()
+	reload := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		renewed, err := r.certs.renew(r.parts(), time.Now())
+		for _, part := range renewed {
+			reload = reload || part == partMariaDB
+		}
+		if reload {
+			if s := r.database(); s != nil {
+				bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
+				reloadErr := s.ReloadTLS(bounded)
+				cancel()
+				reload = reloadErr != nil
+				err = errors.Join(err, reloadErr)
+			}
+		}
+		if err == nil {
+			said = ""
+		} else if err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
+			r.warn("certificates are not renewed, trying on: " + said)
+		}
+	}
+}
+
+// tlsArgs are the flags of the certificate of a part under a prefix such as "--metrics-tls-".
+func (r *run) tlsArgs(part string, prefixes ...string) (out []string) {
+	if !r.tls {
+		return nil
+	}
+	for _, prefix := range prefixes {
+		out = append(out, prefix+"cert="+r.certs.file(part), prefix+"key="+r.certs.file(part))
+	}
+	return out
+}
+
+// caArgs are flags that name the CA.
+func (r *run) caArgs(flags ...string) (out []string) {
+	if !r.tls {
+		return nil
+	}
+	for _, flag := range flags {
+		out = append(out, flag+"="+r.layout.caFile())
+	}
+	return out
+}
+
+// caFile is what a client of the dev trusts, empty without TLS.
+func (s State) caFile(l layout) string {
+	if !s.TLS {
+		return ""
+	}
+	return l.caFile()
+}

@@ -1,0 +1,88 @@
+package dev
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCertificates(t *testing.T) {
+	l := layout{root: t.TempDir()}
+	begin := time.Now()
+	c, err := openCertificates(l, begin)
+	require.NoError(t, err)
+	parts := []string{partMariaDB, partGateway("here")}
+	serial := func(part string) string {
+		pair, err := tls.LoadX509KeyPair(c.file(part), c.file(part))
+		require.NoError(t, err)
+		return pair.Leaf.SerialNumber.String()
+	}
+	renewed, err := c.renew(parts, begin)
+	require.NoError(t, err)
+	require.Equal(t, parts, renewed)
+	first := serial(partMariaDB)
+
+	t.Run("a certificate is for this machine and for apps, and clients with the CA accept it", func(t *testing.T) {
+		pair, err := tls.LoadX509KeyPair(c.file(partGateway("here")), c.file(partGateway("here")))
+		require.NoError(t, err)
+		data, err := os.ReadFile(l.caFile())
+		require.NoError(t, err)
+		roots := x509.NewCertPool()
+		require.True(t, roots.AppendCertsFromPEM(data))
+		for _, host := range []string{"127.0.0.1", "localhost", "echo-0123456789ab.windlass.localhost", "v1-echo-0123456789ab.windlass.localhost"} {
+			_, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host})
+			require.NoError(t, err, host)
+		}
+	})
+	t.Run("keys are for this user alone", func(t *testing.T) {
+		for _, file := range []string{filepath.Join(l.tls(), "ca.key"), c.file(partMariaDB)} {
+			info, err := os.Stat(file)
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), file)
+		}
+	})
+	t.Run("a certificate is renewed in the second half of its life, and not before", func(t *testing.T) {
+		renewed, err := c.renew(parts, begin.Add(certificateLife-renewWithin-time.Minute))
+		require.NoError(t, err)
+		require.Empty(t, renewed)
+		require.Equal(t, first, serial(partMariaDB))
+		renewed, err = c.renew(parts, begin.Add(certificateLife-renewWithin+time.Minute))
+		require.NoError(t, err)
+		require.Equal(t, parts, renewed)
+		require.NotEqual(t, first, serial(partMariaDB))
+	})
+	t.Run("the next start has the same CA, and makes what is damaged anew", func(t *testing.T) {
+		again, err := openCertificates(l, begin)
+		require.NoError(t, err)
+		require.Equal(t, c.ca.CertPEM(), again.ca.CertPEM())
+		require.NoError(t, os.WriteFile(c.file(partMariaDB), []byte("half"), 0o600))
+		renewed, err := again.renew(parts, begin.Add(certificateLife-renewWithin))
+		require.NoError(t, err)
+		require.Equal(t, []string{partMariaDB}, renewed)
+	})
+	t.Run("certificates of another CA are replaced", func(t *testing.T) {
+		require.NoError(t, os.Remove(l.caFile())) // as of a start that was killed before it wrote the file
+		other, err := openCertificates(l, begin)
+		require.NoError(t, err)
+		renewed, err := other.renew(parts, begin)
+		require.NoError(t, err)
+		require.Equal(t, parts, renewed)
+	})
+	t.Run("a CA without its key is an error with the fix", func(t *testing.T) {
+		require.NoError(t, os.Remove(filepath.Join(l.tls(), "ca.key")))
+		_, err := openCertificates(l, begin)
+		require.ErrorContains(t, err, "remove "+l.tls()+" for a new CA")
+	})
+	t.Run("the identity key stays, too", func(t *testing.T) {
+		_, public, err := c.identity()
+		require.NoError(t, err)
+		_, again, err := c.identity()
+		require.NoError(t, err)
+		require.Equal(t, public, again)
+	})
+}
