@@ -325,9 +325,15 @@ func start(t testing.TB, change func(*gateway.Config)) *region {
 // startTLS is start for tests whose clients dial by TLS, with HTTP/1.
 func startTLS(t *testing.T) *region {
 	t.Helper()
+	return startTLSWith(t, func(*gateway.Config) {})
+}
+
+func startTLSWith(t *testing.T, change func(*gateway.Config)) *region {
+	t.Helper()
 	dir := t.TempDir()
 	roots := certify(t, dir)
 	r := start(t, func(c *gateway.Config) {
+		change(c)
 		c.TLSListen, c.TLSCert, c.TLSKey = "127.0.0.1:0", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	})
 	r.tls = &tls.Config{RootCAs: roots, ServerName: "echo.local", NextProtos: []string{"http/1.1"}}

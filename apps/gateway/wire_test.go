@@ -252,20 +252,26 @@ type wireCase struct {
 	header func(recorded) string
 }
 
-// dial the gateway.
-func (r *region) dial(t *testing.T) (net.Conn, *bufio.Reader) {
-	t.Helper()
-	var conn net.Conn
-	var err error
+// connect to the gateway.
+func (r *region) connect() (conn net.Conn, in *bufio.Reader, err error) {
 	if r.tls != nil {
 		conn, err = tls.Dial("tcp", r.gateway.Addresses()[1].String(), r.tls)
 	} else {
 		conn, err = net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, bufio.NewReader(conn), conn.SetDeadline(time.Now().Add(wirePatience))
+}
+
+// dial the gateway until the end of the test.
+func (r *region) dial(t *testing.T) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	conn, in, err := r.connect()
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(wirePatience)))
-	return conn, bufio.NewReader(conn)
+	return conn, in
 }
 
 // sound writes a request that nothing is wrong with, and has it answered by its body.

@@ -1,0 +1,233 @@
+package gateway_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway"
+)
+
+// This file draws requests whose framing programs may read differently, from a small grammar: names,
+// separators, values and line ends of the two fields that frame a message, in both orders, before bodies
+// that hold a second request by one reading or the other.
+
+var (
+	// %s is the name. A line of the grammar is NAME SEPARATOR VALUE END.
+	oddNames = []string{
+		"%s", "%s ", "%s\t", " %s", "\t%s", "%s\x00", "\x00%s", "%s\x0b", "X: y\r%s", "X: y\n%s", "X: y\r\n %s", "\r\n%s", "\"%s\"", "%s\xff", "%s\u017f", "x%s", "%s:",
+	}
+	oddSeparators = []string{": ", ":", ":\t", " : ", ":\r\n ", ":\n ", ":\r", ":\x00", ":\x0b", ": \xa0", "=", " "}
+	oddEnds       = []string{"\r\n", "\n", "\r", "\r\r\n", "\n\r", " \r\n", "\t\r\n", "\x00\r\n", ";\r\n", ",\r\n", "\r\n \r\n"}
+	oddCodings    = []string{
+		"chunked", "Chunked", "CHUNKED", "xchunked", "chunkedx", "chunked, identity", "identity, chunked", "chunked, chunked", "gzip, chunked", "identity",
+		"chunked;q=1", "\"chunked\"", "'chunked'", "chun\x00ked", "chun ked", "chunke\u0301d", ",chunked", "chunked,", "", "deflate", "chunk", "\x0cchunked", "{chunked}", "chunked\r\nX: y",
+	}
+	oddLengths = []string{
+		"%d", "+%d", "-%d", "0%d", "00%d", "0x%x", "%d.0", "%de0", "%d, %[1]d", "%d,0", "0, %d", "%d;", "%d a", "%d_0", "%d\x00", "\"%d\"", "%d\r\nContent-Length: 0", "%d\r\nContent-Length: %[1]d", "",
+	}
+	fieldNames = []func(string) string{
+		func(s string) string { return s }, strings.ToLower, strings.ToUpper,
+		func(s string) string { return strings.ReplaceAll(s, "-", "_") }, func(s string) string { return strings.ReplaceAll(s, "-", " ") },
+	}
+	oddVersions = []string{"HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "HTTP/1.1 ", "http/1.1", "HTTP/2.0"}
+)
+
+// one draws one of several.
+func one[T any](rnd *rand.Rand, of []T) T { return of[rnd.IntN(len(of))] }
+
+// odd draws the first, which is plain, four times of five, so that most cases have one or two oddities.
+func odd[T any](rnd *rand.Rand, of []T) T {
+	if rnd.IntN(5) > 0 {
+		return of[0]
+	}
+	return one(rnd, of)
+}
+
+// drawFraming draws a request for host, of which the case is the number n, and what may be read as a second one.
+// Behind them is the last one, which ends the connection.
+func drawFraming(rnd *rand.Rand, host string, n int) string {
+	second := fmt.Sprintf("GET /second-%d HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", n, host)
+	// By its length the body is another one than by its chunks.
+	body, length := "", 0
+	switch rnd.IntN(5) {
+	case 0: // by the chunks it ends before the second
+		body = "0\r\n\r\n" + second
+		length = len(body)
+	case 1: // by the length
+		body = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(second), second)
+		length = strings.IndexByte(body, '\n') + 1
+	case 2: // by both, behind it
+		body = "3\r\nabc\r\n0\r\n\r\n"
+		length = len(body)
+		body += second
+	case 3: // by none
+		body, length = second, 0
+	case 4: // in an odd chunk, or behind odd trailers
+		end := one(rnd, []string{"3\nabc\r\n0\r\n\r\n", "3\r\nabc\n0\r\n\r\n", "3;a\nabc\r\n0\r\n\r\n", "0\r\nX: y\n\r\n", "0\r\n\n", "0\n\n", "03 \r\nabc\r\n0\r\n\r\n", "0x3\r\nabc\r\n0\r\n\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3\r\nabc0\r\n\r\n", "0\r\nContent-Length: 9\r\n\r\n", "3;\r\r\nabc\r\n0\r\n\r\n", "-3\r\nabc\r\n0\r\n\r\n", "0\r\n X: y\r\n\r\n"})
+		body, length = end+second, len(end)
+	}
+	field := func(name, value string) string {
+		return fmt.Sprintf(odd(rnd, oddNames), odd(rnd, fieldNames)(name)) + odd(rnd, oddSeparators) + value + odd(rnd, oddEnds)
+	}
+	coding := func() string { return field("Transfer-Encoding", odd(rnd, oddCodings)) }
+	size := func() string {
+		format := odd(rnd, oddLengths)
+		if format == "" {
+			return field("Content-Length", "")
+		}
+		return field("Content-Length", fmt.Sprintf(format, length))
+	}
+	lines := ""
+	switch rnd.IntN(6) {
+	case 0:
+		lines = size()
+	case 1:
+		lines = coding()
+	case 2:
+		lines = coding() + coding()
+	case 3:
+		lines = size() + size()
+	case 4:
+		lines = size() + coding()
+	case 5:
+		lines = coding() + size()
+	}
+	method := one(rnd, []string{"POST", "POST", "GET", "PUT", "OPTIONS"})
+	return fmt.Sprintf("%s /first-%d %s\r\nHost: %s\r\n%s\r\n%s%s", method, n, odd(rnd, oddVersions), host, lines, body, strings.ReplaceAll(second, "second", "last"))
+}
+
+// What recorders do not take, and RFC 9112 has a server take: spaces behind a value (section 5), and a length
+// twice (section 6.3).
+var (
+	spacesBehind = regexp.MustCompile(`([^ \t\r\n])[ \t]+\r\n`)
+	lengthTwice  = regexp.MustCompile(`(?i)(\r\ncontent-length:[ \t]*([0-9]+))\r\ncontent-length:[ \t]*([0-9]+)\r\n`)
+)
+
+// strictly reads text as RFC 9112 has it, and returns the requests up to the first that is none, or that
+// ends the connection because it is in chunks.
+func strictly(text string) (requests []string) {
+	line, rest, _ := strings.Cut(text, "\r\n")
+	fields, body, _ := strings.Cut(rest, "\r\n\r\n")
+	fields = spacesBehind.ReplaceAllString("\r\n"+fields+"\r\n", "$1\r\n")
+	for {
+		m := lengthTwice.FindStringSubmatch(fields)
+		if len(m) < 4 || m[2] != m[3] {
+			break
+		}
+		fields = strings.Replace(fields, m[0], m[1]+"\r\n", 1)
+	}
+	text = line + fields + "\r\n" + body
+	in := bufio.NewReader(strings.NewReader(text))
+	for {
+		q, err := read(io.Discard, in)
+		if err != nil {
+			return requests
+		}
+		requests = append(requests, q.target)
+		if len(q.header["transfer-encoding"]) > 0 {
+			return requests
+		}
+	}
+}
+
+// No request is smuggled: of what a client sends, only what is a request by the letter of RFC 9112 reaches an
+// instance as one, and all that does is sound.
+func TestNoDrawnFramingIsReadTwice(t *testing.T) {
+	const clients = 32
+	ways := map[string]func(*testing.T, func(*gateway.Config)) *region{
+		"short": func(t *testing.T, change func(*gateway.Config)) *region { return start(t, change) },
+		"long": func(t *testing.T, change func(*gateway.Config)) *region {
+			long := longWay(t)
+			return start(t, func(c *gateway.Config) { change(c); long(c) })
+		},
+		"HTTPS": startTLSWith,
+	}
+	for name, begin := range ways {
+		t.Run(name, func(t *testing.T) {
+			cases := 3000
+			if name == "HTTPS" { // of which each has a handshake
+				cases = 1000
+			}
+			instance := startRecorder(t)
+			r := begin(t, func(c *gateway.Config) {
+				// Some wait for what does not come.
+				c.HeaderTimeout, c.SlowClient = 300*time.Millisecond, 300*time.Millisecond
+			})
+			r.put(t, echo(instance.address))
+			rnd := rand.New(rand.NewPCG(1, 9112))
+			texts := make([]string, cases)
+			for n := range texts {
+				texts[n] = drawFraming(rnd, "echo.local", n)
+			}
+			queue := make(chan int)
+			answers := make([][]int, cases)
+			var all sync.WaitGroup
+			for range clients {
+				all.Go(func() {
+					for n := range queue {
+						conn, in, err := r.connect()
+						for err != nil { // a handshake may take more than the time that there is
+							conn, in, err = r.connect()
+						}
+						_, _ = io.WriteString(conn, texts[n]) // it may be refused midway
+						for {
+							res, err := http.ReadResponse(in, nil)
+							if err != nil {
+								break
+							}
+							answers[n] = append(answers[n], res.StatusCode)
+							if _, err := io.Copy(io.Discard, res.Body); err != nil || res.Close {
+								break
+							}
+						}
+						_ = conn.Close()
+					}
+				})
+			}
+			for n := range texts {
+				queue <- n
+			}
+			close(queue)
+			all.Wait()
+			r.stop()
+			r.running.wait(t)
+			instance.wait(t)
+			require.Empty(t, instance.unsound)
+			got := map[string]int{}
+			instance.mu.Lock()
+			defer instance.mu.Unlock()
+			for _, q := range instance.whole {
+				got[q.target]++
+				require.LessOrEqual(t, got[q.target], 1, "%s came twice", q.target)
+				require.Regexp(t, "^/(first|second|last)-[0-9]+$", q.target)
+			}
+			seconds, refused := 0, 0
+			for n, text := range texts {
+				sound := strictly(text)
+				for _, later := range []string{"second", "last"} {
+					if name := fmt.Sprintf("/%s-%d", later, n); got[name] > 0 {
+						seconds++
+						require.Contains(t, sound, name, "%q: it was smuggled", text)
+					}
+				}
+				if got[fmt.Sprint("/first-", n)] == 0 {
+					refused++
+				}
+			}
+			t.Logf("%d requests: %d refused, %d sound ones behind others", cases, refused, seconds)
+			require.Greater(t, refused, cases/4)
+			require.Greater(t, cases-refused, cases/20)
+			require.Positive(t, seconds)
+		})
+	}
+}
