@@ -395,6 +395,67 @@ func (q *Queries) InsertRegion(ctx context.Context, arg InsertRegionParams) erro
 	return err
 }
 
+const listGateways = `-- name: ListGateways :many
+SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url FROM regions
+WHERE id > ? AND workspace_id <> '' AND gateway_url <> ''
+  AND (? = 0 OR gateway_url <> approved_gateway_url)
+ORDER BY id LIMIT ?
+`
+
+type ListGatewaysParams struct {
+	After   string
+	Waiting interface{}
+	Limit   int32
+}
+
+// Reads all regions: operators call it, and rarely.
+func (q *Queries) ListGateways(ctx context.Context, arg ListGatewaysParams) ([]Region, error) {
+	rows, err := q.db.QueryContext(ctx, listGateways, arg.After, arg.Waiting, arg.Limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Region
+	for rows.Next() {
+		var i Region
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.Name,
+			&i.Labels,
+			&i.Status,
+			&i.Message,
+			&i.SessionID,
+			&i.SessionEpoch,
+			&i.SessionFence,
+			&i.SessionSequence,
+			&i.LeaseExpiresAt,
+			&i.AgentVersion,
+			&i.AgentRuntime,
+			&i.AgentFeatures,
+			&i.ReceivedRevision,
+			&i.LastReportAt,
+			&i.Capacity,
+			&i.CredentialNotBefore,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ResourceVersion,
+			&i.GatewayUrl,
+			&i.ApprovedGatewayUrl,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listPlatformRegions = `-- name: ListPlatformRegions :many
 SELECT id, workspace_id, name, labels, status, message, session_id, session_epoch, session_fence, session_sequence, lease_expires_at, agent_version, agent_runtime, agent_features, received_revision, last_report_at, capacity, credential_not_before, created_at, updated_at, resource_version, gateway_url, approved_gateway_url FROM regions WHERE workspace_id = '' AND name > ? ORDER BY name LIMIT ?
 `

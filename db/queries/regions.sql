@@ -69,3 +69,10 @@ DELETE FROM region_grants WHERE region = ?;
 
 -- name: RegionWorkspaces :many
 SELECT workspace_id FROM region_grants WHERE region = ? ORDER BY workspace_id;
+
+-- name: ListGateways :many
+-- Reads all regions: operators call it, and rarely.
+SELECT * FROM regions
+WHERE id > sqlc.arg(after) AND workspace_id <> '' AND gateway_url <> ''
+  AND (sqlc.arg(waiting) = 0 OR gateway_url <> approved_gateway_url)
+ORDER BY id LIMIT ?;

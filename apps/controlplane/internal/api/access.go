@@ -75,6 +75,7 @@ var access = map[string]need{
 	w.RegionServiceRevokeGrantProcedure:       operator,
 	w.RegionServiceEvictWorkspaceProcedure:    operator,
 	w.RegionServiceApproveGatewayProcedure:    operator,
+	w.RegionServiceListGatewaysProcedure:      operator,
 
 	w.AccessServiceWhoAmIProcedure:       viewerOrOperator,
 	w.AccessServiceCreateApiKeyProcedure: ownerOrOperator,

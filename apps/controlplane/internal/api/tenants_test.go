@@ -204,13 +204,34 @@ func TestApproveGatewayIsOfOneAddressByOperators(t *testing.T) {
 		require.NoError(t, err)
 		return got.GetRegion().GetGatewayApproved()
 	}
+	waiting := func() (urls []string) {
+		t.Helper()
+		res, err := w.regionService(w.operator).ListGateways(ctx, &windlassv1.ListGatewaysRequest{Waiting: true})
+		require.NoError(t, err)
+		for _, g := range res.GetGateways() {
+			require.Equal(t, id, g.GetRegion())
+			require.Equal(t, "us-east-1", g.GetName())
+			require.Equal(t, w.workspace, g.GetWorkspaceId())
+			require.Equal(t, "acme", g.GetWorkspace())
+			urls = append(urls, g.GetGatewayUrl()+" "+g.GetApprovedGatewayUrl())
+		}
+		return urls
+	}
+	require.Empty(t, waiting())
 	tell("https://us.example.com")
 	require.False(t, approved())
+	require.Equal(t, []string{"https://us.example.com "}, waiting())
+	_, err = w.regionService(w.owner).ListGateways(ctx, &windlassv1.ListGatewaysRequest{})
+	refused(t, err, connect.CodePermissionDenied, isDenied, "")
 	refused(t, approve(w.owner, id, "https://us.example.com"), connect.CodePermissionDenied, isDenied, "")
 	refused(t, approve(w.operator, "us-east-1", "https://us.example.com"), connect.CodeNotFound, notFound, "region")
 	refused(t, approve(w.operator, id, "https://us.example.org"), failed, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "gatewayUrl")
 	require.NoError(t, approve(w.operator, id, "https://us.example.com"))
 	require.True(t, approved())
+	require.Empty(t, waiting())
+	all, err := w.regionService(w.operator).ListGateways(ctx, &windlassv1.ListGatewaysRequest{})
+	require.NoError(t, err)
+	require.Len(t, all.GetGateways(), 1)
 	log, err := w.history(w.operator).ListAudit(ctx, &windlassv1.ListAuditRequest{})
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(log.GetEntries(), func(e *windlassv1.AuditEntry) bool {
@@ -219,6 +240,7 @@ func TestApproveGatewayIsOfOneAddressByOperators(t *testing.T) {
 
 	tell("http://127.0.0.1:9070")
 	require.False(t, approved())
+	require.Equal(t, []string{"http://127.0.0.1:9070 https://us.example.com"}, waiting())
 	tell("https://us.example.com")
 	require.True(t, approved())
 	require.NoError(t, approve(w.operator, id, ""))

@@ -159,6 +159,7 @@ type regionTx interface {
 	GetRegionByName(workspaceID, name string) (model.Region, error)
 	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 	ListRegions(workspaceID string, p model.Page) ([]model.Region, error)
+	ListGateways(waiting bool, p model.Page) ([]model.Region, error)
 	UpdateRegion(model.Region) error
 	DeleteRegion(id string) error
 	GrantRegion(regionID, workspaceID string, at int64) error

@@ -356,6 +356,9 @@ type RegionTx interface {
 	// ListRegions is by name: owned and granted; with an empty workspace, all of
 	// the platform's.
 	ListRegions(workspaceID string, p Page) ([]model.Region, error)
+	// ListGateways is the workspaces' regions that have a gateway address, by id. waiting: only those
+	// whose address is not the approved one.
+	ListGateways(waiting bool, p Page) ([]model.Region, error)
 	// AllRegions is by id, for loops of the control plane. Page.After is the id.
 	AllRegions(p Page) ([]model.Region, error)
 	UpdateRegion(model.Region) error // labels, credential_not_before, message

@@ -230,7 +230,8 @@ func (a *app) regionCommand() *cobra.Command {
 		}),
 	}
 	prune.Flags().BoolVar(&approve, "approve", false, "release them for removal")
-	return group(c, create, token, list, a.showRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand())
+	return group(c, create, token, list, a.showRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand(),
+		a.gatewaysCommand(), a.approveGatewayCommand(), a.disapproveGatewayCommand())
 }
 
 func (a *app) keyCommand() *cobra.Command {

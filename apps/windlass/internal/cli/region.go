@@ -111,7 +111,11 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 	row(w, "Status:", status)
 	row(w, "Agent:", strings.TrimSpace(dash(r.Runtime)+" "+r.AgentVersion)+", reported "+ago(r.LastReportAt)+" ago")
 	if r.GatewayUrl != "" {
-		row(w, "Gateways:", r.GatewayUrl)
+		address := r.GatewayUrl
+		if !r.GatewayApproved {
+			address += " (the platform's regions hand nothing there until an operator approves it)"
+		}
+		row(w, "Gateways:", address)
 	}
 	if r.Isolation != windlassv1.Isolation_ISOLATION_UNSPECIFIED {
 		row(w, "Isolation:", isolations[r.Isolation])

@@ -1878,6 +1878,200 @@ func (x *ApproveGatewayResponse) GetRegion() *Region {
 	return nil
 }
 
+type ListGatewaysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	// Only regions whose address no operator has approved.
+	Waiting       bool `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGatewaysRequest) Reset() {
+	*x = ListGatewaysRequest{}
+	mi := &file_windlass_v1_region_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGatewaysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGatewaysRequest) ProtoMessage() {}
+
+func (x *ListGatewaysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_region_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGatewaysRequest.ProtoReflect.Descriptor instead.
+func (*ListGatewaysRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ListGatewaysRequest) GetPage() *PageRequest {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+func (x *ListGatewaysRequest) GetWaiting() bool {
+	if x != nil {
+		return x.Waiting
+	}
+	return false
+}
+
+type ListGatewaysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gateways      []*RegionGateway       `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	Page          *PageResponse          `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGatewaysResponse) Reset() {
+	*x = ListGatewaysResponse{}
+	mi := &file_windlass_v1_region_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGatewaysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGatewaysResponse) ProtoMessage() {}
+
+func (x *ListGatewaysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_region_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGatewaysResponse.ProtoReflect.Descriptor instead.
+func (*ListGatewaysResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ListGatewaysResponse) GetGateways() []*RegionGateway {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *ListGatewaysResponse) GetPage() *PageResponse {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+// RegionGateway is the address of the gateways of a workspace's region.
+type RegionGateway struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region's id and name.
+	Region      string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	Name        string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	WorkspaceId string `protobuf:"bytes,3,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
+	Workspace   string `protobuf:"bytes,4,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// The address that the region's agent tells now.
+	GatewayUrl string `protobuf:"bytes,5,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
+	// The address that an operator approved. Empty: none. Gateways of the platform's regions hand
+	// requests there only while it is gateway_url.
+	ApprovedGatewayUrl string `protobuf:"bytes,6,opt,name=approved_gateway_url,json=approvedGatewayUrl,proto3" json:"approved_gateway_url,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *RegionGateway) Reset() {
+	*x = RegionGateway{}
+	mi := &file_windlass_v1_region_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionGateway) ProtoMessage() {}
+
+func (x *RegionGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_region_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionGateway.ProtoReflect.Descriptor instead.
+func (*RegionGateway) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_region_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RegionGateway) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *RegionGateway) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RegionGateway) GetWorkspaceId() string {
+	if x != nil {
+		return x.WorkspaceId
+	}
+	return ""
+}
+
+func (x *RegionGateway) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *RegionGateway) GetGatewayUrl() string {
+	if x != nil {
+		return x.GatewayUrl
+	}
+	return ""
+}
+
+func (x *RegionGateway) GetApprovedGatewayUrl() string {
+	if x != nil {
+		return x.ApprovedGatewayUrl
+	}
+	return ""
+}
+
 var File_windlass_v1_region_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_region_proto_rawDesc = "" +
@@ -2035,11 +2229,25 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\vgateway_url\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\n" +
 	"gatewayUrl\"E\n" +
 	"\x16ApproveGatewayResponse\x12+\n" +
-	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region*S\n" +
+	"\x06region\x18\x01 \x01(\v2\x13.windlass.v1.RegionR\x06region\"]\n" +
+	"\x13ListGatewaysRequest\x12,\n" +
+	"\x04page\x18\x01 \x01(\v2\x18.windlass.v1.PageRequestR\x04page\x12\x18\n" +
+	"\awaiting\x18\x02 \x01(\bR\awaiting\"}\n" +
+	"\x14ListGatewaysResponse\x126\n" +
+	"\bgateways\x18\x01 \x03(\v2\x1a.windlass.v1.RegionGatewayR\bgateways\x12-\n" +
+	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\xcf\x01\n" +
+	"\rRegionGateway\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
+	"\fworkspace_id\x18\x03 \x01(\tR\vworkspaceId\x12\x1c\n" +
+	"\tworkspace\x18\x04 \x01(\tR\tworkspace\x12\x1f\n" +
+	"\vgateway_url\x18\x05 \x01(\tR\n" +
+	"gatewayUrl\x120\n" +
+	"\x14approved_gateway_url\x18\x06 \x01(\tR\x12approvedGatewayUrl*S\n" +
 	"\tIsolation\x12\x19\n" +
 	"\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eISOLATION_NONE\x10\x01\x12\x17\n" +
-	"\x13ISOLATION_WORKSPACE\x10\x022\x87\t\n" +
+	"\x13ISOLATION_WORKSPACE\x10\x022\xe1\t\n" +
 	"\rRegionService\x12S\n" +
 	"\fCreateRegion\x12 .windlass.v1.CreateRegionRequest\x1a!.windlass.v1.CreateRegionResponse\x12O\n" +
 	"\tGetRegion\x12\x1d.windlass.v1.GetRegionRequest\x1a\x1e.windlass.v1.GetRegionResponse\"\x03\x90\x02\x01\x12U\n" +
@@ -2053,7 +2261,8 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\vGrantRegion\x12\x1f.windlass.v1.GrantRegionRequest\x1a .windlass.v1.GrantRegionResponse\x12P\n" +
 	"\vRevokeGrant\x12\x1f.windlass.v1.RevokeGrantRequest\x1a .windlass.v1.RevokeGrantResponse\x12Y\n" +
 	"\x0eEvictWorkspace\x12\".windlass.v1.EvictWorkspaceRequest\x1a#.windlass.v1.EvictWorkspaceResponse\x12Y\n" +
-	"\x0eApproveGateway\x12\".windlass.v1.ApproveGatewayRequest\x1a#.windlass.v1.ApproveGatewayResponseB\xae\x01\n" +
+	"\x0eApproveGateway\x12\".windlass.v1.ApproveGatewayRequest\x1a#.windlass.v1.ApproveGatewayResponse\x12X\n" +
+	"\fListGateways\x12 .windlass.v1.ListGatewaysRequest\x1a!.windlass.v1.ListGatewaysResponse\"\x03\x90\x02\x01B\xae\x01\n" +
 	"\x0fcom.windlass.v1B\vRegionProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -2069,7 +2278,7 @@ func file_windlass_v1_region_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_region_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windlass_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_windlass_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_windlass_v1_region_proto_goTypes = []any{
 	(Isolation)(0),                    // 0: windlass.v1.Isolation
 	(*Region)(nil),                    // 1: windlass.v1.Region
@@ -2101,72 +2310,80 @@ var file_windlass_v1_region_proto_goTypes = []any{
 	(*EvictWorkspaceResponse)(nil),    // 27: windlass.v1.EvictWorkspaceResponse
 	(*ApproveGatewayRequest)(nil),     // 28: windlass.v1.ApproveGatewayRequest
 	(*ApproveGatewayResponse)(nil),    // 29: windlass.v1.ApproveGatewayResponse
-	nil,                               // 30: windlass.v1.Region.LabelsEntry
-	nil,                               // 31: windlass.v1.CreateRegionRequest.LabelsEntry
-	nil,                               // 32: windlass.v1.UpdateRegionRequest.LabelsEntry
-	(RegionStatus)(0),                 // 33: windlass.v1.RegionStatus
-	(*Mutation)(nil),                  // 34: windlass.v1.Mutation
-	(*PageRequest)(nil),               // 35: windlass.v1.PageRequest
-	(*PageResponse)(nil),              // 36: windlass.v1.PageResponse
+	(*ListGatewaysRequest)(nil),       // 30: windlass.v1.ListGatewaysRequest
+	(*ListGatewaysResponse)(nil),      // 31: windlass.v1.ListGatewaysResponse
+	(*RegionGateway)(nil),             // 32: windlass.v1.RegionGateway
+	nil,                               // 33: windlass.v1.Region.LabelsEntry
+	nil,                               // 34: windlass.v1.CreateRegionRequest.LabelsEntry
+	nil,                               // 35: windlass.v1.UpdateRegionRequest.LabelsEntry
+	(RegionStatus)(0),                 // 36: windlass.v1.RegionStatus
+	(*Mutation)(nil),                  // 37: windlass.v1.Mutation
+	(*PageRequest)(nil),               // 38: windlass.v1.PageRequest
+	(*PageResponse)(nil),              // 39: windlass.v1.PageResponse
 }
 var file_windlass_v1_region_proto_depIdxs = []int32{
-	30, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
-	33, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
+	33, // 0: windlass.v1.Region.labels:type_name -> windlass.v1.Region.LabelsEntry
+	36, // 1: windlass.v1.Region.status:type_name -> windlass.v1.RegionStatus
 	2,  // 2: windlass.v1.Region.gpus:type_name -> windlass.v1.GpuCapacity
 	0,  // 3: windlass.v1.Region.isolation:type_name -> windlass.v1.Isolation
-	34, // 4: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 5: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
+	37, // 4: windlass.v1.CreateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	34, // 5: windlass.v1.CreateRegionRequest.labels:type_name -> windlass.v1.CreateRegionRequest.LabelsEntry
 	1,  // 6: windlass.v1.CreateRegionResponse.region:type_name -> windlass.v1.Region
 	1,  // 7: windlass.v1.GetRegionResponse.region:type_name -> windlass.v1.Region
-	35, // 8: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
+	38, // 8: windlass.v1.ListRegionsRequest.page:type_name -> windlass.v1.PageRequest
 	1,  // 9: windlass.v1.ListRegionsResponse.regions:type_name -> windlass.v1.Region
-	36, // 10: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
-	34, // 11: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	32, // 12: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
+	39, // 10: windlass.v1.ListRegionsResponse.page:type_name -> windlass.v1.PageResponse
+	37, // 11: windlass.v1.UpdateRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	35, // 12: windlass.v1.UpdateRegionRequest.labels:type_name -> windlass.v1.UpdateRegionRequest.LabelsEntry
 	1,  // 13: windlass.v1.UpdateRegionResponse.region:type_name -> windlass.v1.Region
-	34, // 14: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	34, // 15: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
-	34, // 16: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
-	35, // 17: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
+	37, // 14: windlass.v1.DeleteRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 15: windlass.v1.CreateJoinTokenRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 16: windlass.v1.RevokeCredentialsRequest.mutation:type_name -> windlass.v1.Mutation
+	38, // 17: windlass.v1.ListQuarantineRequest.page:type_name -> windlass.v1.PageRequest
 	3,  // 18: windlass.v1.ListQuarantineResponse.workloads:type_name -> windlass.v1.QuarantinedWorkload
-	36, // 19: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
-	34, // 20: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
-	34, // 21: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
-	34, // 22: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
-	34, // 23: windlass.v1.EvictWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
-	34, // 24: windlass.v1.ApproveGatewayRequest.mutation:type_name -> windlass.v1.Mutation
+	39, // 19: windlass.v1.ListQuarantineResponse.page:type_name -> windlass.v1.PageResponse
+	37, // 20: windlass.v1.ApprovePruneRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 21: windlass.v1.GrantRegionRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 22: windlass.v1.RevokeGrantRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 23: windlass.v1.EvictWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	37, // 24: windlass.v1.ApproveGatewayRequest.mutation:type_name -> windlass.v1.Mutation
 	1,  // 25: windlass.v1.ApproveGatewayResponse.region:type_name -> windlass.v1.Region
-	4,  // 26: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
-	6,  // 27: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
-	8,  // 28: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
-	10, // 29: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
-	12, // 30: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
-	14, // 31: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
-	16, // 32: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
-	18, // 33: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
-	20, // 34: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
-	22, // 35: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
-	24, // 36: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
-	26, // 37: windlass.v1.RegionService.EvictWorkspace:input_type -> windlass.v1.EvictWorkspaceRequest
-	28, // 38: windlass.v1.RegionService.ApproveGateway:input_type -> windlass.v1.ApproveGatewayRequest
-	5,  // 39: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
-	7,  // 40: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
-	9,  // 41: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
-	11, // 42: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
-	13, // 43: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
-	15, // 44: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
-	17, // 45: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
-	19, // 46: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
-	21, // 47: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
-	23, // 48: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
-	25, // 49: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
-	27, // 50: windlass.v1.RegionService.EvictWorkspace:output_type -> windlass.v1.EvictWorkspaceResponse
-	29, // 51: windlass.v1.RegionService.ApproveGateway:output_type -> windlass.v1.ApproveGatewayResponse
-	39, // [39:52] is the sub-list for method output_type
-	26, // [26:39] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	38, // 26: windlass.v1.ListGatewaysRequest.page:type_name -> windlass.v1.PageRequest
+	32, // 27: windlass.v1.ListGatewaysResponse.gateways:type_name -> windlass.v1.RegionGateway
+	39, // 28: windlass.v1.ListGatewaysResponse.page:type_name -> windlass.v1.PageResponse
+	4,  // 29: windlass.v1.RegionService.CreateRegion:input_type -> windlass.v1.CreateRegionRequest
+	6,  // 30: windlass.v1.RegionService.GetRegion:input_type -> windlass.v1.GetRegionRequest
+	8,  // 31: windlass.v1.RegionService.ListRegions:input_type -> windlass.v1.ListRegionsRequest
+	10, // 32: windlass.v1.RegionService.UpdateRegion:input_type -> windlass.v1.UpdateRegionRequest
+	12, // 33: windlass.v1.RegionService.DeleteRegion:input_type -> windlass.v1.DeleteRegionRequest
+	14, // 34: windlass.v1.RegionService.CreateJoinToken:input_type -> windlass.v1.CreateJoinTokenRequest
+	16, // 35: windlass.v1.RegionService.RevokeCredentials:input_type -> windlass.v1.RevokeCredentialsRequest
+	18, // 36: windlass.v1.RegionService.ListQuarantine:input_type -> windlass.v1.ListQuarantineRequest
+	20, // 37: windlass.v1.RegionService.ApprovePrune:input_type -> windlass.v1.ApprovePruneRequest
+	22, // 38: windlass.v1.RegionService.GrantRegion:input_type -> windlass.v1.GrantRegionRequest
+	24, // 39: windlass.v1.RegionService.RevokeGrant:input_type -> windlass.v1.RevokeGrantRequest
+	26, // 40: windlass.v1.RegionService.EvictWorkspace:input_type -> windlass.v1.EvictWorkspaceRequest
+	28, // 41: windlass.v1.RegionService.ApproveGateway:input_type -> windlass.v1.ApproveGatewayRequest
+	30, // 42: windlass.v1.RegionService.ListGateways:input_type -> windlass.v1.ListGatewaysRequest
+	5,  // 43: windlass.v1.RegionService.CreateRegion:output_type -> windlass.v1.CreateRegionResponse
+	7,  // 44: windlass.v1.RegionService.GetRegion:output_type -> windlass.v1.GetRegionResponse
+	9,  // 45: windlass.v1.RegionService.ListRegions:output_type -> windlass.v1.ListRegionsResponse
+	11, // 46: windlass.v1.RegionService.UpdateRegion:output_type -> windlass.v1.UpdateRegionResponse
+	13, // 47: windlass.v1.RegionService.DeleteRegion:output_type -> windlass.v1.DeleteRegionResponse
+	15, // 48: windlass.v1.RegionService.CreateJoinToken:output_type -> windlass.v1.CreateJoinTokenResponse
+	17, // 49: windlass.v1.RegionService.RevokeCredentials:output_type -> windlass.v1.RevokeCredentialsResponse
+	19, // 50: windlass.v1.RegionService.ListQuarantine:output_type -> windlass.v1.ListQuarantineResponse
+	21, // 51: windlass.v1.RegionService.ApprovePrune:output_type -> windlass.v1.ApprovePruneResponse
+	23, // 52: windlass.v1.RegionService.GrantRegion:output_type -> windlass.v1.GrantRegionResponse
+	25, // 53: windlass.v1.RegionService.RevokeGrant:output_type -> windlass.v1.RevokeGrantResponse
+	27, // 54: windlass.v1.RegionService.EvictWorkspace:output_type -> windlass.v1.EvictWorkspaceResponse
+	29, // 55: windlass.v1.RegionService.ApproveGateway:output_type -> windlass.v1.ApproveGatewayResponse
+	31, // 56: windlass.v1.RegionService.ListGateways:output_type -> windlass.v1.ListGatewaysResponse
+	43, // [43:57] is the sub-list for method output_type
+	29, // [29:43] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_region_proto_init() }
@@ -2181,7 +2398,7 @@ func file_windlass_v1_region_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_region_proto_rawDesc), len(file_windlass_v1_region_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -69,6 +69,13 @@ func (t *tx) GetRegionByName(workspaceID, name string) (model.Region, error) {
 	return one(r, ok, "region", name)
 }
 
+func (t *tx) ListGateways(waiting bool, p store.Page) ([]model.Region, error) {
+	rows := t.regions.list(func(r model.Region) bool {
+		return r.WorkspaceID != "" && r.GatewayURL != "" && !(waiting && r.GatewayApproved())
+	})
+	return page(rows, p, func(r model.Region) string { return r.ID }), nil
+}
+
 func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, error) {
 	owned := map[string]bool{}
 	rows := t.regions.list(func(r model.Region) bool { return r.WorkspaceID == workspaceID })

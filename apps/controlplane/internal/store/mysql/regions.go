@@ -98,6 +98,14 @@ func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, erro
 	})
 }
 
+func (t *tx) ListGateways(waiting bool, p store.Page) ([]model.Region, error) {
+	var only int64
+	if waiting {
+		only = 1
+	}
+	return list(t, "list gateways", "", region)(t.q.ListGateways(t.ctx, gen.ListGatewaysParams{After: p.After, Waiting: only, Limit: limit(p.Limit)}))
+}
+
 func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
 	ids := distinct(workspaceIDs)
 	own, err := list(t, "list regions of workspaces", "", func(r gen.RegionsOwnedByRow) (model.WorkspaceRegion, error) {

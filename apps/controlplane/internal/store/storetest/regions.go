@@ -39,6 +39,39 @@ func testRegions(t *testing.T, setup setup) {
 		require.Equal(t, changefeed.Genesis(), read(w, func(tx store.Tx) ([]byte, error) { return tx.ChainAt(id, 0) }))
 	})
 
+	t.Run("gateways of workspaces' regions wait until their address is approved", func(t *testing.T) {
+		w := setup(t)
+		for _, r := range []model.Region{
+			{ID: "reg_1", WorkspaceID: w.ws, Name: "waits", GatewayURL: "https://a"},
+			{ID: "reg_2", WorkspaceID: w.ws, Name: "approved", GatewayURL: "https://b", ApprovedGatewayURL: "https://b"},
+			{ID: "reg_3", WorkspaceID: "ws_2", Name: "moved", GatewayURL: "https://d", ApprovedGatewayURL: "https://c"},
+			{ID: "reg_4", WorkspaceID: w.ws, Name: "none"},
+			{ID: "reg_5", Name: "platform", GatewayURL: "https://e"},
+		} {
+			w.update(func(tx store.Tx) error {
+				if err := tx.InsertRegion(model.Region{ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, ResourceVersion: 1}); err != nil {
+					return err
+				}
+				_, _, err := tx.StartSession(r.ID, "session", hour, model.Region{GatewayURL: r.GatewayURL})
+				if err != nil || r.ApprovedGatewayURL == "" {
+					return err
+				}
+				stored, err := tx.LockRegion(r.ID)
+				if err != nil {
+					return err
+				}
+				stored.ApprovedGatewayURL = r.ApprovedGatewayURL
+				return tx.UpdateRegion(stored)
+			})
+		}
+		list := func(waiting bool, p store.Page) []string {
+			return names(read(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListGateways(waiting, p) }))
+		}
+		require.Equal(t, []string{"waits", "approved", "moved"}, list(false, store.Page{Limit: 9}))
+		require.Equal(t, []string{"waits", "moved"}, list(true, store.Page{Limit: 9}))
+		require.Equal(t, []string{"moved"}, list(true, store.Page{Limit: 9, After: "reg_1"}))
+	})
+
 	t.Run("a workspace sees its own regions and those that it was granted", func(t *testing.T) {
 		w := setup(t)
 		shared, hidden := w.region("shared"), w.region("hidden")

@@ -71,6 +71,9 @@ const (
 	// RegionServiceApproveGatewayProcedure is the fully-qualified name of the RegionService's
 	// ApproveGateway RPC.
 	RegionServiceApproveGatewayProcedure = "/windlass.v1.RegionService/ApproveGateway"
+	// RegionServiceListGatewaysProcedure is the fully-qualified name of the RegionService's
+	// ListGateways RPC.
+	RegionServiceListGatewaysProcedure = "/windlass.v1.RegionService/ListGateways"
 )
 
 // RegionServiceClient is a client for the windlass.v1.RegionService service.
@@ -104,6 +107,8 @@ type RegionServiceClient interface {
 	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
 	// this address, or at none. Operators. Without it a tenant could say where requests go.
 	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
+	// The workspaces' regions whose agents tell an address of gateways, by id. Operators.
+	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
 }
 
 // NewRegionServiceClient constructs a client for the windlass.v1.RegionService service. By default,
@@ -198,6 +203,13 @@ func NewRegionServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(regionServiceMethods.ByName("ApproveGateway")),
 			connect.WithClientOptions(opts...),
 		),
+		listGateways: connect.NewClient[v1.ListGatewaysRequest, v1.ListGatewaysResponse](
+			httpClient,
+			baseURL+RegionServiceListGatewaysProcedure,
+			connect.WithSchema(regionServiceMethods.ByName("ListGateways")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -216,6 +228,7 @@ type regionServiceClient struct {
 	revokeGrant       *connect.Client[v1.RevokeGrantRequest, v1.RevokeGrantResponse]
 	evictWorkspace    *connect.Client[v1.EvictWorkspaceRequest, v1.EvictWorkspaceResponse]
 	approveGateway    *connect.Client[v1.ApproveGatewayRequest, v1.ApproveGatewayResponse]
+	listGateways      *connect.Client[v1.ListGatewaysRequest, v1.ListGatewaysResponse]
 }
 
 // CreateRegion calls windlass.v1.RegionService.CreateRegion.
@@ -335,6 +348,15 @@ func (c *regionServiceClient) ApproveGateway(ctx context.Context, req *v1.Approv
 	return nil, err
 }
 
+// ListGateways calls windlass.v1.RegionService.ListGateways.
+func (c *regionServiceClient) ListGateways(ctx context.Context, req *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error) {
+	response, err := c.listGateways.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RegionServiceHandler is an implementation of the windlass.v1.RegionService service.
 type RegionServiceHandler interface {
 	CreateRegion(context.Context, *v1.CreateRegionRequest) (*v1.CreateRegionResponse, error)
@@ -366,6 +388,8 @@ type RegionServiceHandler interface {
 	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
 	// this address, or at none. Operators. Without it a tenant could say where requests go.
 	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
+	// The workspaces' regions whose agents tell an address of gateways, by id. Operators.
+	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
 }
 
 // NewRegionServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -456,6 +480,13 @@ func NewRegionServiceHandler(svc RegionServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(regionServiceMethods.ByName("ApproveGateway")),
 		connect.WithHandlerOptions(opts...),
 	)
+	regionServiceListGatewaysHandler := connect.NewUnaryHandlerSimple(
+		RegionServiceListGatewaysProcedure,
+		svc.ListGateways,
+		connect.WithSchema(regionServiceMethods.ByName("ListGateways")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.RegionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RegionServiceCreateRegionProcedure:
@@ -484,6 +515,8 @@ func NewRegionServiceHandler(svc RegionServiceHandler, opts ...connect.HandlerOp
 			regionServiceEvictWorkspaceHandler.ServeHTTP(w, r)
 		case RegionServiceApproveGatewayProcedure:
 			regionServiceApproveGatewayHandler.ServeHTTP(w, r)
+		case RegionServiceListGatewaysProcedure:
+			regionServiceListGatewaysHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -543,4 +576,8 @@ func (UnimplementedRegionServiceHandler) EvictWorkspace(context.Context, *v1.Evi
 
 func (UnimplementedRegionServiceHandler) ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RegionService.ApproveGateway is not implemented"))
+}
+
+func (UnimplementedRegionServiceHandler) ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.RegionService.ListGateways is not implemented"))
 }

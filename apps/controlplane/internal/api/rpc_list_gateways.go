@@ -1,0 +1,44 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ListGateways returns the addresses of gateways that agents of workspaces' regions tell.
+func (a *API) ListGateways(ctx context.Context, req *windlassv1.ListGatewaysRequest) (*windlassv1.ListGatewaysResponse, error) {
+	page, err := pageOf(req.GetPage())
+	if err != nil {
+		return nil, err
+	}
+	res := &windlassv1.ListGatewaysResponse{}
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		rows, err := tx.ListGateways(req.GetWaiting(), page)
+		if err != nil {
+			return fmt.Errorf("list gateways: %w", err)
+		}
+		rows, res.Page = cut(rows, page, func(r model.Region) string { return r.ID })
+		names := map[string]string{}
+		for _, r := range rows {
+			if _, ok := names[r.WorkspaceID]; !ok {
+				w, err := tx.GetWorkspace(r.WorkspaceID)
+				if err != nil && !a.cfg.IsNotFound(err) {
+					return fmt.Errorf("read workspace %s: %w", r.WorkspaceID, err)
+				}
+				names[r.WorkspaceID] = w.Name
+			}
+			res.Gateways = append(res.Gateways, &windlassv1.RegionGateway{
+				Region: r.ID, Name: r.Name, WorkspaceId: r.WorkspaceID, Workspace: names[r.WorkspaceID],
+				GatewayUrl: r.GatewayURL, ApprovedGatewayUrl: r.ApprovedGatewayURL,
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
