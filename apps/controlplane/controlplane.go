@@ -52,7 +52,7 @@ type databaseFlags struct {
 type serveFlags struct {
 	databaseFlags
 	Listen             string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
-	KeyFile            string        `help:"Keyset that seals secrets and credentials, the same on all replicas, with mode 0600 or 0400. \"controlplane keyset create\" makes it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	KeyFile            string        `help:"Keyset that seals secrets and credentials, the same on all replicas, with mode 0600 or 0400; a file of root may be readable for a group of this process, as a Secret is in a pod with fsGroup. \"controlplane keyset create\" makes it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
 	CreateKeyset       bool          `help:"Make the keyset if there is none. Not for replicas: with a wrong mount, each would seal with a key of its own." env:"WINDLASS_CREATE_KEYSET"`
 	RestateIngress     string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
 	RestateAdmin       string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`

@@ -69,7 +69,7 @@ func New(data []byte) (*Box, error) {
 	return &Box{aead: primitive, handle: handle}, nil
 }
 
-// Load reads the keyset of a file that only its owner can read.
+// Load reads the keyset of a file that is private: access.check says when.
 func Load(path string) (*Box, error) {
 	data, err := read(path)
 	if err != nil {
@@ -92,8 +92,12 @@ func read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key file: %w", err)
 	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("key file %s has mode %04o, and others than its owner can reach it: chmod 600 it, or 400", path, mode)
+	access, err := accessOf(info)
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	if err := access.check(path); err != nil {
+		return nil, err
 	}
 	data, err := io.ReadAll(file)
 	if err != nil {

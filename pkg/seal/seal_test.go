@@ -58,7 +58,7 @@ func TestKeyFile_IsOfItsOwnerAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, Create(path))
 	require.ErrorIs(t, Create(path), os.ErrExist, "a keyset is never replaced")
-	for _, mode := range []os.FileMode{0o644, 0o640, 0o604, 0o620} {
+	for _, mode := range []os.FileMode{0o644, 0o650, 0o604, 0o620} {
 		require.NoError(t, os.Chmod(path, mode))
 		_, err := Load(path)
 		require.ErrorContains(t, err, "chmod 600", "%04o", mode)
