@@ -33,6 +33,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/service"
@@ -81,6 +82,9 @@ type Config struct {
 	GatewayURL string
 	// XDSListen is host:port for Envoys and gRPC clients; empty: none.
 	XDSListen string
+	// Connections limit those to GatewayListen, and those to XDSListen; zero: as
+	// conns.Limits.Defaults has it.
+	Connections conns.Limits
 	// Listeners is about both.
 	Listeners Listeners
 	// NewRoutes has the region's routes written where a data plane of the operator's finds
@@ -98,6 +102,7 @@ type Agent struct {
 	gateways   *gateways.Gateways
 	xds        *xds.Server // nil: not served
 	written    RouteWriter // nil: not written
+	conns      connTables
 	secure     secure
 	region     string
 	health     service.Health
@@ -118,6 +123,9 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 			err = errors.Join(err, a.Close())
 		}
 	}()
+	if a.conns, err = newConnTables(cfg.Connections, cfg.Registerer); err != nil {
+		return nil, err
+	}
 	if a.inbox, err = openInbox(cfg); err != nil {
 		return nil, err
 	}

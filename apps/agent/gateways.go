@@ -94,6 +94,7 @@ func (a *Agent) serveGateways(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("--gateway-listen=%q: use host:port with a port that is free: %w", a.cfg.GatewayListen, err)
 			}
+			l = a.conns.gateways.ListenAs("gateways", l)
 			if config == nil {
 				return serve(ctx, l, gateways.Unverified, nil)
 			}

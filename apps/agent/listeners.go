@@ -4,14 +4,37 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/windlass-run/windlass/apps/agent/internal/access"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/certfile"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
+
+// connFlags limit the connections to --gateway-listen and --xds-listen.
+type connFlags struct {
+	Max           int `name:"max-connections" help:"Most connections to --gateway-listen, and as many to --xds-listen. Beyond, a connection of a gateway that has been without a request for longest is closed, and a new one of xDS is refused. 0: half of the descriptors that the process may have, at most 32768. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS"`
+	MaxPerAddress int `name:"max-connections-per-address" help:"Most of them from one address, or from one /64 of IPv6. 0: a quarter of --max-connections. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS_PER_ADDRESS"`
+}
+
+// connTables limit the connections to the agent's listeners: each has a table, so that clients of one
+// cannot take the connections of the other.
+type connTables struct{ gateways, xds *conns.Table }
+
+func newConnTables(limits conns.Limits, registry prometheus.Registerer) (connTables, error) {
+	limits = limits.Defaults()
+	t := connTables{gateways: conns.New(limits), xds: conns.New(limits)}
+	if err := registry.Register(conns.NewCollector(t.gateways, t.xds)); err != nil {
+		return t, fmt.Errorf("metrics of connections: %w", err)
+	}
+	return t, nil
+}
 
 // openListeners returns what the TLS of --gateway-listen and --xds-listen comes from.
 func openListeners(f certfile.ServerFlags, files *certfile.Files) (Listeners, error) {

@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"net"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/pkg/certfile"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 func TestListenerFlags(t *testing.T) {
@@ -25,4 +29,42 @@ func TestListenerFlags(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, l.Insecure)
 	})
+}
+
+// A listener refuses connections at its limit, and leaves those of the other one alone.
+func TestConnTables(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	tables, err := newConnTables(conns.Limits{Total: 1, PerAddress: -1}, registry)
+	require.NoError(t, err)
+	dial := func(l net.Listener) net.Conn {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	listen := func(wrap func(string, net.Listener) net.Listener, name string) net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		l = wrap(name, l)
+		go func() {
+			for {
+				if _, err := l.Accept(); err != nil {
+					return
+				}
+			}
+		}()
+		return l
+	}
+	xds, gateways := listen(tables.xds.ListenBusy, "xds"), listen(tables.gateways.ListenAs, "gateways")
+	dial(xds)
+	_, err = dial(xds).Read(make([]byte, 1))
+	require.Error(t, err, "the stream of the first stays")
+	dial(gateways)
+	require.Eventually(t, func() bool { open, _, _ := tables.gateways.Figures(); return open == 1 }, 10*time.Second, time.Millisecond)
+	_, refused, shed := tables.xds.Figures()
+	require.Equal(t, []int64{1, 0}, []int64{refused, shed})
+	names, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, names, 3)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
 	"github.com/windlass-run/windlass/pkg/certfile"
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/service"
 	"github.com/windlass-run/windlass/pkg/telemetry"
@@ -44,6 +45,7 @@ type flags struct {
 	GatewayListen string                `help:"host:port for gateways of other hosts, which need a client certificate (see --listen-tls-cert). Default: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
 	GatewayURL    string                `name:"gateway-url" help:"Where this region's gateways are reached, like https://us-east-1.example.com: gateways of other regions hand requests there, of apps whose routing says crossRegion, and its scheme and port are shown with the hosts of apps; empty: none are handed here, and apps are shown with their instances." env:"WINDLASS_GATEWAY_URL"`
 	XDSListen     string                `name:"xds-listen" help:"host:port for Envoys and gRPC clients that have their routes over xDS, which need a client certificate (see --listen-tls-cert). Default: none." env:"WINDLASS_XDS_LISTEN"`
+	Connections   connFlags             `embed:""`
 	Listeners     certfile.ServerFlags  `embed:"" prefix:"listen-" envprefix:"WINDLASS_LISTEN_" set:"listener=--gateway-listen and --xds-listen" set:"no_cert=a CA of the agent's own, in gateway-access of the data directory, with a certificate for gateways" set:"client_ca=PEM file with the CAs of the certificates of gateways, Envoys and gRPC clients. Each of them is known by the name in its certificate." set:"insecure=Serve --gateway-listen and --xds-listen without TLS and without authentication. Whoever reaches them reads the region's routes. Routes do not wait for these gateways, and their figures do not count."`
 	Cluster       clusterFlags          `embed:""`
 	MetricsListen string                `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
@@ -144,7 +146,7 @@ func run(ctx context.Context, f flags) (err error) {
 		Server: f.Server, HTTPClient: rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: tlsConfig}),
 		DataDir: f.DataDir, TokenFile: f.JoinTokenFile,
 		RuntimeName: f.Runtime, Version: Version,
-		Gateways: f.Gateways, GatewayListen: f.GatewayListen, GatewayURL: f.GatewayURL, XDSListen: f.XDSListen, Listeners: listeners,
+		Gateways: f.Gateways, GatewayListen: f.GatewayListen, GatewayURL: f.GatewayURL, XDSListen: f.XDSListen, Listeners: listeners, Connections: conns.Limits{Total: f.Connections.Max, PerAddress: f.Connections.MaxPerAddress},
 		Log: log, Registerer: registry, Tracer: tracer, Rand: rand.Float64,
 	}
 	if f.Cluster.GatewayAPI != "" && f.Runtime != "kubernetes" {

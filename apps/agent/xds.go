@@ -39,7 +39,7 @@ func (a *Agent) serveXDS(ctx context.Context) error {
 		return fmt.Errorf("--xds-listen=%q: use host:port with a port that is free: %w", a.cfg.XDSListen, err)
 	}
 	a.cfg.Log.InfoContext(ctx, "serving routes over xDS", "address", l.Addr().String(), "tls", config != nil)
-	return a.xds.Run(ctx, l, config)
+	return a.xds.Run(ctx, a.conns.xds.ListenBusy("xds", l), config)
 }
 
 // gatewayAPI is what all count as, among the gateways, who have routes by the Gateway API.

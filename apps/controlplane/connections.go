@@ -1,6 +1,8 @@
 package controlplane
 
 import (
+	"fmt"
+
 	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
 )
@@ -9,6 +11,25 @@ import (
 type connFlags struct {
 	MaxConnections int `help:"Most connections of clients, agents and peers. Beyond, the one that has been without a request for longest is closed. 0: half of the descriptors that the process may have, at most 32768. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS"`
 	MaxPerAddress  int `name:"max-connections-per-address" help:"Most connections of one address, or of one /64 of IPv6; --trusted-proxies may have more. 0: a quarter of --max-connections. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS_PER_ADDRESS"`
+	MaxRestate     int `name:"max-restate-connections" help:"Most connections to --restate-listen, which has its own limit so that clients of the API cannot take Restate's connections; half of it from one address. -1: any." default:"1024" env:"WINDLASS_MAX_RESTATE_CONNECTIONS"`
+}
+
+// Validate implements kong's check.
+func (f connFlags) Validate() error {
+	if f.MaxRestate == 0 || f.MaxRestate < -1 {
+		return fmt.Errorf("--max-restate-connections=%d: use 1 at least, or -1 for any number", f.MaxRestate)
+	}
+	return nil
+}
+
+// restateLimits of the connections to --restate-listen. Each of Restate's nodes calls from an address of its
+// own, and one that floods the listener leaves room for the others.
+func (f connFlags) restateLimits() conns.Limits {
+	limits := conns.Limits{Total: f.MaxRestate}
+	if f.MaxRestate > 0 {
+		limits.PerAddress = max(f.MaxRestate/2, 1)
+	}
+	return limits
 }
 
 // limits of connections. Proxies have those of many clients.

@@ -325,6 +325,8 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 
+	clients, restateConns := conns.New(f.Connections.limits(proxies)), conns.New(f.Connections.restateLimits())
+	registry.MustRegister(conns.NewCollector(clients, restateConns))
 	var workflows *restate.Driver
 	c, err := newCore(parts{
 		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{Allow: allowRegistries}, metrics: metrics, allowHooks: allowHooks, box: box,
@@ -332,7 +334,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			workflows, err = restate.New(restate.Config{
 				Step: step, Lost: lost, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
 				Listen: f.RestateListen, Advertise: f.RestateAdvertise, IdentityKeys: f.RestateIdentityKey,
-				TLS: remote.restateTLS, Remote: remote.restate,
+				TLS: remote.restateTLS, Remote: remote.restate, Conns: restateConns,
 				Log: log,
 			})
 			return workflows, err
@@ -351,17 +353,16 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 
 	// Streams are sent away first, so that agents come back elsewhere, or here
 	// when we are back, spread over a while.
-	clients := conns.New(f.Connections.limits(proxies))
 	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, TLS: tlsConfig, Limits: newLimits(registry), Proxies: proxies, Log: log})
 	api := service.Component{Name: "api", Run: func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, c.dispatch.Drain)
 		defer stop()
-		return rpc.Serve(ctx, server, clients.Listen(listener), drainGrace)
+		return rpc.Serve(ctx, server, clients.ListenAs("api", listener), drainGrace)
 	}}
 	peerMessages := rpc.NewBudget("peers", peerBudget, registry)
 	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, TLS: peerServerTLS, Log: log, Limits: func(string) rpc.Limits { return rpc.Limits{Budget: peerMessages} }})
 	peering := service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
-		return rpc.Serve(ctx, peerServer, clients.Listen(peerListener), drainGrace)
+		return rpc.Serve(ctx, peerServer, clients.ListenAs("peers", peerListener), drainGrace)
 	}}
 	components := slices.Concat(c.components, []service.Component{api, peering})
 	if f.MetricsListen != "" {

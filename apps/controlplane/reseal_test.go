@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -106,7 +105,7 @@ func (v *vault) process(id string, box *seal.Box) {
 }
 
 func (v *vault) use() keyUse {
-	return keyUse{path: v.path, box: v.box(), store: store.Bind[keyset.Tx](v.store), log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	return keyUse{path: v.path, box: v.box(), store: store.Bind[keyset.Tx](v.store), log: slog.New(slog.DiscardHandler)}
 }
 
 func (v *vault) reseal(f resealFlags) (string, error) {

@@ -31,6 +31,7 @@ type Table struct {
 	mu        sync.Mutex
 	all       queue
 	addresses map[netip.Addr]*queue
+	tallies   map[string]*tally // by listener
 }
 
 // queue has entries in the order in which they were without a request, as far as it has looked: one that
@@ -38,12 +39,15 @@ type Table struct {
 type queue struct{ list.List }
 
 // New returns a Table.
-func New(limits Limits) *Table { return &Table{limits: limits, addresses: map[netip.Addr]*queue{}} }
+func New(limits Limits) *Table {
+	return &Table{limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{}}
+}
 
 // Entry is a connection. A nil Entry is one that is not limited.
 type Entry struct {
 	table   *Table
 	address netip.Addr
+	tally   *tally
 	// requests that run, and since when there was none, in nanoseconds.
 	requests atomic.Int32
 	since    atomic.Int64
@@ -57,11 +61,16 @@ type Entry struct {
 // Add counts a connection from remote, which shut closes. ok is false when there is no room for it: then
 // the caller closes it.
 func (t *Table) Add(remote net.Addr, shut func()) (_ *Entry, ok bool) {
+	return t.add(&tally{}, remote, shut)
+}
+
+// add is Add for a connection that the tally counts.
+func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool) {
 	if t == nil {
 		return nil, true
 	}
 	host, address := addressOf(remote)
-	e := &Entry{table: t, address: address, shut: shut}
+	e := &Entry{table: t, address: address, tally: of, shut: shut}
 	e.seen = time.Now().UnixNano()
 	e.since.Store(e.seen)
 	var closes []func()
@@ -80,6 +89,7 @@ func (t *Table) Add(remote net.Addr, shut func()) (_ *Entry, ok bool) {
 			t.addresses[address] = mine
 		}
 		e.inAll, e.inAddress = t.all.PushBack(e), mine.PushBack(e)
+		of.open.Add(1)
 	}
 	t.mu.Unlock()
 	for _, shut := range closes {
@@ -87,6 +97,7 @@ func (t *Table) Add(remote net.Addr, shut func()) (_ *Entry, ok bool) {
 	}
 	if !ok {
 		t.refused.Add(1)
+		of.refused.Add(1)
 		return nil, false
 	}
 	return e, true
@@ -104,6 +115,7 @@ func (t *Table) makeRoom(q *queue, closes []func()) (_ []func(), ok bool) {
 		if e.requests.Load() == 0 && since <= e.seen {
 			t.remove(e)
 			t.shed.Add(1)
+			e.tally.shed.Add(1)
 			return append(closes, e.shut), true
 		}
 		e.seen = since
@@ -141,6 +153,7 @@ func (t *Table) remove(e *Entry) {
 		delete(t.addresses, e.address)
 	}
 	e.inAll, e.inAddress = nil, nil
+	e.tally.open.Add(-1)
 }
 
 // Figures are how many connections there are, and how many were refused and closed for want of room.

@@ -9,12 +9,27 @@ import (
 
 // Listen returns a listener that accepts l's connections while the table has capacity for them. It
 // must be the innermost listener, below TLS.
-func (t *Table) Listen(l net.Listener) net.Listener { return &listener{Listener: l, table: t} }
+func (t *Table) Listen(l net.Listener) net.Listener {
+	return &listener{Listener: l, table: t, tally: &tally{}}
+}
+
+// ListenAs is Listen for a listener whose connections NewCollector counts under the name.
+func (t *Table) ListenAs(name string, l net.Listener) net.Listener {
+	return &listener{Listener: l, table: t, tally: t.tallyOf(name)}
+}
+
+// ListenBusy is ListenAs for a server whose requests Handler does not see. Its connections count as having a
+// request, so that none of them is closed for another: a new one is refused at the limit.
+func (t *Table) ListenBusy(name string, l net.Listener) net.Listener {
+	return &listener{Listener: l, table: t, tally: t.tallyOf(name), busy: true}
+}
 
 type listener struct {
 	net.Listener
 
 	table *Table
+	tally *tally
+	busy  bool
 }
 
 // shedAtOnce is how many connections without a request are closed when descriptors have run out.
@@ -30,8 +45,11 @@ func (l *listener) Accept() (net.Conn, error) {
 			}
 			return nil, err
 		}
-		e, ok := l.table.Add(conn.RemoteAddr(), func() { _ = conn.Close() })
+		e, ok := l.table.add(l.tally, conn.RemoteAddr(), func() { _ = conn.Close() })
 		if ok {
+			if l.busy {
+				e.Begin()
+			}
 			return &Conn{Conn: conn, entry: e}, nil
 		}
 		_ = conn.Close() // there is no room for it

@@ -41,6 +41,8 @@ const (
 	stagePatience = 5 * time.Second
 	// A connection that does not answer a ping is dead after both.
 	pingAfter, pingTimeout = 10 * time.Second, 5 * time.Second
+	// connectTimeout bounds the TLS handshake of a connection that takes one of those that there may be.
+	handshakeTimeout = 10 * time.Second
 	// drain is what streams get to end in when the agent stops.
 	drain = time.Second
 )
@@ -157,6 +159,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener, config *tls.Config) er
 	}
 	g := grpc.NewServer(
 		grpc.Creds(security),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)

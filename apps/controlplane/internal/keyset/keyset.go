@@ -99,7 +99,7 @@ func (u *Usage) note(peers []model.Peer, keys []model.PeerKey) {
 }
 
 // CanOpen fails when a process runs that could not open what the key seals.
-func (u Usage) CanOpen(key uint32) error {
+func (u *Usage) CanOpen(key uint32) error {
 	for _, p := range u.Processes {
 		if len(p.Keys) == 0 {
 			return fmt.Errorf("the control plane %s at %s does not say which keys it has: upgrade it first", p.ID, p.Address)
@@ -112,7 +112,7 @@ func (u Usage) CanOpen(key uint32) error {
 }
 
 // sealing names the running processes that seal with the key.
-func (u Usage) sealing(key uint32) (addresses []string) {
+func (u *Usage) sealing(key uint32) (addresses []string) {
 	for _, p := range u.Processes {
 		if p.Seals == key {
 			addresses = append(addresses, p.Address)
@@ -123,7 +123,7 @@ func (u Usage) sealing(key uint32) (addresses []string) {
 
 // Removable fails while the key is in use. valid is how long agents' credentials are; 0 removes the key
 // although agents may have credentials that it sealed.
-func (u Usage) Removable(key uint32, valid time.Duration) error {
+func (u *Usage) Removable(key uint32, valid time.Duration) error {
 	if n := u.Values[key]; n > 0 {
 		return fmt.Errorf("key %d is in use: %d stored values are sealed with it: run keyset reseal first", key, n)
 	}

@@ -494,21 +494,4 @@ type PeerTx interface {
 	CountStreams() (int, error)
 	// GetStream returns the process that the region's agent watched last.
 	GetStream(regionID string) (peerID string, err error)
-	// PutPeerKeys says that the process was seen now with the keys.
-	PutPeerKeys(peerID string, keys []model.PeerKey) error
-	// ListPeerKeys returns the keys of all processes that are remembered, by process and key.
-	ListPeerKeys() ([]model.PeerKey, error)
-	// DeletePeerKeys forgets those that were not seen for longer.
-	DeletePeerKeys(unseenFor int64) (int, error)
-}
-
-// SealedTx is the values that are sealed with keys of the keyset, as package seal makes them.
-type SealedTx interface {
-	// ListSealedValues returns values of all workspaces that a key other than keyID sealed, in the
-	// order of their identity, from after on.
-	ListSealedValues(keyID uint32, after model.SealedValue, limit int) ([]model.SealedValue, error)
-	// ResealValue replaces the value's ciphertext. It reports whether the value still was v.
-	ResealValue(v model.SealedValue, ciphertext []byte) (bool, error)
-	// CountSealedValues counts the values by the key that sealed them; 0: no key is named.
-	CountSealedValues() (map[uint32]int64, error)
 }

@@ -22,6 +22,7 @@ var metricTrees = []struct{ title, about, tree string }{
 	{"Model server", "Every metric has the label `model_name`, too.", "apps/modelserver"},
 	{"Servers of RPCs", "Programs that serve RPCs have these: the control plane, and the agent on its listener for gateways.", "pkg/rpc"},
 	{"Certificates", "The control plane, the agent and the gateway have this for each file that a flag names.", "pkg/certfile"},
+	{"Connections", "The control plane has these for its listeners `api`, `peers` and `restate`, the agent for `gateways` and `xds`.", "pkg/conns"},
 }
 
 func metrics(s *source) (string, error) {

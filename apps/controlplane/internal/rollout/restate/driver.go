@@ -38,6 +38,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
+
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // Config of a Driver.
@@ -60,6 +62,8 @@ type Config struct {
 	Advertise string
 	// TLS of the listener; nil: none.
 	TLS *tls.Config
+	// Conns limits the connections to the listener. Nil: nothing does.
+	Conns *conns.Table
 	// Remote changes the transport of calls of Restate, and of the addresses that are
 	// registered there, for https; nil: nothing does.
 	Remote func(*http.Transport)
@@ -118,6 +122,9 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 	listener, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("restate: listen for workflow calls: %w", err)
+	}
+	if cfg.Conns != nil {
+		listener = cfg.Conns.ListenAs("restate", listener)
 	}
 	endpoint, err := advertised(cfg, version, listener)
 	if err != nil {

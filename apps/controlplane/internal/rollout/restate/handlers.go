@@ -11,6 +11,8 @@ import (
 
 	sdk "github.com/restatedev/sdk-go"
 	"github.com/restatedev/sdk-go/server"
+
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 const (
@@ -69,7 +71,7 @@ func newServer(d *Driver) (*http.Server, error) {
 	protocols.SetHTTP2(true)
 	return &http.Server{
 		TLSConfig: d.cfg.TLS.Clone(), // the server adds its protocols
-		Handler:   http.MaxBytesHandler(mux, maxInvocation), Protocols: &protocols, ReadHeaderTimeout: requestTimeout,
+		Handler:   conns.Handler(http.MaxBytesHandler(mux, maxInvocation)), ConnContext: conns.Context, Protocols: &protocols, ReadHeaderTimeout: requestTimeout,
 		ErrorLog: slog.NewLogLogger(d.cfg.Log.Handler(), slog.LevelDebug),
 	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"log/slog"
 	"net/url"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/rollouttest"
+	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
@@ -117,4 +119,28 @@ func portOf(t testing.TB, raw string) int {
 	port, err := strconv.Atoi(u.Port())
 	require.NoError(t, err)
 	return port
+}
+
+// Connections without a request give way at the limit.
+func TestDriver_LimitsConnections(t *testing.T) {
+	t.Parallel()
+	table := conns.New(conns.Limits{Total: 1})
+	d, err := New(Config{
+		Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t), Conns: table,
+		Step: func(context.Context, string) error { return nil }, Lost: func(context.Context) error { return nil },
+	})
+	require.NoError(t, err)
+	go func() { _ = d.server.Serve(d.listener) }()
+	defer d.server.Close()
+	first, err := net.Dial("tcp", d.listener.Addr().String())
+	require.NoError(t, err)
+	defer first.Close()
+	require.Eventually(t, func() bool { open, _, _ := table.Figures(); return open == 1 }, 10*time.Second, time.Millisecond)
+	second, err := net.Dial("tcp", d.listener.Addr().String())
+	require.NoError(t, err)
+	defer second.Close()
+	_, err = first.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	_, _, shed := table.Figures()
+	require.Equal(t, int64(1), shed)
 }

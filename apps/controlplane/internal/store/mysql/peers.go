@@ -60,7 +60,7 @@ func (t *tx) PutPeerKeys(peerID string, keys []model.PeerKey) error {
 // ListPeerKeys reads the primary, as ListPeers does.
 func (t *tx) ListPeerKeys() ([]model.PeerKey, error) {
 	return list(t, "list keys of peers", "", func(r gen.ListPeerKeysRow) (model.PeerKey, error) {
-		return model.PeerKey{PeerID: r.PeerID, KeyID: uint32(r.KeyID), Seals: r.Seals != 0, UnseenFor: max(r.UnseenFor, 0)}, nil //nolint:gosec // it was stored from one
+		return model.PeerKey{PeerID: r.PeerID, KeyID: uint32(r.KeyID), Seals: r.Seals != 0, UnseenFor: max(r.UnseenFor, 0)}, nil
 	})(t.primary.ListPeerKeys(t.ctx))
 }
 

@@ -17,16 +17,17 @@ const (
 )
 
 func testSealed(t *testing.T, setup setup) {
-	// sealed is a secret whose value begins as key seals.
-	sealed := func(w *world, name string, version int32, key uint32) model.Secret {
+	// sealed is a secret whose value begins as the old key seals, resealed as the new one does.
+	begun := func(w *world, name string, version int32, key uint32) model.Secret {
 		s := w.secret(name, version)
 		s.Ciphertext = append(seal.Prefix(key), s.Ciphertext...)
 		return s
 	}
+	sealed := func(w *world, name string, version int32) model.Secret { return begun(w, name, version, oldKey) }
 	fill := func(w *world) {
 		w.update(func(tx store.Tx) error {
 			for _, s := range []model.Secret{
-				sealed(w, "b", 1, oldKey), sealed(w, "b", 2, newKey), sealed(w, "b", 3, oldKey), sealed(w, "a", 1, oldKey), w.secret("plain", 1),
+				sealed(w, "b", 1), begun(w, "b", 2, newKey), sealed(w, "b", 3), sealed(w, "a", 1), w.secret("plain", 1),
 			} {
 				if err := tx.InsertSecretVersion(s); err != nil {
 					return err
@@ -47,7 +48,7 @@ func testSealed(t *testing.T, setup setup) {
 		fill(w)
 		require.Equal(t, map[uint32]int64{oldKey: 3, newKey: 1, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))
 		want := []model.SealedValue{
-			value(sealed(w, "a", 1, oldKey)), value(sealed(w, "b", 1, oldKey)), value(sealed(w, "b", 3, oldKey)), value(w.secret("plain", 1)),
+			value(sealed(w, "a", 1)), value(sealed(w, "b", 1)), value(sealed(w, "b", 3)), value(w.secret("plain", 1)),
 		}
 		var got []model.SealedValue
 		var after model.SealedValue
@@ -66,7 +67,7 @@ func testSealed(t *testing.T, setup setup) {
 	t.Run("a value is replaced only while it is the one that was read", func(t *testing.T) {
 		w := setup(t)
 		fill(w)
-		v := value(sealed(w, "b", 1, oldKey))
+		v := value(sealed(w, "b", 1))
 		fresh := append(seal.Prefix(newKey), 0, 1, 2)
 		replace := func(v model.SealedValue) bool {
 			return write(w, func(tx store.Tx) (bool, error) { return tx.ResealValue(v, fresh) })
@@ -77,7 +78,7 @@ func testSealed(t *testing.T, setup setup) {
 		require.False(t, replace(v))
 		got := read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "b", 1) })
 		require.Equal(t, fresh, got.Ciphertext)
-		require.Equal(t, sealed(w, "b", 1, oldKey).UpdatedAt, got.UpdatedAt, "it is the same version")
+		require.Equal(t, sealed(w, "b", 1).UpdatedAt, got.UpdatedAt, "it is the same version")
 		require.Equal(t, map[uint32]int64{oldKey: 2, newKey: 2, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))
 	})
 

@@ -1,0 +1,61 @@
+package conns
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// tally counts the connections of one listener.
+type tally struct{ open, refused, shed atomic.Int64 }
+
+// tallyOf returns the tally of the listener's name.
+func (t *Table) tallyOf(listener string) *tally {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.tallies[listener] == nil {
+		t.tallies[listener] = &tally{}
+	}
+	return t.tallies[listener]
+}
+
+// collector exports the tallies of tables, by listener.
+type collector struct {
+	tables              []*Table
+	open, refused, shed *prometheus.Desc
+}
+
+// NewCollector returns the metrics of the tables' listeners. A name is that of one listener.
+func NewCollector(tables ...*Table) prometheus.Collector {
+	by := []string{"listener"}
+	return &collector{
+		tables:  tables,
+		open:    prometheus.NewDesc("windlass_connections", "Connections to a listener.", by, nil),
+		refused: prometheus.NewDesc("windlass_connections_refused_total", "Connections to a listener that were closed at once: as many as there may be had requests.", by, nil),
+		shed:    prometheus.NewDesc("windlass_connections_shed_total", "Connections to a listener that had no request and were closed to make room for others.", by, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.open
+	ch <- c.refused
+	ch <- c.shed
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	for _, t := range c.tables {
+		t.mu.Lock()
+		tallies := maps.Clone(t.tallies)
+		t.mu.Unlock()
+		for _, name := range slices.Sorted(maps.Keys(tallies)) {
+			of := tallies[name]
+			ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(of.open.Load()), name)
+			ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(of.refused.Load()), name)
+			ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(of.shed.Load()), name)
+		}
+	}
+}
