@@ -35,6 +35,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
 	"github.com/windlass-run/windlass/apps/simulator/internal/result"
 	"github.com/windlass-run/windlass/apps/simulator/internal/scenario"
+	"github.com/windlass-run/windlass/apps/simulator/internal/siege"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 	"github.com/windlass-run/windlass/apps/simulator/internal/world"
 )
@@ -75,6 +76,7 @@ type cli struct {
 	Retention scenario.Retention `cmd:"" help:"What a week of changes leaves in the database."`
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
 	Gateway   scenario.Gateway   `cmd:"" help:"Cost of the gateway compared with nginx and HAProxy, which must be installed."`
+	Siege     scenario.Siege     `cmd:"" help:"What attacks of one tenant's clients on a gateway cost another tenant."`
 	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`
 	All       all                `cmd:"" help:"Every scenario, one after the other, into a file."`
@@ -87,6 +89,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if len(args) > 0 && args[0] == proxies.GatewayCommand {
 		return gateway.Main(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == siege.AttackCommand {
+		return siege.Attack(ctx, args[1:])
 	}
 	if len(args) > 0 && args[0] == proxies.BareCommand {
 		return proxies.Bare(ctx, args[1:])

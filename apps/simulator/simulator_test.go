@@ -55,6 +55,21 @@ func positive(t *testing.T, result map[string]any, figures ...string) {
 	}
 }
 
+// One attack of each kind, small: none of them costs another tenant more than it may.
+func TestSiegeHoldsWhatItPromises(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	err := simulator.Main(t.Context(), []string{"siege", "--json", "--window=700ms", "--rate=100", "--connections=4", "--idle=400", "--uploads=16", "--poison=4", "--watches=200", "--half=396", "--floor=2s", "--gateway-mib=512"}, &stdout, &stderr)
+	require.NoError(t, err, "%s%s", &stdout, &stderr)
+	var result map[string]any
+	require.NoError(t, json.Unmarshal(stdout.Bytes(), &result))
+	require.Equal(t, true, result["ok"])
+	require.Len(t, result["rounds"], 5)
+	for _, kind := range []string{"idle", "uploads", "poison", "watches", "half"} {
+		positive(t, result, kind+"_p99_ms", kind+"_rss_mib")
+		require.Zero(t, result[kind+"_ejected"], kind)
+	}
+}
+
 func TestLatencyFindsEveryChangeAtItsAgent(t *testing.T) {
 	t.Parallel()
 	result := run(t, "latency", "--regions=8", "--apps=4", "--changes=40", "--control-planes=2")

@@ -21,8 +21,6 @@ const streamsHost = "streams." + Host
 
 // agent tells a gateway two routes, which never change.
 type agent struct {
-	gatewayv1connect.UnimplementedRouteServiceHandler
-
 	socket string
 	apps   []*gatewayv1.AppRoutes
 	close  func() error
@@ -43,23 +41,45 @@ func newAgent(ctx context.Context, socket string, answering, streaming []string)
 		}
 		a.apps = append(a.apps, app)
 	}
+	var err error
+	a.close, err = Routes(ctx, socket, a, a.apps)
+	return a, err
+}
+
+// Reports are called with what a gateway reports of instances.
+type Reports interface {
+	Reported(*gatewayv1.ReportRequest)
+}
+
+// Reported implements Reports: it ignores them.
+func (a *agent) Reported(*gatewayv1.ReportRequest) {}
+
+// Routes serves routes to gateways on a socket, as an agent does, until stop is called.
+func Routes(ctx context.Context, socket string, reports Reports, apps []*gatewayv1.AppRoutes) (stop func() error, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("listen for the gateway: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(gatewayv1connect.NewRouteServiceHandler(a))
-	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	mux.Handle(gatewayv1connect.NewRouteServiceHandler(&routes{apps: apps, reports: reports}))
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() {
 		ended <- rpc.Serve(serving, rpc.NewServer(rpc.ServerConfig{Handler: mux}), l, time.Second)
 	}()
-	a.close = func() error { stop(); return <-ended }
-	return a, nil
+	return func() error { end(); return <-ended }, nil
+}
+
+// routes are what a gateway is told, which never changes.
+type routes struct {
+	gatewayv1connect.UnimplementedRouteServiceHandler
+
+	apps    []*gatewayv1.AppRoutes
+	reports Reports
 }
 
 // Watch implements gatewayv1connect.RouteServiceHandler.
-func (a *agent) Watch(ctx context.Context, _ *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
+func (a *routes) Watch(ctx context.Context, _ *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
 	const interval = 5 * time.Second
 	beat := &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Heartbeat{Heartbeat: &gatewayv1.Heartbeat{Interval: durationpb.New(interval)}}}
 	err := errors.Join(
@@ -82,6 +102,7 @@ func (a *agent) Watch(ctx context.Context, _ *gatewayv1.WatchRequest, stream *co
 }
 
 // Report implements gatewayv1connect.RouteServiceHandler.
-func (a *agent) Report(context.Context, *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
+func (a *routes) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
+	a.reports.Reported(req)
 	return &gatewayv1.ReportResponse{}, nil
 }

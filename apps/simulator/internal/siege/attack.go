@@ -1,0 +1,272 @@
+package siege
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+)
+
+const (
+	// AttackCommand has the simulator's binary attack a gateway: KIND COUNT ADDRESS ADDRESS-OF-TLS.
+	AttackCommand = "run-attack"
+
+	// ready is what an attack says when it has begun.
+	ready = "ready\n"
+	// addresses of the loopback network are the attacker's, each of which opens a part of the connections.
+	addresses = 16
+	// nice is the attacker's priority.
+	nice = 10
+	// dialers open connections at a time, so that no queue of the system overflows.
+	dialers = 32
+	// streamsEach is how many requests a connection has: of HTTP/2 and 3.
+	streams2, streams3 = 500, 99
+	// tries of what the gateway ended are this far apart, and so are requests for poisonous answers.
+	tries, asks = 5 * time.Second, 500 * time.Millisecond
+)
+
+// Kinds of attacks, in the order in which they are run.
+var Kinds = []string{"idle", "uploads", "poison", "watches", "half"}
+
+// attacker is one that goes on.
+type attacker struct {
+	address, secure string
+	// begun counts what has begun once, of count.
+	begun atomic.Int64
+	count int64
+	once  sync.Once
+}
+
+// Attack runs an attack until its standard input ends.
+func Attack(ctx context.Context, args []string) error {
+	if len(args) != 4 {
+		return fmt.Errorf("%s KIND COUNT ADDRESS ADDRESS-OF-TLS: %d arguments", AttackCommand, len(args))
+	}
+	count, err := strconv.Atoi(args[1])
+	if err != nil || count < 1 {
+		return fmt.Errorf("%s: the count %q is no number above 0", AttackCommand, args[1])
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice); err != nil {
+		return fmt.Errorf("lower the priority: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	a := &attacker{address: args[2], secure: args[3], count: int64(count)}
+	// one is repeated until the end, each by a goroutine of its own; weight is what one counts for.
+	one, weight := map[string]func(context.Context, int) error{
+		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half,
+	}[args[0]], map[string]int{"watches": streams2, "half": streams3}[args[0]]
+	if one == nil {
+		return fmt.Errorf("%s: %q: use one of %s", AttackCommand, args[0], strings.Join(Kinds, ", "))
+	}
+	weight = min(max(weight, 1), count)
+	slots := make(chan struct{}, dialers)
+	var all sync.WaitGroup
+	for i := range (count + weight - 1) / weight {
+		all.Go(func() {
+			for first := true; ctx.Err() == nil; first = false {
+				if first {
+					slots <- struct{}{}
+				}
+				done := sync.OnceFunc(func() {
+					a.did(int64(weight))
+					<-slots
+				})
+				if !first {
+					done = func() {}
+				}
+				_ = one(context.WithValue(ctx, begunKey{}, done), i) // whatever the gateway does to it, it goes on
+				done()
+				select {
+				case <-ctx.Done():
+				case <-time.After(tries):
+				}
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+type begunKey struct{}
+
+// begun is called when one of the attack has begun.
+func begun(ctx context.Context) { ctx.Value(begunKey{}).(func())() }
+
+func (a *attacker) did(n int64) {
+	if a.begun.Add(n) >= a.count {
+		a.once.Do(func() { _, _ = os.Stdout.WriteString(ready) })
+	}
+}
+
+func from(i int) net.IP { return net.IPv4(127, 0, 1, byte(1+i%addresses)) }
+
+func (a *attacker) dial(ctx context.Context, i int) (net.Conn, func(), error) {
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from(i)}, Timeout: startTimeout}).DialContext(ctx, "tcp", a.address)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return conn, func() { stop(); _ = conn.Close() }, nil
+}
+
+// idle has a connection without a request.
+func (a *attacker) idle(ctx context.Context, i int) error {
+	conn, end, err := a.dial(ctx, i)
+	if err != nil {
+		return err
+	}
+	defer end()
+	begun(ctx)
+	_, err = conn.Read(make([]byte, 1))
+	return err
+}
+
+// upload sends a byte now and then.
+func (a *attacker) upload(ctx context.Context, i int) error {
+	conn, end, err := a.dial(ctx, i)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if _, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n\r\n", AttackedHost); err != nil {
+		return err
+	}
+	begun(ctx)
+	for tick := time.Tick(500 * time.Millisecond); ; <-tick {
+		if _, err := io.WriteString(conn, "1\r\nx\r\n"); err != nil {
+			return err
+		}
+	}
+}
+
+// poisoned asks for a poisonous answer.
+func (a *attacker) poisoned(ctx context.Context, i int) error {
+	conn, end, err := a.dial(ctx, i)
+	if err != nil {
+		return err
+	}
+	defer end()
+	in := bufio.NewReader(conn)
+	for {
+		if _, err := fmt.Fprintf(conn, "GET /poison HTTP/1.1\r\nHost: %s\r\n\r\n", PoisonHost); err != nil {
+			return err
+		}
+		begun(ctx)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			return err
+		}
+		_ = res.Body.Close() // it was read
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(asks):
+		}
+	}
+}
+
+// trusting is the attacker's TLS: it is sure of its victim.
+func trusting(host string, protocol string) *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, ServerName: host, NextProtos: []string{protocol}, MinVersion: tls.VersionTLS13} //nolint:gosec // see above
+}
+
+// watches reads streams that do not end, many on a connection of HTTP/2.
+func (a *attacker) watches(ctx context.Context, i int) error {
+	transport := &http.Transport{TLSClientConfig: trusting(AttackedHost, "h2"), Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from(i)}, Timeout: startTimeout}).DialContext(ctx, network, address)
+	}}
+	transport.Protocols.SetHTTP2(true)
+	defer transport.CloseIdleConnections()
+	var open atomic.Int64
+	var all sync.WaitGroup
+	defer all.Wait()
+	n := min(streams2, int(a.count))
+	for range n {
+		all.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+a.secure+"/stream", http.NoBody)
+			if err != nil {
+				return
+			}
+			req.Host = AttackedHost
+			res, err := transport.RoundTrip(req)
+			if open.Add(1) == int64(n) {
+				begun(ctx)
+			}
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, res.Body) // until the end
+			_ = res.Body.Close()                 // it has ended
+		})
+	}
+	return nil
+}
+
+// half has a connection of HTTP/3 with one whole request, and halves of as many as it may have at a time.
+func (a *attacker) half(ctx context.Context, i int) error {
+	to, err := net.ResolveUDPAddr("udp", a.secure)
+	if err != nil {
+		return err
+	}
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: from(i)})
+	if err != nil {
+		return err
+	}
+	transport := &quic.Transport{Conn: socket}
+	defer func() { _ = transport.Close(); _ = socket.Close() }()
+	conn, err := transport.Dial(ctx, to, trusting(AttackedHost, http3.NextProtoH3), &quic.Config{KeepAlivePeriod: time.Second, MaxIdleTimeout: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	end := func() { _ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "") }
+	defer end()
+	stop := context.AfterFunc(ctx, end)
+	defer stop()
+	client := (&http3.Transport{}).NewClientConn(conn)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+AttackedHost+"/", http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := client.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return err
+	}
+	_ = res.Body.Close()                                              // it was read
+	part := append([]byte{0x01, 0x7f, 0xff}, make([]byte, 16<<10)...) // a HEADERS frame of 16,383 bytes, but for the last
+	for range streams3 {
+		stream, err := conn.OpenStreamSync(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := stream.Write(part[:16<<10]); err != nil {
+			return err
+		}
+	}
+	begun(ctx)
+	<-conn.Context().Done()
+	return context.Cause(conn.Context())
+}

@@ -1,0 +1,83 @@
+package siege
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// poison is an answer whose header has very many fields, and a Connection that names one.
+var poison = []byte("HTTP/1.1 200 OK\r\nConnection: x-nothing\r\n" + strings.Repeat("a:b\r\n", 50_000) + "Content-Length: 0\r\n\r\n")
+
+// instance answers by path: /poison as above, /stream with a stream that does not end, and others at once,
+// when it has read the request.
+func instance(ctx context.Context) (address string, stop func() error, err error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("listen: %w", err)
+	}
+	server := &http.Server{ReadHeaderTimeout: startTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/poison":
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write(poison) // the gateway may refuse it midway
+			_ = conn.Close()          // it is at its end
+		case "/stream":
+			if _, err := io.WriteString(w, "data: begun\n\n"); err == nil && http.NewResponseController(w).Flush() == nil {
+				<-r.Context().Done()
+			}
+		default:
+			if _, err := io.Copy(io.Discard, r.Body); err == nil {
+				_, _ = io.WriteString(w, "done")
+			}
+		}
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	return l.Addr().String(), func() error {
+		err := server.Close()
+		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
+		return err
+	}, nil
+}
+
+// certify writes a certificate for hosts, and its key.
+func certify(cert, key string, hosts ...string) error {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: hosts,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		return err
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
+		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), 0o600),
+	)
+}

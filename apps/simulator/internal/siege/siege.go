@@ -1,0 +1,291 @@
+// Package siege attacks a gateway, one way at a time, while another tenant's app has a steady load.
+//
+//	this process:  steady load ─▶ gateway, a child ─▶ instances, of this process
+//	another child:    attack ─▶───┘
+//
+// The attacker is a process of its own, with descriptors of its own, and a lower priority: outside of a
+// test it is another machine. It comes from several addresses of the loopback network.
+package siege
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
+	"github.com/windlass-run/windlass/pkg/localstack"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+const (
+	// AttackedHost is the host of the app that is attacked, which is sound, and PoisonHost that of one whose
+	// answers are the attack.
+	AttackedHost = "attacked.test"
+	PoisonHost   = "poison.test"
+
+	startTimeout = 30 * time.Second
+	// stopTimeout is what an attacker has to end in.
+	stopTimeout = 10 * time.Second
+	// settleTimeout is how long the end of an attack may take to be over.
+	settleTimeout = 60 * time.Second
+	// reads is how often the memory is looked at.
+	reads = 100 * time.Millisecond
+)
+
+// Gateway that is attacked.
+type Gateway struct {
+	*proxies.Proxy
+
+	secure, metrics string
+	self, dir       string
+	close           []func() error
+
+	mu sync.Mutex
+	// ejected are instances by id that were, since the last attack began.
+	ejected map[string]bool
+}
+
+// Start the instances, and a gateway in front of them; self is the simulator's binary.
+func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
+	g = &Gateway{self: self, dir: dir, ejected: map[string]bool{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Close())
+		}
+	}()
+	var apps []*gatewayv1.AppRoutes
+	for i, host := range []string{proxies.Host, AttackedHost, PoisonHost} {
+		app := &gatewayv1.AppRoutes{
+			AppId: fmt.Sprint("app_", i), AppName: host, Epoch: 1, Generation: 1, Change: int64(i + 1), Hosts: []string{host},
+			Targets: []*gatewayv1.Target{{DeploymentId: fmt.Sprint("dep_", i), Version: 1, Weight: 100}},
+			Policy:  &gatewayv1.RoutePolicy{Balancing: gatewayv1.Balancing_BALANCING_ROUND_ROBIN},
+		}
+		for n := range 2 {
+			address, stop, err := instance(ctx)
+			if err != nil {
+				return g, err
+			}
+			g.close = append(g.close, stop)
+			app.Targets[0].Instances = append(app.Targets[0].Instances, &gatewayv1.Instance{
+				InstanceId: fmt.Sprintf("%s-%d", host, n), Address: address, State: gatewayv1.Instance_STATE_READY,
+			})
+		}
+		apps = append(apps, app)
+	}
+	socket := filepath.Join(dir, "agent.sock")
+	stop, err := proxies.Routes(ctx, socket, g, apps)
+	if err != nil {
+		return g, err
+	}
+	g.close = append(g.close, stop)
+	return g, g.start(ctx, socket)
+}
+
+func (g *Gateway) start(ctx context.Context, socket string) error {
+	cert, key := filepath.Join(g.dir, "cert.pem"), filepath.Join(g.dir, "key.pem")
+	if err := certify(cert, key, proxies.Host, AttackedHost, PoisonHost); err != nil {
+		return err
+	}
+	ports := localstack.Ports{Claims: localstack.ClaimsFolder()}
+	var at [3]string
+	for i := range at {
+		port, _, err := ports.Take(0)
+		if err != nil {
+			return err
+		}
+		at[i] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	}
+	g.secure, g.metrics = at[1], at[2]
+	log := filepath.Join(g.dir, "gateway.log")
+	p, err := proc.Start(proc.Spec{
+		Name: "gateway", Path: g.self, Dir: g.dir, DieWithParent: true, RecordFile: filepath.Join(g.dir, "gateway.json"), LogFile: log,
+		Args: []string{
+			proxies.GatewayCommand, "--agent=unix:" + socket, "--listen=" + at[0], "--tls-listen=" + at[1], "--tls-cert=" + cert, "--tls-key=" + key,
+			"--http3", "--metrics-listen=" + at[2], "--log-level=warn",
+		},
+	})
+	if err != nil {
+		return err
+	}
+	g.Proxy = &proxies.Proxy{Name: "gateway", Address: at[0], Streams: at[0], Process: p}
+	g.close = append(g.close, g.Proxy.Close)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the gateway does not serve"))
+	defer cancel()
+	for {
+		if _, err = g.Paced(ctx, time.Millisecond, 1, 1000); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			said, _ := os.ReadFile(log) // for people, if there is any
+			return fmt.Errorf("%w: %w: %.500s", context.Cause(ctx), err, said)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Reported implements proxies.Reports.
+func (g *Gateway) Reported(r *gatewayv1.ReportRequest) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range r.Instances {
+		// Those of PoisonHost do answer what no gateway can pass on.
+		if h.Ejected && !strings.HasPrefix(h.InstanceId, PoisonHost) {
+			g.ejected[h.InstanceId] = true
+		}
+	}
+}
+
+// Close stops the gateway and the instances.
+func (g *Gateway) Close() error {
+	var errs []error
+	for _, stop := range slices.Backward(g.close) {
+		errs = append(errs, stop())
+	}
+	return errors.Join(errs...)
+}
+
+// Load is the other tenant's.
+type Load struct {
+	Window      time.Duration
+	Connections int
+	PerSecond   float64
+}
+
+// Outcome of an attack.
+type Outcome struct {
+	// Before and During the attack, of the other tenant's requests.
+	Before, During time.Duration
+	// RSS of the gateway at its highest, in bytes.
+	RSS int64
+	// Ejected are instances that were, although they are sound.
+	Ejected int
+	// Refused and Shed are connections for which there was no room.
+	Refused, Shed float64
+	// Failed is what a request of the other tenant's came to; nil: all were answered.
+	Failed error
+}
+
+// Attack has the gateway attacked, by a number of whatever the kind is, while it has the load.
+func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load) (out Outcome, err error) {
+	before, err := g.Paced(ctx, load.Window, load.Connections, load.PerSecond)
+	if err != nil {
+		return out, fmt.Errorf("before the attack: %w", err)
+	}
+	out.Before = before.P99
+	g.mu.Lock()
+	clear(g.ejected)
+	g.mu.Unlock()
+	figures, err := g.figures(ctx)
+	if err != nil {
+		return out, err
+	}
+	attacking, stop := context.WithCancel(ctx)
+	defer stop()
+	ended, err := g.attacker(attacking, kind, count)
+	if err != nil {
+		return out, err
+	}
+	watching, seen := context.WithCancel(ctx)
+	highest := make(chan int64, 1)
+	go func() { highest <- g.highest(watching) }()
+	during, failed := g.Paced(ctx, load.Window, load.Connections, load.PerSecond)
+	seen()
+	out.RSS = <-highest
+	out.During, out.Failed = during.P99, failed
+	now, err := g.figures(ctx)
+	if err != nil {
+		return out, err
+	}
+	out.Refused, out.Shed = now[refused]-figures[refused], now[shed]-figures[shed]
+	stop()
+	<-ended
+	g.mu.Lock()
+	out.Ejected = len(g.ejected)
+	g.mu.Unlock()
+	return out, g.settle(ctx)
+}
+
+const (
+	refused     = "windlass_gateway_connections_refused_total"
+	shed        = "windlass_gateway_connections_shed_total"
+	connections = "windlass_gateway_connections"
+	inFlight    = "windlass_gateway_in_flight"
+)
+
+func (g *Gateway) figures(ctx context.Context) (measure.Metrics, error) {
+	return measure.Scrape(ctx, "http://"+g.metrics+"/metrics")
+}
+
+// settle waits until what the attack left has gone.
+func (g *Gateway) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("the gateway keeps connections or requests of an attack that is over"))
+	defer cancel()
+	for {
+		m, err := g.figures(ctx)
+		if err == nil && m[connections] == 0 && m.Sum(inFlight, "") == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(reads):
+		}
+	}
+}
+
+// highest is what the gateway has of memory at most until ctx ends.
+func (g *Gateway) highest(ctx context.Context) (rss int64) {
+	for {
+		if u, err := measure.ReadUsage(g.PID()); err == nil {
+			rss = max(rss, u.RSS)
+		}
+		select {
+		case <-ctx.Done():
+			return rss
+		case <-time.After(reads):
+		}
+	}
+}
+
+// attacker starts the process that attacks, and returns when it has all that it attacks with. It ends with ctx.
+func (g *Gateway) attacker(ctx context.Context, kind string, count int) (ended <-chan struct{}, err error) {
+	cmd := exec.CommandContext(ctx, g.self, AttackCommand, kind, strconv.Itoa(count), g.Address, g.secure)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe() // which ends with this process, too
+	if err != nil {
+		return nil, err
+	}
+	cmd.Cancel, cmd.WaitDelay = in.Close, stopTimeout
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the attack: %w", err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(io.Discard, out)
+		_ = cmd.Wait() // it may have been killed
+	}()
+	if err != nil || line != ready {
+		return nil, fmt.Errorf("the attack %s did not begin: %q %w", kind, line, errors.Join(err, ctx.Err()))
+	}
+	return done, nil
+}
