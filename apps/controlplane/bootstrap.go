@@ -99,7 +99,7 @@ func bootstrap(ctx context.Context, db store.Store, cfg BootstrapConfig, now tim
 	}
 	err = db.Update(ctx, func(tx store.Tx) error {
 		ws, err := tx.GetWorkspaceByName(cfg.Workspace)
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, model.ErrNotFound) {
 			ws = model.Workspace{ID: ident.New("ws"), Name: cfg.Workspace, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(), ResourceVersion: 1}
 			err = tx.InsertWorkspace(ws)
 		}
@@ -118,7 +118,7 @@ func bootstrap(ctx context.Context, db store.Store, cfg BootstrapConfig, now tim
 		}
 		for _, name := range cfg.Regions {
 			region, err := tx.GetRegionByName(ws.ID, name)
-			if errors.Is(err, store.ErrNotFound) {
+			if errors.Is(err, model.ErrNotFound) {
 				region = model.Region{
 					ID: ident.New("reg"), WorkspaceID: ws.ID, Name: name, Status: windlassv1.RegionStatus_REGION_STATUS_PENDING,
 					CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(), ResourceVersion: 1,
@@ -143,7 +143,7 @@ func bootstrap(ctx context.Context, db store.Store, cfg BootstrapConfig, now tim
 
 func ensureProject(tx store.Tx, workspaceID string, now int64) error {
 	project, err := tx.GetProjectByName(workspaceID, "default")
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, model.ErrNotFound) {
 		project = model.Project{ID: ident.New("prj"), WorkspaceID: workspaceID, Name: "default", CreatedAt: now, UpdatedAt: now, ResourceVersion: 1}
 		err = tx.InsertProject(project)
 	}
@@ -151,7 +151,7 @@ func ensureProject(tx store.Tx, workspaceID string, now int64) error {
 		return fmt.Errorf("project default: %w", err)
 	}
 	_, err = tx.GetEnvironmentByName(workspaceID, project.ID, "production")
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, model.ErrNotFound) {
 		err = tx.InsertEnvironment(model.Environment{
 			ID: ident.New("env"), WorkspaceID: workspaceID, ProjectID: project.ID, Name: "production",
 			CreatedAt: now, UpdatedAt: now, ResourceVersion: 1,
@@ -167,7 +167,7 @@ func ensureProject(tx store.Tx, workspaceID string, now int64) error {
 // may be in use.
 func ensureKey(tx store.Tx, workspaceID, name, value string, role windlassv1.Role, now int64) error {
 	hash := model.HashToken(value)
-	if _, err := tx.GetAPIKeyByHash(hash); !errors.Is(err, store.ErrNotFound) {
+	if _, err := tx.GetAPIKeyByHash(hash); !errors.Is(err, model.ErrNotFound) {
 		return err
 	}
 	id := ident.New("key")

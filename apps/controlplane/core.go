@@ -106,15 +106,8 @@ var (
 	_ trail.Tx         = store.Tx(nil)
 )
 
-func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
-func isExists(err error) bool   { return errors.Is(err, store.ErrExists) }
-func isConflict(err error) bool { return errors.Is(err, store.ErrConflict) }
-
-func isTooManyRegions(err error) bool { return errors.Is(err, store.ErrTooManyRegions) }
-func isOutcomeUnknown(err error) bool { return errors.Is(err, store.ErrOutcomeUnknown) }
-
 func (p parts) isUnavailable(err error) bool {
-	return isOutcomeUnknown(err) || p.unavailable != nil && p.unavailable(err)
+	return errors.Is(err, model.ErrOutcomeUnknown) || p.unavailable != nil && p.unavailable(err)
 }
 
 // newCore puts the parts together, top to bottom as data flows.
@@ -137,8 +130,8 @@ func newCore(p parts) (*core, error) {
 	}
 	stepper, err := rollout.NewStepper(rollout.Config{
 		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: metrics, Hooks: hooks,
-		Domain: p.domain, IsNotFound: isNotFound,
-		Log: p.log, Registerer: p.registerer, Tracer: tracer, Random: p.rand,
+		Domain: p.domain,
+		Log:    p.log, Registerer: p.registerer, Tracer: tracer, Random: p.rand,
 	})
 	if err != nil {
 		return nil, err
@@ -174,7 +167,7 @@ func newCore(p parts) (*core, error) {
 		return nil, err
 	}
 	c.dispatch, err = dispatch.New(dispatch.Config{
-		Store: store.Bind[dispatch.Tx](p.store), Caller: fleet.Caller, IsNotFound: isNotFound,
+		Store: store.Bind[dispatch.Tx](p.store), Caller: fleet.Caller,
 		Log: p.log, Registerer: p.registerer, Random: p.rand, LeaseTTL: p.leaseTTL,
 		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat, Domain: p.domain,
 	})
@@ -186,7 +179,7 @@ func newCore(p parts) (*core, error) {
 		return nil, err
 	}
 	fleets, err := fleet.New(fleet.Config{
-		Store: store.Bind[fleet.Tx](p.store), Box: p.box, IsNotFound: isNotFound, IsConflict: isConflict,
+		Store: store.Bind[fleet.Tx](p.store), Box: p.box,
 		Log: p.log, Registerer: p.registerer, Lease: c.dispatch.Lease, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
 		Retention: p.keep.Ended, KeepChanges: p.keep.Changes, KeepVersions: p.keep.Versions, KeepHistory: p.keep.History,
 		MaintainEvery: p.forgetEvery, LookupTXT: p.lookupTXT, FailedJoins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Trail: audited,
@@ -204,7 +197,7 @@ func newCore(p parts) (*core, error) {
 				c.nudged(n)
 				users.Notify(n.Apps)
 			},
-			IsNotFound: isNotFound, HTTP: p.peerHTTP, Log: p.log, Registerer: p.registerer, Random: p.rand,
+			HTTP: p.peerHTTP, Log: p.log, Registerer: p.registerer, Random: p.rand,
 		})
 		if err != nil {
 			return nil, err
@@ -213,8 +206,6 @@ func newCore(p parts) (*core, error) {
 	}
 	users, err = api.New(api.Config{
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
-		IsNotFound: isNotFound, IsExists: isExists, IsConflict: isConflict,
-		IsTooManyRegions: isTooManyRegions, IsOutcomeUnknown: isOutcomeUnknown,
 		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: c.agents, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -31,7 +32,7 @@ func (p parts) hookFacts(ctx context.Context, call analysis.Call, secrets []stri
 		}
 		for _, name := range secrets {
 			value, err := p.openSecret(tx, workspace.ID, environment.ID, name)
-			if isNotFound(err) {
+			if errors.Is(err, model.ErrNotFound) {
 				continue
 			}
 			if err != nil {

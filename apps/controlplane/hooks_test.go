@@ -45,5 +45,5 @@ func TestAWebHookIsToldNamesAndSignedWithTheNewestSecretOfItsEnvironment(t *test
 	}, facts)
 	call.Workspace.ID = "ws_2"
 	_, err = p.hookFacts(t.Context(), call, nil)
-	require.ErrorIs(t, err, store.ErrNotFound)
+	require.ErrorIs(t, err, model.ErrNotFound)
 }

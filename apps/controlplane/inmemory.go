@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -92,7 +94,7 @@ func (l *linked) Update(ctx context.Context, fn func(store.Tx) error) error {
 		return err
 	}
 	if err := over(ctx, l.link.After); err != nil {
-		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
+		return fmt.Errorf("%w: %w", model.ErrOutcomeUnknown, err)
 	}
 	if memory.Tells(commit) {
 		l.mu.Lock()

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -15,7 +16,7 @@ func (p parts) logins(ctx context.Context, app model.App, names []string) ([]str
 		out = nil
 		for _, name := range names {
 			value, err := p.openSecret(tx, app.WorkspaceID, app.EnvironmentID, name)
-			if isNotFound(err) {
+			if errors.Is(err, model.ErrNotFound) {
 				continue
 			}
 			if err != nil {

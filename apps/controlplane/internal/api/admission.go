@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -79,7 +80,7 @@ func (c *change) admit() error {
 		return nil
 	}
 	have, err := c.LockAdmission(c.workspaceID)
-	if c.api.cfg.IsNotFound(err) {
+	if errors.Is(err, model.ErrNotFound) {
 		return missing("", "workspace", c.workspaceID, "It was deleted.")
 	}
 	if err != nil {
@@ -119,7 +120,7 @@ func (c *change) enter(have *model.Admission, limits model.Limits) error {
 	}
 	if c.asked.createdIn != "" {
 		// Who deletes an environment locks the workspace before it counts the apps.
-		if _, err := c.GetEnvironment(c.workspaceID, c.asked.createdIn); c.api.cfg.IsNotFound(err) {
+		if _, err := c.GetEnvironment(c.workspaceID, c.asked.createdIn); errors.Is(err, model.ErrNotFound) {
 			return missing("", "environment", c.asked.createdIn, "It was deleted.")
 		} else if err != nil {
 			return fmt.Errorf("read environment %s: %w", c.asked.createdIn, err)

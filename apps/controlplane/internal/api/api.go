@@ -45,15 +45,6 @@ type Config struct {
 	// Box seals the values of secrets.
 	Box    *seal.Box
 	Agents Agents
-	// IsNotFound, IsExists and IsConflict tell the store's errors apart.
-	IsNotFound func(error) bool
-	IsExists   func(error) bool
-	IsConflict func(error) bool
-	// IsTooManyRegions and IsOutcomeUnknown do, too; nil: no error is one. The
-	// caller is told what to do instead of INTERNAL.
-	IsTooManyRegions func(error) bool
-	IsOutcomeUnknown func(error) bool
-
 	// RolloutEnded hears of rollouts that a call ended, once that is durable; nil:
 	// nobody does.
 	RolloutEnded func(model.Rollout)
@@ -102,19 +93,11 @@ type API struct {
 func New(cfg Config) (*API, error) {
 	for name, missing := range map[string]bool{
 		"Store": cfg.Store == nil, "Box": cfg.Box == nil, "Agents": cfg.Agents == nil,
-		"IsNotFound": cfg.IsNotFound == nil, "IsExists": cfg.IsExists == nil, "IsConflict": cfg.IsConflict == nil,
 		"LookupTXT": cfg.LookupTXT == nil, "Log": cfg.Log == nil, "Registerer": cfg.Registerer == nil,
 	} {
 		if missing {
 			return nil, fmt.Errorf("api: %s is required", name)
 		}
-	}
-	never := func(error) bool { return false }
-	if cfg.IsTooManyRegions == nil {
-		cfg.IsTooManyRegions = never
-	}
-	if cfg.IsOutcomeUnknown == nil {
-		cfg.IsOutcomeUnknown = never
 	}
 	if cfg.RolloutEnded == nil {
 		cfg.RolloutEnded = func(model.Rollout) {}

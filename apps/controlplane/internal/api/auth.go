@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -109,7 +110,7 @@ func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at 
 			return err
 		})
 		switch {
-		case k.api.cfg.IsNotFound(err):
+		case errors.Is(err, model.ErrNotFound):
 			return key, unauthenticated("the API key is unknown", fix)
 		case err != nil:
 			if tried {
@@ -310,7 +311,7 @@ func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 		return err
 	})
 	switch {
-	case k.api.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 	case err != nil:
 		// A database that is away ends no stream that was let in.
 		return nil //nolint:nilerr // the next look decides

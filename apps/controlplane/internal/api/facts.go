@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -175,14 +176,14 @@ func (a *API) readNames(tx Tx, f facts, app model.App) error {
 	if _, ok := f.environments[app.EnvironmentID]; !ok {
 		e, err := tx.GetEnvironment(app.WorkspaceID, app.EnvironmentID)
 		// That of a deleted app may be gone.
-		if err != nil && !a.cfg.IsNotFound(err) {
+		if err != nil && !errors.Is(err, model.ErrNotFound) {
 			return fmt.Errorf("read environment %s: %w", app.EnvironmentID, err)
 		}
 		f.environments[app.EnvironmentID] = e
 	}
 	if _, ok := f.projects[app.ProjectID]; !ok {
 		p, err := tx.GetProject(app.WorkspaceID, app.ProjectID)
-		if err != nil && !a.cfg.IsNotFound(err) {
+		if err != nil && !errors.Is(err, model.ErrNotFound) {
 			return fmt.Errorf("read project %s: %w", app.ProjectID, err)
 		}
 		f.projects[app.ProjectID] = p

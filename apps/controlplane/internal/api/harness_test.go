@@ -83,8 +83,6 @@ func (f *fakeAgents) Ask(_ context.Context, region string, req *agentv1.Request)
 
 func (f *fakeAgents) IsUnreachable(err error) bool { return errors.Is(err, errUnreachable) }
 
-func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
-
 func setup(t *testing.T, tweak ...func(*api.Config)) *world {
 	t.Helper()
 	return setupOn(t, newStore(t), tweak...)
@@ -101,8 +99,6 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	cfg := api.Config{
 		Store: store.Bind[api.Tx](w.store), Box: w.box, Agents: w.agents,
-		IsNotFound: is(store.ErrNotFound), IsExists: is(store.ErrExists), IsConflict: is(store.ErrConflict),
-		IsTooManyRegions: is(store.ErrTooManyRegions), IsOutcomeUnknown: is(store.ErrOutcomeUnknown),
 		Log: log, Registerer: prometheus.NewRegistry(), Version: "test", Domain: "apps.test", LookupTXT: w.records.lookup,
 	}
 	for _, f := range tweak {
@@ -112,7 +108,7 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	require.NoError(t, err)
 	w.store.OnCommit(func(c store.Commit) { w.api.Notify(c.Apps) })
 	w.stepper, err = rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](w.store), Images: noImages{}, IsNotFound: is(store.ErrNotFound),
+		Store: store.Bind[rollout.Tx](w.store), Images: noImages{},
 		Log: log, Registerer: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider().Tracer(""), Domain: "apps.test",
 	})
 	require.NoError(t, err)

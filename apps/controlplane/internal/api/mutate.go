@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -144,7 +145,7 @@ func (a *API) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, erro
 		return nil, nil
 	}
 	found, err := tx.GetIdempotency(record.WorkspaceID, record.Key)
-	if a.cfg.IsNotFound(err) {
+	if errors.Is(err, model.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
@@ -175,9 +176,9 @@ func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
 // storeError translates what the caller can act on.
 func (a *API) storeError(err error) error {
 	switch {
-	case a.cfg.IsTooManyRegions(err):
+	case errors.Is(err, model.ErrTooManyRegions):
 		return overLimit("", "the change touches more regions than one transaction may", "Split it by region.")
-	case a.cfg.IsOutcomeUnknown(err):
+	case errors.Is(err, model.ErrOutcomeUnknown):
 		return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 			Fix:    "Repeat the call with the same idempotency key; without one, look first whether it was done.",

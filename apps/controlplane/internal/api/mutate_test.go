@@ -11,7 +11,6 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -34,7 +33,7 @@ func (l losing) UpdateBatched(ctx context.Context, key, app string, fn func(api.
 func (l losing) lost(err error) error {
 	if err == nil && *l.next {
 		*l.next = false
-		return fmt.Errorf("commit: %w", store.ErrOutcomeUnknown)
+		return fmt.Errorf("commit: %w", model.ErrOutcomeUnknown)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func (c *change) workspacesWith(r model.Region) (out []model.Workspace, err erro
 		for _, w := range rows {
 			page.After = w.ID
 			own, err := c.GetRegionByName(w.ID, r.Name)
-			if err != nil && !c.api.cfg.IsNotFound(err) {
+			if err != nil && !errors.Is(err, model.ErrNotFound) {
 				return nil, fmt.Errorf("read region %s: %w", r.Name, err)
 			}
 			if err == nil && own.ID == r.ID {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ func (a *API) project(tx Tx, workspaceID, ref, field string) (p model.Project, e
 		return p, missing(field, "project", ref, "Name it by its id or its name.")
 	}
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return p, missing(field, "project", ref, "List the projects that there are, or create it.")
 	case err != nil:
 		return p, fmt.Errorf("read project %s: %w", ref, err)
@@ -73,7 +74,7 @@ func (a *API) environment(tx Tx, workspaceID, ref, field string) (e model.Enviro
 		e, err = tx.GetEnvironmentByName(workspaceID, p.ID, name)
 	}
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return e, missing(field, "environment", ref, "List the environments of the project, or create it.")
 	case err != nil:
 		return e, fmt.Errorf("read environment %s: %w", ref, err)
@@ -111,7 +112,7 @@ func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err
 		app, err = tx.GetAppByName(workspaceID, e.ID, name)
 	}
 	switch {
-	case a.cfg.IsNotFound(err), err == nil && app.DeletedAt != 0 && !gone:
+	case errors.Is(err, model.ErrNotFound), err == nil && app.DeletedAt != 0 && !gone:
 		return model.App{}, missing("app", "app", ref, listApps)
 	case err != nil:
 		return app, fmt.Errorf("read app %s: %w", ref, err)
@@ -131,7 +132,7 @@ func (c *change) lockedApp(ref string) (model.App, error) {
 	}
 	locked, err := c.LockApp(c.workspaceID, id)
 	switch {
-	case c.api.cfg.IsNotFound(err), err == nil && locked.DeletedAt != 0:
+	case errors.Is(err, model.ErrNotFound), err == nil && locked.DeletedAt != 0:
 		return model.App{}, missing("app", "app", ref, fix)
 	case err != nil:
 		return locked, fmt.Errorf("lock app %s: %w", id, err)
@@ -158,7 +159,7 @@ func (a *API) region(tx Tx, by caller, ref string) (r model.Region, err error) {
 		return r, missing("region", "region", ref, "Name it by its id or its name.")
 	}
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return model.Region{}, missing("region", "region", ref, fix)
 	case err != nil:
 		return r, fmt.Errorf("read region %s: %w", ref, err)
@@ -189,7 +190,7 @@ func (c *change) managedRegion(ref string) (model.Region, error) {
 	}
 	locked, err := c.LockRegion(r.ID)
 	switch {
-	case c.api.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return locked, missing("region", "region", ref, "It was deleted.")
 	case err != nil:
 		return locked, fmt.Errorf("lock region %s: %w", r.ID, err)
@@ -203,7 +204,7 @@ func (a *API) deployment(tx Tx, workspaceID, id, field string) (d model.Deployme
 	}
 	d, err = tx.GetDeployment(workspaceID, id)
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return d, missing(field, "deployment", id, "List the deployments of the app.")
 	case err != nil:
 		return d, fmt.Errorf("read deployment %s: %w", id, err)
@@ -219,7 +220,7 @@ func (c *change) lockedEnvironment(ref string) (model.Environment, error) {
 	}
 	locked, err := c.LockEnvironment(c.workspaceID, e.ID)
 	switch {
-	case c.api.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return locked, missing("environment", "environment", ref, "It was deleted.")
 	case err != nil:
 		return locked, fmt.Errorf("lock environment %s: %w", e.ID, err)
@@ -257,7 +258,7 @@ func (a *API) workspace(tx Tx, ref, field string) (w model.Workspace, err error)
 		return w, missing(field, "workspace", ref, "Name it by its id or its name.")
 	}
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return w, missing(field, "workspace", ref, "List the workspaces.")
 	case err != nil:
 		return w, fmt.Errorf("read workspace %s: %w", ref, err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,7 +84,7 @@ func (c *change) appWithDomains(ref string) (model.App, []model.Domain, error) {
 func (c *change) notServed(app model.App, name string, texts []string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
-	case c.api.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look who has domain %s: %w", name, err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"connectrpc.com/connect"
@@ -50,7 +51,7 @@ func (c *change) tenantRegion(id string) (r model.Region, err error) {
 	}
 	r, err = c.LockRegion(id)
 	switch {
-	case c.api.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return r, missing("region", "region", id, "Name a region of a workspace by its id.")
 	case err != nil:
 		return r, fmt.Errorf("lock region %s: %w", id, err)

@@ -2,7 +2,10 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -39,7 +42,7 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 		k := c.newKey(value, workspaceID, req.GetName(), req.GetRole(), req.GetExpiresAt())
 		err := c.InsertAPIKey(k)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "API key", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create API key %s: %w", req.GetName(), err)

@@ -2,6 +2,9 @@ package api
 
 import (
 	"context"
+	"errors"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -14,7 +17,7 @@ func (a *API) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (
 			return nil, err
 		}
 		app, err := c.insertApp(e, req.GetName(), req.GetDescription())
-		if a.cfg.IsExists(err) {
+		if errors.Is(err, model.ErrExists) {
 			return nil, exists("name", "app", req.GetName())
 		}
 		if err != nil {

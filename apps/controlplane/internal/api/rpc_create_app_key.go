@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -33,7 +34,7 @@ func (a *API) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequ
 		}
 		err = c.InsertAppKey(k)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "app key", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create key %s of app %s: %w", k.Name, app.ID, err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -25,7 +26,7 @@ func (a *API) CreateEnvironment(ctx context.Context, req *windlassv1.CreateEnvir
 		}
 		err = c.InsertEnvironment(e)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "environment", p.Name+"/"+req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create environment %s of project %s: %w", req.GetName(), p.ID, err)

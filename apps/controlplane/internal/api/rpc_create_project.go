@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -26,7 +27,7 @@ func (c *change) insertProject(workspaceID, name string) (model.Project, error) 
 	p := model.Project{ID: ident.New("prj"), WorkspaceID: workspaceID, Name: name, CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
 	err := c.InsertProject(p)
 	switch {
-	case c.api.cfg.IsExists(err):
+	case errors.Is(err, model.ErrExists):
 		return p, exists("name", "project", name)
 	case err != nil:
 		return p, fmt.Errorf("create project %s: %w", name, err)

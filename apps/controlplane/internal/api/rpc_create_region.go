@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,7 +28,7 @@ func (a *API) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequ
 		// A region that was granted to the workspace has its name there, too.
 		if _, err := c.GetRegionByName(c.workspaceID, req.GetName()); err == nil {
 			return nil, exists("name", "region", req.GetName())
-		} else if !a.cfg.IsNotFound(err) {
+		} else if !errors.Is(err, model.ErrNotFound) {
 			return nil, fmt.Errorf("read region %s: %w", req.GetName(), err)
 		}
 		r := model.Region{
@@ -37,7 +38,7 @@ func (a *API) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequ
 		}
 		err := c.InsertRegion(r)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "region", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create region %s: %w", req.GetName(), err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -19,7 +20,7 @@ func (a *API) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspa
 		w := model.Workspace{ID: ident.New("ws"), Name: req.GetName(), CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
 		err := c.InsertWorkspace(w)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "workspace", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create workspace %s: %w", req.GetName(), err)

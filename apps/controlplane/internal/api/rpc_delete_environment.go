@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -29,7 +30,7 @@ func (a *API) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvir
 
 func (c *change) deleteEnvironment(e model.Environment) error {
 	_, err := c.LockEnvironment(e.WorkspaceID, e.ID)
-	if c.api.cfg.IsNotFound(err) {
+	if errors.Is(err, model.ErrNotFound) {
 		return nil
 	}
 	if err != nil {

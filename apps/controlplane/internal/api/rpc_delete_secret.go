@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -19,7 +20,7 @@ func (a *API) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequ
 		}
 		s, err := c.GetSecret(e.WorkspaceID, e.ID, req.GetName())
 		switch {
-		case a.cfg.IsNotFound(err):
+		case errors.Is(err, model.ErrNotFound):
 			return nil, missing("name", "secret", req.GetName(), "List the secrets of the environment.")
 		case err != nil:
 			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -28,7 +29,7 @@ func (a *API) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspa
 			if r.WorkspaceID == w.ID {
 				return nil, inUse(fmt.Sprintf("workspace %s has region %s", w.Name, r.Name), "Delete its regions first.")
 			}
-			if err := c.Tx.RevokeGrant(r.ID, w.ID); err != nil && !a.cfg.IsNotFound(err) {
+			if err := c.Tx.RevokeGrant(r.ID, w.ID); err != nil && !errors.Is(err, model.ErrNotFound) {
 				return nil, fmt.Errorf("revoke grant of region %s: %w", r.ID, err)
 			}
 		}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"connectrpc.com/connect"
@@ -125,13 +126,13 @@ func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e 
 			return app, e, err
 		}
 		app, err = c.GetAppByName(c.workspaceID, e.ID, name)
-		if found = !c.api.cfg.IsNotFound(err); found && err != nil {
+		if found = !errors.Is(err, model.ErrNotFound); found && err != nil {
 			return app, e, fmt.Errorf("read app %s: %w", ref, err)
 		}
 	}
 	if !found {
 		_, name := splitApp(ref)
-		if app, err = c.insertApp(e, name, ""); !c.api.cfg.IsExists(err) {
+		if app, err = c.insertApp(e, name, ""); !errors.Is(err, model.ErrExists) {
 			return app, e, err
 		}
 		// It was made meanwhile.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -23,7 +24,7 @@ func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspace
 		}
 		c.workspaceID = w.ID
 		revoked := true
-		if err := c.Tx.RevokeGrant(r.ID, w.ID); a.cfg.IsNotFound(err) {
+		if err := c.Tx.RevokeGrant(r.ID, w.ID); errors.Is(err, model.ErrNotFound) {
 			revoked = false
 		} else if err != nil {
 			return nil, fmt.Errorf("revoke grant of region %s to workspace %s: %w", r.ID, w.ID, err)
@@ -59,7 +60,7 @@ func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspace
 // returns how many replicas that are.
 func (c *change) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
 	app, err := c.lockedApp(appID)
-	if c.api.cfg.IsNotFound(err) || err == nil && app.DeletingSince != 0 {
+	if errors.Is(err, model.ErrNotFound) || err == nil && app.DeletingSince != 0 {
 		return 0, false, nil
 	}
 	if err != nil {

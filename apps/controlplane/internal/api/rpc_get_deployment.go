@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -52,7 +53,7 @@ func (a *API) versionOf(tx Tx, workspaceID, ref string, number int32) (model.Dep
 	}
 	d, err := tx.GetDeploymentByVersion(workspaceID, app.ID, number)
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return d, missing("version", "version", fmt.Sprint(number), fmt.Sprintf("The versions of app %s are 1 to %d.", app.Name, app.LatestVersion))
 	case err != nil:
 		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)

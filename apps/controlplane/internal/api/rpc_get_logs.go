@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -55,7 +56,7 @@ func (a *API) instance(tx Tx, workspaceID, id string) (i model.Instance, err err
 	}
 	i, err = tx.GetInstance(workspaceID, id)
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return i, missing("instance", "instance", id, "List the instances of the app.")
 	case err != nil:
 		return i, fmt.Errorf("read instance %s: %w", id, err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -27,7 +28,7 @@ func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest)
 		return err
 	})
 	switch {
-	case a.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return nil, missing("rollout", "rollout", req.GetRollout(), "List the rollouts of the app.")
 	case err != nil:
 		return nil, fmt.Errorf("read rollout %s: %w", req.GetRollout(), err)

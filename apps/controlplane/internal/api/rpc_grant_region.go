@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -24,14 +25,14 @@ func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionReques
 			return &windlassv1.GrantRegionResponse{Unchanged: true}, nil
 		case err == nil:
 			return nil, exists("region", "region", r.Name)
-		case !a.cfg.IsNotFound(err):
+		case !errors.Is(err, model.ErrNotFound):
 			return nil, fmt.Errorf("read region %s: %w", r.Name, err)
 		}
 		if err := c.mayShare(r, w, req.GetTrustAllTenants()); err != nil {
 			return nil, err
 		}
 		err = c.Tx.GrantRegion(r.ID, w.ID, c.at)
-		if err != nil && !a.cfg.IsExists(err) {
+		if err != nil && !errors.Is(err, model.ErrExists) {
 			return nil, fmt.Errorf("grant region %s to workspace %s: %w", r.ID, w.ID, err)
 		}
 		if err := c.wakeIn(r, w); err != nil {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -56,7 +57,7 @@ func (a *API) freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, e
 	}
 	if f.ProjectID != "" {
 		p, err := tx.GetProject(f.WorkspaceID, f.ProjectID)
-		if err != nil && !a.cfg.IsNotFound(err) {
+		if err != nil && !errors.Is(err, model.ErrNotFound) {
 			return nil, fmt.Errorf("read project %s: %w", f.ProjectID, err)
 		}
 		out.Project = orDefault(p.Name, f.ProjectID)
@@ -65,7 +66,7 @@ func (a *API) freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, e
 		return out, nil
 	}
 	app, err := tx.GetApp(f.WorkspaceID, f.AppID)
-	if a.cfg.IsNotFound(err) {
+	if errors.Is(err, model.ErrNotFound) {
 		out.App = f.AppID
 		return out, nil
 	} else if err != nil {

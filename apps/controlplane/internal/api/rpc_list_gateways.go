@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -25,7 +26,7 @@ func (a *API) ListGateways(ctx context.Context, req *windlassv1.ListGatewaysRequ
 		for _, r := range rows {
 			if _, ok := names[r.WorkspaceID]; !ok {
 				w, err := tx.GetWorkspace(r.WorkspaceID)
-				if err != nil && !a.cfg.IsNotFound(err) {
+				if err != nil && !errors.Is(err, model.ErrNotFound) {
 					return fmt.Errorf("read workspace %s: %w", r.WorkspaceID, err)
 				}
 				names[r.WorkspaceID] = w.Name

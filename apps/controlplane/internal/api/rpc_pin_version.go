@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -112,7 +113,7 @@ func grownPin(had *model.Pin, p model.Pin) map[string]bool {
 // versionOf finds a version of the app.
 func (c *change) versionOf(app model.App, number int32) (model.Deployment, error) {
 	d, err := c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
-	if c.api.cfg.IsNotFound(err) {
+	if errors.Is(err, model.ErrNotFound) {
 		return d, missing("version", "version", fmt.Sprintf("v%d", number),
 			fmt.Sprintf("The newest of app %s is v%d; list its deployments for those that are kept.", app.Name, app.LatestVersion))
 	}
@@ -170,7 +171,7 @@ func (c *change) pinSizes(app model.App, r running, d model.Deployment, had *mod
 	}
 	for i, name := range names {
 		region, err := c.GetRegionByName(c.workspaceID, name)
-		if c.api.cfg.IsNotFound(err) {
+		if errors.Is(err, model.ErrNotFound) {
 			known, err := c.ListRegions(c.workspaceID, model.Page{Limit: maxKnownRegions})
 			if err != nil {
 				return nil, fmt.Errorf("list regions: %w", err)

@@ -186,7 +186,7 @@ func (r *foresight) readRegions(c *change, ids map[string]bool) error {
 	for _, name := range r.target.Spec.GetRegions() {
 		region, err := c.GetRegionByName(c.workspaceID, name)
 		switch {
-		case c.api.cfg.IsNotFound(err):
+		case errors.Is(err, model.ErrNotFound):
 			r.unknown = true
 		case err != nil:
 			return fmt.Errorf("read region %s: %w", name, err)

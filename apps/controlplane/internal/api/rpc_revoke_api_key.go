@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -72,7 +73,7 @@ func (c *change) findKey(ref string) (model.APIKey, error) {
 	if ident.Valid("key", ref) {
 		k, err := c.GetAPIKey(c.workspaceID, ref)
 		switch {
-		case c.api.cfg.IsNotFound(err):
+		case errors.Is(err, model.ErrNotFound):
 			return k, unknown
 		case err != nil:
 			return k, fmt.Errorf("read API key %s: %w", ref, err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -258,7 +259,7 @@ func (c *change) rollbackTo(app model.App, number int32) (d model.Deployment, er
 		d, err = c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
 	}
 	switch {
-	case c.api.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return d, nothingToDo(fmt.Sprintf("app %s has no version %d", app.Name, number),
 			fmt.Sprintf("Its newest is %d; list its deployments for those that are kept.", app.LatestVersion))
 	case err != nil:

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -179,7 +180,7 @@ func (c *change) forgetEnded(have []model.Freeze) (left []model.Freeze, err erro
 			left = append(left, f)
 			continue
 		}
-		if err := c.DeleteFreeze(f.WorkspaceID, f.Name); err != nil && !c.api.cfg.IsNotFound(err) {
+		if err := c.DeleteFreeze(f.WorkspaceID, f.Name); err != nil && !errors.Is(err, model.ErrNotFound) {
 			return nil, fmt.Errorf("forget freeze %s: %w", f.Name, err)
 		}
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -34,7 +35,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 			WorkspaceID: e.WorkspaceID, EnvironmentID: e.ID, Name: req.GetName(), Version: floor + 1, CreatedAt: c.at, UpdatedAt: c.at,
 		}
 		was, err := c.GetSecret(e.WorkspaceID, e.ID, req.GetName())
-		if err != nil && !a.cfg.IsNotFound(err) {
+		if err != nil && !errors.Is(err, model.ErrNotFound) {
 			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)
 		}
 		var before *windlassv1.Secret
@@ -80,7 +81,7 @@ func (c *change) rotate(e model.Environment, s model.Secret, override string, re
 	}
 	for _, id := range users {
 		app, err := c.LockApp(c.workspaceID, id)
-		if c.api.cfg.IsNotFound(err) {
+		if errors.Is(err, model.ErrNotFound) {
 			continue
 		}
 		if err != nil {

@@ -2,8 +2,11 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -35,9 +38,9 @@ func (a *API) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvir
 		e.Name, e.Variables, e.UpdatedAt = req.GetName(), req.GetVariables(), c.at
 		err = c.Tx.UpdateEnvironment(e)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "environment", req.GetName())
-		case a.cfg.IsConflict(err):
+		case errors.Is(err, model.ErrConflict):
 			return nil, conflict("environment", e.ID, e.ResourceVersion+1)
 		case err != nil:
 			return nil, fmt.Errorf("update environment %s: %w", e.ID, err)

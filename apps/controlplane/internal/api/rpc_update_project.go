@@ -2,7 +2,10 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -24,9 +27,9 @@ func (a *API) UpdateProject(ctx context.Context, req *windlassv1.UpdateProjectRe
 		p.Name, p.UpdatedAt = req.GetName(), c.at
 		err = c.Tx.UpdateProject(p)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "project", req.GetName())
-		case a.cfg.IsConflict(err):
+		case errors.Is(err, model.ErrConflict):
 			return nil, conflict("project", p.ID, p.ResourceVersion+1)
 		case err != nil:
 			return nil, fmt.Errorf("update project %s: %w", p.ID, err)

@@ -2,7 +2,10 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -24,9 +27,9 @@ func (a *API) UpdateWorkspace(ctx context.Context, req *windlassv1.UpdateWorkspa
 		w.Name, w.UpdatedAt = req.GetName(), c.at
 		err = c.Tx.UpdateWorkspace(w)
 		switch {
-		case a.cfg.IsExists(err):
+		case errors.Is(err, model.ErrExists):
 			return nil, exists("name", "workspace", req.GetName())
-		case a.cfg.IsConflict(err):
+		case errors.Is(err, model.ErrConflict):
 			return nil, conflict("workspace", w.ID, w.ResourceVersion+1)
 		case err != nil:
 			return nil, fmt.Errorf("update workspace %s: %w", w.ID, err)

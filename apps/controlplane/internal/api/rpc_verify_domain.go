@@ -89,7 +89,7 @@ func (c *change) verified(ref string, found model.Domain, texts []string) (*wind
 		return nil, err
 	}
 	d.VerifiedAt = c.at
-	if err := c.VerifyDomain(app.ID, d.Name, c.at); c.api.cfg.IsExists(err) {
+	if err := c.VerifyDomain(app.ID, d.Name, c.at); errors.Is(err, model.ErrExists) {
 		return nil, domainTaken(d.Name, "another app, since a moment ago", "List the routes to see which.")
 	} else if err != nil {
 		return nil, fmt.Errorf("store domain %s of app %s: %w", d.Name, app.ID, err)
@@ -123,7 +123,7 @@ func (c *change) foundAgain(app model.App, d model.Domain, before *windlassv1.Do
 func (c *change) takeLapsed(app model.App, name string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
-	case c.api.cfg.IsNotFound(err), err == nil && holder.AppID == app.ID:
+	case errors.Is(err, model.ErrNotFound), err == nil && holder.AppID == app.ID:
 		return nil
 	case err != nil:
 		return fmt.Errorf("look who has domain %s: %w", name, err)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -110,7 +111,7 @@ func (a *API) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) 
 	}
 	r, err := tx.GetRollout(app.WorkspaceID, id)
 	switch {
-	case a.cfg.IsNotFound(err), err == nil && r.AppID != app.ID:
+	case errors.Is(err, model.ErrNotFound), err == nil && r.AppID != app.ID:
 		return r, gone
 	case err != nil:
 		return r, fmt.Errorf("read rollout %s: %w", id, err)
@@ -230,7 +231,7 @@ func (a *API) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
 		if err == nil {
 			return &r, nil
 		}
-		if !a.cfg.IsNotFound(err) {
+		if !errors.Is(err, model.ErrNotFound) {
 			return nil, fmt.Errorf("read rollout %s: %w", app.RolloutID, err)
 		}
 	}

@@ -115,7 +115,7 @@ func (c *change) pinOverrides(spec *windlassv1.DeploymentSpec, field string) err
 func (c *change) regionsNamed(names []string) (out []model.Region, err error) {
 	for _, n := range names {
 		r, err := c.GetRegionByName(c.workspaceID, n)
-		if c.api.cfg.IsNotFound(err) {
+		if errors.Is(err, model.ErrNotFound) {
 			continue
 		}
 		if err != nil {

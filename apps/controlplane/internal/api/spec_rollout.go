@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -142,7 +143,7 @@ func (c *change) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.Deploy
 	left := map[string]model.Region{}
 	for _, n := range spec.GetRegions() {
 		r, err := c.GetRegionByName(c.workspaceID, n)
-		if c.api.cfg.IsNotFound(err) {
+		if errors.Is(err, model.ErrNotFound) {
 			r, err = model.Region{Name: n}, nil // it was told of already
 		}
 		if err != nil {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -390,7 +391,7 @@ func (c *change) inFlight(app model.App) (f flight, err error) {
 		return f, nil
 	}
 	r, err := c.GetRollout(app.WorkspaceID, app.RolloutID)
-	if c.api.cfg.IsNotFound(err) {
+	if errors.Is(err, model.ErrNotFound) {
 		return f, nil
 	}
 	if err != nil {
@@ -402,7 +403,7 @@ func (c *change) inFlight(app model.App) (f flight, err error) {
 	f.rollout = &r
 	d, err := c.GetDeployment(app.WorkspaceID, r.DeploymentID)
 	switch {
-	case c.api.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 	case err != nil:
 		return f, fmt.Errorf("read deployment %s: %w", r.DeploymentID, err)
 	case model.Terminal(model.DeploymentMoves, d.Status):

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func (c *change) checkRegions(spec *windlassv1.DeploymentSpec, field string) err
 		if len(known) == maxKnownRegions {
 			if _, err := c.GetRegionByName(c.workspaceID, name); err == nil {
 				continue
-			} else if !c.api.cfg.IsNotFound(err) {
+			} else if !errors.Is(err, model.ErrNotFound) {
 				return fmt.Errorf("read region %s: %w", name, err)
 			}
 		}

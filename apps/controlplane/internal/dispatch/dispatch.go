@@ -71,9 +71,7 @@ type Config struct {
 	Store Store
 	// Caller tells whose credential the call carries and when that was issued,
 	// unix ms.
-	Caller func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
-	// IsNotFound tells the store's "no such row" from other errors.
-	IsNotFound func(error) bool
+	Caller     func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	// Random returns numbers in [0, 1) for jitter, safely for concurrent use; nil
@@ -161,8 +159,8 @@ type Service struct {
 
 // New checks the config and returns a service; Run makes it move.
 func New(cfg Config) (*Service, error) {
-	if cfg.Store == nil || cfg.Caller == nil || cfg.IsNotFound == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("dispatch: Store, Caller, IsNotFound, Log and Registerer are required")
+	if cfg.Store == nil || cfg.Caller == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("dispatch: Store, Caller, Log and Registerer are required")
 	}
 	cfg.defaults()
 	s := &Service{

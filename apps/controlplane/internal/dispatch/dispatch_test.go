@@ -63,8 +63,7 @@ func setup(t *testing.T, bookmark time.Duration, change ...func(*dispatch.Config
 			id, ok := ctx.Value(callerKey{}).(string)
 			return id, 1, ok
 		},
-		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		Log:        slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Beat: 20 * time.Millisecond, Bookmark: bookmark,
 	}
 	for _, c := range change {
@@ -117,7 +116,7 @@ func (h *house) deploy(id string, generation int64, status windlassv1.TopologySt
 	h.t.Helper()
 	h.update(func(tx store.Tx) error {
 		_, err := tx.GetDeployment("ws_1", id)
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, model.ErrNotFound) {
 			var version int32
 			if _, err = fmt.Sscanf(id, "dep_%d", &version); err != nil {
 				return err

@@ -129,7 +129,7 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 		}
 		agent := position(req)
 		chainAt, err := tx.ChainAt(region, agent.Revision)
-		if err != nil && !s.cfg.IsNotFound(err) {
+		if err != nil && !errors.Is(err, model.ErrNotFound) {
 			return fmt.Errorf("read chain at %d: %w", agent.Revision, err)
 		}
 		v.resume = changefeed.Judge(agent, head, chainAt)
@@ -205,7 +205,7 @@ func (s *Service) openError(region string, err error) error {
 	switch {
 	case errors.As(err, &ce), errors.Is(err, context.Canceled):
 		return err
-	case s.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "", "the region no longer exists")
 	}
 	return fmt.Errorf("watch region %s: %w", region, err)

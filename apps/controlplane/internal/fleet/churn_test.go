@@ -167,9 +167,7 @@ func testChurn(t *testing.T, db store.Store, rows func() map[string]int) {
 	c := &churn{t: t, db: db, rows: rows, day: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	c.begin(Config{
 		Store: store.Bind[Tx](db), Box: newBox(t),
-		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		IsConflict: func(err error) bool { return errors.Is(err, store.ErrConflict) },
-		Log:        slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), KeepChanges: 1000, LookupTXT: new(dns).lookup,
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), KeepChanges: 1000, LookupTXT: new(dns).lookup,
 	})
 	// The longest that anything is kept is audit's 90 days.
 	c.peaks(92)

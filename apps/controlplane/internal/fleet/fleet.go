@@ -102,11 +102,8 @@ type Store interface {
 
 // Config of a Service. Zero durations take the defaults stated.
 type Config struct {
-	Store Store
-	Box   *seal.Box
-	// IsNotFound and IsConflict tell the store's errors apart.
-	IsNotFound func(error) bool
-	IsConflict func(error) bool
+	Store      Store
+	Box        *seal.Box
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
@@ -154,8 +151,8 @@ type Service struct {
 
 // New checks the config.
 func New(cfg Config) (*Service, error) {
-	if cfg.Store == nil || cfg.Box == nil || cfg.IsNotFound == nil || cfg.IsConflict == nil || cfg.LookupTXT == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("fleet: Store, Box, IsNotFound, IsConflict, LookupTXT, Log and Registerer are required")
+	if cfg.Store == nil || cfg.Box == nil || cfg.LookupTXT == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("fleet: Store, Box, LookupTXT, Log and Registerer are required")
 	}
 	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 || cfg.MaintainEvery < 0 {
 		return nil, errors.New("fleet: what is kept must not be negative: leave it 0 for the default")

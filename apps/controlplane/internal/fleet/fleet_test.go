@@ -79,9 +79,7 @@ func setup(t *testing.T) *house {
 	h := &house{t: t, db: memory.New(func() int64 { return time.Now().UnixMilli() }), registry: prometheus.NewRegistry()}
 	svc, err := New(Config{
 		Store: flaky{store.Bind[Tx](h.db), &h.away, &h.views, &h.updates}, Box: newBox(t),
-		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		IsConflict: func(err error) bool { return errors.Is(err, store.ErrConflict) },
-		Log:        slog.New(slog.DiscardHandler), Registerer: h.registry, KeepChanges: 10, LookupTXT: new(dns).lookup,
+		Log: slog.New(slog.DiscardHandler), Registerer: h.registry, KeepChanges: 10, LookupTXT: new(dns).lookup,
 	})
 	require.NoError(t, err)
 	h.svc = svc
@@ -412,7 +410,7 @@ func TestMaintenanceKeepsWhatIsNeededAndForgetsTheRest(t *testing.T) {
 			changes, err := tx.Changes(map[string]int64{region: 15}, 100)
 			require.Len(t, changes, 10)
 			_, gone := tx.ChainAt(region, 14)
-			require.ErrorIs(t, gone, store.ErrNotFound)
+			require.ErrorIs(t, gone, model.ErrNotFound)
 			return err
 		}))
 	})

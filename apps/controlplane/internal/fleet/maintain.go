@@ -181,7 +181,7 @@ func (s *Service) trim(ctx context.Context) error {
 // previous or the model of a newer one.
 func (s *Service) trimVersions(tx Tx, id string) (int, error) {
 	app, err := tx.LockApp("", id)
-	if s.cfg.IsNotFound(err) {
+	if errors.Is(err, model.ErrNotFound) {
 		return 0, nil
 	}
 	if err != nil {

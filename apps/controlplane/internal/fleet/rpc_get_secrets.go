@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"connectrpc.com/connect"
@@ -77,7 +78,7 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 		}
 		seen[ref.Secret] = true
 		secret, err := s.secretOf(tx, app, ref)
-		if s.cfg.IsNotFound(err) {
+		if errors.Is(err, model.ErrNotFound) {
 			return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "spec.secrets",
 				fmt.Sprintf("secret %q is not in the environment: set it with `windlass secret set`", ref.Secret))
 		}
@@ -94,7 +95,7 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 func (s *Service) secretOf(tx Tx, app model.App, ref *windlassv1.SecretReference) (model.Secret, error) {
 	if ref.GetVersion() != 0 {
 		secret, err := tx.GetSecretVersion(app.WorkspaceID, app.EnvironmentID, ref.GetSecret(), ref.GetVersion())
-		if !s.cfg.IsNotFound(err) {
+		if !errors.Is(err, model.ErrNotFound) {
 			return secret, err
 		}
 	}

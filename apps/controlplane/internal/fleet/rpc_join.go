@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,7 +55,7 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 	find := func(tx Tx) (model.JoinToken, error) {
 		token, err := tx.GetJoinTokenByHash(model.HashToken(req.Token))
 		switch {
-		case s.cfg.IsNotFound(err):
+		case errors.Is(err, model.ErrNotFound):
 			return token, refused("the join token is unknown")
 		case err != nil:
 			return token, fmt.Errorf("look up join token: %w", err)
@@ -78,14 +79,14 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 		}
 		err = tx.UseJoinToken(token.ID, req.JoinId, now.UnixMilli())
 		switch {
-		case s.cfg.IsConflict(err):
+		case errors.Is(err, model.ErrConflict):
 			return refused("the join token was used by another agent")
 		case err != nil:
 			return fmt.Errorf("use join token %s: %w", token.ID, err)
 		}
 		region, err = tx.GetRegion(token.RegionID)
 		switch {
-		case s.cfg.IsNotFound(err):
+		case errors.Is(err, model.ErrNotFound):
 			return refused("the join token's region no longer exists")
 		case err != nil:
 			return fmt.Errorf("read region %s: %w", token.RegionID, err)
@@ -154,7 +155,7 @@ func (s *Service) caller(ctx context.Context) (region model.Region, err error) {
 		return err
 	})
 	switch {
-	case s.cfg.IsNotFound(err):
+	case errors.Is(err, model.ErrNotFound):
 		return region, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "", "the region no longer exists")
 	case err != nil:
 		return region, fmt.Errorf("read region %s: %w", regionID, err)

@@ -55,7 +55,7 @@ func (s *Service) holder(ctx context.Context, region string) (id string, peer mo
 	err = s.cfg.Store.View(ctx, func(tx Tx) error {
 		id, peer = "", model.Peer{}
 		id, err = tx.GetStream(region)
-		if s.cfg.IsNotFound(err) || id == s.cfg.ID {
+		if errors.Is(err, model.ErrNotFound) || id == s.cfg.ID {
 			return nil
 		}
 		if err != nil {

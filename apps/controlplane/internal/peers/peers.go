@@ -103,8 +103,7 @@ type Config struct {
 	Box         *seal.Box
 	Agents      Agents
 	// Nudged hears what other processes committed. It must not block.
-	Nudged     func(Nudge)
-	IsNotFound func(error) bool
+	Nudged func(Nudge)
 	// HTTP carries calls to peers.
 	HTTP       *http.Client
 	Log        *slog.Logger
@@ -151,8 +150,8 @@ type Service struct {
 // New checks the config and returns a service; Run makes it known.
 func New(cfg Config) (*Service, error) {
 	if cfg.ID == "" || cfg.Address == "" || cfg.Store == nil || cfg.Box == nil || cfg.Agents == nil || cfg.Nudged == nil ||
-		cfg.IsNotFound == nil || cfg.HTTP == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("peers: ID, Address, Store, Box, Agents, Nudged, IsNotFound, HTTP, Log and Registerer are required")
+		cfg.HTTP == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("peers: ID, Address, Store, Box, Agents, Nudged, HTTP, Log and Registerer are required")
 	}
 	cfg.defaults()
 	s := &Service{

@@ -97,8 +97,7 @@ func (h *house) start(id string, change ...func(*Config)) *process {
 			defer p.mu.Unlock()
 			p.heard = append(p.heard, n)
 		},
-		IsNotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		HTTP:       &http.Client{Transport: h.net}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		HTTP: &http.Client{Transport: h.net}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -301,8 +300,8 @@ func TestACredentialIsGoodForOneProcessOnePurposeAndAWhile(t *testing.T) {
 	to := func(id string) *Service {
 		s, err := New(Config{
 			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: nobody{}, Nudged: func(Nudge) {},
-			IsNotFound: func(error) bool { return false }, HTTP: http.DefaultClient,
-			Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+			HTTP: http.DefaultClient,
+			Log:  slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})
 		require.NoError(t, err)
 		return s

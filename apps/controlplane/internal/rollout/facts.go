@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -201,7 +202,7 @@ func (f *facts) readDeployments() error {
 		newest, err := f.tx.GetDeploymentByVersion(in.App.WorkspaceID, in.App.ID, in.App.LatestVersion)
 		if err == nil {
 			in.Deployments = append(in.Deployments, newest)
-		} else if !f.s.cfg.IsNotFound(err) {
+		} else if !errors.Is(err, model.ErrNotFound) {
 			return err
 		}
 	}

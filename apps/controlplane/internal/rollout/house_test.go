@@ -2,7 +2,6 @@ package rollout_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -75,8 +74,6 @@ func (i *images) lastLogins() []string {
 	return i.logins
 }
 
-func isNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
-
 func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *house {
 	h := &house{
 		t: t, store: memory.New(func() int64 { return time.Now().UnixMilli() }),
@@ -89,7 +86,7 @@ func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *ho
 	}
 	var err error
 	h.stepper, err = rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](h.store), Images: h.images, Metrics: h.gauge, Hooks: h.judge, IsNotFound: isNotFound,
+		Store: store.Bind[rollout.Tx](h.store), Images: h.images, Metrics: h.gauge, Hooks: h.judge,
 		Logins: func(_ context.Context, app model.App, names []string) (out []string, _ error) {
 			for _, n := range names {
 				out = append(out, app.Name+"'s "+n)

@@ -29,9 +29,7 @@ type Config struct {
 	// nil: Unmeasured.
 	Metrics, Hooks Measurer
 	// Domain under which apps get their host names; empty means "windlass.local".
-	Domain string
-	// IsNotFound tells the store's "no such row" from other errors.
-	IsNotFound func(error) bool
+	Domain     string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Tracer     trace.Tracer
@@ -48,9 +46,9 @@ type Stepper struct {
 
 // NewStepper checks cfg.
 func NewStepper(cfg Config) (*Stepper, error) {
-	if cfg.Store == nil || cfg.Images == nil || cfg.IsNotFound == nil || cfg.Log == nil ||
+	if cfg.Store == nil || cfg.Images == nil || cfg.Log == nil ||
 		cfg.Registerer == nil || cfg.Tracer == nil {
-		return nil, errors.New("rollout: Store, Images, IsNotFound, Log, Registerer and Tracer are required")
+		return nil, errors.New("rollout: Store, Images, Log, Registerer and Tracer are required")
 	}
 	if cfg.Domain == "" {
 		cfg.Domain = "windlass.local"

@@ -4,9 +4,9 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 // DomainTx keeps users' own hosts.
 type DomainTx interface {
-	// InsertDomain has the app wait for a domain. ErrExists: it does, or has it.
+	// InsertDomain has the app wait for a domain. model.ErrExists: it does, or has it.
 	InsertDomain(model.Domain) error
-	// VerifyDomain gives it to the app. ErrExists: another app has it.
+	// VerifyDomain gives it to the app. model.ErrExists: another app has it.
 	VerifyDomain(appID, name string, at int64) error
 	// ReleaseDomain takes it from the app, which waits for it again.
 	ReleaseDomain(appID, name string) error

@@ -25,13 +25,12 @@
 // remembers the highest id loses a transaction that took a lower one and
 // committed later. At most MaxRegions regions change in one transaction.
 //
-// Every Get returns ErrNotFound when there is nothing; every Insert of a taken
-// id or name returns ErrExists.
+// Every Get returns model.ErrNotFound when there is nothing; every Insert of a taken
+// id or name returns model.ErrExists.
 package store
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -41,21 +40,7 @@ import (
 // MaxRegions bounds the head rows that one transaction holds.
 const MaxRegions = 32
 
-// Errors of the contract. Compare with errors.Is.
-var (
-	ErrNotFound = errors.New("not found")
-	ErrExists   = errors.New("already exists")
-	// ErrConflict: a compare-and-set found another value.
-	ErrConflict = errors.New("changed by another writer")
-	// ErrTooManyRegions: the transaction changed more than MaxRegions regions.
-	ErrTooManyRegions = errors.New("too many regions in one transaction")
-	// ErrOutcomeUnknown: the connection was lost while the transaction was being
-	// committed. It is durable as a whole or not at all; Update did not repeat it.
-	// The caller may: with its idempotency key, its step number, its guard.
-	ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
-)
-
-// Soon is how far ahead a wake-up may be so that the listener of its commit still serves it.
+// WakeWindow is how far ahead a wake-up may be so that the listener of its commit still serves it.
 const WakeWindow = 500 * time.Millisecond
 
 // Commit tells what an Update changed, after it is durable.
@@ -125,7 +110,7 @@ type TenantTx interface {
 	GetWorkspaceByName(name string) (model.Workspace, error)
 	ListWorkspaces(Page) ([]model.Workspace, error)
 	// UpdateWorkspace compares ResourceVersion and stores it plus one
-	// (ErrConflict). So do the other updates that have one.
+	// (model.ErrConflict). So do the other updates that have one.
 	UpdateWorkspace(model.Workspace) error
 	DeleteWorkspace(id string) error
 
@@ -182,7 +167,7 @@ type AppTx interface {
 	// LockApps is LockApp of any workspace, for those of the ids that exist, by id.
 	LockApps(ids []string) ([]model.App, error)
 	// StepApps moves the step number of each app by one, from what the app says that it is;
-	// of those that changed it is UpdateApp, too. ErrConflict unless that is so of all.
+	// of those that changed it is UpdateApp, too. model.ErrConflict unless that is so of all.
 	StepApps(steps []model.AppStep) error
 	// ListApps is by (name, id); an empty environment means all.
 	// Page.After is name + "\x00" + id.
@@ -197,7 +182,7 @@ type AppTx interface {
 	// GetDeployments returns those of the ids that exist, in no order.
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	// UpdateDeployment stores status, reason, message, resolved image, stable and
-	// the times; the rest is immutable. ErrNotFound unless all exist.
+	// the times; the rest is immutable. model.ErrNotFound unless all exist.
 	UpdateDeployment(...model.Deployment) error
 	// ListDeployments is newest first by id; an empty app means all.
 	// Page.After is the last id.
@@ -210,7 +195,7 @@ type AppTx interface {
 	// GetActiveRollouts returns rollouts with their deployment and their app's rollout state, nil for
 	// none, in one read and in no order: those of which the first two are there.
 	GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error)
-	// UpdateRollout stores how they go: ErrNotFound unless all exist.
+	// UpdateRollout stores how they go: model.ErrNotFound unless all exist.
 	UpdateRollout(...model.Rollout) error
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
@@ -279,7 +264,7 @@ type TopologyTx interface {
 	// order.
 	CountTopology() ([]model.TopologyCount, error)
 	// PutTopology inserts or replaces rows. A row with a generation lower than
-	// the stored one loses: ErrConflict. Call Change for what agents must see.
+	// the stored one loses: model.ErrConflict. Call Change for what agents must see.
 	PutTopology([]model.Topology) error
 	// DeleteTopology forgets stopped rows whose retention passed, and what their
 	// regions said of them.
@@ -387,7 +372,7 @@ type RegionTx interface {
 
 	InsertJoinToken(model.JoinToken) error
 	GetJoinTokenByHash(hash []byte) (model.JoinToken, error)
-	// UseJoinToken marks it used by a join id, or ErrConflict if another one used
+	// UseJoinToken marks it used by a join id, or model.ErrConflict if another one used
 	// it. The same join id may use it again.
 	UseJoinToken(id, joinID string, at int64) error
 
@@ -411,7 +396,7 @@ type FeedTx interface {
 	// the one given, by (region, revision), at most limit rows in all: a region's
 	// rows are never torn except at the end of its own list.
 	Changes(after map[string]int64, limit int) ([]model.Change, error)
-	// ChainAt returns the chain value of a revision, ErrNotFound when that was
+	// ChainAt returns the chain value of a revision, model.ErrNotFound when that was
 	// compacted or never was. Revision 0 has 32 zeros.
 	ChainAt(regionID string, revision int64) ([]byte, error)
 	// BumpEpoch starts a new epoch of the region's feed, in an Update, and
@@ -443,7 +428,7 @@ type RecordTx interface {
 	// ListAudit is newest first by id. Page.After is the last id.
 	ListAudit(workspaceID string, p Page) ([]model.Audit, error)
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
-	// InsertIdempotency: ErrExists when another request took the key meanwhile.
+	// InsertIdempotency: model.ErrExists when another request took the key meanwhile.
 	InsertIdempotency(model.Idempotency) error
 	// DeleteIdempotency forgets records made before, at most limit.
 	DeleteIdempotency(before int64, limit int) (int, error)

@@ -36,6 +36,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
@@ -94,7 +96,7 @@ func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Comm
 			return commit, err
 		}
 	}
-	return store.Commit{}, fmt.Errorf("store: gave up after %d tries: %w", maxTries, store.ErrConflict)
+	return store.Commit{}, fmt.Errorf("store: gave up after %d tries: %w", maxTries, model.ErrConflict)
 }
 
 // Tells reports whether a commit is one that listeners are told of.

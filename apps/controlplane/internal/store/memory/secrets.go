@@ -18,9 +18,9 @@ func (t *tx) InsertSecretVersion(s model.Secret) error {
 	case err != nil:
 		return err
 	case ok && s.Version != stored.version+1 && s.Version == floor+1:
-		return fmt.Errorf("store: insert secret %q: %w", s.Name, store.ErrExists)
+		return fmt.Errorf("store: insert secret %q: %w", s.Name, model.ErrExists)
 	case ok && stored.workspaceID != s.WorkspaceID, ok && s.Version != stored.version+1, !ok && s.Version != floor+1:
-		return fmt.Errorf("store: insert secret %q version %d, which is not the latest plus one: %w", s.Name, s.Version, store.ErrConflict)
+		return fmt.Errorf("store: insert secret %q version %d, which is not the latest plus one: %w", s.Name, s.Version, model.ErrConflict)
 	case !ok:
 		stored = secret{workspaceID: s.WorkspaceID, name: key, createdAt: s.CreatedAt}
 	}

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
 // row is a committed value and the commit that last wrote or locked it. Values
@@ -204,7 +204,7 @@ func (o *overlay[K, V]) insert(v V) error {
 		return err
 	}
 	if exists {
-		return fmt.Errorf("store: insert %s %v: %w", o.name, k, store.ErrExists)
+		return fmt.Errorf("store: insert %s %v: %w", o.name, k, model.ErrExists)
 	}
 	return o.put(v)
 }
@@ -215,7 +215,7 @@ func (o *overlay[K, V]) put(v V) error {
 		return err
 	}
 	if o.taken(k, v) {
-		return fmt.Errorf("store: put %s %v: its name: %w", o.name, k, store.ErrExists)
+		return fmt.Errorf("store: put %s %v: its name: %w", o.name, k, model.ErrExists)
 	}
 	v = o.copy(v)
 	o.write(k, &v)

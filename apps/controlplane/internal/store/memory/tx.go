@@ -144,7 +144,7 @@ func (t *tx) Change(regionID string, kind model.ChangeKind, key string, generati
 // checkChanges refuses changes that cannot be appended.
 func (t *tx) checkChanges(s *state) error {
 	if len(t.changes) > store.MaxRegions {
-		return fmt.Errorf("store: change %d regions, at most %d: %w", len(t.changes), store.MaxRegions, store.ErrTooManyRegions)
+		return fmt.Errorf("store: change %d regions, at most %d: %w", len(t.changes), store.MaxRegions, model.ErrTooManyRegions)
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.changes)) {
 		_, committed := s.heads.rows[id]
@@ -152,7 +152,7 @@ func (t *tx) checkChanges(s *state) error {
 			committed = w != nil
 		}
 		if !committed {
-			return fmt.Errorf("store: change region %q: %w", id, store.ErrNotFound)
+			return fmt.Errorf("store: change region %q: %w", id, model.ErrNotFound)
 		}
 	}
 	return nil
@@ -197,11 +197,11 @@ func (t *tx) committed(s *state) store.Commit {
 }
 
 func notFound(what string, id any) error {
-	return fmt.Errorf("store: %s %v: %w", what, id, store.ErrNotFound)
+	return fmt.Errorf("store: %s %v: %w", what, id, model.ErrNotFound)
 }
 
 func conflict(what string, id any) error {
-	return fmt.Errorf("store: %s %v: %w", what, id, store.ErrConflict)
+	return fmt.Errorf("store: %s %v: %w", what, id, model.ErrConflict)
 }
 
 // one is a row that must exist and, with a tenant given, be that tenant's.

@@ -111,7 +111,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	if workspaceID == "" {
 		found, err := t.LockApps([]string{id})
 		if err == nil && len(found) == 0 {
-			err = wrap(store.ErrNotFound, "lock app", id)
+			err = wrap(model.ErrNotFound, "lock app", id)
 		}
 		if err != nil {
 			return model.App{}, err
@@ -125,7 +125,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	case ok && len(found) == 1 && found[0].WorkspaceID == workspaceID:
 		return found[0], nil
 	case ok:
-		return model.App{}, wrap(store.ErrNotFound, "lock app", id)
+		return model.App{}, wrap(model.ErrNotFound, "lock app", id)
 	}
 	done := t.beside(id)
 	defer done()
@@ -193,7 +193,7 @@ func (t *tx) updateApps(apps []model.App) error {
 			return err
 		}
 	}
-	return wrap(store.ErrConflict, "update app", apps[0].ID)
+	return wrap(model.ErrConflict, "update app", apps[0].ID)
 }
 
 var (
@@ -233,7 +233,7 @@ func (t *tx) StepApps(steps []model.AppStep) error {
 		n += more
 	}
 	if err == nil && n < len(steps) {
-		err = store.ErrConflict
+		err = model.ErrConflict
 	}
 	return t.err(err, fmt.Sprintf("step %d apps, such as", len(steps)), steps[0].App.ID)
 }

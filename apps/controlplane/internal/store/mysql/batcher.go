@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/joint"
 )
@@ -242,7 +244,7 @@ func (s *Store) share(group []*request) (err error) {
 		}
 	}
 	commit, err := t.commit(sqlTx)
-	if errors.Is(err, store.ErrOutcomeUnknown) {
+	if errors.Is(err, model.ErrOutcomeUnknown) {
 		for _, g := range group {
 			g.err = cmp.Or(g.err, err)
 		}

@@ -65,7 +65,7 @@ func there(t *testing.T, s store.Store, n int) (ids []int) {
 			_, err := tx.GetApp("ws", app(i).ID)
 			if err == nil {
 				ids = append(ids, i)
-			} else if !errors.Is(err, store.ErrNotFound) {
+			} else if !errors.Is(err, model.ErrNotFound) {
 				return err
 			}
 		}
@@ -202,7 +202,7 @@ func TestAWorkThatFailsTakesNoOtherAlong(t *testing.T) {
 			taken := app(9)
 			taken.Name = app(8).Name
 			return nil, tx.InsertApp(taken)
-		}, store.ErrExists.Error()},
+		}, model.ErrExists.Error()},
 		"in a panic": {func(store.Tx) (func() error, error) { panic("oh") }, "panicked: oh"},
 	} {
 		t.Run(name, func(t *testing.T) {

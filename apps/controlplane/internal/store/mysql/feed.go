@@ -60,7 +60,7 @@ func (t *tx) appendChanges() (map[string]int64, error) {
 		return revisions, nil
 	}
 	if len(regions) > store.MaxRegions {
-		return nil, fmt.Errorf("store: changes in %d regions, at most %d: %w", len(regions), store.MaxRegions, store.ErrTooManyRegions)
+		return nil, fmt.Errorf("store: changes in %d regions, at most %d: %w", len(regions), store.MaxRegions, model.ErrTooManyRegions)
 	}
 	heads, err := t.primary.LockHeads(t.ctx, regions)
 	if err != nil {
@@ -72,7 +72,7 @@ func (t *tx) appendChanges() (map[string]int64, error) {
 	}
 	for _, r := range regions {
 		if !known[r] {
-			return nil, fmt.Errorf("store: change in region %q: %w", r, store.ErrNotFound)
+			return nil, fmt.Errorf("store: change in region %q: %w", r, model.ErrNotFound)
 		}
 	}
 	var rows []model.Change
@@ -110,7 +110,7 @@ func (t *tx) GetHead(regionID string) (model.Head, error) {
 		return model.Head{}, t.err(err, "get head of region", regionID)
 	}
 	if len(rows) == 0 {
-		return model.Head{}, wrap(store.ErrNotFound, "get head of region", regionID)
+		return model.Head{}, wrap(model.ErrNotFound, "get head of region", regionID)
 	}
 	return head(rows[0])
 }
@@ -157,7 +157,7 @@ func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
 	}
 	heads, err := t.primary.LockHeads(t.ctx, []string{regionID})
 	if err == nil && len(heads) == 0 {
-		return model.Head{}, fmt.Errorf("store: bump epoch of region %q: %w", regionID, store.ErrNotFound)
+		return model.Head{}, fmt.Errorf("store: bump epoch of region %q: %w", regionID, model.ErrNotFound)
 	}
 	if err != nil {
 		return model.Head{}, t.err(err, "bump epoch of region", regionID)

@@ -25,7 +25,7 @@
 //
 // Before COMMIT was sent, the server rolls back: trying again is safe, and done. When it is
 // lost while COMMIT is under way, the client cannot know whether the transaction is durable,
-// and running fn again might do its work twice. So Update returns store.ErrOutcomeUnknown and
+// and running fn again might do its work twice. So Update returns model.ErrOutcomeUnknown and
 // repeats nothing. Each caller above may repeat its call, for a reason of its own: API
 // mutations find their idempotency record, a workflow step its compare-and-set on the step
 // number, reports lose against their own guard. Listeners are not told; they are hints, and the

@@ -264,7 +264,7 @@ func TestViewReadsListsFromTheReplicaAndTheFeedFromThePrimary(t *testing.T) {
 	update(t, s, func(tx store.Tx) error { tx.Change(ids[0], model.KindDeployment, "dep_1", 1); return nil })
 	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
 		_, err := tx.GetRegion(ids[0])
-		require.ErrorIs(t, err, store.ErrNotFound)
+		require.ErrorIs(t, err, model.ErrNotFound)
 		h, err := tx.GetHead(ids[0])
 		require.EqualValues(t, 1, h.Revision)
 		return err
@@ -296,13 +296,13 @@ func TestNamesThatNoColumnCouldHoldAreNotFound(t *testing.T) {
 	for _, id := range []string{"app_é", "'; DROP TABLE apps; --", "app_a\x00", string(make([]byte, 5000)), "\xff\xfe", "%"} {
 		require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
 			_, err := tx.GetApp("ws_1", id)
-			require.ErrorIs(t, err, store.ErrNotFound, "%q", id)
+			require.ErrorIs(t, err, model.ErrNotFound, "%q", id)
 			_, err = tx.GetApp(id, "app_a")
-			require.ErrorIs(t, err, store.ErrNotFound, "%q", id)
+			require.ErrorIs(t, err, model.ErrNotFound, "%q", id)
 			_, err = tx.GetAppByName("ws_1", "env_1", id)
-			require.ErrorIs(t, err, store.ErrNotFound, "%q", id)
+			require.ErrorIs(t, err, model.ErrNotFound, "%q", id)
 			_, err = tx.GetRegionByName("ws_1", id)
-			require.ErrorIs(t, err, store.ErrNotFound, "%q", id)
+			require.ErrorIs(t, err, model.ErrNotFound, "%q", id)
 			apps, err := tx.ListApps(id, "", store.Page{})
 			require.NoError(t, err, "%q", id)
 			require.Empty(t, apps, "%q", id)

@@ -9,6 +9,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -92,7 +94,7 @@ func commitError(err error) error {
 	}
 	// The cause is not wrapped: retryReason must not take it for a connection that
 	// was lost before the commit.
-	return fmt.Errorf("store: commit: %w: %s", store.ErrOutcomeUnknown, err.Error())
+	return fmt.Errorf("store: commit: %w: %s", model.ErrOutcomeUnknown, err.Error())
 }
 
 // View implements store.Store.

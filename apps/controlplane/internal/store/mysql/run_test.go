@@ -138,7 +138,7 @@ func TestACommitWhoseAnswerIsLostIsNotRepeated(t *testing.T) {
 		killOthers(t, killer) // COMMIT is the next statement
 		return nil
 	})
-	require.ErrorIs(t, err, store.ErrOutcomeUnknown)
+	require.ErrorIs(t, err, model.ErrOutcomeUnknown)
 	require.Equal(t, 1, runs)
 	require.Zero(t, told)
 }

@@ -36,7 +36,7 @@ func (t *tx) insertSecret(s model.Secret) error {
 		return err
 	}
 	if s.Version != floor+1 {
-		return fmt.Errorf("store: insert secret %q version %d, which is not the latest plus one: %w", s.Name, s.Version, store.ErrConflict)
+		return fmt.Errorf("store: insert secret %q version %d, which is not the latest plus one: %w", s.Name, s.Version, model.ErrConflict)
 	}
 	return t.err(t.q.InsertSecret(t.ctx, gen.InsertSecretParams{
 		EnvironmentID: s.EnvironmentID, Name: s.Name, WorkspaceID: s.WorkspaceID, Version: s.Version,

@@ -10,7 +10,6 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db/gen"
 )
 
@@ -142,7 +141,7 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 			added = append(added, r)
 		case at > r.Generation:
 			return fmt.Errorf("store: put topology %q in %q at generation %d, stored is %d: %w",
-				r.DeploymentID, r.RegionID, r.Generation, at, store.ErrConflict)
+				r.DeploymentID, r.RegionID, r.Generation, at, model.ErrConflict)
 		default:
 			replaced = append(replaced, r)
 		}
@@ -173,7 +172,7 @@ func (t *tx) addTopology(rows []model.Topology) error {
 	slices.SortStableFunc(rows, byPlace)
 	err := runBulk(t, t.db, addTopology, rows, topologyArgs)
 	if isDuplicate(err) {
-		return fmt.Errorf("store: put topology of %q: %w", rows[0].DeploymentID, store.ErrConflict)
+		return fmt.Errorf("store: put topology of %q: %w", rows[0].DeploymentID, model.ErrConflict)
 	}
 	return t.err(err, "put topology of deployment", rows[0].DeploymentID)
 }

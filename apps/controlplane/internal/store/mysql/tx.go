@@ -107,9 +107,9 @@ func (t *tx) err(err error, op, id string) error {
 	}
 	switch {
 	case errors.Is(err, sql.ErrNoRows), isUnspeakable(err):
-		return wrap(store.ErrNotFound, op, id)
+		return wrap(model.ErrNotFound, op, id)
 	case isDuplicate(err):
-		return wrap(store.ErrExists, op, id)
+		return wrap(model.ErrExists, op, id)
 	}
 	err = wrap(err, op, id)
 	if !t.readOnly && retryReason(err) != "" {
@@ -163,7 +163,7 @@ func (t *tx) swapped(n int64, err error, exists func() error, op, id string) err
 	if err := exists(); err != nil {
 		return err
 	}
-	return wrap(store.ErrConflict, op, id)
+	return wrap(model.ErrConflict, op, id)
 }
 
 // locking refuses row locks outside of Update.

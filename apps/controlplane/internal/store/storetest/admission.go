@@ -89,7 +89,7 @@ func testAdmission(t *testing.T, setup setup) {
 	t.Run("a workspace that does not exist is not found", func(t *testing.T) {
 		w := setup(t)
 		missing(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission("ws_unknown") })
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockAdmission("ws_unknown"); return err })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockAdmission("ws_unknown"); return err })
 		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.LockAdmission(w.ws); return err }))
 	})
 

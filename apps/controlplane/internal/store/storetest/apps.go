@@ -20,7 +20,7 @@ func testApps(t *testing.T, setup setup) {
 		w := setup(t)
 		for i := range 2 {
 			app := w.app("chat")
-			w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertApp(w.newApp("chat")) })
+			w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertApp(w.newApp("chat")) })
 			app.DeletedAt = now + int64(i)
 			w.update(func(tx store.Tx) error { return tx.UpdateApp(app) })
 			app.ResourceVersion++
@@ -43,7 +43,7 @@ func testApps(t *testing.T, setup setup) {
 		other.EnvironmentID = "env_2"
 		w.update(func(tx store.Tx) error { return tx.InsertApp(other) })
 		require.Equal(t, other, read(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, "env_2", "chat") }))
-		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertApp(w.newApp("raced")) }), store.ErrExists)
+		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertApp(w.newApp("raced")) }), model.ErrExists)
 	})
 
 	t.Run("apps are listed by name and id and counted", func(t *testing.T) {
@@ -85,7 +85,7 @@ func testApps(t *testing.T, setup setup) {
 			require.Equal(t, app, got)
 			return err
 		})
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockApp("", "app_x"); return err })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockApp("", "app_x"); return err })
 	})
 
 	t.Run("workflows lock apps together without knowing their workspaces", func(t *testing.T) {
@@ -110,16 +110,16 @@ func testApps(t *testing.T, setup setup) {
 					return err
 				}
 				return tx.InsertHistory([]model.History{{ID: fmt.Sprintf("his_%d_%d", step, i), WorkspaceID: w.ws, AppID: app.ID, At: now}})
-			}), store.ErrConflict)
+			}), model.ErrConflict)
 		}
 		want := app
 		want.Step = 3
 		require.Equal(t, want, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }), "nothing else moved")
 		require.Len(t, read(w, func(tx store.Tx) ([]model.History, error) { return tx.ListHistory(w.ws, app.ID, store.Page{Limit: 99}) }), 3,
 			"a step that lost left nothing behind")
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 2)) })
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 4)) })
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped("app_x", 0)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 2)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 4)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped("app_x", 0)) })
 		w.update(func(tx store.Tx) error { return tx.StepApps(nil) })
 	})
 
@@ -133,12 +133,12 @@ func testApps(t *testing.T, setup setup) {
 			steps = append(steps, model.AppStep{App: app, Changed: i%2 == 0})
 			ids = append(ids, app.ID)
 		}
-		w.fails(store.ErrConflict, func(tx store.Tx) error {
+		w.fails(model.ErrConflict, func(tx store.Tx) error {
 			late := slices.Clone(steps)
 			late[3].App.Step++
 			return tx.StepApps(late)
 		})
-		w.fails(store.ErrConflict, func(tx store.Tx) error {
+		w.fails(model.ErrConflict, func(tx store.Tx) error {
 			late := slices.Clone(steps)
 			late[4].App.ResourceVersion--
 			return tx.StepApps(late)
@@ -169,17 +169,17 @@ func testApps(t *testing.T, setup setup) {
 		w.update(changed(app))
 		got := read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 		require.Equal(t, []any{app.Message, app.Step + 1, app.ResourceVersion + 1}, []any{got.Message, got.Step, got.ResourceVersion})
-		w.fails(store.ErrConflict, changed(app))
+		w.fails(model.ErrConflict, changed(app))
 		late := got
 		late.Step--
-		w.fails(store.ErrConflict, changed(late))
+		w.fails(model.ErrConflict, changed(late))
 		late = got
 		late.ResourceVersion--
-		w.fails(store.ErrConflict, changed(late))
+		w.fails(model.ErrConflict, changed(late))
 		require.Equal(t, got, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 		missing := got
 		missing.ID = "app_x"
-		w.fails(store.ErrConflict, changed(missing))
+		w.fails(model.ErrConflict, changed(missing))
 	})
 
 	t.Run("only a step moves the step number", func(t *testing.T) {
@@ -214,7 +214,7 @@ func testApps(t *testing.T, setup setup) {
 	t.Run("a version of an app is given once", func(t *testing.T) {
 		w := setup(t)
 		app, other := w.app("chat"), w.app("other")
-		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertDeployment(w.newDeployment(app, 1)) }), store.ErrExists)
+		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertDeployment(w.newDeployment(app, 1)) }), model.ErrExists)
 		w.deployment(app, 2)
 		d := w.deployment(other, 1)
 		same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 1) }))
@@ -235,7 +235,7 @@ func testApps(t *testing.T, setup setup) {
 		same(t, want, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
 
 		other := w.deployment(w.app("voice"), 1)
-		w.fails(store.ErrNotFound, func(tx store.Tx) error {
+		w.fails(model.ErrNotFound, func(tx store.Tx) error {
 			return tx.UpdateDeployment(other, model.Deployment{ID: "dep_x", WorkspaceID: w.ws})
 		})
 		want.Message, other.Message, other.Status = "of two at once", "the other", windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
@@ -289,7 +289,7 @@ func testApps(t *testing.T, setup setup) {
 		require.Equal(t, []model.Rollout{later, changed}, read(w, func(tx store.Tx) ([]model.Rollout, error) {
 			return tx.ListRollouts(w.ws, app.ID, store.Page{Limit: 9})
 		}))
-		w.fails(store.ErrNotFound, func(tx store.Tx) error {
+		w.fails(model.ErrNotFound, func(tx store.Tx) error {
 			return tx.UpdateRollout(changed, model.Rollout{ID: "rol_x", WorkspaceID: w.ws})
 		})
 	})

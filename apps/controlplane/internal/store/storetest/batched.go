@@ -120,7 +120,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 				names[fmt.Sprint(i%3)]++
 				continue
 			}
-			require.ErrorIs(t, err, store.ErrExists)
+			require.ErrorIs(t, err, model.ErrExists)
 		}
 		require.Equal(t, map[string]int{"0": 1, "1": 1, "2": 1}, names)
 		require.Len(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", store.Page{Limit: 99}) }), 3)

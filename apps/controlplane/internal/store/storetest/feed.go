@@ -140,7 +140,7 @@ func testFeed(t *testing.T, setup setup) {
 		require.Equal(t, changefeed.Chain(second.Chain, feed[2].ID), feed[2].Chain)
 		require.Equal(t, second.Chain, read(w, chainAt(region, 2)), "where the epoch began")
 		require.Equal(t, feed[2].Chain, read(w, chainAt(region, 3)))
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { _, err := tx.BumpEpoch("reg_x", nil); return err })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.BumpEpoch("reg_x", nil); return err })
 	})
 
 	t.Run("epochs that begin with different salts never agree by accident", func(t *testing.T) {

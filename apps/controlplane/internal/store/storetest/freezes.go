@@ -42,7 +42,7 @@ func testFreezes(t *testing.T, setup setup) {
 			return tx.ListFreezes(w.ws, store.Page{Limit: 9, After: "audit"})
 		}))
 		w.update(func(tx store.Tx) error { return tx.DeleteFreeze(w.ws, "quarter") })
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.DeleteFreeze(w.ws, "quarter") })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteFreeze(w.ws, "quarter") })
 		require.Equal(t, []string{"audit"}, list(w, w.ws))
 		require.Equal(t, []string{"quarter"}, list(w, "ws_other"))
 	})

@@ -28,7 +28,7 @@ func testRecords(t *testing.T, setup setup) {
 			return tx.HistorySince("app_1", "his_1", 9)
 		}))
 		require.Equal(t, []model.History{entry(1)}, read(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince("app_1", "", 1) }))
-		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertHistory([]model.History{entry(4), entry(1)}) })
+		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertHistory([]model.History{entry(4), entry(1)}) })
 		require.Len(t, read(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince("app_1", "", 9) }), 3)
 	})
 
@@ -43,7 +43,7 @@ func testRecords(t *testing.T, setup setup) {
 			return tx.InsertIdempotency(model.Idempotency{
 				WorkspaceID: w.ws, Key: "key", RequestHash: []byte{1}, Procedure: "Deploy", Response: []byte{byte(i)}, CreatedAt: now,
 			})
-		}), store.ErrExists)
+		}), model.ErrExists)
 		record := read(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(w.ws, "key") })
 		audit := read(w, func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(w.ws, store.Page{Limit: 99}) })
 		require.Len(t, audit, 1)

@@ -85,7 +85,7 @@ func testRegions(t *testing.T, setup setup) {
 		missing(w, find(w.ws, "shared"))
 		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now) })
 		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now+1) })
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.GrantRegion("reg_x", w.ws, now) })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.GrantRegion("reg_x", w.ws, now) })
 		require.Equal(t, shared, read(w, find(w.ws, "shared")).ID)
 		require.Equal(t, mine.ID, read(w, find(w.ws, "mine")).ID)
 		missing(w, find(w.ws, "hidden"))
@@ -118,7 +118,7 @@ func testRegions(t *testing.T, setup setup) {
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.GetRegionsByName(w.ws, nil) }))
 		w.update(func(tx store.Tx) error { return tx.DeleteRegion(us.ID) })
 		require.Equal(t, []model.Region{mine}, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(w.ws, store.Page{Limit: 9}) }))
-		w.fails(store.ErrExists, func(tx store.Tx) error {
+		w.fails(model.ErrExists, func(tx store.Tx) error {
 			return tx.InsertRegion(model.Region{ID: ident.New("reg"), WorkspaceID: w.ws, Name: "eu"})
 		})
 	})
@@ -172,14 +172,14 @@ func testRegions(t *testing.T, setup setup) {
 			return tx.SetQuarantine(id, []model.Quarantined{{RegionID: id, Key: "dep_q", Since: now}})
 		})
 		w.update(func(tx store.Tx) error { return tx.DeleteRegion(id) })
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.DeleteRegion(id) })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteRegion(id) })
 		missing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) })
 		missing(w, func(tx store.Tx) (model.Head, error) { return tx.GetHead(id) })
 		missing(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) })
 		require.Empty(t, w.feed(id))
 		require.Empty(t, read(w, func(tx store.Tx) ([]string, error) { return tx.RegionWorkspaces(id) }))
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ListQuarantine(id, store.Page{Limit: 9}) }))
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { tx.Change(id, model.KindDeployment, "dep_x", 1); return nil })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { tx.Change(id, model.KindDeployment, "dep_x", 1); return nil })
 		require.NotEmpty(t, w.region("eu"), "its name is free")
 	})
 
@@ -189,19 +189,19 @@ func testRegions(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.InsertJoinToken(token) })
 		again := token
 		again.ID = "jt_2"
-		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertJoinToken(again) })
+		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertJoinToken(again) })
 		use := func(agent string, at int64) func(store.Tx) error {
 			return func(tx store.Tx) error { return tx.UseJoinToken(token.ID, agent, at) }
 		}
 		agents := []string{"a", "b", "c", "d", "e", "f"}
-		oneWins(t, w.updates(len(agents), func(i int, tx store.Tx) error { return use(agents[i], now+1)(tx) }), store.ErrConflict)
+		oneWins(t, w.updates(len(agents), func(i int, tx store.Tx) error { return use(agents[i], now+1)(tx) }), model.ErrConflict)
 		got := read(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) })
 		require.Equal(t, now+1, got.UsedAt)
 		w.update(use(got.UsedBy, now+2))
-		w.fails(store.ErrConflict, use("another", now+3))
+		w.fails(model.ErrConflict, use("another", now+3))
 		require.Equal(t, got, read(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) }),
 			"the first use stands")
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.UseJoinToken("jt_x", "a", now) })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.UseJoinToken("jt_x", "a", now) })
 	})
 }
 
@@ -246,7 +246,7 @@ func testSessions(t *testing.T, setup setup) {
 		back, resumed := start(w, region, "s1", hour)
 		require.False(t, resumed, "a session that was replaced does not resume")
 		require.Equal(t, first.SessionFence+2, back.SessionFence)
-		w.fails(store.ErrNotFound, func(tx store.Tx) error {
+		w.fails(model.ErrNotFound, func(tx store.Tx) error {
 			_, _, err := tx.StartSession("reg_x", "s", hour, model.Region{})
 			return err
 		})

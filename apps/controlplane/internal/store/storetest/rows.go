@@ -112,7 +112,7 @@ func testRows(t *testing.T, setup setup) {
 			case "topology", "route", "observed", "observed route", "instance", "quarantined workload":
 				w.update(k.insert) // they are put, not inserted
 			default:
-				w.fails(store.ErrExists, k.insert)
+				w.fails(model.ErrExists, k.insert)
 			}
 			same(t, k.want, read(w, k.read))
 		}

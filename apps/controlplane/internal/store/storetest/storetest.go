@@ -141,7 +141,7 @@ func missing[V any](w *world, f func(store.Tx) (V, error)) {
 		_, err := f(tx)
 		return err
 	})
-	require.ErrorIs(w.t, err, store.ErrNotFound)
+	require.ErrorIs(w.t, err, model.ErrNotFound)
 }
 
 func (w *world) newApp(name string) model.App {

@@ -65,21 +65,21 @@ func testTenants(t *testing.T, setup setup) {
 				return tx.InsertEnvironment(model.Environment{ID: ident.New("env"), WorkspaceID: w.ws, ProjectID: w.prj, Name: "production"})
 			},
 		} {
-			w.fails(store.ErrExists, insert)
+			w.fails(model.ErrExists, insert)
 		}
 		key := w.newKey("other")
 		key.WorkspaceID = other
 		w.update(func(tx store.Tx) error { return tx.InsertAPIKey(key) })
 		again := w.newKey("third")
 		again.Hash = key.Hash
-		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertAPIKey(again) })
+		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertAPIKey(again) })
 	})
 
 	t.Run("of many that take one name at once exactly one wins", func(t *testing.T) {
 		w := setup(t)
 		oneWins(t, w.updates(8, func(_ int, tx store.Tx) error {
 			return tx.InsertProject(model.Project{ID: ident.New("prj"), WorkspaceID: w.ws, Name: "new", ResourceVersion: 1})
-		}), store.ErrExists)
+		}), model.ErrExists)
 		require.Len(t, read(w, func(tx store.Tx) ([]model.Project, error) { return tx.ListProjects(w.ws, store.Page{Limit: 9}) }), 2)
 	})
 
@@ -126,10 +126,10 @@ func testTenants(t *testing.T, setup setup) {
 			},
 		} {
 			require.EqualValues(t, 1, read(w, c.version), c.kind)
-			oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return c.update(tx, 1) }), store.ErrConflict)
+			oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return c.update(tx, 1) }), model.ErrConflict)
 			require.EqualValues(t, 2, read(w, c.version), c.kind)
-			w.fails(store.ErrConflict, func(tx store.Tx) error { return c.update(tx, 1) })
-			w.fails(store.ErrConflict, func(tx store.Tx) error { return c.update(tx, 3) })
+			w.fails(model.ErrConflict, func(tx store.Tx) error { return c.update(tx, 1) })
+			w.fails(model.ErrConflict, func(tx store.Tx) error { return c.update(tx, 3) })
 			w.update(func(tx store.Tx) error { return c.update(tx, 2) })
 			require.EqualValues(t, 3, read(w, c.version), c.kind)
 		}
@@ -150,7 +150,7 @@ func testTenants(t *testing.T, setup setup) {
 			func(tx store.Tx) error { return tx.UpdateDeployment(model.Deployment{ID: "dep_x", WorkspaceID: w.ws}) },
 			func(tx store.Tx) error { return tx.UpdateRollout(model.Rollout{ID: "rol_x", WorkspaceID: w.ws}) },
 		} {
-			w.fails(store.ErrNotFound, f)
+			w.fails(model.ErrNotFound, f)
 		}
 	})
 
@@ -174,7 +174,7 @@ func testTenants(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error {
 			return tx.InsertProject(model.Project{ID: "prj_2", WorkspaceID: w.ws, Name: "second", ResourceVersion: 1})
 		})
-		w.fails(store.ErrExists, func(tx store.Tx) error {
+		w.fails(model.ErrExists, func(tx store.Tx) error {
 			return tx.UpdateProject(model.Project{ID: "prj_2", WorkspaceID: w.ws, Name: "default", ResourceVersion: 1})
 		})
 	})
@@ -186,8 +186,8 @@ func testTenants(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, key.ID, now+1) })
 		w.update(func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, key.ID, now+2) })
 		require.Equal(t, now+1, read(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash(key.Hash) }).RevokedAt)
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, "key_x", now) })
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey("ws_x", key.ID, now) })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, "key_x", now) })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey("ws_x", key.ID, now) })
 	})
 
 	t.Run("what is deleted is gone with all that is its own and its name is free", func(t *testing.T) {
@@ -202,7 +202,7 @@ func testTenants(t *testing.T, setup setup) {
 		for _, again := range []bool{false, true} {
 			del := func(f func(store.Tx) error) {
 				if again {
-					w.fails(store.ErrNotFound, f)
+					w.fails(model.ErrNotFound, f)
 				} else {
 					w.update(f)
 				}
@@ -274,9 +274,9 @@ func testTenants(t *testing.T, setup setup) {
 				return tx.UpdateEnvironment(model.Environment{ID: w.env, WorkspaceID: thief, Name: "mine", ResourceVersion: 1})
 			},
 		} {
-			require.ErrorIs(t, w.s.Update(t.Context(), get), store.ErrNotFound, name)
+			require.ErrorIs(t, w.s.Update(t.Context(), get), model.ErrNotFound, name)
 		}
-		w.fails(store.ErrConflict, func(tx store.Tx) error {
+		w.fails(model.ErrConflict, func(tx store.Tx) error {
 			s := w.secret("token", 2)
 			s.WorkspaceID = thief
 			return tx.InsertSecretVersion(s)
@@ -324,10 +324,10 @@ func testSecrets(t *testing.T, setup setup) {
 		for v := int32(1); v <= 3; v++ {
 			w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", v)) })
 		}
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 3)) })
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 5)) })
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("new", 2)) })
-		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 3)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 5)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("new", 2)) })
+		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
 		require.Equal(t, w.secret("token", 3), read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "token") }))
 		for v := int32(1); v <= 3; v++ {
 			require.Equal(t, w.secret("token", v), read(w, func(tx store.Tx) (model.Secret, error) {
@@ -387,11 +387,11 @@ func testSecrets(t *testing.T, setup setup) {
 		require.EqualValues(t, 3, floor())
 		remove("short")
 		require.EqualValues(t, 3, floor(), "a lower one does not sink it")
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 3)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 3)) })
 		insert("token", 4)
 		insert("token", 5)
-		w.fails(store.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 4)) })
+		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 4)) })
 		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 3) })
 		insert("new", 4)
 		remove("token")
@@ -404,7 +404,7 @@ func testSecrets(t *testing.T, setup setup) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
 		w.update(func(tx store.Tx) error { return tx.DeleteSecret(w.ws, w.env, "token") })
-		w.fails(store.ErrNotFound, func(tx store.Tx) error { return tx.DeleteSecret(w.ws, w.env, "token") })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteSecret(w.ws, w.env, "token") })
 		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 1) })
 	})
 
@@ -438,7 +438,7 @@ func testSecrets(t *testing.T, setup setup) {
 		w := setup(t)
 		for v := int32(1); v <= 2; v++ {
 			oneWins(t, w.updates(8, func(_ int, tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", v)) }),
-				store.ErrExists, store.ErrConflict)
+				model.ErrExists, model.ErrConflict)
 		}
 	})
 }

@@ -30,7 +30,7 @@ func testTopology(t *testing.T, setup setup) {
 		stale.Replicas = 99
 		fresh := place(d, region, 1)
 		fresh.DeploymentID = "dep_other"
-		w.fails(store.ErrConflict, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{fresh, stale}) })
+		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{fresh, stale}) })
 		require.Equal(t, []model.Topology{place(d, region, 5)}, topology(w, app.ID))
 		same := place(d, region, 5)
 		same.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
@@ -55,9 +55,9 @@ func testTopology(t *testing.T, setup setup) {
 				return put(tx, rows...)
 			}
 		}
-		w.fails(store.ErrConflict, locked(place(d, ids[0], 5)))
-		w.fails(store.ErrConflict, locked(place(d, ids[1], 1)))
-		w.fails(store.ErrConflict, locked(place(d, ids[0], 6), place(o, ids[0], 4)))
+		w.fails(model.ErrConflict, locked(place(d, ids[0], 5)))
+		w.fails(model.ErrConflict, locked(place(d, ids[1], 1)))
+		w.fails(model.ErrConflict, locked(place(d, ids[0], 6), place(o, ids[0], 4)))
 		require.Equal(t, []model.Topology{place(d, ids[0], 5)}, topology(w, app.ID))
 		w.update(locked(place(d, ids[0], 7), place(d, ids[1], 2), place(o, ids[0], 5)))
 		require.Equal(t, []model.Topology{place(d, ids[0], 7), place(d, ids[1], 2)}, topology(w, app.ID))
@@ -78,7 +78,7 @@ func testTopology(t *testing.T, setup setup) {
 			return tx.PutTopology([]model.Topology{row(ids[0]), row(ids[1])})
 		}) {
 			if err != nil {
-				require.ErrorIs(t, err, store.ErrConflict)
+				require.ErrorIs(t, err, model.ErrConflict)
 			}
 		}
 		for _, r := range topology(w, app.ID) {
@@ -96,7 +96,7 @@ func testTopology(t *testing.T, setup setup) {
 			for _, g := range rapid.SliceOfN(rapid.Int64Range(1, 6), 1, 6).Draw(t, "generations") {
 				err := w.s.Update(w.t.Context(), func(tx store.Tx) error { return tx.PutTopology([]model.Topology{place(d, region, g)}) })
 				if g < top {
-					require.ErrorIs(t, err, store.ErrConflict)
+					require.ErrorIs(t, err, model.ErrConflict)
 					continue
 				}
 				require.NoError(t, err)
@@ -211,7 +211,7 @@ func testTopology(t *testing.T, setup setup) {
 			}) {
 				// A row that went away between reading and writing may be reported so.
 				if err != nil {
-					require.ErrorIs(t, err, store.ErrConflict)
+					require.ErrorIs(t, err, model.ErrConflict)
 				}
 			}
 			rows := topology(w, app.ID)

@@ -91,7 +91,7 @@ func testTransactions(t *testing.T, setup setup) {
 				return nil
 			}
 		}
-		w.fails(store.ErrTooManyRegions, touch(ids))
+		w.fails(model.ErrTooManyRegions, touch(ids))
 		require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 		for _, h := range read(w, func(tx store.Tx) ([]model.Head, error) { return tx.GetHeads(ids) }) {
 			require.Zero(t, h.Revision)
@@ -102,7 +102,7 @@ func testTransactions(t *testing.T, setup setup) {
 	t.Run("a change in a region that does not exist fails the transaction", func(t *testing.T) {
 		w := setup(t)
 		app := w.newApp("chat")
-		w.fails(store.ErrNotFound, func(tx store.Tx) error {
+		w.fails(model.ErrNotFound, func(tx store.Tx) error {
 			tx.Change("reg_nowhere", model.KindDeployment, "dep_x", 1)
 			return tx.InsertApp(app)
 		})
