@@ -114,6 +114,9 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 		}
 		r.tellDrift(s, *s.namespace, o)
 	}
+	if err := r.enter(ctx, w.namespace); err != nil {
+		return err
+	}
 	if s.live != nil && s.live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
 		// What the server would refuse it must refuse before anything is changed.
 		if _, err := r.put(ctx, step{ref: w, config: s.goal, live: s.live}, true); err != nil {

@@ -49,6 +49,9 @@ func (r *Runtime) call(ctx context.Context, what string, f func(context.Context)
 			return err
 		case answered(err):
 			r.gate.succeeded()
+			if apierrors.IsForbidden(err) {
+				r.rights.doubt()
+			}
 			return rejection(what, err)
 		}
 		r.gate.failed(time.Now(), err)

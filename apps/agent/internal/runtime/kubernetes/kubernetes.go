@@ -43,6 +43,7 @@ type Runtime struct {
 	broadcast record.EventBroadcaster
 	changes   chan struct{}
 	synced    chan struct{}
+	rights    *rights
 	refused   *atomic.Pointer[error] // see patience
 	locks     locks
 	repairs   *repairs
@@ -108,6 +109,7 @@ func New(cfg Config) (*Runtime, error) {
 		broadcast: record.NewBroadcaster(),
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
+		rights:    newRights(),
 		refused:   refused,
 		quota:     newQuota(cfg.Pools),
 		wanted:    map[ref]*want{}, pruned: map[ref]bool{},
@@ -333,6 +335,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 	if !r.await(ctx, func() bool { return notes.synced.Load() && others.synced.Load() }) {
 		return nil
 	}
+	r.enterAll(ctx)
+	wg.Go(func() { r.keepRights(ctx) })
 	close(r.synced)
 	r.signal()
 	for range repairWorkers {

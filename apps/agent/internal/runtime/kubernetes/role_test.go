@@ -34,16 +34,11 @@ func TestTheRoleAllowsNothingBesideWhatTheAgentNeeds(t *testing.T) {
 	forbidden(err, "watch secrets")
 	_, err = as.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
 	forbidden(err, "list roles")
-	// The role alone would allow these; the policy, which takes a moment to be known to
-	// the API server, does not.
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
-	require.Eventually(t, func() bool {
-		_, err = as.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)
-		return apierrors.IsForbidden(err)
-	}, time.Minute, 50*time.Millisecond, "make a secret in a foreign namespace")
+	_, err = as.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)
+	forbidden(err, "make a secret in a foreign namespace")
 	_, err = as.CoreV1().ServiceAccounts("kube-system").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)
 	forbidden(err, "make a service account in a foreign namespace")
-	require.ErrorContains(t, err, "writes only in namespaces with the label")
 	theirs := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "theirs-"},
 		Spec: corev1.PodSpec{
@@ -55,8 +50,12 @@ func TestTheRoleAllowsNothingBesideWhatTheAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	forbidden(as.CoreV1().Pods("default").Delete(ctx, theirs.Name, metav1.DeleteOptions{}), "delete a pod in a foreign namespace")
 	require.NoError(t, h.api.CoreV1().Pods("default").Delete(ctx, theirs.Name, metav1.DeleteOptions{}))
-	_, err = as.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "any"}}, dry)
-	forbidden(err, "make a namespace that is not labelled")
+	// The role alone would allow these; the policy, which takes a moment to be known to
+	// the API server, does not.
+	require.Eventually(t, func() bool {
+		_, err = as.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "any"}}, dry)
+		return apierrors.IsForbidden(err)
+	}, time.Minute, 50*time.Millisecond, "make a namespace that is not labelled")
 	forbidden(as.CoreV1().Namespaces().Delete(ctx, "default", metav1.DeleteOptions{}), "remove a foreign namespace")
 }
 

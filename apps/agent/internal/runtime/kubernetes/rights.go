@@ -1,0 +1,184 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	rbacac "k8s.io/client-go/applyconfigurations/rbac/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+const (
+	// workloadsRole is the ClusterRole of agent-rbac.yaml with what the agent may do in the namespaces of
+	// environments. The agent binds it there for itself, and nowhere else.
+	workloadsRole = "windlass-agent-workloads"
+	// rightsBinding is the name of the binding in each of these namespaces.
+	rightsBinding = "windlass-agent"
+
+	// A binding counts once the API server's authorizer has seen it, which takes some milliseconds.
+	rightsPoll, rightsPatience = 20 * time.Millisecond, 10 * time.Second
+	// rightsAgain is the least time between two looks at the bindings of all namespaces.
+	rightsAgain = 5 * time.Second
+)
+
+// rights remembers in which namespaces the agent is known to have its rights.
+type rights struct {
+	mu   sync.Mutex
+	have map[string]bool
+	// again asks for a look at all namespaces: something was forbidden.
+	again chan struct{}
+}
+
+func newRights() *rights { return &rights{have: map[string]bool{}, again: make(chan struct{}, 1)} }
+
+func (r *rights) has(namespace string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.have[namespace]
+}
+
+func (r *rights) note(namespace string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.have[namespace] = true
+}
+
+// doubt forgets everything: a binding may have been removed.
+func (r *rights) doubt() {
+	r.mu.Lock()
+	clear(r.have)
+	r.mu.Unlock()
+	select {
+	case r.again <- struct{}{}:
+	default:
+	}
+}
+
+// enter gives the agent its rights in a namespace of an environment. An agent that has them already, as an
+// administrator does, binds nothing.
+func (r *Runtime) enter(ctx context.Context, namespace string) error {
+	if r.rights.has(namespace) {
+		return nil
+	}
+	allowed, err := r.allowedIn(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	if !allowed {
+		if err := r.bind(ctx, namespace); err != nil {
+			return err
+		}
+		if err := r.awaitRights(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	r.rights.note(namespace)
+	return nil
+}
+
+// allowedIn reports whether the agent may write secrets in the namespace, which only workloadsRole allows.
+func (r *Runtime) allowedIn(ctx context.Context, namespace string) (allowed bool, err error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "secrets"},
+	}}
+	err = r.call(ctx, "review the agent's rights in namespace "+namespace, func(ctx context.Context) error {
+		out, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil {
+			allowed = out.Status.Allowed
+		}
+		return err
+	})
+	return allowed, err
+}
+
+func (r *Runtime) bind(ctx context.Context, namespace string) error {
+	var user string
+	err := r.call(ctx, "ask who the agent is", func(ctx context.Context) error {
+		out, err := r.client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if err == nil {
+			user = out.Status.UserInfo.Username
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	binding := rbacac.RoleBinding(rightsBinding, namespace).
+		WithLabels(map[string]string{render.LabelManagedBy: render.ManagedBy}).
+		WithRoleRef(rbacac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("ClusterRole").WithName(workloadsRole)).
+		WithSubjects(subjectOf(user))
+	return r.call(ctx, "apply RoleBinding "+namespace+"/"+rightsBinding, func(ctx context.Context) error {
+		_, err := r.client.RbacV1().RoleBindings(namespace).Apply(ctx, binding, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		return found(err)
+	})
+}
+
+// subjectOf names a user as RBAC does.
+func subjectOf(user string) *rbacac.SubjectApplyConfiguration {
+	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
+		if namespace, name, ok := strings.Cut(account, ":"); ok {
+			return rbacac.Subject().WithKind(rbacv1.ServiceAccountKind).WithNamespace(namespace).WithName(name)
+		}
+	}
+	return rbacac.Subject().WithKind(rbacv1.UserKind).WithAPIGroup(rbacv1.GroupName).WithName(user)
+}
+
+func (r *Runtime) awaitRights(ctx context.Context, namespace string) error {
+	bounded, cancel := context.WithTimeout(ctx, rightsPatience)
+	defer cancel()
+	for {
+		allowed, err := r.allowedIn(bounded, namespace)
+		if err == nil && allowed {
+			return nil
+		}
+		if backoff.Sleep(bounded, rightsPoll) != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return unavailable("RoleBinding "+namespace+"/"+rightsBinding, fmt.Errorf(
+				"it gives the agent no rights after %s: apply the agent-rbac.yaml of its release, which has the ClusterRole %s", rightsPatience, workloadsRole))
+		}
+	}
+}
+
+// enterAll is enter for all namespaces of the region. What fails is logged, and is tried again when
+// something is forbidden.
+func (r *Runtime) enterAll(ctx context.Context) {
+	var names []string
+	for _, ns := range r.caches.every(kindNamespace) {
+		if ns.GetDeletionTimestamp() == nil {
+			names = append(names, ns.GetName())
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := r.enter(ctx, name); err != nil && ctx.Err() == nil {
+			r.cfg.Log.WarnContext(ctx, "the agent lacks its rights in a namespace", "namespace", name, "error", err)
+		}
+	}
+}
+
+// keepRights looks at the bindings again after something was forbidden, until ctx ends.
+func (r *Runtime) keepRights(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.rights.again:
+		}
+		r.enterAll(ctx)
+		if backoff.Sleep(ctx, rightsAgain) != nil {
+			return
+		}
+	}
+}
