@@ -60,6 +60,29 @@ func ParsePolicy(data []byte) (p Policy, err error) {
 	return p, nil
 }
 
+// baselineCapabilities are those that Kubernetes' "baseline" standard lets containers add, and
+// restrictedCapability the one that "restricted" does.
+var baselineCapabilities = []string{
+	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", restrictedCapability, "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+}
+
+const restrictedCapability = "NET_BIND_SERVICE"
+
+// Level is the strictest of Kubernetes' Pod Security Standards that everything passes that the policy
+// allows. Namespaces enforce it, so that the API server refuses what the agent should not have made.
+func (p Policy) Level() string {
+	beyond := func(allowed ...string) bool {
+		return slices.ContainsFunc(p.Capabilities, func(c string) bool { return !slices.Contains(allowed, c) })
+	}
+	switch {
+	case p.Privileged, p.HostIPC, p.UnconfinedSeccomp, len(p.HostPaths) > 0, beyond(baselineCapabilities...):
+		return "privileged"
+	case p.RunAsRoot, beyond(restrictedCapability):
+		return "baseline"
+	}
+	return "restricted"
+}
+
 // checkPolicy fails for what the region's operator does not allow.
 func (r *rendering) checkPolicy() error {
 	p, k := r.cfg.Policy, r.spec.GetKubernetes()

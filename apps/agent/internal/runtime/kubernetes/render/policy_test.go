@@ -98,3 +98,18 @@ func TestParsePolicyNamesWhatIsWrong(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 }
+
+func TestPolicyLevelIsTheStrictestThatItsPodsPass(t *testing.T) {
+	for want, policies := range map[string][]Policy{
+		"restricted": {{}, {Capabilities: []string{"NET_BIND_SERVICE"}}, {Tolerations: []string{"spot"}, PriorityClasses: []string{"x"}, Annotations: []string{"a/"}}},
+		"baseline":   {{RunAsRoot: true}, {Capabilities: []string{"CHOWN"}}},
+		"privileged": {
+			{Privileged: true}, {HostIPC: true}, {UnconfinedSeccomp: true}, {HostPaths: []string{"/var/cache"}},
+			{RunAsRoot: true, Capabilities: []string{"CHOWN", "IPC_LOCK"}},
+		},
+	} {
+		for _, p := range policies {
+			require.Equal(t, want, p.Level(), "%+v", p)
+		}
+	}
+}

@@ -56,13 +56,14 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 			WithTemplate(template)), nil
 }
 
-// namespaceObject has no level of pod security enforced: that is the cluster's
-// administrators' to say. They are told what a pod of another level would be.
+// namespaceObject enforces the level of pod security that the region's operator allows, and tells the
+// cluster's administrators of pods beyond "restricted".
 func (r *rendering) namespaceObject() *coreac.NamespaceApplyConfiguration {
 	labels := r.scope()
 	for _, mode := range []string{"warn", "audit"} {
 		labels["pod-security.kubernetes.io/"+mode] = "restricted"
 	}
+	labels["pod-security.kubernetes.io/enforce"] = r.cfg.Policy.Level()
 	return coreac.Namespace(r.namespace).WithLabels(labels).
 		WithAnnotations(map[string]string{AnnotationCreatedBy: "windlass-agent/" + r.cfg.AgentVersion})
 }
