@@ -1,0 +1,159 @@
+package gateway_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/gateway"
+)
+
+// startHTTP3 starts a gateway with HTTP/3, and returns what its clients connect with, and where to.
+func startHTTP3(t *testing.T, change func(*gateway.Config)) (r *region, config *tls.Config, address string) {
+	t.Helper()
+	dir := t.TempDir()
+	roots := certify(t, dir)
+	r = start(t, func(c *gateway.Config) {
+		c.TLSListen, c.TLSCert, c.TLSKey, c.HTTP3 = "127.0.0.1:0", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), true
+		change(c)
+	})
+	return r, &tls.Config{RootCAs: roots, ServerName: "echo.local", NextProtos: []string{http3.NextProtoH3}}, r.gateway.Addresses()[1].String()
+}
+
+// over3 returns a client of HTTP/3.
+func over3(t *testing.T, config *tls.Config) *http3.Transport {
+	transport := &http3.Transport{TLSClientConfig: config, DisableCompression: true}
+	t.Cleanup(func() { _ = transport.Close() })
+	return transport
+}
+
+// Clients of HTTP/3 that send slowly are refused as others are, and no instance is blamed.
+func TestSlowUploadsOfHTTP3AreTheClients(t *testing.T) {
+	const clients = 6 // one more than the failures that eject
+	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.MinBodyRate, c.RateAfter = 10<<20, 300*time.Millisecond })
+	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(io.Discard, q.Body) }))
+	app.Policy.MaxInFlight, app.Policy.QueueSize = proto.Int32(clients), proto.Int32(0)
+	r.put(t, app)
+	client := over3(t, config)
+	for name, length := range map[string]int64{"without a length": -1, "of a length": 200_000} {
+		t.Run(name, func(t *testing.T) {
+			var all sync.WaitGroup
+			for range clients {
+				all.Go(func() {
+					body, to := io.Pipe()
+					defer body.Close()
+					go func() {
+						for tick := time.Tick(20 * time.Millisecond); ; <-tick {
+							if _, err := io.WriteString(to, "x"); err != nil {
+								return
+							}
+						}
+					}()
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+address+"/", body)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					req.Host, req.ContentLength = "echo.local", length
+					res, err := client.RoundTrip(req)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer res.Body.Close()
+					if res.StatusCode != http.StatusRequestTimeout || res.Header.Get("Windlass-Error") != "body_too_slow" {
+						t.Errorf("%d %s", res.StatusCode, res.Header.Get("Windlass-Error"))
+					}
+				})
+			}
+			all.Wait()
+			require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
+			require.Eventually(t, func() bool { return r.inFlight(t) == 0 }, patience, 10*time.Millisecond)
+		})
+	}
+}
+
+// A client of HTTP/3 that takes an answer slowly is cut off, and the instance has its place back.
+func TestSlowReadersOfHTTP3AreCutOff(t *testing.T) {
+	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.MinAnswerRate, c.RateAfter = 100<<20, 200*time.Millisecond })
+	block := strings.Repeat("x", 1<<20)
+	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+		for q.URL.Path == "/endless" {
+			if _, err := io.WriteString(w, block); err != nil {
+				return
+			}
+		}
+	}))
+	app.Policy.MaxInFlight, app.Policy.QueueSize = proto.Int32(1), proto.Int32(1)
+	r.put(t, app)
+	client := over3(t, config)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/endless", nil)
+	require.NoError(t, err)
+	req.Host = "echo.local"
+	res, err := client.RoundTrip(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	r.untilSeries(t, "windlass_gateway_failures_total app=echo,app_id=app_1,reason=answer_too_slow", 1)
+	next, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
+	require.Equal(t, http.StatusOK, next.StatusCode, "the place is still held")
+	require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
+	_, err = io.Copy(io.Discard, res.Body)
+	require.Error(t, err)
+}
+
+// Halves of requests of HTTP/3 cost memory that has a bound, and are gone with their connection, which
+// ends because none of them is a request.
+func TestHalvesOfRequestsOfHTTP3AreBounded(t *testing.T) {
+	const connections, streams, part, bound = 10, 99, 8 << 10, 64 << 20
+	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.HeaderTimeout = 3 * time.Second })
+	r.put(t, echo(instance(t, named("a"))))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	header := append([]byte{0x01, 0x7f, 0xff}, make([]byte, part)...) // a HEADERS frame of 16,383 bytes
+	var all []*quic.Conn
+	for range connections {
+		conn, err := quic.DialAddr(ctx, address, config, &quic.Config{KeepAlivePeriod: 100 * time.Millisecond})
+		require.NoError(t, err)
+		all = append(all, conn)
+		for range streams {
+			stream, err := conn.OpenStreamSync(ctx)
+			require.NoError(t, err)
+			if _, err := stream.Write(header); err != nil {
+				break // its time is over already
+			}
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(bound))
+	client := over3(t, config)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/", nil)
+	require.NoError(t, err)
+	req.Host = "echo.local"
+	res, err := client.RoundTrip(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	for _, conn := range all {
+		select {
+		case <-conn.Context().Done():
+		case <-ctx.Done():
+			t.Fatal("a connection with halves of requests is open")
+		}
+	}
+}
