@@ -1,7 +1,9 @@
 package process_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -29,6 +31,7 @@ type targets struct {
 	VictimPID, ShimPID, AgentPID int
 	DataDir, VictimDir           string
 	SharedMemory                 int // key
+	VictimPort                   int
 }
 
 func say(words ...any) { _, _ = fmt.Fprintln(os.Stdout, words...) }
@@ -46,6 +49,13 @@ func attack() int {
 		}
 	}
 	read := func(path string) error { _, err := os.ReadFile(path); return err }
+	opens := func(path string) error {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err == nil {
+			_ = f.Close()
+		}
+		return err
+	}
 	list := func(path string) error {
 		entries, err := os.ReadDir(path)
 		if err == nil && len(entries) == 0 {
@@ -64,6 +74,22 @@ func attack() int {
 		one := make([]byte, 1)
 		_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &one[0], Len: 1}}, []unix.RemoteIovec{{Base: 0x400000, Len: 1}}, 0)
 		got("the memory of "+name, err)
+		_, err = unix.ProcessVMWritev(pid, []unix.Iovec{{Base: &one[0], Len: 1}}, []unix.RemoteIovec{{Base: 0x400000, Len: 1}}, 0)
+		got("write into the memory of "+name, err)
+		got("mem of "+name, opens(proc+"mem"))
+		got("the limits of "+name, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &unix.Rlimit{}))
+		got("a descriptor of "+name, descriptorOf(pid))
+		if pid == to.AgentPID {
+			continue // where tenants are trusted, it would slow the test down
+		}
+		got("the priority of "+name, unix.Setpriority(unix.PRIO_PROCESS, pid, 19))
+		var processors unix.CPUSet
+		processors.Set(0)
+		got("the processors of "+name, unix.SchedSetaffinity(pid, &processors))
+	}
+	got("the victim's port", takePort(to.VictimPort))
+	for _, file := range []string{"output.log", "work/private", "work/new"} {
+		got("to write "+file+" of the victim", os.WriteFile(filepath.Join(to.VictimDir, file), nil, 0o600))
 	}
 	sees := func(dir, name string) {
 		entries, _ := os.ReadDir(dir)
@@ -130,6 +156,36 @@ func seize(pid int) error {
 	return <-done
 }
 
+// descriptorOf takes the first descriptor of another process.
+func descriptorOf(pid int) error {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(process) }()
+	fd, err := unix.PidfdGetfd(process, 0, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err
+}
+
+// takePort listens at a port beside the process that has it, which would get a share of its connections.
+func takePort(port int) error {
+	share := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) {
+			failed = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+		})
+		return errors.Join(err, failed)
+	}}
+	l, err := share.Listen(context.Background(), "tcp", "127.0.0.1:"+strconv.Itoa(port))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
 func notThere(err error) error {
 	if err == nil {
 		return os.ErrExist
@@ -174,6 +230,16 @@ func newRootHost(t *testing.T) rootHost {
 	return h
 }
 
+// portOf is where an instance listens.
+func portOf(t *testing.T, in runtime.Instance) int {
+	t.Helper()
+	_, port, err := net.SplitHostPort(in.Address)
+	require.NoError(t, err)
+	n, err := strconv.Atoi(port)
+	require.NoError(t, err)
+	return n
+}
+
 func ofWorkspace(a runtime.Assignment, workspace string) runtime.Assignment {
 	a.Deployment.WorkspaceId, a.Deployment.EnvironmentId = workspace, "env_"+workspace
 	return a
@@ -198,6 +264,7 @@ func attackOf(t *testing.T, h rootHost) string {
 	to, err := json.Marshal(targets{
 		VictimPID: pidOf(t, in), ShimPID: h.shimOf(t, in.ID), AgentPID: os.Getpid(), DataDir: h.dir,
 		VictimDir: filepath.Join(h.cfg.DataDir, "instances", in.ID), SharedMemory: key,
+		VictimPort: portOf(t, in),
 	})
 	require.NoError(t, err)
 	id, err := unix.SysvShmGet(key, 1, unix.IPC_CREAT|0o666)
@@ -230,7 +297,7 @@ func TestIsolation(t *testing.T) {
 		h := newRootHost(t)
 		h.cfg.Isolation, h.cfg.TrustAllTenants = nil, true
 		said := attackOf(t, h)
-		for _, what := range []string{"environ of victim", "ptrace of its shim", "a signal to the agent", "the credential", "the gateways' socket", "/tmp/windlass-victim"} {
+		for _, what := range []string{"environ of victim", "ptrace of its shim", "mem of victim", "a descriptor of the agent", "the limits of victim", "the processors of its shim", "to write work/private", "a signal to the agent", "the credential", "the gateways' socket", "/tmp/windlass-victim"} {
 			require.Contains(t, said, "GOT "+what)
 		}
 	})
