@@ -15,7 +15,7 @@ import (
 
 // The agent works with the rights of agent-rbac.yaml, as all tests of this package do, and has those on
 // workloads in its namespaces only.
-func TestRights(t *testing.T) {
+func TestRights(t *testing.T) { //nolint:tparallel // its parts go on from one another
 	p := place(t, 1)
 	as, err := client.NewForConfig(unlimited(p.cfg.Client))
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ func of(workspace, id string, change ...func(*windlassv1.DeploymentSpec)) runtim
 }
 
 // Two workspaces share a region whose operator allows nothing beyond the standard.
-func TestTenants(t *testing.T) {
+func TestTenants(t *testing.T) { //nolint:tparallel // its parts look at one region
 	t.Parallel()
 	h := newHarness(t, func(c *kubernetes.Config) { c.Policy = render.Policy{} })
 	rt := h.open(t)

@@ -104,7 +104,10 @@ func TestPolicyLevelIsTheStrictestThatItsPodsPass(t *testing.T) {
 		"restricted": {{}, {Capabilities: []string{"NET_BIND_SERVICE"}}, {Tolerations: []string{"spot"}, PriorityClasses: []string{"x"}, Annotations: []string{"a/"}}},
 		"baseline":   {{RunAsRoot: true}, {Capabilities: []string{"CHOWN"}}},
 		"privileged": {
-			{Privileged: true}, {HostIPC: true}, {UnconfinedSeccomp: true}, {HostPaths: []string{"/var/cache"}},
+			{Privileged: true},
+			{HostIPC: true},
+			{UnconfinedSeccomp: true},
+			{HostPaths: []string{"/var/cache"}},
 			{RunAsRoot: true, Capabilities: []string{"CHOWN", "IPC_LOCK"}},
 		},
 	} {
