@@ -88,7 +88,7 @@ func (s *stack) cli(t *testing.T) cli {
 	t.Helper()
 	path, err := cliProgram()
 	require.NoError(t, err)
-	return cli{t: t, path: filepath.Join(path, "windlass"), env: s.environ("WINDLASS_SERVER="+s.url, "WINDLASS_API_KEY="+s.keys.APIKey)}
+	return cli{t: t, path: filepath.Join(path, "windlass"), env: s.environ(append(s.caArgs("WINDLASS_SERVER_CA"), "WINDLASS_SERVER="+s.url, "WINDLASS_API_KEY="+s.keys.APIKey)...)}
 }
 
 var urlLine = regexp.MustCompile(`(?m)^http://\S+$`)

@@ -37,7 +37,11 @@ type client struct {
 }
 
 func newClient(url, key string) *client {
-	h := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
+	config, err := trust()
+	if err != nil {
+		panic(err) // TestMain has asked before
+	}
+	h := rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	options := rpc.ClientOptions(rpc.ClientConfig{
 		Token: func() string { return key }, UserAgent: "windlass-e2e/1", Timeout: 20 * time.Second,
 	})

@@ -133,9 +133,13 @@ var caller = &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Secon
 
 // complete asks for a completion as it is made, and wants all of it.
 func complete(ctx context.Context, gateway, host string) error {
+	return completeText(ctx, gateway, host, "one two three four five")
+}
+
+func completeText(ctx context.Context, gateway, host, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	body := `{"model": "echo", "stream": true, "messages": [{"role": "user", "content": "one two three four five"}]}`
+	body := fmt.Sprintf(`{"model": "echo", "stream": true, "messages": [{"role": "user", "content": %q}]}`, text)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		return err

@@ -44,6 +44,10 @@ func TestMain(m *testing.M) {
 		os.Exit(2)
 	}
 	sweepDead(os.TempDir())
+	if err := trustHere(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
 	code := m.Run()
 	if w := work(); w.err == nil && os.Getenv("WINDLASS_E2E_KEEP") == "" {
 		_ = os.RemoveAll(w.root)

@@ -117,8 +117,8 @@ func TestTwoControlPlanes(t *testing.T) { //nolint:tparallel // its rounds come 
 func (s *stack) balance(built string) {
 	first := s.url
 	s.addControlPlane(built, second)
-	s.balancer = newBalancer(s.t, first[len("http://"):], s.url[len("http://"):])
-	s.url = "http://" + s.balancer.listener.Addr().String()
+	s.balancer = newBalancer(s.t, hostOf(first), hostOf(s.url))
+	s.url = s.web(s.balancer.listener.Addr().String())
 }
 
 // keyFile is shared by the replicas: each opens what the others sealed.

@@ -57,6 +57,8 @@ type stackConfig struct {
 	prometheus bool
 	// gateways: every region has one.
 	gateways bool
+	// tls on all ports but those of instances, which WINDLASS_TLS=1 gives every stack.
+	tls bool
 }
 
 // stack is one installation.
@@ -87,6 +89,13 @@ type stack struct {
 	mariadbConfig mariadb.Config
 	restateConfig restate.Config
 	database      *mariadb.Server
+
+	// secure: it has TLS.
+	secure bool
+	// restateIdentity is the public key of Restate's calls; empty: they are not signed.
+	restateIdentity string
+	// stopFronts ends what adds TLS to Restate; nil without TLS.
+	stopFronts func()
 }
 
 // credentials are what `controlplane bootstrap` prints.
@@ -143,7 +152,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	dir, err := os.MkdirTemp(work().root, "stack-") //nolint:usetesting // where the next run finds it, should this one be killed
 	require.NoError(t, err)
 	s := &stack{
-		t: t, cfg: cfg, dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
+		t: t, cfg: cfg, secure: allSecure || cfg.tls, dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
 		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, routes: map[string]string{}, parts: map[string]*part{}, patience: patience,
 		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
 		restateConfig: restate.Config{
@@ -152,6 +161,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 		},
 	}
 	t.Cleanup(s.close)
+	s.secureServers()
 	for _, d := range []string{s.bin, filepath.Join(dir, "tmp")} {
 		require.NoError(t, os.MkdirAll(d, 0o700))
 	}
@@ -257,7 +267,7 @@ func (s *stack) bootstrap(built string) {
 		args = append(args, "--region="+region)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(built, "controlplane"), args...)
-	cmd.Env = s.environ(s.dsn())
+	cmd.Env = s.environ(append(s.caArgs("WINDLASS_MYSQL_CA"), s.dsn())...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	require.NoError(s.t, err, "controlplane bootstrap")
@@ -267,18 +277,22 @@ func (s *stack) bootstrap(built string) {
 func (s *stack) addControlPlane(built, name string) {
 	dir := filepath.Join(s.dir, name)
 	api, metrics, workflows := freePort(s.t), freePort(s.t), freePort(s.t)
-	s.url = "http://" + address(api)
-	s.addProgram(name, filepath.Join(built, "controlplane"), dir, metrics, s.environ(s.dsn()), []string{
+	s.url = s.web(address(api))
+	more := append(s.tlsArgs(name, "--tls-", "--restate-tls-"), s.caArgs("--mysql-ca", "--restate-ca")...)
+	if s.restateIdentity != "" {
+		more = append(more, "--restate-identity-key="+s.restateIdentity)
+	}
+	s.addProgram(name, filepath.Join(built, "controlplane"), dir, metrics, s.environ(s.dsn()), append([]string{
 		"--log-format=json", "serve",
 		"--dns-server=" + s.names.address,
 		"--listen=" + address(api),
-		"--restate-ingress=http://" + address(s.restateConfig.IngressPort),
-		"--restate-admin=http://" + address(s.restateConfig.AdminPort),
+		"--restate-ingress=" + s.web(address(s.restateConfig.IngressPort)),
+		"--restate-admin=" + s.web(address(s.restateConfig.AdminPort)),
 		"--restate-listen=" + address(workflows),
 		"--key-file=" + s.keyFile(), "--create-keyset",
 		"--prometheus-url=" + s.prometheus,
 		"--webhook-allow=127.0.0.0/8",
-	})
+	}, more...))
 }
 
 func (s *stack) agentDir(region string) string { return filepath.Join(s.dir, partAgent(region)) }
@@ -290,7 +304,7 @@ func (s *stack) addAgent(built, region string) {
 	require.NoError(s.t, os.WriteFile(token, []byte(s.keys.JoinTokens[region]), 0o600))
 	gateway := "" // of a region that other regions hand nothing to
 	if s.cfg.gateways {
-		gateway = "http://" + address(freePort(s.t))
+		gateway = s.web(address(freePort(s.t)))
 		s.gateways[region] = gateway
 	}
 	// The gateways of one region come by its agent's socket, those of the other by TLS.
@@ -305,7 +319,7 @@ func (s *stack) addAgent(built, region string) {
 		"--data-dir=" + filepath.Join(dir, "data"),
 		"--join-token-file=" + token,
 		"--runtime=" + s.cfg.runtime,
-	}, s.runtimeArgs(region)...))
+	}, slices.Concat(s.runtimeArgs(region), s.caArgs("--server-ca"))...))
 }
 
 // addGateway adds one of the region's, all of which listen at one address.
@@ -323,9 +337,14 @@ func (s *stack) addGateway(built, name, region string) {
 			"--agent-cert=" + filepath.Join(access, "tls.crt"), "--agent-key=" + filepath.Join(access, "tls.key"),
 		}
 	}
+	listen := "--listen="
+	if s.secure {
+		agent = slices.Concat(agent, []string{"--listen="}, s.tlsArgs(name, "--tls-"), s.caArgs("--neighbour-roots"))
+		listen = "--tls-listen="
+	}
 	s.addProgram(name, filepath.Join(built, "gateway"), filepath.Join(s.dir, name), freePort(s.t), s.environ(), append(agent,
 		"--log-format=json",
-		"--listen="+strings.TrimPrefix(s.gateways[region], "http://"),
+		listen+hostOf(s.gateways[region]),
 		"--data-dir="+filepath.Join(s.dir, name, "data"),
 		"--drain-timeout=10s",
 		"--neighbour-allow=127.0.0.0/8",
@@ -335,7 +354,8 @@ func (s *stack) addGateway(built, name, region string) {
 }
 
 func (s *stack) addProgram(name, path, dir string, metrics int, env, args []string) {
-	s.metrics[name] = "http://" + address(metrics)
+	s.metrics[name] = s.web(address(metrics))
+	args = append(args, s.tlsArgs(name, "--metrics-tls-")...)
 	log := filepath.Join(dir, name+".log")
 	args = append(args, "--metrics-listen="+address(metrics))
 	if filepath.Base(path) != "gateway" { // which passes traces on and has none
@@ -469,6 +489,9 @@ func (s *stack) close() {
 	}
 	if s.balancer != nil {
 		s.balancer.close()
+	}
+	if s.stopFronts != nil {
+		s.stopFronts()
 	}
 	if left := processesOf(s.dir); len(left) > 0 && !s.t.Failed() {
 		s.t.Errorf("everything was deleted and stopped, and this still runs:\n%s", describe(left))

@@ -1,14 +1,168 @@
 package e2e
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/authority"
+	"github.com/windlass-run/windlass/pkg/certfile"
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
+	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
+
+// allSecure: every stack of this process has TLS on its ports, except those of instances.
+var allSecure = os.Getenv("WINDLASS_TLS") == "1"
+
+// web is the URL of an address of a stack.
+func (s *stack) web(address string) string {
+	if s.secure {
+		return "https://" + address
+	}
+	return "http://" + address
+}
+
+// hostOf a URL is its host and port.
+func hostOf(url string) string {
+	_, host, _ := strings.Cut(url, "://")
+	return host
+}
+
+// trust is the TLS of the tests' own clients, which trust both CAs.
+var trust = sync.OnceValues(func() (*tls.Config, error) {
+	if w := work(); w.err != nil {
+		return nil, w.err
+	}
+	cas, err := rootCAs()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(work().root, "ca.crt")
+	if err := atomicfile.Write(file, slices.Concat(cas[0].CertPEM(), cas[1].CertPEM()), 0o644); err != nil {
+		return nil, err
+	}
+	return certfile.ClientFlags{ServerCA: file}.Config("https://127.0.0.1", nil)
+})
+
+// rootCAs are the CA of all stacks of this process, and the one that may follow it.
+var rootCAs = sync.OnceValues(func() (cas [2]*authority.Authority, err error) {
+	for i, name := range []string{"windlass e2e", "windlass e2e, the next"} {
+		if cas[i], err = authority.New(name, time.Now()); err != nil {
+			return cas, err
+		}
+	}
+	return cas, nil
+})
+
+// caFile is what the parts of the stack trust.
+func (s *stack) caFile() string { return filepath.Join(s.dir, "tls", "ca.crt") }
+
+// trustInStack has the parts trust the CAs.
+func (s *stack) trustInStack(cas ...*authority.Authority) {
+	s.t.Helper()
+	var data []byte
+	for _, ca := range cas {
+		data = append(data, ca.CertPEM()...)
+	}
+	require.NoError(s.t, os.MkdirAll(filepath.Dir(s.caFile()), 0o700))
+	require.NoError(s.t, atomicfile.Write(s.caFile(), data, 0o644))
+}
+
+// trustHere has the clients that all tests share trust the CAs.
+func trustHere() error {
+	config, err := trust()
+	for _, client := range []*http.Client{plainHTTP, caller} {
+		client.Transport.(*http.Transport).TLSClientConfig = config //nolint:forcetypeassert // they are made so
+	}
+	return err
+}
+
+// certificate is the file with certificate and key of a part.
+func (s *stack) certificate(part string) string { return filepath.Join(s.dir, "tls", part+".pem") }
+
+// certify issues the certificate of a part. Apps' hosts are below the control plane's domain.
+func (s *stack) certify(ca *authority.Authority, part string) {
+	s.t.Helper()
+	cert, key, err := ca.Issue(authority.Request{
+		Name: part, Hosts: []string{"127.0.0.1", "localhost", "*.windlass.local"}, Server: true, Client: true, Life: time.Hour,
+	}, time.Now())
+	require.NoError(s.t, err)
+	require.NoError(s.t, atomicfile.Write(s.certificate(part), append(cert, key...), 0o600))
+}
+
+// tlsArgs are the flags of a part's certificate under prefixes such as "--metrics-tls-".
+func (s *stack) tlsArgs(part string, prefixes ...string) (out []string) {
+	s.t.Helper()
+	if !s.secure {
+		return nil
+	}
+	if _, err := os.Stat(s.certificate(part)); err != nil {
+		cas, err := rootCAs()
+		require.NoError(s.t, err)
+		s.certify(cas[0], part)
+	}
+	for _, prefix := range prefixes {
+		out = append(out, prefix+"cert="+s.certificate(part), prefix+"key="+s.certificate(part))
+	}
+	return out
+}
+
+// caArgs are flags that name the CAs.
+func (s *stack) caArgs(flags ...string) (out []string) {
+	if !s.secure {
+		return nil
+	}
+	for _, flag := range flags {
+		out = append(out, flag+"="+s.caFile())
+	}
+	return out
+}
+
+// secureServers gives the servers that are not Windlass' TLS: MariaDB its own, Restate a front.
+func (s *stack) secureServers() {
+	s.t.Helper()
+	if !s.secure {
+		return
+	}
+	cas, err := rootCAs()
+	require.NoError(s.t, err)
+	s.trustInStack(cas[0])
+	s.tlsArgs(partMariaDB)
+	s.tlsArgs(partRestate)
+	s.mariadbConfig.TLS = &mariadb.TLS{CA: s.caFile(), Cert: s.certificate(partMariaDB), Key: s.certificate(partMariaDB)}
+	s.restateConfig.Sockets, s.restateConfig.CA = true, s.caFile()
+	s.restateConfig.IdentityKey = filepath.Join(s.dir, "tls", "identity.pem")
+	key, err := restate.NewIdentity()
+	require.NoError(s.t, err)
+	require.NoError(s.t, os.WriteFile(s.restateConfig.IdentityKey, key, 0o600))
+	s.restateIdentity, err = restate.PublicIdentity(key)
+	require.NoError(s.t, err)
+	pair := s.certificate(partRestate)
+	config, err := certfile.ServerFlags{PairFlags: certfile.PairFlags{Cert: pair, Key: pair}}.Config(certfile.Listener{}, nil)
+	require.NoError(s.t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	var fronts sync.WaitGroup
+	s.stopFronts = func() { stop(); fronts.Wait() }
+	for port, socket := range map[int]string{
+		s.restateConfig.IngressPort: restate.IngressSocket(s.restateConfig.Dir), s.restateConfig.AdminPort: restate.AdminSocket(s.restateConfig.Dir),
+	} {
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address(port))
+		require.NoError(s.t, err)
+		fronts.Go(func() { _ = restate.Front{Listener: listener, TLS: config, Socket: socket}.Serve(ctx) })
+	}
+}
 
 // httpsClient trusts the CAs in the file. The certificate of an address is for the host that is asked
 // for there, without its port.
