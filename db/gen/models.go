@@ -294,6 +294,20 @@ type Project struct {
 	ResourceVersion int64
 }
 
+type Protection struct {
+	WorkspaceID  string
+	ScopeID      string
+	ByOperator   bool
+	Approvals    int32
+	ApprovalRole int32
+	NotDeployer  bool
+	BakeTime     int64
+	AutoRollback bool
+	Reason       string
+	SetBy        string
+	SetAt        int64
+}
+
 type Region struct {
 	ID                  string
 	WorkspaceID         string
@@ -365,6 +379,7 @@ type Rollout struct {
 	HeldWhy          string
 	OverrideBy       string
 	OverrideWhy      string
+	StartGate        sql.NullString
 }
 
 type RouteObserved struct {

@@ -30,7 +30,7 @@ func (q *Queries) DeleteStagingsOfApps(ctx context.Context, appIds []string) err
 }
 
 const getFlights = `-- name: GetFlights :many
-SELECT r.id, r.workspace_id, r.app_id, r.deployment_id, r.version, r.from_deployment_id, r.from_version, r.status, r.reason, r.message, r.created_by, r.cancel_requested, r.cancelled_by, r.cancel_why, r.traceparent, r.attempts, r.created_at, r.deadline, r.finished_at, r.held_since, r.held_until, r.held_by, r.held_scope, r.held_why, r.override_by, r.override_why, d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as,
+SELECT r.id, r.workspace_id, r.app_id, r.deployment_id, r.version, r.from_deployment_id, r.from_version, r.status, r.reason, r.message, r.created_by, r.cancel_requested, r.cancelled_by, r.cancel_why, r.traceparent, r.attempts, r.created_at, r.deadline, r.finished_at, r.held_since, r.held_until, r.held_by, r.held_scope, r.held_why, r.override_by, r.override_why, r.start_gate, d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as,
     s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
     COALESCE(s.updated_at, 0) AS staged_at
 FROM rollouts r JOIN deployments d ON d.id = r.deployment_id LEFT JOIN app_staging s ON s.app_id = r.app_id
@@ -94,6 +94,7 @@ func (q *Queries) GetFlights(ctx context.Context, ids []string) ([]GetFlightsRow
 			&i.Rollout.HeldWhy,
 			&i.Rollout.OverrideBy,
 			&i.Rollout.OverrideWhy,
+			&i.Rollout.StartGate,
 			&i.Deployment.ID,
 			&i.Deployment.WorkspaceID,
 			&i.Deployment.AppID,
@@ -131,7 +132,7 @@ func (q *Queries) GetFlights(ctx context.Context, ids []string) ([]GetFlightsRow
 }
 
 const getRollout = `-- name: GetRollout :one
-SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why FROM rollouts WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why, start_gate FROM rollouts WHERE workspace_id = ? AND id = ?
 `
 
 type GetRolloutParams struct {
@@ -169,12 +170,13 @@ func (q *Queries) GetRollout(ctx context.Context, arg GetRolloutParams) (Rollout
 		&i.HeldWhy,
 		&i.OverrideBy,
 		&i.OverrideWhy,
+		&i.StartGate,
 	)
 	return i, err
 }
 
 const getRollouts = `-- name: GetRollouts :many
-SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why FROM rollouts WHERE id IN (/*SLICE:ids*/?)
+SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why, start_gate FROM rollouts WHERE id IN (/*SLICE:ids*/?)
 `
 
 func (q *Queries) GetRollouts(ctx context.Context, ids []string) ([]Rollout, error) {
@@ -223,6 +225,7 @@ func (q *Queries) GetRollouts(ctx context.Context, ids []string) ([]Rollout, err
 			&i.HeldWhy,
 			&i.OverrideBy,
 			&i.OverrideWhy,
+			&i.StartGate,
 		); err != nil {
 			return nil, err
 		}
@@ -281,7 +284,7 @@ func (q *Queries) GetStagings(ctx context.Context, appIds []string) ([]AppStagin
 }
 
 const listRollouts = `-- name: ListRollouts :many
-SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why FROM rollouts
+SELECT id, workspace_id, app_id, deployment_id, version, from_deployment_id, from_version, status, reason, message, created_by, cancel_requested, cancelled_by, cancel_why, traceparent, attempts, created_at, deadline, finished_at, held_since, held_until, held_by, held_scope, held_why, override_by, override_why, start_gate FROM rollouts
 WHERE workspace_id = ? AND app_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -334,6 +337,7 @@ func (q *Queries) ListRollouts(ctx context.Context, arg ListRolloutsParams) ([]R
 			&i.HeldWhy,
 			&i.OverrideBy,
 			&i.OverrideWhy,
+			&i.StartGate,
 		); err != nil {
 			return nil, err
 		}

@@ -110,6 +110,10 @@ var access = map[string]need{
 	w.FreezeServiceListFreezesProcedure: viewer,
 	w.FreezeServiceLiftFreezeProcedure:  owner,
 
+	w.ProtectionServiceSetProtectionProcedure:    ownerOrOperator,
+	w.ProtectionServiceListProtectionsProcedure:  viewerOrOperator,
+	w.ProtectionServiceRemoveProtectionProcedure: ownerOrOperator,
+
 	w.RouteServiceListRoutesProcedure:   viewer,
 	w.RouteServiceAddDomainProcedure:    deployer,
 	w.RouteServiceVerifyDomainProcedure: deployer,

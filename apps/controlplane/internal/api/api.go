@@ -176,6 +176,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewEnvironmentServiceHandler(a, options...)),
 		handler(windlassv1connect.NewHistoryServiceHandler(a, options...)),
 		handler(windlassv1connect.NewFreezeServiceHandler(a, options...)),
+		handler(windlassv1connect.NewProtectionServiceHandler(a, options...)),
 		handler(windlassv1connect.NewRouteServiceHandler(a, options...)),
 	}
 }

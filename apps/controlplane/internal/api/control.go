@@ -231,6 +231,9 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PromoteResponse, error) {
 		out, err := c.control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
 			held, failed := progress.Held, progress.Failed
+			if err := c.maySkip(progress); req.GetFull() && err != nil {
+				return "", err
+			}
 			waves, err := plan.Promote(progress, c.by.Name, req.GetFull(), c.at)
 			var text []string
 			if req.GetFull() {
@@ -257,6 +260,9 @@ func (a *API) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (re
 	defer func() { a.counted("skip_bake", err) }()
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SkipBakeResponse, error) {
 		out, err := c.control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(progress *model.Progress) (string, error) {
+			if err := c.maySkip(progress); err != nil {
+				return "", err
+			}
 			wave, err := plan.SkipBake(progress, c.by.Name)
 			return "wave " + wave + " bakes no longer", err
 		})

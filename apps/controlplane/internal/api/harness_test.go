@@ -207,6 +207,10 @@ func (w *world) environments(key string) windlassv1connect.EnvironmentServiceCli
 	return windlassv1connect.NewEnvironmentServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
+func (w *world) protections(key string) windlassv1connect.ProtectionServiceClient {
+	return windlassv1connect.NewProtectionServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
 func (w *world) freezes(key string) windlassv1connect.FreezeServiceClient {
 	return windlassv1connect.NewFreezeServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -19,6 +20,9 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ApproveResponse, error) {
 		out := &windlassv1.ApproveResponse{}
 		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Family: c.by.Family(), Role: c.by.Role, At: c.at, Comment: req.GetComment()}
+		if out, err := c.approveStart(req.GetApp(), by); out != nil || err != nil {
+			return out, err
+		}
 		did, err := c.control(req.GetApp(), "Approved", req.GetComment(), func(progress *model.Progress) (text string, err error) {
 			names, err := c.regionNames(progress)
 			if err != nil {
@@ -49,6 +53,14 @@ func (c *change) regionNames(progress *model.Progress) (map[string]model.Region,
 	return c.api.regionsByID(c, ids)
 }
 
+// refusedByGate turns a gate's refusal into an answer.
+func refusedByGate(err error) error {
+	if refusal, ok := errors.AsType[*plan.GateRefusal](err); ok {
+		return shut(refusal)
+	}
+	return err
+}
+
 // shut is the refusal of a gate.
 func shut(r *plan.GateRefusal) error {
 	code, reason := connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED
@@ -67,8 +79,13 @@ func approvalProto(c *model.Progress, gate *windlassv1.Approval, given []model.A
 		Asked:   &windlassv1.Approval{Role: gate.GetRole(), Count: gate.GetCount(), NotDeployer: gate.GetNotDeployer()},
 		Missing: plan.Missing(c, gate, given),
 	}
+	out.Given = approvalsProto(given)
+	return out
+}
+
+func approvalsProto(given []model.Approval) (out []*windlassv1.ApprovalGiven) {
 	for _, a := range given {
-		out.Given = append(out.Given, &windlassv1.ApprovalGiven{By: a.By, Role: a.Role, At: a.At, Comment: a.Comment})
+		out = append(out, &windlassv1.ApprovalGiven{By: a.By, Role: a.Role, At: a.At, Comment: a.Comment})
 	}
 	return out
 }

@@ -47,6 +47,9 @@ func (c *change) deleteEnvironment(e model.Environment) error {
 	if n > 0 {
 		return inUse(fmt.Sprintf("environment %s has %d apps", e.Name, n), "Delete its apps first, and wait until they are gone.")
 	}
+	if err := c.DeleteProtectionsOf(e.WorkspaceID, e.ID); err != nil {
+		return fmt.Errorf("delete protections of environment %s: %w", e.ID, err)
+	}
 	if err := c.Tx.DeleteEnvironment(e.WorkspaceID, e.ID); err != nil {
 		return fmt.Errorf("delete environment %s: %w", e.ID, err)
 	}

@@ -44,6 +44,9 @@ func (c *change) deleteProject(p model.Project) error {
 	if err := c.DeleteFreezesOf(p.WorkspaceID, p.ID, ""); err != nil {
 		return fmt.Errorf("forget freezes of project %s: %w", p.ID, err)
 	}
+	if err := c.DeleteProtectionsOf(p.WorkspaceID, p.ID); err != nil {
+		return fmt.Errorf("delete protections of project %s: %w", p.ID, err)
+	}
 	if err := c.Tx.DeleteProject(p.WorkspaceID, p.ID); err != nil {
 		return fmt.Errorf("delete project %s: %w", p.ID, err)
 	}

@@ -100,7 +100,7 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	return &windlassv1.DeployResponse{
 		AppId: app.ID, DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version,
 		Unchanged: out.Unchanged, Scaled: out.Scaled, Hold: out.Hold,
-		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID,
+		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: out.Tightened,
 	}, nil
 }
 

@@ -57,6 +57,9 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 	if err := mayBePinned(app, r, d, had); err != nil {
 		return nil, err
 	}
+	if err := c.mayServeAgain(app, d); err != nil {
+		return nil, err
+	}
 	sizes, err := c.pinSizes(app, r, d, had, req)
 	if err != nil {
 		return nil, err

@@ -277,6 +277,11 @@ func (r *dryRun) fill(out *windlassv1.PlanDeployResponse) error {
 			Fix:     `It starts by itself when that is over; an owner has it start at once: --override-freeze "why".`,
 		})
 	}
+	for _, text := range r.done.GetWarnings() {
+		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Message: text, Fix: "`windlass protection list` shows the protections. A file only tightens them.",
+		})
+	}
 	var err error
 	if out.Changes, err = r.changes(); err != nil {
 		return err

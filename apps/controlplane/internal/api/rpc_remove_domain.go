@@ -23,6 +23,9 @@ func (a *API) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequ
 		if err != nil {
 			return nil, err
 		}
+		if err := c.mayLeave(app); err != nil {
+			return nil, err
+		}
 		before, err := a.domainView(c, d)
 		if err != nil {
 			return nil, err

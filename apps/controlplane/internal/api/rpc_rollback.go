@@ -9,6 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -48,7 +49,7 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 			res, err = c.restore(app, old, req.GetMessage())
 		}
 		if res == nil && err == nil {
-			res, err = c.rollbackAnew(app, environment, old, req)
+			res, err = c.rollbackAnew(app, environment, old, len(rotated) > 0 && !req.GetWithSecrets(), req)
 		}
 		if err != nil {
 			return nil, err
@@ -62,8 +63,8 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 // rollbackAnew makes a version with the old one's configuration. What was stable before goes
 // straight back: its code passed the policy once. Approvals are waived for the previous stable
 // version alone, which is what an emergency needs: an older one may be older than the reason why
-// somebody has to approve.
-func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Deployment, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
+// somebody has to approve. Where a protection asks for approvals, new values of secrets keep them, too.
+func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
 	spec := proto.CloneOf(old.Spec)
 	spec.Replicas = new(app.Replicas)
 	spec.Message = req.GetMessage()
@@ -76,9 +77,13 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 			return nil, err
 		}
 	}
+	protections, err := c.protectionsOn(app)
+	if err != nil {
+		return nil, err
+	}
 	v := version{
 		Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage,
-		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID, Gone: gone,
+		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID || newSecrets && protection.Approves(protections), Gone: gone,
 	}
 	out, err := c.run(app, v)
 	if err != nil {
@@ -102,7 +107,7 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 	tookBack, tookBackID := out.tookBack()
 	return &windlassv1.RollbackResponse{
 		DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, FromVersion: old.Version,
-		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: leftOut(gone),
+		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: append(leftOut(gone), out.Tightened...),
 		Straight: v.Straight && out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
 	}, nil
 }

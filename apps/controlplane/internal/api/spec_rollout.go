@@ -28,6 +28,7 @@ func policyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 	strategy.Of(p).SetDefaults(p)
 	analysisWithDefaults(p.Analysis)
 	approvalWithDefaults(p.Approval)
+	approvalWithDefaults(p.StartApproval)
 	for _, s := range p.Steps {
 		approvalWithDefaults(s.Approval)
 	}
@@ -51,6 +52,9 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	}
 	if fault := strategy.Check(p); fault != nil {
 		return invalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
+	}
+	if err := checkApproval(p.GetStartApproval(), false, field+".startApproval"); err != nil {
+		return err
 	}
 	for i, s := range strategy.Of(p).Steps(p) {
 		at := field + ".approval"

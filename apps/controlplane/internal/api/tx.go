@@ -124,6 +124,10 @@ type appTx interface {
 	ListAppKeys(workspaceID, appID string, p model.Page) ([]model.AppKey, error)
 	KeysOfApps(appIDs []string) ([]model.AppKey, error)
 
+	PutProtection(model.Protection) error
+	ListProtections(workspaceID string) ([]model.Protection, error)
+	DeleteProtection(workspaceID, scopeID string, byOperator bool) error
+	DeleteProtectionsOf(workspaceID, scopeID string) error
 	PutFreeze(model.Freeze) error
 	ListFreezes(workspaceID string, p model.Page) ([]model.Freeze, error)
 	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -50,6 +52,8 @@ type outcome struct {
 	TookBack *model.Rollout
 	// Hold is what keeps the rollout from starting, nil for nothing.
 	Hold *windlassv1.FreezeHold
+	// Tightened says what protections ask for beyond the app's policy.
+	Tightened []string
 }
 
 // tookBack returns the version and the id of the rollout that was taken back, 0 and "" for none.
@@ -249,7 +253,11 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		}
 	}
 	rolloutID := ident.New("rol")
-	progress := progressOf(app, was, v, rolloutID, asked)
+	protections, err := c.protectionsOf(app, v)
+	if err != nil {
+		return outcome{}, err
+	}
+	progress, policy, tightened := progressOf(app, was, v, rolloutID, asked, protections)
 	if err := c.hold(c.portsFit(app, was, v.Spec, progress, len(d.MadeAs) > 0)); err != nil {
 		return outcome{}, err
 	}
@@ -266,6 +274,10 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	}
 	if live != nil {
 		r.FromDeploymentID, r.FromVersion = live.ID, live.Version
+	}
+	if gate, ok := plan.NewStartGate(policy); ok {
+		gate.DeployedByID, gate.DeployedByFamily = c.by.ID, c.by.Family()
+		r.SetGate(gate)
 	}
 	held, err := c.thaw(app, f, &r, v)
 	if err := c.hold(err); err != nil {
@@ -296,25 +308,41 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	c.log(app, model.History{
 		What: "DeploymentCreated", Why: whyCreated(v, d, r), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
 	})
+	if len(tightened) > 0 {
+		c.log(app, model.History{
+			What: "RolloutProtected", Why: strings.Join(tightened, "; "), RolloutID: r.ID, DeploymentID: d.ID, Version: d.Version,
+		})
+	}
 	return outcome{
 		Deployment: d, RolloutID: r.ID, Effect: windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION, TookBack: f.rollout, Hold: held,
+		Tightened: tightened,
 	}, c.wake(app.ID)
 }
 
-// progressOf is the progress of the version's rollout, nil for none.
-func progressOf(app model.App, was running, v version, rolloutID string, asked plan.Asked) *model.Progress {
-	progress := plan.NextProgress(was.rolloutState.Clone(), app, was.rows, rolloutID, asked)
-	if progress == nil {
-		return nil
+// progressOf is the progress of the version's rollout, nil for none, and the policy that the rollout
+// goes by. tightened says what that asks for because of protections.
+func progressOf(app model.App, was running, v version, rolloutID string, asked plan.Asked, of []model.Protection) (
+	progress *model.Progress, policy *windlassv1.RolloutPolicy, tightened []string,
+) {
+	if policy = was.rolloutState.Policy; policy == nil {
+		policy = plan.DefaultPolicy()
 	}
+	if progress = plan.NextProgress(was.rolloutState.Clone(), app, was.rows, rolloutID, asked); progress != nil {
+		policy = progress.Policy
+	}
+	if v.Straight {
+		policy = plan.StraightPolicy(policy, v.KeepGates)
+	}
+	policy, tightened = protection.Tighten(policy, of, app)
+	if progress == nil {
+		return nil, policy, tightened
+	}
+	progress.Policy, progress.BakeProtected = policy, protection.Bakes(of)
 	if v.Source == model.SourceRollback {
 		// The way back is a person's word already: what comes after it is held.
 		progress.Held, progress.RolledBack = false, true
 	}
-	if v.Straight {
-		progress.Policy = plan.StraightPolicy(progress.Policy, v.KeepGates)
-	}
-	return progress
+	return progress, policy, tightened
 }
 
 func whyCreated(v version, d model.Deployment, r model.Rollout) string {

@@ -105,7 +105,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		slices.SortStableFunc(in.Live, byName)
 	case app.RolloutID != "":
 		target := f.target(app)
-		if r := f.rollouts[app.RolloutID]; holdProto(r) != nil {
+		if r := f.rollouts[app.RolloutID]; holdProto(r) != nil || plan.StartMissing(r) != "" {
 			in.Progress = plan.HeldMessage(r)
 		}
 		if f.rolloutStates[app.ID].Progress.Active(app.RolloutID) {

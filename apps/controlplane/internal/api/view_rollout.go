@@ -18,7 +18,7 @@ func rolloutProto(r model.Rollout) *windlassv1.Rollout {
 	return &windlassv1.Rollout{
 		Id: r.ID, AppId: r.AppID, DeploymentId: r.DeploymentID, Version: r.Version, FromVersion: r.FromVersion,
 		Status: r.Status, Reason: r.Reason, Message: r.Message, CreatedBy: r.CreatedBy,
-		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt, Hold: holdProto(r),
+		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt, Hold: holdProto(r), StartApproval: startApprovalProto(r),
 	}
 }
 

@@ -164,6 +164,8 @@ type Rollout struct {
 	// OverrideBy let it start in spite of freezes, OverrideWhy says why; both are empty without
 	// an override.
 	OverrideBy, OverrideWhy string
+	// StartGate is the encoded gate before it starts, empty for none: see Gate.
+	StartGate string
 }
 
 // Topology says that a deployment is to run in a region.

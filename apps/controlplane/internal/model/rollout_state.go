@@ -77,6 +77,8 @@ type Progress struct {
 	DeployedBy, DeployedByID string
 	// DeployedByFamily is the key's family; empty: its own.
 	DeployedByFamily string `json:",omitempty"`
+	// BakeProtected: a protection asked for a bake time, so that only owners skip it.
+	BakeProtected bool `json:",omitempty"`
 	// DoneAt is when it was over.
 	DoneAt int64
 	// RetainedID is the deployment that was live before and is kept as it was until

@@ -126,7 +126,7 @@ func (p *planner) advance() bool {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING:
 		// The deadline first: nothing is started only to be stopped.
-		moved := !p.frozen(d) && (p.deadline(d) || p.build(d))
+		moved := !p.frozen(d) && !p.gated(d) && (p.deadline(d) || p.build(d))
 		if p.staged() && !moved {
 			p.main().moveRegions() // what a rollout before this one left half way
 		}

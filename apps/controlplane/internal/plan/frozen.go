@@ -53,10 +53,10 @@ func (p *planner) frozen(d *model.Deployment) bool {
 	return true
 }
 
-// held reports whether a freeze keeps the rollout in flight from starting.
+// held reports whether a freeze or a gate keeps the rollout in flight from starting.
 func (p *planner) held() bool {
 	d := p.target()
-	return d != nil && p.rollout.HeldSince != 0 && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
+	return d != nil && (p.rollout.HeldSince != 0 || StartMissing(*p.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 
 // HeldText says what holds the rollout and until when, empty for nothing.
@@ -76,7 +76,10 @@ func FreezeText(name, scope string, until int64, reason string) string {
 	return fmt.Sprintf("freeze %s of the %s, %s: %s", name, scope, end, reason)
 }
 
-// HeldMessage is HeldText as the app's status tells it.
+// HeldMessage is what holds the rollout, a freeze or the gate before it, as the app's status tells it.
 func HeldMessage(r model.Rollout) string {
+	if r.HeldSince == 0 {
+		return fmt.Sprintf("v%d waits for %s before it starts", r.Version, StartMissing(r))
+	}
 	return fmt.Sprintf("v%d is held by %s", r.Version, HeldText(r))
 }

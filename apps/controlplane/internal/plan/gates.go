@@ -37,8 +37,15 @@ func gateCount(gate *windlassv1.Approval) int { return max(1, int(gate.GetCount(
 
 // Missing describes the approvals that the gate still needs, empty for none.
 func Missing(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) string {
+	if c.CatchesUp {
+		return ""
+	}
+	return missing(gate, given, c.DeployedBy)
+}
+
+func missing(gate *windlassv1.Approval, given []model.Approval, deployedBy string) string {
 	left := gateCount(gate) - len(given)
-	if gate == nil || left <= 0 || c.CatchesUp {
+	if gate == nil || left <= 0 {
 		return ""
 	}
 	role := strings.ToLower(strings.TrimPrefix(gateRole(gate).String(), "ROLE_"))
@@ -47,8 +54,8 @@ func Missing(c *model.Progress, gate *windlassv1.Approval, given []model.Approva
 		text = fmt.Sprintf("approval by %d keys of role %s", left, role)
 	}
 	var but []string
-	if gate.GetNotDeployer() && c.DeployedBy != "" {
-		but = append(but, "not by "+c.DeployedBy+", who deployed it")
+	if gate.GetNotDeployer() && deployedBy != "" {
+		but = append(but, "not by "+deployedBy+", who deployed it")
 	}
 	if len(given) > 0 {
 		var names []string
@@ -126,7 +133,7 @@ func Approve(c *model.Progress, by model.Approval, name func(string) string) (wh
 		case !Shut(c, g.gate, *g.given):
 			said = true // no approval is missing any more
 		default:
-			if err := mayApprove(c, g, by); err != nil {
+			if err := mayApprove(g, g.where+" needs "+Missing(c, g.gate, *g.given), by, deployerOf(c)); err != nil {
 				refused = cmp.Or(refused, err)
 				break
 			}
@@ -150,21 +157,28 @@ func Approve(c *model.Progress, by model.Approval, name func(string) string) (wh
 	return nil, nil, &Refusal{"the rollout waits for no approval now", "`windlass rollout status` shows what it waits for."}
 }
 
-// mayApprove fails for who may not, at the gate.
-func mayApprove(c *model.Progress, g gateAt, by model.Approval) error {
-	needs := g.where + " needs " + Missing(c, g.gate, *g.given)
+// deployedBy is the deployer: the name and the id of the key, and its family.
+type deployedBy struct{ name, id, family string }
+
+func deployerOf(c *model.Progress) deployedBy {
+	return deployedBy{c.DeployedBy, c.DeployedByID, cmp.Or(c.DeployedByFamily, c.DeployedByID)}
+}
+
+// mayApprove fails for a key that does not count at the gate; needs says what the gate needs.
+func mayApprove(g gateAt, needs string, by model.Approval, deployer deployedBy) error {
+	const sameFamily = "%s, and key %s is of the same family as %s%s: one of the two made the other, or one key made both"
 	switch {
 	case by.Role < gateRole(g.gate):
 		role := strings.ToLower(strings.TrimPrefix(by.Role.String(), "ROLE_"))
 		return &GateRefusal{fmt.Sprintf("%s, and %s is of role %s", needs, by.By, role), "Have somebody approve who may.", true}
-	case g.gate.GetNotDeployer() && by.ByID == c.DeployedByID:
+	case g.gate.GetNotDeployer() && by.ByID == deployer.id:
 		return &GateRefusal{needs, "Have somebody else approve.", true}
-	case g.gate.GetNotDeployer() && by.Approver() == deployer(c):
-		return &GateRefusal{fmt.Sprintf("%s, and key %s is of the same family as %s: one of the two made the other, or one key made both", needs, by.By, c.DeployedBy), fixFamily, true}
+	case g.gate.GetNotDeployer() && by.Approver() == deployer.family:
+		return &GateRefusal{fmt.Sprintf(sameFamily, needs, by.By, deployer.name, ""), fixFamily, true}
 	}
 	for _, a := range *g.given {
 		if a.Approver() == by.Approver() {
-			return &GateRefusal{fmt.Sprintf("%s, and key %s is of the same family as %s, which approved: one of the two made the other, or one key made both", needs, by.By, a.By), fixFamily, true}
+			return &GateRefusal{fmt.Sprintf(sameFamily, needs, by.By, a.By, ", which approved"), fixFamily, true}
 		}
 	}
 	return nil
@@ -172,9 +186,6 @@ func mayApprove(c *model.Progress, g gateAt, by model.Approval) error {
 
 // fixFamily says how a key comes to count as another approver.
 const fixFamily = "Have somebody approve with a key that an operator made for them: `windlass key create NAME --role owner --workspace WORKSPACE`."
-
-// deployer identifies the deployer: the family of the key.
-func deployer(c *model.Progress) string { return cmp.Or(c.DeployedByFamily, c.DeployedByID) }
 
 // ShutGates says, for each gate that the rollout waits at, who has to approve yet. name tells the
 // regions' names.

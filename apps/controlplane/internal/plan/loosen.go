@@ -23,6 +23,9 @@ func LoosenedGates(was, next *windlassv1.RolloutPolicy) (out []LoosenedGate) {
 	if gate := was.GetApproval(); gate != nil && !keepsGate(next.GetApproval(), gate) {
 		out = append(out, LoosenedGate{"approval", gate})
 	}
+	if gate := was.GetStartApproval(); gate != nil && !keepsGate(next.GetStartApproval(), gate) {
+		out = append(out, LoosenedGate{"startApproval", gate})
+	}
 	from := 0
 	for i, s := range was.GetSteps() {
 		if s.GetApproval() == nil {

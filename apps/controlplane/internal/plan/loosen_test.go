@@ -25,6 +25,9 @@ func TestLoosenedGatesAreThoseThatAPolicyDoesNotKeep(t *testing.T) {
 	wave := func(a *windlassv1.Approval, regions ...string) *windlassv1.Wave {
 		return &windlassv1.Wave{Approval: a, Regions: regions}
 	}
+	start := func(a *windlassv1.Approval) *windlassv1.RolloutPolicy {
+		return &windlassv1.RolloutPolicy{StartApproval: a}
+	}
 	for name, c := range map[string]struct {
 		was, next *windlassv1.RolloutPolicy
 		fields    []string
@@ -33,6 +36,8 @@ func TestLoosenedGatesAreThoseThatAPolicyDoesNotKeep(t *testing.T) {
 		"the same":                 {promotion(two), promotion(two), nil},
 		"no policy":                {promotion(two), nil, []string{"approval"}},
 		"no gate":                  {promotion(two), promotion(nil), []string{"approval"}},
+		"no start gate":            {start(two), promotion(two), []string{"startApproval"}},
+		"a stricter start gate":    {start(gate(deployer, 1, false)), start(two), nil},
 		"a lower role":             {promotion(two), promotion(gate(deployer, 2, true)), []string{"approval"}},
 		"fewer keys":               {promotion(two), promotion(gate(owner, 1, true)), []string{"approval"}},
 		"the deployer's own":       {promotion(two), promotion(gate(owner, 2, false)), []string{"approval"}},

@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -41,7 +43,8 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	}
 	if unfinished {
 		if policy == nil {
-			policy, c.SkipsNew = s.Progress.Policy, s.Progress.SkipsNew
+			policy, c.SkipsNew = proto.CloneOf(s.Progress.Policy), s.Progress.SkipsNew
+			policy.StartApproval = nil // it was a protection's, and is asked for anew
 		}
 		if s.Progress.DoneAt == 0 {
 			maps.Copy(c.OldSizes, s.Progress.OldSizes)

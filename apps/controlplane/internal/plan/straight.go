@@ -14,6 +14,9 @@ import (
 func StraightPolicy(p *windlassv1.RolloutPolicy, keepGates bool) *windlassv1.RolloutPolicy {
 	p = proto.CloneOf(p)
 	p.Analysis = nil
+	if !keepGates {
+		p.StartApproval = nil
+	}
 	strategy.Of(p).Straighten(p, keepGates)
 	for _, w := range p.GetWaves() {
 		w.BakeTime = nil

@@ -212,6 +212,14 @@ type AppTx interface {
 	PutPin(model.Pin) error
 	DeletePin(appID, deploymentID string) error
 
+	// PutProtection inserts the protection, or replaces that of its workspace, scope and setter.
+	PutProtection(model.Protection) error
+	// ListProtections returns the first model.MaxProtections by scope, the workspace's own first.
+	ListProtections(workspaceID string) ([]model.Protection, error)
+	DeleteProtection(workspaceID, scopeID string, byOperator bool) error
+	// DeleteProtectionsOf forgets those of a project or an environment.
+	DeleteProtectionsOf(workspaceID, scopeID string) error
+
 	// PutFreeze inserts the freeze, or replaces that of its workspace and name.
 	PutFreeze(model.Freeze) error
 	// ListFreezes is by name. Page.After is the last name.

@@ -66,6 +66,7 @@ type clients struct {
 	workspaces   windlassv1connect.WorkspaceServiceClient
 	access       windlassv1connect.AccessServiceClient
 	freezes      windlassv1connect.FreezeServiceClient
+	protections  windlassv1connect.ProtectionServiceClient
 	routes       windlassv1connect.RouteServiceClient
 }
 
@@ -81,6 +82,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 		workspaces:   windlassv1connect.NewWorkspaceServiceClient(httpClient, server, options...),
 		access:       windlassv1connect.NewAccessServiceClient(httpClient, server, options...),
 		freezes:      windlassv1connect.NewFreezeServiceClient(httpClient, server, options...),
+		protections:  windlassv1connect.NewProtectionServiceClient(httpClient, server, options...),
 		routes:       windlassv1connect.NewRouteServiceClient(httpClient, server, options...),
 	}
 }
@@ -136,7 +138,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 			root.AddCommand(c)
 		}
 	}
-	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
+	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.versionCommand())...)
 	root.AddCommand(exitCodesTopic())

@@ -57,6 +57,9 @@ func everyCommand(server, file string) map[string][]commandRun {
 		"secret list":       {{args: []string{"secret", "list"}}},
 		"secret delete":     {{args: []string{"secret", "delete", "a"}}},
 		"restart":           {{args: []string{"restart", "ins_1"}}},
+		"protection list":   {{args: []string{"protection", "list"}}},
+		"protection set":    {{args: []string{"protection", "set", "--approvals", "2", "--reason", "b"}}},
+		"protection remove": {{args: []string{"protection", "remove", "--environment", "default/production"}}},
 		"freeze list":       {{args: []string{"freeze", "list"}}},
 		"freeze set":        {{args: []string{"freeze", "set", "a", "--reason", "b"}}},
 		"freeze lift":       {{args: []string{"freeze", "lift", "a"}}},
@@ -285,11 +288,17 @@ func TestExitCodes(t *testing.T) {
 	}
 	people := func(r *windlassv1.WatchAppResponse) {
 		r.Rollout.Status, r.Rollout.FinishedAt, r.Rollout.Hold = windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, 0, nil
+		r.Rollout.StartApproval = nil
 		r.Rollout.Progress = inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.WaitsForPromotion = true })).Progress
 	}
 	paused := func(r *windlassv1.WatchAppResponse) {
 		people(r)
 		r.Rollout.Progress.Paused, r.Rollout.Progress.PausedBy = true, pausedByItself
+	}
+	gated := func(r *windlassv1.WatchAppResponse) {
+		people(r)
+		r.Rollout.Progress = nil
+		r.Rollout.StartApproval = &windlassv1.ApprovalProgress{Missing: "approval by 2 keys of role owner"}
 	}
 	for _, tc := range []struct {
 		watch func(*windlassv1.WatchAppResponse)
@@ -300,6 +309,7 @@ func TestExitCodes(t *testing.T) {
 		{people, nil, codePeople, "waits for promotion: windlass rollout promote"},
 		{people, []string{"--until", "promotion"}, 0, "waits for promotion: windlass rollout promote"},
 		{people, []string{"--until", "ready", "--patience", "30ms"}, codePatience, "still under way after 0s (--patience)\nv2 waits for promotion"},
+		{gated, nil, codePeople, "waits for approval by 2 keys of role owner before it starts: windlass rollout approve"},
 		{paused, nil, codePaused, "windlass rollout retry"},
 		{paused, []string{"--until", "ready"}, codePaused, "windlass rollout retry"},
 		{people, []string{"--until", "never"}, 1, `--until="never": use ready or promotion`},

@@ -187,6 +187,8 @@ func waitsText(p *windlassv1.PlanDeployResponse) string {
 func gateText(s *windlassv1.PlanStep, wait string) string {
 	approval := strings.TrimPrefix(approvalText(s.Approval), " and ")
 	switch {
+	case s.Region == "" && s.Wave == "":
+		return "the start waits for " + approval
 	case s.Region == "":
 		return "the end of the wave waits for " + approval
 	case s.Wait.AsDuration() > 0:

@@ -268,6 +268,8 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 		}
 	case ro.Hold != nil:
 		text, why = holdText(ro.Hold), ""
+	case ro.GetStartApproval().GetMissing() != "":
+		text, why = startText(r.App, ro), ""
 	case p.GetGoingBack():
 		text = "going back to " + version(ro.FromVersion)
 	case p.GetPaused():

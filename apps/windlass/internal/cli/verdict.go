@@ -81,6 +81,9 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 			"`windlass rollout retry %[3]s` tries again what failed, `windlass rollout abort %[3]s` takes all back.", name, p.GetPausedWhy(), app.GetName())}
 	}
 	waits := waitsForPeople(app, p, now)
+	if ro.GetStartApproval().GetMissing() != "" && ro.GetHold() == nil {
+		waits = startText(app, ro)
+	}
 	switch {
 	case waits == "" || until == untilReady:
 		return verdict{}
@@ -120,6 +123,11 @@ func gateWaitedAt(app *windlassv1.App, p *windlassv1.RolloutProgress, now time.T
 		text += ": an earlier rollout went back, and nothing is promoted by itself since"
 	}
 	return text
+}
+
+// startText says which approvals the rollout needs before it starts.
+func startText(app *windlassv1.App, ro *windlassv1.Rollout) string {
+	return "waits for " + ro.GetStartApproval().GetMissing() + " before it starts: windlass rollout approve " + app.GetName()
 }
 
 func pausedText(app *windlassv1.App, p *windlassv1.RolloutProgress) string {
@@ -163,6 +171,8 @@ func waitLines(app *windlassv1.App, ro *windlassv1.Rollout, now time.Time) (line
 		return nil
 	case ro.GetHold() != nil:
 		return []string{"is " + holdText(ro.GetHold())}
+	case ro.GetStartApproval().GetMissing() != "":
+		return []string{startText(app, ro)}
 	case p.GetGoingBack():
 		text := "goes back to " + version(ro.GetFromVersion())
 		if why := because(ro.GetReason(), ro.GetMessage()); why != "" {

@@ -146,7 +146,8 @@ const (
 	// The region serves so for as long as wait, and until its checks pass.
 	PlanStep_KIND_PAUSE PlanStep_Kind = 3
 	// The region serves so until somebody promotes; or, with approval, for as long as wait
-	// and until that is given. Without a region it is the gate at the wave's end.
+	// and until that is given. Without a region it is the gate at the wave's end,
+	// and without a wave the gate before the start.
 	PlanStep_KIND_GATE PlanStep_Kind = 4
 	// The wave serves for as long as wait, and until its checks pass.
 	PlanStep_KIND_BAKE PlanStep_Kind = 5

@@ -615,7 +615,9 @@ type RolloutPolicy struct {
 	// What makes it go back by itself. Absent: every failure, as its wave's on_failure says.
 	AutoRollback *AutoRollback `protobuf:"bytes,22,opt,name=auto_rollback,json=autoRollback,proto3" json:"auto_rollback,omitempty"`
 	// How long what keeps a region from its new version may last. Absent: each as it says.
-	Deadlines     *Deadlines `protobuf:"bytes,23,opt,name=deadlines,proto3" json:"deadlines,omitempty"`
+	Deadlines *Deadlines `protobuf:"bytes,23,opt,name=deadlines,proto3" json:"deadlines,omitempty"`
+	// Who has to approve before the rollout starts, an app's first one included.
+	StartApproval *Approval `protobuf:"bytes,24,opt,name=start_approval,json=startApproval,proto3" json:"start_approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -737,6 +739,13 @@ func (x *RolloutPolicy) GetAutoRollback() *AutoRollback {
 func (x *RolloutPolicy) GetDeadlines() *Deadlines {
 	if x != nil {
 		return x.Deadlines
+	}
+	return nil
+}
+
+func (x *RolloutPolicy) GetStartApproval() *Approval {
+	if x != nil {
+		return x.StartApproval
 	}
 	return nil
 }
@@ -2335,7 +2344,9 @@ type Rollout struct {
 	// a region with gateways has some of it ready, and up to 20 of its ready instances elsewhere; see
 	// App.urls. Of a rollout in flight that replaces a live version; not in lists, and none while it
 	// has instances, in place, that are yet to be replaced.
-	PreviewUrls   []string `protobuf:"bytes,24,rep,name=preview_urls,json=previewUrls,proto3" json:"preview_urls,omitempty"`
+	PreviewUrls []string `protobuf:"bytes,24,rep,name=preview_urls,json=previewUrls,proto3" json:"preview_urls,omitempty"`
+	// The gate before it starts, as approvals stand; absent: it has none.
+	StartApproval *ApprovalProgress `protobuf:"bytes,25,opt,name=start_approval,json=startApproval,proto3" json:"start_approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2471,6 +2482,13 @@ func (x *Rollout) GetHold() *FreezeHold {
 func (x *Rollout) GetPreviewUrls() []string {
 	if x != nil {
 		return x.PreviewUrls
+	}
+	return nil
+}
+
+func (x *Rollout) GetStartApproval() *ApprovalProgress {
+	if x != nil {
+		return x.StartApproval
 	}
 	return nil
 }
@@ -3427,7 +3445,7 @@ var File_windlass_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\xcb\a\n" +
+	"\x19windlass/v1/rollout.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\"\x89\b\n" +
 	"\rRolloutPolicy\x12I\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2#.windlass.v1.RolloutPolicy.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12?\n" +
 	"\tmax_surge\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,5}|[0-9]{1,3}%)?$R\bmaxSurge\x12K\n" +
@@ -3441,7 +3459,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\x11wait_for_capacity\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x0fwaitForCapacity\x121\n" +
 	"\bapproval\x18\f \x01(\v2\x15.windlass.v1.ApprovalR\bapproval\x12>\n" +
 	"\rauto_rollback\x18\x16 \x01(\v2\x19.windlass.v1.AutoRollbackR\fautoRollback\x124\n" +
-	"\tdeadlines\x18\x17 \x01(\v2\x16.windlass.v1.DeadlinesR\tdeadlines\"\x96\x01\n" +
+	"\tdeadlines\x18\x17 \x01(\v2\x16.windlass.v1.DeadlinesR\tdeadlines\x12<\n" +
+	"\x0estart_approval\x18\x18 \x01(\v2\x15.windlass.v1.ApprovalR\rstartApproval\"\x96\x01\n" +
 	"\bStrategy\x12\x18\n" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STRATEGY_ROLLING\x10\x01\x12\x15\n" +
@@ -3670,7 +3689,7 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\x05R\x05ready\x12\x16\n" +
 	"\x06weight\x18\x04 \x01(\x05R\x06weight\x12\x1a\n" +
-	"\boutdated\x18\x05 \x01(\x05R\boutdated\"\xfd\x03\n" +
+	"\boutdated\x18\x05 \x01(\x05R\boutdated\"\xc3\x04\n" +
 	"\aRollout\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12#\n" +
@@ -3690,7 +3709,8 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"finishedAt\x128\n" +
 	"\bprogress\x18\r \x01(\v2\x1c.windlass.v1.RolloutProgressR\bprogress\x12+\n" +
 	"\x04hold\x18\x14 \x01(\v2\x17.windlass.v1.FreezeHoldR\x04hold\x12!\n" +
-	"\fpreview_urls\x18\x18 \x03(\tR\vpreviewUrls\"9\n" +
+	"\fpreview_urls\x18\x18 \x03(\tR\vpreviewUrls\x12D\n" +
+	"\x0estart_approval\x18\x19 \x01(\v2\x1d.windlass.v1.ApprovalProgressR\rstartApproval\"9\n" +
 	"\x11GetRolloutRequest\x12$\n" +
 	"\arollout\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\arollout\"D\n" +
@@ -3851,76 +3871,78 @@ var file_windlass_v1_rollout_proto_depIdxs = []int32{
 	11, // 6: windlass.v1.RolloutPolicy.approval:type_name -> windlass.v1.Approval
 	9,  // 7: windlass.v1.RolloutPolicy.auto_rollback:type_name -> windlass.v1.AutoRollback
 	10, // 8: windlass.v1.RolloutPolicy.deadlines:type_name -> windlass.v1.Deadlines
-	1,  // 9: windlass.v1.AutoRollback.conditions:type_name -> windlass.v1.AutoRollback.Condition
-	42, // 10: windlass.v1.AutoRollback.unhealthy_for:type_name -> google.protobuf.Duration
-	42, // 11: windlass.v1.Deadlines.progress:type_name -> google.protobuf.Duration
-	42, // 12: windlass.v1.Deadlines.unschedulable:type_name -> google.protobuf.Duration
-	42, // 13: windlass.v1.Deadlines.image:type_name -> google.protobuf.Duration
-	42, // 14: windlass.v1.Deadlines.crash:type_name -> google.protobuf.Duration
-	43, // 15: windlass.v1.Approval.role:type_name -> windlass.v1.Role
-	11, // 16: windlass.v1.ApprovalProgress.asked:type_name -> windlass.v1.Approval
-	13, // 17: windlass.v1.ApprovalProgress.given:type_name -> windlass.v1.ApprovalGiven
-	43, // 18: windlass.v1.ApprovalGiven.role:type_name -> windlass.v1.Role
-	2,  // 19: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
-	16, // 20: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
-	42, // 21: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
-	42, // 22: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
-	42, // 23: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
-	15, // 24: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
-	42, // 25: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
-	3,  // 26: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
-	11, // 27: windlass.v1.CanaryStep.approval:type_name -> windlass.v1.Approval
-	41, // 28: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
-	42, // 29: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
-	4,  // 30: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
-	5,  // 31: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
-	11, // 32: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
-	8,  // 33: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
-	21, // 34: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
-	21, // 35: windlass.v1.RolloutProgress.behind:type_name -> windlass.v1.WaveProgress
-	6,  // 36: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
-	22, // 37: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
-	12, // 38: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	7,  // 39: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
-	23, // 40: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
-	23, // 41: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
-	17, // 42: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
-	12, // 43: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
-	23, // 44: windlass.v1.RegionProgress.others:type_name -> windlass.v1.VersionProgress
-	44, // 45: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
-	20, // 46: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
-	45, // 47: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
-	24, // 48: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
-	46, // 49: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
-	24, // 50: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
-	47, // 51: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
-	48, // 52: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 53: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 54: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 55: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 56: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
-	48, // 57: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
-	25, // 58: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
-	27, // 59: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
-	29, // 60: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
-	31, // 61: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
-	33, // 62: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
-	35, // 63: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
-	37, // 64: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
-	39, // 65: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
-	26, // 66: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
-	28, // 67: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
-	30, // 68: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
-	32, // 69: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
-	34, // 70: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
-	36, // 71: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
-	38, // 72: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
-	40, // 73: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
-	66, // [66:74] is the sub-list for method output_type
-	58, // [58:66] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	11, // 9: windlass.v1.RolloutPolicy.start_approval:type_name -> windlass.v1.Approval
+	1,  // 10: windlass.v1.AutoRollback.conditions:type_name -> windlass.v1.AutoRollback.Condition
+	42, // 11: windlass.v1.AutoRollback.unhealthy_for:type_name -> google.protobuf.Duration
+	42, // 12: windlass.v1.Deadlines.progress:type_name -> google.protobuf.Duration
+	42, // 13: windlass.v1.Deadlines.unschedulable:type_name -> google.protobuf.Duration
+	42, // 14: windlass.v1.Deadlines.image:type_name -> google.protobuf.Duration
+	42, // 15: windlass.v1.Deadlines.crash:type_name -> google.protobuf.Duration
+	43, // 16: windlass.v1.Approval.role:type_name -> windlass.v1.Role
+	11, // 17: windlass.v1.ApprovalProgress.asked:type_name -> windlass.v1.Approval
+	13, // 18: windlass.v1.ApprovalProgress.given:type_name -> windlass.v1.ApprovalGiven
+	43, // 19: windlass.v1.ApprovalGiven.role:type_name -> windlass.v1.Role
+	2,  // 20: windlass.v1.AnalysisCheck.template:type_name -> windlass.v1.AnalysisCheck.Template
+	16, // 21: windlass.v1.AnalysisCheck.versus_old:type_name -> windlass.v1.VersusOld
+	42, // 22: windlass.v1.AnalysisCheck.interval:type_name -> google.protobuf.Duration
+	42, // 23: windlass.v1.AnalysisCheck.window:type_name -> google.protobuf.Duration
+	42, // 24: windlass.v1.AnalysisCheck.hold_limit:type_name -> google.protobuf.Duration
+	15, // 25: windlass.v1.AnalysisCheck.webhook:type_name -> windlass.v1.WebHook
+	42, // 26: windlass.v1.WebHook.timeout:type_name -> google.protobuf.Duration
+	3,  // 27: windlass.v1.CheckProgress.state:type_name -> windlass.v1.CheckProgress.State
+	11, // 28: windlass.v1.CanaryStep.approval:type_name -> windlass.v1.Approval
+	41, // 29: windlass.v1.Wave.labels:type_name -> windlass.v1.Wave.LabelsEntry
+	42, // 30: windlass.v1.Wave.bake_time:type_name -> google.protobuf.Duration
+	4,  // 31: windlass.v1.Wave.on_failure:type_name -> windlass.v1.Wave.OnFailure
+	5,  // 32: windlass.v1.Wave.on_unreachable:type_name -> windlass.v1.Wave.OnUnreachable
+	11, // 33: windlass.v1.Wave.approval:type_name -> windlass.v1.Approval
+	8,  // 34: windlass.v1.RolloutProgress.policy:type_name -> windlass.v1.RolloutPolicy
+	21, // 35: windlass.v1.RolloutProgress.waves:type_name -> windlass.v1.WaveProgress
+	21, // 36: windlass.v1.RolloutProgress.behind:type_name -> windlass.v1.WaveProgress
+	6,  // 37: windlass.v1.WaveProgress.state:type_name -> windlass.v1.WaveProgress.State
+	22, // 38: windlass.v1.WaveProgress.regions:type_name -> windlass.v1.RegionProgress
+	12, // 39: windlass.v1.WaveProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	7,  // 40: windlass.v1.RegionProgress.state:type_name -> windlass.v1.RegionProgress.State
+	23, // 41: windlass.v1.RegionProgress.old:type_name -> windlass.v1.VersionProgress
+	23, // 42: windlass.v1.RegionProgress.new:type_name -> windlass.v1.VersionProgress
+	17, // 43: windlass.v1.RegionProgress.checks:type_name -> windlass.v1.CheckProgress
+	12, // 44: windlass.v1.RegionProgress.approval:type_name -> windlass.v1.ApprovalProgress
+	23, // 45: windlass.v1.RegionProgress.others:type_name -> windlass.v1.VersionProgress
+	44, // 46: windlass.v1.Rollout.status:type_name -> windlass.v1.RolloutStatus
+	20, // 47: windlass.v1.Rollout.progress:type_name -> windlass.v1.RolloutProgress
+	45, // 48: windlass.v1.Rollout.hold:type_name -> windlass.v1.FreezeHold
+	12, // 49: windlass.v1.Rollout.start_approval:type_name -> windlass.v1.ApprovalProgress
+	24, // 50: windlass.v1.GetRolloutResponse.rollout:type_name -> windlass.v1.Rollout
+	46, // 51: windlass.v1.ListRolloutsRequest.page:type_name -> windlass.v1.PageRequest
+	24, // 52: windlass.v1.ListRolloutsResponse.rollouts:type_name -> windlass.v1.Rollout
+	47, // 53: windlass.v1.ListRolloutsResponse.page:type_name -> windlass.v1.PageResponse
+	48, // 54: windlass.v1.PauseRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 55: windlass.v1.ResumeRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 56: windlass.v1.RetryRolloutRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 57: windlass.v1.SkipBakeRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 58: windlass.v1.PromoteRequest.mutation:type_name -> windlass.v1.Mutation
+	48, // 59: windlass.v1.ApproveRequest.mutation:type_name -> windlass.v1.Mutation
+	25, // 60: windlass.v1.RolloutService.GetRollout:input_type -> windlass.v1.GetRolloutRequest
+	27, // 61: windlass.v1.RolloutService.ListRollouts:input_type -> windlass.v1.ListRolloutsRequest
+	29, // 62: windlass.v1.RolloutService.PauseRollout:input_type -> windlass.v1.PauseRolloutRequest
+	31, // 63: windlass.v1.RolloutService.ResumeRollout:input_type -> windlass.v1.ResumeRolloutRequest
+	33, // 64: windlass.v1.RolloutService.RetryRollout:input_type -> windlass.v1.RetryRolloutRequest
+	35, // 65: windlass.v1.RolloutService.SkipBake:input_type -> windlass.v1.SkipBakeRequest
+	37, // 66: windlass.v1.RolloutService.Promote:input_type -> windlass.v1.PromoteRequest
+	39, // 67: windlass.v1.RolloutService.Approve:input_type -> windlass.v1.ApproveRequest
+	26, // 68: windlass.v1.RolloutService.GetRollout:output_type -> windlass.v1.GetRolloutResponse
+	28, // 69: windlass.v1.RolloutService.ListRollouts:output_type -> windlass.v1.ListRolloutsResponse
+	30, // 70: windlass.v1.RolloutService.PauseRollout:output_type -> windlass.v1.PauseRolloutResponse
+	32, // 71: windlass.v1.RolloutService.ResumeRollout:output_type -> windlass.v1.ResumeRolloutResponse
+	34, // 72: windlass.v1.RolloutService.RetryRollout:output_type -> windlass.v1.RetryRolloutResponse
+	36, // 73: windlass.v1.RolloutService.SkipBake:output_type -> windlass.v1.SkipBakeResponse
+	38, // 74: windlass.v1.RolloutService.Promote:output_type -> windlass.v1.PromoteResponse
+	40, // 75: windlass.v1.RolloutService.Approve:output_type -> windlass.v1.ApproveResponse
+	68, // [68:76] is the sub-list for method output_type
+	60, // [60:68] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_rollout_proto_init() }

@@ -78,6 +78,7 @@ func (t *tx) updateRollout(r model.Rollout) error {
 	stored.HeldSince, stored.HeldUntil = r.HeldSince, r.HeldUntil
 	stored.HeldBy, stored.HeldScope, stored.HeldWhy = r.HeldBy, r.HeldScope, r.HeldWhy
 	stored.OverrideBy, stored.OverrideWhy = r.OverrideBy, r.OverrideWhy
+	stored.StartGate = r.StartGate
 	t.touch(stored.AppID)
 	return t.rollouts.put(stored)
 }

@@ -106,6 +106,7 @@ type state struct {
 	claims         *table[string, model.Claim]
 	rolloutStates  *table[string, model.RolloutState]
 	freezes        *table[pair, model.Freeze]
+	protections    *table[pair, model.Protection]
 	pins           *table[pair, model.Pin]
 	domains        *table[pair, model.Domain]
 	appKeys        *table[pair, model.AppKey]
@@ -166,6 +167,7 @@ func newState() *state {
 		claims:         newTable(&claimSchema),
 		rolloutStates:  newTable(&rolloutStateSchema),
 		freezes:        newTable(&freezeSchema),
+		protections:    newTable(&protectionSchema),
 		pins:           newTable(&pinSchema),
 		domains:        newTable(&domainSchema),
 		appKeys:        newTable(&appKeySchema),
@@ -184,7 +186,7 @@ func (s *state) tables() []whole {
 		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
 		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
 		s.history, s.audit, s.idempotency, s.peers, s.peerKeys, s.streams, s.limits, s.starts, s.claims,
-		s.rolloutStates, s.freezes, s.pins, s.domains, s.appKeys,
+		s.rolloutStates, s.freezes, s.protections, s.pins, s.domains, s.appKeys,
 	}
 }
 
@@ -339,6 +341,10 @@ var (
 			i.RequestHash, i.Response = bytes.Clone(i.RequestHash), bytes.Clone(i.Response)
 			return i
 		},
+	}
+	protectionSchema = schema[pair, model.Protection]{
+		name: "protection", copy: plain[model.Protection],
+		key: keyOfProtection,
 	}
 	peerSchema = schema[string, model.Peer]{
 		name: "peer", copy: plain[model.Peer],

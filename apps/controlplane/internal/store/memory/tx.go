@@ -54,6 +54,7 @@ type tx struct {
 	claims         overlay[string, model.Claim]
 	rolloutStates  overlay[string, model.RolloutState]
 	freezes        overlay[pair, model.Freeze]
+	protections    overlay[pair, model.Protection]
 	pins           overlay[pair, model.Pin]
 	domains        overlay[pair, model.Domain]
 	appKeys        overlay[pair, model.AppKey]
@@ -108,6 +109,7 @@ func newTx(s *Store) *tx {
 	t.starts.bind(t, &startsSchema, func(s *state) **table[string, starts] { return &s.starts })
 	t.claims.bind(t, &claimSchema, func(s *state) **table[string, model.Claim] { return &s.claims })
 	t.rolloutStates.bind(t, &rolloutStateSchema, func(s *state) **table[string, model.RolloutState] { return &s.rolloutStates })
+	t.protections.bind(t, &protectionSchema, func(s *state) **table[pair, model.Protection] { return &s.protections })
 	t.freezes.bind(t, &freezeSchema, func(s *state) **table[pair, model.Freeze] { return &s.freezes })
 	t.pins.bind(t, &pinSchema, func(s *state) **table[pair, model.Pin] { return &s.pins })
 	t.appKeys.bind(t, &appKeySchema, func(s *state) **table[pair, model.AppKey] { return &s.appKeys })

@@ -39,7 +39,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.workspaces.put(stored)
 }
 
-// DeleteWorkspace takes the workspace's keys, limits and freezes with it.
+// DeleteWorkspace takes the workspace's keys, limits, freezes and protections with it.
 func (t *tx) DeleteWorkspace(id string) error {
 	if _, ok := t.workspaces.get(id); !ok {
 		return notFound("workspace", id)
@@ -50,7 +50,8 @@ func (t *tx) DeleteWorkspace(id string) error {
 		}
 	}
 	freezes := t.deleteFreezes(func(f model.Freeze) bool { return f.WorkspaceID == id })
-	if err := errors.Join(t.limits.delete(id), t.starts.delete(id), freezes); err != nil {
+	protections := t.deleteProtections(func(p model.Protection) bool { return p.WorkspaceID == id })
+	if err := errors.Join(t.limits.delete(id), t.starts.delete(id), freezes, protections); err != nil {
 		return err
 	}
 	return t.workspaces.delete(id)

@@ -22,14 +22,14 @@ func rollout(r gen.Rollout) (model.Rollout, error) {
 		CancelledBy: r.CancelledBy, CancelWhy: r.CancelWhy, Traceparent: r.Traceparent, Attempts: r.Attempts,
 		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
 		HeldSince: r.HeldSince, HeldUntil: r.HeldUntil, HeldBy: r.HeldBy, HeldScope: r.HeldScope,
-		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy,
+		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy, StartGate: r.StartGate.String,
 	}, nil
 }
 
 var insertRollouts = insertInto("InsertRollouts", "rollouts",
 	"id", "workspace_id", "app_id", "deployment_id", "version", "from_deployment_id", "from_version", "status",
 	"reason", "message", "created_by", "cancel_requested", "cancelled_by", "cancel_why", "traceparent", "attempts",
-	"created_at", "deadline", "finished_at", "held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why")
+	"created_at", "deadline", "finished_at", "held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why", "start_gate")
 
 func (t *tx) InsertRollout(r model.Rollout) error {
 	t.touch(r.AppID)
@@ -48,7 +48,7 @@ func (t *tx) insertRollouts(rollouts []model.Rollout) error {
 	return t.err(runBulk(t, t.db, insertRollouts, rollouts, func(args []any, r model.Rollout) []any {
 		return append(args, r.ID, r.WorkspaceID, r.AppID, r.DeploymentID, r.Version, r.FromDeploymentID, r.FromVersion, int32(r.Status),
 			clip(r.Reason, maxReason), clip(r.Message, maxMessage), r.CreatedBy, r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts,
-			r.CreatedAt, r.Deadline, r.FinishedAt, r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy)
+			r.CreatedAt, r.Deadline, r.FinishedAt, r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
 	}), "insert rollout", rollouts[0].ID)
 }
 
@@ -83,7 +83,7 @@ func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
 
 var updateRollouts = rewriting("UpdateRollouts", "rollouts", []string{"workspace_id"}, "",
 	"status", "reason", "message", "cancel_requested", "cancelled_by", "cancel_why", "traceparent", "attempts", "deadline", "finished_at",
-	"held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why")
+	"held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why", "start_gate")
 
 func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
 	for _, r := range rollouts {
@@ -92,7 +92,7 @@ func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
 	n, err := runRewrite(t, updateRollouts, rollouts, func(args []any, r model.Rollout) []any {
 		return append(args, r.ID, r.WorkspaceID, int32(r.Status), clip(r.Reason, maxReason), clip(r.Message, maxMessage),
 			r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts, r.Deadline, r.FinishedAt,
-			r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy)
+			r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
 	})
 	return t.allFound(n, len(rollouts), err, "update rollouts")
 }

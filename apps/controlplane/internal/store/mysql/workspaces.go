@@ -42,7 +42,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.swapped(n, err, func() error { _, err := t.GetWorkspace(w.ID); return err }, "update workspace", w.ID)
 }
 
-// DeleteWorkspace takes the workspace's keys, limits and freezes with it.
+// DeleteWorkspace takes the workspace's keys, limits, freezes and protections with it.
 func (t *tx) DeleteWorkspace(id string) error {
 	n, err := t.q.DeleteWorkspace(t.ctx, id)
 	if err := t.found(n, err, "delete workspace", id); err != nil {
@@ -50,6 +50,7 @@ func (t *tx) DeleteWorkspace(id string) error {
 	}
 	for _, forget := range []func(context.Context, string) error{
 		t.q.DeleteLimits, t.q.DeleteStarts, t.q.DeleteAPIKeysOfWorkspace, t.q.DeleteFreezesOfWorkspace,
+		t.q.DeleteProtectionsOfWorkspace,
 	} {
 		if err := forget(t.ctx, id); err != nil {
 			return t.err(err, "delete what workspace has", id)

@@ -58,6 +58,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Peers", testPeers},
 		{"Admission", testAdmission},
 		{"Freezes", testFreezes},
+		{"Protections", testProtections},
 		{"Pins", testPins},
 		{"Domains", testDomains},
 		{"AppKeys", testAppKeys},

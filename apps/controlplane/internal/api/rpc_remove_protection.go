@@ -1,0 +1,37 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// RemoveProtection forgets the protection of a scope.
+func (a *API) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtectionRequest) (*windlassv1.RemoveProtectionResponse, error) {
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RemoveProtectionResponse, error) {
+		of, have, err := c.protectionAt(req)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(have, func(p model.Protection) bool { return p.ScopeID == of.ScopeID && p.ByOperator == of.ByOperator })
+		if i < 0 {
+			if !of.ByOperator && slices.ContainsFunc(have, func(p model.Protection) bool { return p.ScopeID == of.ScopeID }) {
+				return nil, denied("an operator set this protection", "Ask an operator of the platform to remove it.")
+			}
+			return nil, missing("environment", "protection", orDefault(req.GetEnvironment(), orDefault(req.GetProject(), "of the workspace")),
+				"List the protections that there are with `windlass protection list`.")
+		}
+		before, err := a.protectionView(c, have[i])
+		if err != nil {
+			return nil, err
+		}
+		if err := c.DeleteProtection(of.WorkspaceID, of.ScopeID, of.ByOperator); err != nil {
+			return nil, fmt.Errorf("remove protection of workspace %s: %w", of.WorkspaceID, err)
+		}
+		return &windlassv1.RemoveProtectionResponse{}, c.auditFor(of.WorkspaceID, "protection", protectionID(of), before, nil)
+	})
+	return res, err
+}

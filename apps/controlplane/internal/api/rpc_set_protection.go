@@ -1,0 +1,189 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// SetProtection makes the protection of a scope, or replaces it.
+func (a *API) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRequest) (*windlassv1.SetProtectionResponse, error) {
+	if err := checkRules(req.GetRules()); err != nil {
+		return nil, err
+	}
+	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.SetProtectionResponse, error) {
+		of, have, err := c.protectionAt(req)
+		if err != nil {
+			return nil, err
+		}
+		was := slices.IndexFunc(have, func(p model.Protection) bool {
+			return p.ScopeID == of.ScopeID && p.ByOperator == of.ByOperator
+		})
+		if was < 0 && len(have) >= model.MaxProtections {
+			return nil, overLimit("rules", fmt.Sprintf("the workspace has %d protections, and may not have more", len(have)),
+				"Remove one that is not needed, or protect the project or the workspace.")
+		}
+		approval := proto.CloneOf(req.GetRules().GetApproval())
+		approvalWithDefaults(approval)
+		of.Approvals, of.ApprovalRole, of.NotDeployer = approval.GetCount(), approval.GetRole(), approval.GetNotDeployer()
+		of.BakeTime, of.AutoRollback = req.GetRules().GetBakeTime().AsDuration().Milliseconds(), req.GetRules().GetAutoRollback()
+		of.Reason, of.SetBy, of.SetAt = req.GetReason(), c.by.Name, c.at
+		after, err := a.protectionView(c, of)
+		if err != nil {
+			return nil, err
+		}
+		var before proto.Message
+		if was >= 0 {
+			if same := have[was]; sameProtection(same, of) {
+				view, err := a.protectionView(c, same)
+				return &windlassv1.SetProtectionResponse{Protection: view, Unchanged: true}, err
+			}
+			if before, err = a.protectionView(c, have[was]); err != nil {
+				return nil, err
+			}
+		}
+		warnings, err := c.approversMissing(of)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.PutProtection(of); err != nil {
+			return nil, fmt.Errorf("store protection of workspace %s: %w", of.WorkspaceID, err)
+		}
+		return &windlassv1.SetProtectionResponse{Protection: after, Warnings: warnings},
+			c.auditFor(of.WorkspaceID, "protection", protectionID(of), before, after)
+	})
+	return res, err
+}
+
+// checkRules judges what a protection asks for.
+func checkRules(rules *windlassv1.ProtectionRules) error {
+	if rules.GetApproval() == nil && rules.GetBakeTime().AsDuration() == 0 && !rules.GetAutoRollback() {
+		return invalidFix("rules", "the protection asks for nothing", "Ask for an approval, a bake time or automatic rollback; RemoveProtection removes a protection.")
+	}
+	return checkApproval(rules.GetApproval(), false, "rules.approval")
+}
+
+// inScope is a request about the protection of a scope.
+type inScope interface {
+	GetWorkspace() string
+	GetProject() string
+	GetEnvironment() string
+}
+
+// protectionAt returns a protection of the request's scope that asks for nothing yet, and all
+// protections that its workspace has.
+func (c *change) protectionAt(req inScope) (of model.Protection, have []model.Protection, err error) {
+	w, err := c.api.visibleWorkspace(c, c.by, req.GetWorkspace())
+	if err != nil {
+		return of, nil, err
+	}
+	of = model.Protection{WorkspaceID: w.ID, ByOperator: c.by.IsOperator()}
+	switch {
+	case req.GetProject() != "" && req.GetEnvironment() != "":
+		return of, nil, invalidFix("environment", "the protection names a project and an environment", "Use one of the two, or neither for the workspace.")
+	case of.ByOperator && req.GetProject() != "":
+		return of, nil, invalidFix("project", "an operator protects a whole workspace", "Leave project out, or have an owner set it.")
+	case of.ByOperator && req.GetEnvironment() != "":
+		return of, nil, invalidFix("environment", "an operator protects a whole workspace", "Leave environment out, or have an owner set it.")
+	case req.GetProject() != "":
+		p, err := c.api.project(c, w.ID, req.GetProject(), "project")
+		if err != nil {
+			return of, nil, err
+		}
+		of.ScopeID = p.ID
+	case req.GetEnvironment() != "":
+		e, err := c.api.environment(c, w.ID, req.GetEnvironment(), "environment")
+		if err != nil {
+			return of, nil, err
+		}
+		// Its deletion takes its protection with it.
+		if e, err = c.LockEnvironment(w.ID, e.ID); err != nil {
+			return of, nil, fmt.Errorf("lock environment %s: %w", e.ID, err)
+		}
+		of.ScopeID = e.ID
+	}
+	if have, err = c.ListProtections(w.ID); err != nil {
+		return of, nil, fmt.Errorf("list protections of workspace %s: %w", w.ID, err)
+	}
+	return of, have, nil
+}
+
+func sameProtection(a, b model.Protection) bool {
+	a.SetBy, a.SetAt = b.SetBy, b.SetAt
+	return a == b
+}
+
+// protectionID names the protection in the audit.
+func protectionID(p model.Protection) string { return orDefault(p.ScopeID, p.WorkspaceID) }
+
+// keysPage is how many keys are read at once.
+const keysPage = 500
+
+// approversMissing warns of an approval that the workspace's keys cannot give.
+func (c *change) approversMissing(p model.Protection) ([]string, error) {
+	asked := protection.ApprovalOf(p)
+	if asked == nil {
+		return nil, nil
+	}
+	families, page := map[string]bool{}, model.Page{Limit: keysPage}
+	for {
+		rows, err := c.ListAPIKeys(p.WorkspaceID, page)
+		if err != nil {
+			return nil, fmt.Errorf("list API keys: %w", err)
+		}
+		for _, k := range rows {
+			if k.RevokedAt == 0 && (k.ExpiresAt == 0 || k.ExpiresAt > c.at) && k.Role >= asked.GetRole() {
+				families[k.Family()] = true
+			}
+		}
+		if len(rows) < page.Limit {
+			break
+		}
+		page.After = rows[len(rows)-1].Name
+	}
+	if len(families) >= int(asked.GetCount()) {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("the workspace has keys of role %s for %d approvers, and %d are asked for: no rollout starts until an operator makes more: windlass key create NAME --role %s --workspace WORKSPACE",
+		roleName(asked.GetRole()), len(families), asked.GetCount(), roleName(asked.GetRole()))}, nil
+}
+
+// protectionView is the protection as the API shows it.
+func (a *API) protectionView(tx Tx, p model.Protection) (*windlassv1.Protection, error) {
+	out := &windlassv1.Protection{
+		ByOperator: p.ByOperator, Reason: p.Reason, SetBy: p.SetBy, SetAt: p.SetAt,
+		Rules: &windlassv1.ProtectionRules{Approval: protection.ApprovalOf(p), AutoRollback: p.AutoRollback},
+	}
+	if p.BakeTime > 0 {
+		out.Rules.BakeTime = durationpb.New(time.Duration(p.BakeTime) * time.Millisecond)
+	}
+	if p.ScopeID == "" {
+		return out, nil
+	}
+	project, err := tx.GetProject(p.WorkspaceID, p.ScopeID)
+	switch {
+	case err == nil:
+		out.Project = project.Name
+		return out, nil
+	case !errors.Is(err, model.ErrNotFound):
+		return nil, fmt.Errorf("read project %s: %w", p.ScopeID, err)
+	}
+	e, err := tx.GetEnvironment(p.WorkspaceID, p.ScopeID)
+	if err != nil {
+		return nil, fmt.Errorf("read environment %s: %w", p.ScopeID, err)
+	}
+	if project, err = tx.GetProject(p.WorkspaceID, e.ProjectID); err != nil {
+		return nil, fmt.Errorf("read project %s: %w", e.ProjectID, err)
+	}
+	out.Environment = project.Name + "/" + e.Name
+	return out, nil
+}

@@ -1,0 +1,41 @@
+package memory
+
+import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
+// keyOfProtection is its workspace and its scope, that of an operator's right after the workspace's own.
+func keyOfProtection(p model.Protection) pair {
+	if p.ByOperator {
+		return pair{p.WorkspaceID, p.ScopeID + "+"}
+	}
+	return pair{p.WorkspaceID, p.ScopeID}
+}
+
+func (t *tx) PutProtection(p model.Protection) error { return t.protections.put(p) }
+
+func (t *tx) ListProtections(workspaceID string) ([]model.Protection, error) {
+	rows := t.protections.list(func(p model.Protection) bool { return p.WorkspaceID == workspaceID })
+	return rows[:min(len(rows), model.MaxProtections)], nil
+}
+
+func (t *tx) DeleteProtection(workspaceID, scopeID string, byOperator bool) error {
+	key := keyOfProtection(model.Protection{WorkspaceID: workspaceID, ScopeID: scopeID, ByOperator: byOperator})
+	if _, ok, err := t.protections.lock(key); err != nil {
+		return err
+	} else if !ok {
+		return notFound("protection", scopeID)
+	}
+	return t.protections.delete(key)
+}
+
+func (t *tx) DeleteProtectionsOf(workspaceID, scopeID string) error {
+	return t.deleteProtections(func(p model.Protection) bool { return p.WorkspaceID == workspaceID && p.ScopeID == scopeID })
+}
+
+func (t *tx) deleteProtections(which func(model.Protection) bool) error {
+	for _, p := range t.protections.list(which) {
+		if err := t.protections.delete(keyOfProtection(p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

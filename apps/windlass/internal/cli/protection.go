@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) protectionCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "protection", Aliases: []string{"protections"}, Short: "Say what every rollout has at least, whatever files say",
+		Long: `A protection is about all rollouts of the workspace, of a project or of an environment: who has to
+approve before they start, how long each wave bakes at least, and that they go back by themselves
+after every failure. Files of apps can only be stricter. Owners set protections, and operators one
+of a whole workspace, which only operators change. A change is about rollouts that are made after it.`,
+	}
+	var workspace string
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls", "show"}, Short: "List protections", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			resp, err := a.clients.protections.ListProtections(ctx, &windlassv1.ListProtectionsRequest{Workspace: workspace})
+			if err != nil {
+				return err
+			}
+			return showList(a, resp.Protections, func(w *tabwriter.Writer) { protectionTable(w, resp.Protections) })
+		}),
+	}
+	list.Flags().StringVar(&workspace, "workspace", "", "of operators: workspace that it is about")
+	var removed windlassv1.RemoveProtectionRequest
+	remove := &cobra.Command{
+		Use: "remove", Aliases: []string{"rm"}, Short: "Remove the protection of a scope", Args: cobra.NoArgs,
+		Example: "  windlass protection remove --environment default/production",
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			removed.Mutation = mutation()
+			resp, err := a.clients.protections.RemoveProtection(ctx, &removed)
+			if err != nil {
+				return err
+			}
+			return a.done(resp, "the protection is removed; rollouts under way keep what they began with")
+		}),
+	}
+	scopeFlags(remove, &removed.Workspace, &removed.Project, &removed.Environment)
+	return group(c, list, a.setProtectionCommand(), remove)
+}
+
+func scopeFlags(c *cobra.Command, workspace, project, environment *string) {
+	c.Flags().StringVar(workspace, "workspace", "", "of operators: workspace that it is about")
+	c.Flags().StringVar(project, "project", "", "of this project; default: the workspace")
+	c.Flags().StringVar(environment, "environment", "", "of this environment, PROJECT/ENVIRONMENT; default: the workspace")
+}
+
+func (a *app) setProtectionCommand() *cobra.Command {
+	req := windlassv1.SetProtectionRequest{}
+	var approvals int32
+	var role string
+	var notDeployer, autoRollback bool
+	var bake time.Duration
+	c := &cobra.Command{
+		Use: "set --reason WHY", Short: "Make the protection of a scope, or replace it", Args: cobra.NoArgs,
+		Long: "Set says all that the protection of the workspace, of --project or of --environment asks for. What is left out it asks for no longer.",
+		Example: `  windlass protection set --environment default/production --approvals 2 --not-deployer --reason "two people see each change"
+  windlass protection set --project search --bake-time 30m --auto-rollback --reason "errors show within half an hour"`,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			req.Mutation, req.Rules = mutation(), &windlassv1.ProtectionRules{AutoRollback: autoRollback}
+			value := windlassv1.Role_value["ROLE_"+strings.ToUpper(role)]
+			switch {
+			case approvals < 0 || approvals > 10:
+				return fmt.Errorf("--approvals=%d: use 1 to 10, or 0 for none", approvals)
+			case value != int32(windlassv1.Role_ROLE_DEPLOYER) && value != int32(windlassv1.Role_ROLE_OWNER):
+				return fmt.Errorf("--role=%q: use deployer or owner", role)
+			case bake < 0:
+				return fmt.Errorf("--bake-time=%s: use a duration above 0", bake)
+			case approvals == 0 && notDeployer:
+				return errors.New("--not-deployer is about approvals: use --approvals, too")
+			}
+			if approvals > 0 {
+				req.Rules.Approval = &windlassv1.Approval{Role: windlassv1.Role(value), Count: approvals, NotDeployer: notDeployer}
+			}
+			if bake > 0 {
+				req.Rules.BakeTime = durationpb.New(bake)
+			}
+			resp, err := a.clients.protections.SetProtection(ctx, &req)
+			if err != nil {
+				return err
+			}
+			for _, text := range resp.Warnings {
+				a.infof("note: %s", text)
+			}
+			return a.show(resp.Protection, func(w *tabwriter.Writer) { protectionTable(w, []*windlassv1.Protection{resp.Protection}) })
+		}),
+	}
+	scopeFlags(c, &req.Workspace, &req.Project, &req.Environment)
+	flags := c.Flags()
+	flags.Int32Var(&approvals, "approvals", 0, "approvers that a rollout needs before it starts")
+	flags.StringVar(&role, "role", "owner", "least role of who approves: deployer or owner")
+	flags.BoolVar(&notDeployer, "not-deployer", false, "the deployer does not count as an approver")
+	flags.DurationVar(&bake, "bake-time", 0, "least bake time of each wave")
+	flags.BoolVar(&autoRollback, "auto-rollback", false, "rollouts go back by themselves after every failure")
+	flags.StringVar(&req.Reason, "reason", "", "why, for everybody whom it holds up")
+	must(c.MarkFlagRequired("reason"))
+	return c
+}
+
+func protectionTable(w *tabwriter.Writer, all []*windlassv1.Protection) {
+	row(w, "OF", "START", "BAKE TIME", "AUTO ROLLBACK", "SET BY", "REASON")
+	for _, p := range all {
+		start, bake := "", ""
+		if r := p.GetRules(); r.GetApproval() != nil {
+			start = strings.TrimPrefix(approvalText(r.Approval), " and ")
+		}
+		if d := p.GetRules().GetBakeTime().AsDuration(); d > 0 {
+			bake = short(d)
+		}
+		by := p.SetBy
+		if p.ByOperator {
+			by += ", an operator"
+		}
+		row(w, protectionScope(p), dash(start), dash(bake), map[bool]string{true: "on", false: "-"}[p.GetRules().GetAutoRollback()], by, firstLine(p.Reason))
+	}
+}
+
+func protectionScope(p *windlassv1.Protection) string {
+	switch {
+	case p.Environment != "":
+		return "environment " + p.Environment
+	case p.Project != "":
+		return "project " + p.Project
+	}
+	return "workspace"
+}
