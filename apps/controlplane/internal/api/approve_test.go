@@ -14,13 +14,6 @@ const (
 	noApprover    = windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER
 )
 
-func (w *world) newKey(name string, role windlassv1.Role) string {
-	w.t.Helper()
-	res, err := w.access(w.owner).CreateApiKey(w.t.Context(), &windlassv1.CreateApiKeyRequest{Name: name, Role: role})
-	require.NoError(w.t, err)
-	return res.GetValue()
-}
-
 // personsKey is a key that an operator makes: it is of no family of other keys of the workspace.
 func (w *world) personsKey(name string, role windlassv1.Role) string {
 	w.t.Helper()

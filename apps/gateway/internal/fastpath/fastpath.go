@@ -1,4 +1,4 @@
-// Package front takes connections and reads their requests. What is plain HTTP/1.1 goes the
+// Package fastpath takes connections and reads their requests. What is plain HTTP/1.1 goes the
 // short way: header and body are read in place, a handler answers on the connection. Whatever
 // is anything else (HTTP/2 or 1.0, chunks, upgrades, what is malformed, what the handler does
 // not want) goes the long way: the connection, with all that was read from it, is net/http's

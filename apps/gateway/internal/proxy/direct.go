@@ -53,7 +53,7 @@ type direct struct {
 	late, end, armed time.Time
 }
 
-// Handle implements front.Handler: it is ServeHTTP for requests that come the short way. It
+// Handle implements fastpath.Handler: it is ServeHTTP for requests that come the short way. It
 // leaves to that what routes have beside.
 func (p *Proxy) Handle(ctx context.Context, c *fastpath.Conn, r *http1.Request, body []byte) fastpath.Outcome {
 	d, ok := c.Scratch.(*direct)

@@ -1,4 +1,4 @@
-// Package elsewhere chooses the other region that a request is handed to: the nearest of those
+// Package remoteregions chooses the other region that a request is handed to: the nearest of those
 // where the app has a ready instance.
 //
 //	agent ──Neighbours──▶ Regions ──Choose──▶ proxy

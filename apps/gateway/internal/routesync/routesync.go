@@ -1,4 +1,4 @@
-// Package source keeps the table of routes what the region's agent says, and the agent
+// Package routesync keeps the table of routes what the region's agent says, and the agent
 // informed of what the gateway serves.
 //
 //	agent ──Watch──▶ apply ──▶ table ──▶ file        (what is served after a restart,

@@ -71,7 +71,7 @@ func (t *tx) GetRegionByName(workspaceID, name string) (model.Region, error) {
 
 func (t *tx) ListGateways(waiting bool, p store.Page) ([]model.Region, error) {
 	rows := t.regions.list(func(r model.Region) bool {
-		return r.WorkspaceID != "" && r.GatewayURL != "" && !(waiting && r.GatewayApproved())
+		return r.WorkspaceID != "" && r.GatewayURL != "" && (!waiting || !r.GatewayApproved())
 	})
 	return page(rows, p, func(r model.Region) string { return r.ID }), nil
 }
