@@ -243,10 +243,10 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 // Region is the name of the region that the agent joined.
 func (a *Agent) Region() string { return a.region }
 
-// Connected tells whether there is a stream from the control plane.
+// Connected reports whether there is a stream from the control plane.
 func (a *Agent) Connected() bool { return a.session.Connected() }
 
-// Health tells whether the control plane is connected.
+// Health reports whether the control plane is connected.
 func (a *Agent) Health() *service.Health { return &a.health }
 
 // Components are the parts to run, together.

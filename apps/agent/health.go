@@ -15,7 +15,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// IsHealthCheck tells whether the program was started to make an app's health check, in a
+// IsHealthCheck reports whether the program was started to make an app's health check, in a
 // container beside it; see --health-image. Main does.
 func IsHealthCheck(args []string) bool { return len(args) > 1 && args[1] == render.HealthCommand }
 

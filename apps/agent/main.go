@@ -67,7 +67,7 @@ const (
 	stopInstanceGrace = 90 * time.Second
 )
 
-// IsShim tells whether the program was started to watch over one instance, in
+// IsShim reports whether the program was started to watch over one instance, in
 // which case it must call ShimMain before anything else.
 func IsShim(args []string) bool { return process.IsShim(args) }
 

@@ -16,7 +16,7 @@ type SimulatedConfig struct {
 	Region string
 	// Start and Stop draw how long instances take; nil: no time.
 	Start, Stop func() time.Duration
-	// Crashes tells whether instances of a version with this label crash; nil:
+	// Crashes reports whether instances of a version with this label crash; nil:
 	// never.
 	Crashes func(versionLabel string) bool
 	// Failures draws how many starts of a new instance fail before one succeeds;

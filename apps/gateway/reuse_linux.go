@@ -65,7 +65,7 @@ func handOver(listener net.Listener) error {
 	return setErr
 }
 
-// queued tells whether connections wait to be accepted: of a socket that listens, what is
+// queued reports whether connections wait to be accepted: of a socket that listens, what is
 // not acknowledged is the length of its queue (tcp_get_info in the kernel's net/ipv4/tcp.c).
 func queued(listener net.Listener) bool {
 	tcp, ok := listener.(*net.TCPListener)

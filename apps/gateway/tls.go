@@ -78,7 +78,7 @@ func (g *Gateway) handler() http.Handler {
 	})
 }
 
-// redirects tells whether listeners without TLS are there for more than to have requests
+// redirects reports whether listeners without TLS are there for more than to have requests
 // answered.
 func (g *Gateway) redirects() bool { return g.cfg.RedirectPort != 0 || g.acme != nil }
 

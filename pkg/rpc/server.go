@@ -147,7 +147,7 @@ func (b *boundBody) Read(p []byte) (int, error) {
 // errStopping is the cause of the context of requests when the server stops.
 var errStopping = errors.New("the server is stopping")
 
-// Stopping tells whether a request's context ended because the server stops. The
+// Stopping reports whether a request's context ended because the server stops. The
 // stream can still be written to, for the rest of the grace.
 func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }
 

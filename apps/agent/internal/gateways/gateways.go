@@ -165,7 +165,7 @@ func (g *Gateways) Learn() {
 }
 
 // learn finds out, once, that the table is complete: all routes and previews of the inbox
-// are in it, and what runs. It tells whether that was now. Called with mu held.
+// are in it, and what runs. It reports whether that was now. Called with mu held.
 func (g *Gateways) learn() bool {
 	if g.knows || !g.looked || !g.cfg.Inbox.Synced() {
 		return false
@@ -183,7 +183,7 @@ func (g *Gateways) Routed(appID string, epoch, generation int64) (why string) {
 	return g.hub.routed(appID, epoch, generation)
 }
 
-// Released tells whether no gateway sends to the instance any more, or has a request in
+// Released reports whether no gateway sends to the instance any more, or has a request in
 // flight there.
 func (g *Gateways) Released(instanceID string) bool {
 	g.mu.Lock()

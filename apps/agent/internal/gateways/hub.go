@@ -308,7 +308,7 @@ func (h *hub) routed(appID string, epoch, generation int64) (why string) {
 	return ""
 }
 
-// released tells whether nobody sends to the instance any more, or has anything in flight
+// released reports whether nobody sends to the instance any more, or has anything in flight
 // there.
 func (h *hub) released(instanceID string) bool {
 	if len(h.gateways) == 0 {

@@ -194,7 +194,7 @@ func (t *table) renewAll(apps map[string]bool) []string {
 	return changed
 }
 
-// renew makes the app's state anew and tells whether it is another one.
+// renew makes the app's state anew and reports whether it is another one.
 func (t *table) renew(a *app, epoch, generation int64) bool {
 	next := t.describe(a, epoch, generation)
 	next.Change = a.told.Change
@@ -294,7 +294,7 @@ func (t *table) target(deploymentID, key string, weight int32) *gatewayv1.Target
 	}
 }
 
-// isOf tells whether an instance is the deployment's own: one that it took over, and has
+// isOf reports whether an instance is the deployment's own: one that it took over, and has
 // yet to replace, is still of the version before.
 func (t *table) isOf(instanceID, deploymentID, key string) bool {
 	for _, d := range t.runs(key) {
@@ -431,7 +431,7 @@ func stateOf(in *runtime.Instance) gatewayv1.Instance_State {
 	}
 }
 
-// readyIn tells whether a gateway with this state may send to the instance as a ready one.
+// readyIn reports whether a gateway with this state may send to the instance as a ready one.
 func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
 	for _, target := range r.GetTargets() {
 		at, ok := slices.BinarySearchFunc(target.Instances, instanceID, func(in *gatewayv1.Instance, id string) int { return cmp.Compare(in.InstanceId, id) })

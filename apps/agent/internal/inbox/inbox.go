@@ -134,7 +134,7 @@ func (in *Inbox) Cursor() Cursor {
 	return in.cursor
 }
 
-// Synced tells whether a whole snapshot was ever stored. Before that, absence
+// Synced reports whether a whole snapshot was ever stored. Before that, absence
 // means nothing.
 func (in *Inbox) Synced() bool {
 	in.mu.RLock()
@@ -271,7 +271,7 @@ func (in *Inbox) put(e entry) {
 	}
 }
 
-// newer tells whether item replaces held: never with a lower (epoch,
+// newer reports whether item replaces held: never with a lower (epoch,
 // generation), and not when it is the same.
 func newer(item, held *agentv1.Item) bool {
 	if item.Epoch != held.Epoch {
@@ -283,13 +283,13 @@ func newer(item, held *agentv1.Item) bool {
 	return string(item.SpecHash) != string(held.SpecHash)
 }
 
-// IsDelete tells whether the item is a tombstone.
+// IsDelete reports whether the item is a tombstone.
 func IsDelete(item *agentv1.Item) bool {
 	d := item.GetDeployment()
 	return d != nil && d.Action == agentv1.DeploymentState_ACTION_DELETE
 }
 
-// counts tells whether an item is part of the digest (see Bookmark).
+// counts reports whether an item is part of the digest (see Bookmark).
 func counts(item *agentv1.Item) bool {
 	switch c := item.Content.(type) {
 	case *agentv1.Item_Deployment:

@@ -66,7 +66,7 @@ func (in *Inbox) succession(k Key) Succession {
 	return s
 }
 
-// later tells whether an item that names the workload came after the newest whole snapshot:
+// later reports whether an item that names the workload came after the newest whole snapshot:
 // a successor, or the tombstone of one, which was handed over in its turn.
 func (in *Inbox) later(workload string) bool {
 	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
@@ -80,7 +80,7 @@ func (in *Inbox) Ask(k Key) {
 	in.asked[k] = true
 }
 
-// Asked tells whether a snapshot is needed; see Ask.
+// Asked reports whether a snapshot is needed; see Ask.
 func (in *Inbox) Asked() bool {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -133,7 +133,7 @@ func (in *Inbox) unname(k Key) {
 // workloadOf names the workload that the item is about.
 func workloadOf(item *agentv1.Item) string { return item.GetDeployment().GetWorkloadKey() }
 
-// everyBucket tells whether a snapshot speaks of all keys.
+// everyBucket reports whether a snapshot speaks of all keys.
 func everyBucket(begin *agentv1.SnapshotBegin) bool {
 	distinct := map[int32]bool{}
 	for _, b := range begin.Buckets {

@@ -126,13 +126,13 @@ func (r *Reconciler) waited(k inbox.Key, item *agentv1.Item, why string) {
 	}
 }
 
-// nothing tells whether the runtime has nothing of the deployment. Called with mu held.
+// nothing reports whether the runtime has nothing of the deployment. Called with mu held.
 func (r *Reconciler) nothing(k inbox.Key) bool {
 	e := r.entries[k]
 	return r.seenLook > 0 && (e == nil || r.seenLook >= e.touched) && !r.present[k.Name]
 }
 
-// taken tells whether the runtime took this generation. Called with mu held.
+// taken reports whether the runtime took this generation. Called with mu held.
 func (r *Reconciler) taken(item *agentv1.Item) bool {
 	e := r.entries[inbox.Key{Kind: item.Kind, Name: item.Key}]
 	if e == nil {

@@ -124,7 +124,7 @@ func (d *deployment) next(seen runtime.ObservedDeployment, held bool, since int6
 	return &deployment{seen: seen, rollup: rollup, held: held, since: since}
 }
 
-// sameList tells whether two lists say the same: at once when they are one.
+// sameList reports whether two lists say the same: at once when they are one.
 func sameList(a, b []runtime.Instance) bool {
 	if len(a) != len(b) {
 		return false
@@ -152,7 +152,7 @@ func sameFacts(a, b *runtime.Instance) bool {
 		a.Address == b.Address && a.RuntimeName == b.RuntimeName && a.Restarts == b.Restarts && slices.Equal(a.GPUs, b.GPUs)
 }
 
-// tellsTheSame tells whether a and b, which are of one deployment, make the same
+// tellsTheSame reports whether a and b, which are of one deployment, make the same
 // InstanceState.
 func tellsTheSame(a, b *runtime.Instance) bool {
 	return sameFacts(a, b) && millis(a.StartedAt) == millis(b.StartedAt) && millis(a.ReadyAt) == millis(b.ReadyAt) &&

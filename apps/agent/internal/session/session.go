@@ -151,7 +151,7 @@ func New(cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// Connected tells whether a stream is open.
+// Connected reports whether a stream is open.
 func (s *Session) Connected() bool { return s.connected.Load() }
 
 // Run stays connected until ctx ends.

@@ -124,7 +124,7 @@ func readIfThere(path string) ([]byte, error) {
 	return data, nil
 }
 
-// newerIdentity tells whether a holds a credential that is newer than b's.
+// newerIdentity reports whether a holds a credential that is newer than b's.
 func newerIdentity(a, b []byte) bool {
 	var x, y identity
 	if json.Unmarshal(a, &x) != nil || x.Credential == "" {

@@ -110,7 +110,7 @@ func (c *clients) closed(id int64, now time.Time) {
 	c.away[s.node] = now
 }
 
-// anybody tells whether an Envoy is connected.
+// anybody reports whether an Envoy is connected.
 func (c *clients) anybody() bool { return len(c.streams) > 0 }
 
 // state is what is served.
@@ -170,7 +170,7 @@ func (c *clients) serve(t told, now time.Time) state {
 	return out
 }
 
-// has tells whether the stream has acknowledged all that it asks for.
+// has reports whether the stream has acknowledged all that it asks for.
 func (s *stream) has(t told, now time.Time) bool {
 	arrived := !now.Before(s.since.Add(arrival))
 	for typeURL, version := range t.versions {

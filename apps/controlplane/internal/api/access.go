@@ -16,7 +16,7 @@ type need struct {
 	// Role that a key of a workspace must have at least; unspecified: no such key
 	// will do.
 	Role windlassv1.Role
-	// Operator tells whether operators may call it.
+	// Operator reports whether operators may call it.
 	Operator bool
 }
 
@@ -127,7 +127,7 @@ var access = map[string]need{
 	w.HistoryServiceListAuditProcedure:   ownerOrOperator,
 }
 
-// allows tells whether a key of the role may do what needs n. Roles of a
+// allows reports whether a key of the role may do what needs n. Roles of a
 // workspace include those below them; an operator's includes none of them.
 func (n need) allows(role windlassv1.Role) bool {
 	if role == windlassv1.Role_ROLE_OPERATOR {

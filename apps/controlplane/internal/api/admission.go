@@ -33,7 +33,7 @@ type asked struct {
 	before, after model.Claim
 }
 
-// grows tells whether anything that is counted becomes more.
+// grows reports whether anything that is counted becomes more.
 func (q *asked) grows() bool { return q.was() != q.after.Usage() }
 
 func (q *asked) was() model.Usage {

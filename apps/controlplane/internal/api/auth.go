@@ -299,7 +299,7 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// stillGood tells whether the key of an open stream still lets it in.
+// stillGood reports whether the key of an open stream still lets it in.
 func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	at := time.Now()
 	if c, ok := k.cached(key.Hash, at); ok && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {

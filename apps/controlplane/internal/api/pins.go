@@ -80,7 +80,7 @@ func (f facts) pinOf(appID, deploymentID string) *model.Pin {
 	return nil
 }
 
-// isPinned tells whether the row is a pin's.
+// isPinned reports whether the row is a pin's.
 func (f facts) isPinned(t model.Topology) bool {
 	p := f.pinOf(t.AppID, t.DeploymentID)
 	return p != nil && p.In(t.RegionID) != nil

@@ -248,7 +248,7 @@ func (r *foresight) waveOf(f forecast.Forecast, region string) (name string, wai
 	return "", true, false
 }
 
-// isNew tells whether no agent has joined the region, and nothing of the app that is live
+// isNew reports whether no agent has joined the region, and nothing of the app that is live
 // is there.
 func (r *foresight) isNew(region string) bool {
 	live := r.in.App.LiveDeploymentID
@@ -350,7 +350,7 @@ type extent struct {
 	needed int32
 	// kept of those that are needed are so in the end, too.
 	kept int32
-	// comes tells whether replicas of the target are there at any time.
+	// comes reports whether replicas of the target are there at any time.
 	comes bool
 }
 

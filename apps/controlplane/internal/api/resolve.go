@@ -19,7 +19,7 @@ const (
 // maxID bytes of an id fit into its column.
 const maxID = 64
 
-// plainID tells whether s could be the id of anything: the store is not asked for
+// plainID reports whether s could be the id of anything: the store is not asked for
 // what it cannot even compare.
 func plainID(s string) bool {
 	if s == "" || len(s) > maxID {
@@ -167,7 +167,7 @@ func (a *API) region(tx Tx, by caller, ref string) (r model.Region, err error) {
 	return r, nil
 }
 
-// granted tells whether a platform region is granted to the caller's workspace.
+// granted reports whether a platform region is granted to the caller's workspace.
 func (a *API) granted(tx Tx, r model.Region, by caller) (bool, error) {
 	if r.WorkspaceID != "" || by.WorkspaceID == "" {
 		return false, nil

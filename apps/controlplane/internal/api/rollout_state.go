@@ -147,7 +147,7 @@ func (c *change) scaleBehind(r *running, asked plan.Asked) (int, error) {
 	return n, c.putRolloutState(r.rolloutState)
 }
 
-// resize scales an app in the middle of a staged rollout, and tells whether that
+// resize scales an app in the middle of a staged rollout, and reports whether that
 // changes anything. The workflow takes the regions there.
 func (c *change) resize(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.rolloutState.Clone()

@@ -88,7 +88,7 @@ func withoutVersions(a, b *windlassv1.DeploymentSpec) (left, right *windlassv1.D
 	return left, right
 }
 
-// refersTo tells whether the spec does in any region.
+// refersTo reports whether the spec does in any region.
 func refersTo(spec *windlassv1.DeploymentSpec, secret string) bool {
 	return slices.ContainsFunc(override.Any(spec), func(s *windlassv1.DeploymentSpec) bool { return mentions(s, secret) })
 }

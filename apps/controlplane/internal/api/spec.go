@@ -148,7 +148,7 @@ var concerns = map[protoreflect.Name]concern{
 // hashed by the same program and is no format.
 func specHash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
 
-// madeAlike tells whether instances of the one are instances of the other: a spec made of the
+// madeAlike reports whether instances of the one are instances of the other: a spec made of the
 // fields that instances see is the same.
 func madeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	left, err := hashOf(a, ofInstances)
@@ -179,7 +179,7 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	return sum[:], nil
 }
 
-// sameSpec tells whether the two run the same.
+// sameSpec reports whether the two run the same.
 func sameSpec(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	a, b = withoutVersions(a, b)
 	left, err := specHash(a)

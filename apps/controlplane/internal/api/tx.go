@@ -40,7 +40,7 @@ type Tx interface {
 	recordTx
 	admissionTx
 
-	// Company tells whether others share the transaction: a taken key has this one be done
+	// Company reports whether others share the transaction: a taken key has this one be done
 	// again alone.
 	Batched() bool
 }

@@ -126,7 +126,7 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 	return c.make(app, r, v)
 }
 
-// missesSizes tells whether the version asks for other replicas than the deployment will begin
+// missesSizes reports whether the version asks for other replicas than the deployment will begin
 // with. No rows could be scaled that are not there yet, and a spec that is stored stays so.
 func (r running) missesSizes(d model.Deployment, v version) bool {
 	if r.live != nil || v.Asked.Nothing() || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// isBehind tells whether regions of the app have yet to catch up with what is live.
+// isBehind reports whether regions of the app have yet to catch up with what is live.
 func (f facts) isBehind(app model.App) bool {
 	c := f.rolloutStates[app.ID].Progress
 	return c != nil && len(c.Behind) > 0

@@ -51,7 +51,7 @@ func (s *Service) issue(to string, now time.Time) (string, error) {
 	return CredentialPrefix + base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
-// verify tells whether a credential is a peer's, for us.
+// verify reports whether a credential is a peer's, for us.
 func (s *Service) verify(credential string, now time.Time) error {
 	body, ok := strings.CutPrefix(credential, CredentialPrefix)
 	if !ok {

@@ -80,7 +80,7 @@ type Store interface {
 // Agents asks agents whose stream is on this process. The context has a deadline.
 type Agents interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
-	// Connected tells whether the region has a stream on this process.
+	// Connected reports whether the region has a stream on this process.
 	Connected(regionID string) bool
 	// IsUnreachable tells that Ask found no agent, or got no answer in time.
 	IsUnreachable(err error) bool

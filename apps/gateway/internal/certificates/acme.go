@@ -51,7 +51,7 @@ type Config struct {
 	Roots string
 	// Folder keeps the account, certificates, their keys, and answers to challenges.
 	Folder string
-	// Routed tells whether the host is anybody's, and Hosts are those to order for before
+	// Routed reports whether the host is anybody's, and Hosts are those to order for before
 	// anybody asks.
 	Routed     func(host string) bool
 	Hosts      func() []string
@@ -85,10 +85,10 @@ type validity struct {
 // renewal is when it is to be renewed, before its end. Autocert begins somewhat later.
 func (v validity) renewal() time.Duration { return min(v.to.Sub(v.from)/3, 30*24*time.Hour) }
 
-// due tells whether it is to be renewed.
+// due reports whether it is to be renewed.
 func (v validity) due(now time.Time) bool { return v.to.Sub(now) <= v.renewal() }
 
-// overdue tells whether it should have been renewed long ago. Autocert tries every hour without
+// overdue reports whether it should have been renewed long ago. Autocert tries every hour without
 // a word: half of the time that is left then is many attempts.
 func (v validity) overdue(now time.Time) bool { return v.to.Sub(now) < v.renewal()/2 }
 
@@ -148,7 +148,7 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 	return len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == NextProto
 }
 
-// orderable tells whether a CA that everybody trusts could know the host.
+// orderable reports whether a CA that everybody trusts could know the host.
 func orderable(host string) bool {
 	return strings.Contains(host, ".") && !strings.HasSuffix(host, ".localhost") && net.ParseIP(host) == nil
 }
@@ -177,7 +177,7 @@ func (a *ACME) waits(host string) error {
 	return nil
 }
 
-// serves tells whether there is a certificate of the host in memory.
+// serves reports whether there is a certificate of the host in memory.
 func (a *ACME) serves(host string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 type folder struct {
 	autocert.DirCache
 	log *slog.Logger
-	// serves tells whether autocert has a certificate of the host in memory. It then reads
+	// serves reports whether autocert has a certificate of the host in memory. It then reads
 	// the folder only to see whether it is to renew it.
 	serves func(host string) bool
 
@@ -45,7 +45,7 @@ func (f *folder) turn(ctx context.Context, host string) (done func(), err error)
 	return func() {}, nil
 }
 
-// has tells whether there is a certificate of the host's that is good.
+// has reports whether there is a certificate of the host's that is good.
 func (f *folder) has(ctx context.Context, host string) bool {
 	v, ok := validityOf(f.DirCache.Get(ctx, host))
 	return ok && time.Now().Before(v.to)

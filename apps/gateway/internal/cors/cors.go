@@ -101,7 +101,7 @@ func (p pattern) matches(origin string) bool {
 	return true
 }
 
-// Preflight tells whether the request asks for leave and nothing else.
+// Preflight reports whether the request asks for leave and nothing else.
 func Preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get(prefix+"Request-Method") != ""
 }

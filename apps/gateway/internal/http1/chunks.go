@@ -36,7 +36,7 @@ const (
 	maxOverhead = 16 << 10
 )
 
-// Done tells whether the last chunk and the trailers were there.
+// Done reports whether the last chunk and the trailers were there.
 func (c *Chunks) Done() bool { return c.state == ended }
 
 // Decode moves the content in b to its beginning. n is how much that is, and used how much of

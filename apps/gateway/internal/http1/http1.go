@@ -16,10 +16,10 @@ import (
 // Field of a header. Both point into what was parsed.
 type Field struct{ Name, Value []byte }
 
-// Is tells whether the field has the name, which is given in lower case.
+// Is reports whether the field has the name, which is given in lower case.
 func (f *Field) Is(lower string) bool { return Equal(f.Name, lower) }
 
-// Equal tells whether text is lower, which is ASCII in lower case, in any case.
+// Equal reports whether text is lower, which is ASCII in lower case, in any case.
 func Equal(text []byte, lower string) bool {
 	if len(text) != len(lower) {
 		return false
@@ -35,7 +35,7 @@ func Equal(text []byte, lower string) bool {
 	return true
 }
 
-// Lists tells whether one of the comma-separated elements of value is lower.
+// Lists reports whether one of the comma-separated elements of value is lower.
 func Lists(value []byte, lower string) bool {
 	for len(value) > 0 {
 		element := value
@@ -147,7 +147,7 @@ func kind(is func(byte) bool) *[256]bool {
 	return &of
 }
 
-// all tells whether all bytes of text are of the kind.
+// all reports whether all bytes of text are of the kind.
 func all(text []byte, kind *[256]bool) bool {
 	for _, c := range text {
 		if !kind[c] {

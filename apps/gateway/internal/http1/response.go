@@ -155,7 +155,7 @@ func responseLine(b []byte, from int) (line []byte, next int) {
 	return bytes.TrimSuffix(line, []byte("\r")), from + end + 1
 }
 
-// spaced tells whether the line is a field but for spaces within its name. Some instances
+// spaced reports whether the line is a field but for spaces within its name. Some instances
 // send such, by mistake.
 func spaced(line []byte) bool {
 	colon := bytes.IndexByte(line, ':')
@@ -188,7 +188,7 @@ func (r *Response) statusLine(line []byte) bool {
 	return all(r.Reason, isValue)
 }
 
-// HasContent tells whether content follows the header of an answer to the method.
+// HasContent reports whether content follows the header of an answer to the method.
 func (r *Response) HasContent(method string) bool {
 	return method != "HEAD" && r.Status >= 200 && r.Status != 204 && r.Status != 304
 }

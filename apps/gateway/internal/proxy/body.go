@@ -89,7 +89,7 @@ func (b *requestBody) await(p []byte) (int, error) {
 // awaited reports whether the client is waited for.
 func (b *requestBody) awaited() bool { return b != nil && b.waiting.Load() }
 
-// open tells whether there is more of it, or was until it failed.
+// open reports whether there is more of it, or was until it failed.
 func (b *requestBody) open() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -240,7 +240,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 // refusals are what a gateway answers that has not sent the request to an instance.
 var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failExhausted.code}
 
-// refused tells whether it was the other region's gateway that answered, and nobody else, in
+// refused reports whether it was the other region's gateway that answered, and nobody else, in
 // whichever form. It takes the header out of what its instances answer.
 func refused(res *http.Response) bool {
 	return slices.Contains(refusals, res.Header.Get(ErrorHeader))

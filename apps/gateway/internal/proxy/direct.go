@@ -476,7 +476,7 @@ func (d *direct) fail(ctx context.Context, err error) fastpath.Outcome {
 	return d.ended(d.write(d.out), closing)
 }
 
-// closing tells whether the connection ends with the answer.
+// closing reports whether the connection ends with the answer.
 func (d *direct) closing() bool { return d.r.Close || d.p.leaving.Load() }
 
 func (d *direct) ended(err error, closing bool) fastpath.Outcome {

@@ -55,7 +55,7 @@ func (d *direct) head() {
 	d.out = b
 }
 
-// hop tells whether the field is between the instance and us, or ours to say.
+// hop reports whether the field is between the instance and us, or ours to say.
 func hop(f *http1.Field) bool {
 	switch len(f.Name) {
 	case len("te"):
@@ -97,7 +97,7 @@ func (d *direct) ours(closing, chunked bool) {
 	d.out = b
 }
 
-// dated tells whether the instance said when it answered.
+// dated reports whether the instance said when it answered.
 func (d *direct) dated() bool {
 	if d.x.failure != nil {
 		return false

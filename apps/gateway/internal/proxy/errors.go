@@ -125,7 +125,7 @@ var (
 
 const statusClientGone = 499
 
-// timedOut tells whether a time of the route's policy passed.
+// timedOut reports whether a time of the route's policy passed.
 func timedOut(err error) bool { return errors.Is(err, failTimeout) || errors.Is(err, failTotal) }
 
 // brokenBy is the failure of an attempt that err ended, by what the instance did or sent.
@@ -136,7 +136,7 @@ func brokenBy(err error) *failure {
 	return failBroken
 }
 
-// keptWaiting tells whether an instance is why a request did not end within the time for all of
+// keptWaiting reports whether an instance is why a request did not end within the time for all of
 // it: it had most of that, without a word. One that had it late, behind a queue or a client that
 // sent slowly, had not; and one that is answering does what it was asked for.
 func keptWaiting(p *upstream.Policy, silent time.Duration) bool { return silent > p.Total/2 }

@@ -10,7 +10,7 @@ import (
 
 // This file is what net/http lets through and a gateway must not.
 
-// Doubtful tells whether somebody between the client and us may see the request's end
+// Doubtful reports whether somebody between the client and us may see the request's end
 // elsewhere, so that what comes after it on the connection must not be read as another. It
 // is so where a Transfer-Encoding comes with a Content-Length, or in HTTP/1.0 (RFC 9112,
 // section 6.1: the server MUST close the connection). net/http goes by the one and ignores

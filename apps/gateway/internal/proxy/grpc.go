@@ -23,7 +23,7 @@ const (
 	grpcPushback = "Grpc-Retry-Pushback-Ms"
 )
 
-// speaksGRPC tells whether the client reads an error in gRPC's form only.
+// speaksGRPC reports whether the client reads an error in gRPC's form only.
 func speaksGRPC(r *http.Request) bool {
 	kind, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	return r.ProtoMajor == 2 && ok && (kind == "" || kind[0] == '+' || kind[0] == ';')

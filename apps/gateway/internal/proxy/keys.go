@@ -15,7 +15,7 @@ var keyHeaders = [...]struct{ name, lower, scheme string }{
 	{"X-Api-Key", "x-api-key", ""},
 }
 
-// admits tells whether the request has one of the app's keys, and notes which.
+// admits reports whether the request has one of the app's keys, and notes which.
 func (p *Proxy) admits(r *http.Request, x *exchange) bool {
 	for _, h := range keyHeaders {
 		values := r.Header[h.name]
@@ -27,7 +27,7 @@ func (p *Proxy) admits(r *http.Request, x *exchange) bool {
 	return false
 }
 
-// admits tells whether a field's value is one of the app's keys, and notes its name.
+// admits reports whether a field's value is one of the app's keys, and notes its name.
 func (x *exchange) admits(value, scheme string) bool {
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
 		return false

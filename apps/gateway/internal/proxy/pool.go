@@ -82,7 +82,7 @@ func (p *pool) stack(address string) *stack {
 	return s
 }
 
-// push tells whether somebody will find it.
+// push reports whether somebody will find it.
 func (s *stack) push(c parked) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,7 +70,7 @@ import (
 // Config of a Proxy.
 type Config struct {
 	Table *table.Table
-	// Complete tells whether the table is one: until then no host is unknown for good.
+	// Complete reports whether the table is one: until then no host is unknown for good.
 	Complete func() bool
 	// Log gets what the gateway failed at.
 	Log *slog.Logger

@@ -182,7 +182,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// resendable tells whether the request's body can be sent again.
+// resendable reports whether the request's body can be sent again.
 func resendable(x *exchange, body []byte) bool {
 	return body != nil || x.in == nil || !x.in.touched.Load()
 }
@@ -203,7 +203,7 @@ func (i instance) to(t *transport, req *http.Request) (scheme, host string, thro
 	return "http", i.Address(), t.here.of(req)
 }
 
-// kept tells whether keep keeps the body.
+// kept reports whether keep keeps the body.
 func kept(req *http.Request) bool { return req.ContentLength > 0 && req.ContentLength <= Replayable }
 
 // keep reads a body that is small enough to be sent again; nil: there is none, or it is
@@ -227,7 +227,7 @@ func keep(req *http.Request, x *exchange) ([]byte, error) {
 }
 
 // attempt sends the request to the destination, which ends with the answer's body, or before
-// attempt returns an error; sent tells whether the destination may have got any of it.
+// attempt returns an error; sent reports whether the destination may have got any of it.
 func (t *transport) attempt(req *http.Request, x *exchange, at destination, body []byte) (_ *http.Response, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
 	late := startWatch(x.policy.Response, func() { cancel(failTimeout) })

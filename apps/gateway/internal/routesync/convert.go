@@ -20,7 +20,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// removal tells whether the app has no routes any more.
+// removal reports whether the app has no routes any more.
 func removal(a *gatewayv1.AppRoutes) bool { return len(a.Hosts) == 0 && len(a.Previews) == 0 }
 
 // specOf reads an app's routes. An error names what cannot be served.

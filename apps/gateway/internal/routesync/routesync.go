@@ -142,7 +142,7 @@ func Open(cfg Config) (*Source, error) {
 // Completed is closed when there is a table to serve from.
 func (s *Source) Completed() <-chan struct{} { return s.complete }
 
-// Complete tells whether there is.
+// Complete reports whether there is.
 func (s *Source) Complete() bool {
 	select {
 	case <-s.complete:
@@ -152,7 +152,7 @@ func (s *Source) Complete() bool {
 	}
 }
 
-// Connected tells whether an agent has given its table and its stream is open.
+// Connected reports whether an agent has given its table and its stream is open.
 func (s *Source) Connected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +194,7 @@ func (s *Source) rename() {
 
 var errSilent = errors.New("the agent was silent for three intervals")
 
-// watchOnce follows one stream to its end; whole tells whether it gave a whole table.
+// watchOnce follows one stream to its end; whole reports whether it gave a whole table.
 func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)

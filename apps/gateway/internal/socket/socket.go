@@ -22,7 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
 
-// Supported tells whether Open may succeed on this system.
+// Supported reports whether Open may succeed on this system.
 const Supported = true
 
 // errNoSocket: the connection has no socket of its own, as one by TLS.
@@ -145,7 +145,7 @@ func (c *Conn) Release() (net.Conn, error) {
 	return conn, nil
 }
 
-// end tells whether it was not over before.
+// end reports whether it was not over before.
 func (c *Conn) end() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -407,7 +407,7 @@ func (c *Conn) peek() (n int, errno syscall.Errno) {
 	return restarted(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
 }
 
-// Quiet tells whether the connection has not ended and nothing came that was not read. Unless
+// Quiet reports whether the connection has not ended and nothing came that was not read. Unless
 // it is to be sure, that is as far as the poller has told, which may be later by as much as a
 // round of others takes.
 func (c *Conn) Quiet(sure bool) bool {

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
 
-// Supported tells whether Open may succeed on this system.
+// Supported reports whether Open may succeed on this system.
 const Supported = false
 
 // Conn is never had here.

@@ -73,7 +73,7 @@ func Host(host string) string {
 	return host
 }
 
-// endsHost tells whether what follows a host is nothing or a port, which may be empty (RFC
+// endsHost reports whether what follows a host is nothing or a port, which may be empty (RFC
 // 3986, section 3.2.3).
 func endsHost(s string) bool {
 	return s == "" || s[0] == ':' && strings.Trim(s[1:], "0123456789") == ""

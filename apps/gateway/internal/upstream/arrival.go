@@ -59,7 +59,7 @@ func (i *instance) depart() {
 	i.unreached = ""
 }
 
-// Wanted tells whether the answer still matters.
+// Wanted reports whether the answer still matters.
 func (a Arrival) Wanted() bool {
 	a.instance.mu.Lock()
 	defer a.instance.mu.Unlock()

@@ -40,7 +40,7 @@ func (l *Lease) Told(outcome health.Outcome) {
 	l.instance.told(outcome, *l.health)
 }
 
-// Observed tells whether how the request fares matters to those that follow, and what the instance
+// Observed reports whether how the request fares matters to those that follow, and what the instance
 // says of its load. Only then anybody has to call Reported and Fared.
 func (l *Lease) Observed() bool { return l.observer != nil }
 

@@ -60,12 +60,12 @@ type Preview struct {
 	Keyed              bool
 }
 
-// NeedsKey tells whether requests for the host need a key.
+// NeedsKey reports whether requests for the host need a key.
 func (s *Spec) NeedsKey(host string) bool {
 	return s.Policy.RequireKey || slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Keyed && p.Host == host })
 }
 
-// IsPreview tells whether the host is one deployment's alone.
+// IsPreview reports whether the host is one deployment's alone.
 func (s *Spec) IsPreview(host string) bool {
 	return slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Host == host })
 }

@@ -153,7 +153,7 @@ func (r *Route) Now() *Spec {
 	return nil
 }
 
-// Serves tells whether the host is one of the route's.
+// Serves reports whether the host is one of the route's.
 func (r *Route) Serves(host string) bool {
 	v := r.now.Load()
 	if v == nil {
@@ -375,7 +375,7 @@ func (r *Route) Health() []Health {
 	return slices.SortedFunc(maps.Values(sums), func(a, b Health) int { return strings.Compare(a.InstanceID, b.InstanceID) })
 }
 
-// talked tells whether there may be anything to tell of an instance that is listed: of
+// talked reports whether there may be anything to tell of an instance that is listed: of
 // tens of thousands there mostly is not.
 func (v *view) talked() bool {
 	for i := range v.targets {
@@ -410,7 +410,7 @@ func (i *instance) reset() {
 	}
 }
 
-// try begins the trial of an instance that is to be tried. It tells whether this request
+// try begins the trial of an instance that is to be tried. It reports whether this request
 // is the trial, and whether it may go there.
 func (i *instance) try(now time.Time) (trial, ok bool) {
 	if !i.touched.Load() {

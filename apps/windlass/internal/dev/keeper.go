@@ -29,7 +29,7 @@ type child struct {
 	// kubeconfig of a cluster.
 	kubeconfig string
 	start      func(ctx context.Context) (server, error)
-	// ready is nil when start waits for that itself; else it tells whether the
+	// ready is nil when start waits for that itself; else it reports whether the
 	// process does its work, or why not yet.
 	ready func(ctx context.Context) error
 	// lastWords is what an ended process said last.

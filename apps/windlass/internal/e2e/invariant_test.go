@@ -57,7 +57,7 @@ func (s *stack) world(ctx context.Context) (w world, err error) {
 	return w, nil
 }
 
-// agree tells whether what the API says is what runs, and all of it is settled:
+// agree reports whether what the API says is what runs, and all of it is settled:
 // no rollout under way or stuck, the live deployments complete, every other one
 // stopped; for each instance one process, and for each process an instance.
 func (s *stack) agree(ctx context.Context) error {

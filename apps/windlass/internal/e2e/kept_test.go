@@ -160,7 +160,7 @@ func (k *keeper) requireServed(t *testing.T, inEU, inUS int32) {
 	})
 }
 
-// allows tells whether the gateway answers a page of the origin.
+// allows reports whether the gateway answers a page of the origin.
 func allows(ctx context.Context, gateway, host, origin string) (bool, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+"/health", nil)
 	if err != nil {

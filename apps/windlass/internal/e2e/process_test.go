@@ -78,7 +78,7 @@ func processesOf(dir string) []process {
 	return out
 }
 
-// mentions tells whether the path stands in text, and not merely the beginning of
+// mentions reports whether the path stands in text, and not merely the beginning of
 // a longer name.
 func mentions(text []byte, path string) bool {
 	for i := bytes.Index(text, []byte(path)); i >= 0; {

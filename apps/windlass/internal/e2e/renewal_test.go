@@ -84,7 +84,7 @@ func (s *stack) watchOpen(t *testing.T, app string) func() error {
 	require.NoError(t, err)
 	end := make(chan error, 1)
 	go func() {
-		for stream.Receive() { //nolint:revive // it is the stream's end that counts
+		for stream.Receive() {
 		}
 		end <- errors.Join(errors.New("the stream ended"), stream.Err())
 	}()

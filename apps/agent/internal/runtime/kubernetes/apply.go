@@ -287,7 +287,7 @@ func (r *Runtime) mayMake(ctx context.Context, at ref) error {
 	return nil
 }
 
-// ours tells whether an object is, also when somebody took its labels off: then we
+// ours reports whether an object is, also when somebody took its labels off: then we
 // have applied it once, and no other region says that it is its own.
 func (r *Runtime) ours(o metav1.Object) bool {
 	l := o.GetLabels()

@@ -147,7 +147,7 @@ func (c *caches) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// synced tells whether each cache has held the whole truth once.
+// synced reports whether each cache has held the whole truth once.
 func (c *caches) synced() bool {
 	for _, i := range c.all() {
 		if !i.HasSynced() {
@@ -191,7 +191,7 @@ func (c *caches) cached(r ref) (object, bool) {
 	return o, ok
 }
 
-// overtaken tells whether what the cache has is no older than what we wrote.
+// overtaken reports whether what the cache has is no older than what we wrote.
 func (c *caches) overtaken(r ref, w written, seen object) bool {
 	if seen != nil {
 		return !newer(w.object.GetResourceVersion(), seen.GetResourceVersion())
@@ -200,7 +200,7 @@ func (c *caches) overtaken(r ref, w written, seen object) bool {
 	return informer != nil && !newer(w.object.GetResourceVersion(), informer.LastSyncResourceVersion()) && time.Since(w.at) > unseenFor
 }
 
-// newer tells whether version a is newer than b. Versions of one resource compare
+// newer reports whether version a is newer than b. Versions of one resource compare
 // as numbers.
 func newer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)

@@ -206,7 +206,7 @@ type gate struct {
 	cause    error
 }
 
-// pass tells whether a call may be made now, and if not, why and for how long not.
+// pass reports whether a call may be made now, and if not, why and for how long not.
 func (g *gate) pass(now time.Time) (wait time.Duration, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

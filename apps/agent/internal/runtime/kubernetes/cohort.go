@@ -99,7 +99,7 @@ func (m *replacement) sum() (n int) {
 	return n
 }
 
-// mixed tells whether there are, or are to be, pods of several templates.
+// mixed reports whether there are, or are to be, pods of several templates.
 func (m *replacement) mixed() bool {
 	n := 0
 	for _, c := range m.cohorts {
@@ -110,7 +110,7 @@ func (m *replacement) mixed() bool {
 	return n > 1
 }
 
-// failing tells whether a ReplicaSet's controller cannot make the pods that are missing, as
+// failing reports whether a ReplicaSet's controller cannot make the pods that are missing, as
 // where a quota forbids it.
 func failing(s *appsv1.ReplicaSet) bool {
 	return slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
@@ -118,7 +118,7 @@ func failing(s *appsv1.ReplicaSet) bool {
 	})
 }
 
-// replicaSetMoved tells whether a ReplicaSet counts otherwise than before.
+// replicaSetMoved reports whether a ReplicaSet counts otherwise than before.
 func replicaSetMoved(old, now *appsv1.ReplicaSet) bool {
 	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas

@@ -163,7 +163,7 @@ func (h *harness) order() order {
 	}
 }
 
-// run has an agent carry the order out, and tells whether it lived to its end.
+// run has an agent carry the order out, and reports whether it lived to its end.
 func (o order) run(t *testing.T) bool {
 	t.Helper()
 	text, err := json.Marshal(o)

@@ -58,7 +58,7 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Dur
 	}
 }
 
-// drains tells whether pods of a workload are to go when it is time.
+// drains reports whether pods of a workload are to go when it is time.
 func (r *Runtime) drains(w ref) bool {
 	known := r.wantOf(w)
 	return known != nil && known.drains
@@ -139,7 +139,7 @@ func (d *drain) shape(c *appsac.DeploymentApplyConfiguration) {
 	}
 }
 
-// counts tells whether the pod is one of those that replicas count.
+// counts reports whether the pod is one of those that replicas count.
 func counts(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
@@ -260,7 +260,7 @@ func (r *Runtime) annotate(ctx context.Context, p *corev1.Pod, annotations map[s
 	return err
 }
 
-// drainMoved tells whether what became of a pod matters to who is to go.
+// drainMoved reports whether what became of a pod matters to who is to go.
 func drainMoved(old, now *corev1.Pod) bool {
 	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now) || isReady(old) != isReady(now)
 }

@@ -38,7 +38,7 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// lostFor tells whether a pod that is to end should have ended, and its node has been
+// lostFor reports whether a pod that is to end should have ended, and its node has been
 // lost for at least that long.
 func lostFor(p *corev1.Pod, node *corev1.Node, after time.Duration, now time.Time) bool {
 	// The deletion timestamp is when the grace is over.

@@ -43,7 +43,7 @@ func (s *set) idle() bool {
 	return s.namespace == nil && len(s.steps) == 0 && len(s.drain.mark)+len(s.drain.unmark) == 0
 }
 
-// drifted tells whether somebody changed what is to be put right.
+// drifted reports whether somebody changed what is to be put right.
 func (s *set) drifted() bool {
 	return s.namespace != nil || slices.ContainsFunc(s.steps, func(st step) bool { return st.drift })
 }
@@ -144,7 +144,7 @@ func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, sus
 	return s, nil
 }
 
-// has tells whether a Secret that cannot change is there: the workload lists it, and
+// has reports whether a Secret that cannot change is there: the workload lists it, and
 // was complete once with it.
 func (s *set) has(st step) bool {
 	c, ok := st.config.(*coreac.SecretApplyConfiguration)
@@ -152,7 +152,7 @@ func (s *set) has(st step) bool {
 		slices.Contains(split(s.live.Annotations[keptSecrets]), st.ref.name)
 }
 
-// check tells whether the step is needed. complete: all was as it is to be once.
+// check reports whether the step is needed. complete: all was as it is to be once.
 func (st *step) check(complete bool) (bool, error) {
 	if st.live == nil {
 		st.drift = complete

@@ -113,7 +113,7 @@ func (r *Runtime) removeAsSeen(ctx context.Context, w ref, o object) error {
 	return nil
 }
 
-// adopted tells whether the workload that the deployment made is another's by now.
+// adopted reports whether the workload that the deployment made is another's by now.
 func (r *Runtime) adopted(deploymentID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +223,7 @@ func (r *Runtime) tidy(ctx context.Context) {
 	}
 }
 
-// idleNamespace tells whether, as far as the caches know, nothing is and nothing
+// idleNamespace reports whether, as far as the caches know, nothing is and nothing
 // shall be in a namespace that we made.
 func (r *Runtime) idleNamespace(name string) bool {
 	o := r.caches.get(ref{kindNamespace, "", name})

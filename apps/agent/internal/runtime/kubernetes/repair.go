@@ -241,7 +241,7 @@ func workloadOf(p *corev1.Pod) ref {
 	return ref{kindWorkload, p.Namespace, p.Labels[render.LabelInstance]}
 }
 
-// lacksSecret tells whether a pod cannot start for want of a Secret.
+// lacksSecret reports whether a pod cannot start for want of a Secret.
 func lacksSecret(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"
@@ -319,7 +319,7 @@ func (r *Runtime) prune(ctx context.Context, s *set) error {
 	return nil
 }
 
-// prunable tells whether a Secret need not be listed any more.
+// prunable reports whether a Secret need not be listed any more.
 func (r *Runtime) prunable(w *appsv1.Deployment, name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

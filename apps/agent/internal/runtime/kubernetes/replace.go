@@ -149,7 +149,7 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 	return out
 }
 
-// settled tells whether what was decided has happened, and all that is known is of after it.
+// settled reports whether what was decided has happened, and all that is known is of after it.
 func (m *replacement) settled() bool {
 	sum, available, old, live := 0, 0, 0, -1
 	for n, c := range m.cohorts {

@@ -14,7 +14,7 @@ import (
 // they may make two pods after that, and only then see that nobody wants them: who took the
 // workload to have none, because none were there, would have had more than there is room for.
 
-// unsettled tells whether pods may come to be that the workload's assignment does not ask for.
+// unsettled reports whether pods may come to be that the workload's assignment does not ask for.
 func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	if w.DeletionTimestamp != nil {
 		return false // it is told of until all of it has gone
@@ -47,7 +47,7 @@ func unsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods
 	return most > wanted && most > pods()
 }
 
-// refusesSets tells whether the API server lets no ReplicaSet of the workload be made.
+// refusesSets reports whether the API server lets no ReplicaSet of the workload be made.
 func refusesSets(w *appsv1.Deployment) bool {
 	return slices.ContainsFunc(w.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
 		return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
@@ -55,7 +55,7 @@ func refusesSets(w *appsv1.Deployment) bool {
 	})
 }
 
-// replicaSetSettles tells whether a ReplicaSet bounds its pods otherwise than before.
+// replicaSetSettles reports whether a ReplicaSet bounds its pods otherwise than before.
 func replicaSetSettles(old, now *appsv1.ReplicaSet) bool {
 	return old.Generation != now.Generation || old.Status.ObservedGeneration != now.Status.ObservedGeneration || old.Status.Replicas != now.Status.Replicas
 }

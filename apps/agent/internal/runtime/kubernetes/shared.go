@@ -89,7 +89,7 @@ func sizeOf(c *coreac.PersistentVolumeClaimApplyConfiguration) quantity.Quantity
 	return (*c.Spec.Resources.Requests)[corev1.ResourceStorage]
 }
 
-// checkClaim tells whether the claim has to be put: it is missing, too small, or does
+// checkClaim reports whether the claim has to be put: it is missing, too small, or does
 // not know this owner.
 func (st *step) checkClaim(complete bool) (bool, error) {
 	live, ok := st.live.(*corev1.PersistentVolumeClaim)

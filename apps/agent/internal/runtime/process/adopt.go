@@ -80,7 +80,7 @@ func stranger(rec record, shim, child proc) string {
 	return portOwner(port)
 }
 
-// holds tells whether a process has one of the sockets open.
+// holds reports whether a process has one of the sockets open.
 func holds(pid int, sockets map[string]bool) bool {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, fd := range fds {

@@ -70,7 +70,7 @@ func (r *Runtime) assignLocked(d *deployment, anew bool) []*workload {
 	return touched
 }
 
-// unsettledLocked tells whether a keeper may yet be working by what the deployment, or who
+// unsettledLocked reports whether a keeper may yet be working by what the deployment, or who
 // had its workload, was before. Called with mu held.
 func (r *Runtime) unsettledLocked(d *deployment) bool {
 	for _, key := range []string{d.workload, d.left} {
@@ -125,7 +125,7 @@ func (r *Runtime) stray(id string) *deployment {
 	return nil
 }
 
-// known tells whether there is an assignment of a deployment.
+// known reports whether there is an assignment of a deployment.
 func (r *Runtime) known(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -103,7 +103,7 @@ func (c *cgroups) remove(instance string) {
 	_ = os.Remove(dir)
 }
 
-// oomKilled tells whether the kernel killed anything in a cgroup for memory.
+// oomKilled reports whether the kernel killed anything in a cgroup for memory.
 func oomKilled(cgroup string) bool {
 	if cgroup == "" {
 		return false

@@ -84,7 +84,7 @@ func (p *pulse) lastFailure() string {
 	return last
 }
 
-// add counts one check, and tells whether it may decide anything: a pass of
+// add counts one check, and reports whether it may decide anything: a pass of
 // one that passes, and serves, changes nothing.
 func (p *pulse) add(err error) (turned bool, passes int) {
 	p.mu.Lock()

@@ -95,7 +95,7 @@ func newWorkload(rt *Runtime, key string) *workload {
 
 func (w *workload) published() lists { return w.view.Load().lists }
 
-// behind tells whether what is published may be of an assignment before the last one, or be
+// behind reports whether what is published may be of an assignment before the last one, or be
 // told of under the name of who had the workload then. Called with the runtime's mu held.
 func (w *workload) behind() bool { return w.view.Load().asOf < w.assigned }
 

@@ -95,7 +95,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		defer w.mu.Unlock()
 		in.busy = idle
 		if err != nil {
-			// No word from the shim: the lock tells whether there is one.
+			// No word from the shim: the lock reports whether there is one.
 			w.rt.log.Warn("starting an instance failed", "instance", rec.ID, "err", err)
 			w.settleAs(ctx, in, failedStart(err))
 			return

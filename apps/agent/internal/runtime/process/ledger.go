@@ -277,7 +277,7 @@ func (l *ledger) allocate(taken map[int]bool) int {
 	return 0
 }
 
-// tryListen tells whether a port can be bound on every address of this host.
+// tryListen reports whether a port can be bound on every address of this host.
 func tryListen(p int) error {
 	// An instance that is just being forked would hold the socket, too, until it became
 	// another program, and the next look would find the port taken.

@@ -59,7 +59,7 @@ func (l launch) uid() int {
 	return l.User.UID
 }
 
-// IsShim tells whether this process was started as a shim. Every program that
+// IsShim reports whether this process was started as a shim. Every program that
 // embeds the process runtime asks first thing in main, and if so does nothing
 // but os.Exit(ShimMain(os.Args)).
 func IsShim(args []string) bool { return len(args) > 1 && args[1] == ShimArg }

@@ -319,7 +319,7 @@ func tell(t *testing.T, in runtime.Instance, path string) {
 	}
 }
 
-// answers tells whether anybody listens at an instance's address.
+// answers reports whether anybody listens at an instance's address.
 func answers(t *testing.T, in runtime.Instance) bool {
 	t.Helper()
 	c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", in.Address)

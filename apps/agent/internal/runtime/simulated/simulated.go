@@ -68,7 +68,7 @@ type deployment struct {
 	workload   *workload
 }
 
-// same tells whether the assignment says nothing new.
+// same reports whether the assignment says nothing new.
 func (d *deployment) same(a runtime.Assignment) bool {
 	return !d.removing && d.assignment.Generation == a.Generation && d.assignment.TemplateHash == a.TemplateHash &&
 		d.assignment.Deployment.Replicas == a.Deployment.Replicas && d.assignment.MaxUnavailable() == a.MaxUnavailable()

@@ -37,7 +37,7 @@ func (w *workload) owner() *deployment {
 	return w.names[len(w.names)-1]
 }
 
-// has tells whether the workload is the deployment's.
+// has reports whether the workload is the deployment's.
 func (d *deployment) has() bool { return d.workload.owner() == d }
 
 // last makes d the one that was assigned last.

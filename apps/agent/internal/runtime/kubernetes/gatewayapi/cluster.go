@@ -160,7 +160,7 @@ func (c *cached) get(k kind, name string) *unstructured.Unstructured {
 	return found.(*unstructured.Unstructured)
 }
 
-// isGone tells whether it was seen to go; here, that it was written since.
+// isGone reports whether it was seen to go; here, that it was written since.
 func (c *cached) isGone(k kind, name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +173,7 @@ func (c *cached) here(k kind, name string) {
 	delete(c.gone, key{k, name})
 }
 
-// newer tells whether a resource version is later than another; as what cannot be compared.
+// newer reports whether a resource version is later than another; as what cannot be compared.
 func newer(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)
@@ -212,7 +212,7 @@ func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructu
 	return errors.Join(errs...)
 }
 
-// isWritten tells whether the object is as wanted, as far as was seen: who changed it since it
+// isWritten reports whether the object is as wanted, as far as was seen: who changed it since it
 // was written has changed its generation, or its version where a kind has none.
 func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) bool {
 	was, ok := f.written[key{k, name}]

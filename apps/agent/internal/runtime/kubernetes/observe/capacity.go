@@ -88,7 +88,7 @@ func NewFleet(cfg FleetConfig) *Fleet {
 	}
 }
 
-// SetNode takes a node in, new or changed, and tells whether capacity may differ
+// SetNode takes a node in, new or changed, and reports whether capacity may differ
 // for it.
 func (f *Fleet) SetNode(node *corev1.Node) bool {
 	h := f.host(node)
@@ -114,7 +114,7 @@ func (f *Fleet) RemoveNode(name string) bool {
 	return true
 }
 
-// SetPod takes a pod in, whoever made it, and tells whether capacity may differ
+// SetPod takes a pod in, whoever made it, and reports whether capacity may differ
 // for it. Pods hold what they asked for until they are over, also while they end.
 func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 	f.mu.Lock()
@@ -173,7 +173,7 @@ func (f *Fleet) drop(uid types.UID, l load) bool {
 	return true
 }
 
-// counts tells whether a resource is one that capacity tells of.
+// counts reports whether a resource is one that capacity tells of.
 func (f *Fleet) counts(name corev1.ResourceName) bool {
 	return isGPU(name) || slices.ContainsFunc(f.cfg.Pools, func(p Pool) bool { return p.ResourceName == string(name) })
 }
@@ -239,7 +239,7 @@ func (h *host) equal(o *host) bool {
 	return h.name == o.name && h.cpu == o.cpu && h.memory == o.memory && h.closed == o.closed && slices.Equal(h.shares, o.shares)
 }
 
-// open tells whether any instance can come to the node.
+// open reports whether any instance can come to the node.
 func (h *host) open() bool {
 	return h.closed == "" || slices.ContainsFunc(h.shares, func(s share) bool { return s.closed == "" })
 }

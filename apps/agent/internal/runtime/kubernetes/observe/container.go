@@ -74,7 +74,7 @@ func (s *subject) containers() verdict {
 	return v
 }
 
-// unwell tells whether nothing but its health check speaks against a container. Then, who
+// unwell reports whether nothing but its health check speaks against a container. Then, who
 // makes that check comes first: while it is not up, every check fails.
 func (v verdict) unwell() bool {
 	return v.status == running || v.reason == runtime.ReasonStartupTimeout || v.reason == runtime.ReasonHealthCheckFailed
@@ -233,7 +233,7 @@ func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 	return v
 }
 
-// badCommand tells whether a start failed because of the command itself.
+// badCommand reports whether a start failed because of the command itself.
 func badCommand(c *corev1.Container, text string) (verdict, bool) {
 	if !notProgram.MatchString(text) {
 		return verdict{}, false
@@ -327,7 +327,7 @@ func (s *subject) probeText(n *note) string { return probeText(s.secrets.Blank(n
 // probeSlack is for times that are whole seconds, each rounded by itself.
 const probeSlack = 2 * time.Second
 
-// killed tells whether the kubelet ended a run because of a probe. What a program
+// killed reports whether the kubelet ended a run because of a probe. What a program
 // exits with on SIGTERM says nothing, so that time decides: the startup probe ends
 // a run that was never ready when its budget runs out, the liveness probe tells of
 // it right before. The kubelet stops to tell after some 25 failed checks, so that
@@ -433,7 +433,7 @@ func (s *subject) streak(c *corev1.Container, cs *corev1.ContainerStatus) int {
 	return max(0, ends(cs)-s.past.forgiven)
 }
 
-// servedThisRun tells whether the present run of the main container was ready.
+// servedThisRun reports whether the present run of the main container was ready.
 func (s *subject) servedThisRun(cs *corev1.ContainerStatus) bool {
 	return s.past.served > ends(cs)
 }

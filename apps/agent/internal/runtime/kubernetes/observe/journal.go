@@ -48,7 +48,7 @@ type page struct {
 	edit  uint64
 }
 
-// Add takes an event in. It tells whether that changed what is known of a pod.
+// Add takes an event in. It reports whether that changed what is known of a pod.
 func (j *Journal) Add(e *corev1.Event) bool {
 	if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.UID == "" {
 		return false

@@ -134,7 +134,7 @@ func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string, secre
 	return m.last, m.pods != nil && !m.moving && workload == m.workload && templateHash == m.templateHash && secrets == m.secrets
 }
 
-// unchanged tells whether the last answer is still true. Informers replace objects
+// unchanged reports whether the last answer is still true. Informers replace objects
 // and never change them, so that the same pointer is the same state.
 func (m *Memory) unchanged(in *Input, edits uint64) bool {
 	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash || in.Secrets != m.secrets {
@@ -186,7 +186,7 @@ func older(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 }
 
-// holds tells whether the pod is one of those that replicas count.
+// holds reports whether the pod is one of those that replicas count.
 func holds(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }

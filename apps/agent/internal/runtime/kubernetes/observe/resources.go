@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// isGPU tells whether a resource counts as GPUs without a pool that says so. Of
+// isGPU reports whether a resource counts as GPUs without a pool that says so. Of
 // Intel's, only whole devices.
 func isGPU(name corev1.ResourceName) bool {
 	vendor, kind, _ := strings.Cut(string(name), "/")

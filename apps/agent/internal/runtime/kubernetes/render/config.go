@@ -57,7 +57,7 @@ type GatewaySelector struct {
 	CIDRs []string
 }
 
-// IsZero tells whether it matches nobody.
+// IsZero reports whether it matches nobody.
 func (s GatewaySelector) IsZero() bool {
 	return len(s.NamespaceLabels) == 0 && len(s.PodLabels) == 0 && len(s.CIDRs) == 0
 }

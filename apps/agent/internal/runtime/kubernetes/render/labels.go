@@ -93,7 +93,7 @@ func Ours(region string) labels.Set {
 	return labels.Set{LabelManagedBy: ManagedBy, LabelRegion: region}
 }
 
-// IsOurs tells whether an object is this region's agent's to change.
+// IsOurs reports whether an object is this region's agent's to change.
 func IsOurs(o metav1.Object, region string) bool {
 	l := o.GetLabels()
 	return l[LabelManagedBy] == ManagedBy && l[LabelRegion] == region
@@ -133,7 +133,7 @@ func UIDOf(instanceID string) (types.UID, bool) {
 
 const instancePrefix = "ins_"
 
-// Drains tells whether the pod is to go, and gateways finish with it first.
+// Drains reports whether the pod is to go, and gateways finish with it first.
 func Drains(p *corev1.Pod) bool { return p.Annotations[AnnotationDraining] != "" }
 
 // GPUTolerations are the tolerations of every instance with devices of that
