@@ -23,7 +23,7 @@ var ErrRefused = errors.New("the address is neither public nor in a network that
 // way or another, or stands for an address of IPv4.
 var global = netip.MustParsePrefix("2000::/3")
 
-// special are networks that nobody has on the internet, by the registries of RFC 6890 and
+// special are networks that are not routed on the internet, by the registries of RFC 6890 and
 // its successors, or that stand for other addresses. Where a cloud has its metadata is
 // among them: 169.254.169.254, 100.100.100.200, 192.0.0.192; fd00:ec2::254 is not global.
 // 168.63.129.16 is public by its number, but on Azure it is the host of the virtual machine.

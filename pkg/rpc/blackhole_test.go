@@ -112,6 +112,6 @@ func TestBothEndsFindOutThatNothingArrivesAnyMore(t *testing.T) {
 	case at := <-ended:
 		require.Less(t, at.Sub(begin), patience, "the server")
 	case <-time.After(patience):
-		require.Fail(t, "the server holds a stream to nobody")
+		require.Fail(t, "the server holds a stream whose client is gone")
 	}
 }

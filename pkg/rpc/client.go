@@ -109,8 +109,8 @@ func (c *clientConn) Receive(msg any) error {
 }
 
 // reset corrects what Connect makes of a connection that the other end reset: a
-// call that was cancelled, though nobody cancelled it. The server died, and the
-// call may be made again.
+// call that was cancelled, although the caller did not cancel it. The server died, and
+// the call may be made again.
 func reset(ctx context.Context, err error) error {
 	var coded *connect.Error
 	if ctx.Err() == nil && errors.As(err, &coded) && coded.Code() == connect.CodeCanceled && !connect.IsWireError(err) {
@@ -145,8 +145,8 @@ type HTTPClientConfig struct {
 	// DialTimeout bounds connecting and, apart from it, the TLS handshake.
 	// 0: 10 s.
 	DialTimeout time.Duration
-	// Dial opens the connections under all of it; nil: a net.Dialer's DialContext. Whoever
-	// sets it gets everything else as the shipped programs have it.
+	// Dial opens the TCP connections; nil: a net.Dialer's DialContext. Everything else stays
+	// as the shipped programs have it.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// HeaderTimeout is how long a server may take to begin its answer. It does
 	// not bound streams that have begun. 0: 60 s, above the longest unary call.

@@ -15,7 +15,7 @@ import (
 
 // Config of the handlers of one program.
 type Config struct {
-	// Log gets the causes that callers do not see; nil: nobody.
+	// Log gets the causes that callers do not see; nil: they are not logged.
 	Log *slog.Logger
 	// Registerer gets rpc_server_requests_total{procedure,code},
 	// rpc_server_request_duration_seconds{procedure,code} (unary calls) and

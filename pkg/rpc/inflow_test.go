@@ -119,7 +119,7 @@ func codeOf(w *httptest.ResponseRecorder) string {
 	return code
 }
 
-// many is a report of so many empty instances: two bytes each.
+// many is a report of n empty instances: two bytes each.
 func many(n int) []byte { return bytes.Repeat([]byte{0x3a, 0x00}, n) }
 
 func TestStranger(t *testing.T) {

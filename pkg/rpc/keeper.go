@@ -145,7 +145,7 @@ func (c *keptConn) begin(p []byte) {
 }
 
 // Write follows the frames from the first on, which may be written before the preface is
-// complete. What HTTP/1.1 writes is no frame, and nobody asks where one ends.
+// complete. HTTP/1.1 has no frames, and no end of one is looked for.
 func (c *keptConn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()

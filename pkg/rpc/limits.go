@@ -38,7 +38,7 @@ const (
 	uncounted = 16 << 10
 	// budgetWait is how long a message waits for room in its budget.
 	budgetWait = time.Second
-	// callerShare is the part of a budget that one caller may hold: one in so many.
+	// One caller may hold at most 1/callerShare of a budget.
 	callerShare = 4
 )
 

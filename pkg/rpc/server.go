@@ -28,11 +28,11 @@ type ServerConfig struct {
 	TLS *tls.Config
 	// Limits of a procedure's request messages. nil: the defaults.
 	Limits func(procedure string) Limits
-	// Proxies are networks whose X-Forwarded-For is believed. nil: nobody's.
+	// Proxies are networks whose X-Forwarded-For is believed. nil: none.
 	Proxies guard.Networks
 	// BodyTimeout is how long a request's body may take to arrive. 0: 30 s.
 	BodyTimeout time.Duration
-	// Log gets broken handshakes and the like; nil: nobody.
+	// Log gets broken handshakes and the like; nil: they are not logged.
 	Log *slog.Logger
 }
 

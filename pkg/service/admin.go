@@ -42,7 +42,7 @@ type AdminConfig struct {
 	// TokenFile holds a bearer token that /metrics and /debug/pprof ask for, read for each
 	// request; empty: they ask for none.
 	TokenFile string
-	// Log gets the address; nil: nobody.
+	// Log gets the address; nil: it is not logged.
 	Log *slog.Logger
 }
 
@@ -121,7 +121,7 @@ func adminMux(cfg AdminConfig) *http.ServeMux {
 	return mux
 }
 
-// guarded asks for the token. A token that cannot be read lets nobody in.
+// guarded asks for the token. While the token cannot be read, every request is refused.
 func guarded(cfg AdminConfig, next http.Handler) http.Handler {
 	if cfg.TokenFile == "" {
 		return next

@@ -90,7 +90,7 @@ func TestAdminServer(t *testing.T) {
 			adminMux(cfg).ServeHTTP(w, r)
 			return w.Code
 		}
-		require.Equal(t, http.StatusServiceUnavailable, ask("/metrics", "Bearer "), "a token that is not there lets nobody in")
+		require.Equal(t, http.StatusServiceUnavailable, ask("/metrics", "Bearer "), "without a token every request is refused")
 		require.NoError(t, os.WriteFile(file, []byte("first\n"), 0o600))
 		for _, path := range []string{"/metrics", "/debug/pprof/cmdline"} {
 			require.Equal(t, http.StatusOK, ask(path, "Bearer first"), path)

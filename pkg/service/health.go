@@ -37,8 +37,8 @@ type check struct {
 }
 
 // Add registers a readiness check under a name; a second one of that name
-// replaces the first. The check's error is shown to whoever may read /readyz, so
-// it carries no secret.
+// replaces the first. The check's error is shown to every client of /readyz, so it
+// must carry no secret.
 func (h *Health) Add(name string, run func(ctx context.Context) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

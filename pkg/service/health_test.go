@@ -64,7 +64,7 @@ func TestChecksRunAtOnceAndUnderTheirDeadline(t *testing.T) {
 	})
 }
 
-func TestACheckThatNeverReturnsDelaysNobodyAndPilesUpNowhere(t *testing.T) {
+func TestACheckThatNeverReturnsDelaysNoOtherAndRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h Health
 		release := make(chan struct{})

@@ -35,17 +35,10 @@ func phrase(words string) *regexp.Regexp {
 var otherWords = []string{
 	"apps/agent",
 	"apps/controlplane/internal/api",
-	"apps/controlplane/internal/fleet",
-	"apps/controlplane/internal/peers",
 	"apps/gateway",
-	"apps/windlass/internal/dev",
 	"apps/windlass/internal/e2e",
 	"db/gen", "proto/gen", // generated
 	"db/migrations", // a migration that has run stays as it is
-	"pkg/certfile",
-	"pkg/guard",
-	"pkg/rpc",
-	"pkg/service",
 }
 
 // Code is read by strangers, most of whom learned English as a second language.

@@ -76,7 +76,7 @@ func TestADomainWhoseRecordIsGoneLapsesAfterPatienceAndServesOn(t *testing.T) {
 	}
 	h.svc.cfg.LookupTXT = answers.lookup
 	h.held(began, kept, gone, changed, away)
-	h.update(func(tx store.Tx) error { // it waits for one, which nobody looks at
+	h.update(func(tx store.Tx) error { // it waits for one, which is not looked at
 		return tx.InsertDomain(model.Domain{Name: "e.example.com", WorkspaceID: "ws_1", AppID: "app_1", Token: "t-e"})
 	})
 	look := func(random float64) { require.NoError(t, h.svc.checkDomains(t.Context(), now, random)) }
@@ -96,7 +96,7 @@ func TestADomainWhoseRecordIsGoneLapsesAfterPatienceAndServesOn(t *testing.T) {
 	}
 	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing"}, h.told())
 
-	// While the DNS does not answer, time goes by for nobody's good or bad.
+	// While the DNS does not answer, no time counts for or against a domain.
 	answers.errs[record(gone)] = context.DeadlineExceeded
 	now = now.Add(model.DomainPatience)
 	look(0)

@@ -14,8 +14,8 @@
 //
 // Each report renews its region's lease, on the database's clock. A lease is let
 // expire only by a process that swept without a failure and without a pause for
-// a full TTL: while we or the database were away, no agent could renew, and our
-// own outage must condemn nobody. An expired lease makes a region unreachable
+// a full TTL: while this process or the database was away, no agent could renew, and that
+// outage must not make regions unreachable. An expired lease makes a region unreachable
 // and wakes its apps. It deletes nothing.
 package fleet
 

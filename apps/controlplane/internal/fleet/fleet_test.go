@@ -310,7 +310,7 @@ func TestSecretsGoOnlyToARegionThatIsToRunTheDeployment(t *testing.T) {
 	foreign := err
 	_, err = get(h.as(region), "dep_unknown", 3)
 	requireRefused(t, err, connect.CodePermissionDenied, denied)
-	require.Equal(t, foreign.Error(), err.Error(), "what is another's is not told from what is nobody's")
+	require.Equal(t, foreign.Error(), err.Error(), "another region's deployment and an unknown one get the same error")
 	_, err = get(h.as(region), "dep_1", 4)
 	requireRefused(t, err, connect.CodePermissionDenied, denied)
 	_, err = get(t.Context(), "dep_1", 3)

@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// gaugesFor is how long one count serves every scrape, whoever scrapes how
-	// often; a failed one, too, so that scrapes do not trample a database that is
-	// away.
+	// gaugesFor is how long one count serves every scrape. A failed count does, too, so
+	// that frequent scrapes put no load on a database that is away.
 	gaugesFor = 5 * time.Second
 	// gaugesTimeout is within what a scraper waits by default.
 	gaugesTimeout = 5 * time.Second

@@ -43,7 +43,7 @@ import (
 //
 // Transactions are small, and none of them takes what a writer of the feed waits for:
 // changes are deleted below the heads, whose rows are not locked, topology that has
-// stopped is nobody's any more, and the app whose versions are trimmed waits for one
+// stopped has no other writer, and the app whose versions are trimmed waits for one
 // batch. What a day adds is at most what it changes, so that the database's files stay
 // as large as the first days made them: they are filled again and not made smaller.
 // The simulator's "retention" has days go by over all of it: with 120 versions, 40
@@ -60,15 +60,15 @@ const (
 	appsBatch = 10
 	// idempotencyFor is what the API promises.
 	idempotencyFor = 24 * time.Hour
-	// joinTokensFor is how long whoever comes late is told that a token has expired,
-	// and not that there never was one.
+	// joinTokensFor is how long a late agent is told that its token has expired, and not
+	// that it is unknown.
 	joinTokensFor = 24 * time.Hour
 	// keysFor is how long a key that is good no more is still listed.
 	keysFor = 30 * 24 * time.Hour
 )
 
-// Maintain forgets what nobody needs any more, and looks at domains again, until ctx ends. Every process may
-// run it. The first time comes soon, for one that never lives long.
+// Maintain deletes what is no longer needed, and checks domains again, until ctx ends. Every
+// process may run it. The first time comes soon, for one that never lives long.
 func (s *Service) Maintain(ctx context.Context) error {
 	for wait := rand.N(s.cfg.MaintainEvery/5 + 1); ; wait = s.cfg.MaintainEvery + rand.N(s.cfg.MaintainEvery/2+1) {
 		select {

@@ -17,8 +17,7 @@ import (
 )
 
 // GetSecrets returns the values that a deployment of the caller's region needs.
-// A deployment that is not assigned there is told from one that does not exist
-// by nobody.
+// A deployment that is not assigned there gets the same error as one that does not exist.
 func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest) (*agentv1.GetSecretsResponse, error) {
 	region, err := s.caller(ctx)
 	if err != nil {

@@ -91,7 +91,7 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 		case err != nil:
 			return fmt.Errorf("read region %s: %w", token.RegionID, err)
 		case token.CreatedAt < region.CredentialNotBefore:
-			// Else whoever still has the token and its join id undoes the revocation.
+			// Otherwise an agent with the token and its join id could undo the revocation.
 			return refused("the region's credentials were revoked after the join token was made")
 		}
 		return tx.InsertAudit(model.Audit{

@@ -100,7 +100,7 @@ func (s *Service) tokens(to string) func() string {
 	}
 }
 
-// gate lets nobody but peers in.
+// gate admits only peers.
 func (s *Service) gate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
 	token, _ := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	if err := s.verify(token, time.Now()); err != nil {

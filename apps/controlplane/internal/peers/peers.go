@@ -9,13 +9,13 @@
 //
 // # Nothing depends on it
 //
-// Truth is in SQL, and whoever is told of a commit would have found it by itself
-// with its next beat. So a nudge is never stored, acknowledged or ordered; it may
+// The truth is in SQL, and a process that is told of a commit would have found it by
+// itself with its next beat. So a nudge is never stored, acknowledged or ordered; it may
 // be lost, doubled or late, and all that changes is how soon a stream moves. That
 // is why there is no leader and no quorum here, and why a table of rows that may be
 // out of date is enough to know each other by.
 //
-// # Nobody waits for a peer
+// # No commit waits for a peer
 //
 // Tell adds to sets under a mutex and returns: a commit costs the same whatever
 // the peers do. Each peer has a goroutine that takes what its set holds, one call
@@ -26,7 +26,7 @@
 // # Who is there
 //
 // Each process renews its row every Beat, on the database's clock. A row that was
-// not renewed for a Lease is called no more, and deleted by whoever comes by; a
+// not renewed for a Lease is called no more, and any process deletes it; a
 // process that was only slow writes it again. One that stops in order takes its row
 // along. A newcomer greets those that it finds, and they read the table again: it
 // need not wait for their next beat to be told of commits.
@@ -35,8 +35,8 @@
 //
 // A listener of its own, so that the API's can be public and a flood of its calls
 // keeps no nudge waiting. A call carries a statement (from, to, until when), sealed
-// under the installation's root key with a purpose of its own: whoever has no part
-// of the keyset cannot make one, one made for a process is good for no other, and
+// under the installation's root key with a purpose of its own: without the keyset
+// it cannot be made, one made for a process is good for no other, and
 // the keyset's rotation is its rotation. As with every other listener here, what
 // travels is the network's to hide.
 package peers

@@ -25,7 +25,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// wire carries calls inside of this process: to whoever is plugged in at the
+// wire carries calls inside of this process, to the handler that is plugged in at the
 // address.
 type wire struct {
 	mu    sync.Mutex
@@ -50,14 +50,16 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	return rec.Result(), req.Context().Err()
 }
 
-// nobody is no agent.
-type nobody struct{}
+// noAgents has no agent connected.
+type noAgents struct{}
 
-var errNobody = errors.New("no agent")
+var errNoAgent = errors.New("no agent")
 
-func (nobody) Ask(context.Context, string, *agentv1.Request) ([]byte, error) { return nil, errNobody }
-func (nobody) Connected(string) bool                                         { return false }
-func (nobody) IsUnreachable(err error) bool                                  { return errors.Is(err, errNobody) }
+func (noAgents) Ask(context.Context, string, *agentv1.Request) ([]byte, error) {
+	return nil, errNoAgent
+}
+func (noAgents) Connected(string) bool        { return false }
+func (noAgents) IsUnreachable(err error) bool { return errors.Is(err, errNoAgent) }
 
 // house is a database, a network and the key of one installation.
 type house struct {
@@ -91,7 +93,7 @@ func (h *house) start(id string, change ...func(*Config)) *process {
 	h.t.Helper()
 	p := &process{}
 	cfg := Config{
-		ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: nobody{},
+		ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{},
 		Nudged: func(n Nudge) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -165,7 +167,7 @@ func TestANewcomerIsKnownBeforeTheNextBeat(t *testing.T) {
 		a.Tell(Nudge{Regions: []string{"reg_1"}, Apps: []string{"app_1"}})
 		synctest.Wait()
 		require.Equal(t, []Nudge{{Regions: []string{"reg_1"}, Apps: []string{"app_1"}}}, b.told())
-		require.Empty(t, a.told(), "nobody is told what it told")
+		require.Empty(t, a.told(), "no peer is told what it told")
 	})
 }
 
@@ -226,7 +228,7 @@ func TestWhatAPeerMissedItIsToldOnceItIsReached(t *testing.T) {
 	})
 }
 
-func TestAPeerThatHangsCostsABoundedSetAndNobodyElseAnything(t *testing.T) {
+func TestAPeerThatHangsCostsABoundedSetAndDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		a, b, c := h.start("cp_a", rarely), h.start("cp_b", rarely), h.start("cp_c", rarely)
@@ -241,7 +243,7 @@ func TestAPeerThatHangsCostsABoundedSetAndNobodyElseAnything(t *testing.T) {
 		for i := range regions {
 			a.Tell(Nudge{Regions: []string{fmt.Sprintf("reg_%06d", i)}, Apps: []string{fmt.Sprintf("app_%06d", i)}})
 		}
-		require.Zero(t, time.Since(begin), "who commits waits for nobody")
+		require.Zero(t, time.Since(begin), "a commit waits for no peer")
 		synctest.Wait()
 		heard := map[string]bool{}
 		all := false
@@ -284,7 +286,7 @@ func TestAnAgentWhoseProcessHasGoneIsUnreachableAtOnce(t *testing.T) {
 		stream := func(id string) {
 			require.NoError(t, h.db.Update(t.Context(), func(tx store.Tx) error { return tx.PutStream("reg_1", id) }))
 		}
-		require.ErrorIs(t, ask(), errNobody, "of a stream that nobody noted, this process knows best")
+		require.ErrorIs(t, ask(), errNoAgent, "of a stream that is not noted, this process knows best")
 		for _, holder := range []string{"cp_b", "cp_unknown"} {
 			stream(holder)
 			require.ErrorIs(t, ask(), ErrUnreachable, holder)
@@ -299,7 +301,7 @@ func TestACredentialIsGoodForOneProcessOnePurposeAndAWhile(t *testing.T) {
 	h := setup(t)
 	to := func(id string) *Service {
 		s, err := New(Config{
-			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: nobody{}, Nudged: func(Nudge) {},
+			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{}, Nudged: func(Nudge) {},
 			HTTP: http.DefaultClient,
 			Log:  slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})
@@ -336,7 +338,7 @@ func (lost) View(context.Context, func(Tx) error) error {
 }
 
 func TestADatabaseThatIsAwayIsNotWhatAnAgentSaid(t *testing.T) {
-	s := &Service{cfg: Config{ID: "cp_a", Store: lost{}, Agents: nobody{}}}
+	s := &Service{cfg: Config{ID: "cp_a", Store: lost{}, Agents: noAgents{}}}
 	_, err := s.Ask(t.Context(), "reg_1", &agentv1.Request{})
 	require.ErrorIs(t, err, ErrUnreachable, "what an agent says is told to tenants")
 }

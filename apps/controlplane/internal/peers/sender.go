@@ -63,7 +63,7 @@ func (to *sender) wake() {
 	}
 }
 
-// add notes what is to be told. It never blocks.
+// add notes what to tell. It never blocks.
 func (to *sender) add(n Nudge) {
 	to.mu.Lock()
 	to.all = to.all || n.AllRegions || len(to.regions)+len(n.Regions) > maxTold
@@ -82,7 +82,7 @@ func (to *sender) add(n Nudge) {
 	to.wake()
 }
 
-// take returns what is to be told, and forgets it.
+// take returns what to tell, and forgets it.
 func (to *sender) take() Nudge {
 	to.mu.Lock()
 	defer to.mu.Unlock()

@@ -61,7 +61,7 @@ func TestTLS(t *testing.T) {
 		client.InsecureSkipVerify = true
 		require.ErrorContains(t, call(t, client), "bad certificate")
 	})
-	t.Run("nobody is let in without a certificate", func(t *testing.T) {
+	t.Run("a caller without a certificate is refused", func(t *testing.T) {
 		_, client, err := TLS(box, time.Now())
 		require.NoError(t, err)
 		client.Certificates = nil

@@ -198,8 +198,8 @@ func foreground(cmd *cobra.Command, cfg Config, opts options) error {
 
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	// Whoever called us may end its context at the first signal, too; stopping
-	// takes longer than that.
+	// The caller may end its context at the first signal, too, and stopping takes
+	// longer than that.
 	hurry, giveUp := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	defer giveUp()
 	signals := make(chan os.Signal, 4)

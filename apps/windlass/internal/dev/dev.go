@@ -16,10 +16,10 @@
 //
 //   - One `dev` for each data directory: it holds a lock on it, which the kernel
 //     takes back however it ends.
-//   - A child that dies is started again, on the same ports, so nobody else
-//     notices more than a pause.
+//   - A child that dies is started again, on the same ports, so that the others
+//     notice no more than a pause.
 //   - When dev was told to stop, nothing of it runs any more: agents first, so
-//     that nobody starts an instance again, then the instances, then control
+//     that no instance is started again, then the instances, then control
 //     plane, Restate and MariaDB. What was wanted stays on disk, so the next dev
 //     brings it back.
 //   - kill -9 of dev leaves its children running, and the next dev or `dev stop`
@@ -53,7 +53,7 @@ type Programs struct {
 	StopInstances func(ctx context.Context, agentDir string, log *slog.Logger) error
 }
 
-// Bootstrap says what an installation is to have.
+// Bootstrap describes what an installation has at first.
 type Bootstrap struct {
 	MySQLDSN string
 	// MySQLCA is a PEM file with the CA of the database's certificate; empty: there is no TLS.

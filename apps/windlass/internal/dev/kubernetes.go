@@ -78,7 +78,7 @@ func (o *options) completeKubernetes() error {
 // simpleNodes: --nodes or --gpus say what nodes there are.
 func (o *options) simpleNodes() bool { return o.nodes != 0 || o.gpus != "auto" }
 
-// simpleGroup is what --nodes and --gpus mean: so many nodes with so many GPUs.
+// simpleGroup is the group of nodes that --nodes and --gpus describe.
 func simpleGroup(nodes int, gpus string) string {
 	if nodes == 0 {
 		nodes = defaultNodes

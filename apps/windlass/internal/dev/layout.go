@@ -13,7 +13,7 @@ import (
 // --reset removes that and nothing else: --data-dir may be any folder.
 type layout struct {
 	root string
-	// usual: it is where a dev keeps its data when nobody says.
+	// usual: it is the data directory that dev has without --data-dir.
 	usual bool
 }
 

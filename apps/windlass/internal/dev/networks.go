@@ -26,7 +26,7 @@ const (
 func cidr(network int) string { return fmt.Sprintf("127.%d.0.0/16", network) }
 
 // assignNetworks gives each region a network: that of the last run, else the next
-// one that nobody uses.
+// free one.
 // claims is localstack.ClaimsFolder().
 func assignNetworks(claims string, last map[string]int, regions []string, say func(string)) (map[string]int, error) {
 	busy, err := busyNetworks("/proc/net/tcp")

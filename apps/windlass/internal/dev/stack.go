@@ -241,7 +241,7 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 		// All regions share this machine, and a GPU is assigned to one instance.
 		gpus = "none"
 	}
-	// Whoever runs this owns all of it: there is one tenant, who runs what this user may run.
+	// All of it belongs to the user who runs dev: there is one tenant, with that user's rights.
 	return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants"}, nil
 }
 

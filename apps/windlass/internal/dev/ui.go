@@ -150,8 +150,8 @@ func (t *terminal) spin() {
 	}
 }
 
-// pipe sends events on as lines of JSON. The other end may be gone: then there
-// is nobody to tell.
+// pipe sends events on as lines of JSON. The other end may be gone: then
+// they are dropped.
 func pipe(w io.Writer) reporter {
 	var mu sync.Mutex
 	enc := json.NewEncoder(w)
