@@ -137,3 +137,29 @@ func startApprovalProto(r model.Rollout) *windlassv1.ApprovalProgress {
 	}
 	return &windlassv1.ApprovalProgress{Asked: g.Asked(), Given: approvalsProto(g.Approvals), Missing: plan.StartMissing(r)}
 }
+
+// progressOf is the progress of the version's rollout, nil for none, and the policy that the rollout
+// goes by. tightened says what that asks for because of protections.
+func progressOf(app model.App, was running, v version, rolloutID string, asked plan.Asked, of []model.Protection) (
+	progress *model.Progress, policy *windlassv1.RolloutPolicy, tightened []string,
+) {
+	if policy = was.rolloutState.Policy; policy == nil {
+		policy = plan.DefaultPolicy()
+	}
+	if progress = plan.NextProgress(was.rolloutState.Clone(), app, was.rows, rolloutID, asked); progress != nil {
+		policy = progress.Policy
+	}
+	if v.Straight {
+		policy = plan.StraightPolicy(policy, v.KeepGates)
+	}
+	policy, tightened = protection.Tighten(policy, of, app)
+	if progress == nil {
+		return nil, policy, tightened
+	}
+	progress.Policy, progress.BakeProtected = policy, protection.Bakes(of)
+	if v.Source == model.SourceRollback {
+		// The way back is a person's word already: what comes after it is held.
+		progress.Held, progress.RolledBack = false, true
+	}
+	return progress, policy, tightened
+}

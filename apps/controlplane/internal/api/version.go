@@ -9,7 +9,6 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -277,7 +276,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	}
 	if gate, ok := plan.NewStartGate(policy); ok {
 		gate.DeployedByID, gate.DeployedByFamily = c.by.ID, c.by.Family()
-		r.SetGate(gate)
+		r.StartGate = gate.Encode()
 	}
 	held, err := c.thaw(app, f, &r, v)
 	if err := c.hold(err); err != nil {
@@ -317,32 +316,6 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		Deployment: d, RolloutID: r.ID, Effect: windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION, TookBack: f.rollout, Hold: held,
 		Tightened: tightened,
 	}, c.wake(app.ID)
-}
-
-// progressOf is the progress of the version's rollout, nil for none, and the policy that the rollout
-// goes by. tightened says what that asks for because of protections.
-func progressOf(app model.App, was running, v version, rolloutID string, asked plan.Asked, of []model.Protection) (
-	progress *model.Progress, policy *windlassv1.RolloutPolicy, tightened []string,
-) {
-	if policy = was.rolloutState.Policy; policy == nil {
-		policy = plan.DefaultPolicy()
-	}
-	if progress = plan.NextProgress(was.rolloutState.Clone(), app, was.rows, rolloutID, asked); progress != nil {
-		policy = progress.Policy
-	}
-	if v.Straight {
-		policy = plan.StraightPolicy(policy, v.KeepGates)
-	}
-	policy, tightened = protection.Tighten(policy, of, app)
-	if progress == nil {
-		return nil, policy, tightened
-	}
-	progress.Policy, progress.BakeProtected = policy, protection.Bakes(of)
-	if v.Source == model.SourceRollback {
-		// The way back is a person's word already: what comes after it is held.
-		progress.Held, progress.RolledBack = false, true
-	}
-	return progress, policy, tightened
 }
 
 func whyCreated(v version, d model.Deployment, r model.Rollout) string {

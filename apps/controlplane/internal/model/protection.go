@@ -64,8 +64,8 @@ func (r Rollout) Gate() (g StartGate, ok bool) {
 	return g, true
 }
 
-// SetGate stores the gate in the rollout.
-func (r *Rollout) SetGate(g StartGate) {
+// Encode returns the gate as Rollout.StartGate keeps it.
+func (g StartGate) Encode() string {
 	b, _ := json.Marshal(g) //nolint:errchkjson // it holds nothing that has no JSON
-	r.StartGate = string(b)
+	return string(b)
 }

@@ -18,7 +18,7 @@ func NewStartGate(policy *windlassv1.RolloutPolicy) (g model.StartGate, ok bool)
 	if gate == nil {
 		return g, false
 	}
-	return model.StartGate{Role: gateRole(gate), Count: int32(gateCount(gate)), NotDeployer: gate.GetNotDeployer()}, true //nolint:gosec // at most 10
+	return model.StartGate{Role: gateRole(gate), Count: int32(gateCount(gate)), NotDeployer: gate.GetNotDeployer()}, true
 }
 
 // StartMissing describes the approvals that the rollout needs before it starts, empty for none.
@@ -49,7 +49,7 @@ func ApproveStart(r *model.Rollout, by model.Approval) (changed bool, left strin
 		return false, "", err
 	}
 	g.Approvals = append(slices.Clone(g.Approvals), by)
-	r.SetGate(g)
+	r.StartGate = g.Encode()
 	return true, StartMissing(*r), nil
 }
 
@@ -64,7 +64,7 @@ func (p *planner) gated(d *model.Deployment) bool {
 	if text := StartMissing(*r); text != "" {
 		if g.WaitsSince == 0 {
 			g.WaitsSince = p.now
-			r.SetGate(g)
+			r.StartGate = g.Encode()
 			p.log("RolloutHeld", text+" is needed before it starts", d, "")
 		}
 		r.Deadline = 0
@@ -75,7 +75,7 @@ func (p *planner) gated(d *model.Deployment) bool {
 		why = fmt.Sprintf("after %d s %s", (p.now-g.WaitsSince)/1000, why)
 	}
 	g.OpenedAt = p.now
-	r.SetGate(g)
+	r.StartGate = g.Encode()
 	p.log("RolloutReleased", why, d, "")
 	if limit := p.progressDeadline(d); limit > 0 {
 		r.Deadline = p.now + limit

@@ -308,20 +308,6 @@ func (w *world) approve() (opened bool) {
 	return opened
 }
 
-// approveStart opens the gate before the rollout.
-func (w *world) approveStart(r model.Rollout) (opened bool) {
-	gate, _ := r.Gate()
-	for i := range maxApprovals + 1 {
-		who := fmt.Sprintf("somebody %d", i+1)
-		if _, _, err := plan.ApproveStart(&r, model.Approval{ByID: who, By: who, Role: windlassv1.Role_ROLE_OWNER, At: w.now}); err != nil {
-			break
-		}
-	}
-	w.in.Rollout = &r
-	w.add(Step{Kind: windlassv1.PlanStep_KIND_GATE, Approval: gate.Asked()})
-	return plan.StartMissing(r) == ""
-}
-
 // maxApprovals that a gate asks for, by its schema.
 const maxApprovals = 10
 

@@ -52,7 +52,7 @@ func TestTightenReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
 	back := model.Protection{AutoRollback: true, Reason: "r"}
 	off := func(onFailure windlassv1.Wave_OnFailure) *windlassv1.RolloutPolicy {
 		return &windlassv1.RolloutPolicy{
-			AutoRollback: &windlassv1.AutoRollback{Enabled: proto.Bool(false)},
+			AutoRollback: &windlassv1.AutoRollback{Enabled: new(false)},
 			Waves:        []*windlassv1.Wave{{OnFailure: onFailure}},
 		}
 	}
@@ -78,11 +78,13 @@ func TestTightenReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
 		}, 1},
 		"rollback for some failures": {
 			&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Conditions: []windlassv1.AutoRollback_Condition{1}}},
-			[]model.Protection{back}, &windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{}}, 1,
+			[]model.Protection{back},
+			&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{}}, 1,
 		},
 		"rollback of a region": {
 			&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION}}},
-			[]model.Protection{back}, &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION}}}, 0,
+			[]model.Protection{back},
+			&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION}}}, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
