@@ -29,8 +29,8 @@ var (
 	ownerOrOperator  = need{Role: windlassv1.Role_ROLE_OWNER, Operator: true}
 )
 
-// access is the one table of who may call what. What it does not name nobody may
-// call. Some calls ask for more, where their arguments do: see their files.
+// access is the one table of who may call what. A procedure that it does not name is closed to
+// all. Some calls ask for more, where their arguments do: see their files.
 var access = map[string]need{
 	w.AppServiceCreateAppProcedure:      deployer,
 	w.AppServiceGetAppProcedure:         viewer,

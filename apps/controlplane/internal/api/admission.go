@@ -94,7 +94,7 @@ func (c *change) admit() error {
 		}
 	}
 	if have.Ceiling.Usage = have.Ceiling.Plus(c.grown); !admission.Counted(limits) {
-		have.Ceiling = model.Ceiling{} // nobody sees to it
+		have.Ceiling = model.Ceiling{} // it is not enforced
 	}
 	if err := c.enter(&have, limits); err != nil {
 		return err
@@ -311,7 +311,7 @@ func (a *API) refused(err error) error {
 	return err
 }
 
-// refused counts it, unless nobody wanted anything.
+// refused counts the refusal, unless the call asked for nothing.
 func (c *change) refused(err error) error {
 	if c.dry != nil {
 		return err

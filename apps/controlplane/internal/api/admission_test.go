@@ -30,7 +30,7 @@ const (
 
 func limited(l model.Limits) func(*api.Config) { return func(c *api.Config) { c.Limits = l } }
 
-// gpus gives the spec so many GPUs for each instance.
+// gpus gives the spec n GPUs for each instance.
 func gpus(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: n}}
@@ -477,7 +477,7 @@ func (u updating) UpdateBatched(ctx context.Context, key, app string, fn func(ap
 	return u.Store.UpdateBatched(ctx, key, app, fn)
 }
 
-// What a workspace has is of every app that it has: with thousands of them nobody waits for it
+// What a workspace has is of every app that it has: with thousands of them no call waits for it
 // who asks for one more, far below the limit.
 func TestAWorkspaceIsAddedUpOnceWhileThereIsRoom(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
@@ -503,7 +503,7 @@ func TestAWorkspaceIsAddedUpOnceWhileThereIsRoom(t *testing.T) {
 			_, err = w.tryDeploy("yet-more", "")
 			limitOf(t, err, beyond, "apps")
 
-			// A limit that nobody has to see to is not seen to, and one that comes back is exact.
+			// A limit that is not set is not enforced, and one that comes back is exact.
 			_, err = w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(0)), Instances: new(int64(0))})
 			require.NoError(t, err)
 			before := counted.Load()

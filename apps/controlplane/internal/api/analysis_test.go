@@ -50,7 +50,7 @@ func TestAnAnalysisThatContradictsItselfIsToldByField(t *testing.T) {
 		"two of one name":            {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[1].name"},
 		"an unknown variable":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{pod=\"{{pod}}\"}", Max: new(1.0)}), "rollout.analysis[0].query"},
 		"the same for both versions": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{region=\"{{region}}\"}", VersusOld: ratio()}), "rollout.analysis[0].query"},
-		"samples that nobody counts": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), MinSamples: 5}), "rollout.analysis[0].minSamples"},
+		"samples without a count":    {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), MinSamples: 5}), "rollout.analysis[0].minSamples"},
 		"samples for nothing":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samplesQuery"},
 		"a template's samples":       {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samplesQuery"},
 		"a pause too short":          {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(6 * time.Minute)}), "rollout.analysis[0].interval"},

@@ -46,7 +46,7 @@ type Config struct {
 	Box    *seal.Box
 	Agents Agents
 	// RolloutEnded hears of rollouts that a call ended, once that is durable; nil:
-	// nobody does.
+	// they are not reported.
 	RolloutEnded func(model.Rollout)
 
 	Log        *slog.Logger

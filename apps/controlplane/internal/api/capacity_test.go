@@ -76,7 +76,7 @@ func TestAStartWithoutRoomWaitsIfItsPolicySaysSo(t *testing.T) {
 	require.Equal(t, int64(6*3600), w.app("chat").GetRolloutPolicy().GetWaitForCapacity().GetSeconds())
 }
 
-// What nobody wants any more makes room for what takes its place.
+// What is not wanted any more makes room for what takes its place.
 func TestAVersionThatIsSupersededMakesRoomForTheNext(t *testing.T) {
 	w := setup(t)
 	w.connected(8)

@@ -47,7 +47,7 @@ func (a *API) factsOf(tx Tx, app model.App, r running) (facts, error) {
 	return a.factsBeside(tx, []model.App{app}, known, []model.RolloutState{r.rolloutState})
 }
 
-// factsBeside the deployments, and the rollout states of all apps; nil: they are to be read.
+// factsBeside the deployments, and the rollout states of all apps; nil: they will be read.
 func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deployment, rolloutStates []model.RolloutState) (f facts, err error) {
 	f = facts{
 		domain:   a.cfg.Domain,

@@ -30,7 +30,7 @@ func TestAFreezeOfTheFileComesAndGoesWithIt(t *testing.T) {
 		_, err := w.deployFrozen(nil, args("a"))
 		require.NoError(t, err)
 		w.settle("chat")
-		weekends := &windlassv1.FileFreeze{Reason: "nobody is on call", OnStart: refuse}
+		weekends := &windlassv1.FileFreeze{Reason: "the team is away", OnStart: refuse}
 
 		same, err := w.deployFrozen(weekends, args("a"))
 		require.NoError(t, err, "of the freeze alone, a change is never frozen")
@@ -44,7 +44,7 @@ func TestAFreezeOfTheFileComesAndGoesWithIt(t *testing.T) {
 		before := w.dump()
 		_, err = w.deployFrozen(weekends, args("b"))
 		refused(t, err, connect.CodeFailedPrecondition, isFrozen, "")
-		require.ErrorContains(t, err, "nobody is on call")
+		require.ErrorContains(t, err, "the team is away")
 		_, err = w.freezes(w.owner).SetFreeze(ctx, &windlassv1.SetFreezeRequest{Name: f.GetName(), Reason: "another"})
 		refused(t, err, connect.CodeFailedPrecondition, ofAFile, "name")
 		_, err = w.freezes(w.owner).LiftFreeze(ctx, &windlassv1.LiftFreezeRequest{Name: f.GetName()})
@@ -68,7 +68,7 @@ func TestAFreezeOfTheFileIsPlannedHeldByAndForgottenWithTheApp(t *testing.T) {
 	_, err := w.deployFrozen(nil, args("a"))
 	require.NoError(t, err)
 	w.settle("chat")
-	holds := &windlassv1.FileFreeze{Reason: "nobody is here", OnStart: hold}
+	holds := &windlassv1.FileFreeze{Reason: "the office is closed", OnStart: hold}
 
 	p, err := w.apps(w.viewer).PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: "chat", Spec: echo(args("b")), Freeze: &windlassv1.FileFreeze{Reason: "late"}})
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestAFreezeOfTheFileIsPlannedHeldByAndForgottenWithTheApp(t *testing.T) {
 
 	res, err := w.deployFrozen(holds, args("b"))
 	require.NoError(t, err)
-	require.Equal(t, "nobody is here", res.GetHold().GetReason())
+	require.Equal(t, "the office is closed", res.GetHold().GetReason())
 	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion())
 	from := w.allFreezes()[0].GetFrom()
 	_, err = w.deployFrozen(holds, args("b"))

@@ -45,7 +45,7 @@ func (w *world) lift(name string) *windlassv1.LiftFreezeResponse {
 	return res
 }
 
-// wakesDue are the apps that are to be looked at now.
+// wakesDue are the apps whose wake-up is due.
 func (w *world) wakesDue() (ids []string) {
 	w.t.Helper()
 	err := w.store.View(w.t.Context(), func(tx store.Tx) error {
@@ -334,7 +334,7 @@ func TestFreezesThatMakeNoSenseAreToldByField(t *testing.T) {
 		})
 	}
 	for field, req := range map[string]*windlassv1.SetFreezeRequest{
-		"project": {Name: "f", Reason: "x", Project: "nowhere"}, "app": {Name: "f", Reason: "x", App: "nobody"},
+		"project": {Name: "f", Reason: "x", Project: "nowhere"}, "app": {Name: "f", Reason: "x", App: "missing"},
 	} {
 		_, err := w.freezes(w.owner).SetFreeze(t.Context(), req)
 		refused(t, err, connect.CodeNotFound, notFound, field)

@@ -74,7 +74,7 @@ type fakeAgents struct {
 	answer func(region string, req *agentv1.Request) ([]byte, error)
 }
 
-var errUnreachable = errors.New("nobody there")
+var errUnreachable = errors.New("no agent there")
 
 func (f *fakeAgents) Ask(_ context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	f.asked.Add(1)

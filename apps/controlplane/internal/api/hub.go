@@ -18,9 +18,8 @@ const (
 	// minReadEvery bounds how often a picture is read while an app is busy. A person
 	// sees no more than ten a second.
 	minReadEvery = 100 * time.Millisecond
-	// reread is when a picture is read though nobody said that it changed: commits
-	// of other processes are not heard here. It is drawn between one and two times
-	// this.
+	// reread is when a picture is read without a nudge, since commits of other processes may
+	// bring none. It is drawn between one and two times this.
 	reread = 2 * time.Second
 	// readTimeout bounds one read.
 	readTimeout = 5 * time.Second
@@ -34,7 +33,7 @@ const (
 //	                                        watcher, watcher <───┘
 //
 // A watcher holds no queue: it takes the newest picture whenever it is ready for
-// one, so a slow reader skips pictures and delays nobody. Its first one was read after it
+// one, so a slow reader skips pictures and delays no other. Its first one was read after it
 // came, so that who changes an app and then watches it sees the change at once.
 type hub struct {
 	// max of all watchers, of those with one key, and of those of one workspace.

@@ -78,7 +78,7 @@ func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing
 		before = count.Load()
 		h.notify([]string{"app_1"})
 		time.Sleep(time.Minute)
-		require.Equal(t, before, count.Load(), "nobody watches: nothing is read")
+		require.Equal(t, before, count.Load(), "without a watcher nothing is read")
 		require.Zero(t, h.count())
 		cancel()
 	})
@@ -97,7 +97,7 @@ func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
 		defer leave()
 		synctest.Wait()
 
-		message.Store("new") // by another process: nobody says so
+		message.Store("new") // by another process: without a nudge
 		time.Sleep(time.Millisecond)
 		joined := time.Now()
 		topic, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), read)

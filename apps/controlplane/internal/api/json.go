@@ -44,7 +44,7 @@ func (c jsonCodec) Unmarshal(data []byte, v any) error {
 		return errors.New("the body is empty: send a JSON object, {} at least")
 	}
 	if err := protojson.Unmarshal(data, m); err != nil {
-		// The library puts a no-break space behind its name, so that nobody relies on
+		// The library puts a no-break space behind its name, so that no client relies on
 		// its wording.
 		text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 		return errors.New(strings.TrimPrefix(text, "proto: "))

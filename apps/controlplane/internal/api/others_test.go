@@ -91,7 +91,7 @@ func TestWhatIsShownOfARegionAddsUp(t *testing.T) {
 	require.Equal(t, int32(4), last.GetApp().GetLiveVersion())
 	require.Len(t, last.GetDeployments(), 1, "nothing is left of the others")
 
-	// Scaled after the rollout: what is wanted is what the region is to have now.
+	// Scaled after the rollout: what is wanted is what the region should have now.
 	for _, n := range []int32{0, 2} {
 		_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: n})
 		require.NoError(t, err)

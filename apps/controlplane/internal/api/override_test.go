@@ -308,7 +308,7 @@ func TestOverridesThatContradictAreRefused(t *testing.T) {
 		"of a region of others":     {[]*windlassv1.Override{sized(inRegions("eu-west-1", "mars"), 1)}, validation, "spec.overrides[0].regions[1]"},
 		"of a region twice":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 1), extra(inRegions("eu-west-1"), "x")}, overrideConflict, "spec.overrides[1].regions[0]"},
 		"args twice":                {[]*windlassv1.Override{extra(with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Args = []string{"a"} }), "x")}, validation, "spec.overrides[0].extraArgs"},
-		"labels that nobody has":    {[]*windlassv1.Override{sized(labelled("tier", "huge"), 1)}, withoutEffect, "spec.overrides[0].labels"},
+		"labels without a region":   {[]*windlassv1.Override{sized(labelled("tier", "huge"), 1)}, withoutEffect, "spec.overrides[0].labels"},
 		"what is so anyway":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 2)}, withoutEffect, "spec.overrides[0]"},
 		"two selectors that differ": {[]*windlassv1.Override{sized(labelled("tier", "small"), 3), sized(labelled("gpu", "l4"), 4)}, overrideConflict, "spec.overrides[1].replicas"},
 		"a variable that is taken":  {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Env = map[string]string{"PORT": "1"} })}, validation, `spec.overrides[0].env["PORT"]`},

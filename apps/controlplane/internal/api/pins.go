@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pinnedUsage is what the pins of apps count for, by app. A pin counts with all that it is to
-// have, whatever came of it, until it is taken away.
+// pinnedUsage is what the pins of apps count for, by app. A pin counts with all that it
+// should have, whatever came of it, until it is taken away.
 func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 	pins, err := tx.ListPins(appIDs)
 	if err != nil {

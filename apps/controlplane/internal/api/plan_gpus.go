@@ -57,7 +57,7 @@ func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {
 }
 
 // fitting are the pools whose GPUs are what is asked for, as agents choose them: memory
-// that nobody knows is not enough, and a pool that is named says which kind its GPUs are of.
+// that is unknown is not enough, and a pool that is named says which kind its GPUs are of.
 func fitting(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlassv1.GpuCapacity) {
 	const nvidia = "nvidia.com/gpu"
 	for _, p := range pools {

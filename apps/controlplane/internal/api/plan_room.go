@@ -298,7 +298,7 @@ func (r *foresight) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.Pla
 	f := &windlassv1.PlanFinding{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Blocks: true, Field: r.gpuField(v), Region: v.GetRegion(),
 	}
-	// Hosts that take nobody else may take it, and others may have to leave for it: what is
+	// Hosts that take no other may take it, and others may have to leave for it: what is
 	// free for all says less then.
 	if k := r.target.Spec.GetKubernetes(); len(k.GetTolerations()) > 0 || k.GetPriorityClass() != "" {
 		f.Blocks = false
@@ -409,7 +409,7 @@ func (r *foresight) extent(f forecast.Forecast, region model.Region, pools []*wi
 			if id == r.target.ID || id == r.in.App.LiveDeploymentID {
 				continue
 			}
-			// Nobody wants it any more. It leaves as soon as nothing is routed to it; where a
+			// It is not wanted any more. It leaves as soon as nothing is routed to it; where a
 			// rollout is staged, as far as this step says.
 			most[id] = 0
 			if r.progress() != nil {

@@ -50,7 +50,7 @@ func reasons(p *windlassv1.PlanDeployResponse) (out []string) {
 	return out
 }
 
-// connected makes every region say that it is there, with so many GPUs free of 16.
+// connected makes every region report that it is connected, with free of its 16 GPUs.
 func (w *world) connected(free int32) {
 	w.t.Helper()
 	capacity, err := proto.Marshal(&agentv1.Capacity{Gpus: []*agentv1.GpuPool{

@@ -77,7 +77,7 @@ func TestRollback_SaidTwiceDoesNotUndoItself(t *testing.T) {
 	require.Equal(t, []string{"v3, which is live, is a rollback from v2: this brings v2 back"}, back.GetWarnings())
 }
 
-func TestRollback_OfThePreviousStableVersionWaitsForNobody(t *testing.T) {
+func TestRollback_OfThePreviousStableVersionWaitsForNoApproval(t *testing.T) {
 	for name, step := range map[string]*windlassv1.CanaryStep{
 		"a pause": {Weight: 50, Pause: "manual"}, "an approval": {Weight: 50, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER}},
 	} {

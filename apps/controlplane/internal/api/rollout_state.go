@@ -59,7 +59,7 @@ func (c *change) setPolicy(app model.App, s *model.RolloutState, policy *windlas
 }
 
 // mayLoosen fails for a caller who may not approve at a gate that the next policy does not keep.
-// Otherwise whoever is to wait at a gate could deploy without it.
+// Otherwise a deployer who has to wait at a gate could deploy without it.
 func (c *change) mayLoosen(was, next *windlassv1.RolloutPolicy) error {
 	for _, g := range plan.LoosenedGates(was, next) {
 		if c.by.Role >= g.Role() {

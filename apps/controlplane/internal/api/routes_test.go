@@ -209,7 +209,7 @@ func TestADomainServesOnceItsRecordIsThere(t *testing.T) {
 		require.Len(t, served.GetRegions(), 2)
 		w.records.set(d.GetTxtName())
 		_, err = w.verifyDomain("chat", "chat.example.com")
-		require.NoError(t, err, "it is verified already, and asks nobody")
+		require.NoError(t, err, "it is verified already, and is not looked up")
 		w.versions("chat", "b")
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, w.routesOf("chat")["chat.example.com"].GetState())
 
@@ -311,7 +311,7 @@ func TestADomainThatHasLapsedServesOnUntilAnotherAppIsVerifiedForIt(t *testing.T
 		_, err = w.verifyDomain("chat", name)
 		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
 
-		// Whoever has it can have it looked for at once.
+		// Its app can have it looked up at once.
 		w.records.set(d.GetTxtName(), d.GetTxtValue())
 		d, err = w.verifyDomain("chat", name)
 		require.NoError(t, err)

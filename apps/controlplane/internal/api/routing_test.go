@@ -24,7 +24,7 @@ func origins(all ...string) *windlassv1.RoutingPolicy {
 	return &windlassv1.RoutingPolicy{Cors: &windlassv1.Cors{AllowedOrigins: all}}
 }
 
-func TestARoutingBlockThatNobodyCouldObeyIsRefused(t *testing.T) {
+func TestARoutingBlockThatNoGatewayCouldObeyIsRefused(t *testing.T) {
 	w := setup(t)
 	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY
 	header := &windlassv1.Affinity{Header: "X-Session"}

@@ -91,7 +91,7 @@ func (c *change) notServed(app model.App, name string, texts []string) error {
 	case holder.AppID == app.ID, holder.LapsedAt != 0 && !holder.ShownBy(texts):
 		return nil
 	case holder.WorkspaceID != app.WorkspaceID:
-		return domainTaken(name, "an app of another workspace", "If the domain is yours, ask whoever runs that app, or this control plane, to remove it there.")
+		return domainTaken(name, "an app of another workspace", "If the domain is yours, ask the owner of that app, or the operator of this control plane, to remove it there.")
 	}
 	view, err := c.api.domainView(c, holder)
 	if err != nil {

@@ -36,7 +36,7 @@ func (c *change) deleteEnvironment(e model.Environment) error {
 	if err != nil {
 		return fmt.Errorf("lock environment %s: %w", e.ID, err)
 	}
-	// Whoever makes an app holds it as well when it looks whether we are still there.
+	// A call that makes an app locks it, too, before it reads whether the environment exists.
 	if _, err := c.LockAdmission(e.WorkspaceID); err != nil {
 		return fmt.Errorf("lock workspace %s: %w", e.WorkspaceID, err)
 	}

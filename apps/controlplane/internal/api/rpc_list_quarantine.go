@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListQuarantine returns what the region runs and nobody asked for, by key.
+// ListQuarantine returns what the region runs without being asked to, by key.
 func (a *API) ListQuarantine(ctx context.Context, req *windlassv1.ListQuarantineRequest) (*windlassv1.ListQuarantineResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

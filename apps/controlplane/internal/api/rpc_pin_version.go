@@ -158,7 +158,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 	return nil
 }
 
-// pinSizes are the replicas that the version is to have, by region.
+// pinSizes are the replicas that the pinned version gets, by region.
 func (c *change) pinSizes(app model.App, r running, d model.Deployment, had *model.Pin, req *windlassv1.PinVersionRequest) (map[string]int32, error) {
 	sizes := map[string]int32{}
 	names, field := req.GetRegions(), "regions"

@@ -8,7 +8,7 @@ import (
 )
 
 // RevokeCredentials ends the credentials of the region's agents, and their streams
-// with a new epoch. Nothing that runs is touched: whoever joins next is told the
+// with a new epoch. Nothing that runs is touched: the next agent that joins is told the
 // same desired state.
 func (a *API) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
 	salt := random("")

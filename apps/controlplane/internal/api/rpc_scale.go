@@ -83,7 +83,7 @@ func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest
 		return false, err
 	}
 	c.log(*app, model.History{
-		What: "Scaled", Why: fmt.Sprintf("v%d is to have %d replicas in %s", live.Version, req.GetReplicas(), where),
+		What: "Scaled", Why: fmt.Sprintf("v%d gets %d replicas in %s", live.Version, req.GetReplicas(), where),
 		RolloutID: app.RolloutID, DeploymentID: live.ID, Version: live.Version, RegionID: regionID,
 	})
 	return true, nil

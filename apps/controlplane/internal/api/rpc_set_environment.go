@@ -19,7 +19,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 	}
 	for i, name := range req.GetUnset() {
 		if _, ok := req.GetSet()[name]; ok {
-			return nil, invalid(fmt.Sprintf("unset[%d]", i), fmt.Sprintf("variable %s is to be set and to be taken away", name))
+			return nil, invalid(fmt.Sprintf("unset[%d]", i), fmt.Sprintf("variable %s is in both set and unset", name))
 		}
 	}
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SetEnvironmentResponse, error) {
@@ -90,7 +90,7 @@ func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windla
 	pin(spec, inherited, own)
 }
 
-// appToChange returns an app, locked, to which a version is to be added that may
+// appToChange returns an app, locked, that gets a new version, which may
 // refer to secrets, and its environment, locked.
 func (c *change) appToChange(ref string) (app model.App, e model.Environment, err error) {
 	if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {

@@ -111,7 +111,7 @@ func (c *change) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error
 	return f, nil
 }
 
-// checkTimes judges when the freeze is to be in force: not never again.
+// checkTimes refuses times at which the freeze would never be in force.
 func checkTimes(f model.Freeze, now int64) error {
 	if f.Until != 0 && f.Until <= now {
 		return invalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")

@@ -92,7 +92,7 @@ func TestASecretsNewValueIsARolloutLikeAnyOther(t *testing.T) {
 			require.Equal(t, int32(3), w.app("with").GetLiveVersion())
 			require.True(t, w.deploy("with", withSecret("token")).GetUnchanged())
 
-			// A key that was rotated stays rotated, unless the way back is to have the value of then.
+			// A key that was rotated stays rotated, unless the rollback asks for the value of then.
 			_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})
 			refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 			require.ErrorContains(t, err, "v3, which is live, has the configuration of v1 already, but for the versions of secrets")
@@ -122,7 +122,7 @@ func TestWhatPullsImagesWithASecretIsToldOfItsNewValue(t *testing.T) {
 		require.Equal(t, int64(2), r.GetGeneration())
 	}
 	require.Equal(t, "SecretRotated", w.said("with")[0])
-	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made, since no instance is to be replaced")
+	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made, since no instance has to be replaced")
 }
 
 func TestASecretInUseIsKept(t *testing.T) {

@@ -134,7 +134,7 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 			return invalid(at, reserved(r.GetEnvName()))
 		}
 		if seen[r.GetEnvName()] {
-			return invalid(at, fmt.Sprintf("two secrets are to be in variable %s", r.GetEnvName()))
+			return invalid(at, fmt.Sprintf("variable %s is set by two secrets", r.GetEnvName()))
 		}
 		if _, ok := s.GetEnv()[r.GetEnvName()]; ok {
 			return invalid(at, fmt.Sprintf("variable %s is set in env and by a secret", r.GetEnvName()))

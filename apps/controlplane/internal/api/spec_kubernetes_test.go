@@ -16,7 +16,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// digested is an image that nobody has to resolve.
+// digested is an image that need not be resolved.
 const digested = "registry.example/echo@sha256:" + "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 // inCluster is a good spec that says all that a Kubernetes region reads.

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checkRouting judges how requests are to be routed: what gateways would not obey, and what
+// checkRouting judges the routing of requests: what gateways would not obey, and what
 // browsers would refuse.
 func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY

@@ -11,7 +11,7 @@ import (
 )
 
 // A field that is added and not named would be taken for one that replaces instances, or worse:
-// whoever adds it says whose it is.
+// the author of a new field says which.
 func TestItIsSaidOfEachFieldOfASpecWhoseConcernItIs(t *testing.T) {
 	fields := (*windlassv1.DeploymentSpec)(nil).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {

@@ -160,7 +160,7 @@ func (c *change) keep(app model.App, r running, d model.Deployment, v version) (
 	}
 	out.Unchanged, out.Scaled, out.Effect = false, true, windlassv1.VersionEffect_VERSION_EFFECT_SCALED
 	c.log(app, model.History{
-		What: "Scaled", Why: fmt.Sprintf("v%d is to have %s", d.Version, askedText(v.Asked, v.Spec)),
+		What: "Scaled", Why: fmt.Sprintf("v%d gets %s", d.Version, askedText(v.Asked, v.Spec)),
 		RolloutID: app.RolloutID, DeploymentID: d.ID, Version: d.Version,
 	})
 	return out, nil

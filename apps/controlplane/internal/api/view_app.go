@@ -49,7 +49,7 @@ func (f facts) livePlaces(app model.App) []rollup.Place {
 }
 
 // movingPlaces are the live deployment's in the middle of a staged rollout: each with
-// the replicas that its region is to have of one version or the other, and with those
+// the replicas that its region should have of one version or the other, and with those
 // of both that are ready.
 func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Place) []rollup.Place {
 	live = slices.Clone(live)

@@ -32,7 +32,7 @@ func (f facts) behind(app model.App, shown []model.Deployment) (more []model.Dep
 }
 
 // behindPlaces are the live deployment's, with those of regions that are behind: each with
-// the replicas that it is to have, and with those of both versions that are ready.
+// the replicas that it should have, and with those of both versions that are ready.
 func (f facts) behindPlaces(app model.App, c *model.Progress, live []rollup.Place) []rollup.Place {
 	if !f.isBehind(app) {
 		return live

@@ -96,7 +96,7 @@ func checksProto(c *model.Progress, w *model.WaveProgress, st *model.RegionProgr
 	return out
 }
 
-// number shares nothing with v, so that nobody changes the progress by its view.
+// number shares nothing with v, so that a change of the view does not change the progress.
 func number(v *float64) *float64 {
 	if v == nil {
 		return nil
@@ -124,8 +124,8 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Progress, 
 	fillRegion(f, app, st, out, older, model.Deployment{ID: r.DeploymentID, Version: r.Version})
 }
 
-// wantedSince is how many replicas the region is to have after the rollout, which may have been
-// scaled since; size if it is to have none of the live version.
+// wantedSince is how many replicas the region will have after the rollout, which may have been
+// scaled since; size if it will have none of the live version.
 func (f facts) wantedSince(app model.App, c *model.Progress, region string, size int32) int32 {
 	if b := c.BehindIn(region); b != nil {
 		return behindSize(*b)
