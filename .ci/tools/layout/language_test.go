@@ -35,7 +35,6 @@ func phrase(words string) *regexp.Regexp {
 var otherWords = []string{
 	"apps/agent",
 	"apps/gateway",
-	"apps/windlass/internal/e2e",
 	"db/gen", "proto/gen", // generated
 	"db/migrations", // a migration that has run stays as it is
 }

@@ -65,7 +65,7 @@ func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 	t.Logf("a region without instances, without the app, and with: %d requests", load.count()-before)
 }
 
-// reaches waits until the region's gateway knows so many other regions that have a ready instance
+// reaches waits until the region's gateway knows n other regions that have a ready instance
 // of an app which hands requests over, and is connected to their gateways.
 func (s *stack) reaches(t *testing.T, region string, others int) {
 	t.Helper()
@@ -85,7 +85,7 @@ type placed struct {
 	region, code string
 }
 
-// ask for a completion of so many words, one after the other, as the region's gateway is reached.
+// ask for a completion of that number of words, one after the other, as the region's gateway is reached.
 func (s *stack) ask(ctx context.Context, region, host string, words int) (*http.Response, error) {
 	body := fmt.Sprintf(`{"model": "echo", "stream": true, "messages": [{"role": "user", "content": "%s"}]}`, strings.Repeat("word ", words))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateways[region]+"/v1/chat/completions", strings.NewReader(body))
@@ -189,7 +189,7 @@ func (s *stack) atTheLimit(t *testing.T) {
 	}
 	is(eu, home)
 
-	// With both at their limit it waits where it came, and nobody hands it back.
+	// With both at their limit it waits where it came, and is not handed back.
 	endEu := s.hold(t, eu, host)
 	waits := later()
 	got, err := s.asked(t.Context(), us, host)
@@ -290,7 +290,7 @@ func (s *stack) withoutTheApp(t *testing.T) {
 	is(key, none)
 }
 
-// waits waits until so many requests wait for an instance in the region's gateway.
+// waits waits until n requests wait for an instance in the region's gateway.
 func (s *stack) waits(t *testing.T, region string, n int) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("%d requests wait in %s", n, region), func(ctx context.Context) error {

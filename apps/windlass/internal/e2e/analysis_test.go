@@ -28,8 +28,8 @@ func post(ctx context.Context, url string, body io.Reader) error {
 	return err
 }
 
-// faulty answers nine of ten requests with 500, and is ready all the same: so many that the
-// first few of them already tell.
+// faulty answers nine of ten requests with 500, and is ready all the same, so
+// that a few requests suffice to judge it.
 func faulty(s *windlassv1.DeploymentSpec) { s.Args = append(s.Args, "--fault-error-rate", "0.9") }
 
 // watched is a canary of one step, held against its figures.

@@ -80,7 +80,7 @@ func testVariablesAndSecrets(t *testing.T, s *stack) {
 	must(t, s.owner.projects.DeleteProject, &windlassv1.DeleteProjectRequest{Mutation: mutation(), Project: project.Id})
 }
 
-// waitEnv waits until so many processes of the app run, and all have these.
+// waitEnv waits until n processes of the app run, and all have these.
 func (s *stack) waitEnv(t *testing.T, app string, n int, want map[string]string) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("%d processes of %s with %d variables", n, app, len(want)), func(context.Context) error {

@@ -82,7 +82,7 @@ func envInt(t *testing.T, name string, fallback int) int {
 	return n
 }
 
-// survivors are the processes of an app that nobody changes, less those that the
+// survivors are the processes of an app that is not changed, less those that the
 // test killed itself.
 type survivors struct {
 	s     *stack
@@ -93,7 +93,7 @@ type survivors struct {
 func (v *survivors) require(t *testing.T) {
 	t.Helper()
 	for _, p := range v.alive {
-		require.True(t, p.alive(), "nobody killed it, and it is gone: %s", p)
+		require.True(t, p.alive(), "it was not killed, and it is gone: %s", p)
 	}
 }
 
@@ -187,7 +187,7 @@ func pause(ctx context.Context, d time.Duration) {
 // user changes one app at random until ctx ends, resting for at most so long
 // between two changes, and returns what it did. Every call is repeated until it is
 // answered; an answer may only be one that makes sense. Who scales to no fewer than one
-// replica also makes versions that crash: where there are none, nobody would try such a
+// replica also makes versions that crash: where there are none, nothing would try such a
 // version before it is live.
 func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, fewest int32, rest time.Duration) map[string]int {
 	done := map[string]int{}

@@ -110,7 +110,7 @@ func testDevOnKubernetes(t *testing.T) {
 	d.requireNothingRuns()
 }
 
-// pods waits until the clusters hold so many of the app that are to stay, and
+// pods waits until the clusters hold n of the app that are not being deleted, and
 // returns their UIDs.
 func (d *devHouse) pods(app string, n int) []string {
 	d.t.Helper()

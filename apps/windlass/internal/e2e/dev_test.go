@@ -118,7 +118,7 @@ func (d *devHouse) eventually(what string, condition func() error) {
 	}
 }
 
-// runs waits until so many instances of the app are ready in each region, and
+// runs waits until n instances of the app are ready in each region, and
 // returns their processes.
 func (d *devHouse) runs(app string, n int, regions ...string) []process {
 	d.t.Helper()

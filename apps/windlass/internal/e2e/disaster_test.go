@@ -150,8 +150,8 @@ func (s *stack) epochs(t *testing.T) map[string]int64 {
 	return out
 }
 
-// waitQuarantined waits until these and no others are what the region runs and
-// nobody asked for.
+// waitQuarantined waits until these and no others are what the region runs without
+// being asked to.
 func (s *stack) waitQuarantined(t *testing.T, region string, deployments ...string) {
 	t.Helper()
 	slices.Sort(deployments)

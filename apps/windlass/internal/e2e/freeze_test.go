@@ -51,7 +51,7 @@ func testFreezeHolds(t *testing.T, s *stack) {
 	s.deployReady(t, app, spec(label("v1")))
 	before := s.runningOf(app)
 	c := s.cli(t)
-	c.ok("freeze", "set", "christmas", "--reason", "nobody is here", "--hold")
+	c.ok("freeze", "set", "christmas", "--reason", "the office is closed", "--hold")
 	v2 := s.deploy(t, app, spec(label("v2")))
 	require.Equal(t, "christmas", v2.GetHold().GetFreeze())
 	held := func(what string, is func(*windlassv1.FreezeHold) bool) {
@@ -65,13 +65,13 @@ func testFreezeHolds(t *testing.T, s *stack) {
 		})
 	}
 	held("it is held", func(h *windlassv1.FreezeHold) bool { return h.Until == 0 })
-	require.Contains(t, c.ok("rollout", "status", app), "held by freeze christmas of the workspace, until it is lifted: nobody is here")
+	require.Contains(t, c.ok("rollout", "status", app), "held by freeze christmas of the workspace, until it is lifted: the office is closed")
 	require.Contains(t, c.ok("status", app), "v2 is held by freeze christmas")
 	requireSame(t, before, s.runningOf(app), "what is live was touched")
 
-	// It gets an end, and nobody is there when that comes.
+	// It gets an end, which comes without a call.
 	f := must(t, s.owner.freezes.SetFreeze, &windlassv1.SetFreezeRequest{
-		Mutation: mutation(), Name: "christmas", Reason: "nobody is here", OnStart: windlassv1.Freeze_ON_START_HOLD,
+		Mutation: mutation(), Name: "christmas", Reason: "the office is closed", OnStart: windlassv1.Freeze_ON_START_HOLD,
 		Until: time.Now().Add(10 * time.Second).UnixMilli(),
 	}).Freeze
 	held("it has an end", func(h *windlassv1.FreezeHold) bool { return h.Until == f.Until })

@@ -117,7 +117,7 @@ func (c *callers) requireNoneFailed(t *testing.T, meanwhile string) {
 	require.Empty(t, c.failed, "%s, of %d", meanwhile, c.sent)
 }
 
-// requireFewFailed has no more than so many be lost, and forgets them.
+// requireFewFailed fails if more than most requests were lost, and forgets them.
 func (c *callers) requireFewFailed(t *testing.T, most int, meanwhile string) (lost int) {
 	t.Helper()
 	c.mu.Lock()
@@ -209,7 +209,7 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	load, host := s.loseNoRequest(t, spec)
 	s.crossRegions(t, load, host)
 
-	// A gateway that starts again serves what it knew, though nobody tells it anything.
+	// A gateway that starts again serves what it knew, although no agent is there.
 	load.stop()
 	load.requireNoneFailed(t, "to the end")
 	s.kill9(partControlPlane, partAgent(us), partGateway(us))
@@ -246,7 +246,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 	for _, url := range s.gateways {
 		require.NoError(t, complete(t.Context(), url, host))
 		require.NoError(t, complete(t.Context(), url, preview))
-		err := complete(t.Context(), url, "nobody.windlass.local")
+		err := complete(t.Context(), url, "missing.windlass.local")
 		require.ErrorContains(t, err, "404")
 	}
 	load = s.callers(host)
@@ -379,7 +379,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 	return load, host
 }
 
-// waitReplicas waits until so many are wanted and ready, over all regions.
+// waitReplicas waits until n are wanted and ready, over all regions.
 func (s *stack) waitReplicas(t *testing.T, app string, n int32) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("%d replicas of %s", n, app), func(ctx context.Context) error {
@@ -404,7 +404,7 @@ func (s *stack) killOne(t *testing.T, app string) {
 	if s.cfg.runtime != "kubernetes" {
 		p := s.runningOf(app)[0]
 		require.NoError(t, p.kill9())
-		// Until its last thread is gone, its port takes connections that nobody reads from.
+		// Until its last thread is gone, its port takes connections that are never read from.
 		s.eventually(t, "it has ended", func(context.Context) error {
 			if p.alive() {
 				return errors.New("it has not")

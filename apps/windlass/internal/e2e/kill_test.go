@@ -229,12 +229,12 @@ func testUnreachable(t *testing.T, s *stack) {
 	})
 	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: named("leaving")})
 	requireSame(t, steady, s.runningOf("steady"), "a region that is out of reach was touched")
-	require.Len(t, s.runningOf("leaving"), 1, "nobody was there to stop it")
+	require.Len(t, s.runningOf("leaving"), 1, "no agent was there to stop it")
 	got := must(t, s.owner.apps.GetApp, &windlassv1.GetAppRequest{App: named("leaving")}).App
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DELETING, got.Status)
 
 	// Who does not want to wait gives up what runs there. It is removed when the
-	// region returns, although nobody remembers the app.
+	// region returns, although the app is forgotten by then.
 	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: named("abandoned"), AbandonUnreachable: true})
 	s.eventually(t, "the app is forgotten", func(ctx context.Context) error {
 		_, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named("abandoned")})
@@ -243,7 +243,7 @@ func testUnreachable(t *testing.T, s *stack) {
 		}
 		return nil
 	})
-	require.Len(t, s.runningOf("abandoned"), 1, "nobody was there to stop it")
+	require.Len(t, s.runningOf("abandoned"), 1, "no agent was there to stop it")
 
 	s.start(partAgent(eu))
 	s.waitGoneApp(t, named("leaving"), "leaving")

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// anyImage is by digest, so that nobody asks a registry; kubelab runs the model
+	// anyImage is by digest, so that no registry is asked; kubelab runs the model
 	// server for it.
 	anyImage = "registry.example/modelserver@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 

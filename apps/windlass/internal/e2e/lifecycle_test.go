@@ -225,7 +225,7 @@ func wantRunning(processes []process, want map[string]int) error {
 	return nil
 }
 
-// urls waits until the app has so many, and returns them.
+// urls waits until the app has n, and returns them.
 func (s *stack) urls(t *testing.T, app string, n int) []string {
 	t.Helper()
 	var urls []string

@@ -48,7 +48,7 @@ func (p planned) replicasOf() map[string][][2]int32 {
 
 var moved = regexp.MustCompile(`v([12]) (\d+) -> (\d+)`)
 
-// movedTo is replicasOf as the app's history tells it, from so many of v1.
+// movedTo is replicasOf as the app's history has it, from that number of replicas of v1.
 func (s *stack) movedTo(t *testing.T, app, rollout string, replicas int32) map[string][][2]int32 {
 	t.Helper()
 	regions := map[string]string{}

@@ -45,7 +45,7 @@ func (p process) kill9() error { return syscall.Kill(p.pid, syscall.SIGKILL) }
 func (p process) alive() bool { return proc.Alive(p.pid, p.birth) }
 
 // processesOf lists every process that carries the folder's path in its
-// arguments or its environment, whoever its parent is by now.
+// arguments or its environment, whatever its parent is by now.
 func processesOf(dir string) []process {
 	entries, _ := filepath.Glob("/proc/[0-9]*")
 	var out []process

@@ -26,7 +26,7 @@ const partPrometheus = "prometheus"
 
 // prometheusProgram finds Prometheus, or takes it out of Debian's package: unpacked into
 // the cache and not installed, since an installation would start it as a service. It
-// needs no root, and whoever has it in PATH needs no Debian.
+// needs no root, and where it is in PATH no Debian.
 func prometheusProgram(ctx context.Context) (string, error) {
 	if path, err := exec.LookPath("prometheus"); err == nil {
 		return path, nil

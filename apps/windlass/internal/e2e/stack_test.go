@@ -223,8 +223,8 @@ var (
 	portsMutex sync.Mutex
 )
 
-// freePort is below the range that the kernel gives to clients, so that nobody
-// has taken it when a killed part comes back for it.
+// freePort is below the range that the kernel gives to clients, so that it
+// is not taken when a killed part comes back for it.
 func freePort(t *testing.T) int {
 	t.Helper()
 	portsMutex.Lock()

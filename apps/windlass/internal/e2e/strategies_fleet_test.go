@@ -169,7 +169,7 @@ func (f *fleet) requireUnbroken(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	require.NoError(t, errors.Join(f.broken...), "of %d looks", f.looks)
-	require.Positive(t, f.looks, "nobody looked")
+	require.Positive(t, f.looks, "there was no look")
 }
 
 // look once. What is routed and does not exist counts when two looks in a row find it:
@@ -217,7 +217,7 @@ func (f *fleet) look(ctx context.Context, m *mover, suspect map[string]bool) err
 	if err == nil && int(got.App.ReadyReplicas) < m.least {
 		return fmt.Errorf("%d of at least %d replicas are ready", got.App.ReadyReplicas, m.least)
 	}
-	return nil // nobody says anything while the control plane is away
+	return nil // there is no answer while the control plane is away
 }
 
 // routed is the app's table in a region, by deployment.
@@ -267,7 +267,7 @@ func (f *fleet) move(t *testing.T, policy func(*windlassv1.RolloutPolicy), chang
 func (f *fleet) arrive(t *testing.T, to deployed) {
 	t.Helper()
 	for _, m := range f.movers {
-		f.eventually(t, m.app+" is where it was to be", func(ctx context.Context) error {
+		f.eventually(t, m.app+" has arrived", func(ctx context.Context) error {
 			r, err := f.owner.rollouts.GetRollout(ctx, &windlassv1.GetRolloutRequest{Rollout: to[m.app].RolloutId})
 			if err != nil {
 				return err

@@ -68,7 +68,7 @@ func testTrace(t *testing.T, s *stack) {
 			require.Contains(t, span.Name, "AppService/Deploy", "the call is the root")
 			continue
 		}
-		require.Contains(t, tree, span.ParentID, "%s has a parent that nobody wrote", span.Name)
+		require.Contains(t, tree, span.ParentID, "%s has a parent that was not exported", span.Name)
 	}
 	require.Equal(t, 1, roots, "spans of one tree have one root")
 	path := func(span telemetry.Span) string {
