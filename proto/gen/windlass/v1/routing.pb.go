@@ -194,7 +194,8 @@ type RoutingPolicy struct {
 	Balancing RoutingPolicy_Balancing `protobuf:"varint,1,opt,name=balancing,proto3,enum=windlass.v1.RoutingPolicy_Balancing" json:"balancing,omitempty"`
 	// Where a request has its key. With BALANCING_AFFINITY, and with no other.
 	Affinity *Affinity `protobuf:"bytes,2,opt,name=affinity,proto3" json:"affinity,omitempty"`
-	// From the request to the first byte of the answer. Default 5 min.
+	// From the last part of the request that the instance was sent to the first byte of the
+	// answer: the time in which the client sends does not count. Default 5 min.
 	ResponseTimeout *durationpb.Duration `protobuf:"bytes,3,opt,name=response_timeout,json=responseTimeout,proto3" json:"response_timeout,omitempty"`
 	// Between two pieces of an answer. Default 1 min.
 	IdleTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`

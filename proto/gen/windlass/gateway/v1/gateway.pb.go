@@ -1390,7 +1390,7 @@ type RoutePolicy struct {
 	//	*RoutePolicy_AffinityHeader
 	//	*RoutePolicy_AffinityCookie
 	Affinity isRoutePolicy_Affinity `protobuf_oneof:"affinity"`
-	// From the request to the first byte of the answer.
+	// From the last part of the request that the instance was sent to the first byte of the answer.
 	ResponseTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=response_timeout,json=responseTimeout,proto3" json:"response_timeout,omitempty"`
 	// Between two pieces of an answer.
 	IdleTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
