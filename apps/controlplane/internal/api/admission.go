@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
@@ -81,7 +83,7 @@ func (c *change) admit() error {
 	}
 	have, err := c.LockAdmission(c.workspaceID)
 	if errors.Is(err, model.ErrNotFound) {
-		return missing("", "workspace", c.workspaceID, "It was deleted.")
+		return apierr.Missing("", "workspace", c.workspaceID, "It was deleted.")
 	}
 	if err != nil {
 		return fmt.Errorf("lock workspace %s: %w", c.workspaceID, err)
@@ -121,7 +123,7 @@ func (c *change) enter(have *model.Admission, limits model.Limits) error {
 	if c.asked.createdIn != "" {
 		// Who deletes an environment locks the workspace before it counts the apps.
 		if _, err := c.GetEnvironment(c.workspaceID, c.asked.createdIn); errors.Is(err, model.ErrNotFound) {
-			return missing("", "environment", c.asked.createdIn, "It was deleted.")
+			return apierr.Missing("", "environment", c.asked.createdIn, "It was deleted.")
 		} else if err != nil {
 			return fmt.Errorf("read environment %s: %w", c.asked.createdIn, err)
 		}

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
@@ -235,10 +238,10 @@ func (a *API) admitted(ctx context.Context, call rpc.Call) (by caller, err error
 	if err != nil {
 		return by, err
 	}
-	by = caller{APIKey: key, Source: clip(sourceOf(call), maxSource), Procedure: call.Procedure}
+	by = caller{APIKey: key, Source: apierr.Clip(sourceOf(call), maxSource), Procedure: call.Procedure}
 	n, known := access[call.Procedure]
 	if !known || !n.allows(key.Role) {
-		return by, denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
+		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
 	}
 	return by, a.mayRead(key, call.Procedure, time.Now())
@@ -280,7 +283,7 @@ func sourceOf(call rpc.Call) string {
 		source = call.Client.String()
 	}
 	if agent := call.Header.Get("User-Agent"); agent != "" {
-		source += " agent=" + strconv.QuoteToASCII(clip(agent, maxAgent))
+		source += " agent=" + strconv.QuoteToASCII(apierr.Clip(agent, maxAgent))
 	}
 	return source
 }
@@ -290,14 +293,6 @@ const maxAgent = 48
 
 // maxSource is what an audit row has room for.
 const maxSource = 255
-
-// clip shortens s to at most n bytes, at the end of a character.
-func clip(s string, n int) string {
-	if len(s) > n {
-		s = s[:n]
-	}
-	return strings.ToValidUTF8(s, "")
-}
 
 // stillGood reports whether the key of an open stream still lets it in.
 func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {

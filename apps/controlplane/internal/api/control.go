@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -35,23 +37,23 @@ func (c *change) control(ref, what, why string, say func(*model.Progress) (text 
 		return out, err
 	}
 	if f.rollout == nil {
-		return out, nothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` tells how the last one ended.")
+		return out, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` tells how the last one ended.")
 	}
 	s, err := c.rolloutStateOf(app)
 	if err != nil {
 		return out, err
 	}
 	if !s.Progress.Active(app.RolloutID) {
-		return out, nothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
+		return out, apierr.NothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
 			"Cancel it, or wait until the app is live: from then on its rollouts go by one.")
 	}
 	if f.rollout.CancelRequested {
-		return out, nothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
+		return out, apierr.NothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
 	}
 	before := s.Clone()
 	text, err := say(s.Progress)
 	if refusal, ok := errors.AsType[*plan.Refusal](err); ok {
-		return out, nothingToDo(refusal.Message, refusal.Fix)
+		return out, apierr.NothingToDo(refusal.Message, refusal.Fix)
 	}
 	if refusal, ok := errors.AsType[*plan.GateRefusal](err); ok {
 		return out, shut(refusal)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -50,7 +52,7 @@ func (c *change) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error
 	}
 	switch {
 	case was != nil && !was.FromFile:
-		return invalidFix("freeze", fmt.Sprintf("the workspace has a freeze %s, whose name that of this app's file would be", name),
+		return apierr.InvalidFix("freeze", fmt.Sprintf("the workspace has a freeze %s, whose name that of this app's file would be", name),
 			"Give that one another name.")
 	case want == nil || want.GetUntil() != 0 && want.GetUntil() <= c.at:
 		return c.dropFileFreeze(app, was)

@@ -3,6 +3,8 @@ package api
 import (
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -18,7 +20,7 @@ func (c *change) mayOverride(why string) error {
 	if why == "" || owner.allows(c.by.Role) {
 		return nil
 	}
-	return denied(fmt.Sprintf("a key of role %s may not override a freeze", roleName(c.by.Role)),
+	return apierr.Denied(fmt.Sprintf("a key of role %s may not override a freeze", roleName(c.by.Role)),
 		fmt.Sprintf("Use a key of role %s, or leave override_freeze out.", owner))
 }
 

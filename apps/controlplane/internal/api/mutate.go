@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
@@ -177,7 +179,7 @@ func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
 func (a *API) storeError(err error) error {
 	switch {
 	case errors.Is(err, model.ErrTooManyRegions):
-		return overLimit("", "the change touches more regions than one transaction may", "Split it by region.")
+		return apierr.OverLimit("", "the change touches more regions than one transaction may", "Split it by region.")
 	case errors.Is(err, model.ErrOutcomeUnknown):
 		return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,

@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -22,7 +24,7 @@ func pageOf(req *windlassv1.PageRequest) (model.Page, error) {
 	// Cursors are names and ids, and zero bytes between them.
 	strange := func(c rune) bool { return c != 0 && (c <= ' ' || c > '~') }
 	if err != nil || (len(after) == 0) != (req.GetToken() == "") || strings.ContainsFunc(string(after), strange) {
-		return model.Page{}, invalid("page.token", "the page token is not one that a list call returned: start without one")
+		return model.Page{}, apierr.Invalid("page.token", "the page token is not one that a list call returned: start without one")
 	}
 	return model.Page{After: string(after), Limit: size + 1}, nil
 }

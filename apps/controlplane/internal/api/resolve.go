@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 )
@@ -40,11 +42,11 @@ func (a *API) project(tx Tx, workspaceID, ref, field string) (p model.Project, e
 	} else if ident.ValidName(ref) {
 		p, err = tx.GetProjectByName(workspaceID, ref)
 	} else {
-		return p, missing(field, "project", ref, "Name it by its id or its name.")
+		return p, apierr.Missing(field, "project", ref, "Name it by its id or its name.")
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return p, missing(field, "project", ref, "List the projects that there are, or create it.")
+		return p, apierr.Missing(field, "project", ref, "List the projects that there are, or create it.")
 	case err != nil:
 		return p, fmt.Errorf("read project %s: %w", ref, err)
 	}
@@ -65,7 +67,7 @@ func (a *API) environment(tx Tx, workspaceID, ref, field string) (e model.Enviro
 			projectName, name = defaultProject, ref
 		}
 		if !ident.ValidName(name) {
-			return e, missing(field, "environment", ref, `Name it by its id or as "project/environment".`)
+			return e, apierr.Missing(field, "environment", ref, `Name it by its id or as "project/environment".`)
 		}
 		var p model.Project
 		if p, err = a.project(tx, workspaceID, projectName, field); err != nil {
@@ -75,7 +77,7 @@ func (a *API) environment(tx Tx, workspaceID, ref, field string) (e model.Enviro
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return e, missing(field, "environment", ref, "List the environments of the project, or create it.")
+		return e, apierr.Missing(field, "environment", ref, "List the environments of the project, or create it.")
 	case err != nil:
 		return e, fmt.Errorf("read environment %s: %w", ref, err)
 	}
@@ -103,7 +105,7 @@ func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err
 	} else {
 		environment, name := splitApp(ref)
 		if !ident.ValidName(name) {
-			return app, missing("app", "app", ref, `Name it by its id or as "project/environment/name".`)
+			return app, apierr.Missing("app", "app", ref, `Name it by its id or as "project/environment/name".`)
 		}
 		var e model.Environment
 		if e, err = a.environment(tx, workspaceID, environment, "app"); err != nil {
@@ -113,7 +115,7 @@ func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound), err == nil && app.DeletedAt != 0 && !gone:
-		return model.App{}, missing("app", "app", ref, listApps)
+		return model.App{}, apierr.Missing("app", "app", ref, listApps)
 	case err != nil:
 		return app, fmt.Errorf("read app %s: %w", ref, err)
 	}
@@ -133,7 +135,7 @@ func (c *change) lockedApp(ref string) (model.App, error) {
 	locked, err := c.LockApp(c.workspaceID, id)
 	switch {
 	case errors.Is(err, model.ErrNotFound), err == nil && locked.DeletedAt != 0:
-		return model.App{}, missing("app", "app", ref, fix)
+		return model.App{}, apierr.Missing("app", "app", ref, fix)
 	case err != nil:
 		return locked, fmt.Errorf("lock app %s: %w", id, err)
 	}
@@ -150,17 +152,17 @@ func (a *API) region(tx Tx, by caller, ref string) (r model.Region, err error) {
 		if err == nil && r.WorkspaceID != by.WorkspaceID {
 			var ok bool
 			if ok, err = a.granted(tx, r, by); err == nil && !ok {
-				return model.Region{}, missing("region", "region", ref, fix)
+				return model.Region{}, apierr.Missing("region", "region", ref, fix)
 			}
 		}
 	case ident.ValidName(ref):
 		r, err = tx.GetRegionByName(by.WorkspaceID, ref)
 	default:
-		return r, missing("region", "region", ref, "Name it by its id or its name.")
+		return r, apierr.Missing("region", "region", ref, "Name it by its id or its name.")
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return model.Region{}, missing("region", "region", ref, fix)
+		return model.Region{}, apierr.Missing("region", "region", ref, fix)
 	case err != nil:
 		return r, fmt.Errorf("read region %s: %w", ref, err)
 	}
@@ -186,12 +188,12 @@ func (c *change) managedRegion(ref string) (model.Region, error) {
 		return r, err
 	}
 	if r.WorkspaceID != c.by.WorkspaceID {
-		return r, denied(fmt.Sprintf("region %s belongs to the platform", r.Name), "Ask an operator of the platform.")
+		return r, apierr.Denied(fmt.Sprintf("region %s belongs to the platform", r.Name), "Ask an operator of the platform.")
 	}
 	locked, err := c.LockRegion(r.ID)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return locked, missing("region", "region", ref, "It was deleted.")
+		return locked, apierr.Missing("region", "region", ref, "It was deleted.")
 	case err != nil:
 		return locked, fmt.Errorf("lock region %s: %w", r.ID, err)
 	}
@@ -200,12 +202,12 @@ func (c *change) managedRegion(ref string) (model.Region, error) {
 
 func (a *API) deployment(tx Tx, workspaceID, id, field string) (d model.Deployment, err error) {
 	if !plainID(id) {
-		return d, missing(field, "deployment", id, "Name it by its id.")
+		return d, apierr.Missing(field, "deployment", id, "Name it by its id.")
 	}
 	d, err = tx.GetDeployment(workspaceID, id)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return d, missing(field, "deployment", id, "List the deployments of the app.")
+		return d, apierr.Missing(field, "deployment", id, "List the deployments of the app.")
 	case err != nil:
 		return d, fmt.Errorf("read deployment %s: %w", id, err)
 	}
@@ -221,7 +223,7 @@ func (c *change) lockedEnvironment(ref string) (model.Environment, error) {
 	locked, err := c.LockEnvironment(c.workspaceID, e.ID)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return locked, missing("environment", "environment", ref, "It was deleted.")
+		return locked, apierr.Missing("environment", "environment", ref, "It was deleted.")
 	case err != nil:
 		return locked, fmt.Errorf("lock environment %s: %w", e.ID, err)
 	}
@@ -233,7 +235,7 @@ func (c *change) lockedEnvironment(ref string) (model.Environment, error) {
 func (a *API) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, error) {
 	if by.IsOperator() {
 		if ref == "" {
-			return model.Workspace{}, invalid("workspace", "an operator belongs to no workspace: name one")
+			return model.Workspace{}, apierr.Invalid("workspace", "an operator belongs to no workspace: name one")
 		}
 		return a.workspace(tx, ref, "workspace")
 	}
@@ -242,7 +244,7 @@ func (a *API) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, e
 		return w, fmt.Errorf("read workspace %s: %w", by.WorkspaceID, err)
 	}
 	if ref != "" && ref != w.ID && ref != w.Name {
-		return w, missing("workspace", "workspace", ref, "A key sees its own workspace: leave workspace out.")
+		return w, apierr.Missing("workspace", "workspace", ref, "A key sees its own workspace: leave workspace out.")
 	}
 	return w, nil
 }
@@ -255,11 +257,11 @@ func (a *API) workspace(tx Tx, ref, field string) (w model.Workspace, err error)
 	case ident.ValidName(ref):
 		w, err = tx.GetWorkspaceByName(ref)
 	default:
-		return w, missing(field, "workspace", ref, "Name it by its id or its name.")
+		return w, apierr.Missing(field, "workspace", ref, "Name it by its id or its name.")
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return w, missing(field, "workspace", ref, "List the workspaces.")
+		return w, apierr.Missing(field, "workspace", ref, "List the workspaces.")
 	case err != nil:
 		return w, fmt.Errorf("read workspace %s: %w", ref, err)
 	}

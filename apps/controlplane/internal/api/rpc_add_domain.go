@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -28,7 +30,7 @@ func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (
 			return &windlassv1.AddDomainResponse{Domain: view, Unchanged: true}, err
 		}
 		if len(have) >= model.MaxDomains {
-			return nil, overLimit("domain", fmt.Sprintf("app %s has %d domains, and may not have more", app.Name, len(have)), "Remove one that is not needed.")
+			return nil, apierr.OverLimit("domain", fmt.Sprintf("app %s has %d domains, and may not have more", app.Name, len(have)), "Remove one that is not needed.")
 		}
 		if err := c.notServed(app, name, nil); err != nil {
 			return nil, err
@@ -54,10 +56,10 @@ func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (
 func (a *API) domainName(text string) (string, error) {
 	name, err := model.ParseDomain(text)
 	if err != nil {
-		return "", invalid("domain", err.Error())
+		return "", apierr.Invalid("domain", err.Error())
 	}
 	if name == a.cfg.Domain || strings.HasSuffix(name, "."+a.cfg.Domain) {
-		return "", invalidFix("domain", fmt.Sprintf("hosts below %s are made by Windlass", a.cfg.Domain),
+		return "", apierr.InvalidFix("domain", fmt.Sprintf("hosts below %s are made by Windlass", a.cfg.Domain),
 			"Use the app's own host, which `windlass route list` shows, or a domain of your own.")
 	}
 	return name, nil

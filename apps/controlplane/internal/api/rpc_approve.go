@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -97,13 +99,13 @@ func checkApproval(gate *windlassv1.Approval, manual bool, field string) error {
 	case gate == nil:
 		return nil
 	case manual:
-		return invalidFix(field, "the place waits for promotion by anybody who deploys, and for approval", "Leave one of the two out: an approval is the stricter one.")
+		return apierr.InvalidFix(field, "the place waits for promotion by anybody who deploys, and for approval", "Leave one of the two out: an approval is the stricter one.")
 	}
 	switch gate.GetRole() { //nolint:exhaustive // the others approve nothing
 	case windlassv1.Role_ROLE_UNSPECIFIED, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER:
 		return nil
 	}
-	return invalidFix(field+".role", "a key of role "+roleName(gate.GetRole())+" does not approve", "Use deployer or owner.")
+	return apierr.InvalidFix(field+".role", "a key of role "+roleName(gate.GetRole())+" does not approve", "Use deployer or owner.")
 }
 
 // approvalWithDefaults fills in what the gate leaves out.

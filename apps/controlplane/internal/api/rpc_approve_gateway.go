@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -47,16 +49,16 @@ func (a *API) ApproveGateway(ctx context.Context, req *windlassv1.ApproveGateway
 // tenantRegion is a workspace's region, locked, for an operator.
 func (c *change) tenantRegion(id string) (r model.Region, err error) {
 	if !ident.Valid("reg", id) {
-		return r, missing("region", "region", id, "Name it by its id: two workspaces may use one name.")
+		return r, apierr.Missing("region", "region", id, "Name it by its id: two workspaces may use one name.")
 	}
 	r, err = c.LockRegion(id)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return r, missing("region", "region", id, "Name a region of a workspace by its id.")
+		return r, apierr.Missing("region", "region", id, "Name a region of a workspace by its id.")
 	case err != nil:
 		return r, fmt.Errorf("lock region %s: %w", id, err)
 	case r.WorkspaceID == "":
-		return r, nothingToDo(fmt.Sprintf("region %s is the platform's, which needs no approval", r.Name), "Name a region of a workspace.")
+		return r, apierr.NothingToDo(fmt.Sprintf("region %s is the platform's, which needs no approval", r.Name), "Name a region of a workspace.")
 	}
 	return r, nil
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -13,7 +16,7 @@ import (
 func (a *API) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequest) (*windlassv1.ApprovePruneResponse, error) {
 	for i, key := range req.GetKeys() {
 		if !plainID(key) {
-			return nil, missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", clip(key, maxID), "List what is in quarantine.")
+			return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", apierr.Clip(key, maxID), "List what is in quarantine.")
 		}
 	}
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.ApprovePruneResponse, error) {
@@ -35,7 +38,7 @@ func (a *API) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequ
 		}
 		for i, key := range req.GetKeys() {
 			if !found[key] {
-				return nil, missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", key, "List what is in quarantine.")
+				return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", key, "List what is in quarantine.")
 			}
 		}
 		return &windlassv1.ApprovePruneResponse{Approved: int32(len(approved))}, nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -22,7 +24,7 @@ func (a *API) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *w
 			return nil, err
 		}
 		if f.rollout == nil {
-			return nil, nothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "What is live can be rolled back, or deleted.")
+			return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "What is live can be rolled back, or deleted.")
 		}
 		unchanged := f.rollout.CancelRequested
 		return &windlassv1.CancelResponse{RolloutId: f.rollout.ID, Unchanged: unchanged}, c.cancel(app, *f.rollout, req.GetWhy())

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -13,7 +15,7 @@ import (
 // CreateApiKey makes a key. Its value is in this answer and nowhere else.
 func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequest) (*windlassv1.CreateApiKeyResponse, error) {
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
-		return nil, invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
+		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
 	}
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -21,13 +23,13 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 	}
 	switch ofPlatform := req.GetRole() == windlassv1.Role_ROLE_OPERATOR; {
 	case ofPlatform && !by.IsOperator():
-		return nil, denied("a key of a workspace makes no operator's key", "Ask an operator of the platform.")
+		return nil, apierr.Denied("a key of a workspace makes no operator's key", "Ask an operator of the platform.")
 	case req.GetWorkspace() != "" && !by.IsOperator():
-		return nil, denied("only an operator names the workspace of a new key", "Leave workspace out: the key is of your own workspace.")
+		return nil, apierr.Denied("only an operator names the workspace of a new key", "Leave workspace out: the key is of your own workspace.")
 	case ofPlatform && req.GetWorkspace() != "":
-		return nil, invalidFix("workspace", "an operator's key belongs to no workspace", "Leave workspace out, or use role viewer, deployer or owner.")
+		return nil, apierr.InvalidFix("workspace", "an operator's key belongs to no workspace", "Leave workspace out, or use role viewer, deployer or owner.")
 	case !ofPlatform && by.IsOperator() && req.GetWorkspace() == "":
-		return nil, invalidFix("workspace", "a key of role "+roleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
+		return nil, apierr.InvalidFix("workspace", "a key of role "+roleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
 	}
 	value := random(keyPrefix)
 	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateApiKeyResponse, error) {
@@ -43,7 +45,7 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 		err := c.InsertAPIKey(k)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "API key", req.GetName())
+			return nil, apierr.Exists("name", "API key", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create API key %s: %w", req.GetName(), err)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -18,7 +20,7 @@ func (a *API) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (
 		}
 		app, err := c.insertApp(e, req.GetName(), req.GetDescription())
 		if errors.Is(err, model.ErrExists) {
-			return nil, exists("name", "app", req.GetName())
+			return nil, apierr.Exists("name", "app", req.GetName())
 		}
 		if err != nil {
 			return nil, err

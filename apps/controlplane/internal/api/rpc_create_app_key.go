@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -17,7 +19,7 @@ const appKeyPrefix = "wlk_"
 // and nowhere else.
 func (a *API) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequest) (*windlassv1.CreateAppKeyResponse, error) {
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
-		return nil, invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
+		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
 	}
 	value := random(appKeyPrefix)
 	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateAppKeyResponse, error) {
@@ -26,7 +28,7 @@ func (a *API) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequ
 			return nil, err
 		}
 		if len(have) >= model.MaxAppKeys {
-			return nil, overLimit("app key", fmt.Sprintf("app %s has %d keys, and may not have more", app.Name, len(have)), "Revoke one that is not needed.")
+			return nil, apierr.OverLimit("app key", fmt.Sprintf("app %s has %d keys, and may not have more", app.Name, len(have)), "Revoke one that is not needed.")
 		}
 		k := model.AppKey{
 			AppID: app.ID, Name: req.GetName(), WorkspaceID: c.workspaceID, Prefix: value[:shownPrefix], Hash: model.HashToken(value),
@@ -35,7 +37,7 @@ func (a *API) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequ
 		err = c.InsertAppKey(k)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "app key", req.GetName())
+			return nil, apierr.Exists("name", "app key", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create key %s of app %s: %w", k.Name, app.ID, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -27,7 +29,7 @@ func (a *API) CreateEnvironment(ctx context.Context, req *windlassv1.CreateEnvir
 		err = c.InsertEnvironment(e)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "environment", p.Name+"/"+req.GetName())
+			return nil, apierr.Exists("name", "environment", p.Name+"/"+req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create environment %s of project %s: %w", req.GetName(), p.ID, err)
 		}

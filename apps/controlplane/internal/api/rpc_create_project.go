@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -28,7 +30,7 @@ func (c *change) insertProject(workspaceID, name string) (model.Project, error) 
 	err := c.InsertProject(p)
 	switch {
 	case errors.Is(err, model.ErrExists):
-		return p, exists("name", "project", name)
+		return p, apierr.Exists("name", "project", name)
 	case err != nil:
 		return p, fmt.Errorf("create project %s: %w", name, err)
 	}

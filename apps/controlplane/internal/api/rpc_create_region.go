@@ -7,6 +7,9 @@ import (
 	"maps"
 	"slices"
 
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -21,13 +24,13 @@ func (a *API) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequ
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateRegionResponse, error) {
 		switch {
 		case req.GetPlatform() && !c.by.IsOperator():
-			return nil, denied("only operators make regions of the platform", "Leave platform out to make one of the workspace.")
+			return nil, apierr.Denied("only operators make regions of the platform", "Leave platform out to make one of the workspace.")
 		case !req.GetPlatform() && c.by.IsOperator():
-			return nil, invalid("platform", "an operator makes regions of the platform: set platform")
+			return nil, apierr.Invalid("platform", "an operator makes regions of the platform: set platform")
 		}
 		// A region that was granted to the workspace has its name there, too.
 		if _, err := c.GetRegionByName(c.workspaceID, req.GetName()); err == nil {
-			return nil, exists("name", "region", req.GetName())
+			return nil, apierr.Exists("name", "region", req.GetName())
 		} else if !errors.Is(err, model.ErrNotFound) {
 			return nil, fmt.Errorf("read region %s: %w", req.GetName(), err)
 		}
@@ -39,7 +42,7 @@ func (a *API) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequ
 		err := c.InsertRegion(r)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "region", req.GetName())
+			return nil, apierr.Exists("name", "region", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create region %s: %w", req.GetName(), err)
 		}
@@ -58,7 +61,7 @@ const maxLabel = 256
 func checkLabels(labels map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
 		if name == "" || len(name) > maxLabel || len(labels[name]) > maxLabel {
-			return invalid("labels", fmt.Sprintf("label %q: names have 1 to %d bytes, values at most %d", clip(name, 64), maxLabel, maxLabel))
+			return apierr.Invalid("labels", fmt.Sprintf("label %q: names have 1 to %d bytes, values at most %d", apierr.Clip(name, 64), maxLabel, maxLabel))
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -21,7 +23,7 @@ func (a *API) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspa
 		err := c.InsertWorkspace(w)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "workspace", req.GetName())
+			return nil, apierr.Exists("name", "workspace", req.GetName())
 		case err != nil:
 			return nil, fmt.Errorf("create workspace %s: %w", req.GetName(), err)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -23,7 +25,7 @@ func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequ
 			return nil, fmt.Errorf("count assignments of region %s: %w", r.ID, err)
 		}
 		if n > 0 {
-			return nil, inUse(fmt.Sprintf("%d deployments are assigned to region %s", n, r.Name),
+			return nil, apierr.InUse(fmt.Sprintf("%d deployments are assigned to region %s", n, r.Name),
 				"Deploy their apps to other regions or delete them; give up a region that is gone with abandon_unreachable.")
 		}
 		users, err := c.usersOfRegion(r, maxRegionUsers)
@@ -31,7 +33,7 @@ func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequ
 			return nil, err
 		}
 		if len(users) > 0 {
-			return nil, inUse(fmt.Sprintf("apps are to run in region %s: %s", r.Name, strings.Join(users, ", ")),
+			return nil, apierr.InUse(fmt.Sprintf("apps are to run in region %s: %s", r.Name, strings.Join(users, ", ")),
 				"Deploy them without the region, or delete them.")
 		}
 		before, err := a.regionView(c, c.by, r)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -21,7 +23,7 @@ func (a *API) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequ
 		s, err := c.GetSecret(e.WorkspaceID, e.ID, req.GetName())
 		switch {
 		case errors.Is(err, model.ErrNotFound):
-			return nil, missing("name", "secret", req.GetName(), "List the secrets of the environment.")
+			return nil, apierr.Missing("name", "secret", req.GetName(), "List the secrets of the environment.")
 		case err != nil:
 			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)
 		}
@@ -43,7 +45,7 @@ func (c *change) unused(e model.Environment, secret string) error {
 		if err != nil {
 			return fmt.Errorf("read app %s: %w", appID, err)
 		}
-		return inUse(fmt.Sprintf("app %s runs with secret %s", app.Name, secret), "Deploy it without the secret first, or delete it.")
+		return apierr.InUse(fmt.Sprintf("app %s runs with secret %s", app.Name, secret), "Deploy it without the secret first, or delete it.")
 	}
 	rows, err := c.runningWith(e.ID, secret)
 	if err != nil {

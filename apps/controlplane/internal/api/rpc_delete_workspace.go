@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -27,7 +29,7 @@ func (a *API) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspa
 		}
 		for _, r := range regions {
 			if r.WorkspaceID == w.ID {
-				return nil, inUse(fmt.Sprintf("workspace %s has region %s", w.Name, r.Name), "Delete its regions first.")
+				return nil, apierr.InUse(fmt.Sprintf("workspace %s has region %s", w.Name, r.Name), "Delete its regions first.")
 			}
 			if err := c.Tx.RevokeGrant(r.ID, w.ID); err != nil && !errors.Is(err, model.ErrNotFound) {
 				return nil, fmt.Errorf("revoke grant of region %s: %w", r.ID, err)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
@@ -119,8 +122,8 @@ func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e 
 	} else {
 		environment, name := splitApp(ref)
 		if !ident.ValidName(name) {
-			return app, e, invalid("app", fmt.Sprintf(
-				"%q does not name an app: use its id, name, or project/environment/name, each of at most 63 lower-case letters, digits and dashes", clip(name, 100)))
+			return app, e, apierr.Invalid("app", fmt.Sprintf(
+				"%q does not name an app: use its id, name, or project/environment/name, each of at most 63 lower-case letters, digits and dashes", apierr.Clip(name, 100)))
 		}
 		if e, err = c.api.environment(c.Tx, c.workspaceID, environment, "app"); err != nil {
 			return app, e, err

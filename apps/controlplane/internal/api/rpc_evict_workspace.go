@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
@@ -49,7 +51,7 @@ func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspace
 			}
 		}
 		if !revoked && res.GetApps() == 0 {
-			return nil, nothingToDo(fmt.Sprintf("workspace %s has nothing in region %s, and no grant of it", w.Name, r.Name), "")
+			return nil, apierr.NothingToDo(fmt.Sprintf("workspace %s has nothing in region %s, and no grant of it", w.Name, r.Name), "")
 		}
 		return res, c.auditFor(w.ID, "region_eviction", r.ID, workspaceProto(w), res)
 	})

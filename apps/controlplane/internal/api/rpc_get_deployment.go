@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -17,9 +19,9 @@ func (a *API) GetDeployment(ctx context.Context, req *windlassv1.GetDeploymentRe
 	}
 	switch {
 	case req.GetDeployment() == "" && (req.GetApp() == "" || req.GetVersion() == 0):
-		return nil, invalid("deployment", "name a deployment by its id, or give app and version")
+		return nil, apierr.Invalid("deployment", "name a deployment by its id, or give app and version")
 	case req.GetDeployment() != "" && (req.GetApp() != "" || req.GetVersion() != 0):
-		return nil, invalid("deployment", "give a deployment's id, or app and version, not both")
+		return nil, apierr.Invalid("deployment", "give a deployment's id, or app and version, not both")
 	}
 	res := &windlassv1.GetDeploymentResponse{}
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
@@ -54,7 +56,7 @@ func (a *API) versionOf(tx Tx, workspaceID, ref string, number int32) (model.Dep
 	d, err := tx.GetDeploymentByVersion(workspaceID, app.ID, number)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return d, missing("version", "version", fmt.Sprint(number), fmt.Sprintf("The versions of app %s are 1 to %d.", app.Name, app.LatestVersion))
+		return d, apierr.Missing("version", "version", fmt.Sprint(number), fmt.Sprintf("The versions of app %s are 1 to %d.", app.Name, app.LatestVersion))
 	case err != nil:
 		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
@@ -52,12 +54,12 @@ func (a *API) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*win
 
 func (a *API) instance(tx Tx, workspaceID, id string) (i model.Instance, err error) {
 	if !plainID(id) {
-		return i, missing("instance", "instance", id, "Name it by its id.")
+		return i, apierr.Missing("instance", "instance", id, "Name it by its id.")
 	}
 	i, err = tx.GetInstance(workspaceID, id)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return i, missing("instance", "instance", id, "List the instances of the app.")
+		return i, apierr.Missing("instance", "instance", id, "List the instances of the app.")
 	case err != nil:
 		return i, fmt.Errorf("read instance %s: %w", id, err)
 	}

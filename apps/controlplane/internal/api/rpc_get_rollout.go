@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -16,7 +18,7 @@ func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest)
 		return nil, err
 	}
 	if !plainID(req.GetRollout()) {
-		return nil, missing("rollout", "rollout", req.GetRollout(), "Name it by its id.")
+		return nil, apierr.Missing("rollout", "rollout", req.GetRollout(), "Name it by its id.")
 	}
 	var out *windlassv1.Rollout
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
@@ -29,7 +31,7 @@ func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest)
 	})
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return nil, missing("rollout", "rollout", req.GetRollout(), "List the rollouts of the app.")
+		return nil, apierr.Missing("rollout", "rollout", req.GetRollout(), "List the rollouts of the app.")
 	case err != nil:
 		return nil, fmt.Errorf("read rollout %s: %w", req.GetRollout(), err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -24,7 +26,7 @@ func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionReques
 		case err == nil && other.ID == r.ID:
 			return &windlassv1.GrantRegionResponse{Unchanged: true}, nil
 		case err == nil:
-			return nil, exists("region", "region", r.Name)
+			return nil, apierr.Exists("region", "region", r.Name)
 		case !errors.Is(err, model.ErrNotFound):
 			return nil, fmt.Errorf("read region %s: %w", r.Name, err)
 		}

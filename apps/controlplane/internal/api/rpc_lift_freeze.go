@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -18,7 +20,7 @@ func (a *API) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest)
 		}
 		i := slices.IndexFunc(have, func(f model.Freeze) bool { return f.Name == req.GetName() })
 		if i < 0 {
-			return nil, missing("name", "freeze", req.GetName(), "List the freezes that there are with `windlass freeze list`.")
+			return nil, apierr.Missing("name", "freeze", req.GetName(), "List the freezes that there are with `windlass freeze list`.")
 		}
 		if err := ofNoFile(have[i]); err != nil {
 			return nil, err

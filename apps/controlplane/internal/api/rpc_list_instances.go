@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -23,7 +25,7 @@ func (a *API) ListInstances(ctx context.Context, req *windlassv1.ListInstancesRe
 		return nil, err
 	}
 	if req.GetApp() != "" && req.GetDeployment() != "" {
-		return nil, invalid("deployment", "give an app or a deployment, not both")
+		return nil, apierr.Invalid("deployment", "give an app or a deployment, not both")
 	}
 	res := &windlassv1.ListInstancesResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {

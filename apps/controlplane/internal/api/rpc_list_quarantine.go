@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -25,7 +27,7 @@ func (a *API) ListQuarantine(ctx context.Context, req *windlassv1.ListQuarantine
 			return err
 		}
 		if r.WorkspaceID != by.WorkspaceID {
-			return denied(fmt.Sprintf("region %s belongs to the platform", r.Name), "Ask an operator of the platform.")
+			return apierr.Denied(fmt.Sprintf("region %s belongs to the platform", r.Name), "Ask an operator of the platform.")
 		}
 		rows, err := tx.ListQuarantine(r.ID, page)
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -117,7 +119,7 @@ func grownPin(had *model.Pin, p model.Pin) map[string]bool {
 func (c *change) versionOf(app model.App, number int32) (model.Deployment, error) {
 	d, err := c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
 	if errors.Is(err, model.ErrNotFound) {
-		return d, missing("version", "version", fmt.Sprintf("v%d", number),
+		return d, apierr.Missing("version", "version", fmt.Sprintf("v%d", number),
 			fmt.Sprintf("The newest of app %s is v%d; list its deployments for those that are kept.", app.Name, app.LatestVersion))
 	}
 	if err != nil {
@@ -142,7 +144,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 	case r.flight.rollout != nil && r.flight.rollout.DeploymentID == d.ID:
 		return isLive(fmt.Sprintf("a rollout of v%d is on its way", d.Version), "Wait until it is over, or abort it first.")
 	case plan.Image(d.Spec) != "" && d.ResolvedImage == "":
-		return invalid("version", fmt.Sprintf("v%d never had an image: %s could not be resolved to a digest; deploy its configuration anew", d.Version, plan.Image(d.Spec)))
+		return apierr.Invalid("version", fmt.Sprintf("v%d never had an image: %s could not be resolved to a digest; deploy its configuration anew", d.Version, plan.Image(d.Spec)))
 	}
 	rows := r.rows
 	if had != nil {
@@ -188,7 +190,7 @@ func (c *change) pinSizes(app model.App, r running, d model.Deployment, had *mod
 			return nil, fmt.Errorf("read region %s: %w", name, err)
 		}
 		if override.Stale(d.Spec, map[string]string{name: region.ID}) != "" {
-			return nil, invalid("version", fmt.Sprintf(
+			return nil, apierr.Invalid("version", fmt.Sprintf(
 				"region %s was made anew since the overrides of v%d were worked out: deploy its configuration anew, or pin it in other regions", name, d.Version))
 		}
 		sizes[region.ID] = 0

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -12,7 +14,7 @@ import (
 func (a *API) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequest) (*windlassv1.RemoveDomainResponse, error) {
 	name, err := model.ParseDomain(req.GetDomain())
 	if err != nil {
-		return nil, invalid("domain", err.Error())
+		return nil, apierr.Invalid("domain", err.Error())
 	}
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RemoveDomainResponse, error) {
 		app, have, err := c.appWithDomains(req.GetApp())

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -19,9 +21,9 @@ func (a *API) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtec
 		i := slices.IndexFunc(have, func(p model.Protection) bool { return p.ScopeID == of.ScopeID && p.ByOperator == of.ByOperator })
 		if i < 0 {
 			if !of.ByOperator && slices.ContainsFunc(have, func(p model.Protection) bool { return p.ScopeID == of.ScopeID }) {
-				return nil, denied("an operator set this protection", "Ask an operator of the platform to remove it.")
+				return nil, apierr.Denied("an operator set this protection", "Ask an operator of the platform to remove it.")
 			}
-			return nil, missing("environment", "protection", orDefault(req.GetEnvironment(), orDefault(req.GetProject(), "of the workspace")),
+			return nil, apierr.Missing("environment", "protection", orDefault(req.GetEnvironment(), orDefault(req.GetProject(), "of the workspace")),
 				"List the protections that there are with `windlass protection list`.")
 		}
 		before, err := a.protectionView(c, have[i])

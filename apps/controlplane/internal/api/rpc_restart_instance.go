@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -46,7 +48,7 @@ func (a *API) RestartInstance(ctx context.Context, req *windlassv1.RestartInstan
 			return nil, err
 		}
 		if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
-			return nil, nothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
+			return nil, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
 		}
 		if _, err := a.ask(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{
 			InstanceId: instance.ID,

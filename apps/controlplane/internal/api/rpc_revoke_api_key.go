@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -62,14 +64,14 @@ func (c *change) notLastOwner(k model.APIKey) error {
 			if k.Role == windlassv1.Role_ROLE_OPERATOR {
 				of = "the platform's"
 			}
-			return inUse(fmt.Sprintf("key %s is %s last %s key that does not expire", k.Name, of, roleName(k.Role)), "Make another "+roleName(k.Role)+" key first.")
+			return apierr.InUse(fmt.Sprintf("key %s is %s last %s key that does not expire", k.Name, of, roleName(k.Role)), "Make another "+roleName(k.Role)+" key first.")
 		}
 	}
 }
 
 // findKey finds one of the caller's workspace by id or name.
 func (c *change) findKey(ref string) (model.APIKey, error) {
-	unknown := missing("key", "API key", ref, "List the keys that there are.")
+	unknown := apierr.Missing("key", "API key", ref, "List the keys that there are.")
 	if ident.Valid("key", ref) {
 		k, err := c.GetAPIKey(c.workspaceID, ref)
 		switch {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -18,7 +20,7 @@ func (a *API) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAppKeyRequ
 		}
 		i := slices.IndexFunc(have, func(k model.AppKey) bool { return k.Name == req.GetName() })
 		if i < 0 {
-			return nil, missing("name", "app key", req.GetName(), fmt.Sprintf("App %s does not have it: `windlass app-key list` tells which there are.", app.Name))
+			return nil, apierr.Missing("name", "app key", req.GetName(), fmt.Sprintf("App %s does not have it: `windlass app-key list` tells which there are.", app.Name))
 		}
 		before, err := a.appKeyView(c, have[i])
 		if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -21,7 +23,7 @@ func (a *API) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantReques
 		err = c.Tx.RevokeGrant(r.ID, w.ID)
 		switch {
 		case errors.Is(err, model.ErrNotFound):
-			return nil, nothingToDo(fmt.Sprintf("region %s is not granted to workspace %s", r.Name, w.Name), "")
+			return nil, apierr.NothingToDo(fmt.Sprintf("region %s is not granted to workspace %s", r.Name, w.Name), "")
 		case err != nil:
 			return nil, fmt.Errorf("revoke grant of region %s to workspace %s: %w", r.ID, w.ID, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -96,9 +98,9 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 			return nil, err
 		}
 		if !same {
-			return nil, nothingToDo(text+", but for the versions of secrets", "Go back to those, too: `windlass rollback --with-secrets`. Or name another version.")
+			return nil, apierr.NothingToDo(text+", but for the versions of secrets", "Go back to those, too: `windlass rollback --with-secrets`. Or name another version.")
 		}
-		return nil, nothingToDo(text, "Name another version.")
+		return nil, apierr.NothingToDo(text, "Name another version.")
 	}
 	err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, old), deploymentProto(facts{}, app, out.Deployment))
 	if err != nil {
@@ -257,7 +259,7 @@ func (c *change) restore(app model.App, old model.Deployment, message string) (*
 func (c *change) rollbackTo(app model.App, number int32) (d model.Deployment, err error) {
 	if number == 0 {
 		if app.PreviousDeploymentID == "" {
-			return d, nothingToDo(fmt.Sprintf("app %s has no earlier version that was stable", app.Name), "Name a version.")
+			return d, apierr.NothingToDo(fmt.Sprintf("app %s has no earlier version that was stable", app.Name), "Name a version.")
 		}
 		d, err = c.GetDeployment(app.WorkspaceID, app.PreviousDeploymentID)
 	} else {
@@ -265,7 +267,7 @@ func (c *change) rollbackTo(app model.App, number int32) (d model.Deployment, er
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return d, nothingToDo(fmt.Sprintf("app %s has no version %d", app.Name, number),
+		return d, apierr.NothingToDo(fmt.Sprintf("app %s has no version %d", app.Name, number),
 			fmt.Sprintf("Its newest is %d; list its deployments for those that are kept.", app.LatestVersion))
 	case err != nil:
 		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -60,7 +62,7 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
 	live, f := r.live, r.flight
 	if live == nil {
-		return false, nothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
+		return false, apierr.NothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
 	}
 	ids := []string{live.ID}
 	if f.deployment != nil && f.deployment.ID != live.ID {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -19,7 +21,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 	}
 	for i, name := range req.GetUnset() {
 		if _, ok := req.GetSet()[name]; ok {
-			return nil, invalid(fmt.Sprintf("unset[%d]", i), fmt.Sprintf("variable %s is in both set and unset", name))
+			return nil, apierr.Invalid(fmt.Sprintf("unset[%d]", i), fmt.Sprintf("variable %s is in both set and unset", name))
 		}
 	}
 	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SetEnvironmentResponse, error) {
@@ -32,7 +34,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 			return nil, err
 		}
 		if base == nil {
-			return nil, nothingToDo(fmt.Sprintf("app %s has no deployment whose variables could be changed", app.Name), "Deploy it first.")
+			return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no deployment whose variables could be changed", app.Name), "Deploy it first.")
 		}
 		spec := proto.CloneOf(base.Spec)
 		changeEnv(spec, environment, req)
@@ -46,7 +48,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 			return nil, err
 		} else if region != "" {
 			// To leave it out would take capacity away in passing.
-			return nil, inUse(fmt.Sprintf("app %s serves in region %s, which the workspace may use no longer", app.Name, region),
+			return nil, apierr.InUse(fmt.Sprintf("app %s serves in region %s, which the workspace may use no longer", app.Name, region),
 				"Deploy it without that region first, or have an operator grant the region again.")
 		}
 		if err := c.pinSecrets(environment.ID, spec, "spec"); err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -45,7 +47,7 @@ func (a *API) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (
 		} else if have, err = c.forgetEnded(have); err != nil {
 			return nil, err
 		} else if len(have) >= model.MaxFreezes {
-			return nil, overLimit("name", fmt.Sprintf("the workspace has %d freezes, and may not have more", len(have)),
+			return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d freezes, and may not have more", len(have)),
 				"Lift one that is not needed; one freeze has many windows.")
 		}
 		if err := checkTimes(f, c.at); err != nil {
@@ -89,7 +91,7 @@ func (c *change) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error
 		f.Weekly = append(f.Weekly, model.FreezeWindow{Start: w.GetStart(), End: w.GetEnd()})
 	}
 	if req.GetProject() != "" && req.GetApp() != "" {
-		return f, invalidFix("app", "the freeze names a project and an app", "Use one of the two, or neither for the workspace.")
+		return f, apierr.InvalidFix("app", "the freeze names a project and an app", "Use one of the two, or neither for the workspace.")
 	}
 	if req.GetProject() != "" {
 		p, err := c.api.project(c, c.workspaceID, req.GetProject(), "project")
@@ -114,13 +116,13 @@ func (c *change) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error
 // checkTimes refuses times at which the freeze would never be in force.
 func checkTimes(f model.Freeze, now int64) error {
 	if f.Until != 0 && f.Until <= now {
-		return invalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")
+		return apierr.InvalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")
 	}
 	if err := checkWindows(f, now, ""); err != nil {
 		return err
 	}
 	if _, in := freeze.InForce(f, now); len(f.Weekly) > 0 && !in && freeze.NextAt(f, now) == 0 {
-		return invalidFix("until", "no window begins before "+clockOf(f.Until)+", its end", "Use a later until.")
+		return apierr.InvalidFix("until", "no window begins before "+clockOf(f.Until)+", its end", "Use a later until.")
 	}
 	return nil
 }
@@ -130,19 +132,19 @@ func checkTimes(f model.Freeze, now int64) error {
 func checkWindows(f model.Freeze, now int64, at string) error {
 	switch {
 	case f.Until != 0 && f.Until <= f.From:
-		return invalidFix(at+"until", fmt.Sprintf("it ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
+		return apierr.InvalidFix(at+"until", fmt.Sprintf("it ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
 	case len(f.Weekly) == 0 && f.TimeZone != "":
-		return invalidFix(at+"timeZone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
+		return apierr.InvalidFix(at+"timeZone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
 	case len(f.Weekly) == 0:
 		return nil
 	}
 	if _, err := freeze.Zone(f.TimeZone); err != nil {
-		return invalidFix(at+"timeZone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
+		return apierr.InvalidFix(at+"timeZone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
 	}
 	if i, err := freeze.Check(f, now); err != nil && i >= 0 {
-		return invalidFix(fmt.Sprintf("%sweekly[%d].start", at, i), err.Error(), `Write for example "Fri 16:00" to "Mon 08:00", or "22:00" to "06:00" for every night.`)
+		return apierr.InvalidFix(fmt.Sprintf("%sweekly[%d].start", at, i), err.Error(), `Write for example "Fri 16:00" to "Mon 08:00", or "22:00" to "06:00" for every night.`)
 	} else if err != nil {
-		return invalidFix(at+"weekly", err.Error(), "Leave weekly out for a freeze without a gap.")
+		return apierr.InvalidFix(at+"weekly", err.Error(), "Leave weekly out for a freeze without a gap.")
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -29,7 +31,7 @@ func (a *API) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRe
 			return p.ScopeID == of.ScopeID && p.ByOperator == of.ByOperator
 		})
 		if was < 0 && len(have) >= model.MaxProtections {
-			return nil, overLimit("rules", fmt.Sprintf("the workspace has %d protections, and may not have more", len(have)),
+			return nil, apierr.OverLimit("rules", fmt.Sprintf("the workspace has %d protections, and may not have more", len(have)),
 				"Remove one that is not needed, or protect the project or the workspace.")
 		}
 		approval := proto.CloneOf(req.GetRules().GetApproval())
@@ -67,7 +69,7 @@ func (a *API) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRe
 // checkRules judges what a protection asks for.
 func checkRules(rules *windlassv1.ProtectionRules) error {
 	if rules.GetApproval() == nil && rules.GetBakeTime().AsDuration() == 0 && !rules.GetAutoRollback() {
-		return invalidFix("rules", "the protection asks for nothing", "Ask for an approval, a bake time or automatic rollback; RemoveProtection removes a protection.")
+		return apierr.InvalidFix("rules", "the protection asks for nothing", "Ask for an approval, a bake time or automatic rollback; RemoveProtection removes a protection.")
 	}
 	return checkApproval(rules.GetApproval(), false, "rules.approval")
 }
@@ -89,11 +91,11 @@ func (c *change) protectionAt(req inScope) (of model.Protection, have []model.Pr
 	of = model.Protection{WorkspaceID: w.ID, ByOperator: c.by.IsOperator()}
 	switch {
 	case req.GetProject() != "" && req.GetEnvironment() != "":
-		return of, nil, invalidFix("environment", "the protection names a project and an environment", "Use one of the two, or neither for the workspace.")
+		return of, nil, apierr.InvalidFix("environment", "the protection names a project and an environment", "Use one of the two, or neither for the workspace.")
 	case of.ByOperator && req.GetProject() != "":
-		return of, nil, invalidFix("project", "an operator protects a whole workspace", "Leave project out, or have an owner set it.")
+		return of, nil, apierr.InvalidFix("project", "an operator protects a whole workspace", "Leave project out, or have an owner set it.")
 	case of.ByOperator && req.GetEnvironment() != "":
-		return of, nil, invalidFix("environment", "an operator protects a whole workspace", "Leave environment out, or have an owner set it.")
+		return of, nil, apierr.InvalidFix("environment", "an operator protects a whole workspace", "Leave environment out, or have an owner set it.")
 	case req.GetProject() != "":
 		p, err := c.api.project(c, w.ID, req.GetProject(), "project")
 		if err != nil {

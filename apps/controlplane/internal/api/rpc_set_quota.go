@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
@@ -23,7 +25,7 @@ func (a *API) SetQuota(ctx context.Context, req *windlassv1.SetQuotaRequest) (*w
 			return nil, fmt.Errorf("lock workspace %s: %w", w.ID, err)
 		}
 		if have.ResourceVersion != req.GetResourceVersion() {
-			return nil, conflict("quota of workspace", w.ID, have.ResourceVersion)
+			return nil, apierr.Conflict("quota of workspace", w.ID, have.ResourceVersion)
 		}
 		own := limitsOf(req.GetOwn())
 		if proto.Equal(limitsProto(have.Own), limitsProto(own)) {
@@ -91,7 +93,7 @@ func lowered(was, is model.Limits) (warnings []string) {
 func stricter(was, is model.Limits) error {
 	for _, l := range limitChanges(was, is) {
 		if l.was != 0 && (l.is == 0 || l.is > l.was) {
-			return denied(fmt.Sprintf("limit %s is %d: to raise it takes an operator", l.name, l.was),
+			return apierr.Denied(fmt.Sprintf("limit %s is %d: to raise it takes an operator", l.name, l.was),
 				"Ask an operator of the platform; an owner may lower it.")
 		}
 	}

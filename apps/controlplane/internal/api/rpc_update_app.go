@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -14,7 +16,7 @@ func (a *API) UpdateApp(ctx context.Context, req *windlassv1.UpdateAppRequest) (
 			return nil, err
 		}
 		if app.ResourceVersion != req.GetResourceVersion() {
-			return nil, conflict("app", app.ID, app.ResourceVersion)
+			return nil, apierr.Conflict("app", app.ID, app.ResourceVersion)
 		}
 		before, err := a.appView(c, app)
 		if err != nil {

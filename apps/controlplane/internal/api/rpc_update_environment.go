@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -23,10 +25,10 @@ func (a *API) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvir
 			return nil, err
 		}
 		if e.ResourceVersion != req.GetResourceVersion() {
-			return nil, conflict("environment", e.ID, e.ResourceVersion)
+			return nil, apierr.Conflict("environment", e.ID, e.ResourceVersion)
 		}
 		if e.Name != req.GetName() && !owner.allows(c.by.Role) {
-			return nil, denied("to rename an environment takes a key of role owner", "Leave the name as it is, or use an owner's key.")
+			return nil, apierr.Denied("to rename an environment takes a key of role owner", "Leave the name as it is, or use an owner's key.")
 		}
 		before, err := a.environmentView(c, e)
 		if err != nil {
@@ -39,9 +41,9 @@ func (a *API) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvir
 		err = c.Tx.UpdateEnvironment(e)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "environment", req.GetName())
+			return nil, apierr.Exists("name", "environment", req.GetName())
 		case errors.Is(err, model.ErrConflict):
-			return nil, conflict("environment", e.ID, e.ResourceVersion+1)
+			return nil, apierr.Conflict("environment", e.ID, e.ResourceVersion+1)
 		case err != nil:
 			return nil, fmt.Errorf("update environment %s: %w", e.ID, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -18,7 +20,7 @@ func (a *API) UpdateProject(ctx context.Context, req *windlassv1.UpdateProjectRe
 			return nil, err
 		}
 		if p.ResourceVersion != req.GetResourceVersion() {
-			return nil, conflict("project", p.ID, p.ResourceVersion)
+			return nil, apierr.Conflict("project", p.ID, p.ResourceVersion)
 		}
 		before := projectProto(p)
 		if p.Name == req.GetName() {
@@ -28,9 +30,9 @@ func (a *API) UpdateProject(ctx context.Context, req *windlassv1.UpdateProjectRe
 		err = c.Tx.UpdateProject(p)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "project", req.GetName())
+			return nil, apierr.Exists("name", "project", req.GetName())
 		case errors.Is(err, model.ErrConflict):
-			return nil, conflict("project", p.ID, p.ResourceVersion+1)
+			return nil, apierr.Conflict("project", p.ID, p.ResourceVersion+1)
 		case err != nil:
 			return nil, fmt.Errorf("update project %s: %w", p.ID, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -20,7 +22,7 @@ func (a *API) UpdateRegion(ctx context.Context, req *windlassv1.UpdateRegionRequ
 			return nil, err
 		}
 		if r.ResourceVersion != req.GetResourceVersion() {
-			return nil, conflict("region", r.ID, r.ResourceVersion)
+			return nil, apierr.Conflict("region", r.ID, r.ResourceVersion)
 		}
 		before, err := a.regionView(c, c.by, r)
 		if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -18,7 +20,7 @@ func (a *API) UpdateWorkspace(ctx context.Context, req *windlassv1.UpdateWorkspa
 			return nil, err
 		}
 		if w.ResourceVersion != req.GetResourceVersion() {
-			return nil, conflict("workspace", w.ID, w.ResourceVersion)
+			return nil, apierr.Conflict("workspace", w.ID, w.ResourceVersion)
 		}
 		before := workspaceProto(w)
 		if w.Name == req.GetName() {
@@ -28,9 +30,9 @@ func (a *API) UpdateWorkspace(ctx context.Context, req *windlassv1.UpdateWorkspa
 		err = c.Tx.UpdateWorkspace(w)
 		switch {
 		case errors.Is(err, model.ErrExists):
-			return nil, exists("name", "workspace", req.GetName())
+			return nil, apierr.Exists("name", "workspace", req.GetName())
 		case errors.Is(err, model.ErrConflict):
-			return nil, conflict("workspace", w.ID, w.ResourceVersion+1)
+			return nil, apierr.Conflict("workspace", w.ID, w.ResourceVersion+1)
 		case err != nil:
 			return nil, fmt.Errorf("update workspace %s: %w", w.ID, err)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -164,7 +166,7 @@ func domainAmong(have []model.Domain, app model.App, name string) (model.Domain,
 	if i := slices.IndexFunc(have, func(d model.Domain) bool { return d.Name == name }); i >= 0 {
 		return have[i], nil
 	}
-	return model.Domain{}, missing("domain", "domain", name, fmt.Sprintf("App %s does not have it: `windlass domain list` tells which there are, `windlass domain add` adds one.", app.Name))
+	return model.Domain{}, apierr.Missing("domain", "domain", name, fmt.Sprintf("App %s does not have it: `windlass domain list` tells which there are, `windlass domain add` adds one.", app.Name))
 }
 
 // lookForRecord asks the DNS for what verifies the domain, and returns all that it says.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
@@ -105,7 +107,7 @@ func (a *API) showOnce(ctx context.Context, app model.App, rollout string, out *
 
 // rolloutOf returns the app's rollout of that id.
 func (a *API) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) {
-	gone := missing("rollout", "rollout", id, fmt.Sprintf("List the rollouts of app %s.", app.Name))
+	gone := apierr.Missing("rollout", "rollout", id, fmt.Sprintf("List the rollouts of app %s.", app.Name))
 	if !plainID(id) {
 		return model.Rollout{}, gone
 	}

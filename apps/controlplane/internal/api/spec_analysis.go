@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -93,7 +95,7 @@ func checkAnalysis(p *windlassv1.RolloutPolicy, field string) error {
 			return err
 		}
 		if n := analysis.Name(c); names[n] {
-			return invalidFix(at+".name", fmt.Sprintf("two checks are named %q", n), "Give each a name of its own.")
+			return apierr.InvalidFix(at+".name", fmt.Sprintf("two checks are named %q", n), "Give each a name of its own.")
 		}
 		names[analysis.Name(c)] = true
 		if err := checkWhen(p, c, at); err != nil {
@@ -111,26 +113,26 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	}
 	switch {
 	case template && c.GetQuery() != "":
-		return invalidFix(at+".query", "the check has a template and a query", "Use one of the two.")
+		return apierr.InvalidFix(at+".query", "the check has a template and a query", "Use one of the two.")
 	case !template && c.GetQuery() == "":
-		return invalidFix(at+".template", "the check says not what is measured",
+		return apierr.InvalidFix(at+".template", "the check says not what is measured",
 			"Use a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), a query in PromQL, or a webhook.")
 	case !template && c.GetName() == "":
-		return invalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
+		return apierr.InvalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
 	case template && c.GetSamplesQuery() != "":
-		return invalidFix(at+".samplesQuery", "the template counts its samples itself", "Leave samplesQuery out, or write a query of your own.")
+		return apierr.InvalidFix(at+".samplesQuery", "the template counts its samples itself", "Leave samplesQuery out, or write a query of your own.")
 	case !template && c.GetMinSamples() > 0 && c.GetSamplesQuery() == "":
-		return invalidFix(at+".minSamples", "nothing counts the samples of a query", "Add a samplesQuery, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
+		return apierr.InvalidFix(at+".minSamples", "nothing counts the samples of a query", "Add a samplesQuery, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
 	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
-		return invalidFix(at+".samplesQuery", "samples are counted, and any number will do", "Say with minSamples how many it takes.")
+		return apierr.InvalidFix(at+".samplesQuery", "samples are counted, and any number will do", "Say with minSamples how many it takes.")
 	}
 	for name, query := range map[string]string{"query": c.GetQuery(), "samplesQuery": c.GetSamplesQuery()} {
 		if _, err := analysis.Expand(query, analysis.Subject{}); err != nil {
-			return invalidFix(at+"."+name, err.Error(), "The variables are {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
+			return apierr.InvalidFix(at+"."+name, err.Error(), "The variables are {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
 		}
 	}
 	if c.GetQuery() != "" && analysis.Compares(c) && !analysis.NamesVersion(c.GetQuery()) {
-		return invalidFix(at+".query", "the query is the same for both versions: the new one would be compared with itself",
+		return apierr.InvalidFix(at+".query", "the query is the same for both versions: the new one would be compared with itself",
 			"Name the version's series, by {{selector}}, {{deployment}} or {{version}}.")
 	}
 	return nil
@@ -152,14 +154,14 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 		{"versusOld", c.GetVersusOld() != nil},
 	} {
 		if other.set {
-			return invalidFix(at+"."+other.name, other.name+" is of figures, and a web-hook judges by itself", "Leave it out, or make it a check of its own.")
+			return apierr.InvalidFix(at+"."+other.name, other.name+" is of figures, and a web-hook judges by itself", "Leave it out, or make it a check of its own.")
 		}
 	}
 	if c.GetName() == "" {
-		return invalidFix(at+".name", "a check by a web-hook has no name", "Name it for what is checked.")
+		return apierr.InvalidFix(at+".name", "a check by a web-hook has no name", "Name it for what is checked.")
 	}
 	if _, err := analysis.ParseHookURL(c.GetWebhook().GetUrl()); err != nil {
-		return invalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and have calls signed with signingSecret.")
+		return apierr.InvalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and have calls signed with signingSecret.")
 	}
 	return nil
 }
@@ -167,7 +169,7 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 // checkBounds judges how far the figure may go.
 func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 	if !analysis.Absolute(c) && !analysis.Compares(c) {
-		return invalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")
+		return apierr.InvalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")
 	}
 	v := c.GetVersusOld()
 	for _, b := range []struct {
@@ -179,7 +181,7 @@ func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 		{"versusOld.maxDifference", versus(v).MaxDifference, versus(v).MinDifference},
 	} {
 		if b.most != nil && b.least != nil && *b.most < *b.least {
-			return invalidFix(at+"."+b.name, fmt.Sprintf("it may be %g at most and has to be %g at least: nothing is", *b.most, *b.least), "Swap the two, or leave one out.")
+			return apierr.InvalidFix(at+"."+b.name, fmt.Sprintf("it may be %g at most and has to be %g at least: nothing is", *b.most, *b.least), "Swap the two, or leave one out.")
 		}
 	}
 	return nil
@@ -200,7 +202,7 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 		bake := w.GetBakeTime().AsDuration()
 		bakes = bakes || bake > 0
 		if bake > 0 && bake < interval && analysis.Absolute(c) {
-			return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and waves[%d] bakes for %s: that would end before the first measurement", interval, i, bake),
+			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and waves[%d] bakes for %s: that would end before the first measurement", interval, i, bake),
 				"Measure more often, or bake longer.")
 		}
 	}
@@ -208,29 +210,29 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 		pause, manual, err := strategy.ParsePause(s.GetPause())
 		switch {
 		case err == nil && !manual && pause > 0 && pause < interval:
-			return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and steps[%d] pauses for %s: that would end before the first measurement", interval, i, pause),
+			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and steps[%d] pauses for %s: that would end before the first measurement", interval, i, pause),
 				"Measure more often, or pause longer.")
 		case s.GetWeight() == 100 && analysis.Compares(c):
-			return invalidFix(at+".versusOld", fmt.Sprintf("at steps[%d] the old version gets no traffic: there is nothing to compare with", i),
+			return apierr.InvalidFix(at+".versusOld", fmt.Sprintf("at steps[%d] the old version gets no traffic: there is nothing to compare with", i),
 				"End the steps below 100, which comes after the last one anyway, or use max or min.")
 		}
 	}
 	if after, manual, err := strategy.ParsePromotion(p.GetPromotion()); err == nil && !manual && after > 0 && after < interval {
-		return invalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and promotion comes after %s: that would be before the first measurement", interval, after),
+		return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and promotion comes after %s: that would be before the first measurement", interval, after),
 			"Measure more often, or promote later.")
 	}
 	steps := strategy.Of(p).Steps(p)
 	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.OfRequests(c) {
-		return invalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
+		return apierr.InvalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
 			"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
 	}
 	if len(steps) == 0 {
 		if !bakes {
-			return invalidFix(at, "the check would never be measured: the strategy has no steps, and no wave bakes",
+			return apierr.InvalidFix(at, "the check would never be measured: the strategy has no steps, and no wave bakes",
 				"Give waves a bakeTime, or use strategy canary or blue-green.")
 		}
 		if !analysis.Absolute(c) {
-			return invalidFix(at+".versusOld", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
+			return apierr.InvalidFix(at+".versusOld", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
 				"Use max or min, or strategy canary or blue-green.")
 		}
 	}

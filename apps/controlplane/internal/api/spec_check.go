@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -56,7 +58,7 @@ func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
 		return err
 	}
 	if s.Replicas != nil && s.GetReplicas() > 0 && s.GetMinReady() > s.GetReplicas() {
-		return invalid(field+".minReady", fmt.Sprintf("minReady is %d, above replicas, which is %d", s.GetMinReady(), s.GetReplicas()))
+		return apierr.Invalid(field+".minReady", fmt.Sprintf("minReady is %d, above replicas, which is %d", s.GetMinReady(), s.GetReplicas()))
 	}
 	return nil
 }
@@ -64,12 +66,12 @@ func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
 func checkHealth(s *windlassv1.DeploymentSpec, field string) error {
 	h := s.GetHealthCheck()
 	if !slices.ContainsFunc(s.GetPorts(), func(p *windlassv1.Port) bool { return p.GetName() == h.GetPort() }) {
-		return invalid(field+".port", fmt.Sprintf("the health check names port %q, which is not among ports: %s",
+		return apierr.Invalid(field+".port", fmt.Sprintf("the health check names port %q, which is not among ports: %s",
 			h.GetPort(), strings.Join(portNames(s), ", ")))
 	}
 	_, err := healthcheck.ParseCodes(h.GetExpectedCodes())
 	if bad, ok := errors.AsType[*healthcheck.CodeError](err); ok {
-		return invalidFix(fmt.Sprintf("%s.expectedCodes[%d]", field, bad.Index), bad.Error(), "Write a code, as 204, or a range with both its ends, as 200-299.")
+		return apierr.InvalidFix(fmt.Sprintf("%s.expectedCodes[%d]", field, bad.Index), bad.Error(), "Write a code, as 204, or a range with both its ends, as 200-299.")
 	}
 	return err
 }
@@ -77,12 +79,12 @@ func checkHealth(s *windlassv1.DeploymentSpec, field string) error {
 func checkCommand(command, args []string, field string) error {
 	for i, c := range command {
 		if c == "" || strings.ContainsRune(c, 0) {
-			return invalid(fmt.Sprintf("%s.command[%d]", field, i), "an element of a command is neither empty nor holds a zero byte")
+			return apierr.Invalid(fmt.Sprintf("%s.command[%d]", field, i), "an element of a command is neither empty nor holds a zero byte")
 		}
 	}
 	for i, arg := range args {
 		if strings.ContainsRune(arg, 0) {
-			return invalid(fmt.Sprintf("%s.args[%d]", field, i), "an argument holds no zero byte")
+			return apierr.Invalid(fmt.Sprintf("%s.args[%d]", field, i), "an argument holds no zero byte")
 		}
 	}
 	return nil
@@ -101,15 +103,15 @@ func checkPorts(s *windlassv1.DeploymentSpec, field string) error {
 	for i, p := range s.GetPorts() {
 		at := fmt.Sprintf("%s.ports[%d]", field, i)
 		if names[p.GetName()] {
-			return invalid(at+".name", fmt.Sprintf("port name %q is used twice", p.GetName()))
+			return apierr.Invalid(at+".name", fmt.Sprintf("port name %q is used twice", p.GetName()))
 		}
 		if p.GetPort() != 0 && numbers[p.GetPort()] {
-			return invalid(at+".port", fmt.Sprintf("port %d is used twice", p.GetPort()))
+			return apierr.Invalid(at+".port", fmt.Sprintf("port %d is used twice", p.GetPort()))
 		}
 		names[p.GetName()], numbers[p.GetPort()] = true, true
 		variable := "PORT_" + strings.ToUpper(strings.ReplaceAll(p.GetName(), "-", "_"))
 		if _, ok := s.GetEnv()[variable]; ok {
-			return invalid(fmt.Sprintf("%s.env[%q]", field, variable), fmt.Sprintf("variable %s is taken: it tells port %q", variable, p.GetName()))
+			return apierr.Invalid(fmt.Sprintf("%s.env[%q]", field, variable), fmt.Sprintf("variable %s is taken: it tells port %q", variable, p.GetName()))
 		}
 	}
 	return nil
@@ -121,23 +123,23 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 		at := fmt.Sprintf("%s.secrets[%d]", field, i)
 		if r.GetImagePull() {
 			if pulls[r.GetSecret()] {
-				return invalidFix(at+".secret", fmt.Sprintf("secret %q is to pull the image twice", r.GetSecret()), "Leave one of them out.")
+				return apierr.InvalidFix(at+".secret", fmt.Sprintf("secret %q is to pull the image twice", r.GetSecret()), "Leave one of them out.")
 			}
 			if !pullsImage(s) {
-				return invalidFix(at+".imagePull", "there is no image to pull", "Set image, or leave imagePull out.")
+				return apierr.InvalidFix(at+".imagePull", "there is no image to pull", "Set image, or leave imagePull out.")
 			}
 			pulls[r.GetSecret()] = true
 			continue
 		}
 		at += ".envName"
 		if reservedVariable(r.GetEnvName()) {
-			return invalid(at, reserved(r.GetEnvName()))
+			return apierr.Invalid(at, reserved(r.GetEnvName()))
 		}
 		if seen[r.GetEnvName()] {
-			return invalid(at, fmt.Sprintf("variable %s is set by two secrets", r.GetEnvName()))
+			return apierr.Invalid(at, fmt.Sprintf("variable %s is set by two secrets", r.GetEnvName()))
 		}
 		if _, ok := s.GetEnv()[r.GetEnvName()]; ok {
-			return invalid(at, fmt.Sprintf("variable %s is set in env and by a secret", r.GetEnvName()))
+			return apierr.Invalid(at, fmt.Sprintf("variable %s is set in env and by a secret", r.GetEnvName()))
 		}
 		seen[r.GetEnvName()] = true
 	}
@@ -153,10 +155,10 @@ func checkEnv(env map[string]string, field string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if reservedVariable(name) {
-			return invalid(fmt.Sprintf("%s[%q]", field, name), reserved(name))
+			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), reserved(name))
 		}
 		if strings.ContainsRune(env[name], 0) {
-			return invalid(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("the value of %s holds a zero byte, which no program can be given", name))
+			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("the value of %s holds a zero byte, which no program can be given", name))
 		}
 		size += len(name) + len(env[name])
 	}
@@ -165,7 +167,7 @@ func checkEnv(env map[string]string, field string) error {
 
 func checkEnvSize(size int, field string) error {
 	if size > maxEnvBytes {
-		return invalid(field, fmt.Sprintf("variables take %d bytes together: at most %d fit; put large values into files or secrets", size, maxEnvBytes))
+		return apierr.Invalid(field, fmt.Sprintf("variables take %d bytes together: at most %d fit; put large values into files or secrets", size, maxEnvBytes))
 	}
 	return nil
 }

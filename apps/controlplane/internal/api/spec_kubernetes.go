@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"connectrpc.com/connect"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
-	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -17,23 +16,16 @@ import (
 // 256 KiB for all annotations of an object.
 const maxAnnotationBytes = 192 << 10
 
-// invalidFix is invalid for what needs a sentence to mend it.
-func invalidFix(field, message, fix string) error {
-	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: field, Fix: fix,
-	}, message)
-}
-
 // checkResources judges what one instance asks for.
 func checkResources(r *windlassv1.Resources, field string) error {
 	if shm, memory := r.GetShmMib(), r.GetMemoryMib(); memory > 0 && shm > memory {
-		return invalidFix(field+".shmMib",
+		return apierr.InvalidFix(field+".shmMib",
 			fmt.Sprintf("shmMib is %d, above memoryMib, which is %d: what is written to /dev/shm counts as memory", shm, memory),
 			"Raise memoryMib above shmMib by what the program itself needs.")
 	}
 	name := r.GetGpu().GetResourceName()
 	if domain, _, _ := strings.Cut(name, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {
-		return invalidFix(field+".gpu.resourceName", fmt.Sprintf("%s is Kubernetes' own kind of resource, and none that GPUs have", name),
+		return apierr.InvalidFix(field+".gpu.resourceName", fmt.Sprintf("%s is Kubernetes' own kind of resource, and none that GPUs have", name),
 			`Name it as the device plugin does: "nvidia.com/gpu" or "amd.com/gpu", for example.`)
 	}
 	return nil
@@ -67,7 +59,7 @@ func taken(key string) bool {
 }
 
 func takenError(field, key, fix string) error {
-	return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is taken: names under windlass.run/ and app.kubernetes.io/ are Windlass' own", fix)
+	return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is taken: names under windlass.run/ and app.kubernetes.io/ are Windlass' own", fix)
 }
 
 func checkSelector(selector map[string]string, field string) error {
@@ -79,7 +71,7 @@ func checkSelector(selector map[string]string, field string) error {
 			{"nvidia.com/gpu.product", "product"}, {"nvidia.com/gpu.memory", "minMemoryMib"}, {"nvidia.com/gpu.count", "count"},
 		} {
 			if key == say.label {
-				return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is asked for elsewhere",
+				return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is asked for elsewhere",
 					fmt.Sprintf("Set resources.gpu.%s, which regions of every kind understand.", say.field))
 			}
 		}
@@ -92,11 +84,11 @@ func checkTolerations(list []*windlassv1.Toleration, field string) error {
 	for i, t := range list {
 		at := fmt.Sprintf("%s.tolerations[%d]", field, i)
 		if t.GetKey() == "" && t.GetValue() != "" {
-			return invalidFix(at+".value", fmt.Sprintf("value %q is of no key", t.GetValue()), "Set key, or leave value out to tolerate every taint.")
+			return apierr.InvalidFix(at+".value", fmt.Sprintf("value %q is of no key", t.GetValue()), "Set key, or leave value out to tolerate every taint.")
 		}
 		id := strings.Join([]string{t.GetKey(), t.GetValue(), t.GetEffect()}, "\x00")
 		if first, ok := seen[id]; ok {
-			return invalidFix(at, fmt.Sprintf("it says the same as tolerations[%d]", first), "Leave one of them out.")
+			return apierr.InvalidFix(at, fmt.Sprintf("it says the same as tolerations[%d]", first), "Leave one of them out.")
 		}
 		seen[id] = i
 	}
@@ -109,7 +101,7 @@ func checkPodLabels(labels map[string]string, field string) error {
 			return takenError(field, key, "Use a prefix of your own.")
 		}
 		if key == "pod-template-hash" || key == "controller-revision-hash" {
-			return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is how Kubernetes' controllers know their pods", "Use another name.")
+			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is how Kubernetes' controllers know their pods", "Use another name.")
 		}
 	}
 	return nil
@@ -124,13 +116,13 @@ func checkAnnotations(annotations map[string]string, field string) error {
 		domain, _, _ := strings.Cut(key, "/")
 		if strings.HasPrefix(domain, "container.apparmor.security.") || strings.HasPrefix(domain, "container.seccomp.security.") ||
 			strings.HasPrefix(domain, "seccomp.security.") {
-			return invalidFix(fmt.Sprintf("%s[%q]", field, key), key+" widens what the pod may do",
+			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" widens what the pod may do",
 				"Say so in kubernetes.security, with the reason.")
 		}
 		size += len(key) + len(annotations[key])
 	}
 	if size > maxAnnotationBytes {
-		return invalidFix(field, fmt.Sprintf("annotations take %d bytes together: at most %d fit", size, maxAnnotationBytes),
+		return apierr.InvalidFix(field, fmt.Sprintf("annotations take %d bytes together: at most %d fit", size, maxAnnotationBytes),
 			"Put large values into files or secrets.")
 	}
 	return nil
@@ -143,24 +135,24 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	at := field + ".security"
 	if strings.TrimSpace(x.GetReason()) == "" {
-		return invalidFix(at+".reason", "an exception needs a reason", "Say why the program needs it; people who review the cluster read it on the pod.")
+		return apierr.InvalidFix(at+".reason", "an exception needs a reason", "Say why the program needs it; people who review the cluster read it on the pod.")
 	}
 	if x.GetRunAsRoot() && s.GetKubernetes().RunAsUser != nil {
-		return invalidFix(field+".runAsUser", fmt.Sprintf("runAsUser is %d, and security.runAsRoot asks for root", s.GetKubernetes().GetRunAsUser()),
+		return apierr.InvalidFix(field+".runAsUser", fmt.Sprintf("runAsUser is %d, and security.runAsRoot asks for root", s.GetKubernetes().GetRunAsUser()),
 			"Leave one of them out.")
 	}
 	for i, c := range x.GetAddCapabilities() {
 		at := fmt.Sprintf("%s.add_capabilities[%d]", at, i)
 		if c == "ALL" {
-			return invalidFix(at, "ALL is every capability there is", "Name those that the program needs, or set security.privileged.")
+			return apierr.InvalidFix(at, "ALL is every capability there is", "Name those that the program needs, or set security.privileged.")
 		}
 		if short, ok := strings.CutPrefix(c, "CAP_"); ok {
-			return invalidFix(at, "Kubernetes names capabilities without CAP_", fmt.Sprintf("Write %q.", short))
+			return apierr.InvalidFix(at, "Kubernetes names capabilities without CAP_", fmt.Sprintf("Write %q.", short))
 		}
 	}
 	widens := x.GetRunAsRoot() || x.GetPrivileged() || x.GetHostIpc() || x.GetUnconfinedSeccomp() || len(x.GetAddCapabilities()) > 0
 	if !widens && s.GetModelCache().GetHostPath() == "" {
-		return invalidFix(at, "it gives a reason, and nothing that it is the reason for",
+		return apierr.InvalidFix(at, "it gives a reason, and nothing that it is the reason for",
 			"Set runAsRoot, privileged, hostIpc, unconfinedSeccomp, addCapabilities or modelCache.hostPath, or leave security out.")
 	}
 	return nil
@@ -191,10 +183,10 @@ func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
 		return err
 	}
 	if c.GetRetention() == windlassv1.ModelCache_RETENTION_DELETE {
-		return invalidFix(field+".retention", "a folder of a host is never deleted", "Leave retention out, or use a claim.")
+		return apierr.InvalidFix(field+".retention", "a folder of a host is never deleted", "Leave retention out, or use a claim.")
 	}
 	if s.GetKubernetes().GetSecurity() == nil {
-		return invalidFix(field+".hostPath", `a pod with a folder of its host does not pass Kubernetes' "restricted" standard`,
+		return apierr.InvalidFix(field+".hostPath", `a pod with a folder of its host does not pass Kubernetes' "restricted" standard`,
 			"Say why in kubernetes.security.reason, or use a claim.")
 	}
 	return nil
@@ -204,11 +196,11 @@ func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
 // forbidden ones.
 func checkFolder(p, field string, forbidden []string, fix string) error {
 	if p == "/" || path.Clean(p) != p {
-		return invalidFix(field, fmt.Sprintf("%q is not a plain path: %q would be", p, plain(p)), fix)
+		return apierr.InvalidFix(field, fmt.Sprintf("%q is not a plain path: %q would be", p, plain(p)), fix)
 	}
 	for _, f := range forbidden {
 		if p == f || strings.HasPrefix(p, f+"/") || strings.HasPrefix(f, p+"/") {
-			return invalidFix(field, fmt.Sprintf("%s would get in the way of %s", p, f), fix)
+			return apierr.InvalidFix(field, fmt.Sprintf("%s would get in the way of %s", p, f), fix)
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -18,7 +20,7 @@ func autoRollbackOff(p *windlassv1.RolloutPolicy) bool {
 func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 	auto, off := p.GetAutoRollback(), autoRollbackOff(p)
 	if off && len(auto.GetConditions()) > 0 {
-		return invalidFix(field+".autoRollback.conditions", "autoRollback is off, and names conditions: nothing goes back by itself",
+		return apierr.InvalidFix(field+".autoRollback.conditions", "autoRollback is off, and names conditions: nothing goes back by itself",
 			"Leave out enabled to go back for those alone, or leave out conditions.")
 	}
 	if err := checkAmounts(auto, field+".autoRollback"); err != nil {
@@ -29,12 +31,12 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 		switch on := w.GetOnFailure(); {
 		case !off:
 		case on == windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL || on == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
-			return invalidFix(at+".onFailure", "the wave goes back on a failure, and autoRollback is off: nothing goes back by itself",
+			return apierr.InvalidFix(at+".onFailure", "the wave goes back on a failure, and autoRollback is off: nothing goes back by itself",
 				"Leave onFailure out, or set it to pause; or leave autoRollback on.")
 		}
 		unreachable := windlassv1.AutoRollback_CONDITION_UNREACHABLE
 		if w.GetOnUnreachable() != windlassv1.Wave_ON_UNREACHABLE_FAIL && len(auto.GetConditions()) == 1 && auto.GetConditions()[0] == unreachable {
-			return invalidFix(at+".onUnreachable", "autoRollback is on "+plan.ConditionName(unreachable)+" alone, and a region out of reach is no failure of this wave",
+			return apierr.InvalidFix(at+".onUnreachable", "autoRollback is on "+plan.ConditionName(unreachable)+" alone, and a region out of reach is no failure of this wave",
 				"Set onUnreachable to fail, or name other conditions.")
 		}
 	}
@@ -49,19 +51,19 @@ func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 	} {
 		switch {
 		case none(limit.text):
-			return invalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s: a region would have failed before it began", limit.name, limit.text, limit.of),
+			return apierr.InvalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s: a region would have failed before it began", limit.name, limit.text, limit.of),
 				"Use 1 or more, or leave it out.")
 		case tooManyPercent(limit.text):
-			return invalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s", limit.name, limit.text, limit.of), "Use 100% or less.")
+			return apierr.InvalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s", limit.name, limit.text, limit.of), "Use 100% or less.")
 		}
 	}
 	switch health := windlassv1.AutoRollback_CONDITION_HEALTH; {
 	case auto.GetUnhealthy() != "":
 	case auto.GetUnhealthyFor() != nil:
-		return invalidFix(field+".unhealthyFor", "unhealthyFor says for how long, and nothing says how many replicas",
+		return apierr.InvalidFix(field+".unhealthyFor", "unhealthyFor says for how long, and nothing says how many replicas",
 			"Set unhealthy as well, for example 25%, or leave out unhealthyFor.")
 	case slices.Contains(auto.GetConditions(), health):
-		return invalidFix(field+".conditions", "conditions names "+plan.ConditionName(health)+", and nothing says how many replicas that takes",
+		return apierr.InvalidFix(field+".conditions", "conditions names "+plan.ConditionName(health)+", and nothing says how many replicas that takes",
 			"Set unhealthy as well, for example 25%, or leave "+plan.ConditionName(health)+" out.")
 	}
 	return nil
@@ -76,7 +78,7 @@ func tooManyPercent(text string) bool {
 // checkDeadlines fails on two that say the same.
 func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
 	if p.GetDeadlines().GetUnschedulable() != nil && p.GetWaitForCapacity().AsDuration() > 0 {
-		return invalidFix(field+".unschedulable", "deadlines.unschedulable and waitForCapacity both say how long room is waited for",
+		return apierr.InvalidFix(field+".unschedulable", "deadlines.unschedulable and waitForCapacity both say how long room is waited for",
 			"Use waitForCapacity to have a start without room stand in line, and deadlines.unschedulable to have it fail.")
 	}
 	return nil
@@ -89,6 +91,6 @@ func checkProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec
 	if one == nil || other == nil || one.AsDuration() == other.AsDuration() {
 		return nil
 	}
-	return invalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progressDeadline is %s: both are of the same",
+	return apierr.InvalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progressDeadline is %s: both are of the same",
 		one.AsDuration(), other.AsDuration()), "Leave one of them out.")
 }

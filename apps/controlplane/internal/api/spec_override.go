@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
@@ -26,21 +27,21 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		switch {
 		case len(o.GetRegions()) == 0 && len(o.GetLabels()) == 0:
-			return invalidFix(at, "the override is about no region", "Name its regions, or labels that they have; what is meant for all of them stands in the spec itself.")
+			return apierr.InvalidFix(at, "the override is about no region", "Name its regions, or labels that they have; what is meant for all of them stands in the spec itself.")
 		case len(o.GetRegions()) > 0 && len(o.GetLabels()) > 0:
-			return invalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
+			return apierr.InvalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
 		case override.Empty(o):
-			return withReason(invalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extraArgs, env or secrets, or leave it out."),
+			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extraArgs, env or secrets, or leave it out."),
 				windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT)
 		}
 		for j, n := range o.GetRegions() {
 			where := fmt.Sprintf("%s.regions[%d]", at, j)
 			if !slices.Contains(s.GetRegions(), n) {
-				return invalidFix(where, fmt.Sprintf("the override names region %s, and the app does not run there", n),
+				return apierr.InvalidFix(where, fmt.Sprintf("the override names region %s, and the app does not run there", n),
 					"Add it to the app's regions, or take it out of the override: the app's are "+strings.Join(s.GetRegions(), ", ")+".")
 			}
 			if first, ok := taken[n]; ok {
-				return withReason(invalidFix(where, fmt.Sprintf("region %s is named by %s[%d] already", n, field, first), "Say all that is different there in one override."),
+				return apierr.WithReason(apierr.InvalidFix(where, fmt.Sprintf("region %s is named by %s[%d] already", n, field, first), "Say all that is different there in one override."),
 					windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_CONFLICT)
 			}
 			taken[n] = i
@@ -54,7 +55,7 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 
 func checkOverrideValues(o *windlassv1.Override, at string) error {
 	if len(o.GetArgs()) > 0 && len(o.GetExtraArgs()) > 0 {
-		return invalidFix(at+".extraArgs", "the override has args, which take the place of all, and extraArgs, which follow the spec's",
+		return apierr.InvalidFix(at+".extraArgs", "the override has args, which take the place of all, and extraArgs, which follow the spec's",
 			"Use one of the two.")
 	}
 	if err := checkCommand(nil, o.GetArgs(), at); err != nil {
@@ -62,7 +63,7 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	}
 	for i, arg := range o.GetExtraArgs() {
 		if strings.ContainsRune(arg, 0) {
-			return invalid(fmt.Sprintf("%s.extraArgs[%d]", at, i), "an argument holds no zero byte")
+			return apierr.Invalid(fmt.Sprintf("%s.extraArgs[%d]", at, i), "an argument holds no zero byte")
 		}
 	}
 	if err := checkEnv(o.GetEnv(), at+".env"); err != nil {
@@ -70,24 +71,13 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	}
 	for i, r := range o.GetSecrets() {
 		if r.GetImagePull() {
-			return invalidFix(fmt.Sprintf("%s.secrets[%d].imagePull", at, i), "an image is pulled with the same secrets everywhere", "Put it among the spec's secrets.")
+			return apierr.InvalidFix(fmt.Sprintf("%s.secrets[%d].imagePull", at, i), "an image is pulled with the same secrets everywhere", "Put it among the spec's secrets.")
 		}
 	}
 	if err := checkSecrets(&windlassv1.DeploymentSpec{Env: o.GetEnv(), Secrets: o.GetSecrets()}, at); err != nil {
 		return err
 	}
 	return checkResources(o.GetResources(), at+".resources")
-}
-
-// withReason is the refusal with another reason.
-func withReason(err error, reason windlassv1.ErrorReason) error {
-	coded, ok := errors.AsType[*connect.Error](err)
-	if !ok {
-		return err
-	}
-	detail := proto.CloneOf(rpc.DetailOf(err))
-	detail.Reason = reason
-	return rpc.ErrorWith(coded.Code(), detail, coded.Message())
 }
 
 // pinOverrides works out what the spec's overrides come to in its regions. The spec has
@@ -158,7 +148,7 @@ func checkOverridden(spec *windlassv1.DeploymentSpec, field string) error {
 			return err
 		}
 		detail := rpc.DetailOf(err)
-		return invalidFix(field+".overrides", fmt.Sprintf("with its overrides region %s would break a rule of %s: %s", p.GetRegion(), detail.GetField(), coded.Message()),
+		return apierr.InvalidFix(field+".overrides", fmt.Sprintf("with its overrides region %s would break a rule of %s: %s", p.GetRegion(), detail.GetField(), coded.Message()),
 			detail.GetFix())
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
@@ -51,7 +53,7 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		return nil
 	}
 	if fault := strategy.Check(p); fault != nil {
-		return invalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
+		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
 	}
 	if err := checkApproval(p.GetStartApproval(), false, field+".startApproval"); err != nil {
 		return err
@@ -71,12 +73,12 @@ func checkPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		}
 	}
 	if where := regionWithoutRoomForBoth(p, spec); where != "" {
-		return invalidFix(field+".maxSurge", "a canary shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
+		return apierr.InvalidFix(field+".maxSurge", "a canary shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
 			plan.FixNoRoomForBoth)
 	}
 	for name, text := range map[string]string{"maxSurge": p.GetMaxSurge(), "maxUnavailable": p.GetMaxUnavailable()} {
 		if tooManyPercent(text) {
-			return invalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
+			return apierr.InvalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
 		}
 	}
 	if err := checkAutoRollback(p, field); err != nil {
@@ -114,24 +116,24 @@ func checkWaveNames(waves []*windlassv1.Wave, regions []string, field string) er
 	for i, w := range waves {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		if n := w.GetName(); n != "" && names[n] {
-			return invalidFix(at+".name", fmt.Sprintf("two waves are named %q", n), "Give each a name of its own.")
+			return apierr.InvalidFix(at+".name", fmt.Sprintf("two waves are named %q", n), "Give each a name of its own.")
 		}
 		names[w.GetName()] = true
 		if len(w.GetRegions()) > 0 && len(w.GetLabels()) > 0 {
-			return invalidFix(at+".labels", "the wave names regions and labels", "Use one of the two.")
+			return apierr.InvalidFix(at+".labels", "the wave names regions and labels", "Use one of the two.")
 		}
 		if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 && i < len(waves)-1 {
-			return invalidFix(at, "the wave has neither regions nor labels, so that it takes all that are left: nothing is left for those after it",
+			return apierr.InvalidFix(at, "the wave has neither regions nor labels, so that it takes all that are left: nothing is left for those after it",
 				"Name its regions, or put it last.")
 		}
 		for j, n := range w.GetRegions() {
 			where := fmt.Sprintf("%s.regions[%d]", at, j)
 			if !slices.Contains(regions, n) {
-				return invalidFix(where, fmt.Sprintf("the wave names region %s, and the app does not run there", n),
+				return apierr.InvalidFix(where, fmt.Sprintf("the wave names region %s, and the app does not run there", n),
 					"Add it to the app's regions, or take it out of the wave: the app's are "+strings.Join(regions, ", ")+".")
 			}
 			if first, ok := taken[n]; ok {
-				return invalidFix(where, fmt.Sprintf("region %s is in %s[%d] already", n, field, first), "A region moves once: leave it in one wave.")
+				return apierr.InvalidFix(where, fmt.Sprintf("region %s is in %s[%d] already", n, field, first), "A region moves once: leave it in one wave.")
 			}
 			taken[n] = i
 		}
@@ -163,7 +165,7 @@ func (c *change) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.Deploy
 			}
 		}
 		if len(w.GetLabels()) > 0 && len(left) == before {
-			return invalidFix(fmt.Sprintf("rollout.waves[%d].labels", i), "none of the app's regions that are left has these labels",
+			return apierr.InvalidFix(fmt.Sprintf("rollout.waves[%d].labels", i), "none of the app's regions that are left has these labels",
 				"`windlass list regions -o yaml` shows the labels that there are.")
 		}
 	}

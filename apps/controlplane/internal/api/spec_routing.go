@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -16,16 +19,16 @@ func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY
 	switch {
 	case p.GetBalancing() == affinity && p.GetAffinity() == nil:
-		return invalidFix(field+".affinity", "balancing is affinity, and nothing says what ties requests together",
+		return apierr.InvalidFix(field+".affinity", "balancing is affinity, and nothing says what ties requests together",
 			"Set affinity to the header or the cookie that has the key, for example {header: X-Session}, or choose another balancing.")
 	case p.GetBalancing() != affinity && p.GetAffinity() != nil:
-		return invalidFix(field+".affinity", "affinity is set, and balancing is not affinity: it would have no effect",
+		return apierr.InvalidFix(field+".affinity", "affinity is set, and balancing is not affinity: it would have no effect",
 			"Set balancing to affinity, or leave affinity out.")
 	case p.GetQueueWait().AsDuration() > 0 && p.GetQueueSize() == 0 && p.QueueSize != nil:
-		return invalidFix(field+".queueWait", "queueWait is set, and queueSize is 0: no request waits",
+		return apierr.InvalidFix(field+".queueWait", "queueWait is set, and queueSize is 0: no request waits",
 			"Set queueSize to how many may wait, or leave queueWait out.")
 	case p.GetCrossRegion() == windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER && p.GetMaxInFlight() == 0:
-		return invalidFix(field+".crossRegion", "it is spillover, and without maxInFlight no instance ever has as many requests as it takes",
+		return apierr.InvalidFix(field+".crossRegion", "it is spillover, and without maxInFlight no instance ever has as many requests as it takes",
 			"Set maxInFlight to how many requests an instance has at a time, or choose failover.")
 	}
 	return checkCors(p.GetCors(), field+".cors")
@@ -36,9 +39,9 @@ func checkCors(c *windlassv1.Cors, field string) error {
 		at := fmt.Sprintf("%s.allowed_origins[%d]", field, i)
 		switch {
 		case origin == "*" && len(c.GetAllowedOrigins()) > 1:
-			return invalidFix(at, `"*" stands for every origin, and there are others beside it`, `Leave "*" or the others out.`)
+			return apierr.InvalidFix(at, `"*" stands for every origin, and there are others beside it`, `Leave "*" or the others out.`)
 		case origin == "*" && c.GetCredentials():
-			return invalidFix(at, `browsers refuse answers that allow credentials to every origin`,
+			return apierr.InvalidFix(at, `browsers refuse answers that allow credentials to every origin`,
 				"Name the origins, https://*.example.com for all below a domain, or leave credentials out.")
 		case origin == "*":
 			continue
@@ -48,15 +51,15 @@ func checkCors(c *windlassv1.Cors, field string) error {
 		}
 	}
 	if slices.Contains(c.GetExposedHeaders(), "*") && c.GetCredentials() {
-		return invalidFix(field+".exposedHeaders", `with credentials browsers take "*" for a header of that name`, "Name the headers.")
+		return apierr.InvalidFix(field+".exposedHeaders", `with credentials browsers take "*" for a header of that name`, "Name the headers.")
 	}
 	for i, method := range c.GetAllowedMethods() {
 		if method == "CONNECT" || method == "TRACE" {
-			return invalidFix(fmt.Sprintf("%s.allowedMethods[%d]", field, i), method+" is no method that browsers send", "Leave it out.")
+			return apierr.InvalidFix(fmt.Sprintf("%s.allowedMethods[%d]", field, i), method+" is no method that browsers send", "Leave it out.")
 		}
 	}
 	if c.GetMaxAge().GetNanos() != 0 {
-		return invalidFix(field+".maxAge", "maxAge is told to browsers in whole seconds", "Round it to seconds.")
+		return apierr.InvalidFix(field+".maxAge", "maxAge is told to browsers in whole seconds", "Round it to seconds.")
 	}
 	return nil
 }
@@ -68,7 +71,7 @@ var schemePorts = map[string]string{"http": "80", "https": "443"}
 // compared; and "*." before a domain.
 func checkOrigin(origin, field string) error {
 	refuse := func(why string) error {
-		return invalidFix(field, fmt.Sprintf("%q is no origin: %s", clip(origin, 100), why),
+		return apierr.InvalidFix(field, fmt.Sprintf("%q is no origin: %s", apierr.Clip(origin, 100), why),
 			"Write it as browsers do: https://chat.example.com, with a port that is not the scheme's own, https://*.example.com for all below a domain, or *.")
 	}
 	scheme, host, ok := strings.Cut(origin, "://")
