@@ -121,6 +121,7 @@ func TestEveryRuleBites(t *testing.T) {
 		"apps/kubelab/internal/nodeagent":   {"apps/agent"},
 		cp + "plan":                         {"math/rand/v2", "net/http", cp + "topology"},
 		cp + "model":                        {cp + "rollup", "sync"},
+		cp + "appspec":                      {cp + "api"},
 		cp + "rollup":                       {cp + "plan"},
 		cp + "changefeed":                   {cp + "rollup"},
 		cp + "topology":                     {cp + "api"},

@@ -151,6 +151,12 @@ var Rules = []Rule{
 		From: []string{"apps/controlplane/internal/model/..."}, Deny: []string{"apps/..."}, Allow: []string{"apps/controlplane/internal/model/..."},
 	},
 	{
+		Name: "specs are checked by themselves",
+		Why:  "what a spec says is right or wrong whatever is stored; what depends on rows is checked by the API",
+		From: []string{"apps/controlplane/internal/appspec/...", "apps/controlplane/internal/apierr/..."},
+		Deny: []string{"apps/...", "db/..."}, Allow: slices.Concat(core, []string{"apps/controlplane/internal/apierr/..."}),
+	},
+	{
 		Name: "rollup does not plan",
 		Why:  "rollup says what is, plan says what next: reports flow to decisions, never back",
 		From: []string{"apps/controlplane/internal/rollup/..."}, Deny: []string{"apps/controlplane/internal/plan/..."},

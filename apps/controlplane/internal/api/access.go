@@ -3,6 +3,8 @@ package api
 import (
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -157,22 +159,7 @@ func (n need) String() string {
 	case n.Role == windlassv1.Role_ROLE_UNSPECIFIED:
 		return "operator"
 	case n.Operator && n.Role != windlassv1.Role_ROLE_VIEWER:
-		return roleName(n.Role) + " or operator"
+		return model.RoleName(n.Role) + " or operator"
 	}
-	return roleName(n.Role)
-}
-
-func roleName(r windlassv1.Role) string {
-	switch r {
-	case windlassv1.Role_ROLE_VIEWER:
-		return "viewer"
-	case windlassv1.Role_ROLE_DEPLOYER:
-		return "deployer"
-	case windlassv1.Role_ROLE_OWNER:
-		return "owner"
-	case windlassv1.Role_ROLE_OPERATOR:
-		return "operator"
-	case windlassv1.Role_ROLE_UNSPECIFIED:
-	}
-	return "unknown"
+	return model.RoleName(n.Role)
 }

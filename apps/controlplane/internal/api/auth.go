@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
 	"connectrpc.com/connect"
@@ -241,7 +240,7 @@ func (a *API) admitted(ctx context.Context, call rpc.Call) (by caller, err error
 	by = caller{APIKey: key, Source: apierr.Clip(sourceOf(call), maxSource), Procedure: call.Procedure}
 	n, known := access[call.Procedure]
 	if !known || !n.allows(key.Role) {
-		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not call %s", roleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
+		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not call %s", model.RoleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
 	}
 	return by, a.mayRead(key, call.Procedure, time.Now())

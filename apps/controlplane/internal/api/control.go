@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,7 +112,7 @@ func (c *change) holds(progress *model.Progress, what string) (out []string, err
 func sameAgain(progress *model.Progress, what string) string {
 	switch what {
 	case "RolloutPaused":
-		return orDefault(progress.PausedBy, "a failure") + " has paused it already"
+		return cmp.Or(progress.PausedBy, "a failure") + " has paused it already"
 	case "RolloutResumed":
 		return "it is not paused: nothing to resume"
 	case "RolloutRetried":

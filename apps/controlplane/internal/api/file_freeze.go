@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -59,8 +60,8 @@ func (c *change) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error
 	}
 	f := model.Freeze{
 		ID: ident.New("frz"), WorkspaceID: app.WorkspaceID, Name: name, AppID: app.ID, Reason: want.GetReason(),
-		OnStart: orDefault(want.GetOnStart(), windlassv1.Freeze_ON_START_REFUSE),
-		From:    orDefault(want.GetFrom(), c.at), Until: want.GetUntil(), TimeZone: want.GetTimeZone(),
+		OnStart: cmp.Or(want.GetOnStart(), windlassv1.Freeze_ON_START_REFUSE),
+		From:    cmp.Or(want.GetFrom(), c.at), Until: want.GetUntil(), TimeZone: want.GetTimeZone(),
 		SetBy: c.by.Name, SetAt: c.at, FromFile: true,
 	}
 	for _, w := range want.GetWeekly() {

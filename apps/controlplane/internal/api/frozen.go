@@ -20,7 +20,7 @@ func (c *change) mayOverride(why string) error {
 	if why == "" || owner.allows(c.by.Role) {
 		return nil
 	}
-	return apierr.Denied(fmt.Sprintf("a key of role %s may not override a freeze", roleName(c.by.Role)),
+	return apierr.Denied(fmt.Sprintf("a key of role %s may not override a freeze", model.RoleName(c.by.Role)),
 		fmt.Sprintf("Use a key of role %s, or leave override_freeze out.", owner))
 }
 

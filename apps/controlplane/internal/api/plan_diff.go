@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -28,7 +30,7 @@ func (r *dryRun) changes() ([]*windlassv1.FieldChange, error) {
 	if err != nil {
 		return nil, err
 	}
-	policy, err := diff("rollout", leavesOf(r.wasRolloutState.Policy), leavesOf(policyWithDefaults(r.req.GetRollout())))
+	policy, err := diff("rollout", leavesOf(r.wasRolloutState.Policy), leavesOf(appspec.PolicyWithDefaults(r.req.GetRollout())))
 	return append(out, policy...), err
 }
 

@@ -1,8 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 
 	"connectrpc.com/connect"
 
@@ -63,7 +66,7 @@ func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replic
 	if each > 1 {
 		fix = "Set the port to 0, and each instance gets one of its own."
 	}
-	return portRefusal(spec, i, region.Name, orDefault(field, portField(i)), fmt.Sprintf("%d instances would run there", n), fix)
+	return portRefusal(spec, i, region.Name, cmp.Or(field, portField(i)), fmt.Sprintf("%d instances would run there", n), fix)
 }
 
 func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
@@ -83,7 +86,7 @@ func (c *change) portsFit(app model.App, was running, spec *windlassv1.Deploymen
 		return err
 	}
 	for _, r := range regions {
-		size := sizeOf(spec, r.Name)
+		size := appspec.ReplicasIn(spec, r.Name)
 		if progress != nil {
 			size = plan.Size(progress, r.ID)
 		}

@@ -82,7 +82,7 @@ func (c *change) maySkip(progress *model.Progress) error {
 func notApprover(field string, role windlassv1.Role, message string) error {
 	return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER, Field: field,
-		Fix: "Use a key of role " + roleName(role) + ". `windlass protection list` shows the protections.",
+		Fix: "Use a key of role " + model.RoleName(role) + ". `windlass protection list` shows the protections.",
 	}, message)
 }
 
@@ -115,7 +115,7 @@ func (c *change) approveStart(ref string, by model.Approval) (*windlassv1.Approv
 	if err := c.UpdateRollout(r); err != nil {
 		return nil, fmt.Errorf("store approval of rollout %s: %w", r.ID, err)
 	}
-	text := fmt.Sprintf("as %s, at the start", roleName(c.by.Role))
+	text := fmt.Sprintf("as %s, at the start", model.RoleName(c.by.Role))
 	if left != "" {
 		text += "; " + left + " is missing"
 	}

@@ -3,6 +3,8 @@ package api
 import (
 	"testing"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"github.com/stretchr/testify/require"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -34,15 +36,15 @@ func TestRequestsAreToldApartByAllButTheirKey(t *testing.T) {
 func TestAnAppsOwnVariablesAreToldFromInheritedOnes(t *testing.T) {
 	s := &windlassv1.DeploymentSpec{Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "t"}}}
 	own := map[string]string{"A": "own", "B": "own"}
-	pin(s, map[string]string{"A": "shared", "C": "shared", "TOKEN": "shared"}, own)
+	appspec.InheritEnv(s, map[string]string{"A": "shared", "C": "shared", "TOKEN": "shared"}, own)
 	require.Equal(t, map[string]string{"A": "own", "B": "own", "C": "shared"}, s.GetEnv())
 	require.Equal(t, []string{"C"}, s.GetInheritedEnv())
-	require.Equal(t, own, ownEnv(s))
+	require.Equal(t, own, appspec.OwnEnv(s))
 }
 
 func TestSpecsAreEqualWhenTheyRunTheSame(t *testing.T) {
 	base := func() *windlassv1.DeploymentSpec {
-		return withDefaults(&windlassv1.DeploymentSpec{Command: []string{"x"}, Regions: []string{"a", "b"}, InheritedEnv: []string{"forged"}})
+		return appspec.WithDefaults(&windlassv1.DeploymentSpec{Command: []string{"x"}, Regions: []string{"a", "b"}, InheritedEnv: []string{"forged"}})
 	}
 	require.Empty(t, base().GetInheritedEnv(), "it is not for callers to say")
 	for name, c := range map[string]struct {
@@ -61,13 +63,13 @@ func TestSpecsAreEqualWhenTheyRunTheSame(t *testing.T) {
 	} {
 		other := base()
 		c.edit(other)
-		same, err := sameSpec(base(), other)
+		same, err := appspec.Same(base(), other)
 		require.NoError(t, err)
 		require.Equal(t, c.same, same, name)
 	}
 	before := base()
 	before.Regions = []string{"b", "a"}
-	_, err := specHash(before)
+	_, err := appspec.Hash(before)
 	require.NoError(t, err)
 	require.Equal(t, []string{"b", "a"}, before.GetRegions(), "hashing changes nothing")
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -32,7 +30,7 @@ func (a *API) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res 
 			}
 			var where []string
 			where, out.Missing, err = plan.Approve(progress, by, func(id string) string { return names[id].ShownName() })
-			text = fmt.Sprintf("as %s, at %s", roleName(c.by.Role), strings.Join(where, ", "))
+			text = fmt.Sprintf("as %s, at %s", model.RoleName(c.by.Role), strings.Join(where, ", "))
 			if len(out.Missing) > 0 {
 				text += "; " + strings.Join(out.Missing, "; ")
 			}
@@ -90,29 +88,4 @@ func approvalsProto(given []model.Approval) (out []*windlassv1.ApprovalGiven) {
 		out = append(out, &windlassv1.ApprovalGiven{By: a.By, Role: a.Role, At: a.At, Comment: a.Comment})
 	}
 	return out
-}
-
-// checkApproval judges who is to approve at a gate. manual tells that the place waits for
-// anybody's promotion.
-func checkApproval(gate *windlassv1.Approval, manual bool, field string) error {
-	switch {
-	case gate == nil:
-		return nil
-	case manual:
-		return apierr.InvalidFix(field, "the place waits for promotion by anybody who deploys, and for approval", "Leave one of the two out: an approval is the stricter one.")
-	}
-	switch gate.GetRole() { //nolint:exhaustive // the others approve nothing
-	case windlassv1.Role_ROLE_UNSPECIFIED, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER:
-		return nil
-	}
-	return apierr.InvalidFix(field+".role", "a key of role "+roleName(gate.GetRole())+" does not approve", "Use deployer or owner.")
-}
-
-// approvalWithDefaults fills in what the gate leaves out.
-func approvalWithDefaults(gate *windlassv1.Approval) {
-	if gate == nil {
-		return
-	}
-	gate.Role = orDefault(gate.Role, windlassv1.Role_ROLE_OWNER)
-	gate.Count = orDefault(gate.Count, 1)
 }

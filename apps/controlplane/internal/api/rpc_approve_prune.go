@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"

@@ -29,7 +29,7 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 	case ofPlatform && req.GetWorkspace() != "":
 		return nil, apierr.InvalidFix("workspace", "an operator's key belongs to no workspace", "Leave workspace out, or use role viewer, deployer or owner.")
 	case !ofPlatform && by.IsOperator() && req.GetWorkspace() == "":
-		return nil, apierr.InvalidFix("workspace", "a key of role "+roleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
+		return nil, apierr.InvalidFix("workspace", "a key of role "+model.RoleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
 	}
 	value := random(keyPrefix)
 	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateApiKeyResponse, error) {

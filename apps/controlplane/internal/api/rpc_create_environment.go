@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -14,7 +16,7 @@ import (
 
 // CreateEnvironment makes an environment.
 func (a *API) CreateEnvironment(ctx context.Context, req *windlassv1.CreateEnvironmentRequest) (*windlassv1.CreateEnvironmentResponse, error) {
-	if err := checkEnv(req.GetVariables(), "variables"); err != nil {
+	if err := appspec.CheckEnv(req.GetVariables(), "variables"); err != nil {
 		return nil, err
 	}
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateEnvironmentResponse, error) {

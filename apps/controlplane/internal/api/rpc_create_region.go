@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -78,7 +80,7 @@ func (c *change) flightsWith(e model.Environment, secret string) (ids []string, 
 			if err != nil {
 				return nil, err
 			}
-			if f.deployment != nil && refersTo(f.deployment.Spec, secret) {
+			if f.deployment != nil && appspec.RefersTo(f.deployment.Spec, secret) {
 				ids = append(ids, app.ID)
 			}
 			page.After = app.Name + "\x00" + app.ID

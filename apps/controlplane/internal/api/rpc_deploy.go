@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
@@ -33,14 +34,14 @@ func (a *API) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *w
 // checkDeploy judges what can be without the database, and returns the spec with its
 // defaults.
 func (a *API) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.DeploymentSpec, error) {
-	spec := withDefaults(req.GetSpec())
-	if err := checkSpec(spec, "spec"); err != nil {
+	spec := appspec.WithDefaults(req.GetSpec())
+	if err := appspec.Check(spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := checkPolicy(req.GetRollout(), spec, "rollout"); err != nil {
+	if err := appspec.CheckPolicy(req.GetRollout(), spec, "rollout"); err != nil {
 		return nil, err
 	}
-	if err := checkProgress(req.GetRollout(), req.GetSpec(), "rollout"); err != nil {
+	if err := appspec.CheckProgress(req.GetRollout(), req.GetSpec(), "rollout"); err != nil {
 		return nil, err
 	}
 	if err := a.canMeasure(req.GetRollout(), "rollout.analysis"); err != nil {
@@ -50,7 +51,7 @@ func (a *API) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.Deployment
 }
 
 func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
-	app, environment, err := c.appToDeploy(req.GetApp(), usesSecrets(spec))
+	app, environment, err := c.appToDeploy(req.GetApp(), appspec.UsesSecrets(spec))
 	if err != nil {
 		return nil, err
 	}
@@ -66,25 +67,25 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	if err := c.hold(c.pinOverrides(spec, "spec")); err != nil {
 		return nil, err
 	}
-	pin(spec, environment.Variables, spec.GetEnv())
-	if err := checkEnv(spec.GetEnv(), "spec.env"); err != nil {
+	appspec.InheritEnv(spec, environment.Variables, spec.GetEnv())
+	if err := appspec.CheckEnv(spec.GetEnv(), "spec.env"); err != nil {
 		return nil, err
 	}
 	if err := c.hold(c.checkWaves(req.GetRollout(), spec)); err != nil {
 		return nil, err
 	}
 	v := version{
-		Spec: spec, Asked: askedBy(spec), Source: "deploy",
-		SetsPolicy: true, Policy: policyWithDefaults(req.GetRollout()), Override: req.GetOverrideFreeze(),
+		Spec: spec, Asked: appspec.AskedBy(spec), Source: "deploy",
+		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Override: req.GetOverrideFreeze(),
 		Freeze: req.GetFreeze(),
 	}
 	if spec.Replicas == nil {
 		spec.Replicas = new(app.Replicas)
 	}
-	if err := checkSpec(spec, "spec"); err != nil {
+	if err := appspec.Check(spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := checkOverridden(spec, "spec"); err != nil {
+	if err := appspec.CheckOverridden(spec, "spec"); err != nil {
 		return nil, err
 	}
 	out, err := c.run(app, v)
@@ -159,7 +160,7 @@ func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e 
 func (c *change) insertApp(e model.Environment, name, description string) (model.App, error) {
 	app := model.App{
 		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,
-		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: defaultReplicas,
+		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: appspec.DefaultReplicas,
 		CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
 	}
 	if err := c.InsertApp(app); err != nil {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (a *API) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*win
 		return nil, err
 	}
 	data, err := a.ask(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Logs{Logs: &agentv1.LogsRequest{
-		InstanceId: instance.ID, TailLines: orDefault(req.GetTailLines(), defaultTail),
+		InstanceId: instance.ID, TailLines: cmp.Or(req.GetTailLines(), defaultTail),
 	}}})
 	if err != nil {
 		return nil, err

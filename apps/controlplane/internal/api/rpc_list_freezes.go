@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func (a *API) freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, e
 		if err != nil && !errors.Is(err, model.ErrNotFound) {
 			return nil, fmt.Errorf("read project %s: %w", f.ProjectID, err)
 		}
-		out.Project = orDefault(p.Name, f.ProjectID)
+		out.Project = cmp.Or(p.Name, f.ProjectID)
 	}
 	if f.AppID == "" {
 		return out, nil

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,7 +24,7 @@ func (a *API) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtec
 			if !of.ByOperator && slices.ContainsFunc(have, func(p model.Protection) bool { return p.ScopeID == of.ScopeID }) {
 				return nil, apierr.Denied("an operator set this protection", "Ask an operator of the platform to remove it.")
 			}
-			return nil, apierr.Missing("environment", "protection", orDefault(req.GetEnvironment(), orDefault(req.GetProject(), "of the workspace")),
+			return nil, apierr.Missing("environment", "protection", cmp.Or(req.GetEnvironment(), cmp.Or(req.GetProject(), "of the workspace")),
 				"List the protections that there are with `windlass protection list`.")
 		}
 		before, err := a.protectionView(c, have[i])

@@ -64,7 +64,7 @@ func (c *change) notLastOwner(k model.APIKey) error {
 			if k.Role == windlassv1.Role_ROLE_OPERATOR {
 				of = "the platform's"
 			}
-			return apierr.InUse(fmt.Sprintf("key %s is %s last %s key that does not expire", k.Name, of, roleName(k.Role)), "Make another "+roleName(k.Role)+" key first.")
+			return apierr.InUse(fmt.Sprintf("key %s is %s last %s key that does not expire", k.Name, of, model.RoleName(k.Role)), "Make another "+model.RoleName(k.Role)+" key first.")
 		}
 	}
 }

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
@@ -93,7 +96,7 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 	}
 	if out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY {
 		text := fmt.Sprintf("v%d, which is live, has the configuration of v%d already", out.Deployment.Version, old.Version)
-		same, err := sameSpec(out.Deployment.Spec, old.Spec)
+		same, err := appspec.Same(out.Deployment.Spec, old.Spec)
 		if err != nil {
 			return nil, err
 		}
@@ -170,7 +173,7 @@ func (c *change) rollbackWarnings(app model.App, old model.Deployment) (warnings
 // rotatedSince are the secrets of which the version runs with one that is not the newest, and the
 // newest versions of those.
 func (c *change) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
-	names, _ := secretsOf(old.Spec, "spec")
+	names, _ := appspec.SecretsOf(old.Spec, "spec")
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -179,7 +182,7 @@ func (c *change) rotatedSince(e model.Environment, old model.Deployment) (map[st
 		return nil, fmt.Errorf("read secrets of environment %s: %w", e.ID, err)
 	}
 	out := map[string]int32{}
-	eachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
+	appspec.EachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
 		if now := newest[ref.GetSecret()]; ref.GetVersion() != 0 && ref.GetVersion() < now {
 			out[ref.GetSecret()] = now
 		}
@@ -190,7 +193,7 @@ func (c *change) rotatedSince(e model.Environment, old model.Deployment) (map[st
 // secretWarnings says with which versions of secrets that were rotated since it runs.
 func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets bool) (warnings []string) {
 	told := map[string]bool{}
-	eachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
+	appspec.EachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
 		name, now := ref.GetSecret(), rotated[ref.GetSecret()]
 		if told[name] || now == 0 || ref.GetVersion() == 0 || ref.GetVersion() == now {
 			return
@@ -208,7 +211,7 @@ func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets 
 // neverStable says what became of a version that was never stable.
 func neverStable(d model.Deployment) string {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED {
-		return "failed (" + orDefault(d.Reason, "Failed") + ")"
+		return "failed (" + cmp.Or(d.Reason, "Failed") + ")"
 	}
 	return "did not come to its end"
 }

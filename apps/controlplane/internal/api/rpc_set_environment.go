@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
 	"google.golang.org/protobuf/proto"
@@ -16,7 +18,7 @@ import (
 // SetEnvironment makes a version of the newest wanted one's spec with other variables.
 func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
 	defer func() { a.counted("environment", err) }()
-	if err := checkEnv(req.GetSet(), "set"); err != nil {
+	if err := appspec.CheckEnv(req.GetSet(), "set"); err != nil {
 		return nil, err
 	}
 	for i, name := range req.GetUnset() {
@@ -79,7 +81,7 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 // changeEnv gives the spec the environment's present variables, under its own,
 // which are changed as asked for.
 func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windlassv1.SetEnvironmentRequest) {
-	own := ownEnv(spec)
+	own := appspec.OwnEnv(spec)
 	if own == nil {
 		own = map[string]string{}
 	}
@@ -89,7 +91,7 @@ func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windla
 		delete(own, name)
 		delete(inherited, name)
 	}
-	pin(spec, inherited, own)
+	appspec.InheritEnv(spec, inherited, own)
 }
 
 // appToChange returns an app, locked, that gets a new version, which may
@@ -110,14 +112,14 @@ func (c *change) appToChange(ref string) (app model.App, e model.Environment, er
 // checkAgain judges a spec that was good once by what there is now. It takes regions that are gone
 // out of it, and returns their names.
 func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) (gone []string, err error) {
-	if err := checkEnv(spec.GetEnv(), envField); err != nil {
+	if err := appspec.CheckEnv(spec.GetEnv(), envField); err != nil {
 		return nil, err
 	}
 	// The app may have fewer replicas by now than min_ready asks for: then all of
 	// them are meant.
 	bare := proto.CloneOf(spec)
 	bare.Replicas = nil
-	if err := checkSpec(bare, "spec"); err != nil {
+	if err := appspec.Check(bare, "spec"); err != nil {
 		return nil, err
 	}
 	if gone, err = c.withoutGone(spec, "spec"); err != nil {
@@ -126,7 +128,7 @@ func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment
 	if err := c.repin(spec); err != nil {
 		return nil, err
 	}
-	if err := checkOverridden(spec, "spec"); err != nil {
+	if err := appspec.CheckOverridden(spec, "spec"); err != nil {
 		return nil, err
 	}
 	return gone, c.checkSecretsExist(e.ID, spec, "spec")

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,8 +84,8 @@ func auditable(f *windlassv1.Freeze) proto.Message {
 func (c *change) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error) {
 	f := model.Freeze{
 		ID: ident.New("frz"), WorkspaceID: c.workspaceID, Name: req.GetName(), Reason: req.GetReason(),
-		OnStart: orDefault(req.GetOnStart(), windlassv1.Freeze_ON_START_REFUSE),
-		From:    orDefault(req.GetFrom(), c.at), Until: req.GetUntil(), TimeZone: req.GetTimeZone(),
+		OnStart: cmp.Or(req.GetOnStart(), windlassv1.Freeze_ON_START_REFUSE),
+		From:    cmp.Or(req.GetFrom(), c.at), Until: req.GetUntil(), TimeZone: req.GetTimeZone(),
 		SetBy: c.by.Name, SetAt: c.at,
 	}
 	for _, w := range req.GetWeekly() {

@@ -1,11 +1,14 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
@@ -35,7 +38,7 @@ func (a *API) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRe
 				"Remove one that is not needed, or protect the project or the workspace.")
 		}
 		approval := proto.CloneOf(req.GetRules().GetApproval())
-		approvalWithDefaults(approval)
+		appspec.ApprovalWithDefaults(approval)
 		of.Approvals, of.ApprovalRole, of.NotDeployer = approval.GetCount(), approval.GetRole(), approval.GetNotDeployer()
 		of.BakeTime, of.AutoRollback = req.GetRules().GetBakeTime().AsDuration().Milliseconds(), req.GetRules().GetAutoRollback()
 		of.Reason, of.SetBy, of.SetAt = req.GetReason(), c.by.Name, c.at
@@ -71,7 +74,7 @@ func checkRules(rules *windlassv1.ProtectionRules) error {
 	if rules.GetApproval() == nil && rules.GetBakeTime().AsDuration() == 0 && !rules.GetAutoRollback() {
 		return apierr.InvalidFix("rules", "the protection asks for nothing", "Ask for an approval, a bake time or automatic rollback; RemoveProtection removes a protection.")
 	}
-	return checkApproval(rules.GetApproval(), false, "rules.approval")
+	return appspec.CheckApproval(rules.GetApproval(), false, "rules.approval")
 }
 
 // inScope is a request about the protection of a scope.
@@ -125,7 +128,7 @@ func sameProtection(a, b model.Protection) bool {
 }
 
 // protectionID names the protection in the audit.
-func protectionID(p model.Protection) string { return orDefault(p.ScopeID, p.WorkspaceID) }
+func protectionID(p model.Protection) string { return cmp.Or(p.ScopeID, p.WorkspaceID) }
 
 // keysPage is how many keys are read at once.
 const keysPage = 500
@@ -156,7 +159,7 @@ func (c *change) approversMissing(p model.Protection) ([]string, error) {
 		return nil, nil
 	}
 	return []string{fmt.Sprintf("the workspace has keys of role %s for %d approvers, and %d are asked for: no rollout starts until an operator makes more: windlass key create NAME --role %s --workspace WORKSPACE",
-		roleName(asked.GetRole()), len(families), asked.GetCount(), roleName(asked.GetRole()))}, nil
+		model.RoleName(asked.GetRole()), len(families), asked.GetCount(), model.RoleName(asked.GetRole()))}, nil
 }
 
 // protectionView is the protection as the API shows it.

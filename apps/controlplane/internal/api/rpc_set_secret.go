@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -222,7 +224,7 @@ func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.Deployme
 		return nil, false
 	}
 	spec = proto.CloneOf(d.Spec)
-	eachSecret(spec, func(ref *windlassv1.SecretReference) {
+	appspec.EachSecret(spec, func(ref *windlassv1.SecretReference) {
 		if ref.GetSecret() == s.Name && ref.GetVersion() != 0 {
 			ref.Version, names = s.Version, true
 		}

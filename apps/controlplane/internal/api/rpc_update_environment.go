@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -16,7 +18,7 @@ import (
 // UpdateEnvironment renames an environment, which takes an owner, and replaces its
 // variables. What runs keeps what it pinned.
 func (a *API) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvironmentRequest) (*windlassv1.UpdateEnvironmentResponse, error) {
-	if err := checkEnv(req.GetVariables(), "variables"); err != nil {
+	if err := appspec.CheckEnv(req.GetVariables(), "variables"); err != nil {
 		return nil, err
 	}
 	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateEnvironmentResponse, error) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
@@ -93,7 +95,7 @@ func (c *change) run(app model.App, v version) (outcome, error) {
 		if d == nil {
 			continue
 		}
-		same, err := sameSpec(d.Spec, v.Spec)
+		same, err := appspec.Same(d.Spec, v.Spec)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -131,7 +133,9 @@ func (r running) missesSizes(d model.Deployment, v version) bool {
 	if r.live != nil || v.Asked.Nothing() || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
 		return false
 	}
-	return slices.ContainsFunc(v.Spec.GetRegions(), func(region string) bool { return sizeOf(d.Spec, region) != sizeOf(v.Spec, region) })
+	return slices.ContainsFunc(v.Spec.GetRegions(), func(region string) bool {
+		return appspec.ReplicasIn(d.Spec, region) != appspec.ReplicasIn(v.Spec, region)
+	})
 }
 
 // keep has the deployment stay what the app runs, with other replicas if they were
@@ -160,7 +164,7 @@ func (c *change) keep(app model.App, r running, d model.Deployment, v version) (
 	}
 	out.Unchanged, out.Scaled, out.Effect = false, true, windlassv1.VersionEffect_VERSION_EFFECT_SCALED
 	c.log(app, model.History{
-		What: "Scaled", Why: fmt.Sprintf("v%d gets %s", d.Version, askedText(v.Asked, v.Spec)),
+		What: "Scaled", Why: fmt.Sprintf("v%d gets %s", d.Version, appspec.AskedText(v.Asked, v.Spec)),
 		RolloutID: app.RolloutID, DeploymentID: d.ID, Version: d.Version,
 	})
 	return out, nil
@@ -232,7 +236,7 @@ func replaced(rows, changed []model.Topology) []model.Topology {
 func (c *change) make(app model.App, was running, v version) (outcome, error) {
 	f, live := was.flight, was.live
 	asked := carrySizes(app, was, v)
-	hash, err := specHash(v.Spec)
+	hash, err := appspec.Hash(v.Spec)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -243,7 +247,7 @@ func (c *change) make(app model.App, was running, v version) (outcome, error) {
 		Source: v.Source, FromVersion: v.FromVersion, CreatedBy: c.by.Name, CreatedAt: c.at,
 	}
 	if live != nil {
-		alike, err := madeAlike(live.Spec, v.Spec)
+		alike, err := appspec.MadeAlike(live.Spec, v.Spec)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -332,7 +336,7 @@ func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 	for _, text := range leftOut(v.Gone) {
 		why += "; " + text
 	}
-	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return sizeOf(v.Spec, region) })
+	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return appspec.ReplicasIn(v.Spec, region) })
 	if r.FromVersion != 0 {
 		why += fmt.Sprintf("; v%d is live", r.FromVersion)
 		if len(d.MadeAs) > 0 {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -64,7 +66,7 @@ func (c *change) checkSecretsExist(environmentID string, spec *windlassv1.Deploy
 // secretVersions are the newest of the secrets that the spec names. It fails on one that the
 // environment does not have.
 func (c *change) secretVersions(environmentID string, spec *windlassv1.DeploymentSpec, field string) (map[string]int32, error) {
-	names, fields := secretsOf(spec, field)
+	names, fields := appspec.SecretsOf(spec, field)
 	if len(names) == 0 {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-package api
+package appspec
 
 import (
 	"fmt"
@@ -84,9 +84,9 @@ func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
 	return nil
 }
 
-// checkProgress fails on a progress deadline that the spec and the policy name differently.
+// CheckProgress fails on a progress deadline that the spec and the policy name differently.
 // asked is the spec as it came, without defaults.
-func checkProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec, field string) error {
+func CheckProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec, field string) error {
 	one, other := p.GetDeadlines().GetProgress(), asked.GetProgressDeadline()
 	if one == nil || other == nil || one.AsDuration() == other.AsDuration() {
 		return nil

@@ -1,4 +1,4 @@
-package api
+package appspec
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 

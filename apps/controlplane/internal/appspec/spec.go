@@ -1,6 +1,9 @@
-package api
+// Package appspec checks the specs and policies of apps, fills in their defaults, and compares
+// specs. It is pure: what depends on regions, secrets or other apps that exist is checked by the API.
+package appspec
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -18,7 +21,7 @@ import (
 
 // Defaults that spec.proto states.
 const (
-	defaultReplicas      = 2
+	DefaultReplicas      = 2
 	defaultCPUMillicores = 500
 	defaultMemoryMiB     = 512
 	defaultPort          = "http"
@@ -34,16 +37,16 @@ var (
 	defaultDeadline      = durationpb.New(10 * time.Minute)
 )
 
-// withDefaults returns a copy of the spec with everything filled in that it leaves
+// WithDefaults returns a copy of the spec with everything filled in that it leaves
 // out, but for replicas and regions, which depend on more than the spec.
-func withDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
+func WithDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	s := proto.CloneOf(in)
 	s.InheritedEnv, s.PinnedOverrides = nil, nil
 	if s.Resources == nil {
 		s.Resources = &windlassv1.Resources{}
 	}
-	s.Resources.CpuMillicores = orDefault(s.Resources.CpuMillicores, defaultCPUMillicores)
-	s.Resources.MemoryMib = orDefault(s.Resources.MemoryMib, defaultMemoryMiB)
+	s.Resources.CpuMillicores = cmp.Or(s.Resources.CpuMillicores, defaultCPUMillicores)
+	s.Resources.MemoryMib = cmp.Or(s.Resources.MemoryMib, defaultMemoryMiB)
 	if s.Resources.Gpu.GetCount() == 0 {
 		s.Resources.Gpu = nil
 	}
@@ -54,21 +57,21 @@ func withDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 		s.HealthCheck = &windlassv1.HealthCheck{}
 	}
 	h := s.HealthCheck
-	h.Path = orDefault(h.Path, healthcheck.DefaultPath)
-	h.Port = orDefault(h.Port, s.Ports[0].GetName())
-	h.Method = orDefault(h.Method, "GET")
-	h.UnhealthyThreshold = orDefault(h.UnhealthyThreshold, defaultUnhealthy)
-	h.HealthyThreshold = orDefault(h.HealthyThreshold, defaultHealthy)
+	h.Path = cmp.Or(h.Path, healthcheck.DefaultPath)
+	h.Port = cmp.Or(h.Port, s.Ports[0].GetName())
+	h.Method = cmp.Or(h.Method, "GET")
+	h.UnhealthyThreshold = cmp.Or(h.UnhealthyThreshold, defaultUnhealthy)
+	h.HealthyThreshold = cmp.Or(h.HealthyThreshold, defaultHealthy)
 	h.Interval = orDuration(h.Interval, defaultInterval)
 	h.Timeout = orDuration(h.Timeout, defaultTimeout)
 	h.StartupBudget = orDuration(h.StartupBudget, defaultStartupBudget)
 	if c := s.ModelCache; c.GetClaim() != nil {
-		c.Retention = orDefault(c.Retention, windlassv1.ModelCache_RETENTION_DELETE)
+		c.Retention = cmp.Or(c.Retention, windlassv1.ModelCache_RETENTION_DELETE)
 	}
 	if k := s.Kubernetes; proto.Size(k) == 0 {
 		s.Kubernetes = nil
 	} else {
-		k.ZoneSpread = orDefault(k.ZoneSpread, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED)
+		k.ZoneSpread = cmp.Or(k.ZoneSpread, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED)
 	}
 	if proto.Size(s.Routing) == 0 {
 		s.Routing = nil
@@ -78,14 +81,6 @@ func withDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	return s
 }
 
-func orDefault[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
-}
-
 func orDuration(value, otherwise *durationpb.Duration) *durationpb.Duration {
 	if value == nil {
 		return proto.CloneOf(otherwise)
@@ -93,9 +88,9 @@ func orDuration(value, otherwise *durationpb.Duration) *durationpb.Duration {
 	return value
 }
 
-// pin puts the environment's variables under the app's own, and notes which they
+// InheritEnv puts the environment's variables under the app's own, and notes which they
 // are. A variable that carries a secret is neither's.
-func pin(s *windlassv1.DeploymentSpec, environment, own map[string]string) {
+func InheritEnv(s *windlassv1.DeploymentSpec, environment, own map[string]string) {
 	s.Env, s.InheritedEnv = map[string]string{}, nil
 	maps.Copy(s.Env, own)
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
@@ -107,8 +102,8 @@ func pin(s *windlassv1.DeploymentSpec, environment, own map[string]string) {
 	}
 }
 
-// ownEnv is what pin was given as the app's own.
-func ownEnv(s *windlassv1.DeploymentSpec) map[string]string {
+// OwnEnv are the variables that InheritEnv was given as the app's own.
+func OwnEnv(s *windlassv1.DeploymentSpec) map[string]string {
 	own := maps.Clone(s.GetEnv())
 	for _, name := range s.GetInheritedEnv() {
 		delete(own, name)
@@ -144,13 +139,13 @@ var concerns = map[protoreflect.Name]concern{
 	"version_label": ofPeople, "message": ofPeople, "source_commit": ofPeople,
 }
 
-// specHash tells specs apart by what runs. It is compared between specs that were
+// Hash tells specs apart by what runs. It is compared between specs that were
 // hashed by the same program and is no format.
-func specHash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
+func Hash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
 
-// madeAlike reports whether instances of the one are instances of the other: a spec made of the
+// MadeAlike reports whether instances of the one are instances of the other: a spec made of the
 // fields that instances see is the same.
-func madeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
+func MadeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	left, err := hashOf(a, ofInstances)
 	if err != nil {
 		return false, err
@@ -179,13 +174,13 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	return sum[:], nil
 }
 
-// sameSpec reports whether the two run the same.
-func sameSpec(a, b *windlassv1.DeploymentSpec) (bool, error) {
+// Same reports whether the two run the same.
+func Same(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	a, b = withoutVersions(a, b)
-	left, err := specHash(a)
+	left, err := Hash(a)
 	if err != nil {
 		return false, err
 	}
-	right, err := specHash(b)
+	right, err := Hash(b)
 	return string(left) == string(right), err
 }

@@ -1,4 +1,4 @@
-package api
+package appspec
 
 import (
 	"testing"
@@ -51,10 +51,10 @@ func TestOnlyWhatInstancesSeeMakesOthersOfThem(t *testing.T) {
 			other := proto.CloneOf(spec)
 			c.edit(other)
 			before := proto.CloneOf(other)
-			same, err := sameSpec(spec, other)
+			same, err := Same(spec, other)
 			require.NoError(t, err)
 			require.Equal(t, c.same, same, "the same version")
-			alike, err := madeAlike(spec, other)
+			alike, err := MadeAlike(spec, other)
 			require.NoError(t, err)
 			require.Equal(t, c.alike, alike, "the same instances")
 			require.True(t, proto.Equal(before, other))

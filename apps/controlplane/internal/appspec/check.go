@@ -1,4 +1,4 @@
-package api
+package appspec
 
 import (
 	"errors"
@@ -18,13 +18,13 @@ import (
 // of the app's regions holds it in memory.
 const maxEnvBytes = 256 << 10
 
-// checkSpec judges what the schema cannot: rules between fields. The spec has its
+// Check judges what the schema cannot: rules between fields. The spec has its
 // defaults; field paths begin with field.
-func checkSpec(s *windlassv1.DeploymentSpec, field string) error {
+func Check(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkPorts(s, field); err != nil {
 		return err
 	}
-	if err := checkEnv(s.GetEnv(), field+".env"); err != nil {
+	if err := CheckEnv(s.GetEnv(), field+".env"); err != nil {
 		return err
 	}
 	if err := checkSecrets(s, field); err != nil {
@@ -150,8 +150,8 @@ func pullsImage(s *windlassv1.DeploymentSpec) bool {
 	return s.GetImage() != "" || slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetImage() != "" })
 }
 
-// checkEnv judges variables of an app or an environment.
-func checkEnv(env map[string]string, field string) error {
+// CheckEnv judges variables of an app or an environment.
+func CheckEnv(env map[string]string, field string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if reservedVariable(name) {

@@ -1,0 +1,182 @@
+package appspec
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func analysisWithDefaults(checks []*windlassv1.AnalysisCheck) {
+	for _, c := range checks {
+		analysis.WithDefaults(c)
+		c.Interval = durationpb.New(analysis.Interval(c))
+		if h := c.GetWebhook(); h != nil {
+			h.Timeout = durationpb.New(analysis.Timeout(h))
+		} else {
+			c.Window = durationpb.New(analysis.Window(c))
+		}
+	}
+}
+
+// checkAnalysis judges the policy's checks, each by itself and against when it would run.
+func checkAnalysis(p *windlassv1.RolloutPolicy, field string) error {
+	names := map[string]bool{}
+	for i, c := range p.GetAnalysis() {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if err := checkQuery(c, at); err != nil {
+			return err
+		}
+		if err := checkBounds(c, at); err != nil {
+			return err
+		}
+		if n := analysis.Name(c); names[n] {
+			return apierr.InvalidFix(at+".name", fmt.Sprintf("two checks are named %q", n), "Give each a name of its own.")
+		}
+		names[analysis.Name(c)] = true
+		if err := checkWhen(p, c, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkQuery judges what is measured.
+func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
+	template := c.GetTemplate() != windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED
+	if c.GetWebhook() != nil {
+		return checkHook(c, at)
+	}
+	switch {
+	case template && c.GetQuery() != "":
+		return apierr.InvalidFix(at+".query", "the check has a template and a query", "Use one of the two.")
+	case !template && c.GetQuery() == "":
+		return apierr.InvalidFix(at+".template", "the check says not what is measured",
+			"Use a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), a query in PromQL, or a webhook.")
+	case !template && c.GetName() == "":
+		return apierr.InvalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
+	case template && c.GetSamplesQuery() != "":
+		return apierr.InvalidFix(at+".samplesQuery", "the template counts its samples itself", "Leave samplesQuery out, or write a query of your own.")
+	case !template && c.GetMinSamples() > 0 && c.GetSamplesQuery() == "":
+		return apierr.InvalidFix(at+".minSamples", "nothing counts the samples of a query", "Add a samplesQuery, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
+	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
+		return apierr.InvalidFix(at+".samplesQuery", "samples are counted, and any number will do", "Say with minSamples how many it takes.")
+	}
+	for name, query := range map[string]string{"query": c.GetQuery(), "samplesQuery": c.GetSamplesQuery()} {
+		if _, err := analysis.Expand(query, analysis.Subject{}); err != nil {
+			return apierr.InvalidFix(at+"."+name, err.Error(), "The variables are {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
+		}
+	}
+	if c.GetQuery() != "" && analysis.Compares(c) && !analysis.NamesVersion(c.GetQuery()) {
+		return apierr.InvalidFix(at+".query", "the query is the same for both versions: the new one would be compared with itself",
+			"Name the version's series, by {{selector}}, {{deployment}} or {{version}}.")
+	}
+	return nil
+}
+
+// checkHook judges a check that a web-hook gives the verdict of.
+func checkHook(c *windlassv1.AnalysisCheck, at string) error {
+	for _, other := range []struct {
+		name string
+		set  bool
+	}{
+		{"template", c.GetTemplate() != windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED},
+		{"query", c.GetQuery() != ""},
+		{"samplesQuery", c.GetSamplesQuery() != ""},
+		{"minSamples", c.GetMinSamples() != 0},
+		{"window", c.GetWindow() != nil},
+		{"max", c.Max != nil},
+		{"min", c.Min != nil},
+		{"versusOld", c.GetVersusOld() != nil},
+	} {
+		if other.set {
+			return apierr.InvalidFix(at+"."+other.name, other.name+" is of figures, and a web-hook judges by itself", "Leave it out, or make it a check of its own.")
+		}
+	}
+	if c.GetName() == "" {
+		return apierr.InvalidFix(at+".name", "a check by a web-hook has no name", "Name it for what is checked.")
+	}
+	if _, err := analysis.ParseHookURL(c.GetWebhook().GetUrl()); err != nil {
+		return apierr.InvalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and have calls signed with signingSecret.")
+	}
+	return nil
+}
+
+// checkBounds judges how far the figure may go.
+func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
+	if !analysis.Absolute(c) && !analysis.Compares(c) {
+		return apierr.InvalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")
+	}
+	v := c.GetVersusOld()
+	for _, b := range []struct {
+		name        string
+		most, least *float64
+	}{
+		{"max", c.Max, c.Min},
+		{"versusOld.maxRatio", versus(v).MaxRatio, versus(v).MinRatio},
+		{"versusOld.maxDifference", versus(v).MaxDifference, versus(v).MinDifference},
+	} {
+		if b.most != nil && b.least != nil && *b.most < *b.least {
+			return apierr.InvalidFix(at+"."+b.name, fmt.Sprintf("it may be %g at most and has to be %g at least: nothing is", *b.most, *b.least), "Swap the two, or leave one out.")
+		}
+	}
+	return nil
+}
+
+func versus(v *windlassv1.VersusOld) *windlassv1.VersusOld {
+	if v == nil {
+		return &windlassv1.VersusOld{}
+	}
+	return v
+}
+
+// checkWhen judges whether there is a time at which the check can say something.
+func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at string) error {
+	interval := analysis.Interval(c)
+	bakes := false
+	for i, w := range p.GetWaves() {
+		bake := w.GetBakeTime().AsDuration()
+		bakes = bakes || bake > 0
+		if bake > 0 && bake < interval && analysis.Absolute(c) {
+			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and waves[%d] bakes for %s: that would end before the first measurement", interval, i, bake),
+				"Measure more often, or bake longer.")
+		}
+	}
+	for i, s := range p.GetSteps() {
+		pause, manual, err := strategy.ParsePause(s.GetPause())
+		switch {
+		case err == nil && !manual && pause > 0 && pause < interval:
+			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and steps[%d] pauses for %s: that would end before the first measurement", interval, i, pause),
+				"Measure more often, or pause longer.")
+		case s.GetWeight() == 100 && analysis.Compares(c):
+			return apierr.InvalidFix(at+".versusOld", fmt.Sprintf("at steps[%d] the old version gets no traffic: there is nothing to compare with", i),
+				"End the steps below 100, which comes after the last one anyway, or use max or min.")
+		}
+	}
+	if after, manual, err := strategy.ParsePromotion(p.GetPromotion()); err == nil && !manual && after > 0 && after < interval {
+		return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and promotion comes after %s: that would be before the first measurement", interval, after),
+			"Measure more often, or promote later.")
+	}
+	steps := strategy.Of(p).Steps(p)
+	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.OfRequests(c) {
+		return apierr.InvalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
+			"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
+	}
+	if len(steps) == 0 {
+		if !bakes {
+			return apierr.InvalidFix(at, "the check would never be measured: the strategy has no steps, and no wave bakes",
+				"Give waves a bakeTime, or use strategy canary or blue-green.")
+		}
+		if !analysis.Absolute(c) {
+			return apierr.InvalidFix(at+".versusOld", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
+				"Use max or min, or strategy canary or blue-green.")
+		}
+	}
+	return nil
+}

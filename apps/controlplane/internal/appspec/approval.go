@@ -1,0 +1,35 @@
+package appspec
+
+import (
+	"cmp"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CheckApproval judges who is to approve at a gate. manual tells that the place waits for
+// anybody's promotion.
+func CheckApproval(gate *windlassv1.Approval, manual bool, field string) error {
+	switch {
+	case gate == nil:
+		return nil
+	case manual:
+		return apierr.InvalidFix(field, "the place waits for promotion by anybody who deploys, and for approval", "Leave one of the two out: an approval is the stricter one.")
+	}
+	switch gate.GetRole() { //nolint:exhaustive // the others approve nothing
+	case windlassv1.Role_ROLE_UNSPECIFIED, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER:
+		return nil
+	}
+	return apierr.InvalidFix(field+".role", "a key of role "+model.RoleName(gate.GetRole())+" does not approve", "Use deployer or owner.")
+}
+
+// ApprovalWithDefaults fills in what the gate leaves out.
+func ApprovalWithDefaults(gate *windlassv1.Approval) {
+	if gate == nil {
+		return
+	}
+	gate.Role = cmp.Or(gate.Role, windlassv1.Role_ROLE_OWNER)
+	gate.Count = cmp.Or(gate.Count, 1)
+}

@@ -1,0 +1,156 @@
+package appspec
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// checkOverrides judges what needs no regions: each override alone, and which one names
+// what.
+func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
+	taken := map[string]int{}
+	for i, o := range s.GetOverrides() {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		switch {
+		case len(o.GetRegions()) == 0 && len(o.GetLabels()) == 0:
+			return apierr.InvalidFix(at, "the override is about no region", "Name its regions, or labels that they have; what is meant for all of them stands in the spec itself.")
+		case len(o.GetRegions()) > 0 && len(o.GetLabels()) > 0:
+			return apierr.InvalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
+		case override.Empty(o):
+			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extraArgs, env or secrets, or leave it out."),
+				windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT)
+		}
+		for j, n := range o.GetRegions() {
+			where := fmt.Sprintf("%s.regions[%d]", at, j)
+			if !slices.Contains(s.GetRegions(), n) {
+				return apierr.InvalidFix(where, fmt.Sprintf("the override names region %s, and the app does not run there", n),
+					"Add it to the app's regions, or take it out of the override: the app's are "+strings.Join(s.GetRegions(), ", ")+".")
+			}
+			if first, ok := taken[n]; ok {
+				return apierr.WithReason(apierr.InvalidFix(where, fmt.Sprintf("region %s is named by %s[%d] already", n, field, first), "Say all that is different there in one override."),
+					windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_CONFLICT)
+			}
+			taken[n] = i
+		}
+		if err := checkOverrideValues(o, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkOverrideValues(o *windlassv1.Override, at string) error {
+	if len(o.GetArgs()) > 0 && len(o.GetExtraArgs()) > 0 {
+		return apierr.InvalidFix(at+".extraArgs", "the override has args, which take the place of all, and extraArgs, which follow the spec's",
+			"Use one of the two.")
+	}
+	if err := checkCommand(nil, o.GetArgs(), at); err != nil {
+		return err
+	}
+	for i, arg := range o.GetExtraArgs() {
+		if strings.ContainsRune(arg, 0) {
+			return apierr.Invalid(fmt.Sprintf("%s.extraArgs[%d]", at, i), "an argument holds no zero byte")
+		}
+	}
+	if err := CheckEnv(o.GetEnv(), at+".env"); err != nil {
+		return err
+	}
+	for i, r := range o.GetSecrets() {
+		if r.GetImagePull() {
+			return apierr.InvalidFix(fmt.Sprintf("%s.secrets[%d].imagePull", at, i), "an image is pulled with the same secrets everywhere", "Put it among the spec's secrets.")
+		}
+	}
+	if err := checkSecrets(&windlassv1.DeploymentSpec{Env: o.GetEnv(), Secrets: o.GetSecrets()}, at); err != nil {
+		return err
+	}
+	return checkResources(o.GetResources(), at+".resources")
+}
+
+// CheckOverridden judges the spec as it is in each region that an override is about.
+func CheckOverridden(spec *windlassv1.DeploymentSpec, field string) error {
+	for _, p := range spec.GetPinnedOverrides() {
+		s := override.In(spec, p.GetRegionId())
+		s.Replicas = nil // fewer than min_ready: then all of them are meant
+		err := Check(s, field)
+		if err == nil {
+			continue
+		}
+		coded, ok := errors.AsType[*connect.Error](err)
+		if !ok {
+			return err
+		}
+		detail := rpc.DetailOf(err)
+		return apierr.InvalidFix(field+".overrides", fmt.Sprintf("with its overrides region %s would break a rule of %s: %s", p.GetRegion(), detail.GetField(), coded.Message()),
+			detail.GetFix())
+	}
+	return nil
+}
+
+// AskedBy are the replicas that the spec asks for.
+func AskedBy(spec *windlassv1.DeploymentSpec) plan.Asked {
+	asked := plan.Asked{Regions: map[string]int32{}}
+	if spec.Replicas != nil {
+		asked.All = new(spec.GetReplicas())
+	}
+	for _, p := range spec.GetPinnedOverrides() {
+		if v := p.GetValues(); v.Replicas != nil {
+			asked.Regions[p.GetRegionId()] = v.GetReplicas()
+		}
+	}
+	return asked
+}
+
+// AskedText is how many replicas were asked for, in words.
+func AskedText(asked plan.Asked, spec *windlassv1.DeploymentSpec) string {
+	var parts []string
+	for _, name := range slices.Sorted(slices.Values(spec.GetRegions())) {
+		if n, ok := asked.Regions[override.ID(spec, name)]; ok {
+			parts = append(parts, fmt.Sprintf("%d in %s", n, name))
+		}
+	}
+	text := strings.Join(parts, ", ")
+	switch {
+	case asked.All == nil:
+		return "as replicas " + text
+	case text == "":
+		return fmt.Sprintf("%d replicas in each region", *asked.All)
+	}
+	return fmt.Sprintf("%d replicas in each region, but %s", *asked.All, text)
+}
+
+// ReplicasIn is how many replicas the spec begins with in the region.
+func ReplicasIn(spec *windlassv1.DeploymentSpec, region string) int32 {
+	n, _ := override.Replicas(spec, override.ID(spec, region))
+	return n
+}
+
+// SecretsOf are the secrets that the spec names anywhere, and the fields that do.
+func SecretsOf(spec *windlassv1.DeploymentSpec, field string) (names, fields []string) {
+	add := func(refs []*windlassv1.SecretReference, at string) {
+		for i, r := range refs {
+			names = append(names, r.GetSecret())
+			fields = append(fields, fmt.Sprintf("%s.secrets[%d].secret", at, i))
+		}
+	}
+	add(spec.GetSecrets(), field)
+	for i, o := range spec.GetOverrides() {
+		add(o.GetSecrets(), fmt.Sprintf("%s.overrides[%d]", field, i))
+	}
+	return names, fields
+}
+
+func UsesSecrets(spec *windlassv1.DeploymentSpec) bool {
+	names, _ := SecretsOf(spec, "")
+	return len(names) > 0
+}
