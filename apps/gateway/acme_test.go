@@ -36,7 +36,7 @@ type acmeServer struct {
 	roots  *x509.CertPool // of what it issues
 	file   string         // with the CA of its own certificate
 	orders atomic.Int64
-	// together keeps the first orders back until so many are under way as it has room for.
+	// together keeps the first orders back until as many are under way as it has room for.
 	together atomic.Pointer[chan struct{}]
 	handler  atomic.Pointer[http.Handler]
 }
@@ -150,7 +150,7 @@ func whichever(*x509.Certificate) bool { return true }
 func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) {
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	nobody := port(dead.Addr())
+	unused := port(dead.Addr())
 	require.NoError(t, dead.Close())
 	for _, way := range []string{"http-01", "tls-alpn-01"} {
 		t.Run(way, func(t *testing.T) {
@@ -162,9 +162,9 @@ func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) {
 			})
 			plain, secure := port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1])
 			if way == "http-01" {
-				secure = nobody
+				secure = unused
 			} else {
-				plain = nobody
+				plain = unused
 			}
 			server.validate(t, plain, secure, time.Hour)
 			app := echo(instance(t, named("one")))
@@ -178,7 +178,7 @@ func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) {
 				_, err := handshake(r.running, host, server.roots)
 				require.Error(t, err, host)
 			}
-			require.Equal(t, ordered, server.orders.Load(), "nobody can have us order what we do not route")
+			require.Equal(t, ordered, server.orders.Load(), "no client can make the gateway order what it does not route")
 
 			// Over the certificate, and from where there is none to it.
 			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: server.roots, ServerName: "chat.example.test"}}

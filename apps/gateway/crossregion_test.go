@@ -76,7 +76,7 @@ func (r *region) look(t testing.TB, n *gatewayv1.Neighbours) {
 	}, patience, 5*time.Millisecond)
 }
 
-// waiting waits until so many requests wait for an instance.
+// waiting waits until n requests wait for an instance.
 func (r *region) waiting(t testing.TB, n float64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_queue") == n }, patience, 5*time.Millisecond)
@@ -118,7 +118,7 @@ func TestARegionWithoutAReadyInstanceHandsRequestsToOneThatHas(t *testing.T) {
 	near.put(t, crossing(failover, echoed("near")))
 	far.put(t, crossing(failover, echoed("far")))
 	here.put(t, crossing(failover))
-	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "nobody is around")
+	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "there is no other region")
 	here.around(t, "a-near", near.url, "b-far", far.url)
 
 	// Whatever the method and the size: no instance had it.

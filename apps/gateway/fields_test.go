@@ -129,7 +129,7 @@ func TestOnlySoundLinesAndFieldsReachAnInstance(t *testing.T) {
 		// Expectations.
 		{name: "100-continue", send: post + "Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab", answers: []int{100, 200}, kept: true, saw: []string{"POST /a ab"}},
 		{name: "100-continue without a body", send: get + "Expect: 100-continue\r\n\r\n", answers: []int{200}, kept: true, saw: []string{"GET /a "}},
-		{name: "an expectation that nobody knows", send: post + "Expect: more\r\nContent-Length: 2\r\n\r\nab" + next, answers: []int{417}},
+		{name: "an unknown expectation", send: post + "Expect: more\r\nContent-Length: 2\r\n\r\nab" + next, answers: []int{417}},
 
 		// One after the other.
 		{name: "two at once", send: post + "Content-Length: 1\r\n\r\nb" + strings.Replace(post, "/a", "/c", 1) + "Content-Length: 1\r\n\r\nd", answers: []int{200, 200}, kept: true, saw: []string{"POST /a b", "POST /c d"}},

@@ -7,8 +7,8 @@
 //	clients ─▶ front: plain HTTP/1.1, or other? ─▶ proxy
 //	proxy ──▶ elsewhere: which region is the nearest that can? ──▶ gateways of other regions
 //
-// It knows the region's agent and nobody else. While that is away, and the control plane
-// with it, it serves what it last knew, also after a restart of its own.
+// The region's agent is its only source of routes. While the agent is away, and with it the
+// control plane, the gateway serves the routes that it last knew, also after a restart.
 package gateway
 
 import (
@@ -108,7 +108,7 @@ type Config struct {
 	// Near connects to the gateways of another region, and tells how long that takes, by which
 	// the nearest is chosen; nil: by TCP.
 	Near func(context.Context, *url.URL) (time.Duration, error)
-	// Access gets a line for one request of AccessEvery; nil: nobody.
+	// Access gets a line for one request in AccessEvery; nil: there is no access log.
 	Access      *slog.Logger
 	AccessEvery uint64
 	// Payloads gets, of apps that want it, what is asked and answered; nil: none is logged.

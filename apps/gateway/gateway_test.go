@@ -94,7 +94,7 @@ func TestTokensArriveOneByOne(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// closed is an address where nobody listens.
+// closed returns an address on which no process listens.
 func closed(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -239,7 +239,7 @@ func TestErrorsOfTheGatewayAreForPrograms(t *testing.T) {
 		code   string
 		reason string
 	}{
-		"unknown host": {func(q *http.Request) { q.Host = "nobody.local" }, http.StatusNotFound, "no_route", "ERROR_REASON_NOT_FOUND"},
+		"unknown host": {func(q *http.Request) { q.Host = "unknown.local" }, http.StatusNotFound, "no_route", "ERROR_REASON_NOT_FOUND"},
 		"large body": {func(q *http.Request) {
 			q.Body, q.ContentLength = io.NopCloser(strings.NewReader(strings.Repeat("x", 11))), 11
 		}, http.StatusRequestEntityTooLarge, "body_too_large", "ERROR_REASON_LIMIT_EXCEEDED"},
@@ -492,9 +492,9 @@ func TestARestartBesideTheOldProcessLosesNoRequest(t *testing.T) {
 	require.Zero(t, lost.Load(), "of %d", sent.Load())
 }
 
-// Without a table every host is unknown, which must not be told for good: neither by a
-// 404, nor by readiness.
-func TestWithoutATableNobodyIsSentAway(t *testing.T) {
+// Without a table every host is unknown, but only for now. So the answer must not be a 404, and
+// the gateway must not be ready.
+func TestWithoutATableNoClientIsSentAway(t *testing.T) {
 	r := start(t, nil)
 	r.put(t, echo(instance(t, named("a"))))
 	r.stopAgent()

@@ -263,13 +263,13 @@ func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
 			require.Contains(t, []codes.Code{codes.DeadlineExceeded, codes.Unavailable}, status.Code(err), "%v", err)
 			require.Error(t, <-instance.gone)
 
-			// Without a key nobody is let in.
+			// Without a key no request is let in.
 			_, err = client.UnaryCall(metadata.NewOutgoingContext(ctx, metadata.Pairs("echo", "a")), &grpc_testing.SimpleRequest{})
 			isOurs(t, err, codes.Unauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "no API key")
 		})
 	}
 
-	// Where nobody is ready it is one that is tried again.
+	// Without a ready instance the code is one on which clients try again.
 	there.put(t, empty())
 	for _, r := range []*region{here, secure, nowhere, there} {
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret"), patience)

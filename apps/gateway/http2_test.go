@@ -227,9 +227,9 @@ func TestWhatIsMalformedInHTTP2ReachesNoInstance(t *testing.T) {
 }
 
 // A client that takes each request back as soon as it is sent (CVE-2023-44487) costs what
-// its handlers cost: no more of them are under way than it may have streams, and others
-// are served.
-func TestStreamsThatAreResetAtOnceHoldNobodyUp(t *testing.T) {
+// its handlers cost. No more of them are under way than the client may have streams, and
+// other clients are served.
+func TestStreamsThatAreResetAtOnceDoNotHoldUpOtherClients(t *testing.T) {
 	r := start(t, nil)
 	instance := startRecorder(t)
 	r.put(t, echo(instance.address))

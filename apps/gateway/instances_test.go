@@ -181,7 +181,7 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 			}
 			return ""
 		}},
-		{name: "another protocol that nobody asked for", script: stays("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"), status: 502, code: "bad_answer"},
+		{name: "another protocol without an upgrade in the request", script: stays("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"), status: 502, code: "bad_answer"},
 		{name: "trailers that have no place there", script: goesOn(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nContent-Length: 9\r\nWindlass-Error: mine\r\nX-Sum: 1\r\n\r\n"), status: 200, body: "ok", header: func(h http.Header) string {
 			if h.Get("Trailer X-Sum") != "1" || len(h["Trailer Content-Length"])+len(h["Trailer Windlass-Error"]) > 0 {
 				return fmt.Sprint(h)
@@ -273,9 +273,9 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 	})
 }
 
-// An instance sends two answers for each request, while many wait for its connections:
-// the second is nobody's.
-func TestWhatNobodyAskedForIsNoAnswer(t *testing.T) {
+// An instance sends two answers for each request, while many requests wait for its
+// connections. The second answer must not reach a client.
+func TestASecondAnswerReachesNoClient(t *testing.T) {
 	bothWays(t, unasked)
 }
 

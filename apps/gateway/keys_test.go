@@ -97,7 +97,7 @@ func TestOnlyRequestsWithAKeyGetIn(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, res.StatusCode)
 	require.Equal(t, refused, ask("Origin", "https://page.test"))
 
-	// A key ends with the message that does not have it; without any nobody gets in.
+	// A key ends with the message that does not have it. Without any key no request is let in.
 	r.put(t, keyed(at, apiKey("mobile", "k-new", time.Time{})))
 	require.Equal(t, []string{refused, "got |"}, []string{ask("X-Api-Key", "k-good"), ask("X-Api-Key", "k-new")})
 	r.put(t, keyed(at))

@@ -61,7 +61,7 @@ func TestAStreamHasTheTimeOfItsRequestAndNoMore(t *testing.T) {
 		const app1 = "app=echo,app_id=app_1,"
 		r.untilSeries(t, "windlass_gateway_failures_total "+app1+"reason=request_timeout", streams)
 		r.untilSeries(t, "windlass_gateway_requests_total "+app1+"code=200,version=1,windlass_deployment=dep_1", streams)
-		require.Eventually(t, func() bool { return stopped.Load() == streams }, patience, time.Millisecond, "the instance works for nobody")
+		require.Eventually(t, func() bool { return stopped.Load() == streams }, patience, time.Millisecond, "the instance stops when its stream is cut")
 		require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
 		r.stop()
 		r.wait(t)

@@ -51,7 +51,7 @@ type flags struct {
 	DrainDelay     time.Duration `help:"How long requests are still taken after a stop, while /readyz says no, for load balancers to see it." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
 	DrainTimeout   time.Duration `help:"How long requests, streams too, have to end after that." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
 	AccessLog      string        `help:"File for a line of JSON per request; - for standard output, empty for none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
-	AccessLogEvery uint64        `help:"Log one request of so many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
+	AccessLogEvery uint64        `help:"Log one request in this many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
 	Payloads       payloadFlags  `embed:""`
 	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-*, X-Real-IP and similar fields are believed and reach instances. Those fields of other clients are dropped." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
 	NeighbourRoots string        `help:"PEM file of the CAs that certificates of gateways in other regions are by, which requests are handed to of apps whose routing says crossRegion. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
@@ -185,7 +185,7 @@ func run(ctx context.Context, f flags) (err error) {
 		return err
 	}
 	// What net/http tells the process's log quotes what an instance sent without being asked,
-	// which may be what somebody was to be answered.
+	// which may be the answer to another client's request.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(log)
 	registry := telemetry.NewRegistry()

@@ -71,7 +71,7 @@ func TestWhatItCountsIsByDeployment(t *testing.T) {
 			r.do(t, r.request(t, http.MethodPost, "/v1/completions", "{}"))
 		}
 		req := r.request(t, http.MethodGet, "/", "")
-		req.Host = "nobody.local"
+		req.Host = "unknown.local"
 		r.do(t, req)
 		r.untilSeries(t, "windlass_gateway_failures_total app=,app_id=,reason=no_route", 1)
 		r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=200,"+version, 5)
@@ -133,7 +133,7 @@ func TestAppsOfOneNameAreToldApart(t *testing.T) {
 			res.Body.Close()
 		}()
 		r.untilSeries(t, "windlass_gateway_queue app=echo,app_id=app_1", 1)
-		for range 2 { // one of them is sent to where nobody listens, first
+		for range 2 { // one of them is first sent to an address without a listener
 			_, body := r.do(t, func() *http.Request {
 				req := r.request(t, http.MethodGet, "/", "")
 				req.Host = "staging.local"

@@ -133,7 +133,7 @@ func TestTheAccessLogIsSampledAndHasWhatFailed(t *testing.T) {
 		require.Equal(t, "https", h.Get("X-Forwarded-Proto"))
 	}
 	req := r.request(t, http.MethodGet, "/", "")
-	req.Host = "nobody.local"
+	req.Host = "unknown.local"
 	r.do(t, req)
 	r.stop()
 	r.wait(t) // a line is written after its answer

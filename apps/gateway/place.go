@@ -12,11 +12,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// place is a gateway's at its agent: an id, and the lock that says that a process has it. A data
-// directory has as many as processes ran with it at a time, which is two where one takes over
-// from another. A process takes the first that nobody has: the kernel lets go of the lock of one
-// that ended, however it did, and only of that, so that a crashed one's successor is to the agent
-// the same gateway, and one that overlaps with a live one is not.
+// place is what the agent knows a gateway by: an id, and the lock that says that a process has it. A
+// data directory has as many places as processes ran with it at a time, which is two where one
+// takes over from another. A process takes the first place whose lock is free. The kernel releases
+// a process's lock when the process ends, however it does, and not before. So to the agent the
+// successor of a crashed process is the same gateway, and a process that overlaps with a live one
+// is not.
 type place struct {
 	id   string
 	lock *flock.Lock

@@ -11,7 +11,7 @@ import (
 
 // listen binds address so that another process of the same user may bind it, too: the
 // kernel spreads new connections over both, and a new gateway takes over from an old one
-// without a moment in which nobody listens.
+// without a moment in which no process listens.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -26,8 +26,8 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 		}
 		return err
 	}}
-	// Go listens for multipath TCP where a kernel has it, whose sockets refuse to be told who
-	// is to have new connections.
+	// Go listens for multipath TCP where a kernel has it. Such sockets refuse the option that says
+	// which process gets new connections.
 	config.SetMultipathTCP(false)
 	return config.Listen(ctx, "tcp", address)
 }

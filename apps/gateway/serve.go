@@ -71,10 +71,10 @@ func bind(ctx context.Context, what, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// serve serves on the listeners until ctx ends, and then lets go in an order in which no
-// request is lost: not ready, so that nobody new is sent here; new connections to the
-// successor, if there is one; then no listener; then connections without a request; then
-// those whose request ended; at the deadline the rest.
+// serve serves on the listeners until ctx ends. It then stops in an order in which no request is
+// lost: first it is not ready, so that no new clients are sent here. New connections go to the
+// successor, if there is one. Then it closes the listeners, then connections without a request,
+// then those whose request ended, and at the deadline the rest.
 func (g *Gateway) serve(ctx context.Context) error {
 	server := newServer(conns.Handler(g.handler()), g.cfg)
 	server.ConnContext = conns.Context
@@ -132,7 +132,8 @@ func (g *Gateway) serve(ctx context.Context) error {
 
 	g.proxy.Leave()
 	g.leaving.Store(true)
-	// Nobody waits for what comes now but us, and for a bounded time.
+	// ctx has ended, but what comes now must not be canceled. Only the gateway waits for it, and
+	// for a bounded time.
 	rest := context.WithoutCancel(ctx)
 	_ = backoff.Sleep(rest, g.cfg.DrainDelay)
 	for _, l := range g.bound {
@@ -161,7 +162,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 		_ = backoff.Sleep(deadline, drainStep)
 	}
 	short.Leave()
-	for deadline.Err() == nil && short.Undecided() > 0 { // whom the other server is still to have
+	for deadline.Err() == nil && short.Undecided() > 0 { // which may still go to the other server
 		_ = backoff.Sleep(deadline, drainStep)
 	}
 	err := errors.Join(server.Shutdown(deadline), short.Wait(deadline))

@@ -94,7 +94,7 @@ func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
 
 		// Trailers.
 		{name: "trailers", send: post + "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nab\r\n0\r\nX-Sum: 1\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
-		{name: "trailers that nobody announced", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX-Forwarded-For: 6.6.6.6\r\nHost: other.local\r\nContent-Length: 7\r\nTransfer-Encoding: gzip\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
+		{name: "trailers that were not announced", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX-Forwarded-For: 6.6.6.6\r\nHost: other.local\r\nContent-Length: 7\r\nTransfer-Encoding: gzip\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 		{name: "a length announced as a trailer", send: post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n2\r\nab\r\n0\r\nContent-Length: 7\r\n\r\n" + next, answers: []int{400}},
 		{name: "trailers that are no fields", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nno field\r\n\r\n" + next, answers: []int{400}, cut: true},
 		{name: "a trailer that a bare LF ends", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\n\r\n" + next, answers: []int{400}, cut: true},

@@ -50,8 +50,8 @@ func (g *gpu) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "answer")
 }
 
-// load asks at once, from so many clients, and each again when it is answered, until so many
-// answers are there.
+// load runs clients at once. Each sends its next request when the last one is answered, until they
+// have sent as many requests as answers says.
 func (r *region) load(t *testing.T, clients, answers int64) {
 	t.Helper()
 	var left atomic.Int64
@@ -114,8 +114,8 @@ func TestTheFasterInstanceHasMoreOfTheRequests(t *testing.T) {
 	})
 }
 
-// Instances that say how loaded they are, equally fast: in each format, in the header and in
-// trailers. No client sees it, other than of routes where nobody looks.
+// The instances are equally fast and say how loaded they are: in each format, in the header and in
+// trailers. Clients do not see it, except on routes whose strategy does not read it.
 func TestInstancesThatSayTheirLoadHaveRequestsByIt(t *testing.T) {
 	t.Parallel()
 	for name, say := range map[string]func(w http.ResponseWriter, utilization float64){

@@ -58,8 +58,9 @@ type Strategy interface {
 	Pick(candidates []*Endpoint, req Request) int
 }
 
-// Observer is a Strategy that goes by how requests fare, and what instances say of their load. It
-// is told of each request that begins at an endpoint, and that it ended. Of others nobody looks.
+// Observer is a Strategy that chooses by how requests fare, and by the load that instances report.
+// It is told when each request begins and ends at an endpoint. For a Strategy that is no Observer,
+// neither is looked at.
 type Observer interface {
 	Strategy
 

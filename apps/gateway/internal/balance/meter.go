@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// What was seen fades by 1/e in the time that the mean answer takes, so many times over, since
-	// a few answers say little; but not before leastMemory, so that one bad second says little,
-	// too, and within mostMemory, so that a GPU that is throttled is known to be before people are.
+	// What was seen fades to 1/e in memoryAnswers times the mean time of an answer, because a few
+	// answers say little. That is leastMemory at least, because one bad second says little, too. It
+	// is mostMemory at most, so that the gateway notices a throttled GPU before people do.
 	memoryAnswers           = 4
 	leastMemory, mostMemory = 20 * time.Second, 2 * time.Minute
-	// prior is how many answers, as fast as all instances' are on average, each is believed to have
-	// given beside those that were seen: a new one begins as an average one, and one is not judged
-	// by a single prompt that was long.
+	// prior is how many answers of the mean time each instance is believed to have given, besides
+	// those that were seen. So a new instance begins as an average one, and none is judged by a
+	// single long prompt.
 	prior = 4
 	// penalty of a failure in answers of the mean's time, in which nothing was done; in ORCA's
 	// measure, of the share that failed in utilization. It is the default of gRFC A58.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// machine serves so many requests at a time, first come, first served.
+// machine serves as many requests at a time as it has workers, first come, first served.
 type machine struct {
 	workers, busy int
 	mean          time.Duration
@@ -102,7 +102,8 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// open has requests come at random, so many in a second, whatever becomes of them.
+// open makes requests come at random, rate a second on average, whether the earlier ones are
+// answered or not.
 func (w *world) open(rate float64) {
 	w.in(time.Duration(w.random.ExpFloat64()/rate*float64(time.Second)), func() {
 		w.ask(func() {})

@@ -43,7 +43,7 @@ func TestInstancesGetTheirShareWithinOnePercentAndWithoutBursts(t *testing.T) {
 				off = max(off, math.Abs(float64(k+1)*w/total-float64(got[i])))
 			}
 		}
-		require.LessOrEqual(t, off, float64(len(weights)), "after any number of requests, so that nobody has a burst of more")
+		require.LessOrEqual(t, off, float64(len(weights)), "after any number of requests, so that no instance has a burst of more")
 		for i, w := range weights {
 			require.InDelta(t, requests*w/total, got[i], requests/100)
 		}
@@ -80,7 +80,7 @@ func TestEqualWeightsAreRoundRobin(t *testing.T) {
 	}
 }
 
-func TestWhoeverIsLeftOutLeavesTheOthersTheirShares(t *testing.T) {
+func TestTheOthersKeepTheirSharesWhenAnInstanceIsLeftOut(t *testing.T) {
 	s, all := scheduled([]float64{4, 2, 1, 1}, 0)
 	got := make([]int, 3)
 	for range 7000 {
@@ -140,7 +140,7 @@ func TestAClockThatWasSetBackIsFollowed(t *testing.T) {
 	require.Equal(t, noon.Add(-time.Hour).UnixNano(), s.weighed.Load())
 }
 
-// served has an instance answer so many requests, one after the other, each in took.
+// served makes an instance answer n requests, one after the other, each in took.
 func served(m *meter, at time.Time, n int, took time.Duration, how Outcome) time.Time {
 	for range n {
 		m.begin(at)
@@ -161,7 +161,7 @@ func TestWhoTakesAThirdOfTheTimeWeighsThreeTimesAsMuch(t *testing.T) {
 	served(&fast, noon, 3000, time.Millisecond, Served)
 	now := served(&slow, noon, 1000, 3*time.Millisecond, Served)
 	require.InDelta(t, 3, ratio(now, &fast, &slow), 0.05)
-	for range 600 { // nobody asks
+	for range 600 { // without a request
 		now = now.Add(time.Second)
 		fast.estimate(now, leastMemory)
 		slow.estimate(now, leastMemory)
@@ -291,7 +291,7 @@ func TestWithFewerThanTwoReportsWhatIsSeenCounts(t *testing.T) {
 		return weights([]estimate{one.estimate(noon, leastMemory), two.estimate(noon, leastMemory), three.estimate(noon, leastMemory)})
 	}
 	w := all()
-	require.InDelta(t, w[1], w[0], w[1]/10, "one alone compares with nobody")
+	require.InDelta(t, w[1], w[0], w[1]/10, "a single report has nothing to compare with")
 	three = reported(noon, said(50, 0.1))
 	w = all()
 	require.InDelta(t, 2, w[0]/w[2], 1e-9)

@@ -82,14 +82,15 @@ type validity struct {
 	told time.Time
 }
 
-// renewal is when it is to be renewed, before its end. Autocert begins somewhat later.
+// renewal returns how long before its end the certificate is due for renewal. Autocert begins
+// somewhat later.
 func (v validity) renewal() time.Duration { return min(v.to.Sub(v.from)/3, 30*24*time.Hour) }
 
-// due reports whether it is to be renewed.
+// due reports whether the certificate is due for renewal.
 func (v validity) due(now time.Time) bool { return v.to.Sub(now) <= v.renewal() }
 
-// overdue reports whether it should have been renewed long ago. Autocert tries every hour without
-// a word: half of the time that is left then is many attempts.
+// overdue reports whether it should have been renewed long ago. Autocert tries every hour and
+// reports no failure: half of the time that is left then is many attempts.
 func (v validity) overdue(now time.Time) bool { return v.to.Sub(now) < v.renewal()/2 }
 
 // remind is the time between two words about one that is overdue.
@@ -210,7 +211,8 @@ func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	return got.(*tls.Certificate), nil //nolint:forcetypeassert // first returns one
 }
 
-// first has the host's certificate of the folder, or else orders it, as nobody else does then.
+// first returns the host's certificate from the folder, or else orders it. It takes the host's
+// turn before the order, so that no other gateway orders it at the same time.
 func (a *ACME) first(host string) (*tls.Certificate, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), turnTimeout)
 	defer cancel()
@@ -224,10 +226,10 @@ func (a *ACME) first(host string) (*tls.Certificate, error) {
 	return a.obtain(host)
 }
 
-// obtain has autocert return the certificate, whencesoever.
+// obtain returns autocert's certificate of the host: from memory, from the folder or by an order.
 func (a *ACME) obtain(host string) (*tls.Certificate, error) {
-	// Whoever speaks TLS 1.2 takes ECDSA; by what a client says of itself, those that speak
-	// 1.3 alone would get an order for RSA.
+	// Clients that speak TLS 1.2 take ECDSA. By the client's own hello, autocert would order an
+	// RSA certificate for a client that speaks TLS 1.3 alone.
 	got, err := a.manager.GetCertificate(&tls.ClientHelloInfo{
 		ServerName: host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
 	})

@@ -1,17 +1,18 @@
-// Package certificates has the certificate for each handshake: the operator's own where it
+// Package certificates returns the certificate for each handshake: the operator's own where it
 // is for the host, and otherwise one that an ACME server gave for it.
 //
 // ACME is golang.org/x/crypto/acme/autocert. It answers http-01 and tls-alpn-01 on the
-// listeners that are there already, needs no ports and no daemon of its own, and keeps what
-// it has in a folder, which gateways of a region may share: a challenge then finds its
-// answer at whichever of them it arrives. What others do beside (DNS challenges, OCSP) is
-// of no use here. Ours is who may be asked for, and how often:
+// listeners that are there already, and needs no ports and no daemon of its own. It keeps its
+// state in a folder, which the gateways of a region may share: then each of them can answer a
+// challenge. What other ACME clients do besides (DNS challenges, OCSP) is of no use here. This
+// package decides for which hosts certificates are ordered, and how often:
 //
-//   - only hosts that the table routes, so that nobody makes us order by a name of his;
+//   - only hosts that the table routes, so that a client cannot make the gateway order a
+//     certificate for a name of the client's choice;
 //   - a host whose order failed is tried again after 1 min, and ever less often, to 6 h,
-//     with full jitter: a CA refuses those who insist;
-//   - apps' hosts and domains are ordered before anybody asks, some at a time. Previews, of
-//     which each version has one, when somebody does;
+//     with full jitter, because a CA refuses clients that insist;
+//   - apps' hosts and domains are ordered before a client asks for them, some at a time.
+//     Previews, of which each version has one, are ordered when a client asks;
 //   - gateways that share the folder order, and renew, each host's once; see folder.
 package certificates
 

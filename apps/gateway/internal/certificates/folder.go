@@ -14,23 +14,24 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// folder keeps what autocert has, for one gateway or for several that share it. Of those, one
-// at a time orders a host's certificate, or renews it, and the others go on with what it got:
-// a CA gives a name only so many.
+// folder keeps autocert's state, for one gateway or for several that share it. Of those, one at
+// a time orders a host's certificate, or renews it, and the others use what it got, because a CA
+// limits how many certificates a name gets.
 //
-// A turn is a lock that the kernel keeps, so that one that died holds up nobody, and no clocks
-// are compared. Where a file system knows no locks between hosts, each orders for itself.
+// A turn is a lock that the kernel keeps. So a gateway that died does not hold up the others, and
+// no clocks are compared. Where a file system has no locks between hosts, each gateway orders for
+// itself.
 type folder struct {
 	autocert.DirCache
 	log *slog.Logger
-	// serves reports whether autocert has a certificate of the host in memory. It then reads
-	// the folder only to see whether it is to renew it.
+	// serves reports whether autocert has a certificate of the host in memory. Autocert then
+	// reads the folder only to see whether it must renew the certificate.
 	serves func(host string) bool
 
 	lockless sync.Once
 }
 
-// turn waits until the host is nobody else's to order for. done gives it up.
+// turn waits until no other gateway has the host's turn, and takes it. done gives it up.
 func (f *folder) turn(ctx context.Context, host string) (done func(), err error) {
 	lock, err := flock.Acquire(ctx, filepath.Join(string(f.DirCache), "locks", host), nil)
 	switch {
@@ -51,10 +52,10 @@ func (f *folder) has(ctx context.Context, host string) bool {
 	return ok && time.Now().Before(v.to)
 }
 
-// Get implements autocert.Cache. Who finds that it is to renew a certificate has its turn from
-// here until it has done so, or has failed: ctx ends with that. Autocert holds a lock of all
-// hosts while it reads one that it does not have yet, which is nothing to wait in; that one's
-// turn is taken before.
+// Get implements autocert.Cache. If the certificate is due for renewal, Get takes the host's turn,
+// and keeps it until the renewal is done or has failed, which ends ctx. Autocert holds a lock of
+// all hosts while it reads a certificate that is not in its memory yet. Get must not wait then:
+// ACME.first has taken the turn before.
 func (f *folder) Get(ctx context.Context, key string) ([]byte, error) {
 	data, err := f.DirCache.Get(ctx, key)
 	v, ok := validityOf(data, err)

@@ -106,11 +106,12 @@ func Preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get(prefix+"Request-Method") != ""
 }
 
-// Headers that the answer to the request is to have: of a preflight, all of it.
+// Headers returns the CORS fields of the answer to the request. Of a preflight they are the whole
+// answer.
 func (p *Policy) Headers(r *http.Request) http.Header {
 	w := &headers{h: http.Header{}}
 	if !sane(r) {
-		// No leave, and caches are to keep that apart.
+		// No leave. Caches must keep this answer apart from those to other origins.
 		w.h.Set("Vary", "Origin")
 		return w.h
 	}

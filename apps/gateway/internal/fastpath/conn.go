@@ -111,7 +111,9 @@ func (c *Conn) serve(ctx context.Context, t *socket.Task) {
 			c.Unwatch()
 			passed = c.pass()
 		}
-		c.decided() // and not before: who waits for that then lets nobody pass any more
+		// Not before pass: once Undecided is 0, the gateway shuts down the server that takes
+		// what is passed.
+		c.decided()
 		switch outcome {
 		case Next:
 			continue
@@ -216,7 +218,7 @@ func (c *Conn) next(ctx context.Context) Outcome {
 	return outcome
 }
 
-// room makes room for a message of so many bytes, from begin on.
+// room makes room for a message of whole bytes, from begin on.
 func (c *Conn) room(whole int) {
 	if c.begin+whole <= len(*c.buffer) {
 		return
@@ -232,8 +234,8 @@ func (c *Conn) room(whole int) {
 	c.begin = 0
 }
 
-// more of a request that has begun, all of which has to come until late; zero: that is to be
-// set.
+// more reads the next part of a request that has begun. All of the request has to come until
+// late, which more sets if it is zero.
 func (c *Conn) more(late *time.Time) error {
 	if late.IsZero() {
 		*late = time.Now().Add(arrives)

@@ -33,7 +33,7 @@ const (
 	Next Outcome = iota
 	// End: it was answered, and the connection ends.
 	End
-	// Cut: the answer broke off, or nobody hears it: the connection is cut.
+	// Cut: the answer broke off, or the client is gone: the connection is cut.
 	Cut
 	// Other: nothing was answered; the request goes the long way.
 	Other
@@ -143,7 +143,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 			continue
 		}
 		c := &Conn{Conn: sock, server: s, entry: entry, remote: remote}
-		entry.Shuts(c.Cut) // which ends whoever uses it
+		entry.Shuts(c.Cut) // which ends the task that serves it
 		c.client, _, _ = net.SplitHostPort(c.remote)
 		s.running.Add(1)
 		socket.Go(func(t *socket.Task) {
@@ -161,7 +161,7 @@ func (s *Server) pass(conn net.Conn, before []byte, entry *conns.Entry) {
 	passed := &Passed{Conn: conn, before: before, reader: strict.NewReader(s.cfg.MaxHeader), server: s, entry: entry}
 	entry.Shuts(func() { _ = conn.Close() })
 	if !s.others.push(passed) {
-		_ = passed.Close() // nobody takes it
+		_ = passed.Close() // Others is closed
 		passed.Release()
 	}
 }
@@ -201,7 +201,7 @@ func (s *Server) Close() {
 	s.leaving.Store(true)
 	s.mu.Lock()
 	for c := range s.conns {
-		c.Cut() // which ends whoever uses it
+		c.Cut() // which ends the task that serves it
 	}
 	s.mu.Unlock()
 	s.running.Wait()

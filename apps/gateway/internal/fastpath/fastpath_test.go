@@ -293,11 +293,11 @@ func TestAClientThatGoesAwayIsSeen(t *testing.T) {
 	select {
 	case <-r.release:
 	case <-time.After(patience):
-		t.Fatal("nobody saw it")
+		t.Fatal("the watch was not called")
 	}
 }
 
-// Whoever has another listener is to have its connections served elsewhere.
+// Connections of other listeners must be served elsewhere.
 func TestOnlySocketsListenersAreServed(t *testing.T) {
 	t.Parallel()
 	r := start(t)

@@ -77,7 +77,7 @@ func newOthers() *others {
 	return &others{ended: make(chan struct{}), queue: make(chan *Passed)}
 }
 
-// push waits until somebody takes it; false: nobody will.
+// push waits until Accept takes p. It returns false once the listener is closed.
 func (o *others) push(p *Passed) bool {
 	select {
 	case o.queue <- p:
@@ -103,5 +103,5 @@ func (o *others) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener. It is nobody's to connect to.
+// Addr implements net.Listener. No client can connect to it.
 func (o *others) Addr() net.Addr { return &net.UnixAddr{Name: "others", Net: "unix"} }

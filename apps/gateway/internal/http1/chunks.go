@@ -9,7 +9,9 @@ type Chunks struct {
 	// left of the chunk; digits of its size.
 	left   int64
 	digits int
-	// line has so many bytes by now; overhead so many had all that were not content.
+	// line is how many bytes of a size's line came after the size; among trailers it is where the
+	// current line begins. overhead is how many bytes were not content, less an allowance for
+	// content.
 	line, overhead int
 	trailers       []byte
 	fields         int // in trailers

@@ -318,7 +318,7 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// spaceBeforeExtension is to be ignored (RFC 9112, section 7.1.1), and refused by Go's reader.
+// spaceBeforeExtension must be ignored (RFC 9112, section 7.1.1), but Go's reader refuses it.
 var spaceBeforeExtension = regexp.MustCompile(`(?i)[0-9a-f][ \t]+;`)
 
 func FuzzChunks(f *testing.F) {

@@ -113,7 +113,8 @@ func (r *Request) path(target []byte) bool {
 	return true
 }
 
-// take looks at a field that says how the message is to be read.
+// take looks at a field that may say how the message must be read. It returns false if the request
+// must go the long way.
 func (r *Request) take(f Field, connection *bool) bool {
 	switch len(f.Name) {
 	case len("host"):

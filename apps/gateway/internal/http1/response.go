@@ -11,8 +11,8 @@ type Response struct {
 	// Status is 100 to 999; Reason is what the instance says beside it.
 	Status int
 	Reason []byte
-	// Fields in their order: all of them, but those with a space in the name, which nobody reads
-	// for another.
+	// Fields in their order. Fields with a space in the name are left out, because no client
+	// takes them for another field.
 	Fields []Field
 	// ContentLength in bytes; -1: none was told.
 	ContentLength int64
@@ -79,7 +79,8 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 			}
 		case len(line) == 0:
 			if r.Chunked && r.ContentLength >= 0 {
-				r.ContentLength, r.Close = -1, true // RFC 9112, section 6.3: whoever sent that is not to be trusted with another
+				// RFC 9112, section 6.3: no other answer may be read from the connection.
+				r.ContentLength, r.Close = -1, true
 			}
 			return r.next, nil
 		case r.lines > MaxResponseFields+1:

@@ -53,7 +53,7 @@ func New(to io.Writer, rand func() float64, registerer prometheus.Registerer) (*
 		to: to, rand: rand, lines: make(chan []byte, maxWaiting),
 		written: prometheus.NewCounter(prometheus.CounterOpts{Name: "windlass_gateway_payloads_total", Help: "Requests whose payloads were logged."}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_payloads_dropped_total", Help: "Requests whose payloads were to be logged and were not: the log was behind, or could not be written.",
+			Name: "windlass_gateway_payloads_dropped_total", Help: "Requests whose payloads should have been logged and were not: the log was behind, or could not be written.",
 		}, []string{"why"}),
 	}
 	return l, errors.Join(registerer.Register(l.written), registerer.Register(l.dropped))

@@ -100,7 +100,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
 
-func TestNobodyWaitsForTheLog(t *testing.T) {
+func TestRequestsDoNotWaitForTheLog(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	l, err := payload.New(broken{}, func() float64 { return 0.5 }, registry)

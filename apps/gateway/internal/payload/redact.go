@@ -21,8 +21,8 @@ type shown struct {
 
 const redacted = "[redacted]"
 
-// show says of a body what may be said. Where fields are redacted, what cannot be read as
-// JSON is left out: nobody knows what is in it.
+// show returns what may be logged of a body. Where fields are redacted, a body that cannot be
+// read as JSON is left out, because its fields are not known.
 func (p *Policy) show(b *Body, kind, coding string) shown {
 	b.mu.Lock()
 	defer b.mu.Unlock()

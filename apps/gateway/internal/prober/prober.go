@@ -119,7 +119,7 @@ func (p *Prober) try(ctx context.Context, a attempt) error {
 		}
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nobody else has it
+	defer func() { _ = conn.Close() }() // no other goroutine uses it
 	if check := a.Check(); check != nil {
 		if err := check.Do(ctx, once(conn), a.Address); err != nil {
 			if ctx.Err() == nil && !conns.Local(err) {

@@ -19,7 +19,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// bound is an address that refuses connections, and that nobody else can take, until listen.
+// bound returns an address that no other process can take, and that refuses connections until
+// listen.
 func bound(t *testing.T) (address string, listen func()) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	require.NoError(t, err)
@@ -73,7 +74,7 @@ func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
 	listen()
 	require.Eventually(t, is(), patience, often)
 
-	// Whom nobody wants any more nobody tries.
+	// An instance that is not wanted any more is not tried.
 	gone := "127.0.0.1:1"
 	put(upstream.InstanceSpec{ID: "gone", Address: gone, State: upstream.Ready})
 	put()
@@ -81,7 +82,7 @@ func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// What takes connections is not always who was meant, or ready.
+// What takes connections is not always the instance that was meant, or ready.
 func TestInstancesAreAskedUntilTheyPassTheirCheck(t *testing.T) {
 	var well atomic.Bool
 	var asked, hung atomic.Int64
@@ -136,7 +137,7 @@ func TestInstancesAreAskedUntilTheyPassTheirCheck(t *testing.T) {
 		return out
 	}
 	const patience, often = 30 * time.Second, 5 * time.Millisecond
-	// Those that do not answer are waited for, and keep nobody else from being asked.
+	// Instances that do not answer are waited for, and do not keep others from being asked.
 	require.Eventually(t, func() bool {
 		f := found()
 		return f["one"] == "GET /health answered 503 Service Unavailable" && f["two"] == "GET /moved answered 503 Service Unavailable"

@@ -58,9 +58,10 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// One that passes while nobody reads ends an HTTP/2 stream; and after the end of the
-	// body the server looks for the next request, or for the client's going away. After
-	// an error it stays: the server tries to read the rest, and is not to wait for it.
+	// A deadline that passes between two Reads would end an HTTP/2 stream. After the end of the
+	// body the server waits for the next request, or for the client to go away. So both cases
+	// clear it. After an error it stays: the server tries to read the rest, and must not wait
+	// for it.
 	if !b.let && ((err == nil && b.streams) || errors.Is(err, io.EOF)) {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
@@ -107,8 +108,8 @@ func (b *requestBody) over() {
 }
 
 // letGo ends a Read that waits for the client, when its request is over. The server then
-// reads some of the rest, so that the client finds the answer before the connection is
-// cut, and is to have a deadline: it takes away one that passes under a Read.
+// reads some of the rest, so that the client finds the answer before the connection is cut.
+// letGo sets a deadline for that, because the server clears one that passes during a Read.
 func (b *requestBody) letGo() {
 	b.mu.Lock()
 	b.let = true

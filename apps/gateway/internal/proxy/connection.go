@@ -31,7 +31,7 @@ type connection struct {
 	answer http1.Response
 }
 
-// errUnasked is what an instance says that nobody asked for.
+// errUnasked is the error for bytes that an instance sent without a request.
 var errUnasked = errors.New("the instance sent something before it was asked: the rest of another answer, or none of HTTP")
 
 func newConnection(conn net.Conn) *connection {

@@ -20,19 +20,19 @@ import (
 
 // HandedOverHeader is in requests that come from another region's gateway: why ("failover", or
 // "spillover"), and that region. They are never handed on, so that no request goes round in
-// circles; whoever sends it himself gets what this region has, and no more.
+// circles. A client that sends the header itself is answered by this region alone.
 const HandedOverHeader = "Windlass-Handed-Over"
 
 // RegionHeader is in answers that another region gave: which one.
 const RegionHeader = "Windlass-Region"
 
 const (
-	// idleAcross is how long a connection to another region is kept that nobody uses: to have
-	// one takes some times the way there, and gateways keep theirs for longer. What crosses
-	// the end of one of HTTP/2 is known not to have been heard, and is sent again.
+	// idleAcross is how long an idle connection to another region is kept. A new one takes
+	// several round trips, and the gateways there keep theirs for longer. An HTTP/2 request that
+	// crosses the connection's end is known not to have been heard, and is sent again.
 	idleAcross = 45 * time.Second
-	// idlePlain is the same in HTTP/1.1, where that is not known: well below the 2 s that a
-	// gateway which stops still listens on connections without a request.
+	// idlePlain is the same in HTTP/1.1, where that is not known. It is well below the 2 s for
+	// which a gateway that stops still reads from connections without a request.
 	idlePlain = time.Second
 )
 
@@ -195,7 +195,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 	why := failover
 	switch {
 	case reason == upstream.Removed, !resendable(x, body):
-		return nil, nil //nolint:nilnil // nobody was asked
+		return nil, nil //nolint:nilnil // no region was asked
 	case reason == upstream.AtLimit && x.policy.Cross != upstream.Spillover:
 		return nil, nil //nolint:nilnil // it waits its turn here
 	case reason == upstream.AtLimit:
@@ -204,13 +204,13 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 	for tried := []string(nil); ; {
 		at, ok := t.elsewhere.Choose(x.spec.AppID, tried)
 		if !ok {
-			return nil, nil //nolint:nilnil // nobody has it
+			return nil, nil //nolint:nilnil // no region is left, and none has had the request
 		}
 		tried = append(tried, at.Name)
 		out := req.Clone(req.Context())
 		out.Header.Set(HandedOverHeader, why+" "+t.elsewhere.Here())
 		if x.keyHeader != "" {
-			out.Header[x.keyHeader] = x.keyValue // who answers there looks at it, too
+			out.Header[x.keyHeader] = x.keyValue // the gateway there checks it, too
 		}
 		res, sent, err := t.attempt(out, x, region{at}, body)
 		if err == nil {
@@ -240,8 +240,8 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 // refusals are what a gateway answers that has not sent the request to an instance.
 var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failExhausted.code}
 
-// refused reports whether it was the other region's gateway that answered, and nobody else, in
-// whichever form. It takes the header out of what its instances answer.
+// refused reports whether the other region's gateway answered itself, in whichever form. An
+// instance cannot, because that gateway drops ErrorHeader from what its instances answer.
 func refused(res *http.Response) bool {
 	return slices.Contains(refusals, res.Header.Get(ErrorHeader))
 }

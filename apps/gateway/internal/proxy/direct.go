@@ -109,7 +109,7 @@ func (d *direct) over(ctx context.Context) {
 	}
 	var r seen
 	if d.p.cfg.Access != nil {
-		d.c.Task.Leave() // whoever takes logs may be slow
+		d.c.Task.Leave() // the access log may be slow
 		r = seen{method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace)}
 	}
 	d.p.finish(ctx, &d.x, &r, nil)
@@ -147,7 +147,7 @@ func (d *direct) serve(ctx context.Context) fastpath.Outcome {
 		case got.err == nil && (d.answer.Status != http.StatusServiceUnavailable || !repeats):
 			return d.pass(lease, got)
 		case got.err == nil:
-			_ = got.conn.Close() // what is left of its answer is nobody's
+			_ = got.conn.Close() // the rest of its answer is dropped
 			lease.End()
 			repeated++
 		case d.gone.Load() || d.expired() || errors.Is(got.err, failExhausted) || got.sent && (!repeats || timedOut(got.err)):
@@ -234,7 +234,7 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 			return
 		}
 		if g.conn != nil {
-			_ = g.conn.Close() // nobody knows what may come on it
+			_ = g.conn.Close() // what may still come on it is unknown
 			g.conn = nil
 		}
 		d.conn.Store(nil)

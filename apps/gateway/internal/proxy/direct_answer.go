@@ -172,11 +172,11 @@ func (d *direct) pass(lease *upstream.Lease, g got) fastpath.Outcome {
 	default:
 		err = b.counted()
 	}
-	d.c.Unwatch() // who watches may end what is read from, which is another's once it is put back
+	d.c.Unwatch() // the watch may close the instance's connection, which another request may have after put
 	if err == nil && g.whole && !b.excess && !r.Close && !until {
 		d.p.pool.put(lease.Address(), g.conn, time.Now())
 	} else {
-		_ = g.conn.Close() // what comes on it is nobody's
+		_ = g.conn.Close() // what may still come on it answers no request
 	}
 	d.conn.Store(nil)
 	if b.broken != nil {

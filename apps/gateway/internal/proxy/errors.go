@@ -116,7 +116,7 @@ var (
 		code: "request_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the request, its wait and its answer included, took longer than the route allows", fix: "Raise the route's request timeout, or ask for less.",
 	}
-	// The client is gone: nobody reads it. As others do, the log has it as 499.
+	// The client is gone and does not read it. The log has it as 499, as other proxies' logs do.
 	failGone = &failure{
 		code: "client_gone", status: statusClientGone, connect: "canceled",
 		message: "the client went away",

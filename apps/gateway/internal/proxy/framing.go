@@ -10,13 +10,14 @@ import (
 
 // This file is what net/http lets through and a gateway must not.
 
-// Doubtful reports whether somebody between the client and us may see the request's end
-// elsewhere, so that what comes after it on the connection must not be read as another. It
-// is so where a Transfer-Encoding comes with a Content-Length, or in HTTP/1.0 (RFC 9112,
-// section 6.1: the server MUST close the connection). net/http goes by the one and ignores
-// the other, as it may, but takes that out of the header, so that nobody can tell, and
-// goes on with the connection. So those that may be so are: all that come in chunks, and
-// all of HTTP/1.0. After a CONNECT come the bytes of a tunnel that there is none of.
+// Doubtful reports whether a proxy between the client and the gateway may see the request's
+// end elsewhere. What comes after it on the connection must then not be read as another
+// request. This is so where a Transfer-Encoding comes with a Content-Length, or in HTTP/1.0
+// (RFC 9112, section 6.1: the server MUST close the connection). net/http goes by one of the
+// two and ignores the other, as it may. But it removes the other from the header, so that a
+// handler cannot see it, and goes on with the connection. So all requests that may be such are
+// doubtful: all that come in chunks, and all of HTTP/1.0. After a CONNECT come the bytes of a
+// tunnel, which the gateway does not open.
 func Doubtful(r *http.Request) bool {
 	return r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0 || r.Method == http.MethodConnect)
 }

@@ -74,8 +74,9 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 // appLabels are app_id and app.
 type appLabels struct{ id, name string }
 
-// app whose series are about to be counted in, which a sweep finds once it is gone. A host
-// that is nobody's is in none of them: whoever sends those would choose how many there are.
+// app returns the labels of the request's app, and keeps them, so that a sweep finds its series
+// once the app is gone. Hosts without a route share one app with empty labels. Otherwise clients
+// could cause series without limit by sending such hosts.
 func (m *metrics) app(x *exchange) appLabels {
 	a := appLabels{x.spec.AppID, x.spec.AppName}
 	if _, known := m.apps.Load(a); !known {
@@ -196,7 +197,7 @@ func (f *figures) status(code int) prometheus.Counter {
 // sweep drops the series of deployments, and of apps, that were not routed at the last sweep
 // either: scrapes in between have had what there was to tell, and requests have ended.
 func (m *metrics) sweep(t *table.Table) {
-	// What is counted of requests for nobody's host stays.
+	// What is counted of requests for hosts without a route stays.
 	deployments, apps := map[string]bool{}, map[appLabels]bool{{}: true}
 	for _, spec := range t.Specs() {
 		apps[appLabels{spec.AppID, spec.AppName}] = true

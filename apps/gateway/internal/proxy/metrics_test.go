@@ -87,7 +87,7 @@ func TestFiguresOfAnAppOutliveItByOneSweepThoughNoDeploymentHadARequest(t *testi
 	m.sweep(routes)
 	require.Zero(t, of("app_1"))
 	require.Equal(t, 4, of("app_2"), "which has the same name")
-	require.Equal(t, 1, of(""), "requests for nobody's host are counted in one series")
+	require.Equal(t, 1, of(""), "requests for hosts without a route are counted in one series")
 }
 
 // There are thousands of deployments, and each answers with few statuses.

@@ -97,7 +97,7 @@ func (s *stack) push(c parked) bool {
 	return true
 }
 
-// sweep lets go of what nobody has used for age, and of addresses with nothing.
+// sweep closes connections that were idle for age, and drops addresses without connections.
 func (p *pool) sweep(now time.Time, age time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -36,7 +36,7 @@ func TestConnectionsAreKeptForAsLongAsAnInstanceKeepsThem(t *testing.T) {
 	held := p.stack(address)
 	p.sweep(now.Add(2*idleConnection), idleConnection)
 	require.Empty(t, p.idle)
-	require.False(t, held.push(parked{}), "nobody would find it")
+	require.False(t, held.push(parked{}), "no request would find it")
 	_, err = last.Read(make([]byte, 1))
 	require.ErrorIs(t, err, net.ErrClosed)
 	_, err = connect(t.Context(), "127.0.0.1:1", time.Second)

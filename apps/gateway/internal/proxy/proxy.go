@@ -74,10 +74,11 @@ type Config struct {
 	Complete func() bool
 	// Log gets what the gateway failed at.
 	Log *slog.Logger
-	// Access gets a line for each request that AccessEvery lets through; nil: nobody.
+	// Access gets a line for each request that AccessEvery lets through; nil: there is no
+	// access log.
 	Access *slog.Logger
-	// AccessEvery logs one request of so many; those that the gateway failed are always
-	// logged. 0 counts as 1.
+	// AccessEvery n logs one request in n. Requests that the gateway failed are always logged.
+	// 0 counts as 1.
 	AccessEvery uint64
 	// Trusted may say, by X-Forwarded-*, for whom they ask. Others' are dropped.
 	Trusted []netip.Prefix
@@ -146,8 +147,8 @@ func New(cfg Config) (*Proxy, error) {
 // sweepEvery is how often figures are looked through: it is above any interval of scrapes.
 const sweepEvery = 10 * time.Minute
 
-// Sweep drops figures of deployments that are gone, and connections to instances that nobody
-// uses, until ctx ends.
+// Sweep drops figures of deployments that are gone, and closes idle connections to instances,
+// until ctx ends.
 func (p *Proxy) Sweep(ctx context.Context) error {
 	for swept := time.Now(); ; {
 		if err := backoff.Sleep(ctx, time.Second); err != nil {
@@ -162,8 +163,8 @@ func (p *Proxy) Sweep(ctx context.Context) error {
 	}
 }
 
-// Leave has answers on HTTP/1 close their connections, so that clients come back on
-// others, to whoever listens then.
+// Leave makes answers on HTTP/1 close their connections, so that clients come back on
+// others, to the process that listens then.
 func (p *Proxy) Leave() { p.leaving.Store(true) }
 
 // UnderWay is how many requests have not ended.
@@ -172,7 +173,7 @@ func (p *Proxy) UnderWay() int64 { return p.underWay.Load() }
 // Forget lets go of connections to gateways of another region that no request goes to.
 func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forget(gatewayURL) }
 
-// Close lets go of connections that nobody uses.
+// Close closes idle connections.
 func (p *Proxy) Close() {
 	p.transport.close()
 	p.pool.sweep(time.Now(), 0)
@@ -184,7 +185,7 @@ type exchange struct {
 	start time.Time
 	host  string
 	route *upstream.Route
-	// spec and policy are the route's as the request found them; they are not to be changed.
+	// spec and policy are the route's as the request found them; they must not be changed.
 	spec    *upstream.Spec
 	policy  *upstream.Policy
 	control *http.ResponseController
@@ -220,7 +221,7 @@ type exchange struct {
 	sent     int64
 	tail     tail
 	used     usage
-	// payload is what is to be logged of it, nil for nothing.
+	// payload is what will be logged of the request; nil: nothing.
 	payload *payload.Entry
 	// passed: it goes the long way after all, where it is counted.
 	passed bool
@@ -270,7 +271,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			f.AnswerType, f.AnswerCoded = w.Header().Get("Content-Type"), w.Header().Get("Content-Encoding")
 		})
 		if e := recover(); e != nil {
-			panic(e) // ErrAbortHandler: the server cuts the connection, so that nobody takes a part for the whole
+			panic(e) // ErrAbortHandler: the server cuts the connection, so that the client does not take a part for the whole
 		}
 	}()
 	p.serve(out, r, x)

@@ -54,7 +54,7 @@ func (n *names) has(text []byte) bool {
 
 const forwarded = "x-forwarded-"
 
-// spoofs reports whether a client's field of that name is to be dropped. trusted: the client is a proxy
+// spoofs reports whether a client's field of that name must be dropped. trusted: the client is a proxy
 // that may say for whom it asks.
 func spoofs(name []byte, trusted bool) bool {
 	if !trusted && len(name) > 0 {

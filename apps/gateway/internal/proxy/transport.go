@@ -26,14 +26,14 @@ const (
 	// Replayable is the largest body in bytes that is kept to be sent again: a long prompt. What
 	// is larger is streamed, and repeated only if none of it was read.
 	Replayable = 64 << 10
-	// idleConnection is below the 5 s after which common model servers (uvicorn's) close
-	// a connection that nobody uses: a request that crosses the close is lost.
+	// idleConnection is below the 5 s after which common model servers (uvicorn's) close an
+	// idle connection, because a request that crosses the close is lost.
 	idleConnection = 4 * time.Second
 	// idlePerInstance keeps a busy instance's connections; what is too many ends itself
 	// after idleConnection.
 	idlePerInstance = 512
-	// maxInterim answers may come before the one: who tells of progress every 10 s does so
-	// for hours.
+	// maxInterim is how many interim answers may come before the final one. For an instance that
+	// reports progress every 10 s that is hours.
 	maxInterim = 2000
 )
 
@@ -171,7 +171,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			repeated++
 		case req.Context().Err() != nil || !again || errors.Is(err, failExhausted):
 			return nil, err
-		case !sent: // nobody has it
+		case !sent: // no instance has it
 		case repeatable && repeated < x.policy.Retries && !timedOut(err):
 			repeated++
 		default:

@@ -30,7 +30,7 @@ func newUpgraded(rw io.ReadWriteCloser, body *responseBody, limit time.Duration)
 	return u
 }
 
-// cut ends both sides, which ends whoever copies between them.
+// cut closes both sides, which ends the goroutines that copy between them.
 func (u *upgraded) cut() {
 	_ = u.ReadWriteCloser.Close() // it is at its end either way
 	if client := u.body.x.hijacked.Load(); client != nil {

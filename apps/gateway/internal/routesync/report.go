@@ -48,7 +48,7 @@ func (s *Source) Report(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
 		req := s.next(time.Now())
-		if req == nil { // nobody to tell
+		if req == nil { // there is no stream
 			select {
 			case <-ctx.Done():
 			case <-s.report:
@@ -172,7 +172,7 @@ func (s *Source) told(p *pending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.number != p.number {
-		return // another has begun, and is to be told all
+		return // another stream has begun: the report for it has all
 	}
 	if p.Leaving {
 		select {

@@ -52,15 +52,16 @@ var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 // Config of a Source.
 type Config struct {
 	Client gatewayv1connect.RouteServiceClient
-	// GatewayID is nobody else's, as far as is known, and ProcessID new with each start.
+	// GatewayID belongs to this gateway alone, as far as is known. ProcessID is new with each
+	// start.
 	GatewayID, ProcessID string
-	// Another returns a GatewayID for the case that it is somebody else's after all.
+	// Another returns another GatewayID, for the case that a second gateway has the same one.
 	Another func() string
 	Version string
 	Table   *table.Table
 	// Traffic that the agent is told of.
 	Traffic *traffic.Traffic
-	// Around is told of the regions that requests may be handed to; nil: nobody is.
+	// Around is told of the regions that requests may be handed to; nil: they are ignored.
 	Around func(*neighbours.Picture)
 	// File keeps the table; empty: nothing does.
 	File string
@@ -87,7 +88,7 @@ type Source struct {
 	cut      context.CancelCauseFunc
 	interval time.Duration
 	served   map[string]*gatewayv1.Served // not yet told
-	all      bool                         // all that is held is to be told
+	all      bool                         // the next report tells all that is held
 	requests map[string]uint64            // told of, by deployment
 	counted  time.Time                    // when they were looked at last
 	leaving  bool
@@ -182,8 +183,8 @@ func (s *Source) Watch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// rename has the gateway go by another id: a process that nobody knew of has the one that it had,
-// and took its stream with it. Otherwise each would go on to take it from the other.
+// rename gives the gateway another id, because an unknown process has the same id and took over
+// the stream by it. Otherwise the two would go on to take the stream from each other.
 func (s *Source) rename() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,8 +70,8 @@ func TestEachBalancingHasItsStrategyAndThatOfALaterReleaseTheDefault(t *testing.
 	require.Equal(t, upstream.DefaultPolicy().Strategy, p.Strategy)
 }
 
-// What is left of an app here, while its hosts are elsewhere, lets in nobody whom it did not before;
-// and what is asked for its hosts is all passed on.
+// What is left of an app here, while its hosts are elsewhere, lets in no client that it did not let
+// in before. All requests for its hosts are passed on.
 func TestAnAppThatLeavesTheRegionKeepsItsPreviewsClosed(t *testing.T) {
 	other := &gatewayv1.AppNeighbours{AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}}
 	for _, required := range []bool{true, false} {
@@ -229,7 +229,7 @@ func TestOnlyWhatWasToldIsNotToldAgain(t *testing.T) {
 	require.Len(t, third.Served, 1)
 	require.Equal(t, int64(5), third.Served[0].InstancesChange)
 
-	// Another stream began while it was under way: all is to be told anew.
+	// Another stream began while the report was under way: all must be told anew.
 	s.end("table-1")
 	s.told(third)
 	require.True(t, s.next(time.Now()).all)

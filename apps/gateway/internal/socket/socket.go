@@ -36,15 +36,15 @@ type Conn struct {
 	// state is what is known of the socket, as bits. What is not true any more costs a call
 	// that finds nothing.
 	state atomic.Uint32
-	// heard and room have something for who reads, or writes, to look at state again. A task
-	// that reads is woken instead.
+	// heard makes a blocked Read look at state again, and room a blocked Write. A task that
+	// reads is woken instead.
 	heard, room chan struct{}
 	task        atomic.Pointer[Task]
 
 	mu sync.Mutex
-	// over: the socket is somebody else's, or nobody's.
+	// over: the socket was released, or is closed.
 	over bool
-	// gone is who watches.
+	// gone is the function that Watch was given; nil: none.
 	gone func()
 	// until is the deadline of reads; zero: none. timer looks at it at armed; zero: never.
 	until, armed time.Time
@@ -61,9 +61,9 @@ const (
 	ended
 	// late: the deadline has passed.
 	late
-	// cut: nobody reads or writes any more.
+	// cut: reading and writing have ended.
 	cut
-	// watching: gone may be somebody.
+	// watching: gone may be set.
 	watching
 )
 
@@ -138,7 +138,7 @@ func (c *Conn) Release() (net.Conn, error) {
 	conn, opened := net.FileConn(file)
 	if err = errors.Join(err, opened, file.Close()); err != nil {
 		if conn != nil {
-			_ = conn.Close() // nobody gets it
+			_ = conn.Close() // it is not returned
 		}
 		return nil, err
 	}
@@ -389,9 +389,9 @@ func (c *Conn) take(p []byte) (int, error) {
 	return n, nil
 }
 
-// forget that it has ended, since nothing is to be read: that was another's, whose number this
-// one has now. Unless it was told since readable was taken back, which may be of an end with
-// the last bytes before it: who reads those is not told of the end again.
+// forget clears ended after a read that found nothing: the event was about an earlier socket with
+// the same descriptor. It keeps ended if the poller has set readable since take cleared it. That
+// event may be about the last bytes and the end at once, and there is no second one for the end.
 func (c *Conn) forget() {
 	for {
 		state := c.state.Load()
@@ -401,15 +401,15 @@ func (c *Conn) forget() {
 	}
 }
 
-// peek is what there is to be read, at most 1; 0 without an error: the end.
+// peek returns how many bytes can be read, at most 1; 0 without an error: the end.
 func (c *Conn) peek() (n int, errno syscall.Errno) {
 	var p [1]byte
 	return restarted(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
 }
 
-// Quiet reports whether the connection has not ended and nothing came that was not read. Unless
-// it is to be sure, that is as far as the poller has told, which may be later by as much as a
-// round of others takes.
+// Quiet reports whether the connection has not ended and nothing came that was not read. Without
+// sure, true is only as far as the poller has told, which may be late by the time that the poller
+// takes for a round of other connections.
 func (c *Conn) Quiet(sure bool) bool {
 	switch state := c.state.Load(); {
 	case state&cut != 0:

@@ -39,7 +39,7 @@ func pair(t *testing.T) (*socket.Conn, *net.TCPConn) {
 	return c, there.(*net.TCPConn)
 }
 
-func TestBytesArriveWhoeverIsSlow(t *testing.T) {
+func TestBytesArriveWhicheverSideIsSlow(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	sent := make([]byte, 8<<20) // more than the system keeps
@@ -86,7 +86,7 @@ func TestABufferIsTakenWhenThereIsSomethingForIt(t *testing.T) {
 	require.Nil(t, b)
 }
 
-func TestAWriteThatNobodyTakesEnds(t *testing.T) {
+func TestAWriteThatThePeerDoesNotTakeEnds(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	n, err := c.Write(make([]byte, 16<<20), 50*time.Millisecond)
@@ -129,7 +129,7 @@ func TestWhoWatchesIsToldOfTheEndAndOfNothingElse(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 
 	c, there = pair(t)
-	c.Watch(func() { t.Error("nobody watches any more") })
+	c.Watch(func() { t.Error("the watch was called after Unwatch") })
 	c.Unwatch()
 	require.NoError(t, there.Close())
 	_, err = c.Read(p)
@@ -254,7 +254,7 @@ func TestManyTakeTurns(t *testing.T) {
 	}
 }
 
-// turns says something to who repeats it, so many times.
+// turns makes times round trips to a peer that repeats what it is sent.
 func turns(c *socket.Conn, times int) error {
 	p := make([]byte, 5)
 	for range times {

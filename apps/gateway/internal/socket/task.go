@@ -7,36 +7,36 @@ import (
 	"sync/atomic"
 )
 
-// Task is a function that waits for its connections without a goroutine to be woken: the poller
-// that finds something for it goes on with it, there and then. Nobody is scheduled for that, no
-// thread is woken, and tasks go on in the order in which something came for them. In turn a
-// task may not hold up its poller: before whatever may block, but for a connection's reads, it
-// calls Leave.
+// Task is a function that waits for its connections without a goroutine that must be woken. The
+// poller that finds something for the task goes on with it, there and then. No goroutine is
+// scheduled for that, and no thread is woken. Tasks go on in the order in which something came for
+// them. In turn a task must not hold up its poller: it calls Leave before anything that may block,
+// except for reads of its connections.
 //
 //	poller ── told ──▶ task: read, work, write ─┐
 //	   ▲                                        │ waits for a connection
 //	   └────────────────────────────────────────┘
 //	                   task: Leave ──▶ a goroutine, until it waits for a connection next
 //
-// One goroutine at a time runs a task, whichever that is: state says so.
+// At most one goroutine runs a task at a time, which state ensures.
 type Task struct {
 	// next runs it until it stops at why; false: it has ended.
 	next func() (why, bool)
 	stop func(why) bool
-	// state is who has it now.
+	// state is running, again or parked.
 	state atomic.Int32
-	// onPoller: it is a poller that runs it, which left is how many reads it may hold up.
+	// onPoller: a poller runs it. left is how many reads the task may still hold it up for.
 	onPoller bool
 	left     int
 }
 
 // States of a Task.
 const (
-	// running: somebody runs it.
+	// running: a goroutine runs it.
 	running int32 = iota
-	// again: and it was told of something meanwhile, so that it does not stop.
+	// again: as running, and it was told of something meanwhile, so that it does not stop.
 	again
-	// parked: nobody runs it. Who makes it running does.
+	// parked: no goroutine runs it. The one that changes this to running must run it.
 	parked
 )
 

@@ -77,7 +77,7 @@ func TestATaskWaitsForWhicheverConnectionItReads(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestATaskThatHasLeftHoldsUpNobody(t *testing.T) {
+func TestATaskThatHasLeftDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	var blocked []<-chan error
@@ -131,7 +131,7 @@ func TestATaskIsWokenByDeadlinesAndCuts(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// What goes on for long leaves the poller by itself, whoever reads and whoever is slow.
+// A task that goes on for long leaves the poller by itself, whichever side reads or is slow.
 func TestLargeBodiesOfTasksArriveBesideSmallOnes(t *testing.T) {
 	t.Parallel()
 	var all []<-chan error

@@ -44,7 +44,7 @@ func (t *Traffic) Ended(r Request) {
 	if r.Failed {
 		c.errors.Add(1)
 	}
-	// The last: whoever reads this many has all of them.
+	// The last, so that a reader that sees this request counted here finds it in the others, too.
 	c.requests.Add(1)
 }
 

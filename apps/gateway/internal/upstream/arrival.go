@@ -7,9 +7,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// Arrival is an instance that has become ready, or that requests could not connect to, and is
-// to be reached before anybody counts on it. Of its answers those are ignored that come when it
-// is not ready any more, or has become so again.
+// Arrival is an instance that has become ready, or that requests could not connect to. Until it is
+// reached, it is unproven. Results of attempts are ignored when they come after the instance has
+// ceased to be ready, or has become ready again.
 type Arrival struct {
 	// Address is "host:port".
 	Address string
@@ -49,7 +49,7 @@ func (i *instance) doubt() Arrival {
 	return Arrival{Address: i.Address, instance: i, number: i.arrivals}
 }
 
-// depart has nobody try to reach it.
+// depart ends the attempts to reach the instance.
 func (i *instance) depart() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -76,7 +76,7 @@ func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
 	require.False(t, second.Wanted())
 	require.Empty(t, r.Health())
 
-	// Another address is another process; one that is not listed any more is nobody's.
+	// Another address is another process. An instance that is not listed any more is not wanted.
 	put(Ready, "1.1.1.1:1")
 	third := arrived[0]
 	put(Ready, "1.1.1.1:2")

@@ -16,7 +16,7 @@ type Lease struct {
 	Version      int32
 	instance     *instance
 	health       *health.Policy // the view's, which is not changed
-	// observer is told how the request fares; nil: nobody is.
+	// observer is told how the request fares; nil: the strategy is no Observer.
 	observer balance.Observer
 	trial    bool
 	told     atomic.Bool
@@ -79,7 +79,7 @@ type refusal struct {
 	again time.Time
 }
 
-// Want is what a request is to be placed by.
+// Want is what the instance of a request is chosen by.
 type Want struct {
 	// Host that was asked for: a preview's leads to its deployment alone.
 	Host string
@@ -90,7 +90,7 @@ type Want struct {
 	tried []*instance
 }
 
-// Tried has the choices that follow avoid the lease's instance, while there are others.
+// Tried makes later choices avoid the lease's instance, while there are others.
 func (w *Want) Tried(l *Lease) { w.tried = append(w.tried, l.instance) }
 
 // few is how many targets and instances are looked at without allocating.

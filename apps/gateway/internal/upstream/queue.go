@@ -94,7 +94,7 @@ func (q *queue) join(size int) (*waiter, func()) {
 	w := &waiter{wake: make(chan struct{}, 1)}
 	e := q.line.PushBack(w)
 	q.size.Add(1)
-	// What became free before size told of us has woken nobody.
+	// What became free before size counted this waiter did not wake it.
 	w.signal()
 	return w, func() {
 		q.mu.Lock()

@@ -124,7 +124,7 @@ type Policy struct {
 	Retries int
 	// MaxBody of a request in bytes.
 	MaxBody int64
-	// Panic: when fewer than so many percent of a target's instances that are ready or were
+	// Panic is a percentage of a target's instances that are ready or were. When fewer of them
 	// are well, which is ready and not ejected, all of them get requests.
 	Panic int
 	// Health is the policy of ejection.
@@ -156,7 +156,7 @@ const (
 // policy is applied there; here nothing may be refused or cut short that it would let pass.
 func ElsewherePolicy() Policy {
 	p := DefaultPolicy()
-	p.Cross, p.QueueSize = Failover, 0 // nobody comes up here
+	p.Cross, p.QueueSize = Failover, 0 // no instance comes up here
 	p.MaxBody = math.MaxInt64
 	// What hangs the gateway there ends, and what is lost on the way the connection's own checks
 	// find. This is for a gateway that does neither; no policy has more than a day.

@@ -52,9 +52,9 @@ type Config struct {
 	Ejected func(Ejection)
 	Drained func(instanceID string)
 	// Arrived is given every instance that has become ready, or was put out because requests
-	// could not connect to it, and Proven told when one was
-	// reached, or was not for the first time; they must not block. Arrived nil: nobody tries,
-	// and all count as reached.
+	// could not connect to it. Proven is called when one was reached, or could not be reached for
+	// the first time. Both must not block. Arrived nil: instances are not tried, and all count as
+	// reached.
 	Arrived func(Arrival)
 	Proven  func()
 }
@@ -113,8 +113,8 @@ type target struct {
 
 	strategy balance.Strategy
 	observer balance.Observer // strategy, if it is one
-	// known are the instances that are ready, of which there are so many, and then those that
-	// were and no longer are.
+	// known are the instances that are ready, and then those that were and no longer are. ready
+	// is how many are ready.
 	known []*instance
 	ready int
 	// endpoints of known, in that order: what a strategy sees when all can take it.
@@ -410,8 +410,8 @@ func (i *instance) reset() {
 	}
 }
 
-// try begins the trial of an instance that is to be tried. It reports whether this request
-// is the trial, and whether it may go there.
+// try begins the trial of an instance if one is due. It reports whether this request is the
+// trial, and whether it may go there.
 func (i *instance) try(now time.Time) (trial, ok bool) {
 	if !i.touched.Load() {
 		return false, true

@@ -17,7 +17,8 @@ func weightedApp(states ...State) Spec {
 	return app(1, 0, states, nil, func(p *Policy) { p.Strategy = balance.Weighted })
 }
 
-// ask places so many requests, one after the other, and has each end as it does.
+// ask places n requests, one after the other, and calls do before each ends. by counts them by
+// instance.
 func ask(t *testing.T, r *Route, n int, do func(l *Lease)) (by map[string]int) {
 	t.Helper()
 	by = map[string]int{}
