@@ -50,18 +50,18 @@ type Runtime interface {
 	Run(ctx context.Context) error
 }
 
-// Drainer is a Runtime that stops no instance in service, of a deployment that is wanted,
-// before nobody sends to it any more. One that is not leaves its instances a while
-// between the news that they stop and the order.
+// Drainer is a Runtime that stops an instance in service, of a deployment that is wanted, only
+// once no gateway sends to it any more. A Runtime that is no Drainer leaves its instances some
+// time between the news that they stop and the order.
 type Drainer interface {
-	// Drain has the runtime ask released about each instance that it is about to stop and
-	// tells as draining: whether nobody sends to it any more. again is to be called when
-	// that may have changed. It is asked for patience at most, and may not call the runtime.
-	// Call Drain before Run.
+	// Drain gives the runtime released, which reports whether no gateway sends to an instance any
+	// more. The runtime asks it about each instance that it is about to stop and reports as
+	// draining, for patience at most. released must not call the runtime. The caller calls the
+	// result, again, whenever answers may have changed. Call Drain before Run.
 	Drain(released func(instanceID string) bool, patience time.Duration) (again func())
 }
 
-// Assignment is one deployment as this region is to run it.
+// Assignment is one deployment as this region should run it.
 type Assignment struct {
 	// Deployment is complete: defaults filled in, variables merged.
 	Deployment *agentv1.Deployment

@@ -64,8 +64,8 @@ func (w *workload) takeUp(ctx context.Context, in *instance) {
 	w.settleAs(ctx, in, exit{Kind: exitNeverRan})
 }
 
-// stranger names the process that answers on the checked port of an instance, if it is
-// not one of the instance's. Empty: it is, or nobody can tell.
+// stranger names the process that listens on the checked port of an instance, if that process
+// is not one of the instance's. Empty: it is one of them, or its owner cannot be found out.
 func stranger(rec record, shim, child proc) string {
 	port := rec.checked()
 	sockets := listeners(port)

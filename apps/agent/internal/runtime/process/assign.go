@@ -132,9 +132,9 @@ func (r *Runtime) known(id string) bool {
 	return r.deployments[id] != nil
 }
 
-// collect forgets the deployments of a workload that are to be removed and have
-// nothing left. Only the workload's keeper may call it, between two passes: what
-// a pass has made and not yet published would count as nothing.
+// collect forgets the deployments of a workload that are being removed and have no
+// instances left. Only the workload's keeper may call it, between two passes: instances that
+// a pass has made and not yet published would not be counted.
 func (r *Runtime) collect(w *workload) {
 	for _, id := range r.collectable(w) {
 		if err := r.collectOne(w, id); err != nil {

@@ -363,7 +363,7 @@ func TestAnAgentKilledAtAnyMomentNeitherRestartsNorDuplicatesNorLosesAnything(t 
 	require.Equal(t, steady, after)
 	now := []int{pidOf(t, after[0]), pidOf(t, after[1])}
 	require.Equal(t, pids, now)
-	require.Len(t, h.children(), 8, "nothing runs that nobody sees")
+	require.Len(t, h.children(), 8, "every process that runs is known to the agent")
 	for _, id := range []string{"dep_steady", "dep_0", "dep_1", "dep_2"} {
 		require.NoError(t, rt.Remove(t.Context(), id))
 	}

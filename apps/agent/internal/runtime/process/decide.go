@@ -57,15 +57,15 @@ type block struct {
 // seen is one instance as it is.
 type seen struct {
 	record
-	// Live: its shim runs. Starting: nobody knows yet whether it will. Busy:
-	// something is being done to it, and must end before anything else.
+	// Live: its shim runs. Starting: it is not known yet whether its shim will run. Busy:
+	// an operation on it is under way, and must end before the next one begins.
 	Live, Starting, Busy bool
 	// Passes and Fails count checks in a row, of this attempt.
 	Passes, Fails int
 	// LastCheck says what the last failed check saw.
 	LastCheck string
 	Blocked   *block
-	// Released: nobody sends to it any more, or nobody asks.
+	// Released: no gateway sends to it any more, or the keeper has no reason to ask that.
 	Released bool
 }
 
@@ -162,7 +162,8 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 			away[s.Group] = true
 			p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: runtime.ReasonReplaced})
 		default:
-			// One that never fitted holds nobody up: no order of replacing makes room.
+			// An instance that never fitted does not hold up others: no order of replacing makes
+			// room for it.
 			never := s.Attempt == 0 && s.Blocked != nil
 			if !s.serves() && !never {
 				away[s.Group] = true
@@ -288,8 +289,8 @@ func leave(p *plan, s seen, now time.Time, reason, message string) {
 	}
 }
 
-// overdue moves one that is stopping: it is told so once nobody sends to it any more, and
-// killed when it does not obey.
+// overdue moves an instance that is stopping: it gets the order to stop once no gateway sends
+// to it any more, and is killed when it does not obey.
 func overdue(p *plan, s seen, now time.Time) {
 	if await := s.Stop.Await; !await.IsZero() {
 		if !s.Released && now.Before(await) {

@@ -118,7 +118,7 @@ func TestDecide(t *testing.T) {
 		{name: "new template: those that are not ready go at once", want: three("b"), have: []seen{ins(0, notReady), ins(1, ended(1)), ins(2)}, do: "retire i0 Replaced, forget i1 Replaced"},
 		{name: "new template: a doomed new one stops it there", want: three("b"), have: []seen{ins(0, of("b"), ended(5)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
 		{name: "new template: another that is about to be unready counts as such", want: three("b"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
-		{name: "new template: one that never fitted holds nobody up", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unfitted)}, do: "retire i0 Replaced", next: time.Hour},
+		{name: "new template: one that never fitted does not hold up others", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unfitted)}, do: "retire i0 Replaced", next: time.Hour},
 
 		{name: "two at a time: two go", want: two("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced, retire i1 Replaced"},
 		{name: "two at a time: one that is away is one of them", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, do: "retire i1 Replaced", next: time.Minute},
@@ -141,7 +141,7 @@ func TestDecide(t *testing.T) {
 
 		{name: "an end waits for its backoff", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, next: time.Second},
 		{name: "and then starts", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
-		{name: "what was nobody's fault starts at once", want: three("a"), have: []seen{ins(0, ended(9), func(s *seen) { s.End.Free = true }), ins(1), ins(2)}, do: "start i0"},
+		{name: "an end that is not the app's fault starts at once", want: three("a"), have: []seen{ins(0, ended(9), func(s *seen) { s.End.Free = true }), ins(1), ins(2)}, do: "start i0"},
 		{name: "held: nothing starts, nothing ready is replaced", want: func() wanted { w := three("b"); w.Held = &block{}; return w }(), have: []seen{ins(0, of("b"), ended(1)), ins(1), ins(2)}, at: time.Minute},
 		{name: "paused: all stop and stay", want: func() wanted { w := three("b"); w.Paused = true; return w }(), have: []seen{ins(0), ins(1, ended(1))}, do: "stop i0 Stopped"},
 	} {
@@ -366,7 +366,7 @@ func (w *world) ready() int {
 	return n
 }
 
-// away are the replicas that are to be, and are not in service.
+// away are the replicas that are wanted, and are not in service.
 func (w *world) away() map[int]bool {
 	out := map[int]bool{}
 	for _, g := range groups(w.w, w.all) {

@@ -129,8 +129,8 @@ func (r *Runtime) loadDeployments() error {
 		}
 		spec := &agentv1.Deployment{}
 		if !found || (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(a.Deployment, spec) != nil || spec.GetId() != id {
-			// A damaged disk: writes are synced. What runs of it is left alone until
-			// Apply or Remove says what it is to be.
+			// A damaged disk: writes are synced. Its instances are left alone until the
+			// deployment is applied again or removed.
 			r.log.Error("an assignment cannot be read; its instances run on until it is applied again", "deployment", id)
 			continue
 		}

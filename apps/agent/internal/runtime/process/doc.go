@@ -28,14 +28,14 @@
 //   - No start after the end. An agent that finds an attempt in doubt (it died
 //     between record and shim, the shim was killed, the host rebooted) takes the
 //     lock and writes into facts.json that the attempt is over; only then there
-//     is a next one. Whoever deletes an instance takes the lock, too. A shim that
-//     was delayed finds that, or finds its directory gone, and ends without
-//     having run anything. If the lock is held, the shim lives, and its facts are
-//     about to be there.
+//     is a next one. The agent takes the lock to delete an instance, too. A shim that
+//     was delayed finds that the attempt is over, or that its directory is gone, and ends
+//     without having run anything. If the lock is held, the shim lives, and will write its
+//     facts soon.
 //   - No child without its shim. The child asks the kernel to be killed when the
-//     shim dies (PDEATHSIG): a process whose exit nobody would record, and whose
-//     output nobody would read, is worth less than one that is started again
-//     under supervision. What the child itself left behind is found by the
+//     shim dies (PDEATHSIG): without a shim its exit would not be recorded, nor its
+//     output read. It is worth less than a process that is started again under
+//     supervision. What the child itself left behind is found by the
 //     shim as its subreaper, and if the shim was killed, by the agent through the
 //     instance's id in the environment of each process.
 //   - A process is known by (pid, start time, boot id), never by its pid alone.

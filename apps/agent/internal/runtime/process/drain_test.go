@@ -54,7 +54,7 @@ func isDraining(all []runtime.Instance) bool {
 	return len(all) == 1 && all[0].Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
 }
 
-func TestAnInstanceInServiceIsToldToStopOnceNobodySendsToItAlsoByTheNextAgent(t *testing.T) {
+func TestAnInstanceInServiceIsToldToStopOnceNoGatewaySendsToItAlsoByTheNextAgent(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	var released atomic.Bool
@@ -92,7 +92,7 @@ func TestAnInstanceThatIsNeverReleasedIsToldToStopInTheEnd(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(told), patience)
 }
 
-func TestWhatIsRemovedOrStopsWithItsAgentWaitsForNobody(t *testing.T) {
+func TestAnInstanceThatIsRemovedOrStopsWithItsAgentDoesNotWaitForGateways(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.released, h.patience = func(string) bool { return false }, 10*time.Minute

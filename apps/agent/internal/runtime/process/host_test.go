@@ -409,7 +409,7 @@ func TestAnAttemptInDoubtIsOverBeforeTheNext(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, exitLost, f.Exit.Kind)
 
-	// A shim of another boot: whoever has its pid now is not touched.
+	// A shim of another boot: the process that has its pid now is not touched.
 	require.NoError(t, writeJSON(dir, factsFile, facts{Attempt: 5, Boot: "other", Shim: proc{PID: os.Getpid(), Start: 1}}, false))
 	f, err = settleAttempt(t.Context(), dir, "ins_1", 5, boot, exit{Kind: exitNeverRan}, nil)
 	require.NoError(t, err)

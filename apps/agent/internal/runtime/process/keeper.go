@@ -37,12 +37,12 @@ type workload struct {
 	// runtime's mu.
 	assigned int64
 
-	// awaits: an order is held back until nobody sends to its instance.
+	// awaits: an order to stop is held back until no gateway sends to its instance.
 	awaits atomic.Bool
 
 	mu        sync.Mutex
 	instances map[string]*instance
-	// gated: it is wanted, so that others serve while an order is held back.
+	// gated: the workload is wanted, so that other instances serve while an order is held back.
 	gated bool
 	// secrets are all values that instances were given, since the agent started; nil while it
 	// has not been told them.
@@ -119,8 +119,8 @@ func (w *workload) poke() {
 	}
 }
 
-// keep works until ctx ends, or until nobody wants the workload and nothing of
-// it is left.
+// keep works until ctx ends, or until no deployment wants the workload and it has no
+// instances left.
 func (w *workload) keep(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -318,9 +318,9 @@ func (w *workload) create(pl place, d *deployment) {
 
 func (w *workload) stop(in *instance, o order) {
 	if in.rec.Ready {
-		// Somebody may still be sending to it. Nobody is to one that never was in service, and
-		// one that no longer is gets requests only where few are better, as a last resort: what
-		// stops it does not wait for those.
+		// Gateways may still be sending to it. They do not send to an instance that never was in
+		// service. One that no longer is in service gets requests only as a last resort, where few
+		// instances are better: its stop does not wait for those requests.
 		o.Drain = in.rec.Drain
 		if w.gated && !w.rt.released(in.rec.ID) {
 			o.Await = o.At.Add(w.rt.patience)
@@ -388,7 +388,7 @@ func (w *workload) restart(id string) bool {
 	switch {
 	case in.live && in.rec.Stop == nil:
 		w.stop(in, order{Reason: runtime.ReasonStopped, Message: "a restart was asked for", At: time.Now()})
-		w.poke() // its deadline is to be looked at
+		w.poke() // so that the next pass looks at its deadline
 	case !in.live && in.rec.ended():
 		end := *in.rec.End
 		end.Free = true

@@ -248,7 +248,7 @@ func (l *ledger) fixedPort(id string, p int) *block {
 	return nil
 }
 
-// allocate finds a port that nobody listens on and no instance was given.
+// allocate finds a port that no process listens on and no instance was given.
 func (l *ledger) allocate(taken map[int]bool) int {
 	usable := func(p int) bool { return l.portOf[p] == "" && !taken[p] }
 	if l.ports.Max == 0 {

@@ -26,7 +26,8 @@ func gpusOf(g *windlassv1.Gpu) needGPUs {
 	return needGPUs{count: int(g.GetCount()), product: g.GetProduct(), memoryMiB: int(g.GetMinMemoryMib())}
 }
 
-// fits: a device whose memory nobody knows has not enough of it.
+// fits reports whether the device is of the product and has the memory. A device whose memory is
+// not known does not have enough of it.
 func (n needGPUs) fits(g GPU) bool {
 	return (n.product == "" || g.Product == n.product) && g.MemoryMiB >= n.memoryMiB
 }

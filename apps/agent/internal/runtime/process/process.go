@@ -34,7 +34,7 @@ type Runtime struct {
 	starts chan struct{}
 	lock   *os.File
 	idLock *os.File // nil: instances run as the agent's user
-	// released and patience are Drain's; nil: nobody sends.
+	// released and patience are Drain's; nil: no gateway sends to instances.
 	released func(instanceID string) bool
 	patience time.Duration
 
@@ -56,8 +56,8 @@ type Runtime struct {
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// New takes the data directory and reads what is there. Nothing moves before
-// Run. Whoever does not call Run calls Close.
+// New locks the data directory and reads what it holds. Nothing is started or stopped before
+// Run. A caller that does not call Run must call Close.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -303,7 +303,7 @@ func (r *Runtime) instanceDir(id string) string {
 	return filepath.Join(r.cfg.DataDir, instancesDir, id)
 }
 
-// pokeBlocked wakes whoever waits for what was just given back.
+// pokeBlocked wakes the workloads that wait for what was just given back.
 func (r *Runtime) pokeBlocked() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -371,8 +371,8 @@ func (r *Runtime) ownerLocked(key string) *deployment {
 	return owner
 }
 
-// retire drops a workload that nobody wants and that has nothing left. It
-// reports false if somebody wants it again, or did and the keeper has not heard of it.
+// retire drops a workload that no deployment wants and that has no instances left. It reports
+// false if a deployment wants it again, or wanted it since and the keeper has not seen that.
 func (r *Runtime) retire(w *workload) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

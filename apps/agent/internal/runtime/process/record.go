@@ -105,7 +105,7 @@ type ending struct {
 	At      time.Time `json:"at"`
 	Reason  string    `json:"reason"`
 	Message string    `json:"message,omitempty"`
-	// Free: it was nobody's fault; the next start does not wait.
+	// Free: the end was not the app's fault; the next start does not wait.
 	Free bool `json:"free,omitempty"`
 	// Jitter in [0,1) places the next start within its backoff.
 	Jitter float64 `json:"jitter"`

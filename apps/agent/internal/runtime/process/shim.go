@@ -24,7 +24,7 @@ import (
 // ShimArg is the first argument that turns a program into a shim.
 const ShimArg = "__shim"
 
-// Exit codes of a shim, for whoever reads a process list; the agent reads facts.
+// Exit codes of a shim, for people who read a process list; the agent reads facts.
 const (
 	shimRan        = 0
 	shimFailed     = 1
@@ -292,8 +292,8 @@ func (s *stopper) kill(sig syscall.Signal) {
 
 func (s *stopper) obey(told <-chan os.Signal, grace time.Duration) {
 	<-told
-	// The agent writes its order before it gives it. Without one it is the host that
-	// goes down, or a person, and nobody has asked for a drain.
+	// The agent writes its order before it sends the signal. A signal without an order comes from
+	// the host, which goes down, or from a person: no drain was asked for.
 	if rec, found, err := readJSON[record](".", recordFile); err == nil && found && rec.Stop != nil {
 		time.Sleep(rec.Stop.drainLeft(time.Now()))
 	}

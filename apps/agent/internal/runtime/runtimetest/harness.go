@@ -54,7 +54,8 @@ type Platform struct {
 	// ReplacesOnRestart: an instance cannot be stopped and started in its place, so
 	// that Restart gives another instead.
 	ReplacesOnRestart bool
-	// ChoosesWhoGoes when there are to be fewer, among instances that are alike.
+	// ChoosesWhoGoes: the platform chooses which of several equal instances goes when there
+	// should be fewer.
 	ChoosesWhoGoes bool
 	// DrainsBeside: an instance that drains holds its place no more, and the next one
 	// is there before it is gone.

@@ -31,7 +31,7 @@ func logs(t *testing.T, s *suite) {
 	s.apply(t, s.assignment("dep_1", 1))
 	s.ready(t, "dep_1", 1)
 	require.Equal(t, want, read(1))
-	_, err := s.rt.Logs(t.Context(), "ins_nobody", 10)
+	_, err := s.rt.Logs(t.Context(), "ins_unknown", 10)
 	require.ErrorIs(t, err, runtime.ErrUnknownInstance)
 }
 
@@ -48,7 +48,7 @@ func restarts(t *testing.T, s *suite) {
 		require.NoError(t, err)
 		require.Contains(t, string(b), TermWords, "it was asked before it was made to")
 	}
-	require.ErrorIs(t, s.rt.Restart(t.Context(), "ins_nobody"), runtime.ErrUnknownInstance)
+	require.ErrorIs(t, s.rt.Restart(t.Context(), "ins_unknown"), runtime.ErrUnknownInstance)
 }
 
 func grace(t *testing.T, s *suite) {
@@ -92,7 +92,7 @@ func secretsLeftOut(t *testing.T, s *suite) {
 	// What it says as it starts is its last word, too.
 	in = s.until(t, "its last words", "dep_1", func(all []runtime.Instance) bool {
 		if every(1, isReady)(all) {
-			tell(t, all[0], "/exit?code=3") // nobody has looked in between
+			tell(t, all[0], "/exit?code=3") // the instance was not observed in between
 		}
 		return every(1, func(in runtime.Instance) bool { return strings.Contains(in.Message, "last output") })(all)
 	})[0]

@@ -14,7 +14,7 @@ type Held struct {
 	changes chan struct{}
 }
 
-// Take gives the runtime to whoever calls, and takes it from whoever had it.
+// Take gives the runtime to the caller, and takes it from the caller before.
 func (r *Runtime) Take() *Held {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,13 +34,13 @@ type Config struct {
 	Failures func(d *agentv1.Deployment) int
 	// Region makes instance names unique over a fleet.
 	Region string
-	// Applied and Removed are told of every call, before anything comes of it, by
-	// the caller's goroutine; nil: nobody is.
+	// Applied and Removed are called for every call, before it takes effect, on the caller's
+	// goroutine; nil: they are not called.
 	Applied func(deploymentID string, epoch, generation int64)
 	Removed func(deploymentID string)
-	// Ready is told of every instance that becomes ready, and of every one that is when
-	// another deployment of its template takes it over, before anybody can observe it; nil:
-	// nobody is. It must not call the runtime.
+	// Ready is called for every instance that becomes ready, and for every ready one that another
+	// deployment of its template takes over, before Observe can return it; nil: it is not called.
+	// It must not call the runtime.
 	Ready func(deploymentID, instanceID string)
 }
 
@@ -59,7 +59,7 @@ type Runtime struct {
 	timeline    timeline
 	starts      int
 	serial      uint32
-	holder      *Held // nil: whoever calls
+	holder      *Held // nil: every caller
 }
 
 type deployment struct {
@@ -254,7 +254,7 @@ func (r *Runtime) Crash(deploymentID string) error {
 	return nil
 }
 
-// find looks everywhere: nobody asks for single instances of large regions.
+// find looks at all workloads: single instances of large regions are not asked for.
 func (r *Runtime) find(id string) (*workload, *instance) {
 	for _, w := range r.workloads {
 		for g := range w.instances {

@@ -67,7 +67,7 @@ func (r *Runtime) leave(d *deployment) {
 		r.work(w)
 		return
 	}
-	// Nobody tells of those that are ending any more.
+	// Its instances that are ending are no longer reported.
 	delete(r.workloads, w.key)
 	w.instances = nil
 }

@@ -73,7 +73,7 @@ func TestWhoTakesReadyInstancesOverAsTheyAreIsToldToHaveThem(t *testing.T) {
 	})
 }
 
-func TestInstancesOfAnotherTemplateAreReplacedSoManyAtATime(t *testing.T) {
+func TestInstancesOfAnotherTemplateAreReplacedMaxUnavailableAtATime(t *testing.T) {
 	for _, most := range []int{0, 1, 2, 5} {
 		synctest.Test(t, func(t *testing.T) {
 			r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
