@@ -143,7 +143,7 @@ func (c *cluster) access(t *testing.T) map[string][]byte {
 	return s.Data
 }
 
-// holder of a lease of the agents; empty: nobody.
+// holder of a lease of the agents; empty: none.
 func (c *cluster) holder(t *testing.T, lease string) string {
 	t.Helper()
 	l, err := c.admin.CoordinationV1().Leases(kubetest.Namespace).Get(t.Context(), lease, metav1.GetOptions{})
@@ -281,7 +281,7 @@ func TestAgentsOfACluster(t *testing.T) {
 	}
 	c := startCluster(t)
 	t.Run("share one credential and take turns", c.takeTurns)
-	t.Run("without a token that is good tell so, and hold up nobody who has one", c.usedToken)
+	t.Run("without a good token report that, and do not hold up an agent that has one", c.usedToken)
 }
 
 func (c *cluster) takeTurns(t *testing.T) {
@@ -336,7 +336,7 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.Equal(t, []string{token}, p.used())
 	p.only(t)
 	first.terminate(t)
-	require.Empty(t, c.holder(t, "windlass-agent-turns"), "given back, with nobody there to take it")
+	require.Empty(t, c.holder(t, "windlass-agent-turns"), "given back, with no other agent to take it")
 }
 
 func (c *cluster) usedToken(t *testing.T) {

@@ -127,7 +127,7 @@ func (a *Agent) listenOnSocket(ctx context.Context) (net.Listener, error) {
 		a.cfg.Log.WarnContext(ctx, "no socket for gateways: its path is too long; use a shorter data directory, or --gateway-listen", "path", path, "longest", maxSocketPath)
 		return nil, nil //nolint:nilnil // gateways may come by --gateway-listen
 	}
-	// The inbox's lock says that whoever left it is gone.
+	// The inbox is locked: the agent that left the socket is gone.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an agent before this one: %w", err)
 	}
@@ -135,7 +135,7 @@ func (a *Agent) listenOnSocket(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for gateways on %s: %w", path, err)
 	}
-	// The directory is its owner's alone, so that nobody else gets in before this.
+	// Only its owner may enter the directory, so that no other user can connect before this.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen for gateways: %w", err), l.Close())
 	}

@@ -22,12 +22,12 @@ type SimulatedConfig struct {
 	// Failures draws how many starts of a new instance fail before one succeeds;
 	// nil: none do. Three are a crash loop.
 	Failures func() int
-	// Applied and Removed are told of every assignment that the runtime is handed,
-	// at once; nil: nobody is.
+	// Applied and Removed are called for every assignment that the runtime is handed,
+	// at once; nil: they are not called.
 	Applied func(deploymentID string, epoch, generation int64)
 	Removed func(deploymentID string)
-	// Ready is told of every instance that becomes ready, before the agent can see
-	// it; nil: nobody is. It must not call the runtime.
+	// Ready is called for every instance that becomes ready, before the agent can see
+	// it; nil: it is not called. It must not call the runtime.
 	Ready func(deploymentID, instanceID string)
 }
 

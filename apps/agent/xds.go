@@ -12,7 +12,7 @@ import (
 // xdsClients is what all who have routes over xDS count as, among the gateways.
 const xdsClients = "xds"
 
-// openXDS follows the table from the beginning, where it is to be served.
+// openXDS follows the table from the beginning, if it is served over xDS.
 func (a *Agent) openXDS(tableID string) (err error) {
 	if a.cfg.XDSListen == "" {
 		return nil

@@ -41,8 +41,8 @@ type Key struct {
 	Name string
 }
 
-// ErrGap says that a frame does not continue where the inbox is. The stream is to
-// be opened again.
+// ErrGap says that a frame does not continue where the inbox is. The stream must be opened
+// again.
 var ErrGap = errors.New("the frame does not continue the inbox")
 
 // mapped is the address space that the file begins with, 64 MiB. A file that outgrows its
@@ -61,8 +61,8 @@ type Inbox struct {
 	items  map[Key]*agentv1.Item
 	// naming are the keys whose items name a workload, and since is the frame that each
 	// of them came with, of those since the start: 0 for what was held before. whole is
-	// the frame of the newest whole snapshot; 0: there was none yet. asked are keys for
-	// whose sake there is to be one.
+	// the frame of the newest whole snapshot; 0: there was none yet. asked are the keys that
+	// need a new one.
 	naming        map[string][]Key
 	since         map[Key]int64
 	frames, whole int64
@@ -122,9 +122,9 @@ func (in *Inbox) load() (err error) {
 // that it would flush.
 func (in *Inbox) Close() error { return in.kept.Close() }
 
-// Abandon has from this moment on nothing more of what is done here reach the file, not
-// even the rest of a frame that is being stored: it stays as a process that is killed now
-// would leave it. Every later frame fails, and nobody else can open the file before Close.
+// Abandon stops all writes to the file from this moment on, also the rest of a frame that is
+// being stored: the file stays as a process that is killed now would leave it. Every later
+// frame fails. The file stays locked until Close.
 func (in *Inbox) Abandon() { in.kept.abandon() }
 
 // Cursor is where to resume.
@@ -173,9 +173,9 @@ func (in *Inbox) Items() []*agentv1.Item {
 // maxTombstones is what an inbox may hold of what is gone, whatever else it holds.
 const maxTombstones = 1000
 
-// Stale tells that a snapshot is needed: it was asked for, or most of what is held are
-// tombstones. Deltas only ever add to them; a snapshot leaves out those that nobody needs
-// any more.
+// Stale reports whether a snapshot is needed: it was asked for, or most of what is held are
+// tombstones. Deltas only add tombstones; a snapshot leaves out those that are not needed any
+// more.
 func (in *Inbox) Stale() bool {
 	if in.Asked() {
 		return true

@@ -62,7 +62,7 @@ func (f *file) abandon() {
 		err = errors.Join(duplicate(int(nothing.Fd()), f.descriptor), nothing.Close())
 	}
 	if err != nil {
-		panic(fmt.Sprintf("abandon an inbox: %v", err)) // it would be written to as if nobody had killed it
+		panic(fmt.Sprintf("abandon an inbox: %v", err)) // the file would be written to as if the process lived on
 	}
 	f.abandoned = true
 }

@@ -7,30 +7,32 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Succession is who goes on with the workload that an item names.
+// Succession says which items may go on with the workload that an item names.
 type Succession struct {
 	// Wanting are the assignments of other deployments, tombstones not among them, that
 	// name the workload.
 	Wanting []*agentv1.Item
-	// Open: who goes on is yet to be told. An assignment has a rival, or a tombstone says
-	// that the workload was handed over, and to none of those that are held.
+	// Open: it is not known yet which deployment goes on. An assignment has a rival, or a
+	// tombstone says that the workload was handed over, and no item that is held took it.
 	Open bool
 }
 
-// Succession tells who else names the item's workload. Items of one frame are held all
-// at once, but not all of one change are in one frame: only newest states travel, and
-// one that is read early is ahead of its frame. So nothing that is absent means anything
-// before a snapshot, which is of one moment. Where that is what it takes, Ask for one.
+// Succession returns which other items name the item's workload. Items of one frame are held
+// all at once, but not all items of one change are in one frame: only newest states travel,
+// and one that is read early is ahead of its frame. So before a snapshot, which is of one
+// moment, an absent item means nothing. Where a snapshot would decide, Ask for one.
+//
+// Which deployment goes on with the workload:
 //
 //	the item             another is       none is, and one was   none is, and all were
-//	                     to be applied    deleted for good       handed over, or absent
-//	to be applied        open             its own                its own
-//	deleted              that one         nobody                 nobody
-//	... and handed over  that one         nobody                 open
+//	                     wanted           deleted for good       handed over, or absent
+//	wanted               open             the item's             the item's
+//	deleted              the other        none                   none
+//	... and handed over  the other        none                   open
 //
 // One that was deleted for good counts when it came with the item or after it. What a
-// snapshot has is not open, as long as nothing of the workload came after it: who was
-// handed a workload and is absent is gone for good.
+// snapshot has is not open, as long as nothing of the workload came after it: a deployment
+// that was handed a workload and is absent is gone for good.
 //
 // ok is false when the item is not the newest of its key any more.
 func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {

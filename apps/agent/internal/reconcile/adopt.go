@@ -13,9 +13,9 @@ import (
 //
 //   - of those that name a workload, one at a time is applied, and as it is by then:
 //     what is slow cannot take it back from the one that came after it;
-//   - none is applied while another is to be applied, too: one of the two is old;
-//   - none is removed before the one that goes on was taken, or nobody does. What the
-//     runtime has nothing of may go at any time.
+//   - none is applied while another is wanted, too: one of the two is old;
+//   - none is removed before the runtime has taken the one that goes on, unless none goes on.
+//     A deployment of which the runtime has nothing may go at any time.
 //
 // None of it is remembered over a restart. The one that goes on is then applied again,
 // which changes nothing, and until it is, nothing is removed that the runtime has.
@@ -57,7 +57,7 @@ func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
 	}
 	for _, rival := range s.Wanting {
 		if s.Open || rival.Key > k.Name {
-			return fmt.Sprintf("%s is to have the same instances: what runs is left as it is until one of the two is not wanted", rival.Key)
+			return fmt.Sprintf("%s wants the same instances: what runs is left as it is until one of the two is not wanted", rival.Key)
 		}
 	}
 	return ""
@@ -95,9 +95,9 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 	return why
 }
 
-// await has the key looked at again when something of its workload changed. It comes
-// before the look at what it may have to wait for: what changes between the two would be
-// waited for in vain. What names no workload waits for nobody.
+// await notes that the key must be looked at again when something of its workload changes. It
+// comes before the look at what the key may have to wait for, so that no change between the two
+// is missed. An item that names no workload does not wait for another.
 func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
 	if workload == "" {

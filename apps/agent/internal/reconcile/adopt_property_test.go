@@ -29,7 +29,7 @@ type truth struct {
 	epoch    int64
 	rows     map[string]*agentv1.Item
 	changes  []string // keys, by revision from 1
-	holder   string   // empty: nobody is to run
+	holder   string   // empty: no deployment should run
 	workload string
 }
 
@@ -299,8 +299,8 @@ func (h *successors) happen() {
 	}
 }
 
-// However a region is told of who has a workload, and whatever happens to its agent
-// meanwhile: while somebody is to have it, no more of its replicas are out of service
+// However a region is told which deployment has a workload, and whatever happens to its agent
+// meanwhile: while a deployment should have it, no more of its replicas are out of service
 // than may be, and in the end what runs is what is wanted.
 func TestAWorkloadServesWhileItGoesFromOneToAnother(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -121,7 +121,7 @@ func TestWhatWasHandedOverStaysUntilItsSuccessorIsToldOf(t *testing.T) {
 	})
 }
 
-func TestWhatWasHandedOverIsNobodysWhenASnapshotKnowsNoSuccessor(t *testing.T) {
+func TestAWorkloadThatWasHandedOverIsRemovedWhenASnapshotKnowsNoSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))

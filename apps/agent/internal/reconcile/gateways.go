@@ -9,17 +9,17 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Gateways are those of the region. What they say may change with time: then Proceed is
-// to be called.
+// Gateways are the region's gateways. What they return may change with time: call Proceed
+// then.
 type Gateways interface {
 	// Route tells them of an app's route, and See of what runs.
 	Route(routes *agentv1.Routes, epoch, generation int64)
 	See(seen runtime.Observation)
 	// Routed tells why they do not serve an app's route yet; "": they do.
 	Routed(appID string, epoch, generation int64) (why string)
-	// Leave has them send no new requests to a deployment that is to be removed, and Stay
-	// takes that back. It tells why the deployment must not be removed yet, and how long
-	// that may go on; "" when it may be. seen is what runs; nil: that is not known yet.
+	// Leave ends new requests to a deployment that will be removed, and Stay takes that back. It
+	// returns why the deployment must not be removed yet, and for how long that may last; ""
+	// when it may be removed. seen is what runs; nil: that is not known yet.
 	Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
 	Stay(deploymentID string)
 }
@@ -36,8 +36,8 @@ func (r *Reconciler) Proceed() {
 	}
 }
 
-// gate notes, before they are asked, that the key is to be looked at when gateways say
-// something else.
+// gate notes, before the gateways are asked, that the key must be looked at again when their
+// answer changes.
 func (r *Reconciler) gate(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

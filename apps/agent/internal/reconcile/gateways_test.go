@@ -20,7 +20,7 @@ import (
 type doors struct {
 	mu             sync.Mutex
 	behind         string // why nothing is routed
-	sending        bool   // somebody sends to what is to be removed
+	sending        bool   // a gateway sends to the deployment that will be removed
 	left           time.Duration
 	routed         []int64
 	leaving, stays []string
@@ -139,7 +139,7 @@ func TestNothingIsRemovedThatAGatewaySendsToUntilItsTimeIsOver(t *testing.T) {
 		g.delta(item("dep_2", 1, 2, remove))
 		time.Sleep(20 * time.Second)
 		g.requireState("dep_2", 1, 2, isPending, false)
-		d.set(func(d *doors) { d.sending = false }) // and nobody says so
+		d.set(func(d *doors) { d.sending = false }) // without a call of Proceed
 		time.Sleep(21 * time.Second)
 		g.requireState("dep_2", 1, 2, isApplied, true)
 	})

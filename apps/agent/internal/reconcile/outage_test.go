@@ -17,7 +17,7 @@ import (
 
 const many = 200
 
-// crowd is so many deployments.
+// crowd returns many deployments.
 func crowd() (items []*agentv1.Item) {
 	for n := range many {
 		items = append(items, item(fmt.Sprintf("dep_%03d", n), 1, 1, apply))
@@ -60,14 +60,14 @@ func TestHoweverLongAnOutageAllIsAppliedWithinTenSecondsOfItsEnd(t *testing.T) {
 					rt.failWith(nil)
 					time.Sleep(10 * time.Second)
 					require.Equal(t, many, g.appliedCount())
-					require.LessOrEqual(t, rt.calls(), many+1, "and nobody is tried twice when it ends")
+					require.LessOrEqual(t, rt.calls(), many+1, "no key is tried twice when it ends")
 				})
 			})
 		}
 	}
 }
 
-func TestAKeyThatFailsByItselfHoldsUpNobodyWhoWaitsWithIt(t *testing.T) {
+func TestAKeyThatFailsByItselfDoesNotHoldUpTheKeysThatWaitWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("not now")
 		rt := simulate()
@@ -112,7 +112,7 @@ func TestAFlappingOutageIsNotAskedEverFaster(t *testing.T) {
 	})
 }
 
-func TestWhoeverLeavesTheInboxDuringAnOutageIsNotWaitedFor(t *testing.T) {
+func TestAKeyThatLeavesTheInboxDuringAnOutageIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		rt.fail = func(string) error { return errors.New("not now") }

@@ -64,9 +64,9 @@ func TestAPauseIsKeptBetweenInstancesAndEdgesGoAheadOfThem(t *testing.T) {
 		defer func() { require.NoError(t, stop()) }()
 		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, many(6)...)
 		got := p.take()
-		require.Len(t, got, 1, "whoever comes back holds back, too")
+		require.Len(t, got, 1, "an agent that comes back holds back, too")
 		require.Empty(t, got[0].Instances)
-		require.EqualValues(t, 6, got[0].Rollups[0].Failed, "but not what somebody waits for")
+		require.EqualValues(t, 6, got[0].Rollups[0].Failed, "but rollups are reported at once")
 
 		time.Sleep(1500 * time.Millisecond) // half of the pause, as that was drawn
 		require.Equal(t, 2, instancesIn(p.take()))

@@ -260,7 +260,7 @@ func TestWhatAnUnansweredReportNamedIsNotForgottenWithItsStream(t *testing.T) {
 			return connect.NewError(connect.CodeUnavailable, errors.New("cut"))
 		}
 		p.set(ready, "ins_1")
-		require.NotEmpty(t, states(p.take(), "ins_1"), "stored, and nobody told us")
+		require.NotEmpty(t, states(p.take(), "ins_1"), "stored, and the answer was lost")
 		require.NoError(t, stop())
 		p.set(0, "ins_1")
 		p.lose = nil
@@ -327,7 +327,7 @@ func TestEdgesGoAtOnceAndTheRestIsCoalesced(t *testing.T) {
 		require.Len(t, got, 1)
 		require.Equal(t, "three", got[0].Instances[0].Message)
 		p.set(ready, "ins_1")
-		require.Len(t, p.take(), 1, "an edge waits for nobody")
+		require.Len(t, p.take(), 1, "an edge does not wait")
 	})
 }
 

@@ -40,9 +40,9 @@ type talk struct {
 	begun, next time.Time
 }
 
-// A look at what there is to say costs by all deployments that there are, however few of them
-// changed. It is followed by a rest of so many times what it took, so that a region of thousands
-// spends a small part of a processor on looks; and by none worth the name where there are few.
+// A look for what to report takes time for every deployment, however few of them changed. A rest
+// of lookShare times that follows, so that a region of thousands of deployments spends a small
+// part of a processor on looks. Where there are few, the rest is short.
 const (
 	lookShare   = 10
 	longestRest = 200 * time.Millisecond

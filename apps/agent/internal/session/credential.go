@@ -174,7 +174,7 @@ func (c *Credentials) join(ctx context.Context, client Client, tokenFile string,
 	if c.id.JoinID == "" {
 		c.id.JoinID = ident.New("join")
 		if err = c.save(); err != nil {
-			c.id.JoinID = "" // a token used under an id that nobody remembers is lost
+			c.id.JoinID = "" // a token used under an id that is not stored is lost
 		}
 	}
 	joinID := c.id.JoinID

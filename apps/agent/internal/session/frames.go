@@ -84,7 +84,7 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 				f.answer(ctx, frame.Request)
 			})
 		default:
-			// Whoever asks gives up at the deadline; desired state does not wait for it.
+			// The caller gives up at the deadline; desired state does not wait for the answer.
 			s.cfg.Log.WarnContext(ctx, "too many requests at once: one is left unanswered", "request", frame.Request.Id)
 		}
 	case *agentv1.WatchResponse_Neighbours:
@@ -150,8 +150,8 @@ func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	return nil
 }
 
-// answer serves one request. It is best effort, so its errors go to whoever
-// asked, and nowhere else.
+// answer serves one request. It is best effort: an error is returned to the caller that asked,
+// and does not end the session.
 func (f *frames) answer(ctx context.Context, req *agentv1.Request) {
 	ctx, cancel := context.WithDeadline(ctx, time.UnixMilli(req.Deadline))
 	defer cancel()

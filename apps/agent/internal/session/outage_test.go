@@ -23,8 +23,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// nobody is a control plane that is away, and notes who asks for it.
-type nobody struct {
+// absent is a control plane that is away, and notes when it is asked.
+type absent struct {
 	Client
 	mu      sync.Mutex
 	asked   []time.Time
@@ -32,14 +32,14 @@ type nobody struct {
 	renewed func() (*agentv1.RenewCredentialResponse, error)
 }
 
-func (n *nobody) Watch(context.Context, *agentv1.WatchRequest) (*connect.ServerStreamForClient[agentv1.WatchResponse], error) {
+func (n *absent) Watch(context.Context, *agentv1.WatchRequest) (*connect.ServerStreamForClient[agentv1.WatchResponse], error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked = append(n.asked, time.Now())
 	return nil, connect.NewError(connect.CodeUnavailable, errors.New("refused"))
 }
 
-func (n *nobody) Join(context.Context, *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+func (n *absent) Join(context.Context, *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.joined == nil {
@@ -48,7 +48,7 @@ func (n *nobody) Join(context.Context, *agentv1.JoinRequest) (*agentv1.JoinRespo
 	return n.joined, nil
 }
 
-func (n *nobody) RenewCredential(context.Context, *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
+func (n *absent) RenewCredential(context.Context, *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.renewed()
@@ -77,10 +77,10 @@ func TestHoweverLongTheControlPlaneIsAwayEveryAgentAsksAgainWithinThreeSecondsAn
 		const crowd = 100
 		in := emptyInbox(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		var agents []*nobody
+		var agents []*absent
 		var wg sync.WaitGroup
 		for n := range crowd {
-			away := &nobody{}
+			away := &absent{}
 			agents = append(agents, away)
 			s := alone(t, in, away, identity{Credential: "wla_credential"}, uint64(n))
 			wg.Go(func() { _ = s.Run(ctx) })
@@ -110,7 +110,7 @@ func TestHoweverLongTheControlPlaneIsAwayEveryAgentAsksAgainWithinThreeSecondsAn
 func TestACredentialThatFellDueDuringAnOutageIsRenewedAsSoonAsThereIsAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
-		away := &nobody{renewed: func() (*agentv1.RenewCredentialResponse, error) { return nil, errors.New("refused") }}
+		away := &absent{renewed: func() (*agentv1.RenewCredentialResponse, error) { return nil, errors.New("refused") }}
 		s := alone(t, emptyInbox(t), away, identity{Credential: "old", IssuedAt: now.UnixMilli(), ExpiresAt: now.Add(2 * time.Hour).UnixMilli()}, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -134,7 +134,7 @@ func TestACredentialThatFellDueDuringAnOutageIsRenewedAsSoonAsThereIsAStream(t *
 
 func TestAnAgentThatCouldNotJoinDuringAnOutageHasJoinedFiveSecondsAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir, away := t.TempDir(), &nobody{}
+		dir, away := t.TempDir(), &absent{}
 		token := filepath.Join(dir, "token")
 		require.NoError(t, os.WriteFile(token, []byte("wlj_token"), 0o600))
 		c, err := OpenCredentials(filepath.Join(dir, "credential.json"))

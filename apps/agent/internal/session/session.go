@@ -64,7 +64,7 @@ type Config struct {
 	Elsewhere func()
 	// Changed is told the keys that a frame changed.
 	Changed func(keys ...inbox.Key)
-	// Neighbours is told what is around the region; nil: nobody is.
+	// Neighbours is called with what is around the region; nil: it is not called.
 	Neighbours func(*gatewayv1.Neighbours)
 	Instances  Instances
 	// Traffic tells what the region's gateways saw.
@@ -97,7 +97,7 @@ const (
 //
 // The longest delay is what a region stays away after an outage, however long that
 // was; with it, the reports that follow and the rollouts that wait for them are
-// done well within 10 s of its end. The price are the attempts while there is nobody: a
+// done well within 10 s of its end. The price is the attempts while no control plane is there: a
 // thousand agents make 1000 / 1.6 s = 625 a second, which are refused connections
 // then. When it is over, all come within the 3 s that they come in now, 330 a second:
 // one transaction on a row of its own each, and snapshots, which few need after an

@@ -15,9 +15,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 )
 
-// Shared is where agents that stand by for each other keep the region's credential:
-// a join token is good for one join, and whoever takes over needs what was renewed
-// since.
+// Shared is where agents that stand by for each other keep the region's credential, because
+// a join token is good for one join. An agent that takes over needs the credential that was
+// renewed last.
 type Shared interface {
 	// Load returns what was stored last, nil if nothing was.
 	Load(ctx context.Context) ([]byte, error)
@@ -61,7 +61,7 @@ type bundle struct {
 	Key []byte `json:"key,omitempty"`
 }
 
-// readBundle returns what is to be shared, nil if the agent has not joined.
+// readBundle returns what the agents share, nil if this one has not joined.
 func readBundle(path string) ([]byte, error) {
 	ours, err := readIfThere(path)
 	if err != nil || len(ours) == 0 {

@@ -81,9 +81,9 @@ func (h *History) Joined(gateway string) {
 // Left forgets a gateway.
 func (h *History) Left(gateway string) { delete(h.told, gateway) }
 
-// Tell takes what a gateway counted of deployments since its process began. What one says
-// first that has not joined here is where counting begins: when it was counted, nobody
-// knows.
+// Tell takes what a gateway counted of deployments since its process began. The first counts of
+// a gateway that has not joined here are only where counting begins, because it is not known when
+// they were counted.
 func (h *History) Tell(gateway string, all map[string]Counts, now time.Time) {
 	known, ok := h.told[gateway]
 	if !ok {

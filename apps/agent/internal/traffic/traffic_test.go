@@ -67,7 +67,7 @@ func TestGatewaysAddUpAndNothingCountsTwice(t *testing.T) {
 	tell("new", 5)
 	require.EqualValues(t, 5, look(), "a report that comes twice")
 	tell("older than the agent", 1000)
-	require.EqualValues(t, 5, look(), "nobody knows when that was")
+	require.EqualValues(t, 5, look(), "it is not known when that was")
 	tell("older than the agent", 1003)
 	require.EqualValues(t, 8, look())
 	tell("new", 2)
