@@ -8,8 +8,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// BenchmarkALookAfterOneChange is what it costs to find whom to tell of the one deployment
-// whose instances changed, in a region that has so many.
+// BenchmarkALookAfterOneChange measures how long it takes to find the apps that changed when the
+// instances of one deployment did, in regions of few and of many deployments.
 func BenchmarkALookAfterOneChange(b *testing.B) {
 	for _, deployments := range []int{100, 3000} {
 		b.Run(fmt.Sprintf("deployments=%d", deployments), func(b *testing.B) {

@@ -5,8 +5,8 @@
 //	                       >-- table -- hub <
 //	runtime  --instances--'                  '<-Report--  gateway
 //	                                    |
-//	   reconcile, runtime, report <--  is it served? does nobody send to it any more? can
-//	                                   it be sent to?
+//	   reconcile, runtime, report <--  is it served? have gateways stopped sending to it?
+//	                                   can it be sent to?
 //
 // The table is the newest state of each app: its route and the instances behind it. Each
 // state has a number, change, which only grows. The hub holds, for each gateway, the apps
@@ -15,9 +15,9 @@
 //
 //   - a route is served when each gateway that counts serves a change that is no older than
 //     the one with which the route came;
-//   - nobody sends to an instance any more when each gateway that counts serves, of every
-//     app, a change that is no older than the first without the instance as one to send
-//     new requests to, and tells of no request in flight there;
+//   - gateways have stopped sending to an instance when each gateway that counts serves, of
+//     every app, a change that is no older than the first one that gives the instance no new
+//     requests, and reports no request in flight there;
 //   - an instance that has become ready counts as ready when each gateway that reports serves
 //     a change that is no older than the one with which it came, and it has
 //     passed its check through it; and then until none of them can have one. See routable.
@@ -25,10 +25,10 @@
 // A gateway counts from its Watch until it was away for Grace: it goes on serving what it
 // last had, and an agent that has just started does not yet know what that is. So it counts
 // across a restart of the agent, too, from a small file. One that said that it leaves
-// counts until its stream ends. Where no gateway counts, and none is expected, everything
-// is served and nobody sends: then the region has another way in, and the agent's own word
-// is enough.
+// counts until its stream ends. Where no gateway counts, and none is expected, every route
+// counts as served, and no instance as sent to: then requests come into the region in another
+// way, and what the agent knows by itself is enough.
 //
 // Every wait ends: a gateway that is silent loses its stream, and counts no more after
-// Grace; who waits for an instance sets a deadline.
+// Grace; a caller that waits for an instance sets a deadline.
 package gateways

@@ -7,7 +7,7 @@ import (
 )
 
 // Feed is the table for a part of this process that passes it on in another protocol. All
-// who have it from there count as one gateway while there are any.
+// clients of that part count as one gateway while there are any.
 type Feed struct {
 	g   *Gateways
 	one *gateway
@@ -45,10 +45,11 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 	return f.g.hub.take(f.one)
 }
 
-// Serves tells the change of each app, by id, that everybody behind the feed serves by now,
-// whether anybody is, and what people should know of them. Changes that are not nil say, too,
-// that nobody has anything of another table, but for apps that were taken and never told. Who is
-// not there any more counts for Grace, as a gateway does. It may be called at any time.
+// Serves takes the change of each app, by id, that every client behind the feed serves by now;
+// whether there is any client (anybody); and what people should know of them (notes). Changes
+// that are not nil say, too, that no client has anything of another table, but for apps that were
+// taken and never reported here. Clients that are gone count for Grace, as a gateway does. Serves
+// may be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
 	f.g.hub.serves(f.one, changes, anybody, notes, time.Now())

@@ -31,8 +31,8 @@ const (
 	// Grace is how long a gateway that is away counts: longer than one takes to find that
 	// its stream is dead, and to come back.
 	Grace = 30 * time.Second
-	// Patience is how long a deployment that is to be removed waits for requests that are in
-	// flight, before its instances are told to stop. They have their grace after that.
+	// Patience is how long the removal of a deployment waits for requests in flight, before its
+	// instances are told to stop. Their grace begins then.
 	Patience = 30 * time.Second
 )
 
@@ -191,9 +191,9 @@ func (g *Gateways) Released(instanceID string) bool {
 	return g.hub.released(instanceID)
 }
 
-// Leave has no new requests sent to a deployment that is to be removed. It tells why it
-// must not be removed yet, and how long that may go on; "" when it may be. seen is what
-// runs; nil: that is not known yet.
+// Leave ends new requests to a deployment that will be removed. It returns why the deployment
+// must not be removed yet, and for how long that may last; "" when it may be removed. seen is
+// what runs; nil: that is not known yet.
 func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

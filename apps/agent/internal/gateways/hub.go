@@ -144,7 +144,7 @@ func (g *gateway) owe(apps []string) {
 	signal(g.poke)
 }
 
-// take is what the gateway is to be sent now, each app as it is by now.
+// take returns what the gateway must be sent now: each app in its present state.
 func (h *hub) take(g *gateway) []*gatewayv1.AppRoutes {
 	out := make([]*gatewayv1.AppRoutes, 0, len(g.dirty))
 	for _, id := range slices.Sorted(maps.Keys(g.dirty)) {
@@ -206,8 +206,8 @@ func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 	return true
 }
 
-// serve notes the change of an app that the gateway serves. What nobody was sent was not
-// served.
+// serve notes the change of an app that the gateway serves. A change that was never made
+// cannot be served: of a number beyond the newest change, the newest counts.
 func (h *hub) serve(g *gateway, appID string, change int64) {
 	g.served[appID] = max(g.served[appID], min(change, h.change))
 	delete(g.have, appID)
@@ -217,7 +217,7 @@ func (h *hub) serve(g *gateway, appID string, change int64) {
 func (h *hub) tidy() {
 	for _, g := range h.gateways {
 		if len(g.have) > 0 || g.stream == 0 {
-			return // nobody knows what it serves
+			return // it is not known what it serves
 		}
 	}
 	for instance, apps := range h.closed {
@@ -308,7 +308,7 @@ func (h *hub) routed(appID string, epoch, generation int64) (why string) {
 	return ""
 }
 
-// released reports whether nobody sends to the instance any more, or has anything in flight
+// released reports whether no gateway sends to the instance any more or has a request in flight
 // there.
 func (h *hub) released(instanceID string) bool {
 	if len(h.gateways) == 0 {

@@ -123,7 +123,7 @@ func (m *model) come(b *peer) {
 	}
 }
 
-// leaveFeed has nobody behind it any more.
+// leaveFeed ends the only client behind the feed.
 func (m *model) leaveFeed(b *peer) {
 	if b.stream != nil {
 		b.stream, b.since, b.sent = nil, m.now, nil
@@ -261,14 +261,14 @@ func (m *model) instances() {
 	case n == 1 && len(list) > 0:
 		list[0].Status = draining
 	case n == 2 && len(list) > 0 && list[0].Status == draining && m.h.released(list[0].ID):
-		m.requireNobodySends(list[0].ID)
+		m.requireNoneSends(list[0].ID)
 		list = list[1:]
 	}
 	m.lists[id] = list
 	m.observe()
 }
 
-func (m *model) requireNobodySends(instance string) {
+func (m *model) requireNoneSends(instance string) {
 	for _, p := range slices.Concat(m.peers, m.behind) {
 		away := p.stream == nil && !m.now.Before(p.since.Add(Grace))
 		if !away && p.sendsTo(instance) {
@@ -334,7 +334,7 @@ func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
 				for _, list := range m.lists {
 					for _, in := range list {
 						if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && m.h.released(in.ID) {
-							m.requireNobodySends(in.ID)
+							m.requireNoneSends(in.ID)
 						}
 					}
 				}

@@ -10,18 +10,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routable knows what the gateways find about instances that pass their check. Those that are
-// new and were not reached yet by every gateway that reports, and those that all of them have
-// ejected because no connection is to be had, do not count as ready. Those that all of them
-// have ejected for how they answer do, which is for a rollout's analysis to judge, and it is
-// told of them. It is pure.
+// routable knows what the gateways find about instances that pass their check. A new instance
+// that some gateway that reports has not reached yet does not count as ready, nor does one that
+// all of them have ejected because they cannot connect to it. An instance that all of them have
+// ejected for how it answers does count: a rollout's analysis judges it, and is told of it. It is
+// pure.
 //
-// What ran before this agent did, and what nobody routes, counts as the runtime has it. So
-// does everything where no gateway reports: one that has just come is not asked before it
-// told what it serves, and one that is away is not asked at all.
+// An instance that ran before this agent did, or that has no route, counts as the runtime says.
+// So does every instance while no gateway reports. A gateway that has just come is not asked
+// before it reports what it serves, and one that is away is not asked at all.
 type routable struct {
-	// unwatched is what ran when no gateway counted: nobody looks at instances then, and they
-	// count.
+	// unwatched is what ran when no gateway counted: instances are not checked by gateways then,
+	// and count.
 	unwatched []runtime.ObservedDeployment
 	// seen is the list that was looked at last of each deployment.
 	seen map[string]runtime.ObservedDeployment

@@ -93,13 +93,14 @@ func (c *counted) holds(want map[string]string) {
 	}
 }
 
-var nobody = map[string]string{}
+// none: all instances that are ready count.
+var none = map[string]string{}
 
 func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
 	c := newCounted(t)
 	c.runs("old")
 	a, b := c.joins("gw_a"), c.joins("gw_b")
-	c.holds(nobody)
+	c.holds(none)
 
 	c.runs("old", "new")
 	c.holds(map[string]string{"new": "waits for gateway gw_a to know of it"})
@@ -112,17 +113,17 @@ func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
 	c.reports(a)
 	c.holds(map[string]string{"new": "waits for gateway gw_b to know of it"})
 	c.reports(b)
-	c.holds(nobody)
+	c.holds(none)
 
 	// It counts on, whatever a gateway that comes later has not reached yet.
 	c.h.close(b, c.now)
 	late := c.h.open("gw_c", "", nil, false, c.now)
 	c.h.begin(late, c.now)
 	c.reports(late, unproven("old", ""), unproven("new", "ConnectError"))
-	c.holds(nobody)
+	c.holds(none)
 }
 
-func TestOnlyThoseWhoReportAreAsked(t *testing.T) {
+func TestOnlyGatewaysThatReportAreAsked(t *testing.T) {
 	c := newCounted(t)
 	c.runs("old")
 	a, b := c.joins("gw_a"), c.joins("gw_b")
@@ -130,41 +131,41 @@ func TestOnlyThoseWhoReportAreAsked(t *testing.T) {
 	c.reports(a)
 	c.holds(map[string]string{"new": "waits for gateway gw_b to know of it"})
 	c.h.close(b, c.now)
-	c.holds(nobody)
+	c.holds(none)
 
 	// One that has come and said nothing yet is not waited for, and one that leaves is not.
 	c.runs("old", "new", "third")
 	b = c.h.open("gw_b", "", nil, false, c.now)
 	c.h.begin(b, c.now)
 	c.reports(a)
-	c.holds(nobody)
+	c.holds(none)
 	c.reports(b)
 	c.runs("old", "new", "third", "fourth")
 	c.reports(a)
 	require.True(t, c.h.heed(&gatewayv1.ReportRequest{GatewayId: b.id, Leaving: true}, c.now))
-	c.holds(nobody)
+	c.holds(none)
 }
 
 func TestAnInstanceThatIsReadyAnewIsReachedAnew(t *testing.T) {
 	c := newCounted(t)
 	c.runs("one")
 	a := c.joins("gw_a")
-	c.holds(nobody)
+	c.holds(none)
 	c.see(runtime.ObservedDeployment{DeploymentID: "dep", Instances: []runtime.Instance{{ID: "one", Address: "one:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING}}})
 	c.reports(a)
 	c.runs("one")
 	c.holds(map[string]string{"one": "waits for gateway gw_a to know of it"})
 	c.reports(a)
-	c.holds(nobody)
+	c.holds(none)
 	// Another address under the same name is another process.
 	c.see(runtime.ObservedDeployment{DeploymentID: "dep", Instances: []runtime.Instance{{ID: "one", Address: "else:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY}}})
 	c.holds(map[string]string{"one": "waits for gateway gw_a to know of it"})
 	c.reports(a)
-	c.holds(nobody)
+	c.holds(none)
 	// One that goes on as another deployment's is the same.
 	c.h.touched(c.h.route(&agentv1.Routes{AppId: "app", Hosts: []string{"app.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "next", Weight: 100}}}, 1, 2))
 	c.see(runtime.ObservedDeployment{DeploymentID: "next", Instances: c.seen[0].Instances})
-	c.holds(nobody)
+	c.holds(none)
 	c.reports(a)
 	c.see()
 	require.Empty(t, c.h.ready)
@@ -177,42 +178,42 @@ func TestWhatEveryGatewayHasEjectedIsTold(t *testing.T) {
 	a, b := c.joins("gw_a"), c.joins("gw_b")
 	out := &gatewayv1.InstanceHealth{InstanceId: "one", Ejected: true, Reason: "ServerErrors"}
 	c.reports(a, out)
-	c.holds(nobody)
+	c.holds(none)
 	c.reports(b, out)
 	c.holds(map[string]string{"one": "ready: no gateway sends to it for what requests found: ServerErrors"})
 	list := c.h.mask(c.seen)[0].Instances
 	c.reports(b, out)
 	require.Same(t, &list[0], &c.h.mask(c.seen)[0].Instances[0], "the same list while nothing changed")
 	c.reports(a)
-	c.holds(nobody)
+	c.holds(none)
 	require.Same(t, &c.seen[0].Instances[0], &c.h.mask(c.seen)[0].Instances[0])
 
-	// What nobody can connect to is not ready.
+	// An instance that no gateway can connect to is not ready.
 	gone := &gatewayv1.InstanceHealth{InstanceId: "two", Ejected: true, Unproven: true, Reason: "ConnectError"}
 	c.reports(a, gone)
-	c.holds(nobody)
+	c.holds(none)
 	c.reports(b, gone)
 	c.holds(map[string]string{"two": "no gateway can connect to it at two:80"})
 	c.reports(a)
-	c.holds(nobody)
+	c.holds(none)
 }
 
 func TestWithoutGatewaysTheAgentsWordCounts(t *testing.T) {
 	c := newCounted(t)
 	c.runs("one")
 	c.runs("one", "two")
-	c.holds(nobody)
-	require.Empty(t, c.h.ready, "nobody looks at instances")
+	c.holds(none)
+	require.Empty(t, c.h.ready, "no gateway looks at instances")
 	a := c.joins("gw_a")
-	c.holds(nobody)
+	c.holds(none)
 	c.runs("one", "two", "three")
 	c.holds(map[string]string{"three": "waits for gateway gw_a to know of it"})
 	c.reports(a)
-	c.holds(nobody)
-	// What nobody routes has no way through a gateway.
+	c.holds(none)
+	// A deployment without a route has no way through a gateway.
 	other := runtime.ObservedDeployment{DeploymentID: "other", Instances: []runtime.Instance{{ID: "x", Address: "x:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY}}}
 	c.see(append(c.seen, other)...)
-	c.holds(nobody)
+	c.holds(none)
 }
 
 // A gateway that starts knows no better, and sends to what was ready where few are well.

@@ -261,7 +261,7 @@ func TestAGatewayCountsAcrossARestartOfTheAgentUnlessItLeft(t *testing.T) {
 	r := startRegion(t, files, 0)
 	r.hold(t)
 	require.Contains(t, r.Routed("app_1", 0, 4), first+", which is away")
-	require.False(t, r.Released("ins_none"), "it may serve what nobody knows")
+	require.False(t, r.Released("ins_none"), "what it serves is not known")
 	require.Contains(t, r.Annotate(&agentv1.Capacity{}).Notes[0], "gateway "+first+" is away")
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -347,8 +347,8 @@ func (t *table) renewPreviews(dirty map[string]bool) []string {
 	return t.renewAll(dirty)
 }
 
-// preview notes the preview of what the region is told of a deployment, and which apps are
-// to be made anew for it.
+// preview notes the preview of a deployment, as the region is told of it. It adds to dirty the
+// apps that must be made anew for it.
 func (t *table) preview(deploymentID string, state *agentv1.DeploymentState, dirty map[string]bool) {
 	if id, ok := t.previewed[deploymentID]; ok {
 		delete(t.apps[id].previews, deploymentID)

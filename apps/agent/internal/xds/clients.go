@@ -42,7 +42,7 @@ type response struct {
 	names          []string
 }
 
-// told is what everybody is to have acknowledged: versions by type, and the clusters.
+// told is what every Envoy that counts must acknowledge: versions by type, and the clusters.
 type told struct {
 	versions map[string]string
 	clusters []string
@@ -59,8 +59,8 @@ type request struct {
 	refusal                 string // why it does not take the response; "" when it does
 }
 
-// request takes one. Of a refusal it returns the version that was refused, which is not to
-// be sent again.
+// request takes one request. Of a refusal it returns the version that was refused, which must
+// not be sent again.
 func (c *clients) request(id int64, node string, r request, now time.Time) (refused string) {
 	s := c.streams[id]
 	if s == nil {

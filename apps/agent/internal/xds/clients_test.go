@@ -27,7 +27,7 @@ func take(c *clients, id int64, typeURL, version string, names ...string) {
 func TestWhoHasNotAcknowledgedIsWaitedForForTheGrace(t *testing.T) {
 	c := newClients(time.Minute)
 	is := c.serve(all("v1"), at)
-	require.Equal(t, state{all: true}, is, "nobody is there")
+	require.Equal(t, state{all: true}, is, "no Envoy is connected")
 
 	take(c, 1, resource.ClusterType, "v1")
 	take(c, 1, resource.EndpointType, "v1", "dep_1")

@@ -30,10 +30,10 @@ import (
 const (
 	// RouteName is the route configuration's name.
 	RouteName = "windlass"
-	// nobody is the cluster of routes that lead nowhere. It has no endpoint.
-	nobody = "windlass-nobody"
-	// unbounded is more than any instance has in flight: what the route's policy does not
-	// limit is not limited by a default that nobody chose (Envoy's is 1,024).
+	// nowhere is the cluster of routes that lead nowhere. It has no endpoint.
+	nowhere = "windlass-nobody"
+	// unbounded is more than any instance has in flight. Without it, Envoy's default of 1,024
+	// would limit what the route's policy does not.
 	unbounded = 1 << 24
 	// fewest is how many endpoints are drawn where the one with the fewest requests is
 	// wanted: gRPC draws no more than ten.
@@ -85,8 +85,8 @@ func partOf(r *gatewayv1.AppRoutes, region string) *part {
 	return p
 }
 
-// keyedHost is one that needs a key, which nobody here would ask for: all are refused. A gRPC
-// client finds no route that it could take.
+// keyedHost is a host that needs an API key. Envoys and gRPC clients do not check keys, so that
+// all requests are refused. A gRPC client finds no route that it could take.
 func keyedHost(name string, domains []string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{
 		Name: name, Domains: domains,
@@ -95,7 +95,7 @@ func keyedHost(name string, domains []string) *routev3.VirtualHost {
 			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
 				Status: http.StatusUnauthorized,
 				Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
-					InlineString: "this app needs an API key, which Windlass's own gateways look at, and nobody else\n",
+					InlineString: "this app needs an API key, which only Windlass's own gateways check\n",
 				}},
 			}},
 		}},
@@ -106,8 +106,8 @@ func keyedHost(name string, domains []string) *routev3.VirtualHost {
 // changed last: with the same domain twice an Envoy refuses all of the routes.
 func assemble(parts map[string]*part) *config {
 	c := &config{
-		clusters:  map[string]*clusterv3.Cluster{nobody: clusterOf(nobody, nil)},
-		endpoints: map[string]*endpointv3.ClusterLoadAssignment{nobody: {ClusterName: nobody}},
+		clusters:  map[string]*clusterv3.Cluster{nowhere: clusterOf(nowhere, nil)},
+		endpoints: map[string]*endpointv3.ClusterLoadAssignment{nowhere: {ClusterName: nowhere}},
 		// Hosts are compared without the port that the request came to.
 		routes:    &routev3.RouteConfiguration{Name: RouteName, IgnorePortInHostMatching: true},
 		listeners: map[string]*listenerv3.Listener{},
@@ -140,9 +140,9 @@ func assemble(parts map[string]*part) *config {
 	return c
 }
 
-// stages lead from what is told to what is to be told, so that at no moment a route leads
-// to a cluster that is not there, or has no endpoints yet. Each is to be acknowledged before the
-// next; the last is next.
+// stages lead from now, which Envoys were told, to next, so that at no moment a route leads
+// to a cluster that is not there, or has no endpoints yet. Each must be acknowledged before the
+// following one is sent; the last is next.
 func stages(now, next *config) []*config {
 	if now == nil || proto.Equal(now.routes, next.routes) && sameKeys(now.clusters, next.clusters) {
 		return []*config{next}
@@ -212,10 +212,11 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 	return c
 }
 
-// byLoad is the first of these that who asks can do: round robin by the load that instances report,
-// with the defaults of gRFC A58, which are the gateway's own, or without. Where instances report
-// none it is without, too: what a gateway sees of them itself nobody here looks at. Who is older
-// than lists of policies has the cluster's plain one.
+// byLoad lists policies, of which a client takes the first that it knows: round robin by the load
+// that instances report, with the defaults of gRFC A58, which are the gateway's own, or plain round
+// robin. Where instances report no load the first is plain round robin, too: clients do not go by
+// what they see of instances themselves, as a gateway does. A client that is older than lists of
+// policies takes the cluster's LbPolicy.
 func byLoad() *clusterv3.LoadBalancingPolicy {
 	out := &clusterv3.LoadBalancingPolicy{}
 	for _, p := range []struct {
@@ -309,7 +310,7 @@ func hostOf(name string, domains []string, targets []*gatewayv1.Target, policy *
 	}
 	switch len(weighted) {
 	case 0:
-		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: nobody}
+		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: nowhere}
 	case 1:
 		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: weighted[0].Name}
 	default:

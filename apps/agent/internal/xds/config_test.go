@@ -160,7 +160,7 @@ func leadsTo(c *config) (out []string) {
 	return out
 }
 
-// Nobody there would ask for a key: who needs one is refused, whatever he has.
+// Envoys and gRPC clients do not check keys: a host that needs one refuses every request.
 func TestAHostThatNeedsAKeyIsRefused(t *testing.T) {
 	r := app("app_1", 1, "chat.test", target("dep_1", 1), target("dep_2", 0))
 	r.Previews = []*gatewayv1.Preview{{Host: "v1.chat.test", DeploymentId: "dep_1"}, {Host: "v2.chat.test", DeploymentId: "dep_2", RequireApiKey: true}}

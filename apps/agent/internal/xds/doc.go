@@ -18,8 +18,8 @@
 // away, and no longer; the region's notes name it. gRPC clients do not count: they are
 // users' programs, which come and go.
 //
-// An instance that drains is no endpoint any more. Nobody tells what is in flight on it,
-// as a gateway does: requests that it has get the grace of its stop.
+// An instance that drains is no endpoint any more. Envoys and gRPC clients do not report what is
+// in flight on it, as a gateway does: its requests get the grace of its stop.
 //
 // Of a route's policy, balancing, affinity, the timeouts of a request and of silence, and
 // retries are in the configuration. The queue, the limits of requests in flight and of

@@ -195,7 +195,7 @@ func (s *Server) callbacks() server.CallbackFuncs {
 		},
 		StreamRequestFunc: func(id int64, req *discoveryv3.DiscoveryRequest) error {
 			came := false
-			// Whoever is sent something counts before it is.
+			// An Envoy counts before it is sent anything.
 			defer func() {
 				if came {
 					s.cfg.Feed.Serves(nil, true, nil)
@@ -219,8 +219,8 @@ func (s *Server) callbacks() server.CallbackFuncs {
 			}, time.Now())
 			if refused != "" {
 				s.cfg.Log.Warn("an Envoy refuses what it was sent", "node", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", refusalOf(req))
-				// The cache answers whoever has another version than the newest, at once: to a
-				// refusal, that would be without end.
+				// The cache answers a request that has another version than the newest at once.
+				// With a refusal, that would go on without end.
 				req.VersionInfo = refused
 			}
 			signal(s.said)

@@ -209,7 +209,8 @@ func TestAClientOfGRPCFollowsTheRoutes(t *testing.T) {
 	require.InDelta(t, 0.2*calls, two.calls.Load()+spare.calls.Load(), 80)
 	require.Positive(t, spare.calls.Load())
 
-	// Of one that drains nobody knows any more; the other of its deployment has all.
+	// The client is not told of an instance that drains; the other of its deployment gets all
+	// requests.
 	r.see(ready(one.address), append(ready(two.address), instance{spare.address, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING}))
 	require.Eventually(t, func() bool {
 		before := spare.calls.Load()
@@ -227,7 +228,7 @@ func TestAClientOfGRPCFollowsTheRoutes(t *testing.T) {
 	call(t, r.client("chat-v1.test"), 10)
 	require.Equal(t, before+10, one.calls.Load(), "a version without a share has its preview")
 
-	require.Empty(t, r.Routed("app_1", 0, 2), "clients are nobody who is waited for")
+	require.Empty(t, r.Routed("app_1", 0, 2), "gRPC clients are not waited for")
 	r.hold(3, 0, 0)
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
