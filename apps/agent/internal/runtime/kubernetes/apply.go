@@ -66,13 +66,13 @@ func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
 	return render.Render(cfg, a)
 }
 
-// ensure makes the objects of an assignment what they are to be. The caller holds
-// the workload. Nothing is called when all is well.
+// ensure makes the objects of an assignment what they should be. The caller holds
+// the workload. No call is made when all is well.
 //
-// The workload comes first, without replicas, because the others are owned by it:
-// whoever is killed after that leaves only what Kubernetes collects with it. It
-// comes last again, complete and with its hash: while that is missing or another,
-// the next one knows that not everything is done.
+// The workload comes first, without replicas, because it owns the other objects: an
+// agent that is killed after that leaves only objects that Kubernetes collects with it.
+// The workload comes last again, complete and with its hash. While the hash is missing
+// or differs, the next agent knows that not everything is done.
 func (r *Runtime) ensure(ctx context.Context, w ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
 	s, err := r.plan(w, a, objects, suspect)
 	if err != nil {
@@ -350,7 +350,7 @@ func (r *Runtime) settled(w ref, a runtime.Assignment, s *set) {
 	}
 }
 
-// want notes what a workload is to be.
+// want notes what a workload should be.
 func (r *Runtime) want(w ref, a runtime.Assignment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

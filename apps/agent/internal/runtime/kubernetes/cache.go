@@ -31,8 +31,8 @@ const (
 	byNode = "node"
 )
 
-// caches hold what is watched. Of Secrets nothing is: whoever may watch the
-// Secrets of a label may read those of everybody.
+// caches hold what is watched. Secrets are not watched, because a right to watch the
+// Secrets of a label is a right to read all Secrets.
 type caches struct {
 	ours  map[kind]cache.SharedIndexInformer
 	pods  cache.SharedIndexInformer

@@ -57,8 +57,8 @@ func slimReplicaSet(obj any) (any, error) {
 	return s, nil
 }
 
-// replacementOf is what the caches hold of a workload whose pods are to be of a's template.
-// switched: the workload has that already.
+// replacementOf is what the caches hold of a workload whose pods should be of a's template.
+// switched: the workload has that template already.
 func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a runtime.Assignment, switched bool) replacement {
 	m := replacement{
 		replicas: int(*live.Spec.Replicas), most: a.MaxUnavailable(),
@@ -91,7 +91,7 @@ func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a r
 	return m
 }
 
-// sum is how many pods there are to be of all templates.
+// sum is how many pods the controllers should make, of all templates.
 func (m *replacement) sum() (n int) {
 	for _, c := range m.cohorts {
 		n += c.replicas
@@ -99,7 +99,7 @@ func (m *replacement) sum() (n int) {
 	return n
 }
 
-// mixed reports whether there are, or are to be, pods of several templates.
+// mixed reports whether there are, or will be, pods of several templates.
 func (m *replacement) mixed() bool {
 	n := 0
 	for _, c := range m.cohorts {

@@ -12,16 +12,15 @@
 // An object is this agent's when it carries the labels managed-by=windlass and
 // windlass.run/region=ours. Nothing else is written or deleted: a name that is
 // taken by an object without them is a conflict, and said so. Fields that we do
-// not set belong to whoever sets them; the number of replicas is left to whoever
-// has set it to another value than ours.
+// not set belong to the client that sets them. The number of replicas is left to another
+// client that has set it to another value than ours.
 //
 // # Why being killed leaves nothing behind
 //
 // The first write for a deployment (after the namespace, which goes when it is
 // empty) is the workload without replicas. All other objects of the deployment
-// are owned by it from their birth, so that deleting it deletes them whoever looks
-// on. The last write is the workload again, complete, with a hash of all that it
-// is to be:
+// are owned by it from the start, so that deleting it deletes them even without an agent.
+// The last write is the workload again, complete, with a hash of all that it should be:
 //
 //	Namespace -> Deployment, 0 replicas -> ServiceAccount, Secrets, claim,
 //	NetworkPolicy, Service, PodDisruptionBudget (owned) -> Deployment + hash
@@ -41,8 +40,8 @@
 // Fewer replicas come in two steps: pods that are to go are marked as draining, and the
 // number is lowered when gateways are done with them (see drain.go). Pods of another template
 // come in as many steps as they are replaced in: the agent says how many may be of it by now,
-// and Kubernetes makes it so (see replace.go). What there is counts as what there is to be
-// once Kubernetes can make nothing more of what was asked for before (see settle.go).
+// and Kubernetes makes it so (see replace.go). The pods that there are count as all that
+// there will be once Kubernetes can make no more of what was asked for before (see settle.go).
 //
 // # How few calls are made
 //
@@ -57,6 +56,6 @@
 // Of our kinds of objects, those with our labels; the ReplicaSets that Kubernetes makes of
 // them, of which the counts are kept; nodes; pods of others, of which only what they take of
 // the nodes is kept; Warning events of pods, of which one line each is kept. Secrets are not
-// watched: whoever may list the Secrets of a label may read those of the whole cluster. A
-// Secret that somebody removed is missed when a pod needs it, and put back then.
+// watched, because a right to list the Secrets of a label is a right to read those of the
+// whole cluster. A Secret that was removed is missed when a pod needs it, and put back then.
 package kubernetes

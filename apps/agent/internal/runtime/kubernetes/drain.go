@@ -28,19 +28,20 @@ import (
 //
 // A mark is two annotations of the pod: since when it drains, by which it is told as
 // draining, and the least deletion cost, by which its replica set takes it before others
-// that are ready. So whatever there is to know is in the cluster, and an agent that starts
-// in the middle of it goes on from there. Nobody marks where nobody sends.
+// that are ready. So all that an agent needs to know is in the cluster, and an agent that starts
+// in the middle of it goes on from there. Pods to which no gateway sends are not marked.
 //
-// Pods of another template go in the same way, see replace.go. Where both are to happen,
-// one waits for the other: who goes of several templates' pods when there are to be fewer
-// is the controller's choice. Fewer pods come before those that are left are replaced; once
-// some are, all are before there are fewer. None at all leaves nothing to choose.
+// Pods of another template go in the same way, see replace.go. Scaling down and replacing wait for
+// each other, because the controller chooses which of several templates' pods go when their
+// number is lowered. The number is lowered before the pods that are left are replaced; once some
+// are replaced, all are before the number is lowered. Scaling to zero does not wait: it leaves the
+// controller nothing to choose.
 //
 // Only what the agent decides waits. A pod that is evicted, as when its node is drained, has
-// the delay of its preStop, in which gateways hear that it goes: the Eviction API asks nobody
-// but budgets, an image need not have code of ours that waits, and a budget that allowed
-// nothing until an agent says so would hold up nodes for as long as the agent is away. The
-// same holds for a pod that is deleted by hand, and for a template that somebody else edits.
+// the delay of its preStop, in which gateways hear that it goes. The Eviction API asks only
+// budgets, an image need not have code of ours that waits, and a budget that allowed nothing
+// until an agent says so would hold up nodes for as long as the agent is away. The same holds
+// for a pod that is deleted by hand, and for a template that another client edits.
 
 var _ runtime.Drainer = (*Runtime)(nil)
 
@@ -79,13 +80,13 @@ type drain struct {
 	mark, unmark []*corev1.Pod
 }
 
-// drainOf finds out what is to be done before live is as config and a say. switched: it has
+// drainOf finds out what must be done before live is as config and a say. switched: live has
 // the template already.
 func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentApplyConfiguration, a runtime.Assignment, switched bool, now time.Time) drain {
 	if r.released == nil || live == nil || live.Spec.Replicas == nil {
 		return drain{}
 	}
-	want := int(*live.Spec.Replicas) // somebody else's to say
+	want := int(*live.Spec.Replicas) // another client sets it
 	if config.Spec.Replicas != nil {
 		want = int(*config.Spec.Replicas)
 	}
@@ -95,11 +96,11 @@ func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentAppl
 	return m.decide(pods, want, switched, released, r.patience, now)
 }
 
-// decide what is to be done before the workload has so many replicas, of the wanted template.
+// decide what must be done before the workload has want replicas, of the wanted template.
 // pods are all that count. It is pure.
 func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
-	// Who is not ready, or not made yet, may be sent to before it goes, and nobody marks
-	// where nobody sends.
+	// A pod that is not ready, or not made yet, may become one that gateways send to before it
+	// goes. Pods to which no gateway sends are not marked.
 	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
 		return !isReady(p) || render.Drains(p) || !released(p)
 	})
@@ -158,7 +159,7 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 		return out
 	}
 	if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !released(p) }) {
-		return out // nobody sends to any, and it does not matter which
+		return out // no gateway sends to any of them, so it does not matter which go
 	}
 	slices.SortFunc(pods, leavesFirst)
 	for n, p := range pods {
@@ -219,7 +220,7 @@ func deletionCost(p *corev1.Pod) int64 {
 // leastCost is below any that a person gives.
 const leastCost = "-2147483648"
 
-// drainsSince is when the pod was marked; long ago if nobody can tell.
+// drainsSince is when the pod was marked; the zero time if its annotation cannot be read.
 func drainsSince(p *corev1.Pod) time.Time {
 	t, _ := time.Parse(time.RFC3339, p.Annotations[render.AnnotationDraining])
 	return t

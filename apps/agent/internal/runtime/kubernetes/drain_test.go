@@ -53,7 +53,8 @@ func gated(t *testing.T, replicas int, longest time.Duration) (*placed, *door) {
 	return p, d
 }
 
-// awaits waits until so many instances are ready and so many drain, and returns the latter.
+// awaits waits until as many instances are ready as serving says, and as many drain as leaving
+// says. It returns those that drain.
 func (p *placed) awaits(t *testing.T, serving, leaving int) (ids []string) {
 	t.Helper()
 	until(t, "who serves and who drains", func() bool {
@@ -98,7 +99,7 @@ func (p *placed) pods(t *testing.T) map[string]corev1.Pod {
 	return out
 }
 
-func TestWhoIsScaledDownIsOutOfRotationUntilNobodySendsToItAlsoForTheNextAgent(t *testing.T) {
+func TestAPodThatIsScaledDownIsOutOfRotationUntilNoGatewaySendsToItAlsoForTheNextAgent(t *testing.T) {
 	p, gateways := gated(t, 4, time.Hour)
 	before := p.pods(t)
 	p.scale(t, 2)
@@ -108,7 +109,7 @@ func TestWhoIsScaledDownIsOutOfRotationUntilNobodySendsToItAlsoForTheNextAgent(t
 	gateways.release(leave[0])
 	p.rt = p.open(t) // as one that was killed: nothing is handed over
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
-	require.ElementsMatch(t, leave, p.awaits(t, 2, 2), "another agent takes nobody else out")
+	require.ElementsMatch(t, leave, p.awaits(t, 2, 2), "another agent takes no other pod out")
 	require.Len(t, p.pods(t), 4)
 	require.EqualValues(t, 4, *p.workload(t).Spec.Replicas)
 

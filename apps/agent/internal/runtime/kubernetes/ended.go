@@ -84,7 +84,7 @@ func endedAt(p *corev1.Pod) time.Time {
 	return at
 }
 
-// leftBehind reports whether a pod of ours is over and nobody else takes it away: one
+// leftBehind reports whether a pod of ours is over and only the agent takes it away: one
 // that its replica set has replaced. A pod that a person made is that person's,
 // whatever labels it has.
 func (r *Runtime) leftBehind(p *corev1.Pod) bool {

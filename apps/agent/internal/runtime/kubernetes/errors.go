@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// attempts of one call, and longestWait for the gate before each: a hiccup is
-	// ridden out here, an outage by whoever called us. Three bounds the calls for an
-	// apply at three for each object.
+	// attempts of one call, and longestWait for the gate before each: a short failure is
+	// retried here, an outage by the caller. Three bounds the calls for an apply at three
+	// for each object.
 	attempts    = 3
 	longestWait = 2 * time.Second
 )

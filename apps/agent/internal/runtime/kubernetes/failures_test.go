@@ -398,7 +398,7 @@ func nodeLost(t *testing.T, r *region) {
 
 	i = r.one(t, id, draining, runtime.ReasonNodeLost)
 	require.Equal(t, first.ID, i.ID)
-	require.Contains(t, i.Message, "nobody can tell whether it ended")
+	require.Contains(t, i.Message, "whether it ended")
 	all := r.until(t, "another, and the lost one still told of", id, func(all []runtime.Instance) bool {
 		return len(all) == 2 && readyOnes(1)(all)
 	})

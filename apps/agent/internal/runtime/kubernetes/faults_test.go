@@ -132,7 +132,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, header 
 func changes(r *http.Request) bool { return r.Method != http.MethodGet }
 
 // faults are what the API server does to the agent while five deployments get another
-// template. most is how many changing calls it may take until all are as they are to
+// template. most is how many changing calls it may take until all are as they should
 // be: undisturbed it takes 35, seven for each. No more than mostReads reads come with
 // it.
 var faults = []struct {
@@ -265,7 +265,7 @@ func TestWhateverTheAPIServerDoesTheRegionConvergesAndIsNotTrampled(t *testing.T
 			h.sound(t)
 		})
 	}
-	// When all is as it is to be, nothing is asked, as soon as the last watch is open
+	// When all is as it should be, no call is made, as soon as the last watch is open
 	// again: a reflector that was cut off waits longer each time.
 	_, _, _ = p.count()
 	for i := range n {

@@ -47,8 +47,8 @@ const (
 
 var httpRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
 
-// edge is a region's table, who writes it to the cluster, and the cluster as its administrator
-// has it. Whoever has the Gateway is played: it answers as a controller does.
+// edge is a region's table, the follower that writes it to the cluster, and the cluster as its
+// administrator sees it. The test plays the Gateway's controller.
 type edge struct {
 	*harness
 	t      *testing.T
@@ -279,7 +279,7 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 	require.Equal(t, "10.1.0.1:8000 ready=true terminating=false", e.endpoints("dep_1"))
 
 	// It counts once it is accepted in the generation that was written.
-	e.eventually("nobody answers", func() bool { return strings.Contains(e.notes(), "is there a Gateway edge/public:https") })
+	e.eventually("no controller answers", func() bool { return strings.Contains(e.notes(), "is there a Gateway edge/public:https") })
 	require.NotEmpty(t, e.table.Routed(app, 0, 1))
 	e.answer(true)
 	e.eventually("it is served", func() bool { return e.table.Routed(app, 0, 1) == "" && e.notes() == "" })
@@ -299,7 +299,7 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 	// An instance leaves before it is let go, and an app's change beside it.
 	require.False(t, e.table.Released("ins_1"))
 	e.see(draining, ready)
-	e.eventually("nobody is to send to it", func() bool { return e.endpoints("dep_1") == "10.1.0.1:8000 ready=false terminating=true" })
+	e.eventually("its endpoint is not ready", func() bool { return e.endpoints("dep_1") == "10.1.0.1:8000 ready=false terminating=true" })
 	e.eventually("it may go", func() bool { return e.table.Released("ins_1") })
 
 	// What others change or remove is as it was, and what they say beside stays.
@@ -318,7 +318,7 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 		return err == nil && e.weights() == "dep-1=50 dep-2=50"
 	})
 
-	// Of an app that wants keys there is no route: nobody would look at them.
+	// An app that wants keys has no route, because no data plane would check them.
 	e.route(e.routes(3, &windlassv1.RoutingPolicy{RequireApiKey: true}, 0, 100))
 	e.eventually("no route", func() bool {
 		return e.weights() == "none" && e.httpRoute(name(e.id("dep_2"))) == nil && strings.Contains(e.notes(), "it wants API keys")

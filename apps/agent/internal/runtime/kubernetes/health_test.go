@@ -51,7 +51,7 @@ func TestPodsGetWhoMakesTheirHealthCheckInPlace(t *testing.T) {
 	}
 }
 
-func TestOfAnAppWhoseHealthCheckNobodyMakesItIsToldWhy(t *testing.T) {
+func TestAnAppWhoseHealthCheckIsNotMadeSaysWhy(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *kubernetes.Config) { c.HealthImage = healthImage("/no/such/agent") })
 	r := &region{rt: h.open(t), api: h.api}

@@ -50,12 +50,12 @@ type Runtime struct {
 	quota     *quota
 	tidier    tidier
 	notices   notices
-	// released and patience are Drain's; nil: nobody sends.
+	// released and patience are Drain's; nil: no gateway sends to instances.
 	released func(instanceID string) bool
 	patience time.Duration
 
 	mu sync.Mutex
-	// wanted is what each workload is to be, since Apply said so.
+	// wanted is what each workload should be, since Apply said so.
 	wanted map[ref]*want
 	// pruned are Secrets that were removed and may still be listed.
 	pruned map[ref]bool
@@ -66,7 +66,7 @@ type Runtime struct {
 	heard    news
 }
 
-// want is what a workload is to be.
+// want is what a workload should be.
 type want struct {
 	assignment runtime.Assignment
 	// secrets are all values that its pods were given since the agent started: those of an
@@ -74,7 +74,7 @@ type want struct {
 	secrets *redact.Values
 	// hash that the workload had when all of it was as wanted; empty before.
 	hash string
-	// drains: pods are to go, and it is not time yet.
+	// drains: pods will be taken away, but not yet.
 	drains bool
 	// contested is what was last told about fields that others own.
 	contested string
@@ -240,8 +240,8 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.signal()
 }
 
-// counted takes in what a ReplicaSet tells: whether its workload has settled, and whether one
-// that waits for its ReplicaSets has them as they are to be.
+// counted takes in what a ReplicaSet tells: whether its workload has settled, and whether a
+// workload that waits for its ReplicaSets has them as they should be.
 func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 	if old == nil || replicaSetSettles(old, now) {
 		r.signal()

@@ -82,11 +82,11 @@ func TestAnotherAgentIsActiveSoonAfterTheActiveOneWasKilled(t *testing.T) {
 	select {
 	case <-held:
 	case <-time.After(failover):
-		require.Fail(t, "nobody is active")
+		require.Fail(t, "no agent is active")
 	}
 	t.Logf("another is active after %v", time.Since(killed).Round(100*time.Millisecond))
 
-	// One that is told to stop gives it back: nobody has to wait.
+	// A holder that is told to stop gives the lease back: the next one need not wait.
 	other, otherDone := hold(t.Context(), h.lease(t, "third", h.cfg.Client), func(context.Context) {})
 	stopped := time.Now()
 	stop()
@@ -182,7 +182,7 @@ func TestWhatRunsUnderALostLeaseEndsBeforeAnotherBegins(t *testing.T) {
 	select {
 	case <-next:
 	case <-time.After(failover):
-		require.Fail(t, "nobody is active")
+		require.Fail(t, "no agent is active")
 	}
 	stop()
 	require.NoError(t, <-nextDone)

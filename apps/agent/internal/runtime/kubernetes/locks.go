@@ -2,7 +2,7 @@ package kubernetes
 
 import "sync"
 
-// locks are one lock per name, made when wanted and dropped when nobody is left.
+// locks are one lock per name, made for its first user and dropped with its last.
 type locks struct {
 	mu   sync.Mutex
 	held map[string]*lock

@@ -11,9 +11,9 @@ import (
 )
 
 // What happens to one object again and again is told at once, then summed up: after
-// firstPause, and while it goes on after pauses that double up to longestPause. So
-// whoever fights with us over an object does not push everything else out of an app's
-// history: he gets some ten entries on the first day and four on each other.
+// firstPause, and while it goes on after pauses that double up to longestPause. So a
+// client that keeps changing an object back does not push everything else out of an app's
+// history: it gets some ten entries on the first day and four on each later day.
 const (
 	firstPause   = 10 * time.Minute
 	longestPause = 6 * time.Hour

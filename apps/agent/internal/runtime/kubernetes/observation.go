@@ -144,7 +144,7 @@ func (n *news) take() map[string]bool {
 	return taken
 }
 
-// wants reports whether the deployment is to be there.
+// wants reports whether the deployment should be there.
 func (r *Runtime) wants(deploymentID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

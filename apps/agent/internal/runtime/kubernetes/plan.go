@@ -27,12 +27,13 @@ type set struct {
 	objects    *render.Objects
 	// live is the workload as it is; nil: there is none.
 	live *appsv1.Deployment
-	// config is the workload as it is to be now, and goal when nothing has to wait.
+	// config is the workload as it should be now, and goal is the workload as it should be when
+	// nothing has to wait.
 	config, goal *appsac.DeploymentApplyConfiguration
 	// hash of config, and whether live has it already.
 	hash     string
 	complete bool
-	// namespace is nil when it is as it is to be.
+	// namespace is nil when it is as it should be.
 	namespace *step
 	steps     []step
 	// drain is what comes before pods are taken away.
@@ -43,7 +44,7 @@ func (s *set) idle() bool {
 	return s.namespace == nil && len(s.steps) == 0 && len(s.drain.mark)+len(s.drain.unmark) == 0
 }
 
-// drifted reports whether somebody changed what is to be put right.
+// drifted reports whether an object must be put right because another client changed it.
 func (s *set) drifted() bool {
 	return s.namespace != nil || slices.ContainsFunc(s.steps, func(st step) bool { return st.drift })
 }
@@ -106,7 +107,7 @@ func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, sus
 			return nil, err
 		}
 		if at.kind == kindSecret {
-			// Nobody watches Secrets: the workload's hash vouches for those that it
+			// Secrets are not watched: the workload's hash vouches for those that it
 			// names. A pod that cannot find one is a reason to put it again.
 			if slices.Contains(secretsNamed(s.config.Spec.Template), at.name) && (suspect || !s.complete && !s.has(st)) {
 				s.steps = append(s.steps, st)
@@ -152,7 +153,7 @@ func (s *set) has(st step) bool {
 		slices.Contains(split(s.live.Annotations[keptSecrets]), st.ref.name)
 }
 
-// check reports whether the step is needed. complete: all was as it is to be once.
+// check reports whether the step is needed. complete: all was as it should be once.
 func (st *step) check(complete bool) (bool, error) {
 	if st.live == nil {
 		st.drift = complete
@@ -196,7 +197,7 @@ func (r *Runtime) kept(live *appsv1.Deployment) *keptPods {
 	return k
 }
 
-// templateOf is the template that all pods of a are to have: the one that was kept, if it is
+// templateOf is the template that all pods of a should have: the one that was kept, if it is
 // of a.
 func (r *Runtime) templateOf(objects *render.Objects, kept *keptPods, a runtime.Assignment, suspect bool) *coreac.PodTemplateSpecApplyConfiguration {
 	if kept == nil || kept.hash != a.TemplateHash {

@@ -31,8 +31,8 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	return r.removeOrphans(ctx, deploymentID)
 }
 
-// workloadsToRemove are the deployment's workloads that are there, and those that are to
-// be: one that somebody deleted may be made again at this moment.
+// workloadsToRemove are the deployment's workloads that are there, and those that are wanted:
+// one that was deleted may be made again at this moment.
 func (r *Runtime) workloadsToRemove(deploymentID string) []ref {
 	var out []ref
 	for _, o := range r.caches.list(kindWorkload, byDeployment, deploymentID) {
@@ -48,7 +48,7 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []ref {
 	return out
 }
 
-// unwant forgets what the deployment's workload is to be. The caller holds the workload:
+// unwant forgets what the deployment's workload should be. The caller holds the workload:
 // a repair that is under way would want it again.
 func (r *Runtime) unwant(w ref, deploymentID string) {
 	r.mu.Lock()
@@ -183,7 +183,7 @@ func (r *Runtime) leftovers(deploymentID string) []object {
 	return out
 }
 
-// Tidying: what nobody tells us the time of.
+// Tidying: work that no event starts.
 const (
 	tidyEvery = 5 * time.Second
 	// emptyFor is how long a namespace must have been empty before it goes: the next

@@ -72,8 +72,8 @@ func (r *repairs) suspected(w ref) bool {
 	return r.suspects[w]
 }
 
-// wait is how long the next repair of w has to wait: whoever undoes every repair
-// must not keep us, and the API server, busy.
+// wait is how long the next repair of w has to wait: a client that undoes every repair
+// must not keep the agent and the API server busy.
 func (r *repairs) wait(w ref, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,8 +146,8 @@ func (r *Runtime) lookAt(ctx context.Context, w ref) error {
 	defer unlock()
 	known := r.wantOf(w)
 	if known == nil || known.hash == "" {
-		// It was taken back while we waited, or is not applied yet: whoever does that
-		// does all.
+		// The assignment was taken back while we waited, or is not applied yet: Remove or Apply
+		// does all that is needed.
 		return nil
 	}
 	objects, err := r.rendered(known.assignment)
@@ -210,7 +210,8 @@ func (r *Runtime) ownersOf(o object) []ref {
 	return r.workloadsOf(o.GetNamespace(), "", "")
 }
 
-// workloadsOf are the workloads that are there, and those that are to be.
+// workloadsOf are the workloads that are there with the value in the index. Without any, they
+// are all workloads that are wanted in the namespace.
 func (r *Runtime) workloadsOf(namespace, index, value string) []ref {
 	var out []ref
 	if index != "" {
@@ -224,7 +225,7 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []ref {
 	return r.wantedIn(namespace)
 }
 
-// wantedIn are the workloads that are to be in a namespace.
+// wantedIn are the workloads that are wanted in a namespace.
 func (r *Runtime) wantedIn(namespace string) []ref {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Pods of another template are replaced in place: no GPU is free for one more. Which pod goes
-// when is the agent's to say where gateways send, as it is when there are to be fewer:
+// Pods of another template are replaced in place: no GPU is free for one more. Where gateways
+// send, the agent decides which pod goes when, as it does to scale down:
 //
 //	old template kept --mark--> draining --released--> new template, one may be of it
 //	                              ^                       |
@@ -30,15 +30,15 @@ import (
 // the ordinary fields back when no old pod is left.
 //
 // What the agent needs to go on is in the cluster: marks, the fields, and how many may be new
-// as an annotation. While it is away nobody goes, and pods that crash or lose their node are
-// made again from the template that they had.
+// as an annotation. While the agent is away no pod is replaced, and pods that crash or lose
+// their node are made again from the template that they had.
 //
 // A change of mind is a replacement like any other, whichever templates there are: the pods
-// that are of the wanted one count as new. So is one that Kubernetes began by itself, because
-// nobody sent then, or somebody edited the template: from when the agent sees it. Who changes
-// it twice before the first replacement is over may have up to twice as many out of service
-// as may be: the controller takes pods of the oldest template that was given up, though those
-// of a younger one are not ready.
+// that are of the wanted one count as new. A replacement that Kubernetes began by itself is one,
+// too, from when the agent sees it: no gateway sent then, or another client edited the template.
+// Where the template changes twice before the first replacement is over, up to twice as many pods
+// as allowed may be out of service: the controller takes pods of the oldest template that was
+// given up, though those of a younger one are not ready.
 
 // mayReplace says how many pods may be of the workload's template, while the agent replaces
 // them; without it, that is Kubernetes' own to find out.
@@ -55,7 +55,7 @@ const (
 
 // cohort are the pods of one template: a ReplicaSet, as its controller counts.
 type cohort struct {
-	// wanted: it is of the template that all pods are to have; live: of the one that the
+	// wanted: it is of the template that all pods should have; live: of the one that the
 	// workload has.
 	wanted, live        bool
 	created             time.Time
@@ -76,19 +76,19 @@ type replacement struct {
 	most int
 	// may is what mayReplace says; 0: nothing.
 	may int
-	// observed: the controller has acted on the workload as it is, and counted so many
-	// available pods.
+	// observed: the controller has acted on the workload as it is. available is how many
+	// available pods it counted.
 	observed  bool
 	available int
 }
 
-// next decides what is to be done now. It is pure.
+// next decides what must be done now. It is pure.
 //
-// It waits for what was decided before to have happened, since any count that is too low
-// would have a pod go that nobody has marked: no cohort may have more pods than its
-// controller knows of, nor the workload another number than it is to have. A pod that is yet
-// to be made, and could be ready when somebody has to go, is waited for as well, while its
-// controller says nothing of a failure.
+// It waits until what was decided before has happened, because with any count that is too low
+// the controller would take a pod that is not marked. So no cohort may have more pods than its
+// controller knows of, and the workload must have the number that it should have. A pod that is
+// yet to be made, and could be ready when a pod has to go, is waited for as well, unless its
+// controller reports a failure.
 func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
 	var old, fresh []cohort
 	left, freshReplicas, ready := 0, 0, 0

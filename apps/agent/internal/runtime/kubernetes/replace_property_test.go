@@ -217,7 +217,7 @@ func (m *model) serving() (n int) {
 	return n
 }
 
-// actors are all who act, in an order in which nobody waits.
+// actors are all that act, in an order in which none waits for a later one.
 var actors = []string{"agent", "controller", "counts", "starts", "gateways"}
 
 // act lets one of the actors have its turn.
@@ -240,7 +240,7 @@ func (m *model) act(who string) {
 	}
 }
 
-// settle has everybody act in turn until all is as it is to be, so often at most.
+// settle lets all actors act in turn until all is as it should be, for at most rounds turns.
 func (m *model) settle(rounds int) bool {
 	for range rounds {
 		for _, who := range actors {
@@ -286,7 +286,7 @@ func newModel(t require.TestingT, replicas, most int) *model {
 	return m
 }
 
-func TestWhoeverActsWhenNobodyGoesWhomGatewaysSendTo(t *testing.T) {
+func TestNoPodGoesWhileGatewaysSendToItInAnyOrderOfActors(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t, rapid.IntRange(1, 6).Draw(t, "replicas"), rapid.IntRange(1, 3).Draw(t, "at once"))
 		sound := func(t *rapid.T) {

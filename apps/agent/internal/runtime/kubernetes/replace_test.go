@@ -81,7 +81,7 @@ func up(p *corev1.Pod) bool {
 	return false
 }
 
-// requireOrderly: nobody went whom gateways sent to, and so many served at any time.
+// requireOrderly: no pod went while gateways sent to it, and at least fewest served at any time.
 func (l *ledger) requireOrderly(t *testing.T, fewest int) {
 	t.Helper()
 	l.mu.Lock()
@@ -133,7 +133,8 @@ func atOnce(n int) func(*runtime.Assignment) {
 func brokenNow(a *runtime.Assignment) { staged("never-ready")(a.Deployment.Spec) }
 func soundNow(a *runtime.Assignment)  { a.Deployment.Spec.Kubernetes = nil }
 
-// all waits until there are so many pods of the template, ready, and none of another.
+// all waits until there are as many ready pods of the template as replicas says, and none of
+// another.
 func (p *placed) all(t *testing.T, replicas int, template string) {
 	t.Helper()
 	until(t, fmt.Sprintf("%d pods of %s, and no others", replicas, template), func() bool {
@@ -157,10 +158,11 @@ func (p *placed) over(t *testing.T, atOnce int) {
 	require.Zero(t, p.counted(t, "windlass_agent_kubernetes_drift_total", map[string]string{"kind": "Deployment"}))
 }
 
-// leaves waits until so many pods serve and so many others are to go, and returns the latter.
+// leaves waits until as many pods serve as serving says, and as many others drain as leaving
+// says. It returns those that drain.
 func (p *placed) leaves(t *testing.T, serving, leaving int) (ids []string) {
 	t.Helper()
-	until(t, "who serves and who is to go", func() bool {
+	until(t, "the pods that serve and those that drain", func() bool {
 		serve := 0
 		ids = nil
 		for id, one := range p.pods(t) {
@@ -194,7 +196,7 @@ func stays(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestWhoIsReplacedIsOutOfRotationUntilNobodySendsToIt(t *testing.T) {
+func TestAPodThatIsReplacedIsOutOfRotationUntilNoGatewaySendsToIt(t *testing.T) {
 	t.Parallel()
 	for _, m := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d at once", m), func(t *testing.T) {
@@ -242,7 +244,7 @@ func TestAnotherAgentGoesOnWithAReplacement(t *testing.T) {
 	p.replace(t, "template-2")
 	leave := p.leaves(t, 2, 1)
 	again()
-	require.Equal(t, leave, p.leaves(t, 2, 1), "another agent takes nobody else out")
+	require.Equal(t, leave, p.leaves(t, 2, 1), "another agent takes no other pod out")
 	p.shut(t)
 	gateways.mu.Lock()
 	gateways.done[leave[0]] = true
@@ -252,7 +254,7 @@ func TestAnotherAgentGoesOnWithAReplacement(t *testing.T) {
 	until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") == 1 })
 	next := p.leaves(t, 2, 1)
 
-	// While there is no agent nobody goes, and what crashes is made again as it was.
+	// While there is no agent no pod is replaced, and one that crashes is made again as it was.
 	p.shut(t)
 	for id, one := range p.pods(t) {
 		if id != next[0] && one.Annotations[render.AnnotationTemplateHash] == "template-1" {
@@ -290,7 +292,7 @@ func TestAVersionThatIsNeverReadyTakesNoMoreThanMayBeOutOfServiceAndGivesWay(t *
 	}
 }
 
-func TestAChangeOfMindAmidAReplacementTakesNobodyUnasked(t *testing.T) {
+func TestAChangeOfMindAmidAReplacementTakesNoPodThatGatewaysSendTo(t *testing.T) {
 	t.Parallel()
 	for name, to := range map[string]string{"back": "template-1", "on": "template-3"} {
 		t.Run(name, func(t *testing.T) {
@@ -311,7 +313,7 @@ func TestAChangeOfMindAmidAReplacementTakesNobodyUnasked(t *testing.T) {
 	}
 }
 
-func TestAReplacementWithAnotherNumberOfReplicasTakesNobodyUnasked(t *testing.T) {
+func TestAReplacementWithAnotherNumberOfReplicasTakesNoPodThatGatewaysSendTo(t *testing.T) {
 	t.Parallel()
 	for name, replicas := range map[string]int{"more": 5, "fewer": 1, "none": 0} {
 		for _, amid := range []bool{false, true} {

@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-func TestSoManyMayBeNewAsAreReleased(t *testing.T) {
+func TestAsManyPodsMayBeNewAsAreReleased(t *testing.T) {
 	const patience = 30 * time.Second
 	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	pod := func(word string) *corev1.Pod {
@@ -56,13 +56,13 @@ func TestSoManyMayBeNewAsAreReleased(t *testing.T) {
 		over         bool
 	}{
 		"one is told first":                     {sets: []cohort{old("1", "2")}, most: 1, hold: true, mark: words{"1"}, left: patience},
-		"so many are as may be out of service":  {sets: []cohort{old("1", "2", "3")}, most: 2, hold: true, mark: words{"1", "2"}, left: patience},
+		"two are told where two may go":         {sets: []cohort{old("1", "2", "3")}, most: 2, hold: true, mark: words{"1", "2"}, left: patience},
 		"who is not ready goes before":          {sets: []cohort{old("1", "2-")}, most: 1, hold: true, mark: words{"2-"}},
 		"it is not released yet":                {sets: []cohort{old("1m", "2")}, most: 1, hold: true, left: 20 * time.Second},
 		"it is released":                        {sets: []cohort{old("1m!", "2")}, most: 1, wantMay: 1},
 		"patience is over":                      {sets: []cohort{old("1M", "2")}, most: 1, wantMay: 1},
 		"one of two is not released":            {sets: []cohort{old("1m!", "2m", "3")}, most: 2, hold: true, left: 20 * time.Second},
-		"nobody waits for who is not ready":     {sets: []cohort{old("1", "2m-")}, most: 1, wantMay: 1},
+		"one that is not ready is not awaited":  {sets: []cohort{old("1", "2m-")}, most: 1, wantMay: 1},
 		"one that is yet to be made may be up":  {sets: []cohort{set(cohort{live: true, replicas: 2}, "1")}, most: 1, hold: true},
 		"unless it cannot be made":              {sets: []cohort{set(cohort{live: true, replicas: 2, failing: true}, "1")}, most: 1, wantMay: 1},
 		"any that is not ready may go":          {sets: []cohort{old("1", "2-", "3-")}, most: 1, hold: true, mark: words{"2-", "3-"}},

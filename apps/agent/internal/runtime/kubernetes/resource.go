@@ -103,7 +103,7 @@ func resourcesOf(c kubernetes.Interface) map[kind]resource {
 
 type namespaces = typed[*corev1.Namespace, *coreac.NamespaceApplyConfiguration]
 
-// metaOf is the metadata of what is to be applied.
+// metaOf is the metadata of a configuration to apply.
 func metaOf(config any) *metaac.ObjectMetaApplyConfiguration {
 	switch c := config.(type) {
 	case *coreac.NamespaceApplyConfiguration:
@@ -126,7 +126,7 @@ func metaOf(config any) *metaac.ObjectMetaApplyConfiguration {
 	return nil
 }
 
-// kindOf names the kind of what is to be applied.
+// kindOf names the kind of a configuration to apply.
 func kindOf(config any) kind {
 	if c, ok := config.(interface{ GetKind() *string }); ok && c.GetKind() != nil {
 		return kind(*c.GetKind())

@@ -304,8 +304,8 @@ func (r *region) observe(t testing.TB) runtime.Observation {
 	return o
 }
 
-// settled waits until that many deployments are ready, each with at least so many
-// replicas.
+// settled waits until the given number of deployments each have at least replicas ready
+// instances.
 func (r *region) settled(t testing.TB, deployments, replicas int) {
 	deadline := time.Now().Add(patience + time.Duration(deployments)*time.Second)
 	for {

@@ -11,8 +11,9 @@ import (
 )
 
 // Kubernetes' controllers act on what they saw last. Told of two replicas and then of none,
-// they may make two pods after that, and only then see that nobody wants them: who took the
-// workload to have none, because none were there, would have had more than there is room for.
+// they may make two pods after that, and only then see that the pods are not wanted. A caller that
+// took the workload to have no pods, because none were there, would count on room that those two
+// pods then take.
 
 // unsettled reports whether pods may come to be that the workload's assignment does not ask for.
 func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
@@ -28,8 +29,9 @@ func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	})
 }
 
-// unsettled: of a workload of which so many replicas are wanted, and that has so many pods,
-// some of which may be over or about to go. They are counted where it depends on them.
+// unsettled is Runtime.unsettled for a workload of which wanted replicas are wanted. pods counts its
+// pods, some of which may be over or about to go. It is called only where the result depends on
+// them.
 func unsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
 	if w.Status.ObservedGeneration < w.Generation {
 		return true

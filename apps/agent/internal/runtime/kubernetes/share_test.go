@@ -19,8 +19,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// filled is a runtime whose caches hold so many workloads with so many ready pods
-// each, without an API server.
+// filled is a runtime without an API server, whose caches hold the given number of workloads, each
+// with the given number of ready pods.
 func filled(t testing.TB, workloads, pods int) *Runtime {
 	r, err := New(Config{
 		Client: &rest.Config{Host: "http://127.0.0.1:1"}, Region: "r",

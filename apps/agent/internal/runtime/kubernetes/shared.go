@@ -19,8 +19,8 @@ import (
 // long as it takes until both are told of a new name or size. So neither takes back
 // what the other has written; each makes sure of the least that it needs.
 
-// planNamespace finds out whether the namespace is to be put. One that was there
-// before us stays somebody else's: what says that we made it is not put on it.
+// planNamespace finds out whether the namespace must be put. One that was there
+// before us is not ours: the annotation that says that we made it is not put on it.
 func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, error) {
 	st := step{config: copyOf(objects.Namespace)}
 	st.ref = refOf(kindNamespace, st.config)
@@ -35,7 +35,7 @@ func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, 
 			}
 		}
 		if len(st.diffs) == 0 && st.live.GetDeletionTimestamp() == nil {
-			return nil, nil //nolint:nilnil // nothing is to be done
+			return nil, nil //nolint:nilnil // nothing needs to be done
 		}
 		st.drift = complete
 		meta.Annotations = maps.Clone(meta.Annotations)
@@ -51,7 +51,7 @@ func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, 
 }
 
 // share completes the config of an app's claim with what is there: all workloads of
-// the app own it, unless it is to be kept, and its size does not shrink.
+// the app own it, unless its retention is to keep it, and its size does not shrink.
 func (r *Runtime) share(at ref, c *coreac.PersistentVolumeClaimApplyConfiguration, w *appsv1.Deployment) {
 	meta := c.ObjectMetaApplyConfiguration
 	meta.OwnerReferences = nil

@@ -15,7 +15,7 @@ import (
 // A pod template is rendered once per template hash and kept on the workload as it
 // was sent. Scaling, adoption by a newer deployment and an agent that renders
 // differently than the one before would else each give the pods a new template, and
-// replace instances that nobody asked to replace.
+// replace instances without being asked to.
 
 // maxTemplate bounds the kept template, as Kubernetes bounds annotations: 256 KiB
 // for all of an object's.

@@ -69,7 +69,7 @@ func TestTenants(t *testing.T) { //nolint:tparallel // its parts look at one reg
 		}
 	})
 
-	t.Run("the API server refuses such pods in the namespace, whoever makes them", func(t *testing.T) {
+	t.Run("the API server refuses such pods in the namespace from every client", func(t *testing.T) {
 		ns, err := h.api.CoreV1().Namespaces().Get(ctx, own, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, "restricted", ns.Labels["pod-security.kubernetes.io/enforce"])

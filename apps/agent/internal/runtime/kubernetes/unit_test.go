@@ -211,7 +211,7 @@ func TestAPoolIsNotTakenBeyondItsQuota(t *testing.T) {
 		_, err := q.claim(at(a.Deployment.Id), a, c)
 		return err
 	}
-	// What is there counts, also when nobody has claimed it since we started.
+	// What is there counts, also when it was not claimed since we started.
 	replicas := int32(2)
 	require.NoError(t, c.ours[kindWorkload].GetIndexer().Add(&appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{

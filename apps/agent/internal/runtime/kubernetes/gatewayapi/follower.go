@@ -198,7 +198,8 @@ func (f *Follower) ready(ctx context.Context) error {
 	return nil
 }
 
-// sync takes what is new and does what is to be done; an error is of what was not.
+// sync takes the apps that changed and writes and removes objects accordingly. Its error joins
+// those of what failed.
 func (f *Follower) sync(ctx context.Context) error {
 	var errs []error
 	for _, r := range f.cfg.Feed.Take() {
@@ -214,7 +215,7 @@ func (f *Follower) sync(ctx context.Context) error {
 		return err
 	}
 	waiting := f.judge(time.Now())
-	// Whoever has a route as it was before may be sending to these.
+	// A data plane that has a route as it was before may be sending to these.
 	for _, k := range []kind{sliceKind, serviceKind} {
 		errs = append(errs, f.remove(ctx, k, f.want[k], waiting))
 	}
@@ -251,7 +252,7 @@ func (f *Follower) take(r *gatewayv1.AppRoutes) error {
 	return err
 }
 
-// judge returns the apps with a route that nobody serves yet, as it is.
+// judge returns the apps with a route that is not served yet as it is now.
 func (f *Follower) judge(now time.Time) map[string]bool {
 	waiting := map[string]bool{}
 	still := map[string]time.Time{}

@@ -213,9 +213,9 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 	total := timeout(r.Policy.GetRequestTimeout().AsDuration())
 	rule := gwv1.HTTPRouteRule{Timeouts: &gwv1.HTTPRouteTimeouts{Request: &total}}
 	if len(shares) == 0 {
-		nobody := &gatewayv1.Target{DeploymentId: r.AppId + "-nobody", Weight: 1}
-		o.service(r, nobody, at)
-		shares = []*gatewayv1.Target{nobody}
+		nowhere := &gatewayv1.Target{DeploymentId: r.AppId + "-nobody", Weight: 1}
+		o.service(r, nowhere, at)
+		shares = []*gatewayv1.Target{nowhere}
 	}
 	for _, t := range shares {
 		core, service, port, weight := gwv1.Group(""), gwv1.Kind("Service"), gwv1.PortNumber(servicePort), t.Weight

@@ -7,8 +7,8 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// judge tells why nobody serves the route yet, as it is; "" when it is served: whoever has the
-// parent accepts it and finds all that it names.
+// judge returns why the route is not served yet as it is now; "" when it is served: the parent's
+// controller accepts it and finds all that it names.
 func judge(route *gwv1.HTTPRoute, parent Parent) (why string) {
 	said := false
 	for _, p := range route.Status.Parents {

@@ -114,8 +114,8 @@ func (f *Fleet) RemoveNode(name string) bool {
 	return true
 }
 
-// SetPod takes a pod in, whoever made it, and reports whether capacity may differ
-// for it. Pods hold what they asked for until they are over, also while they end.
+// SetPod takes a pod in, ours or not, and reports whether that may change the capacity.
+// Pods hold what they asked for until they are over, also while they end.
 func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

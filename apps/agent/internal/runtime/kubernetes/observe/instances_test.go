@@ -15,8 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// scene is a file of testdata: a pod as an API server returned it, what was told
-// of it, and what is to be made of that. Its first line says what happened.
+// scene is a file of testdata: a pod as an API server returned it, what events said of
+// it, and what should be observed. Its first line says what happened.
 type scene struct {
 	Now          time.Time      `json:"now"`
 	TemplateHash string         `json:"templateHash"`

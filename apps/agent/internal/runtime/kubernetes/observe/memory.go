@@ -367,9 +367,9 @@ func role(p *corev1.Pod) string {
 	return defaultRole
 }
 
-// refused tells of replicas that have no pod because the API server refuses to
-// let it be made: by a quota, a policy, a webhook. Without this a deployment
-// would wait for nothing, and nobody would know.
+// refused returns replicas that have no pod because the API server refuses to
+// let it be made: by a quota, a policy, a webhook. Without them a deployment
+// would wait without a reason that people can see.
 func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || w.Spec.Replicas == nil {
 		return nil

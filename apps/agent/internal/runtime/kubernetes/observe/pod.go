@@ -119,7 +119,7 @@ func (s *subject) leftBehind() verdict {
 	return v
 }
 
-// disrupted tells who ended the pod from outside; empty: nobody.
+// disrupted returns why the pod was ended from outside; empty: it was not.
 func (s *subject) disrupted() (reason, message string) {
 	st := &s.pod.Status
 	switch st.Reason {
@@ -227,8 +227,8 @@ func condition(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition 
 	return nil
 }
 
-// defaultContainer is how whoever puts containers beside others says which one
-// the pod is about.
+// defaultContainer is an annotation that names the pod's main container, where others are
+// added to it.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 var nothing corev1.Container

@@ -28,7 +28,7 @@ var reasons = []string{
 	runtime.ReasonNodeLost, runtime.ReasonVolumeError, runtime.ReasonSandboxError,
 }
 
-// words that kubelets, schedulers and controllers use, and some that nobody does.
+// words that kubelets, schedulers and controllers use, and some that they do not.
 var (
 	waitingReasons = []string{
 		"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",

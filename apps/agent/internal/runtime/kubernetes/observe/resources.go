@@ -30,8 +30,8 @@ func isGPU(name corev1.ResourceName) bool {
 }
 
 // product is what a node's labels call the devices behind a resource, in the
-// words of whoever labelled it: NVIDIA's GPU feature discovery, AMD's node
-// labeller, Intel's, or the cloud. Empty: nobody did.
+// words of the program that labelled it: NVIDIA's GPU feature discovery, AMD's node
+// labeller, Intel's, or the cloud's. Empty: it has no such label.
 func product(node *corev1.Node, name corev1.ResourceName) string {
 	labels, n := node.Labels, string(name)
 	if p := labels[n+".product"]; p != "" {

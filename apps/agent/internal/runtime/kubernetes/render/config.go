@@ -49,7 +49,7 @@ type Config struct {
 
 // GatewaySelector names who may open connections: pods by their labels in
 // namespaces by theirs, and addresses. Labels left out match all; the zero value
-// matches nobody.
+// matches no caller.
 type GatewaySelector struct {
 	NamespaceLabels map[string]string
 	PodLabels       map[string]string
@@ -57,7 +57,7 @@ type GatewaySelector struct {
 	CIDRs []string
 }
 
-// IsZero reports whether it matches nobody.
+// IsZero reports whether it matches no caller.
 func (s GatewaySelector) IsZero() bool {
 	return len(s.NamespaceLabels) == 0 && len(s.PodLabels) == 0 && len(s.CIDRs) == 0
 }
@@ -163,7 +163,7 @@ func (c Config) Check() error {
 	}
 	for i, m := range c.Monitoring {
 		if m.IsZero() {
-			return fmt.Errorf("monitoring[%d]: it selects nobody", i)
+			return fmt.Errorf("monitoring[%d]: it selects no caller", i)
 		}
 		if err := m.check(fmt.Sprintf("monitoring[%d]", i)); err != nil {
 			return err

@@ -27,13 +27,13 @@
 //     on the workload. Selectors go by the workload's key only.
 //   - A registry's new password reaches a Secret whose name it does not change.
 //
-// The other way round, whoever changes what this package makes of an assignment
-// changes templates: the golden files show it.
+// Conversely, a change of what this package makes of an assignment changes templates: the
+// golden files show it.
 //
 // # Whose objects they are
 //
 // Each object has the labels of Ours. The rendered configurations name the fields
-// that are ours; fields that they leave out belong to whoever sets them: an
+// that are ours; fields that they leave out belong to the client that sets them: an
 // autoscaler, a webhook, a person.
 //
 // # Refusing

@@ -60,8 +60,8 @@ const (
 	AnnotationDraining = Domain + "draining-since"
 	// AnnotationPaused is "true" when a person wants the agent to keep its hands off.
 	AnnotationPaused = Domain + "paused"
-	// AnnotationCreatedBy is on namespaces that the agent made. It belongs to the
-	// making: whoever finds a namespace there must not add it.
+	// AnnotationCreatedBy is on namespaces that the agent made. It is set only when a
+	// namespace is made: an agent that finds the namespace there must not add it.
 	AnnotationCreatedBy = Domain + "created-by"
 	// AnnotationRetention is on claims: RetainKeep or RetainDelete.
 	AnnotationRetention = Domain + "retention"

@@ -73,8 +73,8 @@ func (r *rendering) takeHealth() error {
 	return r.takeCheck(cmp.Or(h.GetMethod(), healthcheck.DefaultMethod), h.GetExpectedCodes())
 }
 
-// firstAsked is below the ports that systems give to connections, and nobody's that we know.
-// The app may have declared it all the same: then it is the next.
+// firstAsked is below the ports that systems give to connections, and we know no program that
+// listens on it. Where the app has declared it all the same, the next port is taken.
 const firstAsked = 17720
 
 // takeCheck finds out who makes the check: the kubelet, which asks by GET and takes 200 to
@@ -140,7 +140,7 @@ func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfigu
 func (h health) probe(period, timeout, failures, passes int32) *coreac.ProbeApplyConfiguration {
 	p := coreac.Probe().WithPeriodSeconds(period).WithFailureThreshold(failures).WithSuccessThreshold(passes)
 	if h.asked > 0 {
-		// What the check took too long for is to be heard, too.
+		// The kubelet must also hear of a check that took too long.
 		return p.WithGRPC(coreac.GRPCAction().WithPort(h.asked)).WithTimeoutSeconds(min(timeout, math.MaxInt32-healthMargin) + healthMargin)
 	}
 	return p.WithHTTPGet(coreac.HTTPGetAction().WithPath(h.path).WithPort(intstr.FromInt32(h.port))).WithTimeoutSeconds(timeout)

@@ -353,7 +353,7 @@ func TestWhatIsNoDockerConfigurationIsRefusedByNameAndNotQuoted(t *testing.T) {
 	render(t, config(), a)
 }
 
-func TestNobodyMayConnectUnlessConfigured(t *testing.T) {
+func TestNoCallerMayConnectUnlessConfigured(t *testing.T) {
 	cfg := config()
 	cfg.Gateway = GatewaySelector{}
 	p := render(t, cfg, minimal()).NetworkPolicies

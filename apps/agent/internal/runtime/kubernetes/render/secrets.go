@@ -26,7 +26,7 @@ const contentHash = 8
 const maxVariables = corev1.MaxSecretSize
 
 // variables are the deployment's variables and secrets, nil if it has none. The
-// Secret cannot change and has the name of its contents: whoever runs with it runs
+// Secret cannot change and has the name of its contents: a pod that runs with it runs
 // with these values until another pod takes its place.
 func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 	values := map[string]string{}

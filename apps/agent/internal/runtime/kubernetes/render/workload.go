@@ -20,8 +20,8 @@ import (
 // person who looks at what was.
 const revisionHistory = 2
 
-// InPlace replaces instances in the place of others, so many at a time: one more would need
-// a GPU that nobody has.
+// InPlace replaces instances in place, atOnce at a time, without one more meanwhile: no GPU is free
+// for it.
 func InPlace(atOnce int) *appsac.DeploymentStrategyApplyConfiguration {
 	return appsac.DeploymentStrategy().WithType(appsv1.RollingUpdateDeploymentStrategyType).
 		WithRollingUpdate(appsac.RollingUpdateDeployment().
