@@ -31,7 +31,7 @@ const (
 	// RouteName is the route configuration's name.
 	RouteName = "windlass"
 	// nowhere is the cluster of routes that lead nowhere. It has no endpoint.
-	nowhere = "windlass-nobody"
+	nowhere = "windlass-nowhere"
 	// unbounded is more than any instance has in flight. Without it, Envoy's default of 1,024
 	// would limit what the route's policy does not.
 	unbounded = 1 << 24

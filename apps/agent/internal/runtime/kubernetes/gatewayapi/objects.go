@@ -87,7 +87,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 		o.notes = append(o.notes, fmt.Sprintf("HTTPRoutes of app %s go without %s, which they cannot say", name, strings.Join(missing, ", ")))
 	}
 	if keyed {
-		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: it wants API keys, which nobody would look at", name))
+		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: it wants API keys, which no Gateway checks", name))
 	}
 	var shares []*gatewayv1.Target
 	for _, t := range r.Targets {
@@ -109,7 +109,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 			continue
 		}
 		if p.RequireApiKey {
-			o.notes = append(o.notes, fmt.Sprintf("host %s of app %s has no HTTPRoute: it wants API keys, which nobody would look at", p.Host, name))
+			o.notes = append(o.notes, fmt.Sprintf("host %s of app %s has no HTTPRoute: it wants API keys, which no Gateway checks", p.Host, name))
 			continue
 		}
 		o.route(r, objectName(p.DeploymentId), []string{p.Host}, []*gatewayv1.Target{{DeploymentId: p.DeploymentId, Weight: 1}}, at)
@@ -213,7 +213,7 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 	total := timeout(r.Policy.GetRequestTimeout().AsDuration())
 	rule := gwv1.HTTPRouteRule{Timeouts: &gwv1.HTTPRouteTimeouts{Request: &total}}
 	if len(shares) == 0 {
-		nowhere := &gatewayv1.Target{DeploymentId: r.AppId + "-nobody", Weight: 1}
+		nowhere := &gatewayv1.Target{DeploymentId: r.AppId + "-nowhere", Weight: 1}
 		o.service(r, nowhere, at)
 		shares = []*gatewayv1.Target{nowhere}
 	}

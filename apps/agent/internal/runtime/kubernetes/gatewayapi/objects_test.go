@@ -71,7 +71,7 @@ func TestAnAppsHostsAreInAsManyRoutesAsTheyNeed(t *testing.T) {
 	r.Previews = []*gatewayv1.Preview{{Host: "v3.test", DeploymentId: "dep_3"}, {Host: "v2.test", DeploymentId: "dep_2", RequireApiKey: true}}
 	o := objectsOf(r, here)
 	require.Equal(t, []string{"app-01a-0", "app-01a-1", "dep-3"}, slices.Sorted(maps.Keys(o.routes)))
-	require.Equal(t, []string{"host v2.test of app chat has no HTTPRoute: it wants API keys, which nobody would look at"}, o.notes)
+	require.Equal(t, []string{"host v2.test of app chat has no HTTPRoute: it wants API keys, which no Gateway checks"}, o.notes)
 	require.Len(t, o.routes["app-01a-0"].Spec.Hostnames, 16)
 	require.Len(t, o.routes["app-01a-1"].Spec.Hostnames, 4)
 	for name, route := range o.routes {
@@ -90,7 +90,7 @@ func TestAnAppsHostsAreInAsManyRoutesAsTheyNeed(t *testing.T) {
 	r.Policy = &gatewayv1.RoutePolicy{RequireApiKey: true, MaxInFlight: new(int32(1))}
 	o = objectsOf(r, here)
 	require.Empty(t, o.routes)
-	require.Equal(t, []string{"app chat has no HTTPRoute: it wants API keys, which nobody would look at"}, o.notes)
+	require.Equal(t, []string{"app chat has no HTTPRoute: it wants API keys, which no Gateway checks"}, o.notes)
 	r.Policy = &gatewayv1.RoutePolicy{MaxInFlight: new(int32(1)), Cors: &gatewayv1.Cors{}, CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_OFF}
 	r.Previews = nil
 	require.Equal(t, []string{"HTTPRoutes of app chat go without maxInFlight, cors, which they cannot say"}, objectsOf(r, here).notes)
@@ -140,8 +140,8 @@ func TestARouteIsServedOnceAllWhoHaveItsGatewaySaySo(t *testing.T) {
 		parents []gwv1.RouteParentStatus
 		why     string
 	}{
-		{nil, "nobody has said anything of it: is there a Gateway edge/public:https, and a controller for it?"},
-		{[]gwv1.RouteParentStatus{said(yes, yes, 3, other)}, "nobody has said anything of it: is there a Gateway edge/public:https, and a controller for it?"},
+		{nil, "no controller has reported a status: is there a Gateway edge/public:https, and a controller for it?"},
+		{[]gwv1.RouteParentStatus{said(yes, yes, 3, other)}, "no controller has reported a status: is there a Gateway edge/public:https, and a controller for it?"},
 		{[]gwv1.RouteParentStatus{said(yes, yes, 3)}, ""},
 		{[]gwv1.RouteParentStatus{said(yes, yes, 4), said(no, no, 3, other)}, ""},
 		{[]gwv1.RouteParentStatus{said(yes, yes, 2)}, "example.com/edge of Gateway edge/public:https: it has looked at generation 2, of 3"},

@@ -23,7 +23,7 @@ func judge(route *gwv1.HTTPRoute, parent Parent) (why string) {
 		}
 	}
 	if !said {
-		return fmt.Sprintf("nobody has said anything of it: is there a Gateway %s, and a controller for it?", parent)
+		return fmt.Sprintf("no controller has reported a status: is there a Gateway %s, and a controller for it?", parent)
 	}
 	return ""
 }

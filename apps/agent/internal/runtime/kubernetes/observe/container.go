@@ -220,7 +220,7 @@ func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 	switch {
 	case strings.Contains(text, "runAsNonRoot") && strings.Contains(text, "non-numeric user"):
 		v.doomed = true
-		v.message = fmt.Sprintf("image %s names its user instead of numbering it, so that nobody can tell that it is not root: set kubernetes.run_as_user to its number", c.Image)
+		v.message = fmt.Sprintf("image %s names its user instead of numbering it, so that Kubernetes cannot tell that it is not root: set kubernetes.run_as_user to its number", c.Image)
 	case strings.Contains(text, "runAsNonRoot"), strings.Contains(text, "breaks non-root policy"):
 		v.doomed = true
 		v.message = fmt.Sprintf("image %s runs as root: set kubernetes.run_as_user to another user, or allow root in kubernetes.security (run_as_root, with a reason)", c.Image)

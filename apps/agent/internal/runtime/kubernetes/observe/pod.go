@@ -86,7 +86,7 @@ func (s *subject) leaving() verdict {
 	}
 	if why := s.nodeLost(); why != "" {
 		v.reason = runtime.ReasonNodeLost
-		v.message = why + "; nobody can tell whether it ended"
+		v.message = why + "; it is unknown whether it ended"
 	}
 	return v
 }
