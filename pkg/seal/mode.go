@@ -48,6 +48,6 @@ func accessOf(info fs.FileInfo) (access, error) {
 	if err != nil {
 		return a, fmt.Errorf("groups of this process: %w", err)
 	}
-	a.groups = append(groups, os.Getegid())
+	a.groups = slices.Concat(groups, []int{os.Getegid()})
 	return a, nil
 }

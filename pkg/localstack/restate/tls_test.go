@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"testing"
 	"time"
 
@@ -53,7 +52,7 @@ func TestNewIdentity(t *testing.T) {
 	require.NoError(t, err)
 	public, err := restate.PublicIdentity(key)
 	require.NoError(t, err)
-	require.Regexp(t, regexp.MustCompile(`^publickeyv1_[1-9A-HJ-NP-Za-km-z]{43,44}$`), public)
+	require.Regexp(t, `^publickeyv1_[1-9A-HJ-NP-Za-km-z]{43,44}$`, public)
 	_, err = restate.PublicIdentity([]byte("no key"))
 	require.ErrorContains(t, err, "no key in PEM")
 }
