@@ -228,7 +228,7 @@ func testBadInput(t *testing.T, s *stack) {
 		"unicode in a name": {body: deploy("default/production/модель", good), status: http.StatusBadRequest},
 		"1 MiB of env":      {body: deploy(named("bad"), good+`,"env":{"BIG":"`+strings.Repeat("x", 1<<20)+`"}`), status: http.StatusBadRequest, says: "env"},
 		"oversize body":     {body: `{"app":"` + strings.Repeat("x", 64<<20) + `"}`, status: http.StatusTooManyRequests},
-		"unknown app":       {procedure: "AppService/GetApp", body: `{"app":"default/production/missing"}`, status: http.StatusNotFound, says: "missing"},
+		"unknown app":       {procedure: "AppService/GetApp", body: `{"app":"default/production/no-such-app"}`, status: http.StatusNotFound, says: "no-such-app"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			procedure, key := bad.procedure, bad.key

@@ -259,7 +259,7 @@ func testCLIErrors(t *testing.T, s *stack, c cli) {
 	c.fails(1, write("app: Bad Name\ncommand: [x]\nregions: [us-east-1]\n"), "Bad Name")
 	c.fails(1, []string{"deploy", "-f", file + ".missing"}, "no such file")
 	c.fails(1, []string{"deploy"}, "file")
-	c.fails(1, []string{"status", "missing"}, "missing")
+	c.fails(1, []string{"status", "no-such-app"}, "no-such-app")
 	c.fails(1, []string{"rollback", "echo", "--to", "99"}, "99")
 	c.fails(1, []string{"list", "apps", "-o", "xml"}, "table, json or yaml")
 	c.fails(1, []string{"frobnicate"}, "frobnicate")
