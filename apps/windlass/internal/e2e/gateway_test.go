@@ -246,7 +246,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 	for _, url := range s.gateways {
 		require.NoError(t, complete(t.Context(), url, host))
 		require.NoError(t, complete(t.Context(), url, preview))
-		err := complete(t.Context(), url, "missing.windlass.local")
+		err := complete(t.Context(), url, "no-such-app.windlass.local")
 		require.ErrorContains(t, err, "404")
 	}
 	load = s.callers(host)
