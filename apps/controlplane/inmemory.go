@@ -10,11 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"

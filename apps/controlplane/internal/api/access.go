@@ -3,12 +3,11 @@ package api
 import (
 	"strings"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"

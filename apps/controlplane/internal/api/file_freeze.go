@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"

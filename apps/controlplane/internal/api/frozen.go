@@ -3,10 +3,9 @@ package api
 import (
 	"fmt"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"

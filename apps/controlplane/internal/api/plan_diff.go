@@ -6,11 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"

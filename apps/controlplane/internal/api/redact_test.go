@@ -3,10 +3,9 @@ package api
 import (
 	"testing"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 )

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"

@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"

@@ -8,10 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
 	"github.com/windlass-run/windlass/pkg/ident"

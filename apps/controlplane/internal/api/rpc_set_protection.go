@@ -8,13 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"

@@ -4,11 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )

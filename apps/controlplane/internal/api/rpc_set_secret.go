@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 

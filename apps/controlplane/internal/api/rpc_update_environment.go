@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 

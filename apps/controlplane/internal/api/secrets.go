@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"

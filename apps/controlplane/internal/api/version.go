@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"

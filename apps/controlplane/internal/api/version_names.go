@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
-
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"

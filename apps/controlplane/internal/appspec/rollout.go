@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"

@@ -5,10 +5,9 @@ import (
 	"strconv"
 	"strings"
 
+	validate "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	validate "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )

@@ -38,7 +38,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
-
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 

@@ -37,7 +37,6 @@ import (
 	"sync"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 

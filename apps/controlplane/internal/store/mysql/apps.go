@@ -6,11 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db/gen"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func app(r gen.App) (model.App, error) {

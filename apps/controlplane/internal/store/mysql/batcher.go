@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/joint"
 )

@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"slices"
 
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db/gen"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func freeze(r gen.Freeze) (model.Freeze, error) {

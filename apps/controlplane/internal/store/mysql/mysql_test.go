@@ -9,13 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func open(t testing.TB, cfg mysql.Config) *mysql.Store {

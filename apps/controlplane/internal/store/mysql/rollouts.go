@@ -7,11 +7,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db/gen"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func rollout(r gen.Rollout) (model.Rollout, error) {

@@ -9,10 +9,9 @@ import (
 	"net"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )

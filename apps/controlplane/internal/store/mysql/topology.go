@@ -7,10 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/db/gen"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func topology(r gen.DeploymentTopology) (model.Topology, error) {
