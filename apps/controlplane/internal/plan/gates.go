@@ -25,14 +25,6 @@ type GateRefusal struct {
 
 func (r *GateRefusal) Error() string { return r.Message }
 
-// gateRole is the least role of those who may approve.
-func gateRole(gate *windlassv1.Approval) windlassv1.Role {
-	if gate.GetRole() == windlassv1.Role_ROLE_UNSPECIFIED {
-		return windlassv1.Role_ROLE_OWNER
-	}
-	return gate.GetRole()
-}
-
 func gateCount(gate *windlassv1.Approval) int { return max(1, int(gate.GetCount())) }
 
 // Missing describes the approvals that the gate still needs, empty for none.
@@ -48,11 +40,7 @@ func missing(gate *windlassv1.Approval, given []model.Approval, deployedBy strin
 	if gate == nil || left <= 0 {
 		return ""
 	}
-	role := strings.ToLower(strings.TrimPrefix(gateRole(gate).String(), "ROLE_"))
-	text := "approval by a key of role " + role
-	if left > 1 {
-		text = fmt.Sprintf("approval by %d keys of role %s", left, role)
-	}
+	text := model.ApprovalText(left, model.ApproverRole(gate))
 	var but []string
 	if gate.GetNotDeployer() && deployedBy != "" {
 		but = append(but, "not by "+deployedBy+", who deployed it")
@@ -168,9 +156,8 @@ func deployerOf(c *model.Progress) deployedBy {
 func mayApprove(g gateAt, needs string, by model.Approval, deployer deployedBy) error {
 	const sameFamily = "%s, and key %s is of the same family as %s%s: one of the two made the other, or one key made both"
 	switch {
-	case by.Role < gateRole(g.gate):
-		role := strings.ToLower(strings.TrimPrefix(by.Role.String(), "ROLE_"))
-		return &GateRefusal{fmt.Sprintf("%s, and %s is of role %s", needs, by.By, role), "Have somebody approve who may.", true}
+	case by.Role < model.ApproverRole(g.gate):
+		return &GateRefusal{fmt.Sprintf("%s, and %s is of role %s", needs, by.By, model.RoleName(by.Role)), "Have somebody approve who may.", true}
 	case g.gate.GetNotDeployer() && by.ByID == deployer.id:
 		return &GateRefusal{needs, "Have somebody else approve.", true}
 	case g.gate.GetNotDeployer() && by.Approver() == deployer.family:

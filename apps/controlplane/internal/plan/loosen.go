@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -15,7 +16,7 @@ type LoosenedGate struct {
 }
 
 // Role is the least role of those who may approve at the gate.
-func (g LoosenedGate) Role() windlassv1.Role { return gateRole(g.Gate) }
+func (g LoosenedGate) Role() windlassv1.Role { return model.ApproverRole(g.Gate) }
 
 // LoosenedGates returns the gates of was that next drops, lets open for less, or puts behind more
 // traffic or other regions.
@@ -55,7 +56,7 @@ func LoosenedGates(was, next *windlassv1.RolloutPolicy) (out []LoosenedGate) {
 
 // keepsGate reports whether the gate asks for as much as the one before it.
 func keepsGate(next, was *windlassv1.Approval) bool {
-	return next != nil && gateRole(next) >= gateRole(was) && gateCount(next) >= gateCount(was) && (next.GetNotDeployer() || !was.GetNotDeployer())
+	return next != nil && model.ApproverRole(next) >= model.ApproverRole(was) && gateCount(next) >= gateCount(was) && (next.GetNotDeployer() || !was.GetNotDeployer())
 }
 
 // stepGateFrom finds the gate that keeps the one of the step before more than that step's traffic

@@ -18,7 +18,7 @@ func NewStartGate(policy *windlassv1.RolloutPolicy) (g model.StartGate, ok bool)
 	if gate == nil {
 		return g, false
 	}
-	return model.StartGate{Role: gateRole(gate), Count: int32(gateCount(gate)), NotDeployer: gate.GetNotDeployer()}, true
+	return model.StartGate{Role: model.ApproverRole(gate), Count: int32(gateCount(gate)), NotDeployer: gate.GetNotDeployer()}, true
 }
 
 // StartMissing describes the approvals that the rollout needs before it starts, empty for none.

@@ -46,16 +46,8 @@ func Stricter(a, b *windlassv1.Approval) *windlassv1.Approval {
 		return proto.CloneOf(a)
 	}
 	return &windlassv1.Approval{
-		Role: max(role(a), role(b)), Count: max(1, a.GetCount(), b.GetCount()), NotDeployer: a.GetNotDeployer() || b.GetNotDeployer(),
+		Role: max(model.ApproverRole(a), model.ApproverRole(b)), Count: max(1, a.GetCount(), b.GetCount()), NotDeployer: a.GetNotDeployer() || b.GetNotDeployer(),
 	}
-}
-
-// role is the least role of a key that approves.
-func role(a *windlassv1.Approval) windlassv1.Role {
-	if a.GetRole() == windlassv1.Role_ROLE_UNSPECIFIED {
-		return windlassv1.Role_ROLE_OWNER
-	}
-	return a.GetRole()
 }
 
 // ApprovalOf returns the approval that the protection asks for, nil for none.
@@ -96,14 +88,7 @@ func Tighten(policy *windlassv1.RolloutPolicy, of []model.Protection, app model.
 
 // Text describes an approval for people.
 func Text(a *windlassv1.Approval) string {
-	name := map[windlassv1.Role]string{windlassv1.Role_ROLE_DEPLOYER: "deployer"}[role(a)]
-	if name == "" {
-		name = "owner"
-	}
-	text := "approval by a key of role " + name
-	if n := a.GetCount(); n > 1 {
-		text = fmt.Sprintf("approval by %d keys of role %s", n, name)
-	}
+	text := model.ApprovalText(int(a.GetCount()), model.ApproverRole(a))
 	if a.GetNotDeployer() {
 		text += ", not by the deployer"
 	}
