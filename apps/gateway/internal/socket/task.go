@@ -34,7 +34,7 @@ type Task struct {
 const (
 	// running: a goroutine runs it.
 	running int32 = iota
-	// again: as running, and it was told of something meanwhile, so that it does not stop.
+	// again: a goroutine runs it, and has to run it once more, because an event came meanwhile.
 	again
 	// parked: no goroutine runs it. The one that changes this to running must run it.
 	parked
