@@ -7,6 +7,7 @@ package gen
 
 import (
 	"context"
+	"strings"
 )
 
 const deleteEnvironment = `-- name: DeleteEnvironment :execrows
@@ -75,6 +76,58 @@ func (q *Queries) GetEnvironmentByName(ctx context.Context, arg GetEnvironmentBy
 		&i.ResourceVersion,
 	)
 	return i, err
+}
+
+const getEnvironments = `-- name: GetEnvironments :many
+SELECT id, workspace_id, project_id, name, variables, created_at, updated_at, resource_version FROM environments WHERE workspace_id = ? AND id IN (/*SLICE:ids*/?)
+`
+
+type GetEnvironmentsParams struct {
+	WorkspaceID string
+	Ids         []string
+}
+
+func (q *Queries) GetEnvironments(ctx context.Context, arg GetEnvironmentsParams) ([]Environment, error) {
+	query := getEnvironments
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.WorkspaceID)
+	if len(arg.Ids) > 0 {
+		for _, v := range arg.Ids {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(arg.Ids))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Environment
+	for rows.Next() {
+		var i Environment
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.ProjectID,
+			&i.Name,
+			&i.Variables,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ResourceVersion,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const insertEnvironment = `-- name: InsertEnvironment :exec

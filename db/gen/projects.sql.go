@@ -7,6 +7,7 @@ package gen
 
 import (
 	"context"
+	"strings"
 )
 
 const deleteProject = `-- name: DeleteProject :execrows
@@ -70,6 +71,56 @@ func (q *Queries) GetProjectByName(ctx context.Context, arg GetProjectByNamePara
 		&i.ResourceVersion,
 	)
 	return i, err
+}
+
+const getProjects = `-- name: GetProjects :many
+SELECT id, workspace_id, name, created_at, updated_at, resource_version FROM projects WHERE workspace_id = ? AND id IN (/*SLICE:ids*/?)
+`
+
+type GetProjectsParams struct {
+	WorkspaceID string
+	Ids         []string
+}
+
+func (q *Queries) GetProjects(ctx context.Context, arg GetProjectsParams) ([]Project, error) {
+	query := getProjects
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.WorkspaceID)
+	if len(arg.Ids) > 0 {
+		for _, v := range arg.Ids {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(arg.Ids))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Project
+	for rows.Next() {
+		var i Project
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.Name,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ResourceVersion,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const insertProject = `-- name: InsertProject :exec

@@ -7,6 +7,7 @@ package gen
 
 import (
 	"context"
+	"strings"
 )
 
 const deleteWorkspace = `-- name: DeleteWorkspace :execrows
@@ -53,6 +54,49 @@ func (q *Queries) GetWorkspaceByName(ctx context.Context, name string) (Workspac
 		&i.ResourceVersion,
 	)
 	return i, err
+}
+
+const getWorkspaces = `-- name: GetWorkspaces :many
+SELECT id, name, created_at, updated_at, resource_version FROM workspaces WHERE id IN (/*SLICE:ids*/?)
+`
+
+func (q *Queries) GetWorkspaces(ctx context.Context, ids []string) ([]Workspace, error) {
+	query := getWorkspaces
+	var queryParams []interface{}
+	if len(ids) > 0 {
+		for _, v := range ids {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:ids*/?", strings.Repeat(",?", len(ids))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:ids*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Workspace
+	for rows.Next() {
+		var i Workspace
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ResourceVersion,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const insertWorkspace = `-- name: InsertWorkspace :exec

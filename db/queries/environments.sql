@@ -5,6 +5,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 -- name: GetEnvironment :one
 SELECT * FROM environments WHERE workspace_id = ? AND id = ?;
 
+-- name: GetEnvironments :many
+SELECT * FROM environments WHERE workspace_id = ? AND id IN (sqlc.slice(ids));
+
 -- name: LockEnvironment :one
 SELECT * FROM environments WHERE workspace_id = ? AND id = ? FOR UPDATE;
 

@@ -5,6 +5,9 @@ VALUES (?, ?, ?, ?, ?, ?);
 -- name: GetProject :one
 SELECT * FROM projects WHERE workspace_id = ? AND id = ?;
 
+-- name: GetProjects :many
+SELECT * FROM projects WHERE workspace_id = ? AND id IN (sqlc.slice(ids));
+
 -- name: GetProjectByName :one
 SELECT * FROM projects WHERE workspace_id = ? AND name = ?;
 

@@ -5,6 +5,9 @@ VALUES (?, ?, ?, ?, ?);
 -- name: GetWorkspace :one
 SELECT * FROM workspaces WHERE id = ?;
 
+-- name: GetWorkspaces :many
+SELECT * FROM workspaces WHERE id IN (sqlc.slice(ids));
+
 -- name: GetWorkspaceByName :one
 SELECT * FROM workspaces WHERE name = ?;
 

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -66,9 +65,9 @@ func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deploymen
 		if app.RolloutID != "" {
 			rolloutIDs = append(rolloutIDs, app.RolloutID)
 		}
-		if err := a.readNames(tx, f, app); err != nil {
-			return f, err
-		}
+	}
+	if err := readNames(tx, f, apps); err != nil {
+		return f, err
 	}
 	rows, err := tx.ListTopology(appIDs)
 	if err != nil {
@@ -168,25 +167,6 @@ func (f facts) rescaled(tx Tx, appID string) (err error) {
 	}
 	for _, s := range rolloutStates {
 		f.rolloutStates[s.AppID] = s
-	}
-	return nil
-}
-
-func (a *API) readNames(tx Tx, f facts, app model.App) error {
-	if _, ok := f.environments[app.EnvironmentID]; !ok {
-		e, err := tx.GetEnvironment(app.WorkspaceID, app.EnvironmentID)
-		// That of a deleted app may be gone.
-		if err != nil && !errors.Is(err, model.ErrNotFound) {
-			return fmt.Errorf("read environment %s: %w", app.EnvironmentID, err)
-		}
-		f.environments[app.EnvironmentID] = e
-	}
-	if _, ok := f.projects[app.ProjectID]; !ok {
-		p, err := tx.GetProject(app.WorkspaceID, app.ProjectID)
-		if err != nil && !errors.Is(err, model.ErrNotFound) {
-			return fmt.Errorf("read project %s: %w", app.ProjectID, err)
-		}
-		f.projects[app.ProjectID] = p
 	}
 	return nil
 }

@@ -200,7 +200,7 @@ func TestProtection_IsSetByThoseWhoMayAndIsInTheAudit(t *testing.T) {
 		_, err = w.protections(w.operator).RemoveProtection(ctx, &windlassv1.RemoveProtectionRequest{Workspace: "acme"})
 		require.NoError(t, err)
 		_, err = w.protections(w.owner).RemoveProtection(ctx, &windlassv1.RemoveProtectionRequest{Project: "default"})
-		refused(t, err, connect.CodeNotFound, notFound, "environment")
+		refused(t, err, connect.CodeNotFound, notFound, "project")
 		audit, err := w.history(w.owner).ListAudit(ctx, &windlassv1.ListAuditRequest{Page: &windlassv1.PageRequest{Size: 200}})
 		require.NoError(t, err)
 		changes := 0

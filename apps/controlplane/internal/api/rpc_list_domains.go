@@ -69,7 +69,7 @@ func (a *API) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, error) {
 
 // appNames are the apps with the ids, and what their paths are made of.
 func (a *API) appNames(tx Tx, ids map[string]bool) (facts, map[string]model.App, error) {
-	f := facts{projects: map[string]model.Project{}, environments: map[string]model.Environment{}}
+	f := noNames()
 	apps, err := tx.GetApps(keys(ids))
 	if err != nil {
 		return f, nil, fmt.Errorf("read apps: %w", err)
@@ -77,9 +77,6 @@ func (a *API) appNames(tx Tx, ids map[string]bool) (facts, map[string]model.App,
 	byID := map[string]model.App{}
 	for _, app := range apps {
 		byID[app.ID] = app
-		if err := a.readNames(tx, f, app); err != nil {
-			return f, nil, err
-		}
 	}
-	return f, byID, nil
+	return f, byID, readNames(tx, f, apps)
 }

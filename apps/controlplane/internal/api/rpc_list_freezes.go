@@ -73,8 +73,8 @@ func (a *API) freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, e
 	} else if err != nil {
 		return nil, fmt.Errorf("read app %s: %w", f.AppID, err)
 	}
-	names := facts{projects: map[string]model.Project{}, environments: map[string]model.Environment{}}
-	if err := a.readNames(tx, names, app); err != nil {
+	names := noNames()
+	if err := readNames(tx, names, []model.App{app}); err != nil {
 		return nil, err
 	}
 	out.App = names.projects[app.ProjectID].Name + "/" + names.environments[app.EnvironmentID].Name + "/" + app.Name

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -22,15 +21,19 @@ func (a *API) ListGateways(ctx context.Context, req *windlassv1.ListGatewaysRequ
 			return fmt.Errorf("list gateways: %w", err)
 		}
 		rows, res.Page = cut(rows, page, func(r model.Region) string { return r.ID })
-		names := map[string]string{}
+		owners := map[string]bool{}
 		for _, r := range rows {
-			if _, ok := names[r.WorkspaceID]; !ok {
-				w, err := tx.GetWorkspace(r.WorkspaceID)
-				if err != nil && !errors.Is(err, model.ErrNotFound) {
-					return fmt.Errorf("read workspace %s: %w", r.WorkspaceID, err)
-				}
-				names[r.WorkspaceID] = w.Name
-			}
+			owners[r.WorkspaceID] = true
+		}
+		workspaces, err := tx.GetWorkspaces(keys(owners))
+		if err != nil {
+			return fmt.Errorf("read workspaces: %w", err)
+		}
+		names := map[string]string{}
+		for _, w := range workspaces {
+			names[w.ID] = w.Name
+		}
+		for _, r := range rows {
 			res.Gateways = append(res.Gateways, &windlassv1.RegionGateway{
 				Region: r.ID, Name: r.Name, WorkspaceId: r.WorkspaceID, Workspace: names[r.WorkspaceID],
 				GatewayUrl: r.GatewayURL, ApprovedGatewayUrl: r.ApprovedGatewayURL,

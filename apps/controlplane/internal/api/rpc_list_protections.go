@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -27,21 +26,11 @@ func (a *API) ListProtections(ctx context.Context, req *windlassv1.ListProtectio
 		if err != nil {
 			return fmt.Errorf("list protections of workspace %s: %w", w.ID, err)
 		}
-		res.Protections = nil
-		for _, p := range rows {
-			if by.IsOperator() && !p.ByOperator {
-				continue // it names what an operator does not see
-			}
-			v, err := a.protectionView(tx, p)
-			if errors.Is(err, model.ErrNotFound) {
-				continue // its scope was deleted meanwhile
-			}
-			if err != nil {
-				return err
-			}
-			res.Protections = append(res.Protections, v)
+		if by.IsOperator() { // the others name what an operator does not see
+			rows = slices.DeleteFunc(rows, func(p model.Protection) bool { return !p.ByOperator })
 		}
-		return nil
+		res.Protections, err = protectionViews(tx, w.ID, rows...)
+		return err
 	})
 	if err != nil {
 		return nil, err

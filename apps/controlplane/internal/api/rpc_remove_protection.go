@@ -1,13 +1,15 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
+	"connectrpc.com/connect"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -23,10 +25,9 @@ func (a *API) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtec
 			if !of.ByOperator && slices.ContainsFunc(have, func(p model.Protection) bool { return p.ScopeID == of.ScopeID }) {
 				return nil, apierr.Denied("an operator set this protection", "Ask an operator of the platform to remove it.")
 			}
-			return nil, apierr.Missing("environment", "protection", cmp.Or(req.GetEnvironment(), cmp.Or(req.GetProject(), "of the workspace")),
-				"List the protections that there are with `windlass protection list`.")
+			return nil, noProtection(req)
 		}
-		before, err := a.protectionView(c, have[i])
+		before, err := protectionView(c, have[i])
 		if err != nil {
 			return nil, err
 		}
@@ -36,4 +37,19 @@ func (a *API) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtec
 		return &windlassv1.RemoveProtectionResponse{}, c.auditFor(of.WorkspaceID, "protection", protectionID(of), before, nil)
 	})
 	return res, err
+}
+
+// noProtection refuses to remove the protection of a scope that has none.
+func noProtection(of inScope) error {
+	field, scope := "", "the workspace"
+	switch {
+	case of.GetEnvironment() != "":
+		field, scope = "environment", "environment "+of.GetEnvironment()
+	case of.GetProject() != "":
+		field, scope = "project", "project "+of.GetProject()
+	}
+	return rpc.ErrorWith(connect.CodeNotFound, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, Field: field,
+		Fix: "`windlass protection list` shows the protections that there are.",
+	}, scope+" has no protection")
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -40,17 +39,17 @@ func (a *API) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRe
 		of.Approvals, of.ApprovalRole, of.NotDeployer = approval.GetCount(), approval.GetRole(), approval.GetNotDeployer()
 		of.BakeTime, of.AutoRollback = req.GetRules().GetBakeTime().AsDuration().Milliseconds(), req.GetRules().GetAutoRollback()
 		of.Reason, of.SetBy, of.SetAt = req.GetReason(), c.by.Name, c.at
-		after, err := a.protectionView(c, of)
+		after, err := protectionView(c, of)
 		if err != nil {
 			return nil, err
 		}
 		var before proto.Message
 		if was >= 0 {
 			if same := have[was]; sameProtection(same, of) {
-				view, err := a.protectionView(c, same)
+				view, err := protectionView(c, same)
 				return &windlassv1.SetProtectionResponse{Protection: view, Unchanged: true}, err
 			}
-			if before, err = a.protectionView(c, have[was]); err != nil {
+			if before, err = protectionView(c, have[was]); err != nil {
 				return nil, err
 			}
 		}
@@ -156,37 +155,50 @@ func (c *change) approversMissing(p model.Protection) ([]string, error) {
 	if len(families) >= int(asked.GetCount()) {
 		return nil, nil
 	}
-	return []string{fmt.Sprintf("the workspace has keys of role %s for %d approvers, and %d are asked for: no rollout starts until an operator makes more: windlass key create NAME --role %s --workspace WORKSPACE",
-		model.RoleName(asked.GetRole()), len(families), asked.GetCount(), model.RoleName(asked.GetRole()))}, nil
+	return []string{fmt.Sprintf("%d approvers are asked for, and the workspace has keys of role %s for %d: no rollout starts until an operator makes more: windlass key create NAME --role %s --workspace WORKSPACE",
+		asked.GetCount(), model.RoleName(asked.GetRole()), len(families), model.RoleName(asked.GetRole()))}, nil
 }
 
-// protectionView is the protection as the API shows it.
-func (a *API) protectionView(tx Tx, p model.Protection) (*windlassv1.Protection, error) {
-	out := &windlassv1.Protection{
-		ByOperator: p.ByOperator, Reason: p.Reason, SetBy: p.SetBy, SetAt: p.SetAt,
-		Rules: &windlassv1.ProtectionRules{Approval: protection.ApprovalOf(p), AutoRollback: p.AutoRollback},
+// protectionViews are the protections of a workspace as the API shows them. One whose scope was deleted
+// meanwhile is left out.
+func protectionViews(tx Tx, workspaceID string, of ...model.Protection) (out []*windlassv1.Protection, err error) {
+	f, ids := noNames(), map[string]bool{}
+	for _, p := range of {
+		if p.ScopeID != "" {
+			ids[p.ScopeID] = true
+		}
 	}
-	if p.BakeTime > 0 {
-		out.Rules.BakeTime = durationpb.New(time.Duration(p.BakeTime) * time.Millisecond)
+	if len(ids) > 0 {
+		if err := readScopes(tx, f, workspaceID, ids); err != nil {
+			return nil, err
+		}
 	}
-	if p.ScopeID == "" {
-		return out, nil
+	for _, p := range of {
+		v := &windlassv1.Protection{
+			ByOperator: p.ByOperator, Reason: p.Reason, SetBy: p.SetBy, SetAt: p.SetAt,
+			Rules: &windlassv1.ProtectionRules{Approval: protection.ApprovalOf(p), AutoRollback: p.AutoRollback},
+		}
+		if p.BakeTime > 0 {
+			v.Rules.BakeTime = durationpb.New(time.Duration(p.BakeTime) * time.Millisecond)
+		}
+		if e, ok := f.environments[p.ScopeID]; ok {
+			v.Environment = f.projects[e.ProjectID].Name + "/" + e.Name
+		} else if v.Project = f.projects[p.ScopeID].Name; v.Project == "" && p.ScopeID != "" {
+			continue
+		}
+		out = append(out, v)
 	}
-	project, err := tx.GetProject(p.WorkspaceID, p.ScopeID)
-	switch {
-	case err == nil:
-		out.Project = project.Name
-		return out, nil
-	case !errors.Is(err, model.ErrNotFound):
-		return nil, fmt.Errorf("read project %s: %w", p.ScopeID, err)
-	}
-	e, err := tx.GetEnvironment(p.WorkspaceID, p.ScopeID)
-	if err != nil {
-		return nil, fmt.Errorf("read environment %s: %w", p.ScopeID, err)
-	}
-	if project, err = tx.GetProject(p.WorkspaceID, e.ProjectID); err != nil {
-		return nil, fmt.Errorf("read project %s: %w", e.ProjectID, err)
-	}
-	out.Environment = project.Name + "/" + e.Name
 	return out, nil
+}
+
+// protectionView is one protection as the API shows it.
+func protectionView(tx Tx, p model.Protection) (*windlassv1.Protection, error) {
+	views, err := protectionViews(tx, p.WorkspaceID, p)
+	if err != nil {
+		return nil, err
+	}
+	if len(views) == 0 {
+		return nil, fmt.Errorf("read scope %s of a protection: %w", p.ScopeID, model.ErrNotFound)
+	}
+	return views[0], nil
 }

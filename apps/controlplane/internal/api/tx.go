@@ -48,6 +48,7 @@ type Tx interface {
 type tenantTx interface {
 	InsertWorkspace(model.Workspace) error
 	GetWorkspace(id string) (model.Workspace, error)
+	GetWorkspaces(ids []string) ([]model.Workspace, error)
 	GetWorkspaceByName(name string) (model.Workspace, error)
 	ListWorkspaces(model.Page) ([]model.Workspace, error)
 	UpdateWorkspace(model.Workspace) error
@@ -61,6 +62,7 @@ type tenantTx interface {
 
 	InsertProject(model.Project) error
 	GetProject(workspaceID, id string) (model.Project, error)
+	GetProjects(workspaceID string, ids []string) ([]model.Project, error)
 	GetProjectByName(workspaceID, name string) (model.Project, error)
 	ListProjects(workspaceID string, p model.Page) ([]model.Project, error)
 	UpdateProject(model.Project) error
@@ -68,6 +70,7 @@ type tenantTx interface {
 
 	InsertEnvironment(model.Environment) error
 	GetEnvironment(workspaceID, id string) (model.Environment, error)
+	GetEnvironments(workspaceID string, ids []string) ([]model.Environment, error)
 	GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error)
 	LockEnvironment(workspaceID, id string) (model.Environment, error)
 	ListEnvironments(workspaceID, projectID string, p model.Page) ([]model.Environment, error)

@@ -108,6 +108,8 @@ type TenantTx interface {
 	InsertWorkspace(model.Workspace) error
 	GetWorkspace(id string) (model.Workspace, error)
 	GetWorkspaceByName(name string) (model.Workspace, error)
+	// GetWorkspaces returns those of the workspaces that exist.
+	GetWorkspaces(ids []string) ([]model.Workspace, error)
 	ListWorkspaces(Page) ([]model.Workspace, error)
 	// UpdateWorkspace compares ResourceVersion and stores it plus one
 	// (model.ErrConflict). So do the other updates that have one.
@@ -122,6 +124,8 @@ type TenantTx interface {
 
 	InsertProject(model.Project) error
 	GetProject(workspaceID, id string) (model.Project, error)
+	// GetProjects returns those of the projects that the workspace has.
+	GetProjects(workspaceID string, ids []string) ([]model.Project, error)
 	GetProjectByName(workspaceID, name string) (model.Project, error)
 	ListProjects(workspaceID string, p Page) ([]model.Project, error)
 	UpdateProject(model.Project) error
@@ -129,6 +133,8 @@ type TenantTx interface {
 
 	InsertEnvironment(model.Environment) error
 	GetEnvironment(workspaceID, id string) (model.Environment, error)
+	// GetEnvironments returns those of the environments that the workspace has.
+	GetEnvironments(workspaceID string, ids []string) ([]model.Environment, error)
 	GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error)
 	// LockEnvironment is GetEnvironment with the row locked to the end.
 	LockEnvironment(workspaceID, id string) (model.Environment, error)

@@ -12,6 +12,16 @@ func (t *tx) GetProject(workspaceID, id string) (model.Project, error) {
 	return one(p, ok && p.WorkspaceID == workspaceID, "project", id)
 }
 
+func (t *tx) GetProjects(workspaceID string, ids []string) ([]model.Project, error) {
+	var rows []model.Project
+	for _, id := range distinct(ids) {
+		if p, ok := t.projects.get(id); ok && p.WorkspaceID == workspaceID {
+			rows = append(rows, p)
+		}
+	}
+	return rows, nil
+}
+
 func (t *tx) GetProjectByName(workspaceID, name string) (model.Project, error) {
 	p, ok := t.projects.find(0, workspaceID+"\x00"+name)
 	return one(p, ok, "project", name)
@@ -49,6 +59,16 @@ func (t *tx) InsertEnvironment(e model.Environment) error { return t.environment
 func (t *tx) GetEnvironment(workspaceID, id string) (model.Environment, error) {
 	e, ok := t.environments.get(id)
 	return one(e, ok && e.WorkspaceID == workspaceID, "environment", id)
+}
+
+func (t *tx) GetEnvironments(workspaceID string, ids []string) ([]model.Environment, error) {
+	var rows []model.Environment
+	for _, id := range distinct(ids) {
+		if e, ok := t.environments.get(id); ok && e.WorkspaceID == workspaceID {
+			rows = append(rows, e)
+		}
+	}
+	return rows, nil
 }
 
 func (t *tx) GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error) {

@@ -14,6 +14,16 @@ func (t *tx) GetWorkspace(id string) (model.Workspace, error) {
 	return one(w, ok, "workspace", id)
 }
 
+func (t *tx) GetWorkspaces(ids []string) ([]model.Workspace, error) {
+	var rows []model.Workspace
+	for _, id := range distinct(ids) {
+		if w, ok := t.workspaces.get(id); ok {
+			rows = append(rows, w)
+		}
+	}
+	return rows, nil
+}
+
 func (t *tx) GetWorkspaceByName(name string) (model.Workspace, error) {
 	w, ok := t.workspaces.find(0, name)
 	return one(w, ok, "workspace", name)

@@ -3,6 +3,7 @@ package mysql
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -47,6 +48,15 @@ func (t *tx) GetProject(workspaceID, id string) (model.Project, error) {
 	return once(t, "GetProject "+workspaceID+"/"+id, func() (model.Project, error) {
 		return get(t, "get project", id, project)(
 			t.q.GetProject(t.ctx, gen.GetProjectParams{WorkspaceID: workspaceID, ID: id}))
+	})
+}
+
+func (t *tx) GetProjects(workspaceID string, ids []string) ([]model.Project, error) {
+	ids = distinct(ids)
+	return onceList(t, "GetProjects "+workspaceID+"/"+strings.Join(ids, " "), func() ([]model.Project, error) {
+		return list(t, "get projects of", workspaceID, project)(inChunks(ids, func(ids []string) ([]gen.Project, error) {
+			return t.q.GetProjects(t.ctx, gen.GetProjectsParams{WorkspaceID: workspaceID, Ids: ids})
+		}))
 	})
 }
 
@@ -98,6 +108,15 @@ func (t *tx) GetEnvironment(workspaceID, id string) (model.Environment, error) {
 	return once(t, "GetEnvironment "+workspaceID+"/"+id, func() (model.Environment, error) {
 		return get(t, "get environment", id, environment)(
 			t.q.GetEnvironment(t.ctx, gen.GetEnvironmentParams{WorkspaceID: workspaceID, ID: id}))
+	})
+}
+
+func (t *tx) GetEnvironments(workspaceID string, ids []string) ([]model.Environment, error) {
+	ids = distinct(ids)
+	return onceList(t, "GetEnvironments "+workspaceID+"/"+strings.Join(ids, " "), func() ([]model.Environment, error) {
+		return list(t, "get environments of", workspaceID, environment)(inChunks(ids, func(ids []string) ([]gen.Environment, error) {
+			return t.q.GetEnvironments(t.ctx, gen.GetEnvironmentsParams{WorkspaceID: workspaceID, Ids: ids})
+		}))
 	})
 }
 

@@ -25,6 +25,12 @@ func (t *tx) GetWorkspace(id string) (model.Workspace, error) {
 	return get(t, "get workspace", id, workspace)(t.q.GetWorkspace(t.ctx, id))
 }
 
+func (t *tx) GetWorkspaces(ids []string) ([]model.Workspace, error) {
+	return list(t, "get workspaces", "", workspace)(inChunks(distinct(ids), func(ids []string) ([]gen.Workspace, error) {
+		return t.q.GetWorkspaces(t.ctx, ids)
+	}))
+}
+
 func (t *tx) GetWorkspaceByName(name string) (model.Workspace, error) {
 	return get(t, "get workspace", name, workspace)(t.q.GetWorkspaceByName(t.ctx, name))
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -35,6 +36,45 @@ func testTenants(t *testing.T, setup setup) {
 		missing(w, func(tx store.Tx) (model.Project, error) { return tx.GetProjectByName(w.ws, "other") })
 		missing(w, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironmentByName(w.ws, w.prj, "other") })
 		missing(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash([]byte("other")) })
+	})
+
+	t.Run("tenant rows are read by id, those of a workspace alone", func(t *testing.T) {
+		w := setup(t)
+		other := model.Workspace{ID: ident.New("ws"), Name: "other", ResourceVersion: 1}
+		theirs := model.Project{ID: ident.New("prj"), WorkspaceID: other.ID, Name: "default", ResourceVersion: 1}
+		env := model.Environment{ID: ident.New("env"), WorkspaceID: other.ID, ProjectID: theirs.ID, Name: "production", ResourceVersion: 1}
+		w.update(func(tx store.Tx) error {
+			return errors.Join(tx.InsertWorkspace(other), tx.InsertProject(theirs), tx.InsertEnvironment(env))
+		})
+		var workspaces, projects, environments []string
+		w.update(func(tx store.Tx) error {
+			workspaces, projects, environments = nil, nil, nil
+			ws, err := tx.GetWorkspaces([]string{other.ID, w.ws, "ws_none", w.ws})
+			if err != nil {
+				return err
+			}
+			for _, r := range ws {
+				workspaces = append(workspaces, r.Name)
+			}
+			prj, err := tx.GetProjects(w.ws, []string{theirs.ID, w.prj, "prj_none", w.prj})
+			if err != nil {
+				return err
+			}
+			for _, r := range prj {
+				projects = append(projects, r.ID)
+			}
+			envs, err := tx.GetEnvironments(w.ws, []string{env.ID, w.env, "env_none", w.env})
+			for _, r := range envs {
+				environments = append(environments, r.ID)
+			}
+			return err
+		})
+		require.ElementsMatch(t, []string{"other", "acme"}, workspaces)
+		require.Equal(t, []string{w.prj}, projects)
+		require.Equal(t, []string{w.env}, environments)
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Project, error) { return tx.GetProjects(w.ws, nil) }))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Environment, error) { return tx.GetEnvironments(w.ws, nil) }))
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Workspace, error) { return tx.GetWorkspaces(nil) }))
 	})
 
 	t.Run("a name that is taken is refused where it must be unique and free where not", func(t *testing.T) {
