@@ -75,13 +75,13 @@ func (c *change) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error
 	if err := checkWindows(f, c.at, "freeze."); err != nil {
 		return err
 	}
-	after, err := c.api.freezeView(c, f, c.at)
+	after, err := freezeView(c, f, c.at)
 	if err != nil {
 		return err
 	}
 	var before *windlassv1.Freeze
 	if was != nil {
-		if before, err = c.api.freezeView(c, *was, c.at); err != nil {
+		if before, err = freezeView(c, *was, c.at); err != nil {
 			return err
 		}
 		if sameFreeze(before, after) {
@@ -103,7 +103,7 @@ func (c *change) dropFileFreeze(app model.App, was *model.Freeze) error {
 	if was == nil {
 		return nil
 	}
-	before, err := c.api.freezeView(c, *was, c.at)
+	before, err := freezeView(c, *was, c.at)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (a *API) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest)
 		if err := ofNoFile(have[i]); err != nil {
 			return nil, err
 		}
-		before, err := a.freezeView(c, have[i], c.at)
+		before, err := freezeView(c, have[i], c.at)
 		if err != nil {
 			return nil, err
 		}

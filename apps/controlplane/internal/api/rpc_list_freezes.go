@@ -28,15 +28,8 @@ func (a *API) ListFreezes(ctx context.Context, req *windlassv1.ListFreezesReques
 			return err
 		}
 		rows, res.Page = cut(rows, page, func(f model.Freeze) string { return f.Name })
-		res.Freezes = nil
-		for _, f := range rows {
-			v, err := a.freezeView(tx, f, at)
-			if err != nil {
-				return err
-			}
-			res.Freezes = append(res.Freezes, v)
-		}
-		return nil
+		res.Freezes, err = freezeViews(tx, by.WorkspaceID, at, rows...)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list freezes: %w", err)
@@ -44,39 +37,58 @@ func (a *API) ListFreezes(ctx context.Context, req *windlassv1.ListFreezesReques
 	return res, nil
 }
 
-// freezeView is the freeze as the API shows it, with the names of what it is about.
-func (a *API) freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, error) {
-	out := &windlassv1.Freeze{
-		Id: f.ID, Name: f.Name, Reason: f.Reason, OnStart: f.OnStart, From: f.From, Until: f.Until,
-		TimeZone: f.TimeZone, SetBy: f.SetBy, SetAt: f.SetAt, FromFile: f.FromFile,
-	}
-	for _, w := range f.Weekly {
-		out.Weekly = append(out.Weekly, &windlassv1.WeeklyWindow{Start: w.Start, End: w.End})
-	}
-	if out.InForceUntil, out.InForce = freeze.InForce(f, at); !out.InForce {
-		out.NextAt = freeze.NextAt(f, at)
-	}
-	if f.ProjectID != "" {
-		p, err := tx.GetProject(f.WorkspaceID, f.ProjectID)
-		if err != nil && !errors.Is(err, model.ErrNotFound) {
-			return nil, fmt.Errorf("read project %s: %w", f.ProjectID, err)
+// freezeViews are freezes of a workspace as the API shows them, with the names of what they are about.
+// Of an app or project that is gone the id is shown.
+func freezeViews(tx Tx, workspaceID string, at int64, of ...model.Freeze) (out []*windlassv1.Freeze, err error) {
+	projects, apps := map[string]bool{}, map[string]bool{}
+	for _, f := range of {
+		if f.ProjectID != "" {
+			projects[f.ProjectID] = true
 		}
-		out.Project = cmp.Or(p.Name, f.ProjectID)
+		if f.AppID != "" {
+			apps[f.AppID] = true
+		}
 	}
-	if f.AppID == "" {
-		return out, nil
+	rows, err := tx.GetApps(keys(apps))
+	if err != nil {
+		return nil, fmt.Errorf("read apps: %w", err)
 	}
-	app, err := tx.GetApp(f.WorkspaceID, f.AppID)
-	if errors.Is(err, model.ErrNotFound) {
-		out.App = f.AppID
-		return out, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read app %s: %w", f.AppID, err)
+	names, byID := noNames(), map[string]model.App{}
+	for _, app := range rows {
+		byID[app.ID] = app
 	}
-	names := noNames()
-	if err := readNames(tx, names, []model.App{app}); err != nil {
+	if err := errors.Join(readProjects(tx, names, workspaceID, projects), readNames(tx, names, rows)); err != nil {
 		return nil, err
 	}
-	out.App = names.projects[app.ProjectID].Name + "/" + names.environments[app.EnvironmentID].Name + "/" + app.Name
+	for _, f := range of {
+		v := &windlassv1.Freeze{
+			Id: f.ID, Name: f.Name, Reason: f.Reason, OnStart: f.OnStart, From: f.From, Until: f.Until,
+			TimeZone: f.TimeZone, SetBy: f.SetBy, SetAt: f.SetAt, FromFile: f.FromFile,
+		}
+		for _, w := range f.Weekly {
+			v.Weekly = append(v.Weekly, &windlassv1.WeeklyWindow{Start: w.Start, End: w.End})
+		}
+		if v.InForceUntil, v.InForce = freeze.InForce(f, at); !v.InForce {
+			v.NextAt = freeze.NextAt(f, at)
+		}
+		if f.ProjectID != "" {
+			v.Project = cmp.Or(names.projects[f.ProjectID].Name, f.ProjectID)
+		}
+		if app, ok := byID[f.AppID]; ok {
+			v.App = names.projects[app.ProjectID].Name + "/" + names.environments[app.EnvironmentID].Name + "/" + app.Name
+		} else {
+			v.App = f.AppID
+		}
+		out = append(out, v)
+	}
 	return out, nil
+}
+
+// freezeView is one freeze as the API shows it.
+func freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, error) {
+	views, err := freezeViews(tx, f.WorkspaceID, at, f)
+	if err != nil {
+		return nil, err
+	}
+	return views[0], nil
 }

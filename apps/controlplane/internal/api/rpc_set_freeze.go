@@ -41,7 +41,7 @@ func (a *API) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (
 			if req.GetFrom() == 0 && was.From < f.From && (was.Until == 0 || was.Until > c.at) {
 				f.From = was.From
 			}
-			if before, err = a.freezeView(c, was, c.at); err != nil {
+			if before, err = freezeView(c, was, c.at); err != nil {
 				return nil, err
 			}
 		} else if have, err = c.forgetEnded(have); err != nil {
@@ -53,7 +53,7 @@ func (a *API) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (
 		if err := checkTimes(f, c.at); err != nil {
 			return nil, err
 		}
-		after, err := a.freezeView(c, f, c.at)
+		after, err := freezeView(c, f, c.at)
 		if err != nil {
 			return nil, err
 		}
