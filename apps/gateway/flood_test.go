@@ -2,7 +2,8 @@ package gateway_test
 
 import (
 	"bytes"
-	"io"
+	"errors"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,18 +13,44 @@ import (
 	"golang.org/x/net/http2"
 )
 
+// drain reads what comes until the connection ends, of which it returns the error. It closes
+// acknowledged when the answer to a ping with this data has come.
+func (f *frames) drain(data [8]byte, acknowledged chan<- struct{}) error {
+	for {
+		frame, err := f.framer.ReadFrame()
+		if _, ofStream := errors.AsType[http2.StreamError](err); err != nil && !ofStream {
+			return err
+		}
+		if p, ok := frame.(*http2.PingFrame); ok && p.IsAck() && p.Data == data {
+			close(acknowledged)
+		}
+	}
+}
+
+// ping returns a frame that the other side answers once it has read all that came before.
+func ping(t *testing.T, data [8]byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	require.NoError(t, http2.NewFramer(&out, nil).WritePing(false, data))
+	return out.Bytes()
+}
+
 // What one connection of HTTP/2 sends without end costs memory that has a bound, and others are served.
 func TestFloodsOfHTTP2AreBounded(t *testing.T) {
-	// Of requests, a connection may have a thousand at a time, with a header of 64 KiB each.
-	const bound, boundOfHeaders = 16 << 20, 96 << 20
+	// Of requests, a connection may have a thousand at a time. Each costs up to 64 KiB for its
+	// header or for two buffers that pass its body on, and two connections with buffers.
+	const bound, boundOfRequests = 16 << 20, 1000 * (128 << 10)
 	header := block([]string{":method: GET", ":scheme: http", ":authority: echo.local", ":path: /flood"})
 	large := block([]string{"x: " + strings.Repeat("y", 8<<10)})
+	last := [8]byte{'l', 'a', 's', 't'}
 	cases := map[string]struct {
 		// frames writes a part of the flood, the first with n 0.
 		frames func(f *http2.Framer, n uint32)
 		parts  uint32
 		// ends: the gateway ends the connection.
 		ends bool
+		// bound is of what it may cost in memory, in bytes.
+		bound int64
 	}{
 		"headers that go on": {func(f *http2.Framer, n uint32) {
 			if n == 0 {
@@ -31,55 +58,52 @@ func TestFloodsOfHTTP2AreBounded(t *testing.T) {
 				return
 			}
 			_ = f.WriteContinuation(1, false, large)
-		}, 5000, true},
+		}, 5000, true, bound},
 		"empty parts of a header": {func(f *http2.Framer, n uint32) {
 			if n == 0 {
 				_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: header})
 				return
 			}
 			_ = f.WriteContinuation(1, false, nil)
-		}, 100_000, false},
-		"pings": {func(f *http2.Framer, _ uint32) { _ = f.WritePing(false, [8]byte{}) }, 100_000, false},
+		}, 100_000, false, bound},
+		"pings": {func(f *http2.Framer, _ uint32) { _ = f.WritePing(false, [8]byte{}) }, 100_000, false, bound},
 		"settings": {func(f *http2.Framer, n uint32) {
 			_ = f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: n})
-		}, 50_000, false},
+		}, 50_000, false, bound},
 		"empty data": {func(f *http2.Framer, n uint32) {
 			if n == 0 {
 				_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: header, EndHeaders: true})
 				return
 			}
 			_ = f.WriteData(1, false, nil)
-		}, 50_000, false},
+		}, 50_000, false, bound},
 		"priorities": {func(f *http2.Framer, n uint32) {
 			_ = f.WritePriority(2*n+1, http2.PriorityParam{StreamDep: 0, Weight: 1})
-		}, 50_000, false},
-		"window updates": {func(f *http2.Framer, _ uint32) { _ = f.WriteWindowUpdate(0, 1) }, 50_000, false},
+		}, 50_000, false, bound},
+		"window updates": {func(f *http2.Framer, _ uint32) { _ = f.WriteWindowUpdate(0, 1) }, 50_000, false, bound},
 		"more streams than there may be": {func(f *http2.Framer, n uint32) {
 			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, BlockFragment: header, EndHeaders: true})
-		}, 20_000, false},
+		}, 20_000, false, boundOfRequests},
 		"large headers": {func(f *http2.Framer, n uint32) {
 			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, BlockFragment: header})
 			for range 12 {
 				_ = f.WriteContinuation(2*n+1, false, large)
 			}
 			_ = f.WriteContinuation(2*n+1, true, nil)
-		}, 500, false},
+		}, 500, false, boundOfRequests},
 	}
-	r := start(t, nil)
-	instance := startRecorder(t)
-	r.put(t, echo(instance.address))
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
+			// A gateway for each case: after its client is gone, one still reads what that client sent.
+			r := start(t, nil)
+			r.put(t, echo(startRecorder(t).address))
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
 			f := r.frames(t)
 			require.NoError(t, f.conn.SetDeadline(time.Now().Add(patience)))
-			read := make(chan struct{})
-			go func() {
-				defer close(read)
-				_, _ = io.Copy(io.Discard, f.conn)
-			}()
+			all, ended := make(chan struct{}), make(chan error, 1)
+			go func() { ended <- f.drain(last, all) }()
 			var part bytes.Buffer
 			framer := http2.NewFramer(&part, nil)
 			framer.AllowIllegalWrites = true
@@ -90,21 +114,25 @@ func TestFloodsOfHTTP2AreBounded(t *testing.T) {
 					part.Reset()
 				}
 			}
-			if test.ends {
-				require.Error(t, err)
+			if err == nil {
+				_, err = f.conn.Write(ping(t, last))
+			}
+			// Memory is measured once the gateway has read all of it, or has ended the connection.
+			select {
+			case <-all:
+				require.False(t, test.ends)
+			case err := <-ended:
+				require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+				ended <- err
 			}
 			runtime.GC()
 			runtime.ReadMemStats(&after)
-			limit := int64(bound)
-			if name == "large headers" {
-				limit = boundOfHeaders
-			}
-			require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), limit)
+			require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), test.bound)
 			conn, in := r.dial(t)
 			sound(t, conn, in, "echo.local", "after")
 			require.NoError(t, conn.Close())
 			require.NoError(t, f.conn.Close())
-			<-read
+			<-ended
 		})
 	}
 }
