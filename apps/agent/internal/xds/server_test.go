@@ -272,7 +272,9 @@ func TestAClientOfGRPCWeighsInstancesByTheLoadThatTheyReport(t *testing.T) {
 type envoy struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
-	node   *corev3.Node
+	// received are the responses in their order. It is closed when the stream has ended.
+	received chan *discoveryv3.DiscoveryResponse
+	node     *corev3.Node
 	cancel context.CancelFunc
 	names  map[string][]string
 	last   map[string]*discoveryv3.DiscoveryResponse // acknowledged
@@ -289,7 +291,25 @@ func (r *region) envoyWith(id string, security credentials.TransportCredentials)
 	r.t.Cleanup(cancel)
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	require.NoError(r.t, err)
-	return &envoy{t: r.t, stream: stream, node: &corev3.Node{Id: id, UserAgentName: "envoy"}, cancel: cancel, names: map[string][]string{}, last: map[string]*discoveryv3.DiscoveryResponse{}}
+	e := &envoy{
+		t: r.t, stream: stream, received: make(chan *discoveryv3.DiscoveryResponse), node: &corev3.Node{Id: id, UserAgentName: "envoy"}, cancel: cancel,
+		names: map[string][]string{}, last: map[string]*discoveryv3.DiscoveryResponse{},
+	}
+	go func() {
+		defer close(e.received)
+		for {
+			res, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case e.received <- res:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return e
 }
 
 func (e *envoy) ask(typeURL string, names ...string) {
@@ -304,12 +324,32 @@ func (e *envoy) ask(typeURL string, names ...string) {
 func (e *envoy) until(typeURL string, wanted func(*discoveryv3.DiscoveryResponse) bool) *discoveryv3.DiscoveryResponse {
 	e.t.Helper()
 	for {
-		res, err := e.stream.Recv()
-		require.NoError(e.t, err)
+		res, ok := <-e.received
+		require.True(e.t, ok, "the stream has ended")
 		if res.TypeUrl == typeURL && wanted(res) {
 			return res
 		}
 		e.ack(res)
+	}
+}
+
+// eventually waits for the condition, and acknowledges every response meanwhile. A response of
+// one type may follow that of another which the test waits for, because the agent sends a newer
+// response of a type only after the older one is acknowledged.
+func (e *envoy) eventually(condition func() bool) {
+	e.t.Helper()
+	end, look := time.NewTimer(patience), time.NewTicker(time.Millisecond)
+	defer end.Stop()
+	defer look.Stop()
+	for !condition() {
+		select {
+		case res, ok := <-e.received:
+			require.True(e.t, ok, "the stream has ended")
+			e.ack(res)
+		case <-look.C:
+		case <-end.C:
+			require.FailNow(e.t, "the condition did not come true")
+		}
 	}
 }
 
@@ -417,10 +457,7 @@ func TestEnvoysAreWaitedForStageByStage(t *testing.T) {
 	first := e.until(resource.RouteType, routes(t, map[string]uint32{"dep_1": 100}))
 	require.Eventually(t, func() bool { return strings.Contains(r.Routed("app_1", 0, 1), "waits for gateway xds") }, patience, time.Millisecond)
 	e.ack(first)
-	if e.last[resource.EndpointType] == nil {
-		e.ack(e.until(resource.EndpointType, func(res *discoveryv3.DiscoveryResponse) bool { return endpoints(t, res, "dep_1") == 1 }))
-	}
-	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 1) == "" }, patience, time.Millisecond)
+	e.eventually(func() bool { return r.Routed("app_1", 0, 1) == "" })
 
 	// A second version: it has acknowledged its endpoints before a route leads there.
 	r.see(ready("127.0.0.1:4001"), ready("127.0.0.1:4002"))
@@ -431,7 +468,7 @@ func TestEnvoysAreWaitedForStageByStage(t *testing.T) {
 	res = e.until(resource.RouteType, routes(t, map[string]uint32{"dep_1": 90, "dep_2": 10}))
 	require.Contains(t, r.Routed("app_1", 0, 2), "waits for gateway xds")
 	e.ack(res)
-	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 2) == "" }, patience, time.Millisecond)
+	e.eventually(func() bool { return r.Routed("app_1", 0, 2) == "" })
 
 	// An instance that is to stop waits for the acknowledgement that it is no endpoint.
 	require.False(t, r.Released("ins_127.0.0.1:4001"))
@@ -439,7 +476,7 @@ func TestEnvoysAreWaitedForStageByStage(t *testing.T) {
 	res = e.until(resource.EndpointType, func(res *discoveryv3.DiscoveryResponse) bool { return endpoints(t, res, "dep_1") == 0 })
 	require.False(t, r.Released("ins_127.0.0.1:4001"))
 	e.ack(res)
-	require.Eventually(t, func() bool { return r.Released("ins_127.0.0.1:4001") }, patience, time.Millisecond)
+	e.eventually(func() bool { return r.Released("ins_127.0.0.1:4001") })
 
 	// It goes: what it may still serve counts.
 	e.cancel()
@@ -465,6 +502,9 @@ func TestARefusalIsNamedAndDoesNotHoldUpForEver(t *testing.T) {
 		return strings.Contains(r.notes(), "Envoy edge-1 refuses routes: no such thing as windlass")
 	}, patience, time.Millisecond)
 	require.Contains(t, r.Routed("app_1", 0, 1), "waits for gateway xds")
+	// Endpoints that change meanwhile are sent when the Envoy acknowledges those before, which is
+	// about when it is sent the next routes.
+	r.see(ready("127.0.0.1:4001", "127.0.0.1:4002"))
 	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 1) == "" }, patience, 10*time.Millisecond, "for the grace, and no longer")
 
 	// What was refused is not sent again; what follows it is.
@@ -474,7 +514,7 @@ func TestARefusalIsNamedAndDoesNotHoldUpForEver(t *testing.T) {
 		return true
 	})
 	e.ack(res)
-	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 2) == "" && r.notes() == "" }, patience, time.Millisecond)
+	e.eventually(func() bool { return r.Routed("app_1", 0, 2) == "" && r.notes() == "" })
 }
 
 func TestIncrementalIsRefusedWithTheWayOut(t *testing.T) {
