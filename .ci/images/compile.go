@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// compile builds a program for linux and arch into dir, and returns its path. Nothing of this
+// machine is in the file: not its folders (-trimpath), its C library (no cgo) or the state of
+// its checkout (-buildvcs=false; labels of the image have the commit).
+func compile(ctx context.Context, s Source, p Program, arch, dir string) (string, error) {
+	path := filepath.Join(dir, p.Name+"-linux-"+arch)
+	flags := "-s -w"
+	if p.Versioned {
+		flags += " -X " + module + "/apps/" + p.Name + ".Version=" + s.Version
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", path,
+		"./apps/"+p.Name+"/cmd/"+p.Name)
+	cmd.Dir = s.Root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOWORK="+filepath.Join(s.Root, "go.work"),
+		// The caller's own settings would give another file.
+		"GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off")
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("build %s for linux/%s: %w", p.Name, arch, err)
+	}
+	return path, nil
+}
