@@ -28,7 +28,6 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/reconcile"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
-	"github.com/windlass-run/windlass/apps/agent/internal/routes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
@@ -50,7 +49,7 @@ type Config struct {
 	Server string
 	// HTTPClient reaches it.
 	HTTPClient *http.Client
-	// DataDir holds the inbox, the credential, routes and kept secrets.
+	// DataDir holds the inbox, the credential, and kept secrets.
 	DataDir string
 	// Memory holds them in its place, where there is no disk: in virtual time.
 	Memory *Memory
@@ -138,10 +137,6 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.region = credentials.Region()
 
-	table, err := routes.Open(cfg.files(), routesFile)
-	if err != nil {
-		return nil, err
-	}
 	values, err := openSecrets(cfg, client.GetSecrets)
 	if err != nil {
 		return nil, err
@@ -168,7 +163,6 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	a.reconciler, err = reconcile.New(reconcile.Config{
 		Inbox: a.inbox, Runtime: a.runtime,
 		Secrets: values.Values, ForgetSecrets: values.Forget,
-		Serve:    table.Serve,
 		Gateways: a.gateways,
 		Features: cfg.features(),
 		Log:      cfg.Log,
@@ -219,7 +213,7 @@ func (c Config) features() []string {
 // connect returns the agent's credentials, which are empty before it has joined, and
 // the client that uses them.
 func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
-	credentials, err := session.OpenCredentialsIn(cfg.files(), credentialFile)
+	credentials, err := session.OpenCredentials(cfg.files(), credentialFile)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -13,7 +13,6 @@ import (
 // Where things are in the data directory.
 const (
 	credentialFile = "credential.json"
-	routesFile     = "routes.json"
 	gatewaysFile   = "gateways.json"
 	neighboursFile = "neighbours.binpb"
 	gatewaySocket  = "gateway.sock"
@@ -38,13 +37,6 @@ func NewMemory(tokenFile, token string) *Memory {
 // Clone returns a copy, as of a disk that was moved to another machine.
 func (m *Memory) Clone() *Memory {
 	return &Memory{inbox: m.inbox.Clone(), files: m.files.Clone(), secrets: m.secrets.Clone()}
-}
-
-// Routes is the file of the routes that the region serves; nil before there is
-// one.
-func (m *Memory) Routes() []byte {
-	data, _ := m.files.Read(routesFile) // its only error is that there is none
-	return data
 }
 
 // files of the agent but for the inbox and the secrets.

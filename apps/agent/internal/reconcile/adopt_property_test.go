@@ -108,7 +108,7 @@ func (h *successors) start() {
 		Inbox: in, Runtime: h.spy,
 		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
 		ForgetSecrets: func(string) error { return nil },
-		Serve:         h.spy.serve,
+		Gateways:      served{spy: h.spy},
 		Log:           slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""),
 		Region: func() string { return "us-east-1" }, Rand: func() float64 { return 0.5 },
 	})

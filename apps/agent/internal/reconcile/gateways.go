@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
@@ -50,21 +51,22 @@ func (r *Reconciler) ungate(k inbox.Key) {
 	delete(r.gated, k)
 }
 
-// serve stores the route, and tells gateways then: what they serve the region knows after
-// any crash.
-func (r *Reconciler) serve(item *agentv1.Item) error {
-	if err := r.cfg.Serve(item.GetRoutes(), item.Epoch, item.Generation); err != nil {
-		return err
+// serveRoutes gives an app's routes to the gateways. The inbox has stored them before.
+func (r *Reconciler) serveRoutes(ctx context.Context, item *agentv1.Item) {
+	routes := item.GetRoutes()
+	r.cfg.Gateways.Route(routes, item.Epoch, item.Generation)
+	if !r.cfg.Log.Enabled(ctx, slog.LevelDebug) {
+		return
 	}
-	r.cfg.Gateways.Route(item.GetRoutes(), item.Epoch, item.Generation)
-	return nil
+	weights := map[string]int32{}
+	for _, target := range routes.GetTargets() {
+		weights[target.DeploymentId] = target.Weight
+	}
+	r.cfg.Log.DebugContext(ctx, "serving routes", "app", routes.GetAppId(), "epoch", item.Epoch, "generation", item.Generation, "weights", weights)
 }
 
 func (r *Reconciler) route(ctx context.Context, k inbox.Key, item *agentv1.Item) {
-	if err := r.serve(item); err != nil {
-		r.settle(ctx, k, item, err)
-		return
-	}
+	r.serveRoutes(ctx, item)
 	r.gate(k)
 	if why := r.cfg.Gateways.Routed(k.Name, item.Epoch, item.Generation); why != "" {
 		r.tried(ctx, k, "")

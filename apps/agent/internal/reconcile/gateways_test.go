@@ -64,7 +64,6 @@ func startWithGateways(t *testing.T, d *doors) *region {
 		Inbox: in, Runtime: rt, Gateways: d,
 		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
 		ForgetSecrets: func(string) error { return nil },
-		Serve:         rt.serve,
 		Log:           slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""),
 		Region: func() string { return "us-east-1" }, Rand: func() float64 { return 0.5 },
 	})

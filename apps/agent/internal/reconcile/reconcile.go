@@ -50,8 +50,6 @@ type Config struct {
 	Secrets func(ctx context.Context, d *agentv1.Deployment, generation int64) (map[string]string, error)
 	// ForgetSecrets drops what was kept of a deployment that is gone.
 	ForgetSecrets func(deploymentID string) error
-	// Serve makes the region serve an app's routes; no hosts take them out.
-	Serve func(routes *agentv1.Routes, epoch, generation int64) error
 	// Gateways of the region; nil: there are none.
 	Gateways Gateways
 	Features []string
@@ -122,7 +120,7 @@ type entry struct {
 
 // New checks the config.
 func New(cfg Config) (*Reconciler, error) {
-	if cfg.Inbox == nil || cfg.Runtime == nil || cfg.Secrets == nil || cfg.ForgetSecrets == nil || cfg.Serve == nil || cfg.Log == nil || cfg.Tracer == nil || cfg.Region == nil || cfg.Rand == nil {
+	if cfg.Inbox == nil || cfg.Runtime == nil || cfg.Secrets == nil || cfg.ForgetSecrets == nil || cfg.Log == nil || cfg.Tracer == nil || cfg.Region == nil || cfg.Rand == nil {
 		return nil, errors.New("reconcile: every field of Config without a default is required")
 	}
 	if cfg.Gateways == nil {
@@ -232,10 +230,7 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 	case item.GetRoutes() != nil && item.GetRoutes().AppId == k.Name:
 		r.route(ctx, k, item)
 	case inbox.IsDelete(item):
-		if err := r.routeFirst(item); err != nil {
-			r.settle(ctx, k, item, err)
-			return
-		}
+		r.routeFirst(ctx, item)
 		r.remove(ctx, k, item)
 	case item.GetDeployment().GetAction() == agentv1.DeploymentState_ACTION_APPLY && item.GetDeployment().GetDeployment().GetId() == k.Name:
 		if why := r.contested(k, item); why != "" {

@@ -72,15 +72,20 @@ func (s *spy) calls() int {
 	return n
 }
 
-// serve notes a route that the region serves.
-func (s *spy) serve(r *agentv1.Routes, _, _ int64) error {
+// served notes the routes that the region serves.
+type served struct {
+	noGateways
+	spy *spy
+}
+
+func (g served) Route(r *agentv1.Routes, _, _ int64) {
+	s := g.spy
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.serving == nil {
 		s.serving = map[string]int{}
 	}
 	s.serving[r.AppId] = len(r.Targets)
-	return nil
 }
 
 func (s *spy) Remove(ctx context.Context, id string) error {
@@ -112,7 +117,7 @@ func startWith(t *testing.T, rt *spy, over runtime.Runtime) *region {
 		Inbox: in, Runtime: over,
 		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
 		ForgetSecrets: func(string) error { return nil },
-		Serve:         rt.serve,
+		Gateways:      served{spy: rt},
 		Log:           slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""),
 		Region: func() string { return "us-east-1" }, Rand: func() float64 { return 0.5 },
 	})

@@ -14,13 +14,12 @@ const codeDraining = "Draining"
 // routeFirst has the app's routes served before something of it is removed. A region
 // that was out of reach gets both at once, and keys are worked on side by side: what
 // is removed must not be routed to until the routes' turn comes.
-func (r *Reconciler) routeFirst(item *agentv1.Item) error {
+func (r *Reconciler) routeFirst(ctx context.Context, item *agentv1.Item) {
 	app := item.GetDeployment().GetDeployment().GetAppId()
 	held, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: app})
-	if !ok || held.GetRoutes().GetAppId() != app {
-		return nil
+	if ok && held.GetRoutes().GetAppId() == app {
+		r.serveRoutes(ctx, held)
 	}
-	return r.serve(held)
 }
 
 func (r *Reconciler) remove(ctx context.Context, k inbox.Key, item *agentv1.Item) {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -50,13 +49,8 @@ type Credentials struct {
 	ahead   time.Duration
 }
 
-// OpenCredentials reads the file, or starts with none.
-func OpenCredentials(path string) (*Credentials, error) {
-	return OpenCredentialsIn(disk.Dir(filepath.Dir(path)), filepath.Base(path))
-}
-
-// OpenCredentialsIn is OpenCredentials for the file of that name.
-func OpenCredentialsIn(files disk.Files, name string) (*Credentials, error) {
+// OpenCredentials reads the file of that name, or starts with none.
+func OpenCredentials(files disk.Files, name string) (*Credentials, error) {
 	c := &Credentials{files: files, name: name, session: ident.New("run")}
 	if err := c.loadKey(); err != nil {
 		return nil, err

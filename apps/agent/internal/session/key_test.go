@@ -42,14 +42,14 @@ func TestKey(t *testing.T) {
 	}
 	t.Run("it is made once, and signs calls after a restart", func(t *testing.T) {
 		files := disk.NewMemory()
-		c, err := OpenCredentialsIn(files, "credential.json")
+		c, err := OpenCredentials(files, "credential.json")
 		require.NoError(t, err)
 		header := http.Header{}
 		c.Sign(procedure, header)
 		require.Empty(t, header, "there is no key yet")
 		first, err := c.publicKey()
 		require.NoError(t, err)
-		next, err := OpenCredentialsIn(files, "credential.json")
+		next, err := OpenCredentials(files, "credential.json")
 		require.NoError(t, err)
 		require.NoError(t, signed(next, time.Now()))
 		second, err := next.publicKey()
@@ -60,20 +60,20 @@ func TestKey(t *testing.T) {
 	t.Run("a key file of something else says what to do", func(t *testing.T) {
 		files := disk.NewMemory()
 		require.NoError(t, files.Replace(keyName, []byte("x")))
-		_, err := OpenCredentialsIn(files, "credential.json")
+		_, err := OpenCredentials(files, "credential.json")
 		require.ErrorContains(t, err, "agent.key (delete the file and give a new join token)")
 	})
 	t.Run("agents that share a credential share its key", func(t *testing.T) {
 		here, there, between := t.TempDir(), t.TempDir(), &shelf{}
 		path := func(dir string) string { return filepath.Join(dir, "credential.json") }
-		c, err := OpenCredentials(path(here))
+		c, err := openCredentials(path(here))
 		require.NoError(t, err)
 		ours, err := c.publicKey()
 		require.NoError(t, err)
 		require.NoError(t, c.store(&agentv1.Credential{Value: "wla_x", ExpiresAt: 5}, time.UnixMilli(3)))
 		require.NoError(t, Give(t.Context(), path(here), between))
 		require.NoError(t, Fetch(t.Context(), path(there), between))
-		other, err := OpenCredentials(path(there))
+		other, err := openCredentials(path(there))
 		require.NoError(t, err)
 		theirs, err := other.publicKey()
 		require.NoError(t, err)
@@ -88,13 +88,13 @@ func TestKey(t *testing.T) {
 		between.value, err = json.Marshal(old)
 		require.NoError(t, err)
 		require.NoError(t, Fetch(t.Context(), path(here), between))
-		c, err = OpenCredentials(path(here))
+		c, err = openCredentials(path(here))
 		require.NoError(t, err)
 		require.Equal(t, "wla_y", c.Token())
 		require.NoError(t, signed(c, time.Now()))
 	})
 	t.Run("an agent whose clock is wrong follows the control plane's", func(t *testing.T) {
-		c, err := OpenCredentialsIn(disk.NewMemory(), "credential.json")
+		c, err := OpenCredentials(disk.NewMemory(), "credential.json")
 		require.NoError(t, err)
 		_, err = c.publicKey()
 		require.NoError(t, err)

@@ -137,7 +137,7 @@ func TestAnAgentThatCouldNotJoinDuringAnOutageHasJoinedFiveSecondsAfterIt(t *tes
 		dir, away := t.TempDir(), &absent{}
 		token := filepath.Join(dir, "token")
 		require.NoError(t, os.WriteFile(token, []byte("wlj_token"), 0o600))
-		c, err := OpenCredentials(filepath.Join(dir, "credential.json"))
+		c, err := openCredentials(filepath.Join(dir, "credential.json"))
 		require.NoError(t, err)
 		done := make(chan error, 1)
 		go func() {

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -131,7 +132,7 @@ func setup(t *testing.T, silence time.Duration) *agent {
 	token := filepath.Join(dir, "token")
 	require.NoError(t, os.WriteFile(token, []byte("wlj_token\n"), 0o600))
 	a := &agent{t: t, srv: srv, in: in, rep: &reporter{sessions: make(chan report.Session, 100), fail: make(chan error)}, credPath: filepath.Join(dir, "credential.json")}
-	creds, err := OpenCredentials(a.credPath)
+	creds, err := openCredentials(a.credPath)
 	require.NoError(t, err)
 	client := agentv1connect.NewAgentServiceClient(httpClient, httpServer.URL)
 	a.s, err = New(Config{
@@ -352,11 +353,11 @@ func TestAJoinThatWasNotHeardOfIsMadeAgainUnderTheSameID(t *testing.T) {
 		return connect.NewError(connect.CodeUnavailable, errors.New("the answer is lost"))
 	}
 
-	c, err := OpenCredentials(path)
+	c, err := openCredentials(path)
 	require.NoError(t, err)
 	require.Error(t, c.join(t.Context(), client, token, nil, time.Now()))
 	srv.onJoin = nil
-	c, err = OpenCredentials(path) // the agent was killed and started again
+	c, err = openCredentials(path) // the agent was killed and started again
 	require.NoError(t, err)
 	require.NoError(t, c.EnsureJoined(t.Context(), client, token, nil, backoff.Policy{}, func() float64 { return 0 }, slog.New(slog.DiscardHandler)))
 	require.Len(t, srv.joins, 2)
@@ -365,7 +366,7 @@ func TestAJoinThatWasNotHeardOfIsMadeAgainUnderTheSameID(t *testing.T) {
 	require.Equal(t, srv.joins[0].PublicKey, srv.joins[1].PublicKey)
 	require.Equal(t, "wlj_token", srv.joins[1].Token)
 
-	c, err = OpenCredentials(path)
+	c, err = openCredentials(path)
 	require.NoError(t, err)
 	require.Equal(t, "credential", c.Token())
 	require.Equal(t, "us-east-1", c.Region())
@@ -385,4 +386,8 @@ func TestARefusedCredentialIsReplacedByJoiningAgain(t *testing.T) {
 	}
 	a.srv.mu.Unlock()
 	require.Equal(t, "credential", a.s.cfg.Credentials.Token())
+}
+
+func openCredentials(path string) (*Credentials, error) {
+	return OpenCredentials(disk.Dir(filepath.Dir(path)), filepath.Base(path))
 }

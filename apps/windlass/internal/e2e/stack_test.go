@@ -313,6 +313,7 @@ func (s *stack) addAgent(built, region string) {
 	}
 	s.addProgram(partAgent(region), filepath.Join(built, "agent"), dir, freePort(s.t), s.environ(), append([]string{
 		"--log-format=json",
+		"--log-level=debug", // logs the routes that it serves
 		"--gateway-listen=" + s.routes[region],
 		"--gateway-url=" + gateway,
 		"--server=" + s.url,

@@ -1,13 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -220,25 +220,34 @@ func (f *fleet) look(ctx context.Context, m *mover, suspect map[string]bool) err
 	return nil // there is no answer while the control plane is away
 }
 
-// routed is the app's table in a region, by deployment.
+// routed are the weights by deployment with which a region serves the app, as its agent logs them.
 func (s *stack) routed(region, appID string) (map[string]int32, error) {
-	data, err := os.ReadFile(filepath.Join(s.agentDir(region), "data", "routes.json"))
+	data, err := os.ReadFile(s.parts[partAgent(region)].log)
 	if err != nil {
 		return nil, err
 	}
-	var table map[string]struct {
-		Targets []struct {
-			Deployment string `json:"deployment_id"`
-			Weight     int32  `json:"weight"`
-		} `json:"targets"`
+	type route struct {
+		App               string
+		Epoch, Generation int64
+		Weights           map[string]int32
 	}
-	if err := json.Unmarshal(data, &table); err != nil {
-		return nil, err
+	var last route
+	for line := range bytes.Lines(data) {
+		if !bytes.HasSuffix(line, []byte("\n")) || !bytes.Contains(line, []byte(`"msg":"serving routes"`)) || !bytes.Contains(line, []byte(appID)) {
+			continue
+		}
+		var r route
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, err
+		}
+		if r.App == appID && (r.Epoch > last.Epoch || r.Epoch == last.Epoch && r.Generation >= last.Generation) {
+			last = r
+		}
 	}
 	got := map[string]int32{}
-	for _, target := range table[appID].Targets {
-		if target.Weight > 0 {
-			got[target.Deployment] = target.Weight
+	for deployment, weight := range last.Weights {
+		if weight > 0 {
+			got[deployment] = weight
 		}
 	}
 	return got, nil

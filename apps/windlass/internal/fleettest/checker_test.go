@@ -1,7 +1,6 @@
 package fleettest
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"sync"
@@ -50,6 +49,8 @@ type checker struct {
 	ready   map[spotted]bool // instances that ever were, each as every deployment's that had it
 	count   map[place]int    // of them
 	serving map[place]bool   // (region, app) that has served
+	// sawRoutes: a region has served routes.
+	sawRoutes bool
 
 	acknowledged map[string]string // deployments that users were told of; their apps
 	wasRestored  bool
@@ -225,26 +226,9 @@ func (c *checker) onReady(r *region, deployment, instance string) {
 // routes are the deployments that the region routes to, by app.
 func (r *region) routes() map[string][]string {
 	r.mu.Lock()
-	data := r.disk.Routes()
+	served := r.served
 	r.mu.Unlock()
-	var table map[string]struct {
-		Targets []struct {
-			DeploymentID string `json:"deployment_id"`
-			Weight       int32  `json:"weight"`
-		} `json:"targets"`
-	}
-	if data == nil || json.Unmarshal(data, &table) != nil {
-		return nil
-	}
-	out := map[string][]string{}
-	for app, route := range table {
-		for _, t := range route.Targets {
-			if t.Weight > 0 {
-				out[app] = append(out[app], t.DeploymentID)
-			}
-		}
-	}
-	return out
+	return served.targets()
 }
 
 // watch has every app that served go on serving, until the world ends.
@@ -260,6 +244,7 @@ func (c *checker) serves(r *region) {
 	routes, ready := r.routes(), r.runtime.Ready()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.sawRoutes = c.sawRoutes || len(routes) > 0
 	for id, a := range c.rows.apps {
 		if len(a.name) < 5 || a.name[:5] != "fixed" {
 			continue

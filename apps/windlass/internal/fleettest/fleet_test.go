@@ -109,6 +109,7 @@ func failures(out string) string { return passed.ReplaceAllString(out, "") }
 // fleet runs one, and returns its trace.
 func fleet(t *testing.T, seed uint64, keepTrace bool) *trace {
 	w := run(t, seed, of, keepTrace)
+	require.True(t, w.check.sawRoutes, "seed %d: the checker saw no routes", seed)
 	for _, v := range w.check.broken() {
 		t.Errorf("%s\n\nthis fleet alone: WINDLASS_FLEET_SEED=%d go test -v -run WhateverBreaks ./apps/windlass/internal/fleettest", v, seed)
 	}

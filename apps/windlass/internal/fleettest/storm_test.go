@@ -143,7 +143,7 @@ func (r *region) twin() {
 	old.hold("")
 	r.retire()
 	r.mu.Lock()
-	r.disk = r.disk.Clone()
+	r.disk, r.served = r.disk.Clone(), r.served.clone()
 	r.mu.Unlock()
 	r.start()
 	ended, released := w.fate.between(0, 10*time.Second), w.fate.between(0, 10*time.Second)

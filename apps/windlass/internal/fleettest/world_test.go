@@ -264,6 +264,7 @@ type region struct {
 
 	mu      sync.Mutex
 	disk    *agent.Memory
+	served  *servedRoutes // by the agents of disk
 	node    *node
 	process *process
 	agents  int
@@ -271,7 +272,7 @@ type region struct {
 }
 
 func (w *world) newRegion(name string) *region {
-	r := &region{w: w, name: name, disk: agent.NewMemory(tokenFile, w.boot.JoinTokens[name])}
+	r := &region{w: w, name: name, disk: agent.NewMemory(tokenFile, w.boot.JoinTokens[name]), served: &servedRoutes{apps: map[string]servedRoute{}}}
 	r.runtime = agent.NewSimulated(agent.SimulatedConfig{
 		Region:  name,
 		Start:   func() time.Duration { return dice{w, name}.between(10*time.Millisecond, 3*time.Second) },
@@ -292,6 +293,7 @@ func (r *region) start() {
 	r.agents++
 	name := fmt.Sprintf("%s/%d", r.name, r.agents)
 	node, held, disk := newNode(w, name), r.runtime.Take(), r.disk
+	log := slog.New(routesLog{w.log.With("agent", name).Handler(), r.served})
 	node.mischief = true
 	r.node = node
 	p := &process{w: w}
@@ -302,7 +304,7 @@ func (r *region) start() {
 			Memory: disk, TokenFile: tokenFile,
 			NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return held, nil },
 			RuntimeName: "simulated", Version: "test",
-			Log: w.log.With("agent", name), Registerer: prometheus.NewRegistry(), Tracer: tracer(), Rand: dice{w, name}.float,
+			Log: log, Registerer: prometheus.NewRegistry(), Tracer: tracer(), Rand: dice{w, name}.float,
 		})
 		if err != nil {
 			if ctx.Err() == nil {

@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -93,12 +92,6 @@ func Ours(region string) labels.Set {
 	return labels.Set{LabelManagedBy: ManagedBy, LabelRegion: region}
 }
 
-// IsOurs reports whether an object is this region's agent's to change.
-func IsOurs(o metav1.Object, region string) bool {
-	l := o.GetLabels()
-	return l[LabelManagedBy] == ManagedBy && l[LabelRegion] == region
-}
-
 // OfWorkload selects the pods, and all objects but the claim, of one workload.
 func OfWorkload(region, key string) labels.Set {
 	return labels.Merge(Ours(region), labels.Set{LabelWorkload: key})
@@ -108,16 +101,6 @@ func OfWorkload(region, key string) labels.Set {
 // through their workload.
 func OfDeployment(region, id string) labels.Set {
 	return labels.Merge(Ours(region), labels.Set{LabelDeployment: id})
-}
-
-// OfApp selects what all versions of an app have, claims among it.
-func OfApp(region, id string) labels.Set {
-	return labels.Merge(Ours(region), labels.Set{LabelApp: id})
-}
-
-// OfEnvironment selects the namespace of an environment and what is ours in it.
-func OfEnvironment(region, id string) labels.Set {
-	return labels.Merge(Ours(region), labels.Set{LabelEnvironment: id})
 }
 
 // InstanceID is the id of the instance that a pod is. It keeps the dashes of the

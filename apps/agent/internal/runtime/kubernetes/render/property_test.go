@@ -208,7 +208,7 @@ func checkObjects(t testingT, cfg Config, o *Objects) {
 		m := read[meta](t, d)
 		what := m.Kind + " " + m.Name
 		checkMeta(t, what, m.ObjectMeta)
-		require.True(t, IsOurs(&m.ObjectMeta, cfg.Region), what)
+		require.True(t, isOurs(&m.ObjectMeta, cfg.Region), what)
 		rule := apivalidation.NameIsDNSSubdomain
 		switch m.Kind {
 		case "Namespace":
@@ -225,7 +225,7 @@ func checkObjects(t testingT, cfg Config, o *Objects) {
 	require.LessOrEqual(t, len(w.Name), maxWorkload)
 	pod := w.Spec.Template
 	checkMeta(t, "pod", pod.ObjectMeta)
-	require.True(t, IsOurs(&pod.ObjectMeta, cfg.Region))
+	require.True(t, isOurs(&pod.ObjectMeta, cfg.Region))
 	selector, err := metav1.LabelSelectorAsSelector(w.Spec.Selector)
 	require.NoError(t, err)
 	require.True(t, selector.Matches(labels.Set(pod.Labels)))
@@ -366,4 +366,10 @@ func TestArgumentsMeanWhatTheSpecSaysOfThem(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		check(t, rapid.OneOf(rapid.StringMatching(`[A_B9E$()\- ]{0,16}`), rapid.String()).Draw(t, "argument"))
 	})
+}
+
+// isOurs reports whether an object is this region's agent's to change.
+func isOurs(o metav1.Object, region string) bool {
+	l := o.GetLabels()
+	return l[LabelManagedBy] == ManagedBy && l[LabelRegion] == region
 }
