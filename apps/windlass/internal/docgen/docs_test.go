@@ -22,7 +22,10 @@ func pages(t *testing.T) map[string]string {
 	out := map[string]string{}
 	files, err := filepath.Glob(repository + "/*.md")
 	require.NoError(t, err)
-	require.NoError(t, filepath.WalkDir(repository+"/docs", func(path string, _ os.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(repository+"/docs", func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Name() == "node_modules" {
+			return filepath.SkipDir
+		}
 		if strings.HasSuffix(path, ".md") {
 			files = append(files, path)
 		}
