@@ -139,7 +139,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 		}
 	}
 	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
-	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand())
+	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand(), a.explainCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.versionCommand())...)
 	root.AddCommand(exitCodesTopic())
 	explainArgs(root)
@@ -324,13 +324,18 @@ func Report(stderr io.Writer, err error) int {
 }
 
 // Explain turns an error into what a person reads: what went wrong, the field at
-// fault, and the fix.
+// fault, the fix, and where its reason is explained.
 func Explain(err error) string {
 	var ce *connect.Error
 	if !errors.As(err, &ce) {
 		return err.Error()
 	}
 	detail := rpc.DetailOf(err)
+	return withoutReason(err, ce, detail) + hintLine(detail.GetReason().String())
+}
+
+// withoutReason is Explain without the line about the reason.
+func withoutReason(err error, ce *connect.Error, detail *windlassv1.ErrorDetail) string {
 	var b strings.Builder
 	if fault, ok := errors.AsType[*fileFault](err); ok {
 		b.WriteString(fault.Error())

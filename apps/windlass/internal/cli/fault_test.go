@@ -60,9 +60,9 @@ func TestExplain_FieldsOfAFileAreNamedAsTheFileDoes(t *testing.T) {
 			require.True(t, ok, field)
 			require.Equal(t, want, path)
 		}
-		require.Equal(t, "app.yaml: "+want+": it is wrong", Explain(file.explain(coded)))
+		require.Equal(t, "app.yaml: "+want+": it is wrong\nSee `windlass explain VALIDATION`.", Explain(file.explain(coded)))
 		repeats := rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, named, named+": it is wrong")
-		require.Equal(t, "app.yaml: "+want+": it is wrong", Explain(file.explain(repeats)), "the message may begin with the field")
+		require.Equal(t, "app.yaml: "+want+": it is wrong\nSee `windlass explain VALIDATION`.", Explain(file.explain(repeats)), "the message may begin with the field")
 	}
 	for _, field := range []string{"", "mutation.idempotencyKey", "spec.unheardOf", "replicas"} {
 		_, ok := filePath(field)
@@ -88,7 +88,7 @@ func TestExplain_FieldsOfAFileHaveTheirLine(t *testing.T) {
 		require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(file.explain(refusal)))
 	}
 	whole := rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec", "spec: it runs nothing")
-	require.Equal(t, "app.yaml: it runs nothing", Explain(file.explain(whole)))
+	require.Equal(t, "app.yaml: it runs nothing\nSee `windlass explain VALIDATION`.", Explain(file.explain(whole)))
 	other := rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no key")
 	require.Equal(t, error(other), file.explain(other))
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/windlass/internal/explain"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -66,7 +67,7 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED:
 		return verdict{over: true, outcome: outcomeSucceeded}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED:
-		return verdict{true, outcomeFailed, 1, fmt.Sprintf("%s failed: %s\n%s", name, why, afterwards(app))}
+		return verdict{true, outcomeFailed, 1, fmt.Sprintf("%s failed: %s\n%s", name, why, afterwards(app)+hintLine(ro.GetReason()))}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED:
 		return verdict{true, outcomeTakenBack, 1, fmt.Sprintf("%s was taken back: %s\n%s", name, why, afterwards(app))}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED:
@@ -91,6 +92,14 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 		return verdict{over: true, outcome: outcomePeople, message: name + " " + waits}
 	}
 	return verdict{true, outcomePeople, codePeople, fmt.Sprintf("%s %s\n`windlass rollout status %s --watch` follows it from there.", name, waits, app.GetName())}
+}
+
+// hintLine is a line that leads to the explanation of a reason; empty without one.
+func hintLine(reason string) string {
+	if hint := explain.Hint(reason); hint != "" {
+		return "\n" + hint
+	}
+	return ""
 }
 
 // pausedByItself is who pauses a rollout for a failure.

@@ -85,14 +85,14 @@ func TestARefusalIsToldWithTheLimitAndTheWayOn(t *testing.T) {
 			"the workspace may have 64 GPUs: it has 60, and this call asks for 8 more",
 			"Scale down or delete what is not needed (`windlass workspace quota` shows what there is), or have an operator raise it: `windlass workspace quota ws_1 --gpus 68`.",
 			`the workspace may have 64 GPUs: it has 60, and this call asks for 8 more
-Scale down or delete what is not needed (` + "`windlass workspace quota`" + ` shows what there is), or have an operator raise it: ` + "`windlass workspace quota ws_1 --gpus 68`" + `.`,
+Scale down or delete what is not needed (` + "`windlass workspace quota`" + ` shows what there is), or have an operator raise it: ` + "`windlass workspace quota ws_1 --gpus 68`.\nSee `windlass explain QUOTA_EXCEEDED`.",
 		},
 		{
 			windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
 			"the workspace may start work 1200 times a minute and 1000 times at once, and has: wait 50ms",
 			"Call again after that.",
 			`the workspace may start work 1200 times a minute and 1000 times at once, and has: wait 50ms
-Call again after that.`,
+Call again after that.` + "\nSee `windlass explain RATE_LIMITED`.",
 		},
 	} {
 		f := &full{refusal: rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{

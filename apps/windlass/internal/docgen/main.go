@@ -1,7 +1,8 @@
 // Command docgen writes the reference of docs/reference from the code: the commands and
 // flags of every program, metrics, reasons, history entries, and the app file with its
 // JSON schema. Nothing in that folder is written by hand, and `go tool task drift` fails
-// when the folder is not what this program writes.
+// when the folder is not what this program writes. With --explain it also writes what
+// `windlass explain` knows, from docs/guides/troubleshooting.md.
 //
 // The programs' flags and the CLI's commands are read from the values that the programs
 // parse with. Metrics, reasons and history entries are read from the syntax of the
@@ -22,8 +23,13 @@ import (
 
 func main() {
 	root := flag.String("root", ".", "root of the repository")
+	reasons := flag.String("explain", "", "file to write with what `windlass explain` knows")
 	flag.Parse()
-	if err := run(*root, flag.Arg(0)); err != nil {
+	err := run(*root, flag.Arg(0))
+	if err == nil && *reasons != "" {
+		err = writeExplanations(*root, *reasons)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "docgen:", err)
 		os.Exit(1)
 	}
@@ -47,6 +53,17 @@ func run(root, folder string) error {
 		}
 	}
 	return nil
+}
+
+func writeExplanations(root, file string) error {
+	text, err := explanations(root)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(text), 0o644)
 }
 
 // generate returns the text of each page by its file name.

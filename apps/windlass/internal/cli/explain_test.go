@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestExplainCommand(t *testing.T) {
+	run := func(args ...string) (string, error) {
+		var out bytes.Buffer
+		root := New(Config{Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }})
+		root.SetArgs(append([]string{"explain"}, args...))
+		err := root.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	t.Run("a reason in every part", func(t *testing.T) {
+		out, err := run("no-capacity")
+		require.NoError(t, err)
+		require.Equal(t, `ERROR_REASON_NO_CAPACITY (Error reasons)
+Cause:  a region has too little free of what is asked for
+See:    the error of the call, which names the field, the object or the limit
+Do:     ask for less, or set `+"`rollout.waitForCapacity`"+`
+Page:   https://github.com/windlass-run/windlass/blob/main/docs/guides/troubleshooting.md#error-reasons
+`, out)
+	})
+	t.Run("links become paths", func(t *testing.T) {
+		out, err := run("Unsupported")
+		require.NoError(t, err)
+		require.Contains(t, out, "see pod policy\n        (docs/guides/kubernetes.md#what-a-pod-may-ask-for)")
+	})
+	t.Run("all reasons", func(t *testing.T) {
+		out, err := run()
+		require.NoError(t, err)
+		require.Contains(t, out, "NO_CAPACITY")
+		require.Contains(t, out, "WaveBegun")
+	})
+	t.Run("an unknown reason names near ones", func(t *testing.T) {
+		_, err := run("capacity")
+		require.ErrorContains(t, err, "did you mean NO_CAPACITY, CapacityAwaited, CapacityFound?")
+		_, err = run("Nonesuch")
+		require.EqualError(t, err, "no reason is called \"Nonesuch\": `windlass explain` lists all")
+	})
+}

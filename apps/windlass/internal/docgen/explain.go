@@ -1,0 +1,66 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/explain"
+)
+
+const troubleshooting = "docs/guides/troubleshooting.md"
+
+var (
+	reasonRow    = regexp.MustCompile("^\\| `(\\w+)` \\| (.+) \\| (.+) \\|$")
+	markdownLink = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
+)
+
+// explanations returns the JSON of what `windlass explain` knows: each row of the page about
+// troubleshooting, with the sentence of its section that says where a reason is seen.
+func explanations(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, troubleshooting))
+	if err != nil {
+		return "", err
+	}
+	entries, err := explainedIn(string(text))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", troubleshooting, err)
+	}
+	out, err := json.MarshalIndent(entries, "", "  ")
+	return string(out) + "\n", err
+}
+
+func explainedIn(page string) ([]explain.Entry, error) {
+	var out []explain.Entry
+	for _, section := range strings.Split(page, "\n## ")[1:] {
+		title, rest, _ := strings.Cut(section, "\n")
+		var seen string
+		for line := range strings.SplitSeq(rest, "\n") {
+			if where, ok := strings.CutPrefix(line, "Where to see one: "); ok {
+				seen = plain(where)
+			}
+			if m := reasonRow.FindStringSubmatch(line); m != nil {
+				if seen == "" {
+					return nil, fmt.Errorf("the section %q has no line `Where to see one: ...` before its table", title)
+				}
+				out = append(out, explain.Entry{Reason: m[1], Kind: title, Cause: plain(m[2]), See: seen, Do: plain(m[3]), Anchor: anchor(title)})
+			}
+		}
+	}
+	return out, nil
+}
+
+// plain returns a text without the syntax of links, as a terminal shows it. A link to
+// another page keeps the page's path from the root of the repository.
+func plain(text string) string {
+	return markdownLink.ReplaceAllStringFunc(text, func(link string) string {
+		m := markdownLink.FindStringSubmatch(link)
+		if strings.HasPrefix(m[2], "#") {
+			return m[1]
+		}
+		return m[1] + " (" + filepath.ToSlash(filepath.Join(filepath.Dir(troubleshooting), m[2])) + ")"
+	})
+}
