@@ -15,7 +15,7 @@ type starts struct {
 }
 
 func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
-	if _, _, err := t.workspaces.lock(workspaceID); err != nil {
+	if _, _, err := workspaceTable.in(t).lock(workspaceID); err != nil {
 		return model.Admission{}, err
 	}
 	return t.GetAdmission(workspaceID)
@@ -25,28 +25,28 @@ func (t *tx) GetAdmission(workspaceID string) (model.Admission, error) {
 	if _, err := t.GetWorkspace(workspaceID); err != nil {
 		return model.Admission{}, err
 	}
-	a, ok := t.limits.get(workspaceID)
+	a, ok := limitsTable.in(t).get(workspaceID)
 	if !ok {
 		a = model.Admission{WorkspaceID: workspaceID, Own: model.NoLimitsOfItsOwn}
 	}
-	bucket, _ := t.starts.get(workspaceID)
+	bucket, _ := startsTable.in(t).get(workspaceID)
 	a.FullAt, a.Ceiling, a.Now = bucket.fullAt, bucket.ceiling, t.store.now()*1000
 	return a, nil
 }
 
 func (t *tx) PutLimits(a model.Admission) error {
 	a.FullAt, a.Ceiling, a.Now = 0, model.Ceiling{}, 0
-	return t.limits.put(a)
+	return limitsTable.in(t).put(a)
 }
 
 func (t *tx) PutStanding(a model.Admission) error {
-	return t.starts.put(starts{a.WorkspaceID, a.FullAt, a.Ceiling})
+	return startsTable.in(t).put(starts{a.WorkspaceID, a.FullAt, a.Ceiling})
 }
 
 func (t *tx) UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error) {
 	for _, a := range t.counted(workspaceID, but) {
 		c := model.Claim{LiveDeploymentID: a.LiveDeploymentID, RolloutID: a.RolloutID}
-		stored, ok := t.claims.get(a.ID)
+		stored, ok := claimTable.in(t).get(a.ID)
 		switch {
 		case ok && ofPresent(stored, a):
 			c = stored
@@ -60,7 +60,7 @@ func (t *tx) UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err
 
 func (t *tx) UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error) {
 	apps := slices.DeleteFunc(t.counted(workspaceID, but), func(a model.App) bool {
-		stored, ok := t.claims.get(a.ID)
+		stored, ok := claimTable.in(t).get(a.ID)
 		return a.ID <= after || a.LiveDeploymentID == "" && a.RolloutID == "" || ok && ofPresent(stored, a)
 	})
 	slices.SortFunc(apps, func(a, b model.App) int { return cmp.Compare(a.ID, b.ID) })
@@ -69,7 +69,7 @@ func (t *tx) UnsettledApps(workspaceID, but, after string, limit int) ([]model.A
 
 // counted are the workspace's apps that count.
 func (t *tx) counted(workspaceID, but string) []model.App {
-	return t.apps.list(func(a model.App) bool {
+	return appTable.in(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != but
 	})
 }
@@ -81,7 +81,7 @@ func ofPresent(c model.Claim, a model.App) bool {
 
 func (t *tx) PutClaims(claims []model.Claim) error {
 	for _, c := range claims {
-		if err := t.claims.put(c); err != nil {
+		if err := claimTable.in(t).put(c); err != nil {
 			return err
 		}
 	}

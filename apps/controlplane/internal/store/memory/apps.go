@@ -6,7 +6,7 @@ import (
 )
 
 func (t *tx) InsertApp(a model.App) error {
-	if err := t.apps.insert(a); err != nil {
+	if err := appTable.in(t).insert(a); err != nil {
 		return err
 	}
 	t.touch(a.ID)
@@ -14,14 +14,14 @@ func (t *tx) InsertApp(a model.App) error {
 }
 
 func (t *tx) GetApp(workspaceID, id string) (model.App, error) {
-	a, ok := t.apps.get(id)
+	a, ok := appTable.in(t).get(id)
 	return one(a, ok && a.WorkspaceID == workspaceID, "app", id)
 }
 
 func (t *tx) GetApps(ids []string) ([]model.App, error) {
 	var rows []model.App
 	for _, id := range distinct(ids) {
-		if a, ok := t.apps.get(id); ok {
+		if a, ok := appTable.in(t).get(id); ok {
 			rows = append(rows, a)
 		}
 	}
@@ -29,12 +29,12 @@ func (t *tx) GetApps(ids []string) ([]model.App, error) {
 }
 
 func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, error) {
-	a, ok := t.apps.find(0, environmentID+"\x00"+name)
+	a, ok := appTable.in(t).find(0, environmentID+"\x00"+name)
 	return one(a, ok && a.WorkspaceID == workspaceID, "app", name)
 }
 
 func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
-	a, ok, err := t.apps.lock(id)
+	a, ok, err := appTable.in(t).lock(id)
 	if err != nil {
 		return model.App{}, err
 	}
@@ -44,7 +44,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 func (t *tx) LockApps(ids []string) ([]model.App, error) {
 	var rows []model.App
 	for _, id := range distinct(ids) {
-		a, ok, err := t.apps.lock(id)
+		a, ok, err := appTable.in(t).lock(id)
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +57,7 @@ func (t *tx) LockApps(ids []string) ([]model.App, error) {
 
 // UpdateApp leaves the step number and what names the app as they are.
 func (t *tx) UpdateApp(a model.App) error {
-	stored, ok, err := t.apps.lock(a.ID)
+	stored, ok, err := appTable.in(t).lock(a.ID)
 	switch {
 	case err != nil:
 		return err
@@ -75,13 +75,13 @@ func (t *tx) putApp(a, stored model.App) error {
 	a.Step, a.CreatedAt = stored.Step, stored.CreatedAt
 	a.ResourceVersion++
 	t.touch(a.ID)
-	return t.apps.put(a)
+	return appTable.in(t).put(a)
 }
 
 func (t *tx) StepApps(steps []model.AppStep) error {
 	for _, s := range steps {
 		a := s.App
-		stored, ok, err := t.apps.lock(a.ID)
+		stored, ok, err := appTable.in(t).lock(a.ID)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (t *tx) StepApps(steps []model.AppStep) error {
 		}
 		stored.Step++
 		if !s.Changed {
-			if err := t.apps.put(stored); err != nil {
+			if err := appTable.in(t).put(stored); err != nil {
 				return err
 			}
 			continue
@@ -104,14 +104,14 @@ func (t *tx) StepApps(steps []model.AppStep) error {
 }
 
 func (t *tx) ListApps(workspaceID, environmentID string, p store.Page) ([]model.App, error) {
-	rows := t.apps.list(func(a model.App) bool {
+	rows := appTable.in(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && (environmentID == "" || a.EnvironmentID == environmentID)
 	})
 	return page(rows, p, func(a model.App) string { return a.Name + "\x00" + a.ID }), nil
 }
 
 func (t *tx) CountApps(workspaceID, projectID, environmentID string) (int, error) {
-	return len(t.apps.list(func(a model.App) bool {
+	return len(appTable.in(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 &&
 			(projectID == "" || a.ProjectID == projectID) && (environmentID == "" || a.EnvironmentID == environmentID)
 	})), nil

@@ -6,7 +6,7 @@ import (
 )
 
 func (t *tx) InsertDeployment(d model.Deployment) error {
-	if err := t.deployments.insert(d); err != nil {
+	if err := deploymentTable.in(t).insert(d); err != nil {
 		return err
 	}
 	t.touch(d.AppID)
@@ -14,19 +14,19 @@ func (t *tx) InsertDeployment(d model.Deployment) error {
 }
 
 func (t *tx) GetDeployment(workspaceID, id string) (model.Deployment, error) {
-	d, ok := t.deployments.get(id)
+	d, ok := deploymentTable.in(t).get(id)
 	return one(d, ok && d.WorkspaceID == workspaceID, "deployment", id)
 }
 
 func (t *tx) GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error) {
-	d, ok := t.deployments.find(0, versionName(appID, version))
+	d, ok := deploymentTable.in(t).find(0, versionName(appID, version))
 	return one(d, ok && d.WorkspaceID == workspaceID, "deployment of app", appID)
 }
 
 func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	var rows []model.Deployment
 	for _, id := range distinct(ids) {
-		if d, ok := t.deployments.get(id); ok {
+		if d, ok := deploymentTable.in(t).get(id); ok {
 			rows = append(rows, d)
 		}
 	}
@@ -43,7 +43,7 @@ func (t *tx) UpdateDeployment(deployments ...model.Deployment) error {
 }
 
 func (t *tx) updateDeployment(d model.Deployment) error {
-	stored, ok, err := t.deployments.lock(d.ID)
+	stored, ok, err := deploymentTable.in(t).lock(d.ID)
 	if err != nil {
 		return err
 	}
@@ -54,11 +54,11 @@ func (t *tx) updateDeployment(d model.Deployment) error {
 	stored.ResolvedImage, stored.Stable = d.ResolvedImage, d.Stable
 	stored.ReadyAt, stored.EndedAt = d.ReadyAt, d.EndedAt
 	t.touch(stored.AppID)
-	return t.deployments.put(stored)
+	return deploymentTable.in(t).put(stored)
 }
 
 func (t *tx) ListDeployments(workspaceID, appID string, p store.Page) ([]model.Deployment, error) {
-	rows := t.deployments.list(func(d model.Deployment) bool {
+	rows := deploymentTable.in(t).list(func(d model.Deployment) bool {
 		return d.WorkspaceID == workspaceID && (appID == "" || d.AppID == appID)
 	})
 	return pageDown(rows, p, func(d model.Deployment) string { return d.ID }), nil

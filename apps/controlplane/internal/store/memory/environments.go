@@ -5,17 +5,17 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-func (t *tx) InsertProject(p model.Project) error { return t.projects.insert(p) }
+func (t *tx) InsertProject(p model.Project) error { return projectTable.in(t).insert(p) }
 
 func (t *tx) GetProject(workspaceID, id string) (model.Project, error) {
-	p, ok := t.projects.get(id)
+	p, ok := projectTable.in(t).get(id)
 	return one(p, ok && p.WorkspaceID == workspaceID, "project", id)
 }
 
 func (t *tx) GetProjects(workspaceID string, ids []string) ([]model.Project, error) {
 	var rows []model.Project
 	for _, id := range distinct(ids) {
-		if p, ok := t.projects.get(id); ok && p.WorkspaceID == workspaceID {
+		if p, ok := projectTable.in(t).get(id); ok && p.WorkspaceID == workspaceID {
 			rows = append(rows, p)
 		}
 	}
@@ -23,17 +23,17 @@ func (t *tx) GetProjects(workspaceID string, ids []string) ([]model.Project, err
 }
 
 func (t *tx) GetProjectByName(workspaceID, name string) (model.Project, error) {
-	p, ok := t.projects.find(0, workspaceID+"\x00"+name)
+	p, ok := projectTable.in(t).find(0, workspaceID+"\x00"+name)
 	return one(p, ok, "project", name)
 }
 
 func (t *tx) ListProjects(workspaceID string, p store.Page) ([]model.Project, error) {
-	rows := t.projects.list(func(r model.Project) bool { return r.WorkspaceID == workspaceID })
+	rows := projectTable.in(t).list(func(r model.Project) bool { return r.WorkspaceID == workspaceID })
 	return page(rows, p, func(r model.Project) string { return r.Name }), nil
 }
 
 func (t *tx) UpdateProject(p model.Project) error {
-	stored, ok, err := t.projects.lock(p.ID)
+	stored, ok, err := projectTable.in(t).lock(p.ID)
 	switch {
 	case err != nil:
 		return err
@@ -44,27 +44,27 @@ func (t *tx) UpdateProject(p model.Project) error {
 	}
 	stored.Name, stored.UpdatedAt = p.Name, p.UpdatedAt
 	stored.ResourceVersion++
-	return t.projects.put(stored)
+	return projectTable.in(t).put(stored)
 }
 
 func (t *tx) DeleteProject(workspaceID, id string) error {
-	if p, ok := t.projects.get(id); !ok || p.WorkspaceID != workspaceID {
+	if p, ok := projectTable.in(t).get(id); !ok || p.WorkspaceID != workspaceID {
 		return notFound("project", id)
 	}
-	return t.projects.delete(id)
+	return projectTable.in(t).delete(id)
 }
 
-func (t *tx) InsertEnvironment(e model.Environment) error { return t.environments.insert(e) }
+func (t *tx) InsertEnvironment(e model.Environment) error { return environmentTable.in(t).insert(e) }
 
 func (t *tx) GetEnvironment(workspaceID, id string) (model.Environment, error) {
-	e, ok := t.environments.get(id)
+	e, ok := environmentTable.in(t).get(id)
 	return one(e, ok && e.WorkspaceID == workspaceID, "environment", id)
 }
 
 func (t *tx) GetEnvironments(workspaceID string, ids []string) ([]model.Environment, error) {
 	var rows []model.Environment
 	for _, id := range distinct(ids) {
-		if e, ok := t.environments.get(id); ok && e.WorkspaceID == workspaceID {
+		if e, ok := environmentTable.in(t).get(id); ok && e.WorkspaceID == workspaceID {
 			rows = append(rows, e)
 		}
 	}
@@ -72,12 +72,12 @@ func (t *tx) GetEnvironments(workspaceID string, ids []string) ([]model.Environm
 }
 
 func (t *tx) GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error) {
-	e, ok := t.environments.find(0, projectID+"\x00"+name)
+	e, ok := environmentTable.in(t).find(0, projectID+"\x00"+name)
 	return one(e, ok && e.WorkspaceID == workspaceID, "environment", name)
 }
 
 func (t *tx) LockEnvironment(workspaceID, id string) (model.Environment, error) {
-	e, ok, err := t.environments.lock(id)
+	e, ok, err := environmentTable.in(t).lock(id)
 	if err != nil {
 		return model.Environment{}, err
 	}
@@ -85,14 +85,14 @@ func (t *tx) LockEnvironment(workspaceID, id string) (model.Environment, error) 
 }
 
 func (t *tx) ListEnvironments(workspaceID, projectID string, p store.Page) ([]model.Environment, error) {
-	rows := t.environments.list(func(e model.Environment) bool {
+	rows := environmentTable.in(t).list(func(e model.Environment) bool {
 		return e.WorkspaceID == workspaceID && e.ProjectID == projectID
 	})
 	return page(rows, p, func(e model.Environment) string { return e.Name }), nil
 }
 
 func (t *tx) UpdateEnvironment(e model.Environment) error {
-	stored, ok, err := t.environments.lock(e.ID)
+	stored, ok, err := environmentTable.in(t).lock(e.ID)
 	switch {
 	case err != nil:
 		return err
@@ -103,21 +103,21 @@ func (t *tx) UpdateEnvironment(e model.Environment) error {
 	}
 	stored.Name, stored.Variables, stored.UpdatedAt = e.Name, e.Variables, e.UpdatedAt
 	stored.ResourceVersion++
-	return t.environments.put(stored)
+	return environmentTable.in(t).put(stored)
 }
 
 // DeleteEnvironment takes the environment's secrets with it.
 func (t *tx) DeleteEnvironment(workspaceID, id string) error {
-	if e, ok := t.environments.get(id); !ok || e.WorkspaceID != workspaceID {
+	if e, ok := environmentTable.in(t).get(id); !ok || e.WorkspaceID != workspaceID {
 		return notFound("environment", id)
 	}
-	for _, s := range t.secrets.list(func(s secret) bool { return s.name.a == id }) {
+	for _, s := range secretTable.in(t).list(func(s secret) bool { return s.name.a == id }) {
 		if err := t.deleteSecret(s.name); err != nil {
 			return err
 		}
 	}
-	if err := t.secretFloors.delete(id); err != nil {
+	if err := secretFloorTable.in(t).delete(id); err != nil {
 		return err
 	}
-	return t.environments.delete(id)
+	return environmentTable.in(t).delete(id)
 }

@@ -11,14 +11,14 @@ import (
 )
 
 func (t *tx) GetHead(regionID string) (model.Head, error) {
-	h, ok := t.heads.get(regionID)
+	h, ok := headTable.in(t).get(regionID)
 	return one(h.Head, ok, "head of region", regionID)
 }
 
 func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
 	var heads []model.Head
 	for _, id := range distinct(regionIDs) {
-		if h, ok := t.heads.get(id); ok {
+		if h, ok := headTable.in(t).get(id); ok {
 			heads = append(heads, h.Head)
 		}
 	}
@@ -27,7 +27,7 @@ func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
 
 func (t *tx) SumHeads() (model.HeadSum, error) {
 	var sum model.HeadSum
-	for _, h := range t.heads.list(func(head) bool { return true }) {
+	for _, h := range headTable.in(t).list(func(head) bool { return true }) {
 		sum = sum.With(h.Head)
 	}
 	return sum, nil
@@ -35,7 +35,7 @@ func (t *tx) SumHeads() (model.HeadSum, error) {
 
 func (t *tx) ListRegionHeads(after string, limit int) ([]model.Head, error) {
 	var heads []model.Head
-	for _, h := range t.heads.list(func(h head) bool { return h.RegionID > after }) {
+	for _, h := range headTable.in(t).list(func(h head) bool { return h.RegionID > after }) {
 		heads = append(heads, h.Head)
 	}
 	slices.SortFunc(heads, func(a, b model.Head) int { return cmp.Compare(a.RegionID, b.RegionID) })
@@ -51,7 +51,7 @@ func (l log) from(revision int64) int {
 func (t *tx) Changes(after map[string]int64, limit int) ([]model.Change, error) {
 	var changes []model.Change
 	for _, region := range slices.Sorted(maps.Keys(after)) {
-		feed, _ := t.logs.get(region)
+		feed, _ := logTable.in(t).get(region)
 		for _, c := range feed.changes[feed.changes.from(after[region]):] {
 			if len(changes) >= limit {
 				return changes, nil
@@ -67,7 +67,7 @@ func (t *tx) Changes(after map[string]int64, limit int) ([]model.Change, error) 
 // its epoch began, is there even when the change was compacted or belongs to the
 // epoch before.
 func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
-	h, ok := t.heads.get(regionID)
+	h, ok := headTable.in(t).get(regionID)
 	if !ok {
 		return nil, notFound("head of region", regionID)
 	}
@@ -79,7 +79,7 @@ func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	case 0:
 		return changefeed.Genesis(), nil
 	}
-	feed, _ := t.logs.get(regionID)
+	feed, _ := logTable.in(t).get(regionID)
 	if i := feed.changes.from(revision - 1); i < len(feed.changes) && feed.changes[i].Revision == revision {
 		return bytes.Clone(feed.changes[i].Chain), nil
 	}
@@ -87,7 +87,7 @@ func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 }
 
 func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
-	h, ok, err := t.heads.lock(regionID)
+	h, ok, err := headTable.in(t).lock(regionID)
 	if err != nil {
 		return model.Head{}, err
 	}
@@ -98,11 +98,11 @@ func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
 	h.Chain = changefeed.Restart(h.Epoch, salt)
 	h.baseRevision, h.baseChain = h.Revision, h.Chain
 	t.bumped[regionID] = true
-	return headSchema.copy(h).Head, t.heads.put(h)
+	return headTable.copy(h).Head, headTable.in(t).put(h)
 }
 
 func (t *tx) CompactChanges(regionID string, upto int64, limit int) (int, error) {
-	feed, ok, err := t.logs.lock(regionID)
+	feed, ok, err := logTable.in(t).lock(regionID)
 	if err != nil || !ok {
 		return 0, err
 	}
@@ -111,5 +111,5 @@ func (t *tx) CompactChanges(regionID string, upto int64, limit int) (int, error)
 		return 0, nil
 	}
 	feed.changes = feed.changes[gone:]
-	return gone, t.logs.put(feed)
+	return gone, logTable.in(t).put(feed)
 }

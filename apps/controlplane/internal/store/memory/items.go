@@ -82,11 +82,11 @@ func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.Desired
 // one.
 func (t *tx) assigned(regionID string, keys []string) []model.Topology {
 	if keys == nil {
-		return t.topology.list(func(r model.Topology) bool { return r.RegionID == regionID })
+		return topologyTable.in(t).list(func(r model.Topology) bool { return r.RegionID == regionID })
 	}
 	var rows []model.Topology
 	for _, key := range distinct(keys) {
-		if r, ok := t.topology.get(place(key, regionID)); ok {
+		if r, ok := topologyTable.in(t).get(place(key, regionID)); ok {
 			rows = append(rows, r)
 		}
 	}
@@ -101,23 +101,23 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 		RegionID: row.RegionID, Kind: model.KindDeployment, Key: row.DeploymentID, Generation: row.Generation, Topology: row,
 	}
 	var ok bool
-	if item.Deployment, ok = t.deployments.get(row.DeploymentID); !ok {
+	if item.Deployment, ok = deploymentTable.in(t).get(row.DeploymentID); !ok {
 		return item, fmt.Errorf("store: topology in region %q names deployment %q, which does not exist", row.RegionID, row.DeploymentID)
 	}
-	app, ok := t.apps.get(row.AppID)
+	app, ok := appTable.in(t).get(row.AppID)
 	if !ok {
 		return item, fmt.Errorf("store: topology in region %q names app %q, which does not exist", row.RegionID, row.AppID)
 	}
 	item.App = model.AppNames{Name: app.Name, ProjectID: app.ProjectID, EnvironmentID: app.EnvironmentID}
-	if e, ok := t.environments.get(item.App.EnvironmentID); ok {
-		if p, ok := t.projects.get(e.ProjectID); ok {
+	if e, ok := environmentTable.in(t).get(item.App.EnvironmentID); ok {
+		if p, ok := projectTable.in(t).get(e.ProjectID); ok {
 			item.App.ProjectName, item.App.EnvironmentName = p.Name, e.Name
 		}
 	}
 	for _, ref := range override.In(item.Deployment.Spec, row.RegionID).GetSecrets() {
 		version := ref.GetVersion()
 		if version == 0 {
-			s, ok := t.secrets.get(pair{item.App.EnvironmentID, ref.GetSecret()})
+			s, ok := secretTable.in(t).get(pair{item.App.EnvironmentID, ref.GetSecret()})
 			if !ok {
 				continue // deleted: the agent says so
 			}
@@ -134,10 +134,10 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 	var routes []model.Route
 	if keys == nil {
-		routes = t.routes.list(func(r model.Route) bool { return r.RegionID == regionID })
+		routes = routeTable.in(t).list(func(r model.Route) bool { return r.RegionID == regionID })
 	} else {
 		for _, key := range distinct(keys) {
-			if r, ok := t.routes.get(place(key, regionID)); ok {
+			if r, ok := routeTable.in(t).get(place(key, regionID)); ok {
 				routes = append(routes, r)
 			}
 		}
@@ -150,7 +150,7 @@ func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 	for _, row := range t.placed(func(r model.Topology) bool {
 		return r.RegionID == regionID && of[r.AppID] && r.Weight > 0 && r.Status != stopped
 	}) {
-		_, pinned := t.pins.get(pair{row.AppID, row.DeploymentID})
+		_, pinned := pinTable.in(t).get(pair{row.AppID, row.DeploymentID})
 		targets[row.AppID] = append(targets[row.AppID], model.RouteTarget{DeploymentID: row.DeploymentID, Weight: row.Weight, Workload: row.Workload, Pinned: pinned})
 	}
 	var items []model.DesiredItem

@@ -109,7 +109,7 @@ func (s *Store) end(t *tx, failed error) (c store.Commit, ok bool, err error) {
 		return c, false, nil
 	}
 	dirty := len(t.changes) > 0
-	for _, o := range t.overlays {
+	for o := range t.used() {
 		if !o.valid(s.state) {
 			return c, false, nil
 		}
@@ -125,7 +125,7 @@ func (s *Store) end(t *tx, failed error) (c store.Commit, ok bool, err error) {
 		return c, true, err
 	}
 	s.commits++
-	for _, o := range t.overlays {
+	for o := range t.used() {
 		o.apply(s.state, s.commits)
 	}
 	t.appendChanges(s.state, s.commits)
@@ -166,9 +166,7 @@ func (s *Store) readOnly(ctx context.Context, at *state, fn func(store.Tx) error
 func (s *Store) freeze() (*state, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state.freeze()
-	c := *s.state
-	return &c, s.commits
+	return s.state.snapshot(), s.commits
 }
 
 // Clone returns a store with the same content, like a backup that is restored
@@ -184,12 +182,12 @@ func (s *Store) Clone() *Store {
 func (s *Store) Restore(backup *Store) {
 	restored, commits := backup.freeze()
 	// Two stores now append to one feed: each needs its own end of it.
-	logs := newTable(&logSchema)
-	for k, r := range restored.logs.rows {
+	logs := newTable(&logTable.schema)
+	for k, r := range logTable.of(restored).rows {
 		r.value.changes = slices.Clip(r.value.changes)
 		logs.rows[k] = r
 	}
-	restored.logs = logs
+	restored.tables[logTable.at] = logs
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,11 +224,11 @@ func (s *Store) Rows() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	counts := map[string]int{}
-	for _, t := range s.state.tables() {
+	for _, t := range s.state.tables {
 		name, rows := t.count()
 		counts[name] = rows
 	}
-	for _, r := range s.state.logs.rows {
+	for _, r := range logTable.of(s.state).rows {
 		counts["change"] += len(r.value.changes)
 	}
 	return counts

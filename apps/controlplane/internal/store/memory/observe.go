@@ -36,23 +36,23 @@ func (s *Store) Observe(f func(Written)) {
 // written is called once the writes are applied.
 func (t *tx) written(s *state) Written {
 	var w Written
-	w.Regions = rows(&t.regions, &w)
-	w.Apps = rows(&t.apps, &w)
-	w.Deployments = rows(&t.deployments, &w)
-	w.Rollouts = rows(&t.rollouts, &w)
-	w.Topology = rows(&t.topology, &w)
-	w.Routes = rows(&t.routes, &w)
-	w.Observed = rows(&t.observed, &w)
-	w.RouteObserved = rows(&t.routeObserved, &w)
-	w.Instances = rows(&t.instances, &w)
+	w.Regions = rows(regionTable.in(t), &w)
+	w.Apps = rows(appTable.in(t), &w)
+	w.Deployments = rows(deploymentTable.in(t), &w)
+	w.Rollouts = rows(rolloutTable.in(t), &w)
+	w.Topology = rows(topologyTable.in(t), &w)
+	w.Routes = rows(routeTable.in(t), &w)
+	w.Observed = rows(observedTable.in(t), &w)
+	w.RouteObserved = rows(routeObservedTable.in(t), &w)
+	w.Instances = rows(instanceTable.in(t), &w)
 	moved := maps.Clone(t.bumped)
 	for region, changes := range t.changes {
 		moved[region] = true
-		feed := s.logs.rows[region].value.changes
+		feed := logTable.of(s).rows[region].value.changes
 		w.Changes = append(w.Changes, feed[len(feed)-len(changes):]...)
 	}
 	for _, region := range slices.Sorted(maps.Keys(moved)) {
-		w.Heads = append(w.Heads, s.heads.rows[region].value.Head)
+		w.Heads = append(w.Heads, headTable.of(s).rows[region].value.Head)
 	}
 	return w
 }

@@ -9,15 +9,15 @@ import (
 
 func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
 	of := set(appIDs)
-	rows := t.observed.list(func(o model.Observed) bool { return of[o.AppID] })
-	slices.SortFunc(rows, func(a, b model.Observed) int { return byPlace(observedSchema.key(a), observedSchema.key(b)) })
+	rows := observedTable.in(t).list(func(o model.Observed) bool { return of[o.AppID] })
+	slices.SortFunc(rows, func(a, b model.Observed) int { return byPlace(observedTable.key(a), observedTable.key(b)) })
 	return rows, nil
 }
 
 func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, error) {
 	var rows []model.Observed
 	for _, at := range places(deployments) {
-		if o, ok := t.observed.get(at); ok {
+		if o, ok := observedTable.in(t).get(at); ok {
 			rows = append(rows, o)
 		}
 	}
@@ -26,7 +26,7 @@ func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, err
 
 func (t *tx) PutObserved(rows []model.Observed) error {
 	for _, o := range rows {
-		stored, ok, err := t.observed.lock(observedSchema.key(o))
+		stored, ok, err := observedTable.in(t).lock(observedTable.key(o))
 		if err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func (t *tx) PutObserved(rows []model.Observed) error {
 			continue
 		}
 		t.touch(o.AppID)
-		if err := t.observed.put(o); err != nil {
+		if err := observedTable.in(t).put(o); err != nil {
 			return err
 		}
 	}
@@ -43,16 +43,16 @@ func (t *tx) PutObserved(rows []model.Observed) error {
 
 func (t *tx) ListRouteObserved(appIDs []string) ([]model.RouteObserved, error) {
 	of := set(appIDs)
-	rows := t.routeObserved.list(func(o model.RouteObserved) bool { return of[o.AppID] })
+	rows := routeObservedTable.in(t).list(func(o model.RouteObserved) bool { return of[o.AppID] })
 	slices.SortFunc(rows, func(a, b model.RouteObserved) int {
-		return byPlace(routeObservedSchema.key(a), routeObservedSchema.key(b))
+		return byPlace(routeObservedTable.key(a), routeObservedTable.key(b))
 	})
 	return rows, nil
 }
 
 func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
 	for _, o := range rows {
-		stored, ok, err := t.routeObserved.lock(routeObservedSchema.key(o))
+		stored, ok, err := routeObservedTable.in(t).lock(routeObservedTable.key(o))
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
 			continue
 		}
 		t.touch(o.AppID)
-		if err := t.routeObserved.put(o); err != nil {
+		if err := routeObservedTable.in(t).put(o); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
 }
 
 func (t *tx) ResetObserved(regionID string, before model.Guard, now int64) ([]string, error) {
-	rows, err := t.observed.lockList(func(o model.Observed) bool { return o.RegionID == regionID && o.Guard < before })
+	rows, err := observedTable.in(t).lockList(func(o model.Observed) bool { return o.RegionID == regionID && o.Guard < before })
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (t *tx) ResetObserved(regionID string, before model.Guard, now int64) ([]st
 		o.Pending, o.Running, o.Ready, o.Draining, o.Fail = 0, 0, 0, 0, 0
 		o.ReadyReplicas, o.Doomed = 0, 0
 		o.UpdatedAt = now
-		if err := t.observed.put(o); err != nil {
+		if err := observedTable.in(t).put(o); err != nil {
 			return nil, err
 		}
 		t.touch(o.AppID)

@@ -9,7 +9,7 @@ import (
 
 func (t *tx) ListPins(appIDs []string) ([]model.Pin, error) {
 	of := set(appIDs)
-	rows := t.pins.list(func(p model.Pin) bool { return of[p.AppID] })
+	rows := pinTable.in(t).list(func(p model.Pin) bool { return of[p.AppID] })
 	slices.SortFunc(rows, func(a, b model.Pin) int {
 		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.Version, b.Version))
 	})
@@ -18,14 +18,14 @@ func (t *tx) ListPins(appIDs []string) ([]model.Pin, error) {
 
 func (t *tx) PutPin(p model.Pin) error {
 	t.touch(p.AppID)
-	return t.pins.put(p)
+	return pinTable.in(t).put(p)
 }
 
 func (t *tx) DeletePin(appID, deploymentID string) error {
 	t.touch(appID)
 	key := pair{appID, deploymentID}
-	if _, ok, err := t.pins.lock(key); err != nil || !ok {
+	if _, ok, err := pinTable.in(t).lock(key); err != nil || !ok {
 		return err
 	}
-	return t.pins.delete(key)
+	return pinTable.in(t).delete(key)
 }

@@ -10,21 +10,21 @@ func keyOfProtection(p model.Protection) pair {
 	return pair{p.WorkspaceID, p.ScopeID}
 }
 
-func (t *tx) PutProtection(p model.Protection) error { return t.protections.put(p) }
+func (t *tx) PutProtection(p model.Protection) error { return protectionTable.in(t).put(p) }
 
 func (t *tx) ListProtections(workspaceID string) ([]model.Protection, error) {
-	rows := t.protections.list(func(p model.Protection) bool { return p.WorkspaceID == workspaceID })
+	rows := protectionTable.in(t).list(func(p model.Protection) bool { return p.WorkspaceID == workspaceID })
 	return rows[:min(len(rows), model.MaxProtections)], nil
 }
 
 func (t *tx) DeleteProtection(workspaceID, scopeID string, byOperator bool) error {
 	key := keyOfProtection(model.Protection{WorkspaceID: workspaceID, ScopeID: scopeID, ByOperator: byOperator})
-	if _, ok, err := t.protections.lock(key); err != nil {
+	if _, ok, err := protectionTable.in(t).lock(key); err != nil {
 		return err
 	} else if !ok {
 		return notFound("protection", scopeID)
 	}
-	return t.protections.delete(key)
+	return protectionTable.in(t).delete(key)
 }
 
 func (t *tx) DeleteProtectionsOf(workspaceID, scopeID string) error {
@@ -32,8 +32,8 @@ func (t *tx) DeleteProtectionsOf(workspaceID, scopeID string) error {
 }
 
 func (t *tx) deleteProtections(which func(model.Protection) bool) error {
-	for _, p := range t.protections.list(which) {
-		if err := t.protections.delete(keyOfProtection(p)); err != nil {
+	for _, p := range protectionTable.in(t).list(which) {
+		if err := protectionTable.in(t).delete(keyOfProtection(p)); err != nil {
 			return err
 		}
 	}

@@ -10,26 +10,26 @@ import (
 )
 
 func (t *tx) InsertRegion(r model.Region) error {
-	if err := t.regions.insert(r); err != nil {
+	if err := regionTable.in(t).insert(r); err != nil {
 		return err
 	}
 	h := head{
 		Head:      model.Head{RegionID: r.ID, Epoch: 1, Chain: changefeed.Genesis()},
 		baseChain: changefeed.Genesis(),
 	}
-	if err := t.heads.insert(h); err != nil {
+	if err := headTable.in(t).insert(h); err != nil {
 		return err
 	}
-	return t.logs.insert(logRow{region: r.ID})
+	return logTable.in(t).insert(logRow{region: r.ID})
 }
 
 func (t *tx) GetRegion(id string) (model.Region, error) {
-	r, ok := t.regions.get(id)
+	r, ok := regionTable.in(t).get(id)
 	return one(r, ok, "region", id)
 }
 
 func (t *tx) LockRegion(id string) (model.Region, error) {
-	r, ok, err := t.regions.lock(id)
+	r, ok, err := regionTable.in(t).lock(id)
 	if err != nil {
 		return model.Region{}, err
 	}
@@ -39,7 +39,7 @@ func (t *tx) LockRegion(id string) (model.Region, error) {
 func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 	var rows []model.Region
 	for _, id := range distinct(ids) {
-		if r, ok := t.regions.get(id); ok {
+		if r, ok := regionTable.in(t).get(id); ok {
 			rows = append(rows, r)
 		}
 	}
@@ -59,18 +59,18 @@ func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Regio
 }
 
 func (t *tx) GetRegionByName(workspaceID, name string) (model.Region, error) {
-	if r, ok := t.regions.find(0, workspaceID+"\x00"+name); ok {
+	if r, ok := regionTable.in(t).find(0, workspaceID+"\x00"+name); ok {
 		return r, nil
 	}
-	r, ok := t.regions.find(0, "\x00"+name)
+	r, ok := regionTable.in(t).find(0, "\x00"+name)
 	if ok {
-		_, ok = t.grants.get(pair{r.ID, workspaceID})
+		_, ok = grantTable.in(t).get(pair{r.ID, workspaceID})
 	}
 	return one(r, ok, "region", name)
 }
 
 func (t *tx) ListGateways(waiting bool, p store.Page) ([]model.Region, error) {
-	rows := t.regions.list(func(r model.Region) bool {
+	rows := regionTable.in(t).list(func(r model.Region) bool {
 		return r.WorkspaceID != "" && r.GatewayURL != "" && (!waiting || !r.GatewayApproved())
 	})
 	return page(rows, p, func(r model.Region) string { return r.ID }), nil
@@ -78,16 +78,16 @@ func (t *tx) ListGateways(waiting bool, p store.Page) ([]model.Region, error) {
 
 func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, error) {
 	owned := map[string]bool{}
-	rows := t.regions.list(func(r model.Region) bool { return r.WorkspaceID == workspaceID })
+	rows := regionTable.in(t).list(func(r model.Region) bool { return r.WorkspaceID == workspaceID })
 	for _, r := range rows {
 		owned[r.Name] = true
 	}
 	if workspaceID != "" {
 		granted := map[string]bool{}
-		for _, g := range t.grants.list(func(g grant) bool { return g.key.b == workspaceID }) {
+		for _, g := range grantTable.in(t).list(func(g grant) bool { return g.key.b == workspaceID }) {
 			granted[g.key.a] = true
 		}
-		rows = append(rows, t.regions.list(func(r model.Region) bool {
+		rows = append(rows, regionTable.in(t).list(func(r model.Region) bool {
 			return r.WorkspaceID == "" && granted[r.ID] && !owned[r.Name]
 		})...)
 	}
@@ -97,11 +97,11 @@ func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, erro
 func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
 	of := set(workspaceIDs)
 	var out []model.WorkspaceRegion
-	for _, r := range t.regions.list(func(r model.Region) bool { return r.WorkspaceID != "" && of[r.WorkspaceID] }) {
+	for _, r := range regionTable.in(t).list(func(r model.Region) bool { return r.WorkspaceID != "" && of[r.WorkspaceID] }) {
 		out = append(out, model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name})
 	}
-	for _, g := range t.grants.list(func(g grant) bool { return of[g.key.b] }) {
-		if r, ok := t.regions.get(g.key.a); ok && r.WorkspaceID == "" {
+	for _, g := range grantTable.in(t).list(func(g grant) bool { return of[g.key.b] }) {
+		if r, ok := regionTable.in(t).get(g.key.a); ok && r.WorkspaceID == "" {
 			out = append(out, model.WorkspaceRegion{WorkspaceID: g.key.b, RegionID: r.ID, RegionName: r.Name, Platform: true})
 		}
 	}
@@ -112,12 +112,12 @@ func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
 }
 
 func (t *tx) AllRegions(p store.Page) ([]model.Region, error) {
-	rows := t.regions.list(func(model.Region) bool { return true })
+	rows := regionTable.in(t).list(func(model.Region) bool { return true })
 	return page(rows, p, func(r model.Region) string { return r.ID }), nil
 }
 
 func (t *tx) UpdateRegion(r model.Region) error {
-	stored, ok, err := t.regions.lock(r.ID)
+	stored, ok, err := regionTable.in(t).lock(r.ID)
 	switch {
 	case err != nil:
 		return err
@@ -130,38 +130,38 @@ func (t *tx) UpdateRegion(r model.Region) error {
 	stored.ApprovedGatewayURL = r.ApprovedGatewayURL
 	stored.UpdatedAt = r.UpdatedAt
 	stored.ResourceVersion++
-	return t.regions.put(stored)
+	return regionTable.in(t).put(stored)
 }
 
 // DeleteRegion takes the region's feed, grants, join tokens, stream and quarantine
 // with it.
 func (t *tx) DeleteRegion(id string) error {
-	if _, ok := t.regions.get(id); !ok {
+	if _, ok := regionTable.in(t).get(id); !ok {
 		return notFound("region", id)
 	}
-	for _, g := range t.grants.list(func(g grant) bool { return g.key.a == id }) {
-		if err := t.grants.delete(g.key); err != nil {
+	for _, g := range grantTable.in(t).list(func(g grant) bool { return g.key.a == id }) {
+		if err := grantTable.in(t).delete(g.key); err != nil {
 			return err
 		}
 	}
-	for _, j := range t.joinTokens.list(func(j model.JoinToken) bool { return j.RegionID == id }) {
-		if err := t.joinTokens.delete(j.ID); err != nil {
+	for _, j := range joinTokenTable.in(t).list(func(j model.JoinToken) bool { return j.RegionID == id }) {
+		if err := joinTokenTable.in(t).delete(j.ID); err != nil {
 			return err
 		}
 	}
 	if err := t.SetQuarantine(id, nil); err != nil {
 		return err
 	}
-	if err := t.streams.delete(id); err != nil {
+	if err := streamTable.in(t).delete(id); err != nil {
 		return err
 	}
-	if err := t.logs.delete(id); err != nil {
+	if err := logTable.in(t).delete(id); err != nil {
 		return err
 	}
-	if err := t.heads.delete(id); err != nil {
+	if err := headTable.in(t).delete(id); err != nil {
 		return err
 	}
-	return t.regions.delete(id)
+	return regionTable.in(t).delete(id)
 }
 
 // GrantRegion leaves an earlier grant as it stands.
@@ -170,23 +170,23 @@ func (t *tx) GrantRegion(regionID, workspaceID string, at int64) error {
 		return err
 	}
 	key := pair{regionID, workspaceID}
-	if _, ok, err := t.grants.lock(key); ok || err != nil {
+	if _, ok, err := grantTable.in(t).lock(key); ok || err != nil {
 		return err
 	}
-	return t.grants.put(grant{key: key, at: at})
+	return grantTable.in(t).put(grant{key: key, at: at})
 }
 
 func (t *tx) RevokeGrant(regionID, workspaceID string) error {
 	key := pair{regionID, workspaceID}
-	if _, ok := t.grants.get(key); !ok {
+	if _, ok := grantTable.in(t).get(key); !ok {
 		return notFound("grant of region", regionID)
 	}
-	return t.grants.delete(key)
+	return grantTable.in(t).delete(key)
 }
 
 func (t *tx) RegionWorkspaces(regionID string) ([]string, error) {
 	var ids []string
-	for _, g := range t.grants.list(func(g grant) bool { return g.key.a == regionID }) {
+	for _, g := range grantTable.in(t).list(func(g grant) bool { return g.key.a == regionID }) {
 		ids = append(ids, g.key.b)
 	}
 	return distinct(ids), nil
@@ -201,14 +201,14 @@ func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 	}
 	for _, q := range t.quarantined(regionID) {
 		if !stay[q.Key] {
-			if err := t.quarantine.delete(quarantineSchema.key(q)); err != nil {
+			if err := quarantineTable.in(t).delete(quarantineTable.key(q)); err != nil {
 				return err
 			}
 		}
 	}
 	for _, q := range rows {
 		q.RegionID = regionID
-		stored, ok, err := t.quarantine.lock(quarantineSchema.key(q))
+		stored, ok, err := quarantineTable.in(t).lock(quarantineTable.key(q))
 		if err != nil {
 			return err
 		}
@@ -218,7 +218,7 @@ func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 		if ok && q == stored {
 			continue
 		}
-		if err := t.quarantine.put(q); err != nil {
+		if err := quarantineTable.in(t).put(q); err != nil {
 			return err
 		}
 	}
@@ -226,7 +226,7 @@ func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 }
 
 func (t *tx) quarantined(regionID string) []model.Quarantined {
-	rows := t.quarantine.list(func(q model.Quarantined) bool { return q.RegionID == regionID })
+	rows := quarantineTable.in(t).list(func(q model.Quarantined) bool { return q.RegionID == regionID })
 	slices.SortFunc(rows, func(a, b model.Quarantined) int { return cmp.Compare(a.Key, b.Key) })
 	return rows
 }
@@ -238,7 +238,7 @@ func (t *tx) ListQuarantine(regionID string, p store.Page) ([]model.Quarantined,
 func (t *tx) ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error) {
 	var found []model.Quarantined
 	for _, key := range distinct(keys) {
-		q, ok, err := t.quarantine.lock(pair{regionID, key})
+		q, ok, err := quarantineTable.in(t).lock(pair{regionID, key})
 		if err != nil {
 			return nil, err
 		}
@@ -246,7 +246,7 @@ func (t *tx) ApproveQuarantine(regionID string, keys []string, at int64) ([]mode
 			continue
 		}
 		q.ApprovedAt = at
-		if err := t.quarantine.put(q); err != nil {
+		if err := quarantineTable.in(t).put(q); err != nil {
 			return nil, err
 		}
 		found = append(found, q)

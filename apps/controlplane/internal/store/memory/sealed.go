@@ -11,7 +11,7 @@ import (
 
 func (t *tx) ListSealedValues(keyID uint32, after model.SealedValue, limit int) ([]model.SealedValue, error) {
 	var values []model.SealedValue
-	for _, v := range t.secretVersions.list(func(v secretVersion) bool {
+	for _, v := range secretVersionTable.in(t).list(func(v secretVersion) bool {
 		id, ok := seal.KeyOf(v.ciphertext)
 		return !ok || id != keyID
 	}) {
@@ -29,17 +29,17 @@ func compareSealed(a, b model.SealedValue) int {
 }
 
 func (t *tx) ResealValue(v model.SealedValue, ciphertext []byte) (bool, error) {
-	stored, ok, err := t.secretVersions.lock(versionKey{pair{v.EnvironmentID, v.Name}, v.Version})
+	stored, ok, err := secretVersionTable.in(t).lock(versionKey{pair{v.EnvironmentID, v.Name}, v.Version})
 	if err != nil || !ok || !bytes.Equal(stored.ciphertext, v.Ciphertext) {
 		return false, err
 	}
 	stored.ciphertext = ciphertext
-	return true, t.secretVersions.put(stored)
+	return true, secretVersionTable.in(t).put(stored)
 }
 
 func (t *tx) CountSealedValues() (map[uint32]int64, error) {
 	counts := map[uint32]int64{}
-	for _, v := range t.secretVersions.list(func(secretVersion) bool { return true }) {
+	for _, v := range secretVersionTable.in(t).list(func(secretVersion) bool { return true }) {
 		id, _ := seal.KeyOf(v.ciphertext)
 		counts[id]++
 	}

@@ -71,47 +71,6 @@ type head struct {
 // an append may share the array with older values of the row, beyond their ends.
 type log []model.Change
 
-// state is everything that is committed.
-type state struct {
-	workspaces     *table[string, model.Workspace]
-	apiKeys        *table[string, model.APIKey]
-	projects       *table[string, model.Project]
-	environments   *table[string, model.Environment]
-	secrets        *table[pair, secret]
-	secretVersions *table[versionKey, secretVersion]
-	secretFloors   *table[string, secretFloor]
-	apps           *table[string, model.App]
-	deployments    *table[string, model.Deployment]
-	rollouts       *table[string, model.Rollout]
-	wakes          *table[string, model.Wake]
-	topology       *table[pair, model.Topology]
-	routes         *table[pair, model.Route]
-	observed       *table[pair, model.Observed]
-	routeObserved  *table[pair, model.RouteObserved]
-	instances      *table[string, model.Instance]
-	regions        *table[string, model.Region]
-	grants         *table[pair, grant]
-	joinTokens     *table[string, model.JoinToken]
-	quarantine     *table[pair, model.Quarantined]
-	heads          *table[string, head]
-	logs           *table[string, logRow]
-	history        *table[string, model.History]
-	audit          *table[string, model.Audit]
-	idempotency    *table[pair, model.Idempotency]
-	peers          *table[string, model.Peer]
-	peerKeys       *table[pair, peerKey]
-	streams        *table[string, regionStream]
-	limits         *table[string, model.Admission]
-	starts         *table[string, starts]
-	claims         *table[string, model.Claim]
-	rolloutStates  *table[string, model.RolloutState]
-	freezes        *table[pair, model.Freeze]
-	protections    *table[pair, model.Protection]
-	pins           *table[pair, model.Pin]
-	domains        *table[pair, model.Domain]
-	appKeys        *table[pair, model.AppKey]
-}
-
 // peerKey is a key that a process read at its start.
 type peerKey struct {
 	peerID   string
@@ -132,80 +91,17 @@ type logRow struct {
 	changes log
 }
 
-func newState() *state {
-	return &state{
-		workspaces:     newTable(&workspaceSchema),
-		apiKeys:        newTable(&apiKeySchema),
-		projects:       newTable(&projectSchema),
-		environments:   newTable(&environmentSchema),
-		secrets:        newTable(&secretSchema),
-		secretVersions: newTable(&secretVersionSchema),
-		secretFloors:   newTable(&secretFloorSchema),
-		apps:           newTable(&appSchema),
-		deployments:    newTable(&deploymentSchema),
-		rollouts:       newTable(&rolloutSchema),
-		wakes:          newTable(&wakeSchema),
-		topology:       newTable(&topologySchema),
-		routes:         newTable(&routeSchema),
-		observed:       newTable(&observedSchema),
-		routeObserved:  newTable(&routeObservedSchema),
-		instances:      newTable(&instanceSchema),
-		regions:        newTable(&regionSchema),
-		grants:         newTable(&grantSchema),
-		joinTokens:     newTable(&joinTokenSchema),
-		quarantine:     newTable(&quarantineSchema),
-		heads:          newTable(&headSchema),
-		logs:           newTable(&logSchema),
-		history:        newTable(&historySchema),
-		audit:          newTable(&auditSchema),
-		idempotency:    newTable(&idempotencySchema),
-		peers:          newTable(&peerSchema),
-		peerKeys:       newTable(&peerKeySchema),
-		streams:        newTable(&streamSchema),
-		limits:         newTable(&limitsSchema),
-		starts:         newTable(&startsSchema),
-		claims:         newTable(&claimSchema),
-		rolloutStates:  newTable(&rolloutStateSchema),
-		freezes:        newTable(&freezeSchema),
-		protections:    newTable(&protectionSchema),
-		pins:           newTable(&pinSchema),
-		domains:        newTable(&domainSchema),
-		appKeys:        newTable(&appKeySchema),
-	}
-}
-
-// whole is what all tables can do.
-type whole interface {
-	freeze()
-	count() (name string, rows int)
-}
-
-func (s *state) tables() []whole {
-	return []whole{
-		s.workspaces, s.apiKeys, s.projects, s.environments, s.secrets, s.secretVersions, s.secretFloors,
-		s.apps, s.deployments, s.rollouts, s.wakes, s.topology, s.routes, s.observed, s.routeObserved,
-		s.instances, s.regions, s.grants, s.joinTokens, s.quarantine, s.heads, s.logs,
-		s.history, s.audit, s.idempotency, s.peers, s.peerKeys, s.streams, s.limits, s.starts, s.claims,
-		s.rolloutStates, s.freezes, s.protections, s.pins, s.domains, s.appKeys,
-	}
-}
-
-func (s *state) freeze() {
-	for _, t := range s.tables() {
-		t.freeze()
-	}
-}
-
 // plain copies a value without pointers in it.
 func plain[V any](v V) V { return v }
 
+// Every table is declared once, here. Nothing else lists them.
 var (
-	workspaceSchema = schema[string, model.Workspace]{
+	workspaceTable = declare(schema[string, model.Workspace]{
 		name: "workspace", copy: plain[model.Workspace],
 		key:    func(w model.Workspace) string { return w.ID },
 		unique: []func(model.Workspace) string{func(w model.Workspace) string { return w.Name }},
-	}
-	apiKeySchema = schema[string, model.APIKey]{
+	})
+	apiKeyTable = declare(schema[string, model.APIKey]{
 		name: "API key",
 		key:  func(k model.APIKey) string { return k.ID },
 		copy: func(k model.APIKey) model.APIKey { k.Hash = bytes.Clone(k.Hash); return k },
@@ -213,34 +109,34 @@ var (
 			func(k model.APIKey) string { return string(k.Hash) },
 			func(k model.APIKey) string { return k.WorkspaceID + "\x00" + k.Name },
 		},
-	}
-	projectSchema = schema[string, model.Project]{
+	})
+	projectTable = declare(schema[string, model.Project]{
 		name: "project", copy: plain[model.Project],
 		key:    func(p model.Project) string { return p.ID },
 		unique: []func(model.Project) string{func(p model.Project) string { return p.WorkspaceID + "\x00" + p.Name }},
-	}
-	environmentSchema = schema[string, model.Environment]{
+	})
+	environmentTable = declare(schema[string, model.Environment]{
 		name: "environment",
 		key:  func(e model.Environment) string { return e.ID },
 		copy: func(e model.Environment) model.Environment { e.Variables = maps.Clone(e.Variables); return e },
 		unique: []func(model.Environment) string{
 			func(e model.Environment) string { return e.ProjectID + "\x00" + e.Name },
 		},
-	}
-	secretSchema = schema[pair, secret]{
+	})
+	secretTable = declare(schema[pair, secret]{
 		name: "secret", copy: plain[secret],
 		key: func(s secret) pair { return s.name },
-	}
-	secretVersionSchema = schema[versionKey, secretVersion]{
+	})
+	secretVersionTable = declare(schema[versionKey, secretVersion]{
 		name: "secret version",
 		key:  func(v secretVersion) versionKey { return v.key },
 		copy: func(v secretVersion) secretVersion { v.ciphertext = bytes.Clone(v.ciphertext); return v },
-	}
-	secretFloorSchema = schema[string, secretFloor]{
+	})
+	secretFloorTable = declare(schema[string, secretFloor]{
 		name: "secret floor", copy: plain[secretFloor],
 		key: func(f secretFloor) string { return f.environmentID },
-	}
-	appSchema = schema[string, model.App]{
+	})
+	appTable = declare(schema[string, model.App]{
 		name: "app", copy: plain[model.App],
 		key: func(a model.App) string { return a.ID },
 		unique: []func(model.App) string{func(a model.App) string {
@@ -249,8 +145,8 @@ var (
 			}
 			return a.EnvironmentID + "\x00" + a.Name
 		}},
-	}
-	deploymentSchema = schema[string, model.Deployment]{
+	})
+	deploymentTable = declare(schema[string, model.Deployment]{
 		name: "deployment",
 		key:  func(d model.Deployment) string { return d.ID },
 		copy: func(d model.Deployment) model.Deployment {
@@ -260,41 +156,41 @@ var (
 		unique: []func(model.Deployment) string{
 			func(d model.Deployment) string { return versionName(d.AppID, d.Version) },
 		},
-	}
-	rolloutSchema = schema[string, model.Rollout]{
+	})
+	rolloutTable = declare(schema[string, model.Rollout]{
 		name: "rollout", copy: plain[model.Rollout],
 		key: func(r model.Rollout) string { return r.ID },
-	}
-	wakeSchema = schema[string, model.Wake]{
+	})
+	wakeTable = declare(schema[string, model.Wake]{
 		name: "wake", copy: plain[model.Wake],
 		key: func(w model.Wake) string { return w.AppID },
-	}
-	topologySchema = schema[pair, model.Topology]{
+	})
+	topologyTable = declare(schema[pair, model.Topology]{
 		name: "topology", copy: plain[model.Topology],
 		key: func(t model.Topology) pair { return place(t.DeploymentID, t.RegionID) },
-	}
-	routeSchema = schema[pair, model.Route]{
+	})
+	routeTable = declare(schema[pair, model.Route]{
 		name: "route",
 		key:  func(r model.Route) pair { return place(r.AppID, r.RegionID) },
 		copy: func(r model.Route) model.Route {
 			r.Hosts, r.Policy, r.Keys = slices.Clone(r.Hosts), bytes.Clone(r.Policy), bytes.Clone(r.Keys)
 			return r
 		},
-	}
-	observedSchema = schema[pair, model.Observed]{
+	})
+	observedTable = declare(schema[pair, model.Observed]{
 		name: "observed", copy: plain[model.Observed],
 		key: func(o model.Observed) pair { return place(o.DeploymentID, o.RegionID) },
-	}
-	routeObservedSchema = schema[pair, model.RouteObserved]{
+	})
+	routeObservedTable = declare(schema[pair, model.RouteObserved]{
 		name: "observed route", copy: plain[model.RouteObserved],
 		key: func(o model.RouteObserved) pair { return place(o.AppID, o.RegionID) },
-	}
-	instanceSchema = schema[string, model.Instance]{
+	})
+	instanceTable = declare(schema[string, model.Instance]{
 		name: "instance",
 		key:  func(i model.Instance) string { return i.ID },
 		copy: func(i model.Instance) model.Instance { i.GPUs = slices.Clone(i.GPUs); return i },
-	}
-	regionSchema = schema[string, model.Region]{
+	})
+	regionTable = declare(schema[string, model.Region]{
 		name: "region",
 		key:  func(r model.Region) string { return r.ID },
 		copy: func(r model.Region) model.Region {
@@ -302,94 +198,94 @@ var (
 			return r
 		},
 		unique: []func(model.Region) string{func(r model.Region) string { return r.WorkspaceID + "\x00" + r.Name }},
-	}
-	grantSchema = schema[pair, grant]{
+	})
+	grantTable = declare(schema[pair, grant]{
 		name: "grant", copy: plain[grant],
 		key: func(g grant) pair { return g.key },
-	}
-	joinTokenSchema = schema[string, model.JoinToken]{
+	})
+	joinTokenTable = declare(schema[string, model.JoinToken]{
 		name:   "join token",
 		key:    func(t model.JoinToken) string { return t.ID },
 		copy:   func(t model.JoinToken) model.JoinToken { t.Hash = bytes.Clone(t.Hash); return t },
 		unique: []func(model.JoinToken) string{func(t model.JoinToken) string { return string(t.Hash) }},
-	}
-	quarantineSchema = schema[pair, model.Quarantined]{
+	})
+	quarantineTable = declare(schema[pair, model.Quarantined]{
 		name: "quarantined workload", copy: plain[model.Quarantined],
 		key: func(q model.Quarantined) pair { return pair{q.RegionID, q.Key} },
-	}
-	headSchema = schema[string, head]{
+	})
+	headTable = declare(schema[string, head]{
 		name: "head",
 		key:  func(h head) string { return h.RegionID },
 		copy: func(h head) head { h.Chain, h.baseChain = bytes.Clone(h.Chain), bytes.Clone(h.baseChain); return h },
-	}
-	logSchema = schema[string, logRow]{
+	})
+	logTable = declare(schema[string, logRow]{
 		name: "feed", copy: plain[logRow], // readers copy the changes that they return
 		key: func(l logRow) string { return l.region },
-	}
-	historySchema = schema[string, model.History]{
+	})
+	historyTable = declare(schema[string, model.History]{
 		name: "history entry", copy: plain[model.History],
 		key: func(h model.History) string { return h.ID },
-	}
-	auditSchema = schema[string, model.Audit]{
+	})
+	auditTable = declare(schema[string, model.Audit]{
 		name: "audit entry", copy: plain[model.Audit],
 		key: func(a model.Audit) string { return a.ID },
-	}
-	idempotencySchema = schema[pair, model.Idempotency]{
+	})
+	idempotencyTable = declare(schema[pair, model.Idempotency]{
 		name: "idempotency record",
 		key:  func(i model.Idempotency) pair { return pair{i.WorkspaceID, i.Key} },
 		copy: func(i model.Idempotency) model.Idempotency {
 			i.RequestHash, i.Response = bytes.Clone(i.RequestHash), bytes.Clone(i.Response)
 			return i
 		},
-	}
-	protectionSchema = schema[pair, model.Protection]{
+	})
+	protectionTable = declare(schema[pair, model.Protection]{
 		name: "protection", copy: plain[model.Protection],
 		key: keyOfProtection,
-	}
-	peerSchema = schema[string, model.Peer]{
+	})
+	peerTable = declare(schema[string, model.Peer]{
 		name: "peer", copy: plain[model.Peer],
 		key: func(p model.Peer) string { return p.ID },
-	}
-	peerKeySchema = schema[pair, peerKey]{
+	})
+	peerKeyTable = declare(schema[pair, peerKey]{
 		name: "key of peer", copy: plain[peerKey],
 		key: peerKey.key,
-	}
-	streamSchema = schema[string, regionStream]{
+	})
+	streamTable = declare(schema[string, regionStream]{
 		name: "stream of region", copy: plain[regionStream],
 		key: func(s regionStream) string { return s.regionID },
-	}
-	limitsSchema = schema[string, model.Admission]{
+	})
+	limitsTable = declare(schema[string, model.Admission]{
 		name: "limits of workspace", copy: plain[model.Admission],
 		key: func(a model.Admission) string { return a.WorkspaceID },
-	}
-	startsSchema = schema[string, starts]{
+	})
+	startsTable = declare(schema[string, starts]{
 		name: "starts of workspace", copy: plain[starts],
 		key: func(s starts) string { return s.workspaceID },
-	}
-	claimSchema = schema[string, model.Claim]{
+	})
+	claimTable = declare(schema[string, model.Claim]{
 		name: "claim", copy: plain[model.Claim],
 		key: func(c model.Claim) string { return c.AppID },
-	}
-	rolloutStateSchema = schema[string, model.RolloutState]{
+	})
+	rolloutStateTable = declare(schema[string, model.RolloutState]{
 		name: "rollout state of app", copy: model.RolloutState.Clone,
 		key: func(s model.RolloutState) string { return s.AppID },
-	}
-	freezeSchema = schema[pair, model.Freeze]{
+	})
+	freezeTable = declare(schema[pair, model.Freeze]{
 		name: "freeze", copy: model.Freeze.Clone,
 		key: func(f model.Freeze) pair { return pair{f.WorkspaceID, f.Name} },
-	}
-	pinSchema = schema[pair, model.Pin]{
+	})
+	pinTable = declare(schema[pair, model.Pin]{
 		name: "pin", copy: model.Pin.Clone,
 		key: func(p model.Pin) pair { return pair{p.AppID, p.DeploymentID} },
-	}
-	appKeySchema = schema[pair, model.AppKey]{
+	})
+	appKeyTable = declare(schema[pair, model.AppKey]{
 		name: "app key", copy: func(k model.AppKey) model.AppKey {
 			k.Hash = bytes.Clone(k.Hash)
 			return k
 		},
 		key: func(k model.AppKey) pair { return pair{k.AppID, k.Name} },
-	}
-	domainSchema = schema[pair, model.Domain]{
+	})
+	domainTable = declare(schema[pair, model.Domain]{
 		name: "domain", copy: plain[model.Domain],
 		key: func(d model.Domain) pair { return pair{d.AppID, d.Name} },
 		unique: []func(model.Domain) string{func(d model.Domain) string {
@@ -398,7 +294,7 @@ var (
 			}
 			return d.Name
 		}},
-	}
+	})
 )
 
 func versionName(appID string, version int32) string {

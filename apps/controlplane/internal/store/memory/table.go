@@ -80,9 +80,8 @@ func (t *table[K, V]) set(k K, v *V, at uint64) {
 // overlay is a table as one transaction sees it: the newest committed rows under
 // its own writes.
 type overlay[K comparable, V any] struct {
-	*schema[K, V]
+	*declared[K, V]
 	tx     *tx
-	from   func(*state) **table[K, V]
 	writes map[K]*V     // nil: deleted
 	locked map[K]uint64 // commit that had last touched the row when it was locked; 0: absent
 }
@@ -96,14 +95,9 @@ type participant interface {
 	apply(s *state, at uint64)
 }
 
-func (o *overlay[K, V]) bind(t *tx, s *schema[K, V], from func(*state) **table[K, V]) {
-	o.schema, o.tx, o.from = s, t, from
-	t.overlays = append(t.overlays, o)
-}
-
 // base calls f with the committed table.
 func (o *overlay[K, V]) base(f func(*table[K, V])) {
-	o.tx.read(func(s *state) { f(*o.from(s)) })
+	o.tx.read(func(s *state) { f(o.of(s)) })
 }
 
 func (o *overlay[K, V]) get(k K) (v V, ok bool) {
@@ -257,7 +251,7 @@ func (o *overlay[K, V]) valid(s *state) bool {
 	if len(o.locked) == 0 {
 		return true
 	}
-	t := *o.from(s)
+	t := o.of(s)
 	for k, at := range o.locked {
 		if t.rows[k].at != at {
 			return false
@@ -281,9 +275,7 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 	if len(o.locked) == 0 {
 		return
 	}
-	p := o.from(s)
-	*p = (*p).thawed()
-	t := *p
+	t := o.thaw(s)
 	// Deletes first: another row may take a name that they free.
 	for k, w := range o.writes {
 		if w == nil {

@@ -18,7 +18,7 @@ const (
 
 func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 	of := set(appIDs)
-	rows, err := t.topology.lockList(func(r model.Topology) bool { return of[r.AppID] })
+	rows, err := topologyTable.in(t).lockList(func(r model.Topology) bool { return of[r.AppID] })
 	return inPlaces(rows), err
 }
 
@@ -29,17 +29,17 @@ func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
 
 // placed lists rows sorted by (deployment, region).
 func (t *tx) placed(match func(model.Topology) bool) []model.Topology {
-	return inPlaces(t.topology.list(match))
+	return inPlaces(topologyTable.in(t).list(match))
 }
 
 func inPlaces(rows []model.Topology) []model.Topology {
-	slices.SortFunc(rows, func(a, b model.Topology) int { return byPlace(topologySchema.key(a), topologySchema.key(b)) })
+	slices.SortFunc(rows, func(a, b model.Topology) int { return byPlace(topologyTable.key(a), topologyTable.key(b)) })
 	return rows
 }
 
 func (t *tx) ListTopologyByEnvironment(environmentID string) ([]model.Topology, error) {
 	of := map[string]bool{}
-	for _, a := range t.apps.list(func(a model.App) bool { return a.EnvironmentID == environmentID }) {
+	for _, a := range appTable.in(t).list(func(a model.App) bool { return a.EnvironmentID == environmentID }) {
 		of[a.ID] = true
 	}
 	rows := t.placed(func(r model.Topology) bool { return of[r.AppID] && r.Status != stopped })
@@ -48,13 +48,13 @@ func (t *tx) ListTopologyByEnvironment(environmentID string) ([]model.Topology, 
 }
 
 func (t *tx) CountTopologyByRegion(regionID string) (int, error) {
-	return len(t.topology.list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped })), nil
+	return len(topologyTable.in(t).list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped })), nil
 }
 
 func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 	var counts []model.TopologyCount
 	at := map[model.TopologyCount]int{}
-	for _, r := range t.topology.list(func(r model.Topology) bool { return r.Status != stopped }) {
+	for _, r := range topologyTable.in(t).list(func(r model.Topology) bool { return r.Status != stopped }) {
 		key := model.TopologyCount{RegionID: r.RegionID, Status: r.Status}
 		i, ok := at[key]
 		if !ok {
@@ -70,12 +70,12 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 func (t *tx) PutTopology(rows []model.Topology) error {
 	seen := map[pair]bool{}
 	for _, r := range rows {
-		key := topologySchema.key(r)
+		key := topologyTable.key(r)
 		if seen[key] {
 			return fmt.Errorf("store: put topology %q in %q twice in one call", r.DeploymentID, r.RegionID)
 		}
 		seen[key] = true
-		stored, ok, err := t.topology.lock(key)
+		stored, ok, err := topologyTable.in(t).lock(key)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 			return conflict(fmt.Sprintf("topology at generation %d, stored is %d, of", r.Generation, stored.Generation), key)
 		}
 		t.touch(r.AppID)
-		if err := t.topology.put(r); err != nil {
+		if err := topologyTable.in(t).put(r); err != nil {
 			return err
 		}
 	}
@@ -91,17 +91,17 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 }
 
 func (t *tx) DeleteTopology(stoppedBefore int64, limit int) (int, error) {
-	rows, err := t.topology.lockList(func(r model.Topology) bool { return r.Status == stopped && r.UpdatedAt < stoppedBefore })
+	rows, err := topologyTable.in(t).lockList(func(r model.Topology) bool { return r.Status == stopped && r.UpdatedAt < stoppedBefore })
 	if err != nil {
 		return 0, err
 	}
 	slices.SortFunc(rows, func(a, b model.Topology) int { return cmp.Compare(a.UpdatedAt, b.UpdatedAt) })
 	rows = first(rows, limit)
 	for _, r := range rows {
-		if err := t.topology.delete(topologySchema.key(r)); err != nil {
+		if err := topologyTable.in(t).delete(topologyTable.key(r)); err != nil {
 			return 0, err
 		}
-		if err := t.observed.delete(topologySchema.key(r)); err != nil {
+		if err := observedTable.in(t).delete(topologyTable.key(r)); err != nil {
 			return 0, err
 		}
 	}
@@ -110,7 +110,7 @@ func (t *tx) DeleteTopology(stoppedBefore int64, limit int) (int, error) {
 
 func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	var ids []string
-	for _, r := range t.topology.list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped }) {
+	for _, r := range topologyTable.in(t).list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped }) {
 		ids = append(ids, r.AppID)
 	}
 	return distinct(ids), nil
@@ -119,8 +119,8 @@ func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment, error) {
 	var rows []model.Assignment
 	for _, at := range places(deployments) {
-		if r, ok := t.topology.get(at); ok {
-			app, _ := t.apps.get(r.AppID)
+		if r, ok := topologyTable.in(t).get(at); ok {
+			app, _ := appTable.in(t).get(r.AppID)
 			rows = append(rows, model.Assignment{Topology: r, UnderWay: app.RolloutID != ""})
 		}
 	}
@@ -129,7 +129,7 @@ func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment
 
 func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 	of := set(appIDs)
-	rows := t.routes.list(func(r model.Route) bool { return of[r.AppID] })
+	rows := routeTable.in(t).list(func(r model.Route) bool { return of[r.AppID] })
 	slices.SortFunc(rows, func(a, b model.Route) int {
 		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.AppID, b.AppID))
 	})
@@ -138,14 +138,14 @@ func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 
 func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 	var out []model.AppRegion
-	for _, route := range t.routes.list(func(r model.Route) bool {
+	for _, route := range routeTable.in(t).list(func(r model.Route) bool {
 		return r.CrossRegion() > windlassv1.RoutingPolicy_CROSS_REGION_OFF
 	}) {
-		at, ok := t.regions.get(route.RegionID)
+		at, ok := regionTable.in(t).get(route.RegionID)
 		if !ok {
 			continue
 		}
-		app, ok := t.apps.get(route.AppID)
+		app, ok := appTable.in(t).get(route.AppID)
 		if !ok {
 			continue
 		}
@@ -153,11 +153,11 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 			AppID: route.AppID, RegionID: at.ID, WorkspaceID: route.WorkspaceID, AppName: app.Name, Hosts: slices.Clone(route.Hosts),
 			RegionName: at.Name, GatewayURL: at.GatewayURL, Platform: at.WorkspaceID == "", GatewayApproved: at.GatewayApproved(),
 		}
-		served := t.topology.list(func(r model.Topology) bool {
+		served := topologyTable.in(t).list(func(r model.Topology) bool {
 			return r.AppID == route.AppID && r.RegionID == at.ID && r.Weight > 0 && (r.Status == starting || r.Status == started)
 		})
 		for _, r := range served {
-			seen, ok := t.observed.get(pair{r.DeploymentID, r.RegionID})
+			seen, ok := observedTable.in(t).get(pair{r.DeploymentID, r.RegionID})
 			here.Ready = here.Ready || ok && !seen.Deleted && seen.Ready > 0
 		}
 		out = append(out, here)
@@ -171,7 +171,7 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 func (t *tx) PutRoutes(rows []model.Route) error {
 	for _, r := range rows {
 		t.touch(r.AppID)
-		if err := t.routes.put(r); err != nil {
+		if err := routeTable.in(t).put(r); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package memory
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -19,45 +20,7 @@ type tx struct {
 	readOnly bool
 	pinned   *state // what a snapshot reads; nil: the newest
 	restores int
-	overlays []participant
-
-	workspaces     overlay[string, model.Workspace]
-	apiKeys        overlay[string, model.APIKey]
-	projects       overlay[string, model.Project]
-	environments   overlay[string, model.Environment]
-	secrets        overlay[pair, secret]
-	secretVersions overlay[versionKey, secretVersion]
-	secretFloors   overlay[string, secretFloor]
-	apps           overlay[string, model.App]
-	deployments    overlay[string, model.Deployment]
-	rollouts       overlay[string, model.Rollout]
-	wakes          overlay[string, model.Wake]
-	topology       overlay[pair, model.Topology]
-	routes         overlay[pair, model.Route]
-	observed       overlay[pair, model.Observed]
-	routeObserved  overlay[pair, model.RouteObserved]
-	instances      overlay[string, model.Instance]
-	regions        overlay[string, model.Region]
-	grants         overlay[pair, grant]
-	joinTokens     overlay[string, model.JoinToken]
-	quarantine     overlay[pair, model.Quarantined]
-	heads          overlay[string, head]
-	logs           overlay[string, logRow]
-	history        overlay[string, model.History]
-	audit          overlay[string, model.Audit]
-	idempotency    overlay[pair, model.Idempotency]
-	peers          overlay[string, model.Peer]
-	peerKeys       overlay[pair, peerKey]
-	streams        overlay[string, regionStream]
-	limits         overlay[string, model.Admission]
-	starts         overlay[string, starts]
-	claims         overlay[string, model.Claim]
-	rolloutStates  overlay[string, model.RolloutState]
-	freezes        overlay[pair, model.Freeze]
-	protections    overlay[pair, model.Protection]
-	pins           overlay[pair, model.Pin]
-	domains        overlay[pair, model.Domain]
-	appKeys        overlay[pair, model.AppKey]
+	overlays []participant // in the order of registry; nil: not used yet
 
 	changes map[string][]model.Change // by region, in the order of the calls
 	bumped  map[string]bool           // regions whose epoch is new
@@ -71,50 +34,24 @@ var _ store.Tx = (*tx)(nil)
 func (t *tx) Batched() bool { return false }
 
 func newTx(s *Store) *tx {
-	t := &tx{
+	return &tx{
 		store:    s,
 		restores: s.restored(),
+		overlays: make([]participant, len(registry)),
 		changes:  map[string][]model.Change{}, bumped: map[string]bool{},
 		woken: map[string]time.Duration{}, touched: map[string]bool{},
 	}
-	t.workspaces.bind(t, &workspaceSchema, func(s *state) **table[string, model.Workspace] { return &s.workspaces })
-	t.apiKeys.bind(t, &apiKeySchema, func(s *state) **table[string, model.APIKey] { return &s.apiKeys })
-	t.projects.bind(t, &projectSchema, func(s *state) **table[string, model.Project] { return &s.projects })
-	t.environments.bind(t, &environmentSchema, func(s *state) **table[string, model.Environment] { return &s.environments })
-	t.secrets.bind(t, &secretSchema, func(s *state) **table[pair, secret] { return &s.secrets })
-	t.secretVersions.bind(t, &secretVersionSchema, func(s *state) **table[versionKey, secretVersion] { return &s.secretVersions })
-	t.secretFloors.bind(t, &secretFloorSchema, func(s *state) **table[string, secretFloor] { return &s.secretFloors })
-	t.apps.bind(t, &appSchema, func(s *state) **table[string, model.App] { return &s.apps })
-	t.deployments.bind(t, &deploymentSchema, func(s *state) **table[string, model.Deployment] { return &s.deployments })
-	t.rollouts.bind(t, &rolloutSchema, func(s *state) **table[string, model.Rollout] { return &s.rollouts })
-	t.wakes.bind(t, &wakeSchema, func(s *state) **table[string, model.Wake] { return &s.wakes })
-	t.topology.bind(t, &topologySchema, func(s *state) **table[pair, model.Topology] { return &s.topology })
-	t.routes.bind(t, &routeSchema, func(s *state) **table[pair, model.Route] { return &s.routes })
-	t.observed.bind(t, &observedSchema, func(s *state) **table[pair, model.Observed] { return &s.observed })
-	t.routeObserved.bind(t, &routeObservedSchema, func(s *state) **table[pair, model.RouteObserved] { return &s.routeObserved })
-	t.instances.bind(t, &instanceSchema, func(s *state) **table[string, model.Instance] { return &s.instances })
-	t.regions.bind(t, &regionSchema, func(s *state) **table[string, model.Region] { return &s.regions })
-	t.grants.bind(t, &grantSchema, func(s *state) **table[pair, grant] { return &s.grants })
-	t.joinTokens.bind(t, &joinTokenSchema, func(s *state) **table[string, model.JoinToken] { return &s.joinTokens })
-	t.quarantine.bind(t, &quarantineSchema, func(s *state) **table[pair, model.Quarantined] { return &s.quarantine })
-	t.heads.bind(t, &headSchema, func(s *state) **table[string, head] { return &s.heads })
-	t.logs.bind(t, &logSchema, func(s *state) **table[string, logRow] { return &s.logs })
-	t.history.bind(t, &historySchema, func(s *state) **table[string, model.History] { return &s.history })
-	t.audit.bind(t, &auditSchema, func(s *state) **table[string, model.Audit] { return &s.audit })
-	t.idempotency.bind(t, &idempotencySchema, func(s *state) **table[pair, model.Idempotency] { return &s.idempotency })
-	t.peers.bind(t, &peerSchema, func(s *state) **table[string, model.Peer] { return &s.peers })
-	t.peerKeys.bind(t, &peerKeySchema, func(s *state) **table[pair, peerKey] { return &s.peerKeys })
-	t.streams.bind(t, &streamSchema, func(s *state) **table[string, regionStream] { return &s.streams })
-	t.limits.bind(t, &limitsSchema, func(s *state) **table[string, model.Admission] { return &s.limits })
-	t.starts.bind(t, &startsSchema, func(s *state) **table[string, starts] { return &s.starts })
-	t.claims.bind(t, &claimSchema, func(s *state) **table[string, model.Claim] { return &s.claims })
-	t.rolloutStates.bind(t, &rolloutStateSchema, func(s *state) **table[string, model.RolloutState] { return &s.rolloutStates })
-	t.protections.bind(t, &protectionSchema, func(s *state) **table[pair, model.Protection] { return &s.protections })
-	t.freezes.bind(t, &freezeSchema, func(s *state) **table[pair, model.Freeze] { return &s.freezes })
-	t.pins.bind(t, &pinSchema, func(s *state) **table[pair, model.Pin] { return &s.pins })
-	t.appKeys.bind(t, &appKeySchema, func(s *state) **table[pair, model.AppKey] { return &s.appKeys })
-	t.domains.bind(t, &domainSchema, func(s *state) **table[pair, model.Domain] { return &s.domains })
-	return t
+}
+
+// used yields the tables that the transaction read or wrote.
+func (t *tx) used() iter.Seq[participant] {
+	return func(yield func(participant) bool) {
+		for _, o := range t.overlays {
+			if o != nil && !yield(o) {
+				return
+			}
+		}
+	}
 }
 
 // read calls f with what is committed. f must be short and call nothing that
@@ -149,8 +86,8 @@ func (t *tx) checkChanges(s *state) error {
 		return fmt.Errorf("store: change %d regions, at most %d: %w", len(t.changes), store.MaxRegions, model.ErrTooManyRegions)
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.changes)) {
-		_, committed := s.heads.rows[id]
-		if w, mine := t.heads.writes[id]; mine {
+		_, committed := headTable.of(s).rows[id]
+		if w, mine := headTable.in(t).writes[id]; mine {
 			committed = w != nil
 		}
 		if !committed {
@@ -166,10 +103,10 @@ func (t *tx) appendChanges(s *state, at uint64) {
 	if len(t.changes) == 0 {
 		return
 	}
-	s.heads, s.logs = s.heads.thawed(), s.logs.thawed()
+	heads, logs := headTable.thaw(s), logTable.thaw(s)
 	for _, region := range slices.Sorted(maps.Keys(t.changes)) {
-		h := headSchema.copy(s.heads.rows[region].value)
-		feed := s.logs.rows[region].value
+		h := headTable.copy(heads.rows[region].value)
+		feed := logs.rows[region].value
 		for _, c := range t.changes[region] {
 			h.Revision++
 			c.Revision, c.ID = h.Revision, ident.New("chg")
@@ -177,8 +114,8 @@ func (t *tx) appendChanges(s *state, at uint64) {
 			h.Chain = c.Chain
 			feed.changes = append(feed.changes, c)
 		}
-		s.heads.set(region, &h, at)
-		s.logs.set(region, &feed, at)
+		heads.set(region, &h, at)
+		logs.set(region, &feed, at)
 	}
 }
 
@@ -190,10 +127,10 @@ func (t *tx) committed(s *state) store.Commit {
 		Apps:      slices.Sorted(maps.Keys(t.touched)),
 	}
 	for region := range t.changes {
-		c.Revisions[region] = s.heads.rows[region].value.Revision
+		c.Revisions[region] = headTable.of(s).rows[region].value.Revision
 	}
 	for region := range t.bumped {
-		c.Revisions[region] = s.heads.rows[region].value.Revision
+		c.Revisions[region] = headTable.of(s).rows[region].value.Revision
 	}
 	return c
 }

@@ -7,17 +7,17 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-func (t *tx) InsertWorkspace(w model.Workspace) error { return t.workspaces.insert(w) }
+func (t *tx) InsertWorkspace(w model.Workspace) error { return workspaceTable.in(t).insert(w) }
 
 func (t *tx) GetWorkspace(id string) (model.Workspace, error) {
-	w, ok := t.workspaces.get(id)
+	w, ok := workspaceTable.in(t).get(id)
 	return one(w, ok, "workspace", id)
 }
 
 func (t *tx) GetWorkspaces(ids []string) ([]model.Workspace, error) {
 	var rows []model.Workspace
 	for _, id := range distinct(ids) {
-		if w, ok := t.workspaces.get(id); ok {
+		if w, ok := workspaceTable.in(t).get(id); ok {
 			rows = append(rows, w)
 		}
 	}
@@ -25,17 +25,17 @@ func (t *tx) GetWorkspaces(ids []string) ([]model.Workspace, error) {
 }
 
 func (t *tx) GetWorkspaceByName(name string) (model.Workspace, error) {
-	w, ok := t.workspaces.find(0, name)
+	w, ok := workspaceTable.in(t).find(0, name)
 	return one(w, ok, "workspace", name)
 }
 
 func (t *tx) ListWorkspaces(p store.Page) ([]model.Workspace, error) {
-	rows := t.workspaces.list(func(model.Workspace) bool { return true })
+	rows := workspaceTable.in(t).list(func(model.Workspace) bool { return true })
 	return page(rows, p, func(w model.Workspace) string { return w.Name }), nil
 }
 
 func (t *tx) UpdateWorkspace(w model.Workspace) error {
-	stored, ok, err := t.workspaces.lock(w.ID)
+	stored, ok, err := workspaceTable.in(t).lock(w.ID)
 	switch {
 	case err != nil:
 		return err
@@ -46,47 +46,47 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	}
 	stored.Name, stored.UpdatedAt = w.Name, w.UpdatedAt
 	stored.ResourceVersion++
-	return t.workspaces.put(stored)
+	return workspaceTable.in(t).put(stored)
 }
 
 // DeleteWorkspace takes the workspace's keys, limits, freezes and protections with it.
 func (t *tx) DeleteWorkspace(id string) error {
-	if _, ok := t.workspaces.get(id); !ok {
+	if _, ok := workspaceTable.in(t).get(id); !ok {
 		return notFound("workspace", id)
 	}
-	for _, k := range t.apiKeys.list(func(k model.APIKey) bool { return k.WorkspaceID == id }) {
-		if err := t.apiKeys.delete(k.ID); err != nil {
+	for _, k := range apiKeyTable.in(t).list(func(k model.APIKey) bool { return k.WorkspaceID == id }) {
+		if err := apiKeyTable.in(t).delete(k.ID); err != nil {
 			return err
 		}
 	}
 	freezes := t.deleteFreezes(func(f model.Freeze) bool { return f.WorkspaceID == id })
 	protections := t.deleteProtections(func(p model.Protection) bool { return p.WorkspaceID == id })
-	if err := errors.Join(t.limits.delete(id), t.starts.delete(id), freezes, protections); err != nil {
+	if err := errors.Join(limitsTable.in(t).delete(id), startsTable.in(t).delete(id), freezes, protections); err != nil {
 		return err
 	}
-	return t.workspaces.delete(id)
+	return workspaceTable.in(t).delete(id)
 }
 
-func (t *tx) InsertAPIKey(k model.APIKey) error { return t.apiKeys.insert(k) }
+func (t *tx) InsertAPIKey(k model.APIKey) error { return apiKeyTable.in(t).insert(k) }
 
 func (t *tx) GetAPIKey(workspaceID, id string) (model.APIKey, error) {
-	k, ok := t.apiKeys.get(id)
+	k, ok := apiKeyTable.in(t).get(id)
 	return one(k, ok && k.WorkspaceID == workspaceID, "API key", id)
 }
 
 func (t *tx) GetAPIKeyByHash(hash []byte) (model.APIKey, error) {
-	k, ok := t.apiKeys.find(0, string(hash))
+	k, ok := apiKeyTable.in(t).find(0, string(hash))
 	return one(k, ok, "API key", "by hash")
 }
 
 func (t *tx) ListAPIKeys(workspaceID string, p store.Page) ([]model.APIKey, error) {
-	rows := t.apiKeys.list(func(k model.APIKey) bool { return k.WorkspaceID == workspaceID })
+	rows := apiKeyTable.in(t).list(func(k model.APIKey) bool { return k.WorkspaceID == workspaceID })
 	return page(rows, p, func(k model.APIKey) string { return k.Name }), nil
 }
 
 // RevokeAPIKey leaves the first revocation as it stands.
 func (t *tx) RevokeAPIKey(workspaceID, id string, at int64) error {
-	k, ok, err := t.apiKeys.lock(id)
+	k, ok, err := apiKeyTable.in(t).lock(id)
 	if err != nil {
 		return err
 	}
@@ -97,5 +97,5 @@ func (t *tx) RevokeAPIKey(workspaceID, id string, at int64) error {
 		return nil
 	}
 	k.RevokedAt = at
-	return t.apiKeys.put(k)
+	return apiKeyTable.in(t).put(k)
 }

@@ -1,0 +1,71 @@
+package memory
+
+import "slices"
+
+// registry holds every declared table.
+var registry []registered
+
+// registered is a declared table, whatever its types.
+type registered interface {
+	empty() whole
+}
+
+// whole is a table, whatever its types.
+type whole interface {
+	freeze()
+	count() (name string, rows int)
+}
+
+// declared is a table's schema, with its place in every state and transaction.
+type declared[K comparable, V any] struct {
+	schema[K, V]
+	at int
+}
+
+// declare registers a table. It is called for package variables only.
+func declare[K comparable, V any](s schema[K, V]) *declared[K, V] {
+	d := &declared[K, V]{schema: s, at: len(registry)}
+	registry = append(registry, d)
+	return d
+}
+
+func (d *declared[K, V]) empty() whole { return newTable(&d.schema) }
+
+// of returns the committed table.
+func (d *declared[K, V]) of(s *state) *table[K, V] {
+	return s.tables[d.at].(*table[K, V]) // empty made it
+}
+
+// thaw returns the committed table for writes: no snapshot holds it.
+func (d *declared[K, V]) thaw(s *state) *table[K, V] {
+	t := d.of(s).thawed()
+	s.tables[d.at] = t
+	return t
+}
+
+// in returns the table as the transaction sees it.
+func (d *declared[K, V]) in(t *tx) *overlay[K, V] {
+	if t.overlays[d.at] == nil {
+		t.overlays[d.at] = &overlay[K, V]{declared: d, tx: t}
+	}
+	return t.overlays[d.at].(*overlay[K, V]) // made above
+}
+
+// state is everything that is committed: the tables in the order of registry.
+type state struct{ tables []whole }
+
+func newState() *state {
+	s := &state{}
+	for _, d := range registry {
+		s.tables = append(s.tables, d.empty())
+	}
+	return s
+}
+
+// snapshot returns the present tables, which are copied before the next write to them.
+func (s *state) snapshot() *state {
+	for _, t := range s.tables {
+		t.freeze()
+	}
+	return &state{tables: slices.Clone(s.tables)}
+}
