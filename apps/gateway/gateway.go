@@ -187,11 +187,9 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		return nil, err
 	}
 	g.agent = client
-	ejections := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_gateway_ejections_total", Help: "Instances that traffic found broken and that were taken out for a time.",
-	})
-	if err := cfg.Registerer.Register(ejections); err != nil {
-		return nil, fmt.Errorf("gateway: %w", err)
+	ejections, err := registerEjections(cfg.Registerer)
+	if err != nil {
+		return nil, err
 	}
 	g.table = table.New(upstream.Config{
 		Now: time.Now, Random: cfg.Random,
@@ -216,10 +214,8 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	g.elsewhere = remoteregions.New(remoteregions.Config{
 		Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Allow: cfg.NeighbourAllow, Near: cfg.Near, Gone: func(gatewayURL string) { g.proxy.Forget(gatewayURL) },
 	})
-	if err := cfg.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed to and whose gateways are reached.",
-	}, func() float64 { return float64(g.elsewhere.Reached()) })); err != nil {
-		return nil, fmt.Errorf("gateway: %w", err)
+	if err := registerRegionsReached(cfg.Registerer, g.elsewhere.Reached); err != nil {
+		return nil, err
 	}
 	counts := &traffic.Traffic{}
 	g.source, err = routesync.Open(routesync.Config{

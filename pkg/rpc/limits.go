@@ -80,23 +80,7 @@ type Budget struct {
 // NewBudget makes a budget of size bytes, whose name labels its metrics.
 func NewBudget(name string, size int64, registerer prometheus.Registerer) *Budget {
 	b := &Budget{size: size, share: size / callerShare, room: semaphore.NewWeighted(size), held: map[string]int64{}}
-	labels := prometheus.Labels{"budget": name}
-	b.refused = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "rpc_server_budget_refusals_total", ConstLabels: labels,
-		Help: "Calls refused because the messages of other calls filled the memory budget.",
-	})
-	used := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "rpc_server_budget_used_bytes", ConstLabels: labels,
-		Help: "Bytes of request messages that count against the memory budget now.",
-	}, func() float64 {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return float64(b.used)
-	})
-	if registerer != nil {
-		register[prometheus.Collector](registerer, b.refused)
-		register[prometheus.Collector](registerer, used)
-	}
+	b.registerMetrics(name, registerer)
 	return b
 }
 

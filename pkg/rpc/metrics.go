@@ -89,3 +89,24 @@ func codeName(err error) string {
 	}
 	return connect.CodeOf(err).String()
 }
+
+// registerMetrics registers nothing with a nil registerer.
+func (b *Budget) registerMetrics(name string, registerer prometheus.Registerer) {
+	labels := prometheus.Labels{"budget": name}
+	b.refused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "rpc_server_budget_refusals_total", ConstLabels: labels,
+		Help: "Calls refused because the messages of other calls filled the memory budget.",
+	})
+	used := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rpc_server_budget_used_bytes", ConstLabels: labels,
+		Help: "Bytes of request messages that count against the memory budget now.",
+	}, func() float64 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return float64(b.used)
+	})
+	if registerer != nil {
+		register[prometheus.Collector](registerer, b.refused)
+		register[prometheus.Collector](registerer, used)
+	}
+}

@@ -88,6 +88,27 @@ func TestNoTestSleepsForReal(t *testing.T) {
 	}
 }
 
+// A metric is found in one place of its package.
+func TestMetricsAreRegisteredInMetricsGo(t *testing.T) {
+	const path = "github.com/prometheus/client_golang/prometheus"
+	var constructors []string
+	for _, kind := range []string{"Counter", "Gauge", "Histogram", "Summary"} {
+		constructors = append(constructors, "New"+kind, "New"+kind+"Vec", "New"+kind+"Func")
+	}
+	constructors = append(constructors, "NewDesc")
+	_, packages := workspace(t)
+	for _, p := range packages {
+		for _, file := range p.GoFiles {
+			if file == "metrics.go" {
+				continue
+			}
+			for _, use := range uses(t, filepath.Join(p.Dir, file), path, constructors) {
+				t.Errorf("%s: move it to metrics.go of its package", use)
+			}
+		}
+	}
+}
+
 // A main that decides something is code that no test can call.
 func TestMainIsUnder30Lines(t *testing.T) {
 	_, packages := workspace(t)

@@ -101,9 +101,7 @@ func New(cfg Config) (*Gateways, error) {
 	if err := g.recallAround(); err != nil {
 		cfg.Log.Error("new gateways are told nothing of apps in other regions before the control plane is there", "error", err)
 	}
-	cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_agent_gateways_connected", Help: "Authenticated gateways with an open stream.",
-	}, func() float64 { return float64(g.connected()) }))
+	registerConnected(cfg.Registerer, g.connected)
 	return g, nil
 }
 

@@ -146,11 +146,7 @@ func New(cfg Config) (*Reporter, error) {
 	if cfg.Resync == 0 {
 		cfg.Resync = 15 * time.Minute
 	}
-	r := &Reporter{cfg: cfg, latest: emptyPicture(), reported: emptyPicture(), heard: make(chan struct{}, 1), latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "windlass_agent_report_duration_seconds", Help: "Time until a report was answered, retries included.",
-		Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-	})}
-	cfg.Registerer.MustRegister(r.latency)
+	r := &Reporter{cfg: cfg, latest: emptyPicture(), reported: emptyPicture(), heard: make(chan struct{}, 1), latency: registerLatency(cfg.Registerer)}
 	return r, nil
 }
 

@@ -140,14 +140,8 @@ func New(cfg Config) (*Session, error) {
 		cfg:  cfg,
 		id:   ident.New("ses"),
 		back: make(chan struct{}, 1),
-		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "windlass_agent_connected", Help: "1 while the agent has a stream from the control plane.",
-		}),
-		repairs: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_agent_digest_mismatches_total", Help: "Times that the inbox was found to differ from the control plane.",
-		}),
 	}
-	cfg.Registerer.MustRegister(s.gauge, s.repairs)
+	s.registerMetrics()
 	return s, nil
 }
 

@@ -96,11 +96,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, cache: cache.NewSnapshotCache(false, kinds{}, nil), said: make(chan struct{}, 1),
 		clients: newClients(cfg.Grace), streams: map[int64]client{},
 	}
-	for _, kind := range []string{forEnvoy, forGRPC} {
-		cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "windlass_agent_xds_streams", Help: "Open streams of xDS clients, by kind of client.", ConstLabels: prometheus.Labels{"client": kind},
-		}, func() float64 { return float64(s.count(kind)) }))
-	}
+	registerStreams(cfg.Registerer, s.count)
 	return s, nil
 }
 

@@ -22,7 +22,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -124,21 +123,10 @@ func New(cfg Config) (*API, error) {
 		cfg:      cfg,
 		restarts: newTurns(),
 		gate:     admission.NewGate(),
-		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deployment_operations_total",
-			Help: "Calls that changed what runs, by operation and outcome (a Connect code, or ok).",
-		}, []string{"operation", "outcome"}),
-		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_admission_refusals_total",
-			Help: "Calls that were refused because their workspace was at a limit, by limit.",
-		}, []string{"limit"}),
 	}
 	a.keys = newKeyring(a)
 	a.hub = newHub(cfg.MaxWatchers, cfg.KeyWatchers, cfg.WorkspaceWatchers)
-	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_app_watchers", Help: "Open WatchApp streams.",
-	}, a.hub.count)
-	if err := errors.Join(cfg.Registerer.Register(a.operations), cfg.Registerer.Register(a.refusals), cfg.Registerer.Register(watchers)); err != nil {
+	if err := a.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
 	return a, nil

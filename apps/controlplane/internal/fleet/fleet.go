@@ -190,22 +190,8 @@ func New(cfg Config) (*Service, error) {
 	if cfg.MaintainEvery == 0 {
 		cfg.MaintainEvery = maintainEvery
 	}
-	s := &Service{cfg: cfg, expired: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_region_leases_expired_total", Help: "Times that a region became unreachable.",
-	}), forgotten: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "windlass_forgotten_rows_total", Help: "What was forgotten for its age or its number.",
-	}, []string{"what"}), rounds: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_forget_rounds_total", Help: "Times that everything was looked through for what may be forgotten, and nothing failed.",
-	})}
-	s.usage = newUsage()
-	s.misuse = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "windlass_agent_credential_misuse_total",
-		Help: "Calls with an agent's credential that its agent did not make, as it seems: without the credential's key, or from two places in turn. The audit of the region's workspace names the region.",
-	}, []string{"how"})
-	for _, how := range []string{withoutKey, twoPlaces} {
-		s.misuse.WithLabelValues(how)
-	}
-	cfg.Registerer.MustRegister(s.expired, s.forgotten, s.rounds, s.misuse, newGauges(s))
+	s := &Service{cfg: cfg, usage: newUsage()}
+	s.registerMetrics()
 	return s, nil
 }
 

@@ -11,6 +11,26 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+func (s *Service) registerMetrics() {
+	s.expired = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_region_leases_expired_total", Help: "Times that a region became unreachable.",
+	})
+	s.forgotten = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_forgotten_rows_total", Help: "What was forgotten for its age or its number.",
+	}, []string{"what"})
+	s.rounds = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_forget_rounds_total", Help: "Times that everything was looked through for what may be forgotten, and nothing failed.",
+	})
+	s.misuse = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_agent_credential_misuse_total",
+		Help: "Calls with an agent's credential that its agent did not make, as it seems: without the credential's key, or from two places in turn. The audit of the region's workspace names the region.",
+	}, []string{"how"})
+	for _, how := range []string{withoutKey, twoPlaces} {
+		s.misuse.WithLabelValues(how)
+	}
+	s.cfg.Registerer.MustRegister(s.expired, s.forgotten, s.rounds, s.misuse, newGauges(s))
+}
+
 const (
 	// gaugesFor is how long one count serves every scrape. A failed count does, too, so
 	// that frequent scrapes put no load on a database that is away.

@@ -44,16 +44,8 @@ func NewGauges(store GaugesStore, log *slog.Logger, reg prometheus.Registerer) (
 	}
 	c := &Gauges{
 		store: store, log: log,
-		regions: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "deployment_topology_regions",
-			Help: "Regions that have anything assigned.",
-		}),
-		status: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "deployment_topology_status",
-			Help: "Assignments of deployments to regions that have not stopped, by status.",
-		}, []string{"status"}),
 	}
-	reg.MustRegister(c.regions, c.status)
+	c.regions, c.status = registerTopology(reg)
 	return c, nil
 }
 

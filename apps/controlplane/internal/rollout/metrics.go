@@ -59,3 +59,25 @@ func (m *metrics) finished(r model.Rollout) {
 	m.status.WithLabelValues(status).Inc()
 	m.attempts.Observe(float64(r.Attempts))
 }
+
+func registerTopology(reg prometheus.Registerer) (regions prometheus.Gauge, status *prometheus.GaugeVec) {
+	regions = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "deployment_topology_regions",
+		Help: "Regions that have anything assigned.",
+	})
+	status = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "deployment_topology_status",
+		Help: "Assignments of deployments to regions that have not stopped, by status.",
+	}, []string{"status"})
+	reg.MustRegister(regions, status)
+	return regions, status
+}
+
+func registerSwept(reg prometheus.Registerer) prometheus.Counter {
+	swept := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_rollout_swept_total",
+		Help: "Wake-ups that were sent because their time had come, or again because they were lost or behind a backlog.",
+	})
+	reg.MustRegister(swept)
+	return swept
+}

@@ -69,12 +69,7 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 			*d = def
 		}
 	}
-	s := &Sweeper{cfg: cfg, swept: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_rollout_swept_total",
-		Help: "Wake-ups that were sent because their time had come, or again because they were lost or behind a backlog.",
-	})}
-	cfg.Registerer.MustRegister(s.swept)
-	return s, nil
+	return &Sweeper{cfg: cfg, swept: registerSwept(cfg.Registerer)}, nil
 }
 
 // Run sweeps until ctx ends, first at once: a process that starts takes over

@@ -77,11 +77,7 @@ type count struct {
 // New makes a Trail; Run writes it.
 func New(store Store, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
 	t := &Trail{
-		store: store, log: log, most: maxRows, counts: map[Entry]*count{},
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_audit_dropped_total",
-			Help: "Refused calls and reads that are missing in the audit: there were too many kinds of them in a minute, or the database was away.",
-		}),
+		store: store, log: log, most: maxRows, counts: map[Entry]*count{}, dropped: newDropped(),
 	}
 	if err := registerer.Register(t.dropped); err != nil {
 		return nil, fmt.Errorf("trail: register metrics: %w", err)

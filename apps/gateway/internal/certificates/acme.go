@@ -120,18 +120,12 @@ func NewACME(cfg Config) (*ACME, error) {
 	}
 	a := &ACME{
 		cfg: cfg, failing: map[string]failure{}, valid: map[string]validity{}, ordering: map[string]bool{},
-		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_certificate_failures_total", Help: "Orders of certificates that failed, by what the ACME server said, or \"other\"; \"renewal\" once an hour for each that is not renewed.",
-		}, []string{"problem"}),
 	}
-	soonest := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_gateway_certificate_expires_seconds", Help: "Unix time at which the first of the certificates by ACME ends that are in use; 0: there are none.",
-	}, a.soonest)
-	for _, c := range []prometheus.Collector{a.orders, soonest} {
-		if err := cfg.Registerer.Register(c); err != nil {
-			return nil, fmt.Errorf("certificates: %w", err)
-		}
+	orders, err := registerMetrics(cfg.Registerer, a.soonest)
+	if err != nil {
+		return nil, err
 	}
+	a.orders = orders
 	a.folder = &folder{DirCache: autocert.DirCache(cfg.Folder), log: cfg.Log, serves: a.serves}
 	a.manager = &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: a.folder, HostPolicy: func(_ context.Context, host string) error { return a.known(host) }, Client: client, Email: cfg.Email,

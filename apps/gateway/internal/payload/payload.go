@@ -9,7 +9,6 @@ package payload
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -49,14 +48,8 @@ type Log struct {
 
 // New writes lines of JSON, each with one call of to's Write. rand draws of [0, 1).
 func New(to io.Writer, rand func() float64, registerer prometheus.Registerer) (*Log, error) {
-	l := &Log{
-		to: to, rand: rand, lines: make(chan []byte, maxWaiting),
-		written: prometheus.NewCounter(prometheus.CounterOpts{Name: "windlass_gateway_payloads_total", Help: "Requests whose payloads were logged."}),
-		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_payloads_dropped_total", Help: "Requests whose payloads should have been logged and were not: the log was behind, or could not be written.",
-		}, []string{"why"}),
-	}
-	return l, errors.Join(registerer.Register(l.written), registerer.Register(l.dropped))
+	l := &Log{to: to, rand: rand, lines: make(chan []byte, maxWaiting)}
+	return l, l.registerMetrics(registerer)
 }
 
 // Entry is a request that is logged.

@@ -90,12 +90,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, fmt.Errorf("make a client of Prometheus: %w", err)
 	}
 	s := &Source{
-		cfg: cfg, api: v1.NewAPI(client), slots: make(chan struct{}, maxQueries), shares: shares{each: maxShare},
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "windlass_analysis_query_duration_seconds",
-			Help:    "Time that queries of rollouts' checks took, by whether they were answered.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 3, 8),
-		}, []string{"outcome"}),
+		cfg: cfg, api: v1.NewAPI(client), slots: make(chan struct{}, maxQueries), shares: shares{each: maxShare}, took: newDuration(),
 	}
 	return s, cfg.Registerer.Register(s.took)
 }

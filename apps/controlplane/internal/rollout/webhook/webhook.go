@@ -91,14 +91,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Lookup == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("webhook: Lookup, Log and Registerer are required")
 	}
-	c := &Client{
-		cfg: cfg, slots: make(chan struct{}, maxCalls),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "windlass_analysis_webhook_duration_seconds",
-			Help:    "Time that calls of rollouts' web-hooks took, by verdict, or error where there was none.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 3, 8),
-		}, []string{"outcome"}),
-	}
+	c := &Client{cfg: cfg, slots: make(chan struct{}, maxCalls), took: newDuration()}
 	// A dial goes on when the call that asked for it is over: it has bounds of its own.
 	dialer := cfg.Allow.Dialer()
 	dialer.Timeout = stepTimeout

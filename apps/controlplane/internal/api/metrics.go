@@ -1,0 +1,23 @@
+package api
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func (a *API) registerMetrics() error {
+	a.operations = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "deployment_operations_total",
+		Help: "Calls that changed what runs, by operation and outcome (a Connect code, or ok).",
+	}, []string{"operation", "outcome"})
+	a.refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_admission_refusals_total",
+		Help: "Calls that were refused because their workspace was at a limit, by limit.",
+	}, []string{"limit"})
+	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_app_watchers", Help: "Open WatchApp streams.",
+	}, a.hub.count)
+	registerer := a.cfg.Registerer
+	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(watchers))
+}

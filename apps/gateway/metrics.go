@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/pkg/conns"
+)
+
+func registerConnections(registerer prometheus.Registerer, table *conns.Table) error {
+	figure := func(of int) func() float64 {
+		return func() float64 {
+			open, refused, shed := table.Figures()
+			return float64([...]int64{open, refused, shed}[of])
+		}
+	}
+	return register(
+		registerer,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "windlass_gateway_connections", Help: "Connections of clients.",
+		}, figure(0)),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "windlass_gateway_connections_refused_total", Help: "Connections of clients that were closed at once: all that there may be had requests.",
+		}, figure(1)),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "windlass_gateway_connections_shed_total", Help: "Connections of clients without a request that were closed to make room for others.",
+		}, figure(2)),
+	)
+}
+
+func registerEjections(registerer prometheus.Registerer) (prometheus.Counter, error) {
+	ejections := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_gateway_ejections_total", Help: "Instances that traffic found broken and that were taken out for a time.",
+	})
+	return ejections, register(registerer, ejections)
+}
+
+func registerRegionsReached(registerer prometheus.Registerer, reached func() int) error {
+	return register(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed to and whose gateways are reached.",
+	}, func() float64 { return float64(reached()) }))
+}
+
+func register(registerer prometheus.Registerer, all ...prometheus.Collector) error {
+	for _, c := range all {
+		if err := registerer.Register(c); err != nil {
+			return fmt.Errorf("gateway: register metrics: %w", err)
+		}
+	}
+	return nil
+}
