@@ -115,7 +115,7 @@ func TestDocs(t *testing.T) {
 				continue
 			}
 			for _, block := range regexp.MustCompile("(?s)(?m:^)```sh\n(.*?\n)```(?m:$)").FindAllStringSubmatchIndex(text, -1) {
-				// Commands are parsed here. The whole-product tests run those of README.
+				// Commands are parsed here. The whole-product tests run them.
 				for line := range strings.SplitSeq(strings.ReplaceAll(text[block[2]:block[3]], "\\\n", " "), "\n") {
 					checkLine(t, page, line)
 				}

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// shellBlock is a block of shell of a page. A comment before it says why it is not run:
+//
+//	<!-- not run: needs a cluster -->
+//
+// A page may have commands that readers do not see, at any place, such as
+//
+//	<!-- run: windlass deploy -f deployments/examples/echo.yaml -->
+//
+// A line whose remark says that it fails or is refused has to fail, any other to end well.
+var shellBlock = regexp.MustCompile("(?s)(?:<!-- not run: ([^>]+?) -->\n)?(?m:^)```sh\n(.*?\n)```(?m:$)|<!-- run: (.*?) -->")
+
+var (
+	continued = regexp.MustCompile(`\\\n\s*`)
+	toFail    = regexp.MustCompile(`\s#.*\b(fails|refused)\b`)
+)
+
+// scriptOf returns what bash runs for a page; empty when no block of it is run.
+func scriptOf(page string) string {
+	var out strings.Builder
+	blocks := 0
+	for _, m := range shellBlock.FindAllStringSubmatch(page, -1) {
+		text := m[2] + m[3]
+		if m[1] != "" {
+			continue
+		}
+		if m[2] != "" {
+			blocks++
+		}
+		for line := range strings.SplitSeq(continued.ReplaceAllString(text, " "), "\n") {
+			if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+				continue
+			}
+			want := "-eq"
+			if toFail.MatchString(line) {
+				want = "-ne"
+			}
+			fmt.Fprintf(&out, "printf '+ %%s\\n' %s\n%s\ncode=$?\nif ! [ $code %s 0 ]; then echo \"unexpected exit code $code\"; exit 1; fi\n",
+				"'"+strings.ReplaceAll(line, "'", `'\''`)+"'", line, want)
+		}
+	}
+	if blocks == 0 {
+		return ""
+	}
+	return "set -u -o pipefail\n" + out.String()
+}
+
+// TestDocs runs the shell blocks of README and of the guides, page by page, with one `windlass dev`.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	repository, err := filepath.Abs(filepath.Join("..", "..", "..", ".."))
+	require.NoError(t, err)
+	pages, err := filepath.Glob(filepath.Join(repository, "docs", "guides", "*.md"))
+	require.NoError(t, err)
+	scripts := map[string]string{}
+	var order []string
+	for _, path := range slices.Insert(pages, 0, filepath.Join(repository, "README.md")) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		name, err := filepath.Rel(repository, path)
+		require.NoError(t, err)
+		if script := scriptOf(string(text)); script != "" {
+			scripts[name] = script
+			order = append(order, name)
+		}
+	}
+	require.Greater(t, len(order), 5)
+
+	d := newDevHouse(t)
+	path := filepath.Dir(d.path) + ":" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH")
+	d.up("--regions", us+","+eu)
+	for _, name := range order {
+		t.Run(name, func(t *testing.T) {
+			// As if it were the root of the repository, but for what a page writes.
+			folder := t.TempDir()
+			require.NoError(t, os.Symlink(filepath.Join(repository, "deployments"), filepath.Join(folder, "deployments")))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, "bash", "-c", scripts[name])
+			cmd.Dir = folder
+			cmd.Env = append(slices.Clone(d.env), "PATH="+path)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		})
+	}
+	d.dev("stop")
+	d.requireNothingRuns()
+}
