@@ -18,9 +18,9 @@
 //
 // The old version inserts without the new columns and does not know the new tables:
 // the new version has to make sense of what the old one left out, for as long as there
-// may be both. What no version that may still run reads or writes any more is taken
-// away by a later migration, which says so in a comment on a line of its own, with the last
-// migration of the first version that goes without:
+// may be both. A later migration takes away what no version that may still run reads or
+// writes. It says so in a comment on a line of its own, with the last migration of the first
+// version that goes without:
 //
 //	-- contract since 44: nothing reads apps.colour
 //

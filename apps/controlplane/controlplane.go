@@ -195,10 +195,9 @@ type cli struct {
 	Bootstrap bootstrapFlags `cmd:"" help:"Make a workspace with an owner's key, an operator's key, and regions; print them as JSON."`
 }
 
-// garbage is how many percent of what is held may come as garbage before it is collected, unless
-// GOGC says otherwise. Little is held, and much passes through: with Go's own 100, a sixth of the
-// processor went into it under load. It costs a third more memory then, some 70 MiB.
-const garbage = 200
+// gcPercent replaces GOGC's default of 100, because the live heap is small and the allocation rate
+// high. It costs memory for processor time.
+const gcPercent = 200
 
 // stopGrace is what the parts have to stop in.
 const stopGrace = 20 * time.Second
@@ -233,7 +232,7 @@ func Main(ctx context.Context, args []string) error {
 		return flags.Keyset.run(ctx, name, os.Stdout, log)
 	}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage)
+		debug.SetGCPercent(gcPercent)
 	}
 	return serve(ctx, flags.Serve, log)
 }

@@ -83,9 +83,9 @@ type Config struct {
 	HeaderTimeout time.Duration
 	// SlowClient is how long a client may neither take nor send a byte. 0: 60 s.
 	SlowClient time.Duration
-	// MinBodyRate and MinAnswerRate are how many bytes a second a client has to send of a body, and to
-	// take of an answer, on average over the time that it was waited for, once that is more than RateAfter.
-	// 0: 1024, and 10 s. Below 0: any.
+	// MinBodyRate and MinAnswerRate are the least bytes a second at which a client has to send a body
+	// and to take an answer. The rate is the average over the time that the gateway waited for the
+	// client. It counts once that time is more than RateAfter. 0: 1024, and 10 s. Below 0: any.
 	MinBodyRate, MinAnswerRate int64
 	RateAfter                  time.Duration
 	// Connections are how many clients may have, in all and by address; zero: as conns.Limits.Defaults has it.

@@ -132,9 +132,9 @@ func (r *region) grpc(t *testing.T) grpc_testing.TestServiceClient {
 	return grpc_testing.NewTestServiceClient(conn)
 }
 
-// What grpc-go's client and server say to each other without TLS is the same through a gateway,
-// through that of another region, with TLS in between or without, and through one of a region where
-// the app does not run.
+// What grpc-go's client and server say to each other without TLS is the same on every path: through
+// a gateway, through a region's where the app does not run, and through another region's, with TLS
+// in between or without.
 func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
 	certs := t.TempDir()
 	certify(t, certs)

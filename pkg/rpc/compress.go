@@ -10,8 +10,8 @@ import (
 // gzipName is what HTTP calls the one compression that everybody has.
 const gzipName = "gzip"
 
-// Both are of a faster gzip than connect's own, at its fastest level: a snapshot of 4,000
-// items took the control plane 45 ms to send, and takes 16.
+// Both are of a faster gzip than connect's own, at its fastest level, because large snapshots
+// spend most of their time in compression.
 func newDecompressor() connect.Decompressor { return new(gzip.Reader) }
 
 func newCompressor() connect.Compressor {

@@ -1,6 +1,9 @@
 package layout
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -71,6 +74,91 @@ func TestCodeSpeaksPlainly(t *testing.T) {
 			return nil
 		}))
 	}
+}
+
+// longestSentence is in words. Shorter ones are better.
+const longestSentence = 35
+
+// A long sentence has to be read twice.
+func TestCommentSentencesAreShort(t *testing.T) {
+	root, err := Root(".")
+	require.NoError(t, err)
+	_, packages := workspace(t)
+	for _, p := range packages {
+		for _, file := range slices.Concat(p.GoFiles, p.TestFiles) {
+			path := filepath.Join(p.Dir, file)
+			name, err := filepath.Rel(root, path)
+			require.NoError(t, err)
+			if slices.ContainsFunc(otherWords, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+				continue
+			}
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+			require.NoError(t, err)
+			for _, group := range f.Comments {
+				for _, c := range paragraphs(group) {
+					for _, s := range longSentences(c.text) {
+						t.Errorf("%s:%d: a sentence of more than %d words: %q", name, fset.Position(c.at).Line, longestSentence, s)
+					}
+				}
+			}
+		}
+	}
+}
+
+// paragraph is of a comment, without markers. Every item of a list is one.
+type paragraph struct {
+	text string
+	at   token.Pos
+}
+
+// paragraphs leaves out code, tables and directives.
+func paragraphs(group *ast.CommentGroup) []paragraph {
+	var out []paragraph
+	open := false
+	for _, c := range group.List {
+		text, ok := strings.CutPrefix(c.Text, "// ")
+		item := strings.HasPrefix(strings.TrimSpace(text), "- ")
+		if !ok || strings.HasPrefix(text, "  ") && !item && !open || strings.TrimSpace(text) == "" {
+			open = false
+			continue
+		}
+		if !open || item {
+			out = append(out, paragraph{at: c.Pos()})
+			open = true
+		}
+		last := &out[len(out)-1]
+		last.text += " " + strings.TrimPrefix(strings.TrimSpace(text), "- ")
+	}
+	return out
+}
+
+var sentenceEnd = regexp.MustCompile("[.:;?!][\"')`]*(?:\\s+|$)")
+
+func longSentences(text string) []string {
+	return slices.DeleteFunc(sentenceEnd.Split(text, -1), func(s string) bool { return len(strings.Fields(s)) <= longestSentence })
+}
+
+func TestLongSentencesAreFound(t *testing.T) {
+	long := strings.Repeat("word ", longestSentence)
+	for _, text := range []string{"// " + long + "end.", "// First.\n// " + long + "\n// end.", "//   - " + long + "\n//     end"} {
+		require.Len(t, longIn(t, text), 1, text)
+	}
+	for _, text := range []string{"// " + long + ". " + long + ".", "// " + long + "\n//   - " + long, "//\t" + long + long, "//go:generate " + long + long} {
+		require.Empty(t, longIn(t, text), text)
+	}
+}
+
+func longIn(t *testing.T, comment string) (found []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "a.go", comment+"\npackage a\n", parser.ParseComments)
+	require.NoError(t, err)
+	for _, group := range f.Comments {
+		for _, c := range paragraphs(group) {
+			found = append(found, longSentences(c.text)...)
+		}
+	}
+	return found
 }
 
 func TestEveryPhraseIsFound(t *testing.T) {

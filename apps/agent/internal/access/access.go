@@ -1,7 +1,7 @@
-// Package access makes the certificates by which gateways, Envoys and gRPC clients of other
-// hosts prove to the region's agent that they may read its routes, and the agent to them
-// that it is the region's. The agent has a CA of its own for that, which it keeps with the
-// one client certificate that it issues:
+// Package access makes the certificates between the region's agent and the gateways, Envoys and
+// gRPC clients of other hosts. A client's certificate proves that it may read the region's routes.
+// The agent's proves that it is the region's agent. The agent has a CA of its own, which it keeps
+// with the one client certificate that it issues:
 //
 //	ca.key   the CA's key: the agent's alone
 //	ca.crt   what clients trust

@@ -15,12 +15,13 @@
 //
 //   - a route is served when each gateway that counts serves a change that is no older than
 //     the one with which the route came;
-//   - gateways have stopped sending to an instance when each gateway that counts serves, of
-//     every app, a change that is no older than the first one that gives the instance no new
-//     requests, and reports no request in flight there;
-//   - an instance that has become ready counts as ready when each gateway that reports serves
-//     a change that is no older than the one with which it came, and it has
-//     passed its check through it; and then until none of them can have one. See routable.
+//   - gateways have stopped sending to an instance when this holds of each gateway that counts:
+//     it reports no request in flight there, and of every app it serves a change that gives the
+//     instance no new requests, or a later one;
+//   - an instance that became ready counts as ready when this holds of each gateway that
+//     reports: it serves the change with which the instance came, or a later one, and the instance
+//     has passed its check through that gateway. It counts until no gateway can have a connection
+//     to it. See routable.
 //
 // A gateway counts from its Watch until it was away for Grace: it goes on serving what it
 // last had, and an agent that has just started does not yet know what that is. So it counts

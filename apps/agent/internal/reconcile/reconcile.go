@@ -73,10 +73,10 @@ type Config struct {
 // applyTimeout bounds one attempt on one key.
 const applyTimeout = 30 * time.Second
 
-// Looks at the whole runtime are spaced out: a burst of changes is seen once. A look costs by
-// all that there is, and the time to the next one by what it took, so that a region of thousands,
-// or a host that is busy, spends a small part of a processor on them. The longest is well within
-// the second in which somebody who waits for a change is to hear of it.
+// Looks at the whole runtime are spaced out, so that one look sees a burst of changes. A look
+// costs more the more there is in the region. The longer a look took, the later the next one is.
+// So a region of thousands, or a busy host, spends a small part of a processor on looks. The
+// longest spacing is well within a second, in which users expect to see a change.
 const (
 	observeSpacing    = 20 * time.Millisecond
 	maxObserveSpacing = 200 * time.Millisecond

@@ -35,10 +35,13 @@ func stream(f *testing.F, frames ...*agentv1.WatchResponse) []byte {
 }
 
 // FuzzWatchFrames gives a session whatever decodes as frames. None may end the
-// agent; and whatever happens, a frame that is refused changes nothing, only the
-// end of a snapshot makes a key go, no key goes back in (epoch, generation), only
-// frames that carry state move the cursor, and the inbox found again after a crash
-// is the inbox that was.
+// agent. These always hold:
+//
+//   - A frame that is refused changes nothing.
+//   - Only the end of a snapshot removes a key.
+//   - No key goes back in (epoch, generation).
+//   - Only frames that carry state move the cursor.
+//   - After a crash the inbox is as it was.
 func FuzzWatchFrames(f *testing.F) {
 	f.Add(recorded(f))
 	f.Add(stream(f, append([]*agentv1.WatchResponse{hello()}, snapshot(5, item("dep_1"), item("dep_2"))...)...))

@@ -95,18 +95,15 @@ const (
 
 // reconnect spaces out attempts to reach the control plane: 0.2 s to 3 s, full jitter.
 //
-// The longest delay is what a region stays away after an outage, however long that
-// was; with it, the reports that follow and the rollouts that wait for them are
-// done well within 10 s of its end. The price is the attempts while no control plane is there: a
-// thousand agents make 1000 / 1.6 s = 625 a second, which are refused connections
-// then. When it is over, all come within the 3 s that they come in now, 330 a second:
-// one transaction on a row of its own each, and snapshots, which few need after an
-// outage, wait for a token. An attempt that has to queue there makes no other
-// meanwhile, so that more agents than a control plane can take in 3 s come as fast
-// as it takes them.
-// Measured on 2 cores, a control plane that was dead for 30 s has 1,000 agents back
-// within 2.9 s of its start, for 1.6 s of CPU, and 2,500 in 3.0 s, for 2.4 s; with 5 s
-// instead it is 4.8 and 4.9 s, for 2.1 and 3.1 s.
+// The longest delay is the longest time that a region stays away after an outage. It leaves room
+// for the reports that follow, and for the rollouts that wait for them, within 10 s of the
+// outage's end. Its price is the attempts during the outage: a thousand agents make
+// 1000 / 1.6 s = 625 a second, and each is a refused connection.
+//
+// After the outage all agents come within 3 s. Each costs one transaction on a row of its own.
+// Few need a snapshot then, and snapshots wait for a token. An agent makes no second attempt
+// while one is queued, so that more agents than the control plane can take in 3 s come as fast as
+// it takes them.
 var reconnect = backoff.Policy{Min: 200 * time.Millisecond, Max: 3 * time.Second}
 
 // Session is the agent's side of the protocol.

@@ -126,9 +126,9 @@ func number(text []byte) int64 {
 	return n
 }
 
-// Of each byte: whether it may be in a token (RFC 9110, section 5.6.2), in a field's value
-// (section 5.5), and in a target that is the same before and after it was decoded and
-// encoded again (RFC 3986, section 3.3, less what needs a look of its own).
+// isToken has the bytes of a token (RFC 9110, section 5.6.2), isValue those of a field's value
+// (section 5.5). isTarget has the bytes of a target that decoding and encoding leave as they are
+// (RFC 3986, section 3.3), less what needs a look of its own.
 var (
 	isToken  = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
 	isValue  = kind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })

@@ -6,11 +6,10 @@
 //	        a connection ◀──┘  └── Refused, ────┘
 //	        to each, now and then  Unreachable, Took
 //
-// Which region is the nearest is measured: by how long it takes to have a connection to its
-// gateways, the shortest of the last few, in whole milliseconds, so that those that are as near
-// as each other keep their order, which is by name. What the control plane tells is a few seconds
-// old; what a gateway there says of itself is not, and holds for the app for a moment, which is
-// longer each time.
+// A region's distance is the time to open a connection to its gateways: the shortest of the last
+// few, in whole milliseconds. Regions at the same distance are in the order of their names. What
+// the control plane says of a region is a few seconds old. What a gateway there says of itself is
+// not. It holds for the app for a moment, which is longer each time.
 package remoteregions
 
 import (

@@ -21,9 +21,13 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// The file of the last known table: a line that says what it is and which table_id it is
-// of, then each app's AppRoutes with its length before it, a length of 0, Neighbours of what is
-// around with its length before it if that is known, and the CRC-32 of all that, big endian.
+// The file of the last known table has these parts:
+//
+//   - a line with what it is, and the table_id
+//   - the AppRoutes of each app, each after its length
+//   - a length of 0
+//   - the Neighbours of the region after their length, if they are known
+//   - the CRC-32 of all that, big endian
 const fileHead = "windlass-gateway-routes 1 "
 
 // held is what is in the file: the routes of each app as they came, and the regions around.

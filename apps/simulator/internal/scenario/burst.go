@@ -26,12 +26,8 @@ import (
 // left for each. Reports about an app that no rollout waits for are handled after the burst, by
 // one step for all of them.
 //
-// That is what a burst can be. Where calls go on coming, the steps come along: of 20,000 changes,
-// on 2,000 apps, 3,000 a second arrive. An agent looks through all deployments that it has then,
-// which is 2.8 of a call's 6.8 ms.
-//
-// By SQL, without the call, 3,500 to 5,900 arrive. MariaDB alone commits 10,000 to 13,000
-// (baselines).
+// That is what a burst can be. Where calls go on coming, the steps come along, and an agent looks
+// through all deployments that it has then.
 type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`
 	Regions     int `help:"Regions; a call makes a change in each." default:"10"`

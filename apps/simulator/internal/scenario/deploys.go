@@ -25,20 +25,13 @@ import (
 // that only write the rows that must last: each by itself (see bare.DB.Deployments), or with all
 // work shared that can be shared (see bare.DB.Shared).
 //
-// What limits it: the processor. On two cores that make 2,000 to 2,750 bare invocations a second,
-// 270 to 374 deployments a second come out with 64 at once. One takes 4.9 to 6.8 ms of the
-// processor: the control plane 1.6 to 2.1, MariaDB 1.5 to 1.9, Restate 1.1 to 1.6, its agent and
-// the user 0.6 to 1.1; and more where a region has thousands, since the agent looks through all of
-// them for each report. One at a time it is 47 ms, since nothing is done for several at once: 66
-// statements, where with 64 at once it is 7. Calls share transactions then, as do steps and
-// reports.
+// What limits it: the processor, of which the control plane, MariaDB and Restate take about as
+// much each. A deployment takes more where a region has thousands, since the agent looks through
+// all of them for each report. With many at once, calls share transactions, and so do steps and
+// reports. One at a time takes ten times as many statements.
 //
-// 0.8 of half the bare invocations would be 980 to 1,105 a second where those are 2,450 to
-// 2,760. With 64 under way nothing on these parts gets there: what two steps cannot leave
-// out, with one row of each thing committed together with those of others, and nothing
-// checked, planned or run, is 769 to 952 a second in the same run (shared_per_s). With the rows of a
-// deployment committed each by itself they are 430 to 580, of which 0.6 to 0.71 is reached, and with
-// one commit and nothing else 1,150 to 1,400.
+// shared_per_s is the bound: what two steps cannot leave out, with one row of each thing committed
+// together with those of others, and nothing checked, planned or run.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`

@@ -20,12 +20,8 @@ import (
 // from a client that speaks the protocol and does nothing else, which shows what
 // the control plane and the database can do.
 //
-// What limits it: the processor, and in it MariaDB. A state takes 13 us of MariaDB and 4 of the
-// control plane, a third of that for the statement's text. Without agents 118,000 a second are
-// stored, 0.8 of what the database alone takes in the same minute; with agents on the same
-// cores, whose part is 6 us, 86,000 to 94,000, where the database alone takes 141,000 to
-// 162,000, which is 0.55 to 0.66 of it. Both move with the machine: another one's database takes
-// 57,000 to 110,000.
+// What limits it: the processor, of which MariaDB takes the most. The agents and the control plane
+// share the rest. A third of the control plane's part makes the statement's text.
 //
 // An upsert of all twenty columns spends most of its time on reading the values, finding the
 // row and changing it, little on the guard. Columns with their usual value are left out. The

@@ -16,9 +16,8 @@ import (
 // that the commit itself is part of it; it ends when the agent hands the assignment
 // to its runtime. Both are read on the same clock.
 //
-// What limits it: round trips to the database. With all parts on two cores the median is 2.3 ms
-// (p99 6 to 10), with two control planes 2.6 to 2.8 ms (7 to 8); the commit and the two reads
-// that follow it take 1.1 ms of that, which is measured beside it (floor_p50_ms).
+// What limits it: round trips to the database. floor_p50_ms is the time of the commit and of the two
+// reads that follow it, measured in the same run.
 type Latency struct {
 	Regions int     `help:"Regions, each with an agent." default:"1000"`
 	Apps    int     `help:"Apps, each in one region, that are changed." default:"200"`

@@ -17,10 +17,9 @@ import (
 //
 // What limits it: the agents, which come back at random times of their first attempts;
 // a session costs a transaction on its region's row, and no read of its items before its
-// first bookmark. 1,000 agents take 0.7 ms of the control plane each, and as much of MariaDB and
-// of their own, and all are back after 1.1 s; after an outage, which is what --dead makes, it is
-// their longest delay, 3 s. A snapshot fails the run: an agent that still has
-// its inbox is owed none.
+// first bookmark. After an outage, which is what --dead makes, the last agent is back after the
+// longest delay between attempts. A snapshot fails the run: an agent that still has its inbox
+// needs none.
 type Reconnect struct {
 	Agents int           `help:"Agents, each with a region." default:"1000"`
 	Apps   int           `help:"Apps, each in one region, so that there is something to send." default:"100"`

@@ -17,9 +17,7 @@ import (
 // and taken off.
 //
 // What limits it: the processor, for the call and its workflow, and then for each region that
-// it touches. On two cores a change takes 16 ms that touches one region and 27 that touches
-// ten, of 10 that exist, and 14 and 31 of 1,000; 2 ms and, of 1,000 regions, up to 7 more are
-// the fleet's at rest, which is taken off as it was for five seconds before.
+// it touches. What the fleet costs at rest is taken off as it was for five seconds before.
 type Regions struct {
 	Exist   []int   `help:"Regions with agents, one fleet each." default:"10,1000"`
 	Touch   []int   `help:"Regions that a change touches, one measurement each." default:"1,10"`

@@ -19,11 +19,8 @@ import (
 // as a service's are. It measures what that does to changes under way, to the
 // agents' streams and to the users' calls.
 //
-// What limits it: the processor, of which three restarts with 214 calls meanwhile take 5 s in
-// the control planes. With 300 agents on two cores a replica drains in 1.1 s and serves again
-// after 1.5 s, when all agents are connected, too. Changes take 3.0 ms (p50) and 28 to 91 ms
-// (p99), against 3.3 and 8 ms before; no call has to be made again, and the slowest takes 0.07
-// to 0.14 s.
+// What limits it: the processor, which the replicas that start share with those that serve. No
+// call has to be made again.
 type Restart struct {
 	Agents int           `help:"Agents, each with a region." default:"300"`
 	Apps   int           `help:"Apps, each in one region, that are changed." default:"100"`

@@ -13,9 +13,9 @@ import (
 )
 
 // Siege attacks a gateway in the ways that cost an attacker least, one after the other, while the app of
-// another tenant has a steady load. It fails where that tenant waits for longer than twice as long as
-// before, and longer than the floor, where a request of it fails, where the gateway uses more memory than
-// it may, or where a sound instance is ejected.
+// another tenant has a steady load. It fails if that tenant waits more than twice as long as before and
+// longer than the floor. It also fails if a request of that tenant fails, if the gateway uses more memory
+// than it may, or if a sound instance is ejected.
 //
 // What limits it: the attacker and the instances share the processor with the gateway.
 type Siege struct {

@@ -21,14 +21,14 @@ import (
 // storing is left. cpu_us_per_item is the processor time of all processes, with the agent's work
 // before and after.
 //
-// Nothing below them stands in the way: the database alone reads the same rows at 450,000 to
-// 580,000 items a second (floor_read_items_per_s), and the agent's file alone stores 700,000 to
-// 830,000, synced or not (floor_store_...). Few items are round trips above all, of which
-// those of the read and those of the session's begin are made side by side: 250 take 3.8 to
-// 4.8 ms.
-// What runs is told after the last item is stored, which is when the agent is
-// killed here: that inventory is in no figure, while the parts, and what an item takes of
-// the processor, have the start of each agent in them.
+// Nothing below them stands in the way. floor_read_items_per_s is how fast the database alone reads
+// the same rows, and floor_store_... how fast the agent's file alone stores them, synced or not.
+// A snapshot of few items is round trips above all. Those of the read and those of the session's
+// begin are made side by side.
+//
+// The agent is killed here once the last item is stored. The inventory of what runs comes after
+// that, so that it is in no figure. The start of each agent is in the parts, and in the processor
+// time of an item.
 type Snapshot struct {
 	Items  []int `help:"Items of the region, one measurement each, ascending." default:"250,10000"`
 	Repeat int   `help:"Snapshots of each size; the median counts." default:"15"`

@@ -39,9 +39,9 @@ import (
 //
 // Only what the agent decides waits. A pod that is evicted, as when its node is drained, has
 // the delay of its preStop, in which gateways hear that it goes. The Eviction API asks only
-// budgets, an image need not have code of ours that waits, and a budget that allowed nothing
-// until an agent says so would hold up nodes for as long as the agent is away. The same holds
-// for a pod that is deleted by hand, and for a template that another client edits.
+// budgets, and an image need not have code of ours that waits. A budget that allows nothing until
+// an agent says so would block node drains for as long as the agent is away. The same holds for a
+// pod that is deleted by hand, and for a template that another client edits.
 
 var _ runtime.Drainer = (*Runtime)(nil)
 

@@ -170,9 +170,9 @@ var faults = []struct {
 	}},
 }
 
-// mostReads is of a fault that lasts so long: eleven watches, each of which, if it does
-// not last, is opened at most ten times in the first ten seconds, and then, with delays
-// drawn from 0.5 to 3 s or to 4 s, every 1.2 s even with little luck.
+// mostReads is how many reads a fault of that length may cause. There are eleven watches. One that
+// does not last is opened at most ten times in the first ten seconds. After that, delays are drawn
+// from 0.5 to 3 s or to 4 s, which makes less than one read in 1.2 s.
 func mostReads(lasts time.Duration) int {
 	return 11 * (10 + int(max(0, lasts-10*time.Second)/(1200*time.Millisecond)))
 }

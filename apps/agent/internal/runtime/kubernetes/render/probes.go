@@ -125,10 +125,10 @@ func atLeastOne(d *durationpb.Duration, otherwise time.Duration) int32 {
 //
 // Startup alone runs until it has passed once, for as long as the budget is, so
 // that nothing below judges a model that loads. Readiness is the check as the
-// spec has it. Liveness restarts what stays sick, and only then: it asks half as
-// often, waits twice as long for an answer and takes twice as many failures as
-// readiness does, so that a server which is merely busy, and has been taken out of
-// rotation for that, has the time to recover.
+// spec has it. Liveness restarts only what stays sick. It asks half as often as
+// readiness, waits twice as long for an answer and takes twice as many failures.
+// So a server that is merely busy has time to recover after readiness took it out
+// of rotation.
 func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfiguration) {
 	every := min(h.interval, longestStartup, h.budget)
 	startup = h.probe(every, h.timeout, (h.budget+every-1)/every, 1)
