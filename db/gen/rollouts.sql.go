@@ -10,6 +10,25 @@ import (
 	"strings"
 )
 
+const countFlights = `-- name: CountFlights :one
+SELECT COUNT(*) AS row_count, CAST(COALESCE(MIN(r.created_at), 0) AS SIGNED) AS oldest_at
+FROM apps a JOIN rollouts r ON r.id = a.rollout_id
+WHERE a.rollout_id <> '' AND a.deleted_at = 0
+`
+
+type CountFlightsRow struct {
+	RowCount int64
+	OldestAt int64
+}
+
+// Rollouts in flight of all workspaces, for the gauges.
+func (q *Queries) CountFlights(ctx context.Context) (CountFlightsRow, error) {
+	row := q.db.QueryRowContext(ctx, countFlights)
+	var i CountFlightsRow
+	err := row.Scan(&i.RowCount, &i.OldestAt)
+	return i, err
+}
+
 const deleteStagingsOfApps = `-- name: DeleteStagingsOfApps :exec
 DELETE FROM app_staging WHERE app_id IN (/*SLICE:app_ids*/?)
 `

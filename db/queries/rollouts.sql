@@ -27,3 +27,9 @@ REPLACE INTO app_staging (app_id, workspace_id, policy, course, updated_at) VALU
 
 -- name: DeleteStagingsOfApps :exec
 DELETE FROM app_staging WHERE app_id IN (sqlc.slice(app_ids));
+
+-- name: CountFlights :one
+-- Rollouts in flight of all workspaces, for the gauges.
+SELECT COUNT(*) AS row_count, CAST(COALESCE(MIN(r.created_at), 0) AS SIGNED) AS oldest_at
+FROM apps a JOIN rollouts r ON r.id = a.rollout_id
+WHERE a.rollout_id <> '' AND a.deleted_at = 0;

@@ -227,6 +227,12 @@ type TopologyCount struct {
 	Rows     int
 }
 
+// FlightCount is how many rollouts are in flight, and when the oldest was created: 0 without one.
+type FlightCount struct {
+	Rollouts int
+	OldestAt int64
+}
+
 // Route is the app's entry in a region. Its targets are the weights of the
 // topology rows; only the counter, the hosts and the policy are its own.
 type Route struct {

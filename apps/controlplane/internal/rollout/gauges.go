@@ -18,6 +18,9 @@ import (
 // GaugesTx and GaugesStore are what a Gauges needs of the store.
 type GaugesTx interface {
 	CountTopology() ([]model.TopologyCount, error)
+	CountRegions() (map[windlassv1.RegionStatus]int, error)
+	CountFlights() (model.FlightCount, error)
+	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 }
 
 // GaugesStore runs transactions that read.
@@ -25,13 +28,12 @@ type GaugesStore interface {
 	View(ctx context.Context, fn func(GaugesTx) error) error
 }
 
-// Gauges keeps the gauges of topology. Every replica counts the same rows, so
+// Gauges keeps the gauges of topology, regions and rollouts in flight. Every replica counts the same rows, so
 // take the maximum over replicas, not the sum.
 type Gauges struct {
-	store   GaugesStore
-	log     *slog.Logger
-	regions prometheus.Gauge
-	status  *prometheus.GaugeVec
+	store GaugesStore
+	log   *slog.Logger
+	gauges
 }
 
 // gaugesEvery is about how often gauges are scraped.
@@ -44,8 +46,8 @@ func NewGauges(store GaugesStore, log *slog.Logger, reg prometheus.Registerer) (
 	}
 	c := &Gauges{
 		store: store, log: log,
+		gauges: registerGauges(reg),
 	}
-	c.regions, c.status = registerTopology(reg)
 	return c, nil
 }
 
@@ -67,13 +69,33 @@ func (c *Gauges) Run(ctx context.Context) error {
 func (c *Gauges) Count(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
-	var counts []model.TopologyCount
+	var (
+		counts   []model.TopologyCount
+		byState  map[windlassv1.RegionStatus]int
+		inFlight model.FlightCount
+		due      []model.Wake
+	)
 	err := c.store.View(ctx, func(tx GaugesTx) (err error) {
-		counts, err = tx.CountTopology()
+		if counts, err = tx.CountTopology(); err != nil {
+			return err
+		}
+		if byState, err = tx.CountRegions(); err != nil {
+			return err
+		}
+		if inFlight, err = tx.CountFlights(); err != nil {
+			return err
+		}
+		due, err = tx.DueWakes(0, 0, 1)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("count topology: %w", err)
+		return fmt.Errorf("count topology, regions and rollouts: %w", err)
+	}
+	c.setFlights(inFlight, due, time.Now())
+	for number, name := range windlassv1.RegionStatus_name {
+		if state := windlassv1.RegionStatus(number); state != windlassv1.RegionStatus_REGION_STATUS_UNSPECIFIED {
+			c.byState.WithLabelValues(strings.ToLower(strings.TrimPrefix(name, "REGION_STATUS_"))).Set(float64(byState[state]))
+		}
 	}
 	regions, byStatus := map[string]bool{}, map[windlassv1.TopologyStatus]int{}
 	for _, n := range counts {
@@ -90,4 +112,19 @@ func (c *Gauges) Count(ctx context.Context) error {
 		c.status.WithLabelValues(label).Set(float64(byStatus[s]))
 	}
 	return nil
+}
+
+// setFlights sets the gauges of rollouts in flight. due has the wake-up that has waited longest,
+// if any has. Its time is of the database's clock, which may be ahead of this one.
+func (c *Gauges) setFlights(flights model.FlightCount, due []model.Wake, now time.Time) {
+	c.flights.Set(float64(flights.Rollouts))
+	since := func(at int64) float64 { return max(0, now.Sub(time.UnixMilli(at)).Seconds()) }
+	c.oldest.Set(0)
+	if flights.Rollouts > 0 {
+		c.oldest.Set(since(flights.OldestAt))
+	}
+	c.overdue.Set(0)
+	if len(due) > 0 {
+		c.overdue.Set(since(due[0].Due))
+	}
 }

@@ -60,17 +60,46 @@ func (m *metrics) finished(r model.Rollout) {
 	m.attempts.Observe(float64(r.Attempts))
 }
 
-func registerTopology(reg prometheus.Registerer) (regions prometheus.Gauge, status *prometheus.GaugeVec) {
-	regions = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "deployment_topology_regions",
-		Help: "Regions that have anything assigned.",
-	})
-	status = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "deployment_topology_status",
-		Help: "Assignments of deployments to regions that have not stopped, by status.",
-	}, []string{"status"})
-	reg.MustRegister(regions, status)
-	return regions, status
+// gauges are those of Gauges.
+type gauges struct {
+	// regions and status are of topology, byState of regions, the others of rollouts in flight.
+	regions prometheus.Gauge
+	status  *prometheus.GaugeVec
+	byState *prometheus.GaugeVec
+	flights prometheus.Gauge
+	oldest  prometheus.Gauge
+	overdue prometheus.Gauge
+}
+
+func registerGauges(reg prometheus.Registerer) gauges {
+	g := gauges{
+		regions: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "deployment_topology_regions",
+			Help: "Regions that have anything assigned.",
+		}),
+		status: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "deployment_topology_status",
+			Help: "Assignments of deployments to regions that have not stopped, by status.",
+		}, []string{"status"}),
+		byState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "windlass_regions",
+			Help: "Regions by status: pending without an agent so far, connected, unreachable.",
+		}, []string{"status"}),
+		flights: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "windlass_rollouts_in_flight",
+			Help: "Rollouts that have begun and not ended.",
+		}),
+		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "windlass_rollout_oldest_seconds",
+			Help: "Age of the oldest rollout in flight; 0: there is none.",
+		}),
+		overdue: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "windlass_rollout_step_overdue_seconds",
+			Help: "How long the step of a rollout that has waited longest is overdue; 0: none is.",
+		}),
+	}
+	reg.MustRegister(g.regions, g.status, g.byState, g.flights, g.oldest, g.overdue)
+	return g
 }
 
 func registerSwept(reg prometheus.Registerer) prometheus.Counter {

@@ -248,7 +248,19 @@ deployment_topology_regions 2
 deployment_topology_status{status="started"} 2
 deployment_topology_status{status="starting"} 0
 deployment_topology_status{status="stopping"} 0
-`), "deployment_topology_regions", "deployment_topology_status"))
+# HELP windlass_regions Regions by status: pending without an agent so far, connected, unreachable.
+# TYPE windlass_regions gauge
+windlass_regions{status="connected"} 2
+windlass_regions{status="pending"} 0
+windlass_regions{status="unreachable"} 0
+# HELP windlass_rollouts_in_flight Rollouts that have begun and not ended.
+# TYPE windlass_rollouts_in_flight gauge
+windlass_rollouts_in_flight 0
+# HELP windlass_rollout_oldest_seconds Age of the oldest rollout in flight; 0: there is none.
+# TYPE windlass_rollout_oldest_seconds gauge
+windlass_rollout_oldest_seconds 0
+`), "deployment_topology_regions", "deployment_topology_status", "windlass_regions", "windlass_rollouts_in_flight",
+			"windlass_rollout_oldest_seconds"))
 		problems, err := testutil.GatherAndLint(h.registry)
 		require.NoError(t, err)
 		for _, p := range problems {

@@ -277,6 +277,8 @@ type TopologyTx interface {
 	// CountTopology counts rows that are not stopped, by region and status, in no
 	// order.
 	CountTopology() ([]model.TopologyCount, error)
+	// CountFlights counts rollouts in flight of all workspaces.
+	CountFlights() (model.FlightCount, error)
 	// PutTopology inserts or replaces rows. A row with a generation lower than
 	// the stored one loses: model.ErrConflict. Call Change for what agents must see.
 	PutTopology([]model.Topology) error
@@ -341,6 +343,8 @@ type InstanceFilter = model.InstanceFilter
 
 // RegionTx is regions, their sessions and who may use them.
 type RegionTx interface {
+	// CountRegions counts regions of all workspaces by status.
+	CountRegions() (map[windlassv1.RegionStatus]int, error)
 	// InsertRegion also makes its head: epoch 1, revision 0, chain of 32 zeros.
 	InsertRegion(model.Region) error
 	GetRegion(id string) (model.Region, error)

@@ -7,7 +7,16 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
+
+func (t *tx) CountRegions() (map[windlassv1.RegionStatus]int, error) {
+	counts := map[windlassv1.RegionStatus]int{}
+	for _, r := range regionTable.in(t).list(func(model.Region) bool { return true }) {
+		counts[r.Status]++
+	}
+	return counts, nil
+}
 
 func (t *tx) InsertRegion(r model.Region) error {
 	if err := regionTable.in(t).insert(r); err != nil {

@@ -67,6 +67,21 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 	return counts, nil
 }
 
+func (t *tx) CountFlights() (model.FlightCount, error) {
+	var count model.FlightCount
+	for _, a := range appTable.in(t).list(func(a model.App) bool { return a.RolloutID != "" && a.DeletedAt == 0 }) {
+		r, ok := rolloutTable.in(t).get(a.RolloutID)
+		if !ok {
+			continue
+		}
+		if count.Rollouts == 0 || r.CreatedAt < count.OldestAt {
+			count.OldestAt = r.CreatedAt
+		}
+		count.Rollouts++
+	}
+	return count, nil
+}
+
 func (t *tx) PutTopology(rows []model.Topology) error {
 	seen := map[pair]bool{}
 	for _, r := range rows {

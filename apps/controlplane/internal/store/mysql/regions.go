@@ -52,6 +52,15 @@ func (t *tx) InsertRegion(r model.Region) error {
 	}), "insert head of region", r.ID)
 }
 
+func (t *tx) CountRegions() (map[windlassv1.RegionStatus]int, error) {
+	counts := map[windlassv1.RegionStatus]int{}
+	rows, err := t.q.CountRegions(t.ctx)
+	for _, r := range rows {
+		counts[windlassv1.RegionStatus(r.Status)] = int(r.RowCount)
+	}
+	return counts, t.err(err, "count regions", "")
+}
+
 func (t *tx) GetRegion(id string) (model.Region, error) {
 	return get(t, "get region", id, region)(t.q.GetRegion(t.ctx, id))
 }

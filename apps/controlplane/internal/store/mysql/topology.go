@@ -101,6 +101,11 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 	})(t.q.CountTopology(t.ctx))
 }
 
+func (t *tx) CountFlights() (model.FlightCount, error) {
+	r, err := t.q.CountFlights(t.ctx)
+	return model.FlightCount{Rollouts: int(r.RowCount), OldestAt: r.OldestAt}, t.err(err, "count rollouts in flight", "")
+}
+
 var (
 	topologyColumns = []string{
 		"deployment_id", "region", "workspace_id", "app_id", "replicas", "weight", "generation",

@@ -263,6 +263,24 @@ func testApps(t *testing.T, setup setup) {
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.GetDeployments(nil) }))
 	})
 
+	t.Run("rollouts in flight are counted with the age of the oldest", func(t *testing.T) {
+		w := setup(t)
+		require.Equal(t, model.FlightCount{}, read(w, store.Tx.CountFlights))
+		rollout := func(app string, at int64) model.Rollout {
+			r := filled[model.Rollout]()
+			r.ID, r.WorkspaceID, r.AppID, r.CreatedAt = ident.New("rol"), w.ws, app, at
+			return r
+		}
+		first, second, over := rollout("app_1", now-5), rollout("app_2", now-9), rollout("app_3", now-20)
+		w.update(func(tx store.Tx) error {
+			return errors.Join(tx.InsertRollout(first), tx.InsertRollout(second), tx.InsertRollout(over))
+		})
+		w.running(w.ws, "chat", "dep_1", first.ID)
+		w.running(w.ws, "search", "", second.ID)
+		w.running(w.ws, "quiet", "dep_3", "")
+		require.Equal(t, model.FlightCount{Rollouts: 2, OldestAt: now - 9}, read(w, store.Tx.CountFlights))
+	})
+
 	t.Run("a rollout keeps what it is and changes how it goes", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")

@@ -354,6 +354,8 @@ func testSessions(t *testing.T, setup setup) {
 		require.Equal(t, unreachable, get(w, late).Status)
 		require.Equal(t, connected, get(w, live).Status)
 		require.Equal(t, windlassv1.RegionStatus_REGION_STATUS_PENDING, get(w, never).Status)
+		require.Equal(t, map[windlassv1.RegionStatus]int{unreachable: 1, connected: 1, windlassv1.RegionStatus_REGION_STATUS_PENDING: 1},
+			read(w, store.Tx.CountRegions))
 		require.Empty(t, expire())
 
 		session := get(w, late)
