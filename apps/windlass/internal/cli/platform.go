@@ -304,13 +304,21 @@ makes keys for a workspace that begin a family of their own: one for each person
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{
+	var strict bool
+	c := &cobra.Command{
 		Use: "version", Short: "Show the versions of this command and of the control plane", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			versions := map[string]string{"windlass": a.Version}
-			if err := a.connect(); err == nil {
+			err := a.connect()
+			if err != nil && strict {
+				return err
+			}
+			if err == nil {
 				versions["server"] = a.target.Server
 				who, err := a.clients.access.WhoAmI(cmd.Context(), &windlassv1.WhoAmIRequest{})
+				if err != nil && strict {
+					return err
+				}
 				if err != nil {
 					// Our own version is an answer without it.
 					a.infof("control plane  unknown: %s", firstLine(Explain(err)))
@@ -323,13 +331,26 @@ func (a *app) versionCommand() *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("encode output: %w", err)
 				}
-				return a.raw(data)
+				if err := a.raw(data); err != nil {
+					return err
+				}
+				return a.versionsFit(strict, versions)
 			}
 			fmt.Fprintf(a.Stdout, "windlass       %s\n", versions["windlass"]) //nolint:errcheck // a closed stdout cannot be reported
 			if v := versions["controlPlane"]; v != "" {
 				fmt.Fprintf(a.Stdout, "control plane  %s (%s)\n", v, a.target.Server) //nolint:errcheck // a closed stdout cannot be reported
 			}
-			return nil
+			return a.versionsFit(strict, versions)
 		},
 	}
+	c.Flags().BoolVar(&strict, "check", false, "end with 1 if this command and the control plane do not go together, or that one is not reached")
+	return c
+}
+
+// versionsFit returns an error if it is asked for and the versions do not go together.
+func (a *app) versionsFit(strict bool, versions map[string]string) error {
+	if fit := checkVersions(versions["windlass"], versions["controlPlane"]); strict && fit.Result == checkFail {
+		return errors.New(fit.Detail + "\n" + fit.Fix)
+	}
+	return nil
 }

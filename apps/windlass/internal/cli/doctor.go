@@ -1,0 +1,371 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	"github.com/windlass-run/windlass/pkg/certfile"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Results of a check.
+const (
+	checkOK   = "ok"
+	checkWarn = "warn"
+	checkFail = "fail"
+	// checkSkip is a check that needs one before it to succeed.
+	checkSkip = "skipped"
+)
+
+// check is a line of `windlass doctor`.
+type check struct {
+	Name   string `json:"check"`
+	Result string `json:"result"`
+	Detail string `json:"detail"`
+	// Fix is what to do about it.
+	Fix string `json:"fix,omitempty"`
+}
+
+const (
+	// certificateWarning is the time before a certificate's end that doctor speaks of it.
+	certificateWarning = 14 * 24 * time.Hour
+	keyWarning         = 7 * 24 * time.Hour
+	// Tokens, leases and certificates bear a clock that is a few seconds off.
+	skewWarning = 5 * time.Second
+	skewFailure = time.Minute
+	// doctorTimeout bounds the connections that doctor makes itself.
+	doctorTimeout = 10 * time.Second
+)
+
+var errUnwell = errors.New("a check failed: see its fix above")
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Check the way to the control plane, the key, clocks, versions and regions", Args: cobra.NoArgs,
+		Long: `Checks, in this order, the configuration of this command, the server's name, its
+certificate, the key, the clocks, the versions of this command, the control plane and the
+agents, and the regions. Each finding says what to do. Nothing is changed.
+
+Ends with 1 if a check fails; warnings are no failure.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			checks := a.examine(cmd.Context())
+			if err := a.showChecks(checks); err != nil {
+				return err
+			}
+			for _, c := range checks {
+				if c.Result == checkFail {
+					return errUnwell
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) showChecks(checks []check) error {
+	if a.output != "table" {
+		data, err := json.Marshal(map[string][]check{"checks": checks})
+		if err != nil {
+			return fmt.Errorf("encode output: %w", err)
+		}
+		return a.raw(data)
+	}
+	w := tabwriter.NewWriter(a.Stdout, 0, 4, 3, ' ', 0)
+	row(w, "CHECK", "RESULT", "DETAIL")
+	for _, c := range checks {
+		row(w, c.Name, c.Result, c.Detail)
+		if c.Fix != "" {
+			row(w, "", "", "fix: "+c.Fix)
+		}
+	}
+	return w.Flush()
+}
+
+// examine makes the checks. Those that need what failed are skipped.
+func (a *app) examine(ctx context.Context) []check {
+	var checks []check
+	add := func(c check) bool {
+		checks = append(checks, c)
+		return c.Result != checkFail
+	}
+	skip := func(names ...string) []check {
+		for _, name := range names {
+			add(check{Name: name, Result: checkSkip, Detail: "needs the check before it"})
+		}
+		return checks
+	}
+	if !add(a.checkContext()) {
+		return skip("name", "certificate", "key", "clock", "versions", "regions")
+	}
+	if !add(checkName(ctx, a.target.Server)) {
+		return skip("certificate", "key", "clock", "versions", "regions")
+	}
+	if !add(checkCertificate(ctx, a.target)) {
+		return skip("key", "clock", "versions", "regions")
+	}
+	who, err := a.clients.access.WhoAmI(ctx, &windlassv1.WhoAmIRequest{})
+	if !add(checkKey(who, err, time.Now())) {
+		return skip("clock", "versions", "regions")
+	}
+	add(a.checkClock(ctx))
+	add(checkVersions(a.Version, who.ServerVersion))
+	return append(checks, a.checkRegions(ctx, who.ServerVersion)...)
+}
+
+// checkContext reads the configuration, which holds keys.
+func (a *app) checkContext() check {
+	c := check{Name: "context", Result: checkOK}
+	if err := a.connect(); err != nil {
+		return check{c.Name, checkFail, firstLine(err.Error()), "Run `windlass login`, or set WINDLASS_SERVER and WINDLASS_API_KEY."}
+	}
+	c.Detail = a.target.Server
+	if a.target.Name != "" {
+		c.Detail = a.target.Name + ": " + c.Detail
+	}
+	path := a.configFile
+	if path == "" {
+		var err error
+		if path, err = clientconfig.Path(a.Getenv); err != nil {
+			return c
+		}
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
+		c.Result = checkWarn
+		c.Detail += fmt.Sprintf("; other users can read the keys in %s (mode %04o)", path, info.Mode().Perm())
+		c.Fix = "chmod 600 " + path
+	}
+	return c
+}
+
+// checkName resolves the server's name.
+func checkName(ctx context.Context, server string) check {
+	c := check{Name: "name", Result: checkOK}
+	u, err := url.Parse(server)
+	if err != nil || u.Hostname() == "" {
+		return check{c.Name, checkFail, fmt.Sprintf("%q is no URL of a server", server), "Give `windlass login` an URL such as https://windlass.example.com."}
+	}
+	if net.ParseIP(u.Hostname()) != nil {
+		c.Detail = u.Hostname() + " is an address"
+		return c
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupHost(ctx, u.Hostname())
+	if err != nil {
+		return check{c.Name, checkFail, firstLine(err.Error()), "Correct the server's name with `windlass login`, or the DNS of this machine."}
+	}
+	c.Detail = u.Hostname() + " is " + strings.Join(addresses, ", ")
+	return c
+}
+
+// checkCertificate connects, and reads the certificates of the server.
+func checkCertificate(ctx context.Context, target clientconfig.Context) check {
+	c := check{Name: "certificate", Result: checkOK}
+	u, err := url.Parse(target.Server)
+	if err != nil {
+		return check{c.Name, checkFail, err.Error(), "Correct the server's URL with `windlass login`."}
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	if u.Scheme == "http" {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", withPort(u, "80"))
+		if err != nil {
+			return check{c.Name, checkFail, firstLine(err.Error()), reachHint(err)}
+		}
+		_ = conn.Close()
+		c.Detail = "none: the server has plain HTTP"
+		if !certfile.Loopback(u.Host) {
+			c.Result, c.Fix = checkWarn, "Keys cross the network in the clear. Give the control plane --tls-cert and --tls-key."
+		}
+		return c
+	}
+	config, err := target.TLS().Config(target.Server, nil)
+	if err != nil {
+		return check{c.Name, checkFail, firstLine(err.Error()), "Correct the files with `windlass login`."}
+	}
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", withPort(u, "443"))
+	if err != nil {
+		return check{c.Name, checkFail, firstLine(err.Error()), reachHint(err)}
+	}
+	defer func() { _ = conn.Close() }()
+	secure, ok := conn.(*tls.Conn)
+	if !ok || len(secure.ConnectionState().PeerCertificates) == 0 {
+		return check{c.Name, checkFail, "the server showed no certificate", "Give the control plane --tls-cert and --tls-key."}
+	}
+	first := secure.ConnectionState().PeerCertificates[0]
+	for _, cert := range secure.ConnectionState().PeerCertificates {
+		if cert.NotAfter.Before(first.NotAfter) {
+			first = cert
+		}
+	}
+	left := time.Until(first.NotAfter)
+	c.Detail = fmt.Sprintf("valid until %s", first.NotAfter.UTC().Format(time.RFC3339))
+	if left < certificateWarning {
+		c.Result, c.Fix = checkWarn, fmt.Sprintf("Renew the control plane's --tls-cert: %s ends in %s.", first.Subject.CommonName, short(left))
+	}
+	return c
+}
+
+func withPort(u *url.URL, usual string) string {
+	if u.Port() != "" {
+		return u.Host
+	}
+	return net.JoinHostPort(u.Hostname(), usual)
+}
+
+// checkKey is about the answer to WhoAmI: the API is there, and knows the key.
+func checkKey(who *windlassv1.WhoAmIResponse, err error, now time.Time) check {
+	c := check{Name: "key", Result: checkOK}
+	if err != nil {
+		detail, fix, _ := strings.Cut(Explain(err), "\n")
+		if fix == "" {
+			fix = "Run `windlass login` with a key that is valid."
+		}
+		return check{c.Name, checkFail, detail, strings.ReplaceAll(fix, "\n", " ")}
+	}
+	key := who.GetKey()
+	c.Detail = fmt.Sprintf("%s, %s", dash(key.GetName()), strings.ToLower(strings.TrimPrefix(key.GetRole().String(), "ROLE_")))
+	if who.GetWorkspaceName() != "" {
+		c.Detail += " of workspace " + who.GetWorkspaceName()
+	}
+	if key.GetRole() == windlassv1.Role_ROLE_VIEWER {
+		c.Detail += ": reads only"
+	}
+	if key.GetExpiresAt() > 0 {
+		left := time.UnixMilli(key.GetExpiresAt()).Sub(now)
+		c.Detail += ", expires in " + short(left)
+		if left < keyWarning {
+			c.Result, c.Fix = checkWarn, "Have an owner make a new key: `windlass key create NAME --role ROLE`."
+		}
+	}
+	return c
+}
+
+// checkClock compares this machine's clock with the Date of an answer.
+func (a *app) checkClock(ctx context.Context) check {
+	c := check{Name: "clock", Result: checkOK}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	date, before, after, err := a.serverDate(ctx)
+	if err != nil {
+		return check{c.Name, checkWarn, firstLine(err.Error()), "Compare the clocks of this machine and the control plane by hand."}
+	}
+	return clockCheck(date, before, after)
+}
+
+// serverDate is the Date of an answer, and when it was asked for and came.
+func (a *app) serverDate(ctx context.Context) (date, before, after time.Time, err error) {
+	httpClient := a.HTTPClient
+	if httpClient == nil {
+		config, err := a.target.TLS().Config(a.target.Server, nil)
+		if err != nil {
+			return date, before, after, err
+		}
+		transport := &http.Transport{TLSClientConfig: config}
+		defer transport.CloseIdleConnections()
+		httpClient = &http.Client{Transport: transport}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(a.target.Server, "/")+"/", nil)
+	if err != nil {
+		return date, before, after, err
+	}
+	before = time.Now()
+	answer, err := httpClient.Do(req)
+	if err != nil {
+		return date, before, after, err
+	}
+	after = time.Now()
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<16))
+	if err := answer.Body.Close(); err != nil {
+		return date, before, after, err
+	}
+	date, err = http.ParseTime(answer.Header.Get("Date"))
+	if err != nil {
+		return date, before, after, errors.New("the server's answer has no date")
+	}
+	return date, before, after, nil
+}
+
+// clockCheck judges the server's date, which has whole seconds, against the time in which it was
+// made.
+func clockCheck(date, before, after time.Time) check {
+	c := check{Name: "clock", Result: checkOK}
+	var skew time.Duration
+	switch {
+	case date.Add(time.Second).Before(before):
+		skew = before.Sub(date.Add(time.Second))
+		c.Detail = "this machine is ahead of the control plane by " + short(skew)
+	case date.After(after):
+		skew = date.Sub(after)
+		c.Detail = "this machine is behind the control plane by " + short(skew)
+	}
+	switch {
+	case skew >= skewFailure:
+		c.Result = checkFail
+	case skew >= skewWarning:
+		c.Result = checkWarn
+	default:
+		c.Detail = "as the control plane's"
+		return c
+	}
+	c.Fix = "Synchronise both clocks with NTP: certificates, keys and leases end by them."
+	return c
+}
+
+// checkRegions is about agents: what is connected, and with which version.
+func (a *app) checkRegions(ctx context.Context, server string) []check {
+	regions, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
+		r, err := a.clients.regions.ListRegions(ctx, &windlassv1.ListRegionsRequest{Page: p})
+		return r.GetRegions(), r.GetPage(), err
+	})
+	if err != nil {
+		return []check{{"regions", checkFail, firstLine(Explain(err)), "Use a key that can read regions."}}
+	}
+	if len(regions) == 0 {
+		return []check{{"regions", checkWarn, "there are none", "Create one: `windlass region create NAME`, then start an agent with its token."}}
+	}
+	var checks []check
+	for _, r := range regions {
+		checks = append(checks, regionCheck(r, server))
+	}
+	return checks
+}
+
+func regionCheck(r *windlassv1.Region, server string) check {
+	c := check{Name: "region " + r.Name, Result: checkOK, Detail: "connected, agent " + dash(r.AgentVersion)}
+	switch r.Status {
+	case windlassv1.RegionStatus_REGION_STATUS_CONNECTED:
+	case windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE:
+		return check{c.Name, checkFail, "unreachable, last report " + ago(r.LastReportAt), "Look at the agent's log there. What runs stays as it is."}
+	default:
+		return check{c.Name, checkWarn, "no agent has joined", "Start one with the token of `windlass region token " + r.Name + "`."}
+	}
+	if r.Quarantined > 0 {
+		c.Result = checkWarn
+		c.Detail += fmt.Sprintf(", %d workloads that the control plane does not know", r.Quarantined)
+		c.Fix = "`windlass region show " + r.Name + "` lists them."
+		return c
+	}
+	if s := skewOf(r.AgentVersion, server); !s.known {
+		c.Detail += ": its version cannot be compared"
+	} else if s.minors < -agentMinors || s.minors > 0 {
+		c.Result = checkWarn
+		c.Detail += ", control plane " + server
+		c.Fix = fmt.Sprintf("An agent may be %d minor versions older than the control plane, and no newer. Upgrade the older of both.", agentMinors)
+	}
+	return c
+}

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+// Versions that go together: this command may be a minor version older or newer than the control
+// plane, an agent two older and no newer, because the control plane is upgraded first.
+const (
+	commandMinors = 1
+	agentMinors   = 2
+)
+
+// release is the beginning of a version: v0.3.1, or v0.3.1-12-gabcdef0 of a commit after it.
+var release = regexp.MustCompile(`^v?(\d+)\.(\d+)\.`)
+
+// skew is how far a version is from another.
+type skew struct {
+	// known is false if one of them is no release, such as "dev" or a commit.
+	known bool
+	// minors are the minor versions that it is newer. Another major version counts as a thousand.
+	minors int
+}
+
+func skewOf(version, from string) skew {
+	v, okV := minorOf(version)
+	f, okF := minorOf(from)
+	return skew{okV && okF, v - f}
+}
+
+// minorOf numbers minor versions through.
+func minorOf(version string) (int, bool) {
+	m := release.FindStringSubmatch(version)
+	if m == nil {
+		return 0, false
+	}
+	major, errMajor := strconv.Atoi(m[1])
+	minor, errMinor := strconv.Atoi(m[2])
+	if errMajor != nil || errMinor != nil || minor >= 1000 {
+		return 0, false
+	}
+	return major*1000 + minor, true
+}
+
+// checkVersions compares this command with the control plane.
+func checkVersions(command, server string) check {
+	c := check{Name: "versions", Result: checkOK, Detail: fmt.Sprintf("windlass %s, control plane %s", dash(command), dash(server))}
+	s := skewOf(command, server)
+	switch {
+	case !s.known:
+		c.Detail += ": these cannot be compared"
+	case s.minors > commandMinors:
+		c.Result, c.Fix = checkFail, fmt.Sprintf("This command may be %d minor version newer than the control plane. Upgrade the control plane, or use an older command.", commandMinors)
+	case s.minors < -commandMinors:
+		c.Result, c.Fix = checkFail, fmt.Sprintf("This command may be %d minor version older than the control plane. Upgrade this command.", commandMinors)
+	}
+	return c
+}
