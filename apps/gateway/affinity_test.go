@@ -12,7 +12,8 @@ import (
 )
 
 func TestASessionIsAtOneVersionAndGoesToTheNewOneOnce(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		app := echo()
 		app.Targets = []*gatewayv1.Target{
 			target("dep_1", 1, 100, instance(t, named("old")), instance(t, named("old"))),

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/gateway"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
@@ -109,13 +108,11 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 }
 
 // BenchmarkRequests is a request with a few fields and its answer, on connections that are kept, by
-// each of the two ways. Client and instance are part of it.
+// each engine. Client and instance are part of it.
 func BenchmarkRequests(b *testing.B) {
-	for name, change := range map[string]func(testing.TB) func(*gateway.Config){
-		"short": func(testing.TB) func(*gateway.Config) { return nil }, "long": longWay,
-	} {
+	for _, name := range engines {
 		b.Run(name, func(b *testing.B) {
-			r := start(b, change(b))
+			r := start(b, nil)
 			r.put(b, echo(instance(b, named("answer"))))
 			b.RunParallel(func(pb *testing.PB) {
 				conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))

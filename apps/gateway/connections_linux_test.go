@@ -30,7 +30,8 @@ func noDescriptors(t *testing.T) (again func()) {
 
 // A gateway that has run out of descriptors says so, and blames no instance for it.
 func TestLackOfDescriptorsIsTheGateways(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		r.put(t, echo(instance(t, named("a"))))
 		r.until(t, func() bool { return len(r.health) == 0 })
 		var conn net.Conn

@@ -23,11 +23,8 @@ import (
 func TestConnectionsHaveALimit(t *testing.T) {
 	for name, limits := range map[string]conns.Limits{"in all": {Total: 3, PerAddress: -1}, "by address": {PerAddress: 3}} {
 		t.Run(name, func(t *testing.T) {
-			test := func(t *testing.T, change func(*gateway.Config)) {
+			bothEngines(t, func(t *testing.T) {
 				r := start(t, func(c *gateway.Config) {
-					if change != nil {
-						change(c)
-					}
 					c.Connections = limits
 				})
 				r.client.Transport.(*http.Transport).DisableKeepAlives = true
@@ -62,9 +59,7 @@ func TestConnectionsHaveALimit(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, res.Body.Close())
 				require.GreaterOrEqual(t, r.gauge(t, "windlass_gateway_connections_shed_total"), 2.0)
-			}
-			t.Run("short", func(t *testing.T) { test(t, nil) })
-			t.Run("long", func(t *testing.T) { test(t, longWay(t)) })
+			})
 		})
 	}
 }

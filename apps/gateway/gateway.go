@@ -4,7 +4,7 @@
 //	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
 //	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
 //	                                      └─▶ prober: do they pass their check from here? ──▶ instances
-//	clients ─▶ front: plain HTTP/1.1, or other? ─▶ proxy
+//	clients ─▶ engine: plain HTTP/1.1, or other? ─▶ proxy
 //	proxy ──▶ elsewhere: which region is the nearest that can? ──▶ gateways of other regions
 //
 // The region's agent is its only source of routes. While the agent is away, and with it the
@@ -30,6 +30,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/prober"
@@ -59,6 +60,9 @@ type Config struct {
 	// beside them.
 	Listen    []string
 	Listeners []net.Listener
+	// Engine says what reads the connections of Listen and Listeners: "auto", "net" (net/http) or
+	// "epoll", which New refuses where it cannot be. Empty: "auto".
+	Engine engine.Mode
 	// TLSListen is served with the certificate of the two PEM files where that is for the
 	// host, and otherwise with one by ACME, of which one at least is there; empty: no TLS.
 	TLSListen       string
@@ -272,6 +276,9 @@ func (g *Gateway) bind(ctx context.Context) error {
 		}
 		g.listeners, g.bound = append(g.listeners, l), append(g.bound, l)
 	}
+	if err := g.checkEngine(); err != nil {
+		return err
+	}
 	if g.cfg.TLSListen == "" {
 		return nil
 	}
@@ -294,6 +301,26 @@ func (g *Gateway) bind(ctx context.Context) error {
 	g.listeners = append(g.listeners, g.secure)
 	if g.cfg.HTTP3 {
 		g.http3 = newHTTP3(conns.Handler(g.proxy), l.Addr().String(), config, g.cfg, g.conns)
+	}
+	return nil
+}
+
+// checkEngine refuses an engine that was asked for and cannot be.
+func (g *Gateway) checkEngine() error {
+	if g.cfg.Engine != engine.Epoll {
+		return nil
+	}
+	const instead = "use --engine=auto, which takes net/http where epoll cannot be, or --engine=net"
+	switch {
+	case len(g.listeners) == 0:
+		return fmt.Errorf("--engine=epoll is for --listen, and there is none: %s", instead)
+	case g.cfg.RedirectPort != 0 || g.cfg.ACME != nil:
+		return fmt.Errorf("--engine=epoll serves nothing beside --https-redirect or --acme-directory, for which net/http has --listen: %s", instead)
+	}
+	for _, l := range g.listeners {
+		if err := g.cfg.Engine.Fits(l); err != nil {
+			return fmt.Errorf("--engine=epoll: %w: %s", err, instead)
+		}
 	}
 	return nil
 }

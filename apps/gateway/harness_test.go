@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/gateway"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/pkg/guard"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
@@ -37,8 +38,17 @@ import (
 const patience = 30 * time.Second
 
 // TestMain keeps out of the output what net/http tells the process's log of instances that
-// misbehave, as many here do.
+// misbehave, as many here do. It also sets what pebble, the ACME server of tests, reads: tests that run
+// in parallel cannot.
 func TestMain(m *testing.M) {
+	for name, value := range map[string]string{
+		"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_AUTHZREUSE": "0",
+		"PEBBLE_WFE_NONCEREJECT": "0", // or orders would be counted twice
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	m.Run()
 }
@@ -281,7 +291,7 @@ func startGateway(t testing.TB, dir, address string, change func(*gateway.Config
 		Agent: "unix:" + filepath.Join(dir, "gateway.sock"), Listen: []string{address},
 		StateFile: filepath.Join(dir, "routes"), DrainTimeout: patience, Version: "test",
 		Log: slog.New(slog.DiscardHandler), Random: rand.Uint64, Rand: rand.Float64,
-		NeighbourAllow: thisMachine,
+		NeighbourAllow: thisMachine, Engine: engineOf(t),
 	}
 	if change != nil {
 		change(&cfg)
@@ -340,18 +350,26 @@ func startTLSWith(t *testing.T, change func(*gateway.Config)) *region {
 	return r
 }
 
-// longWay has a gateway's requests all go by net/http: the short way is for sockets.
-func longWay(t testing.TB) func(*gateway.Config) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	return func(cfg *gateway.Config) { cfg.Listeners, cfg.Listen = []net.Listener{struct{ net.Listener }{l}}, nil }
+// engines are those of a gateway. Tests outside of bothEngines run once, on auto.
+var engines = []string{"epoll", "net"}
+
+// bothEngines runs a test on each engine: gateways that it starts have it by the test's name. It is for
+// what must not depend on the engine.
+func bothEngines(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	for _, name := range engines {
+		t.Run(name, test)
+	}
 }
 
-// bothWays runs a test where plain requests go the short way, and where they go the long one.
-func bothWays(t *testing.T, test func(t *testing.T, r *region)) {
-	t.Helper()
-	t.Run("short", func(t *testing.T) { test(t, start(t, nil)) })
-	t.Run("long", func(t *testing.T) { test(t, start(t, longWay(t))) })
+// engineOf returns the engine that bothEngines gave a test.
+func engineOf(t testing.TB) engine.Mode {
+	for part := range strings.SplitSeq(t.Name(), "/") {
+		if slices.Contains(engines, part) {
+			return engine.Mode(part)
+		}
+	}
+	return engine.Auto
 }
 
 // request for the host of the app.

@@ -197,7 +197,8 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 		{name: "hangs after the fields", script: stays(ok + "Content-Length: 5\r\n\r\n"), broken: true, silent: true},
 		{name: "hangs in the body", script: stays(ok + "Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n"), broken: true, silent: true},
 	}
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		apps := make([]*gatewayv1.AppRoutes, len(cases))
 		for i, test := range cases {
 			app := echo(scripted(t, test.script))
@@ -276,7 +277,7 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 // An instance sends two answers for each request, while many requests wait for its
 // connections. The second answer must not reach a client.
 func TestASecondAnswerReachesNoClient(t *testing.T) {
-	bothWays(t, unasked)
+	bothEngines(t, func(t *testing.T) { unasked(t, start(t, nil)) })
 }
 
 func unasked(t *testing.T, r *region) {
@@ -326,7 +327,8 @@ func unasked(t *testing.T, r *region) {
 
 // What a header may take is not what is waited for in the body.
 func TestAnAnswerThatBeginsLateAndThenHangsIsBrokenOff(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		hangs := make(chan struct{})
 		t.Cleanup(func() { close(hangs) })
 		app := echo(raw(t, func(c net.Conn) {

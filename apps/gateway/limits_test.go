@@ -20,12 +20,9 @@ import (
 // what it was asked for, and is not put out for it.
 func TestAStreamHasTheTimeOfItsRequestAndNoMore(t *testing.T) {
 	const limit, streams = 400 * time.Millisecond, 8
-	test := func(t *testing.T, change func(*gateway.Config)) {
+	bothEngines(t, func(t *testing.T) {
 		var log lines
 		r := start(t, func(c *gateway.Config) {
-			if change != nil {
-				change(c)
-			}
 			c.Log = slog.New(slog.NewJSONHandler(&log, nil))
 		})
 		var stopped atomic.Int64
@@ -66,13 +63,12 @@ func TestAStreamHasTheTimeOfItsRequestAndNoMore(t *testing.T) {
 		r.stop()
 		r.wait(t)
 		require.Contains(t, log.String(), `"code":"request_timeout"`)
-	}
-	t.Run("short", func(t *testing.T) { test(t, nil) })
-	t.Run("long", func(t *testing.T) { test(t, longWay(t)) })
+	})
 }
 
 func TestAnInstanceThatSaysNothingInTheTimeOfTheRequestIsPutOut(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		app := echo(instance(t, func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }))
 		app.Policy.RequestTimeout, app.Policy.QueueSize = durationpb.New(100*time.Millisecond), proto.Int32(0)
 		r.put(t, app)
@@ -111,7 +107,8 @@ func hold(t *testing.T, r *region, queue int32, wait time.Duration) (release fun
 
 func TestAWaitInTheQueueHasAnEnd(t *testing.T) {
 	const wait = 200 * time.Millisecond
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		hold(t, r, 2, wait)
 		begin := time.Now()
 		res, body := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
@@ -126,7 +123,8 @@ func TestAWaitInTheQueueHasAnEnd(t *testing.T) {
 
 func TestAQueueThatIsFullRefusesAndServesThoseInIt(t *testing.T) {
 	const places = 3
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		release := hold(t, r, places, patience)
 		var waiting sync.WaitGroup
 		for range places {

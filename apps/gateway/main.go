@@ -18,6 +18,7 @@ import (
 	"github.com/alecthomas/kong"
 	"gopkg.in/natefinch/lumberjack.v2"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
@@ -33,6 +34,7 @@ type flags struct {
 	Agent          string        `help:"Where the region's agent serves routes: unix:PATH of gateway.sock in its data directory, or a URL." required:"" env:"WINDLASS_GATEWAY_AGENT"`
 	AgentTLS       agentFlags    `embed:"" prefix:"agent-"`
 	Listen         []string      `help:"host:port to serve HTTP/1.1 and HTTP/2 on." default:"127.0.0.1:8080" env:"WINDLASS_GATEWAY_LISTEN"`
+	Engine         string        `help:"What reads the connections of --listen. net: net/http. epoll: sockets through epoll, where a request is plain HTTP/1.1; the gateway does not start where that cannot be. auto: epoll where it can be. Connections by TLS are read by net/http." enum:"auto,net,epoll" default:"auto" env:"WINDLASS_GATEWAY_ENGINE"`
 	TLSListen      string        `help:"host:port to serve HTTPS on; empty: none." env:"WINDLASS_GATEWAY_TLS_LISTEN"`
 	TLSCert        string        `help:"PEM file of the certificate and its chain; read again when it changes." type:"path" env:"WINDLASS_GATEWAY_TLS_CERT"`
 	TLSKey         string        `help:"PEM file of the certificate's key." type:"path" env:"WINDLASS_GATEWAY_TLS_KEY"`
@@ -192,7 +194,7 @@ func run(ctx context.Context, f flags) (err error) {
 	files := certfile.NewFiles(log)
 	registry.MustRegister(files)
 	cfg := Config{
-		Agent: f.Agent, Listen: f.Listen, TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
+		Agent: f.Agent, Listen: f.Listen, Engine: engine.Mode(f.Engine), TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
 		ACME: f.acme(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots, Files: files,
 		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle,
 		Connections: conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress},

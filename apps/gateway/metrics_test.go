@@ -52,7 +52,8 @@ func (r *running) untilSeries(t testing.TB, key string, value float64) {
 
 func TestWhatItCountsIsByDeployment(t *testing.T) {
 	const version = "version=1,windlass_deployment=dep_1"
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
 			if q.URL.Path != "/v1/completions" {
 				_, _ = io.WriteString(w, "a")
@@ -93,7 +94,8 @@ func TestWhatItCountsIsByDeployment(t *testing.T) {
 // What is under way, waits, failed or was repeated is told of each app and version by itself,
 // though two apps have one name, as those of two environments may.
 func TestAppsOfOneNameAreToldApart(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		release := make(chan struct{})
 		held := instance(t, func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).Flush()
@@ -154,7 +156,8 @@ func TestAppsOfOneNameAreToldApart(t *testing.T) {
 }
 
 func TestAnEjectionIsCounted(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		r.put(t, echo(closed(t), instance(t, named("b"))))
 		for range 6 { // two refusals eject, and by turn every second request would meet one
 			_, body := r.do(t, r.request(t, http.MethodGet, "/", ""))

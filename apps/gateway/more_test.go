@@ -54,48 +54,50 @@ func TestGRPCPassesWithItsTrailers(t *testing.T) {
 }
 
 func TestAClientThatGoesAwayFreesItsPlaceAndTheQueueIsBounded(t *testing.T) {
-	r := start(t, nil)
-	begun := make(chan struct{})
-	gone := make(chan struct{}, 1)
-	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
-		if q.URL.Path != "/hold" {
-			return
-		}
-		_, _ = io.WriteString(w, "held")
-		w.(http.Flusher).Flush()
-		begun <- struct{}{}
-		<-q.Context().Done()
-		gone <- struct{}{}
-	}))
-	app.Policy.MaxInFlight, app.Policy.QueueSize = proto.Int32(1), proto.Int32(0)
-	r.put(t, app)
-	ctx, cancel := context.WithCancel(t.Context())
-	res, err := r.client.Do(r.request(t, http.MethodPost, "/hold", "{}").WithContext(ctx))
-	require.NoError(t, err)
-	defer res.Body.Close()
-	<-begun
-	busy, _ := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
-	require.Equal(t, http.StatusTooManyRequests, busy.StatusCode)
-	require.Equal(t, "busy", busy.Header.Get("Windlass-Error"))
-	require.Equal(t, "1", busy.Header.Get("Retry-After"))
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
+		begun := make(chan struct{})
+		gone := make(chan struct{}, 1)
+		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path != "/hold" {
+				return
+			}
+			_, _ = io.WriteString(w, "held")
+			w.(http.Flusher).Flush()
+			begun <- struct{}{}
+			<-q.Context().Done()
+			gone <- struct{}{}
+		}))
+		app.Policy.MaxInFlight, app.Policy.QueueSize = proto.Int32(1), proto.Int32(0)
+		r.put(t, app)
+		ctx, cancel := context.WithCancel(t.Context())
+		res, err := r.client.Do(r.request(t, http.MethodPost, "/hold", "{}").WithContext(ctx))
+		require.NoError(t, err)
+		defer res.Body.Close()
+		<-begun
+		busy, _ := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
+		require.Equal(t, http.StatusTooManyRequests, busy.StatusCode)
+		require.Equal(t, "busy", busy.Header.Get("Windlass-Error"))
+		require.Equal(t, "1", busy.Header.Get("Retry-After"))
 
-	// With a queue the next one waits, and has the place as soon as the first is gone.
-	app = proto.CloneOf(app)
-	app.Generation, app.Policy.QueueSize = 2, proto.Int32(10)
-	r.put(t, app)
-	waited := make(chan int, 1)
-	go func() {
-		res, err := r.client.Do(r.request(t, http.MethodPost, "/", "{}"))
-		if err != nil {
-			waited <- 0
-			return
-		}
-		res.Body.Close()
-		waited <- res.StatusCode
-	}()
-	cancel()
-	<-gone
-	require.Equal(t, http.StatusOK, <-waited)
+		// With a queue the next one waits, and has the place as soon as the first is gone.
+		app = proto.CloneOf(app)
+		app.Generation, app.Policy.QueueSize = 2, proto.Int32(10)
+		r.put(t, app)
+		waited := make(chan int, 1)
+		go func() {
+			res, err := r.client.Do(r.request(t, http.MethodPost, "/", "{}"))
+			if err != nil {
+				waited <- 0
+				return
+			}
+			res.Body.Close()
+			waited <- res.StatusCode
+		}()
+		cancel()
+		<-gone
+		require.Equal(t, http.StatusOK, <-waited)
+	})
 }
 
 // lines is a log that is written to by many.
@@ -111,63 +113,66 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 func TestTheAccessLogIsSampledAndHasWhatFailed(t *testing.T) {
-	var log lines
-	r := start(t, func(c *gateway.Config) {
-		c.Access, c.AccessEvery = slog.New(slog.NewJSONHandler(&log, nil)), 5
-		c.Trusted = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-	})
-	seen := make(chan http.Header, 1)
-	r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
-		seen <- q.Header.Clone()
-		w.Header().Set("Windlass-Error", "mine")
-		_, _ = io.WriteString(w, "12345")
-	})))
-	for range 10 {
-		req := r.request(t, http.MethodPost, "/v1/chat?key=secret", "{}")
-		req.Header.Set("X-Forwarded-For", "203.0.113.9")
-		req.Header.Set("X-Forwarded-Proto", "https")
-		res, _ := r.do(t, req)
-		require.Empty(t, res.Header.Get("Windlass-Error"), "an instance cannot speak for the gateway")
-		h := <-seen
-		require.Equal(t, "203.0.113.9, 127.0.0.1", h.Get("X-Forwarded-For"), "who is trusted says for whom it asks")
-		require.Equal(t, "https", h.Get("X-Forwarded-Proto"))
-	}
-	req := r.request(t, http.MethodGet, "/", "")
-	req.Host = "unknown.local"
-	r.do(t, req)
-	r.stop()
-	r.wait(t) // a line is written after its answer
+	bothEngines(t, func(t *testing.T) {
+		var log lines
+		r := start(t, func(c *gateway.Config) {
+			c.Access, c.AccessEvery = slog.New(slog.NewJSONHandler(&log, nil)), 5
+			c.Trusted = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		})
+		seen := make(chan http.Header, 1)
+		r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			seen <- q.Header.Clone()
+			w.Header().Set("Windlass-Error", "mine")
+			_, _ = io.WriteString(w, "12345")
+		})))
+		for range 10 {
+			req := r.request(t, http.MethodPost, "/v1/chat?key=secret", "{}")
+			req.Header.Set("X-Forwarded-For", "203.0.113.9")
+			req.Header.Set("X-Forwarded-Proto", "https")
+			res, _ := r.do(t, req)
+			require.Empty(t, res.Header.Get("Windlass-Error"), "an instance cannot speak for the gateway")
+			h := <-seen
+			require.Equal(t, "203.0.113.9, 127.0.0.1", h.Get("X-Forwarded-For"), "who is trusted says for whom it asks")
+			require.Equal(t, "https", h.Get("X-Forwarded-Proto"))
+		}
+		req := r.request(t, http.MethodGet, "/", "")
+		req.Host = "unknown.local"
+		r.do(t, req)
+		r.stop()
+		r.wait(t) // a line is written after its answer
 
-	ok, failed := 0, 0
-	scanner := bufio.NewScanner(&log)
-	for scanner.Scan() {
-		require.NotContains(t, scanner.Text(), "secret")
-		var line struct {
-			Status          int
-			Bytes           int64
-			Path, App, Code string
-			RequestID       string  `json:"request_id"`
-			InstanceID      string  `json:"instance_id"`
-			FirstByte       float64 `json:"first_byte_ms"`
+		ok, failed := 0, 0
+		scanner := bufio.NewScanner(&log)
+		for scanner.Scan() {
+			require.NotContains(t, scanner.Text(), "secret")
+			var line struct {
+				Status          int
+				Bytes           int64
+				Path, App, Code string
+				RequestID       string  `json:"request_id"`
+				InstanceID      string  `json:"instance_id"`
+				FirstByte       float64 `json:"first_byte_ms"`
+			}
+			require.NoError(t, json.Unmarshal(scanner.Bytes(), &line))
+			require.True(t, strings.HasPrefix(line.RequestID, "req_"))
+			if line.Code != "" {
+				require.Equal(t, "no_route", line.Code)
+				failed++
+				continue
+			}
+			require.Equal(t, []any{200, int64(5), "/v1/chat", "echo", "dep_1-0"}, []any{line.Status, line.Bytes, line.Path, line.App, line.InstanceID})
+			require.Positive(t, line.FirstByte)
+			ok++
 		}
-		require.NoError(t, json.Unmarshal(scanner.Bytes(), &line))
-		require.True(t, strings.HasPrefix(line.RequestID, "req_"))
-		if line.Code != "" {
-			require.Equal(t, "no_route", line.Code)
-			failed++
-			continue
-		}
-		require.Equal(t, []any{200, int64(5), "/v1/chat", "echo", "dep_1-0"}, []any{line.Status, line.Bytes, line.Path, line.App, line.InstanceID})
-		require.Positive(t, line.FirstByte)
-		ok++
-	}
-	require.Equal(t, 2, ok)
-	require.Equal(t, 1, failed)
+		require.Equal(t, 2, ok)
+		require.Equal(t, 1, failed)
+	})
 }
 
 // What a request waited for its turn is not the instance's.
 func TestAnInstanceHasItsTimeAfterAWaitInTheQueue(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		const response = time.Second
 		release := make(chan struct{})
 		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/fastpath"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/conns"
@@ -81,8 +81,8 @@ func (g *Gateway) serve(ctx context.Context) error {
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
 	server.BaseContext = func(net.Listener) context.Context { return cut }
-	short := fastpath.New(fastpath.Config{
-		Handler: g.proxy, MaxHeader: g.cfg.MaxHeaderBytes, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Conns: g.conns, Log: g.cfg.Log, Rand: g.cfg.Rand,
+	short := engine.New(engine.Config{
+		Mode: g.cfg.Engine, Handler: g.proxy, MaxHeader: g.cfg.MaxHeaderBytes, MaxBody: proxy.Replayable, Header: g.cfg.HeaderTimeout, Idle: idleClient, Conns: g.conns, Log: g.cfg.Log, Rand: g.cfg.Rand,
 	})
 	defer short.Close()
 	server.ConnState = short.State

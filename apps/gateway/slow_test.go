@@ -30,93 +30,97 @@ func drip(conn net.Conn) {
 // Clients that send slowly are refused, and nothing of it is the instance's: they hold its place for a
 // bounded time, and neither ejection nor the share of errors that rollouts go by tells of them.
 func TestSlowUploadsAreTheClients(t *testing.T) {
-	const clients = 6 // one more than the failures that eject
-	for name, header := range map[string]string{
-		"in chunks":                          "Transfer-Encoding: chunked\r\n\r\n",
-		"of a length that is streamed":       "Content-Length: 200000\r\n\r\n" + strings.Repeat("x", 100<<10),
-		"of a length that is read whole":     "Content-Length: 50000\r\n\r\n",
-		"of a length, and the first is late": "Content-Length: 70000\r\n\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := start(t, func(c *gateway.Config) { c.MinBodyRate, c.RateAfter = 10<<20, 300*time.Millisecond })
-			app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(io.Discard, q.Body) }))
-			app.Policy.ResponseTimeout, app.Policy.MaxInFlight, app.Policy.QueueSize = durationpb.New(100*time.Millisecond), proto.Int32(clients), proto.Int32(0)
-			r.put(t, app)
-			var all sync.WaitGroup
-			for range clients {
+	bothEngines(t, func(t *testing.T) {
+		const clients = 6 // one more than the failures that eject
+		for name, header := range map[string]string{
+			"in chunks":                          "Transfer-Encoding: chunked\r\n\r\n",
+			"of a length that is streamed":       "Content-Length: 200000\r\n\r\n" + strings.Repeat("x", 100<<10),
+			"of a length that is read whole":     "Content-Length: 50000\r\n\r\n",
+			"of a length, and the first is late": "Content-Length: 70000\r\n\r\n",
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := start(t, func(c *gateway.Config) { c.MinBodyRate, c.RateAfter = 10<<20, 300*time.Millisecond })
+				app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(io.Discard, q.Body) }))
+				app.Policy.ResponseTimeout, app.Policy.MaxInFlight, app.Policy.QueueSize = durationpb.New(100*time.Millisecond), proto.Int32(clients), proto.Int32(0)
+				r.put(t, app)
+				var all sync.WaitGroup
+				for range clients {
+					conn, in := r.dial(t)
+					all.Go(func() {
+						go func() {
+							_, _ = io.WriteString(conn, post+header)
+							drip(conn)
+						}()
+						res, err := http.ReadResponse(in, nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						defer res.Body.Close()
+						if res.StatusCode != http.StatusRequestTimeout || res.Header.Get("Windlass-Error") != "body_too_slow" {
+							t.Errorf("%d %s", res.StatusCode, res.Header.Get("Windlass-Error"))
+						}
+					})
+				}
+				all.Wait()
+				require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
+				r.untilSeries(t, "windlass_gateway_failures_total app=echo,app_id=app_1,reason=body_too_slow", clients)
 				conn, in := r.dial(t)
-				all.Go(func() {
-					go func() {
-						_, _ = io.WriteString(conn, post+header)
-						drip(conn)
-					}()
-					res, err := http.ReadResponse(in, nil)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					defer res.Body.Close()
-					if res.StatusCode != http.StatusRequestTimeout || res.Header.Get("Windlass-Error") != "body_too_slow" {
-						t.Errorf("%d %s", res.StatusCode, res.Header.Get("Windlass-Error"))
-					}
-				})
-			}
-			all.Wait()
-			require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
-			r.untilSeries(t, "windlass_gateway_failures_total app=echo,app_id=app_1,reason=body_too_slow", clients)
-			conn, in := r.dial(t)
-			_, err := io.WriteString(conn, get+"\r\n")
-			require.NoError(t, err)
-			res, err := http.ReadResponse(in, nil)
-			require.NoError(t, err)
-			require.Equal(t, http.StatusOK, res.StatusCode)
-			require.NoError(t, res.Body.Close())
-		})
-	}
+				_, err := io.WriteString(conn, get+"\r\n")
+				require.NoError(t, err)
+				res, err := http.ReadResponse(in, nil)
+				require.NoError(t, err)
+				require.Equal(t, http.StatusOK, res.StatusCode)
+				require.NoError(t, res.Body.Close())
+			})
+		}
+	})
 }
 
 // The time of an instance begins when it could have all of the request, and stands still while the client
 // is waited for.
 func TestTheResponseTimeoutIsTheInstances(t *testing.T) {
-	const limit = 150 * time.Millisecond
-	r := start(t, nil)
-	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
-		if _, err := io.Copy(io.Discard, q.Body); err != nil || q.URL.Path == "/silent" {
-			<-q.Context().Done()
-			return
-		}
-		_, _ = io.WriteString(w, "whole")
-	}))
-	app.Policy.ResponseTimeout = durationpb.New(limit)
-	r.put(t, app)
-	send := func(path string, piece time.Duration) (*http.Response, string) {
-		body, to := io.Pipe()
-		go func() {
-			for range 4 {
-				_, _ = io.WriteString(to, "piece")
-				<-time.After(piece)
+	bothEngines(t, func(t *testing.T) {
+		const limit = 150 * time.Millisecond
+		r := start(t, nil)
+		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if _, err := io.Copy(io.Discard, q.Body); err != nil || q.URL.Path == "/silent" {
+				<-q.Context().Done()
+				return
 			}
-			_ = to.Close()
-		}()
-		req := r.request(t, http.MethodPost, path, "")
-		req.Body, req.ContentLength = body, -1
-		return r.do(t, req)
-	}
-	res, text := send("/", limit)
-	require.Equal(t, http.StatusOK, res.StatusCode, text)
-	require.Equal(t, "whole", text)
-	res, _ = send("/silent", 0)
-	require.Equal(t, http.StatusGatewayTimeout, res.StatusCode)
-	require.Equal(t, "instance_timeout", res.Header.Get("Windlass-Error"))
+			_, _ = io.WriteString(w, "whole")
+		}))
+		app.Policy.ResponseTimeout = durationpb.New(limit)
+		r.put(t, app)
+		send := func(path string, piece time.Duration) (*http.Response, string) {
+			body, to := io.Pipe()
+			go func() {
+				for range 4 {
+					_, _ = io.WriteString(to, "piece")
+					<-time.After(piece)
+				}
+				_ = to.Close()
+			}()
+			req := r.request(t, http.MethodPost, path, "")
+			req.Body, req.ContentLength = body, -1
+			return r.do(t, req)
+		}
+		res, text := send("/", limit)
+		require.Equal(t, http.StatusOK, res.StatusCode, text)
+		require.Equal(t, "whole", text)
+		res, _ = send("/silent", 0)
+		require.Equal(t, http.StatusGatewayTimeout, res.StatusCode)
+		require.Equal(t, "instance_timeout", res.Header.Get("Windlass-Error"))
 
-	deaf := echo(raw(t, func(c net.Conn) { <-t.Context().Done() })) // which takes none of the body
-	deaf.Policy.ResponseTimeout, deaf.Generation = durationpb.New(limit), 2
-	deaf.Targets[0].Instances[0].InstanceId = "deaf"
-	r.put(t, deaf)
-	req := r.request(t, http.MethodPost, "/", "")
-	req.Body, req.ContentLength = io.NopCloser(io.LimitReader(zeros{}, 32<<20)), 32<<20
-	res, _ = r.do(t, req)
-	require.Equal(t, "instance_timeout", res.Header.Get("Windlass-Error"))
+		deaf := echo(raw(t, func(c net.Conn) { <-t.Context().Done() })) // which takes none of the body
+		deaf.Policy.ResponseTimeout, deaf.Generation = durationpb.New(limit), 2
+		deaf.Targets[0].Instances[0].InstanceId = "deaf"
+		r.put(t, deaf)
+		req := r.request(t, http.MethodPost, "/", "")
+		req.Body, req.ContentLength = io.NopCloser(io.LimitReader(zeros{}, 32<<20)), 32<<20
+		res, _ = r.do(t, req)
+		require.Equal(t, "instance_timeout", res.Header.Get("Windlass-Error"))
+	})
 }
 
 type zeros struct{}
@@ -128,11 +132,8 @@ func (zeros) Read(p []byte) (int, error) {
 
 // A client that takes an answer slowly is cut off, and the instance has its place back.
 func TestSlowReadersAreCutOff(t *testing.T) {
-	test := func(t *testing.T, change func(*gateway.Config)) {
+	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) {
-			if change != nil {
-				change(c)
-			}
 			c.MinAnswerRate, c.RateAfter = 100<<20, 200*time.Millisecond
 		})
 		block := strings.Repeat("x", 1<<20)
@@ -166,39 +167,39 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 		r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=200,version=1,windlass_deployment=dep_1", 2)
 		require.NoError(t, conn.Close())
 		<-ended
-	}
-	t.Run("short", func(t *testing.T) { test(t, nil) })
-	t.Run("long", func(t *testing.T) { test(t, longWay(t)) })
+	})
 }
 
 // A websocket on which neither side says anything ends, and the instance has its place back.
 func TestSilentWebsocketsEnd(t *testing.T) {
-	r := start(t, func(c *gateway.Config) { c.UpgradedIdle = 200 * time.Millisecond })
-	told := make(chan error, 1)
-	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
-		if q.Header.Get("Upgrade") == "" {
-			return
-		}
-		conn, rw, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		_ = rw.Flush()
-		_, err = conn.Read(make([]byte, 1))
-		told <- err
-	}))
-	app.Policy.MaxInFlight = proto.Int32(1)
-	r.put(t, app)
-	conn, in := r.dial(t)
-	_, err := io.WriteString(conn, get+"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n")
-	require.NoError(t, err)
-	res, err := http.ReadResponse(in, nil)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
-	_, err = bufio.NewReader(conn).ReadByte()
-	require.Error(t, err)
-	require.Error(t, <-told, "the instance's side is still open")
-	res, _ = r.do(t, r.request(t, http.MethodGet, "/", ""))
-	require.Equal(t, http.StatusOK, res.StatusCode)
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, func(c *gateway.Config) { c.UpgradedIdle = 200 * time.Millisecond })
+		told := make(chan error, 1)
+		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.Header.Get("Upgrade") == "" {
+				return
+			}
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+			_ = rw.Flush()
+			_, err = conn.Read(make([]byte, 1))
+			told <- err
+		}))
+		app.Policy.MaxInFlight = proto.Int32(1)
+		r.put(t, app)
+		conn, in := r.dial(t)
+		_, err := io.WriteString(conn, get+"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+		require.NoError(t, err)
+		res, err := http.ReadResponse(in, nil)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
+		_, err = bufio.NewReader(conn).ReadByte()
+		require.Error(t, err)
+		require.Error(t, <-told, "the instance's side is still open")
+		res, _ = r.do(t, r.request(t, http.MethodGet, "/", ""))
+		require.Equal(t, http.StatusOK, res.StatusCode)
+	})
 }

@@ -78,7 +78,7 @@ func (s *said) ways(t *testing.T) map[string]way {
 	r := start(t, func(c *gateway.Config) {
 		c.TLSListen, c.TLSCert, c.TLSKey, c.HTTP3 = "127.0.0.1:0", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), true
 	})
-	long := start(t, longWay(t))
+	long := start(t, func(c *gateway.Config) { c.Engine = "net" })
 	address := s.serve(t)
 	r.put(t, echo(address))
 	long.put(t, echo(address))
@@ -209,7 +209,8 @@ func TestAllWaysPassOnTheSameFields(t *testing.T) {
 func TestNoHintReachesHTTP10(t *testing.T) {
 	instance := &said{answers: map[string]string{"/a": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + ok + "Content-Length: 2\r\n\r\nok"}}
 	address := instance.serve(t)
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		r.put(t, echo(address))
 		conn, in := r.dial(t)
 		_, err := fmt.Fprint(conn, "POST /a HTTP/1.0\r\nHost: echo.local\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx")

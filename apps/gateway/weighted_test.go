@@ -81,7 +81,8 @@ func weighted(addresses ...string) *gatewayv1.AppRoutes {
 
 // Instances that say nothing: one is three times as fast, and both have all that they can do.
 func TestTheFasterInstanceHasMoreOfTheRequests(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		fast, slow := &gpu{takes: 2 * time.Millisecond}, &gpu{takes: 6 * time.Millisecond}
 		// share of the fast one, and of the requests that find a crowd at the slow one.
 		measure := func(requests int64) (share, tail float64) {
@@ -131,7 +132,8 @@ func TestInstancesThatSayTheirLoadHaveRequestsByIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bothWays(t, func(t *testing.T, r *region) {
+			bothEngines(t, func(t *testing.T) {
+				r := start(t, nil)
 				t.Parallel()
 				saying := func(utilization float64) *gpu {
 					return &gpu{say: func(w http.ResponseWriter) { say(w, utilization) }}
@@ -172,7 +174,8 @@ func TestInstancesThatSayTheirLoadHaveRequestsByIt(t *testing.T) {
 // An instance that refuses at once what is too much for it, without being put out for that, is not
 // taken for a fast one, whatever it says of its load.
 func TestAnInstanceThatFailsFastIsNotTakenForAFastOne(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		well, broken := &gpu{takes: 2 * time.Millisecond}, atomic.Int64{}
 		app := weighted(instance(t, well.ServeHTTP), instance(t, func(w http.ResponseWriter, _ *http.Request) {
 			if broken.Add(1)%4 != 0 {
@@ -191,7 +194,8 @@ func TestAnInstanceThatFailsFastIsNotTakenForAFastOne(t *testing.T) {
 
 // What instances say that cannot be read changes nothing of their answers, and goes no further.
 func TestALoadThatCannotBeReadIsIgnored(t *testing.T) {
-	bothWays(t, func(t *testing.T, r *region) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
 		say := "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nEndpoint-Load-Metrics: TEXT rps_fractional=-1\r\n" +
 			"endpoint-load-metrics: JSON {\r\nENDPOINT-LOAD-METRICS-BIN: ***\r\nX-Kept: 1\r\n\r\nok"
 		a := raw(t, func(c net.Conn) { _, _ = io.Copy(c, bufio.NewReader(strings.NewReader(say))) })

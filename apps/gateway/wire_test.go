@@ -302,7 +302,7 @@ func ended(t *testing.T, in *bufio.Reader) {
 // runWire has all cases served by one gateway. What instances saw is compared when all
 // connections to them have ended, so that nothing comes after it.
 func runWire(t *testing.T, cases []wireCase) {
-	bothWays(t, func(t *testing.T, r *region) { runWireAt(t, r, cases) })
+	bothEngines(t, func(t *testing.T) { runWireAt(t, start(t, nil), cases) })
 	t.Run("HTTPS", func(t *testing.T) { runWireAt(t, startTLS(t), cases) })
 }
 

@@ -156,7 +156,7 @@ func TestEveryRuleBites(t *testing.T) {
 		agent + "reconcile":                 {agent + "session"},
 		agent + "report":                    {agent + "inbox"},
 		"apps/gateway/internal/upstream":    {"proto/gen/windlass/gateway/v1"},
-		"apps/gateway/internal/proxy":       {"apps/gateway/internal/routesync"},
+		"apps/gateway/internal/proxy":       {"apps/gateway/internal/routesync", "apps/gateway/internal/engine/epoll"},
 	}
 	var packages []Package
 	for path, imports := range made {

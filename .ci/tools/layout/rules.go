@@ -255,6 +255,12 @@ var Rules = []Rule{
 		Deny: []string{"proto/...", "net/http", "apps/gateway/internal/proxy/...", "apps/gateway/internal/routesync/..."},
 	},
 	{
+		Name: "the gateway's engine has one door",
+		Why:  "sockets and pollers of its own are a liability: what is behind one package can be replaced, or left out by a flag",
+		From: []string{"apps/gateway/..."}, Except: []string{"apps/gateway/internal/engine/..."},
+		Deny: []string{"apps/gateway/internal/engine/..."}, Allow: []string{"apps/gateway/internal/engine"}, Tests: true,
+	},
+	{
 		Name: "the proxy and the source of routes meet in the table",
 		Why:  "requests go on while the agent is away, and the agent is told the truth while requests hang",
 		From: []string{"apps/gateway/internal/proxy/...", "apps/gateway/internal/routesync/..."},

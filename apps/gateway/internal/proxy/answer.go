@@ -135,12 +135,10 @@ func (a *answer) rest() {
 // seen is what of a request is logged as it came.
 type seen struct{ method, path, remote, proto, trace string }
 
-// finish counts and logs a request that has ended, however. kinds tells what is logged of its
-// payload beside.
+// finish counts and logs a request that has ended, however. kinds adds to what is logged of its
+// payload.
 func (p *Proxy) finish(ctx context.Context, x *exchange, r *seen, kinds func(*payload.Facts)) {
-	took := time.Since(x.start)
-	x.used, _ = x.tail.usage()
-	p.metrics.ended(x, took)
+	p.count(x)
 	if x.payload != nil {
 		facts := payload.Facts{
 			Time: x.start, RequestID: x.id, App: x.spec.AppName, DeploymentID: x.deployment, Version: x.version,
@@ -149,19 +147,42 @@ func (p *Proxy) finish(ctx context.Context, x *exchange, r *seen, kinds func(*pa
 		kinds(&facts)
 		p.cfg.Payloads.End(x.payload, facts)
 	}
+	p.log(ctx, x, r, p.lines(x))
+}
+
+// count adds a request that has ended to the figures.
+func (p *Proxy) count(x *exchange) {
+	x.took = time.Since(x.start)
+	x.used, _ = x.tail.usage()
+	p.metrics.ended(x, x.took)
+}
+
+// lines says which logs get a line about a request.
+type lines struct{ failure, access bool }
+
+// lines of a request that was counted. It is called once for each.
+func (p *Proxy) lines(x *exchange) lines {
 	every := max(p.cfg.AccessEvery, 1)
-	if x.failure != nil && x.failure.status >= 500 && x.cause != nil {
+	return lines{
+		failure: x.failure != nil && x.failure.status >= 500 && x.cause != nil,
+		access:  p.cfg.Access != nil && (p.counted.Add(1)%every == 0 || x.failure != nil),
+	}
+}
+
+// log writes the lines. It may block.
+func (p *Proxy) log(ctx context.Context, x *exchange, r *seen, to lines) {
+	if to.failure {
 		p.cfg.Log.WarnContext(ctx, "request failed", "request_id", x.id, "host", x.host,
 			"instance_id", x.instance, "code", x.failure.code, "error", x.cause)
 	}
-	if p.cfg.Access == nil || (p.counted.Add(1)%every != 0 && x.failure == nil) {
+	if !to.access {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 20)
 	attrs = append(attrs,
 		slog.String("request_id", x.id), slog.String("remote", r.remote),
 		slog.String("method", r.method), slog.String("host", x.host), slog.String("path", r.path), slog.String("proto", r.proto),
-		slog.Int("status", x.status), slog.Int64("bytes", x.sent), slog.Float64("ms", millis(took)),
+		slog.Int("status", x.status), slog.Int64("bytes", x.sent), slog.Float64("ms", millis(x.took)),
 	)
 	if x.route != nil {
 		attrs = append(attrs, slog.String("app", x.spec.AppName), slog.Int64("generation", x.spec.Generation))

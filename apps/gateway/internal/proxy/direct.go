@@ -10,11 +10,10 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
-	"github.com/windlass-run/windlass/apps/gateway/internal/fastpath"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
-	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/conns"
@@ -27,7 +26,7 @@ const soon = 20 * time.Millisecond
 // direct is the short way of the requests of a connection, one after the other.
 type direct struct {
 	p *Proxy
-	c *fastpath.Conn
+	c *engine.Conn
 	r *http1.Request
 	x exchange
 	// trusted: the client may say for whom it asks.
@@ -46,16 +45,16 @@ type direct struct {
 
 	// gone: the client went away. conn is what is read from meanwhile.
 	gone atomic.Bool
-	conn atomic.Pointer[socket.Conn]
+	conn atomic.Pointer[engine.Socket]
 	stop context.CancelCauseFunc
 	// late is when what is waited for is a timeout; end when all is. armed is what conn's deadline
 	// is, which is not moved for each read: it may pass before late, and must not after.
 	late, end, armed time.Time
 }
 
-// Handle implements fastpath.Handler: it is ServeHTTP for requests that come the short way. It
+// Handle implements engine.Handler: it is ServeHTTP for requests that come the short way. It
 // leaves to that what routes have beside.
-func (p *Proxy) Handle(ctx context.Context, c *fastpath.Conn, r *http1.Request, body []byte) fastpath.Outcome {
+func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, body []byte) engine.Outcome {
 	d, ok := c.Scratch.(*direct)
 	if !ok {
 		d = &direct{p: p, c: c, trusted: p.trusts(c.Remote())}
@@ -69,17 +68,17 @@ func (p *Proxy) Handle(ctx context.Context, c *fastpath.Conn, r *http1.Request, 
 	}
 	route := p.cfg.Table.Lookup(d.host)
 	if route == nil {
-		return fastpath.Other
+		return engine.Other
 	}
 	spec := route.Now()
 	if spec == nil || spec.Policy.CORS != nil || spec.Policy.Payload != nil || r.ContentLength > spec.Policy.MaxBody {
-		return fastpath.Other
+		return engine.Other
 	}
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, taking: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept
 	if !d.read() || spec.NeedsKey(d.host) && !d.admits() {
-		return fastpath.Other
+		return engine.Other
 	}
 	d.x.id = requestID(string(d.fields.id), now)
 	c.Begin()
@@ -107,12 +106,13 @@ func (d *direct) over(ctx context.Context) {
 	if d.x.passed {
 		return // who goes on with it counts it
 	}
-	var r seen
-	if d.p.cfg.Access != nil {
-		d.c.Task.Leave() // the access log may be slow
-		r = seen{method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace)}
+	d.p.count(&d.x)
+	lines := d.p.lines(&d.x)
+	if !lines.failure && !lines.access {
+		return
 	}
-	d.p.finish(ctx, &d.x, &r, nil)
+	r := seen{method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace)}
+	d.c.Blocking(func() { d.p.log(ctx, &d.x, &r, lines) })
 }
 
 // keptOut is what a connection keeps between requests to write into.
@@ -120,7 +120,7 @@ const keptOut = 16 << 10
 
 // serve is transport.RoundTrip, and what is around it, of a request that is there whole, so
 // that all of it can be sent again.
-func (d *direct) serve(ctx context.Context) fastpath.Outcome {
+func (d *direct) serve(ctx context.Context) engine.Outcome {
 	x := &d.x
 	d.end = time.Time{}
 	if x.policy.Total > 0 {
@@ -132,7 +132,7 @@ func (d *direct) serve(ctx context.Context) fastpath.Outcome {
 		lease, other, err := d.place(ctx, &want)
 		if other {
 			x.passed = true
-			return fastpath.Other
+			return engine.Other
 		}
 		if err != nil {
 			return d.fail(ctx, errors.Join(err, last))
@@ -179,8 +179,8 @@ func (d *direct) place(ctx context.Context, want *upstream.Want) (_ *upstream.Le
 		defer cancel()
 	}
 	d.watch(stop)
-	d.c.Task.Leave()
-	lease, err := x.route.Acquire(waiting, want)
+	var err error
+	d.c.Blocking(func() { lease, err = x.route.Acquire(waiting, want) })
 	return lease, false, err
 }
 
@@ -206,7 +206,7 @@ func (d *direct) watch(stop context.CancelCauseFunc) {
 
 // got is what became of an attempt: the answer is in direct.answer, with what came behind it.
 type got struct {
-	conn *socket.Conn
+	conn *engine.Socket
 	// rest is what was read of the content.
 	rest []byte
 	// whole: the instance has all of the request.
@@ -248,14 +248,14 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 	for fresh := false; ; {
 		g = got{}
 		if !fresh {
-			g.conn = d.p.pool.get(lease.Address(), begun)
+			g.conn = d.p.pool.Get(lease.Address(), begun)
 		}
 		if fresh = g.conn == nil; fresh {
 			if g.conn, g.err = d.connect(ctx, lease.Address()); g.err != nil {
 				return g
 			}
 		}
-		g.conn.Give(d.c.Task)
+		d.c.Adopt(g.conn)
 		d.conn.Store(g.conn)
 		if g.err = d.arm(g.conn, begun.Add(soon)); g.err == nil {
 			d.ask(&g, begun)
@@ -275,7 +275,7 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 	}
 }
 
-func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, error) {
+func (d *direct) connect(ctx context.Context, address string) (*engine.Socket, error) {
 	limit := d.x.policy.Connect
 	if !d.end.IsZero() {
 		limit = min(limit, time.Until(d.end))
@@ -283,13 +283,7 @@ func (d *direct) connect(ctx context.Context, address string) (*socket.Conn, err
 			return nil, failTotal
 		}
 	}
-	d.c.Task.Leave()
-	conn, err := connect(ctx, address, limit)
-	if err != nil && conns.Local(err) {
-		d.p.relieve()
-		return connect(ctx, address, limit)
-	}
-	return conn, err
+	return d.p.connect(ctx, d.c, address, limit)
 }
 
 // ask writes the request and reads the header of its answer.
@@ -377,7 +371,7 @@ var errInterim = errors.New("the instance answered 1xx without end, or switched 
 
 // next reads from an instance, within what is left of the limit. From soon on the client is
 // watched meanwhile.
-func (d *direct) next(conn *socket.Conn, p []byte) (int, error) {
+func (d *direct) next(conn *engine.Socket, p []byte) (int, error) {
 	for {
 		n, err := conn.Read(p)
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -391,7 +385,7 @@ func (d *direct) next(conn *socket.Conn, p []byte) (int, error) {
 
 // overdue: a deadline has passed, which is an error only if it is what is waited for at most,
 // or because the client went away.
-func (d *direct) overdue(conn *socket.Conn) error {
+func (d *direct) overdue(conn *engine.Socket) error {
 	if !d.gone.Load() {
 		if d.expired() {
 			return failTotal
@@ -411,7 +405,7 @@ func (d *direct) overdue(conn *socket.Conn) error {
 }
 
 // arm the deadline of reads.
-func (d *direct) arm(conn *socket.Conn, at time.Time) error {
+func (d *direct) arm(conn *engine.Socket, at time.Time) error {
 	d.armed = at
 	return conn.SetReadDeadline(at)
 }
@@ -446,7 +440,7 @@ func (d *direct) judge(err error, silent time.Duration) (_ health.Outcome, told 
 }
 
 // fail answers what the gateway failed at.
-func (d *direct) fail(ctx context.Context, err error) fastpath.Outcome {
+func (d *direct) fail(ctx context.Context, err error) engine.Outcome {
 	x := &d.x
 	waiting := ctx
 	if d.gone.Load() {
@@ -458,7 +452,7 @@ func (d *direct) fail(ctx context.Context, err error) fastpath.Outcome {
 	x.status = x.failure.status
 	x.absolve()
 	if x.failure == failGone {
-		return fastpath.Cut
+		return engine.Cut
 	}
 	closing := d.closing()
 	fields, body := x.failure.answer()
@@ -479,14 +473,14 @@ func (d *direct) fail(ctx context.Context, err error) fastpath.Outcome {
 // closing reports whether the connection ends with the answer.
 func (d *direct) closing() bool { return d.r.Close || d.p.leaving.Load() }
 
-func (d *direct) ended(err error, closing bool) fastpath.Outcome {
+func (d *direct) ended(err error, closing bool) engine.Outcome {
 	switch {
 	case err != nil:
-		return fastpath.Cut
+		return engine.Cut
 	case closing:
-		return fastpath.End
+		return engine.End
 	}
-	return fastpath.Next
+	return engine.Next
 }
 
 func (d *direct) write(p []byte) error {

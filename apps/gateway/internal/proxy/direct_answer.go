@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
-	"github.com/windlass-run/windlass/apps/gateway/internal/fastpath"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
@@ -135,7 +135,7 @@ func (d *direct) interim() error {
 }
 
 // pass the answer on, as it comes, and end the lease.
-func (d *direct) pass(lease *upstream.Lease, g got) fastpath.Outcome {
+func (d *direct) pass(lease *upstream.Lease, g got) engine.Outcome {
 	x, r := &d.x, &d.answer
 	x.status = r.Status
 	content := r.HasContent(string(d.r.Method))
@@ -174,7 +174,7 @@ func (d *direct) pass(lease *upstream.Lease, g got) fastpath.Outcome {
 	}
 	d.c.Unwatch() // the watch may close the instance's connection, which another request may have after put
 	if err == nil && g.whole && !b.excess && !r.Close && !until {
-		d.p.pool.put(lease.Address(), g.conn, time.Now())
+		d.p.pool.Put(lease.Address(), g.conn, time.Now())
 	} else {
 		_ = g.conn.Close() // what may still come on it answers no request
 	}

@@ -12,7 +12,7 @@
 //
 // The short way (Handle, direct) is for what nearly all requests are: plain HTTP/1.1 without
 // TLS, whole in memory, of a route that wants nothing but instances. net/http takes several
-// times the processor for such a one. Package fastpath reads them, and what is not plain goes the long
+// times the processor for such a one. Package engine reads them, and what is not plain goes the long
 // way, with its connection: so does what is malformed, so that there is one place that refuses
 // it; and whatever this package would have to do twice (CORS, logs of payloads, other regions).
 // Both ways have the same exchange, figures, errors and rules, and tests send the same requests
@@ -54,10 +54,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
-	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -112,8 +112,8 @@ type Proxy struct {
 	metrics   *metrics
 	transport *transport
 	reverse   *httputil.ReverseProxy
-	pool      *pool
-	answers   socket.Buffers
+	pool      *engine.Pool
+	answers   engine.Buffers
 	counted   atomic.Uint64
 	underWay  atomic.Int64
 	leaving   atomic.Bool
@@ -130,7 +130,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
 	p.transport.here = newProtocols(p.dial)
-	p.pool, p.answers = &pool{}, socket.Buffers{Size: answerSize}
+	p.pool, p.answers = &engine.Pool{}, engine.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
 		Transport:      p.transport,
@@ -154,7 +154,7 @@ func (p *Proxy) Sweep(ctx context.Context) error {
 			return err
 		}
 		now := time.Now()
-		p.pool.sweep(now, idleConnection)
+		p.pool.Sweep(now, engine.IdleConnection)
 		if now.Sub(swept) >= sweepEvery {
 			swept = now
 			p.metrics.sweep(p.cfg.Table)
@@ -175,13 +175,15 @@ func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forget(gatewayURL
 // Close closes idle connections.
 func (p *Proxy) Close() {
 	p.transport.close()
-	p.pool.sweep(time.Now(), 0)
+	p.pool.Sweep(time.Now(), 0)
 }
 
 // exchange is one request and what became of it.
 type exchange struct {
 	id    string
 	start time.Time
+	// took is how long the request took. It is known once the request was counted.
+	took  time.Duration
 	host  string
 	route *upstream.Route
 	// spec and policy are the route's as the request found them; they must not be changed.

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
@@ -26,12 +27,6 @@ const (
 	// Replayable is the largest body in bytes that is kept to be sent again: a long prompt. What
 	// is larger is streamed, and repeated only if none of it was read.
 	Replayable = 64 << 10
-	// idleConnection is below the 5 s after which common model servers (uvicorn's) close an
-	// idle connection, because a request that crosses the close is lost.
-	idleConnection = 4 * time.Second
-	// idlePerInstance keeps a busy instance's connections; what is too many ends itself
-	// after idleConnection.
-	idlePerInstance = 512
 	// maxInterim is how many interim answers may come before the final one. For an instance that
 	// reports progress every 10 s that is hours.
 	maxInterim = 2000
@@ -81,8 +76,8 @@ func base(dial dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:         dial,
 		DisableCompression:  true, // what the client did not ask for is not ours to add
-		MaxIdleConnsPerHost: idlePerInstance,
-		IdleConnTimeout:     idleConnection,
+		MaxIdleConnsPerHost: engine.IdlePerInstance,
+		IdleConnTimeout:     engine.IdleConnection,
 		// An instance that answers 100 late or never gets the body anyhow.
 		ExpectContinueTimeout: time.Second,
 		// What is too large, connection is to find: it says so.

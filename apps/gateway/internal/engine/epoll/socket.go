@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package socket reads and writes TCP connections with as little between as there can be: a
+// Package epoll reads and writes TCP connections with as little between as there can be: a
 // call to the system when there is something to do, and a poller of its own that says when
 // that is, and goes on with the Task that waited for it. A call that does not block is made
 // without telling the scheduler, which costs more than it takes; that, and that nothing is
 // copied or allocated, is all there is to it.
-package socket
+package epoll
 
 import (
 	"errors"
@@ -21,9 +21,6 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
-
-// Supported reports whether Open may succeed on this system.
-const Supported = true
 
 // errNoSocket: the connection has no socket of its own, as one by TLS.
 var errNoSocket = errors.New("the connection is not a socket's")
@@ -450,22 +447,24 @@ func (c *Conn) WritePaced(p []byte, slow time.Duration, at *pace.Pace) (n int, e
 	return n, nil
 }
 
-func (c *Conn) awaitRoom(slow time.Duration, at *pace.Pace) error {
-	c.task.Load().Leave()
-	if at != nil {
-		slow = at.Left(0, slow)
-		defer func(begun time.Time) { at.Moved(0, time.Since(begun)) }(time.Now())
-	}
-	limit := time.NewTimer(slow)
-	defer limit.Stop()
-	for c.state.Load()&(writable|cut) == 0 {
-		select {
-		case <-c.room:
-		case <-limit.C:
-			return os.ErrDeadlineExceeded
+func (c *Conn) awaitRoom(slow time.Duration, at *pace.Pace) (err error) {
+	c.task.Load().Blocking(func() {
+		if at != nil {
+			slow = at.Left(0, slow)
+			defer func(begun time.Time) { at.Moved(0, time.Since(begun)) }(time.Now())
 		}
-	}
-	return nil
+		limit := time.NewTimer(slow)
+		defer limit.Stop()
+		for c.state.Load()&(writable|cut) == 0 {
+			select {
+			case <-c.room:
+			case <-limit.C:
+				err = os.ErrDeadlineExceeded
+				return
+			}
+		}
+	})
+	return err
 }
 
 // restarted has a call that a signal came between be made again.

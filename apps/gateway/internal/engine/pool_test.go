@@ -1,7 +1,10 @@
-package proxy
+//go:build linux
+
+package engine
 
 import (
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,31 +18,30 @@ func TestConnectionsAreKeptForAsLongAsAnInstanceKeepsThem(t *testing.T) {
 	defer l.Close()
 	address := l.Addr().String()
 	now := time.Now()
-	var p pool
-	require.Nil(t, p.get(address, now))
-	for range idlePerInstance + 3 {
-		c, err := connect(t.Context(), address, time.Second)
+	var p Pool
+	require.Nil(t, p.Get(address, now))
+	for range IdlePerInstance + 3 {
+		c, err := dial(t.Context(), address, time.Second)
 		require.NoError(t, err)
 		there, err := l.Accept()
 		require.NoError(t, err)
 		t.Cleanup(func() { there.Close() })
-		p.put(address, c, now)
+		p.Put(address, c, now)
 	}
-	require.Len(t, p.idle[address].conns, idlePerInstance)
-	last := p.get(address, now)
+	require.Len(t, p.idle[address].conns, IdlePerInstance)
+	last := p.Get(address, now)
 	require.NotNil(t, last)
-	p.put(address, last, now.Add(idleConnection/2))
-	require.Same(t, last, p.get(address, now.Add(idleConnection)), "the one that was used last")
-	p.put(address, last, now.Add(idleConnection/2))
-	p.sweep(now.Add(idleConnection), idleConnection)
+	p.Put(address, last, now.Add(IdleConnection/2))
+	require.Same(t, last, p.Get(address, now.Add(IdleConnection)), "the one that was used last")
+	p.Put(address, last, now.Add(IdleConnection/2))
+	p.Sweep(now.Add(IdleConnection), IdleConnection)
 	require.Len(t, p.idle[address].conns, 1)
 	held := p.stack(address)
-	p.sweep(now.Add(2*idleConnection), idleConnection)
+	p.Sweep(now.Add(2*IdleConnection), IdleConnection)
 	require.Empty(t, p.idle)
 	require.False(t, held.push(parked{}), "no request would find it")
 	_, err = last.Read(make([]byte, 1))
 	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = connect(t.Context(), "127.0.0.1:1", time.Second)
-	var refused *dialError
-	require.ErrorAs(t, err, &refused)
+	_, err = dial(t.Context(), "127.0.0.1:1", time.Second)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package socket_test
+package epoll_test
 
 import (
 	"bytes"
@@ -17,13 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 )
 
 const patience = 30 * time.Second
 
 // pair returns both sides of a connection.
-func pair(t *testing.T) (*socket.Conn, *net.TCPConn) {
+func pair(t *testing.T) (*epoll.Conn, *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -33,7 +33,7 @@ func pair(t *testing.T) (*socket.Conn, *net.TCPConn) {
 	t.Cleanup(func() { there.Close() })
 	here, err := l.Accept()
 	require.NoError(t, err)
-	c, err := socket.Open(here)
+	c, err := epoll.Open(here)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c, there.(*net.TCPConn)
@@ -68,14 +68,14 @@ func TestBytesArriveWhicheverSideIsSlow(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-type reader struct{ *socket.Conn }
+type reader struct{ *epoll.Conn }
 
 func (r reader) Read(p []byte) (int, error) { return r.Conn.Read(p) }
 
 func TestABufferIsTakenWhenThereIsSomethingForIt(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
-	from := &socket.Buffers{Size: 8}
+	from := &epoll.Buffers{Size: 8}
 	go func() { _, _ = there.Write([]byte("hello")) }()
 	b, n, err := c.ReadInto(from)
 	require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestAConnectionThatIsReleasedGoesOn(t *testing.T) {
 		require.Equal(t, "llo", string(p))
 		require.Equal(t, there.LocalAddr().String(), conn.RemoteAddr().String())
 		require.NoError(t, conn.SetDeadline(time.Time{}))
-		c, err = socket.Open(conn)
+		c, err = epoll.Open(conn)
 		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 	}
@@ -255,7 +255,7 @@ func TestManyTakeTurns(t *testing.T) {
 }
 
 // turns makes times round trips to a peer that repeats what it is sent.
-func turns(c *socket.Conn, times int) error {
+func turns(c *epoll.Conn, times int) error {
 	p := make([]byte, 5)
 	for range times {
 		if !c.Quiet(true) {
@@ -314,7 +314,7 @@ func TestAnEndThatComesWithTheLastBytesIsHeard(t *testing.T) {
 				if err != nil {
 					return errors.Join(err, there.Close())
 				}
-				c, err := socket.Open(here)
+				c, err := epoll.Open(here)
 				if err != nil {
 					return errors.Join(err, here.Close(), there.Close())
 				}
@@ -341,6 +341,6 @@ func TestOnlySocketsAreOpened(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
-	_, err := socket.Open(a)
+	_, err := epoll.Open(a)
 	require.Error(t, err)
 }

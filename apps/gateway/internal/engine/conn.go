@@ -1,4 +1,4 @@
-package fastpath
+package engine
 
 import (
 	"bytes"
@@ -11,17 +11,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
-	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // Conn is a client's connection. It is its task's alone, but for leave.
 type Conn struct {
-	*socket.Conn
+	*Socket
 
-	// Task is who serves it. What may block has to leave it first.
-	Task *socket.Task
+	// task serves it.
+	task *epoll.Task
 
 	// Scratch is the handler's, from one request to the next.
 	Scratch any
@@ -61,6 +61,19 @@ func (c *Conn) Remote() string { return c.remote }
 // Client is the host of Remote.
 func (c *Conn) Client() string { return c.client }
 
+// Blocking runs f, which may block, off the poller: other connections wait for that. What comes after
+// f stays off the poller until the task waits for a connection next. It is the only way off.
+func (c *Conn) Blocking(f func()) { c.task.Blocking(f) }
+
+// Adopt makes the task of c the one that reads and writes another socket, too.
+func (c *Conn) Adopt(s *Socket) { s.Give(c.task) }
+
+// Dial connects to an instance within limit.
+func (c *Conn) Dial(ctx context.Context, address string, limit time.Duration) (s *Socket, err error) {
+	c.Blocking(func() { s, err = dial(ctx, address, limit) })
+	return s, err
+}
+
 // Begin is called when a request is the handler's to answer.
 func (c *Conn) Begin() {
 	if c.state.CompareAndSwap(reading, answering) {
@@ -80,9 +93,9 @@ func (c *Conn) ended() {
 	}
 }
 
-func (c *Conn) serve(ctx context.Context, t *socket.Task) {
+func (c *Conn) serve(ctx context.Context, t *epoll.Task) {
 	s := c.server
-	c.Task = t
+	c.task = t
 	c.Give(t)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
@@ -90,7 +103,10 @@ func (c *Conn) serve(ctx context.Context, t *socket.Task) {
 	passed := false
 	defer func() {
 		if e := recover(); e != nil {
-			s.cfg.Log.ErrorContext(ctx, "a request failed badly: its connection is cut", "error", e, "stack", string(debug.Stack()))
+			stack := string(debug.Stack())
+			c.Blocking(func() {
+				s.cfg.Log.ErrorContext(ctx, "a request failed badly: its connection is cut", "error", e, "stack", stack)
+			})
 		}
 		c.Unwatch()
 		c.decided()
@@ -258,7 +274,6 @@ func (c *Conn) late(err error) Outcome {
 
 // pass the connection on, with what was read.
 func (c *Conn) pass() bool {
-	c.Task.Leave() // somebody has to take it
 	conn, err := c.Release()
 	if err != nil {
 		return false
@@ -266,7 +281,7 @@ func (c *Conn) pass() bool {
 	before := append([]byte(nil), (*c.buffer)[c.begin:c.end]...)
 	c.server.buffers.Put(c.buffer)
 	c.buffer = nil
-	c.server.pass(conn, before, c.entry)
+	c.Blocking(func() { c.server.pass(conn, before, c.entry) }) // until Others takes it
 	return true
 }
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package socket
+package epoll
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
 
-// Supported reports whether Open may succeed on this system.
-const Supported = false
+// Start fails: there is no epoll on this system.
+func Start() error { return errors.ErrUnsupported }
 
 // Conn is never had here.
 type Conn struct{}
@@ -32,7 +32,7 @@ func (*Buffers) Get() *[]byte                          { return nil }
 func (*Buffers) Put(*[]byte)                           {}
 func (*Conn) Close() error                             { return nil }
 func (*Conn) Release() (net.Conn, error)               { return nil, errors.ErrUnsupported }
-func (*Task) Leave()                                   {}
+func (*Task) Blocking(f func())                        { f() }
 func (*Conn) Give(*Task)                               {}
 func (*Conn) Cut()                                     {}
 func (*Conn) CloseWrite() error                        { return errors.ErrUnsupported }

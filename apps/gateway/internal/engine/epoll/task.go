@@ -1,6 +1,6 @@
 //go:build linux
 
-package socket
+package epoll
 
 import (
 	"iter"
@@ -10,13 +10,13 @@ import (
 // Task is a function that waits for its connections without a goroutine that must be woken. The
 // poller that finds something for the task goes on with it, there and then. No goroutine is
 // scheduled for that, and no thread is woken. Tasks go on in the order in which something came for
-// them. In turn a task must not hold up its poller: it calls Leave before anything that may block,
-// except for reads of its connections.
+// them. In turn a task must not hold up its poller: what may block, except for reads and writes of its
+// connections, runs in Blocking. A check of the layout rules looks for what does not.
 //
 //	poller ── told ──▶ task: read, work, write ─┐
 //	   ▲                                        │ waits for a connection
 //	   └────────────────────────────────────────┘
-//	                   task: Leave ──▶ a goroutine, until it waits for a connection next
+//	                task: Blocking ──▶ a goroutine, until it waits for a connection next
 //
 // At most one goroutine runs a task at a time, which state ensures.
 type Task struct {
@@ -110,9 +110,14 @@ func (t *Task) park() {
 	}
 }
 
-// Leave has it go on on a goroutine of its own until it waits for a connection next. The nil
-// Task is who is on one anyway.
-func (t *Task) Leave() {
+// Blocking runs f, which may block, on a goroutine of the task's own. The task stays there until it
+// waits for a connection next. The nil Task is on one anyway.
+func (t *Task) Blocking(f func()) {
+	t.leave()
+	f()
+}
+
+func (t *Task) leave() {
 	if t != nil && t.onPoller {
 		t.stop(leaves)
 	}
@@ -121,6 +126,6 @@ func (t *Task) Leave() {
 // reads counts what it reads without a wait.
 func (t *Task) reads() {
 	if t.left--; t.left == 0 {
-		t.Leave()
+		t.leave()
 	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package engine
 
 import (
 	"context"
@@ -8,12 +8,27 @@ import (
 	"sync"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 )
 
-// pool keeps connections to instances that the short way uses: by address, the one that was
-// used last first.
-type pool struct {
+// Socket is a TCP connection that the engine reads and writes, to a client or to an instance.
+type Socket = epoll.Conn
+
+// Buffers are what sockets are read into.
+type Buffers = epoll.Buffers
+
+const (
+	// IdleConnection is below the 5 s after which common model servers (uvicorn's) close an
+	// idle connection, because a request that crosses the close is lost.
+	IdleConnection = 4 * time.Second
+	// IdlePerInstance keeps a busy instance's connections. What is too many ends itself
+	// after IdleConnection.
+	IdlePerInstance = 512
+)
+
+// Pool keeps idle connections to instances, by address. The one that was used last is used
+// first. The zero value is empty.
+type Pool struct {
 	mu   sync.RWMutex
 	idle map[string]*stack
 }
@@ -26,12 +41,12 @@ type stack struct {
 }
 
 type parked struct {
-	conn  *socket.Conn
+	conn  *Socket
 	since time.Time
 }
 
-// get a connection that was used before; nil: there is none.
-func (p *pool) get(address string, now time.Time) *socket.Conn {
+// Get a connection that was used before; nil: there is none.
+func (p *Pool) Get(address string, now time.Time) *Socket {
 	p.mu.RLock()
 	s := p.idle[address]
 	p.mu.RUnlock()
@@ -48,22 +63,22 @@ func (p *pool) get(address string, now time.Time) *socket.Conn {
 		s.conns[len(s.conns)-1] = parked{}
 		s.conns = s.conns[:len(s.conns)-1]
 		s.mu.Unlock()
-		if now.Sub(last.since) < idleConnection {
+		if now.Sub(last.since) < IdleConnection {
 			return last.conn
 		}
 		_ = last.conn.Close() // it is at its end either way
 	}
 }
 
-// put back a connection whose answer has ended, at now.
-func (p *pool) put(address string, conn *socket.Conn, now time.Time) {
+// Put back a connection whose answer has ended, at now.
+func (p *Pool) Put(address string, conn *Socket, now time.Time) {
 	conn.Give(nil)
 	for pushed := false; !pushed; {
 		pushed = p.stack(address).push(parked{conn, now})
 	}
 }
 
-func (p *pool) stack(address string) *stack {
+func (p *Pool) stack(address string) *stack {
 	p.mu.RLock()
 	s := p.idle[address]
 	p.mu.RUnlock()
@@ -89,7 +104,7 @@ func (s *stack) push(c parked) bool {
 	switch {
 	case s.gone:
 		return false
-	case len(s.conns) >= idlePerInstance:
+	case len(s.conns) >= IdlePerInstance:
 		_ = c.conn.Close() // one too many
 	default:
 		s.conns = append(s.conns, c)
@@ -97,8 +112,8 @@ func (s *stack) push(c parked) bool {
 	return true
 }
 
-// sweep closes connections that were idle for age, and drops addresses without connections.
-func (p *pool) sweep(now time.Time, age time.Duration) {
+// Sweep closes connections that were idle for age, and drops addresses without connections.
+func (p *Pool) Sweep(now time.Time, age time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for address, s := range p.idle {
@@ -116,33 +131,15 @@ func (p *pool) sweep(now time.Time, age time.Duration) {
 	}
 }
 
-// shedAtOnce is how many connections of clients without a request are closed when this process has run
-// out of something.
-const shedAtOnce = 16
-
-// relieve lets go of connections that are not in use.
-func (p *Proxy) relieve() {
-	p.pool.sweep(time.Now(), 0)
-	p.transport.close()
-	p.cfg.Conns.Shed(shedAtOnce)
-}
-
-// absolve takes out of what is counted the instance that was asked last, where the gateway could not ask it.
-func (x *exchange) absolve() {
-	if x.failure == failExhausted {
-		x.deployment, x.instance, x.version = "", "", 0
-	}
-}
-
-// connect to an instance.
-func connect(ctx context.Context, address string, limit time.Duration) (*socket.Conn, error) {
+// dial may block: it is Conn.Dial's.
+func dial(ctx context.Context, address string, limit time.Duration) (*Socket, error) {
 	conn, err := (&net.Dialer{Timeout: limit, KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, &dialError{err}
+		return nil, err
 	}
-	sock, err := socket.Open(conn)
+	sock, err := epoll.Open(conn)
 	if err != nil {
-		return nil, errors.Join(&dialError{err}, conn.Close())
+		return nil, errors.Join(err, conn.Close())
 	}
 	return sock, nil
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package socket
+package epoll
 
 import (
 	"errors"
@@ -55,15 +55,26 @@ var pollers struct {
 	next int
 }
 
+// Start starts the pollers, unless they run. It returns why they cannot.
+func Start() error {
+	pollers.mu.Lock()
+	defer pollers.mu.Unlock()
+	return start()
+}
+
+// start is for the holder of the lock.
+func start() (err error) {
+	if len(pollers.all) == 0 {
+		pollers.all, err = startPollers()
+	}
+	return err
+}
+
 func aPoller() (*poller, error) {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
-	if len(pollers.all) == 0 {
-		all, err := startPollers()
-		if err != nil {
-			return nil, err
-		}
-		pollers.all = all
+	if err := start(); err != nil {
+		return nil, err
 	}
 	pollers.next = (pollers.next + 1) % len(pollers.all)
 	return pollers.all[pollers.next], nil

@@ -1,12 +1,12 @@
-// Package fastpath takes connections and reads their requests. What is plain HTTP/1.1 goes the
-// short way: header and body are read in place, a handler answers on the connection. Whatever
-// is anything else (HTTP/2 or 1.0, chunks, upgrades, what is malformed, what the handler does
-// not want) goes the long way: the connection, with all that was read from it, is net/http's
-// from then on.
+// Package engine takes connections and reads their requests without net/http, where that can be.
+// It is the only door to the tree below it. A request that is plain HTTP/1.1 goes the short way: header
+// and body are read in place, and a handler answers on the connection. All others (HTTP/2 or 1.0,
+// chunks, upgrades, malformed requests, those that the handler does not want) go the long way: the
+// connection, with all that was read from it, is net/http's from then on.
 //
 //	listener ─▶ Server ─▶ plain: Handler, on this connection, request after request
 //	                  └─▶ other: Others, a listener that an http.Server serves
-package fastpath
+package engine
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
-	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/strict"
@@ -42,13 +42,16 @@ const (
 // Handler of plain requests.
 type Handler interface {
 	// Handle answers a request, which is only there until it returns, and so is its body. It
-	// calls c.Begin before it does anything that cannot be undone, and c.Task.Leave before it
-	// waits for anything but connections of that task.
+	// calls c.Begin before it does anything that cannot be undone. It runs on a poller that other
+	// connections wait for: what may block goes into c.Blocking, except reads and writes of the
+	// connection and of sockets that it adopted.
 	Handle(ctx context.Context, c *Conn, r *http1.Request, body []byte) Outcome
 }
 
 // Config of a Server.
 type Config struct {
+	// Mode says which connections the short way takes. Empty: Auto.
+	Mode    Mode
 	Handler Handler
 	// MaxHeader and MaxBody are what a request's may have in bytes; others go the long way.
 	MaxHeader int
@@ -75,7 +78,7 @@ const (
 // Server of connections. Make it with New.
 type Server struct {
 	cfg     Config
-	buffers socket.Buffers
+	buffers epoll.Buffers
 	others  *others
 	open    atomic.Int64
 	taken   atomic.Int64
@@ -88,7 +91,7 @@ type Server struct {
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, buffers: socket.Buffers{Size: bufferSize}, others: newOthers(), conns: map[*Conn]struct{}{}}
+	return &Server{cfg: cfg, buffers: epoll.Buffers{Size: bufferSize}, others: newOthers(), conns: map[*Conn]struct{}{}}
 }
 
 // Others has the connections that go the long way.
@@ -104,7 +107,7 @@ func (s *Server) Taken() time.Time { return time.Unix(0, s.taken.Load()) }
 // Serve takes connections from l until it is closed. Requests have a context that ends with
 // ctx. It returns false at once when l's connections can only go the long way.
 func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
-	if _, ok := l.(*net.TCPListener); !ok || !socket.Supported {
+	if s.cfg.Mode.Fits(l) != nil {
 		return false
 	}
 	retry := backoff.Policy{Min: 5 * time.Millisecond, Max: time.Second}
@@ -136,17 +139,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		s.open.Add(1)
 		s.taken.Store(time.Now().UnixNano())
 		remote := conn.RemoteAddr().String()
-		sock, err := socket.Open(conn)
+		sock, err := epoll.Open(conn)
 		if err != nil {
-			s.cfg.Log.WarnContext(ctx, "a connection goes the long way", "error", err)
+			s.cfg.Log.WarnContext(ctx, "a connection is served by net/http", "error", err)
 			s.running.Go(func() { s.pass(conn, nil, entry) })
 			continue
 		}
-		c := &Conn{Conn: sock, server: s, entry: entry, remote: remote}
+		c := &Conn{Socket: sock, server: s, entry: entry, remote: remote}
 		entry.Shuts(c.Cut) // which ends the task that serves it
 		c.client, _, _ = net.SplitHostPort(c.remote)
 		s.running.Add(1)
-		socket.Go(func(t *socket.Task) {
+		epoll.Go(func(t *epoll.Task) {
 			defer s.running.Done()
 			c.serve(ctx, t)
 		})

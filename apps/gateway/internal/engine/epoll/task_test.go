@@ -1,6 +1,6 @@
 //go:build linux
 
-package socket_test
+package epoll_test
 
 import (
 	"crypto/sha256"
@@ -13,13 +13,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/socket"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 )
 
 // asTask runs f, whose connections are the task's, and returns what it returns.
-func asTask(f func(t *socket.Task) error, conns ...*socket.Conn) <-chan error {
+func asTask(f func(t *epoll.Task) error, conns ...*epoll.Conn) <-chan error {
 	ended := make(chan error, 1)
-	socket.Go(func(t *socket.Task) {
+	epoll.Go(func(t *epoll.Task) {
 		for _, c := range conns {
 			c.Give(t)
 		}
@@ -35,7 +35,7 @@ func TestManyTasksTakeTurns(t *testing.T) {
 	for range many {
 		c, there := pair(t)
 		go func() { _, _ = io.Copy(there, there) }()
-		all = append(all, asTask(func(*socket.Task) error { return turns(c, 200) }, c))
+		all = append(all, asTask(func(*epoll.Task) error { return turns(c, 200) }, c))
 	}
 	for _, ended := range all {
 		require.NoError(t, <-ended)
@@ -48,10 +48,10 @@ func TestATaskWaitsForWhicheverConnectionItReads(t *testing.T) {
 	here, client := pair(t)
 	other, instance := pair(t)
 	go func() { _, _ = io.Copy(instance, instance) }()
-	ended := asTask(func(*socket.Task) error {
+	ended := asTask(func(*epoll.Task) error {
 		p := make([]byte, 8)
 		for {
-			for _, way := range [][2]*socket.Conn{{here, other}, {other, here}} {
+			for _, way := range [][2]*epoll.Conn{{here, other}, {other, here}} {
 				n, err := way[0].Read(p)
 				if errors.Is(err, io.EOF) {
 					return nil
@@ -77,20 +77,21 @@ func TestATaskWaitsForWhicheverConnectionItReads(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestATaskThatHasLeftDoesNotHoldUpOthers(t *testing.T) {
+func TestATaskThatBlocksDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	var blocked []<-chan error
 	for range 100 { // however many pollers there are
 		c, there := pair(t)
 		read := make(chan struct{})
-		blocked = append(blocked, asTask(func(task *socket.Task) error {
+		blocked = append(blocked, asTask(func(task *epoll.Task) error {
 			if _, err := c.Read(make([]byte, 1)); err != nil {
 				return err
 			}
-			task.Leave()
-			close(read)
-			<-release
+			task.Blocking(func() {
+				close(read)
+				<-release
+			})
 			// And comes back.
 			return turns(c, 10)
 		}, c))
@@ -101,7 +102,7 @@ func TestATaskThatHasLeftDoesNotHoldUpOthers(t *testing.T) {
 	}
 	c, there := pair(t)
 	go func() { _, _ = io.Copy(there, there) }()
-	require.NoError(t, <-asTask(func(*socket.Task) error { return turns(c, 10) }, c))
+	require.NoError(t, <-asTask(func(*epoll.Task) error { return turns(c, 10) }, c))
 	close(release)
 	for _, ended := range blocked {
 		require.NoError(t, <-ended)
@@ -111,7 +112,7 @@ func TestATaskThatHasLeftDoesNotHoldUpOthers(t *testing.T) {
 func TestATaskIsWokenByDeadlinesAndCuts(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
-	require.ErrorIs(t, <-asTask(func(*socket.Task) error {
+	require.ErrorIs(t, <-asTask(func(*epoll.Task) error {
 		for range 10 {
 			if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 				return err
@@ -144,7 +145,7 @@ func TestLargeBodiesOfTasksArriveBesideSmallOnes(t *testing.T) {
 			_, _ = io.Copy(io.MultiWriter(source, sent), io.LimitReader(zeros{}, 32<<20))
 			_ = source.Close()
 		}()
-		all = append(all, asTask(func(*socket.Task) error {
+		all = append(all, asTask(func(*epoll.Task) error {
 			p := make([]byte, 4<<10)
 			for {
 				n, err := from.Read(p)
@@ -172,7 +173,7 @@ func TestLargeBodiesOfTasksArriveBesideSmallOnes(t *testing.T) {
 	}
 	c, there := pair(t)
 	go func() { _, _ = io.Copy(there, there) }()
-	all = append(all, asTask(func(*socket.Task) error { return turns(c, 200) }, c))
+	all = append(all, asTask(func(*epoll.Task) error { return turns(c, 200) }, c))
 	for _, ended := range all {
 		require.NoError(t, <-ended)
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package fastpath_test
+package engine_test
 
 import (
 	"bufio"
@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/fastpath"
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
@@ -33,32 +33,34 @@ type short struct {
 	release chan struct{}
 }
 
-func (h short) Handle(ctx context.Context, c *fastpath.Conn, r *http1.Request, body []byte) fastpath.Outcome {
+func (h short) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, body []byte) engine.Outcome {
 	switch string(r.Path) {
 	case "/other":
-		return fastpath.Other
+		return engine.Other
 	case "/panic":
 		panic("as it was asked to")
 	}
 	c.Begin()
 	switch string(r.Path) {
 	case "/cut":
-		return fastpath.Cut
+		return engine.Cut
 	case "/wait":
-		c.Task.Leave()
-		close(h.began)
-		<-h.release
+		c.Blocking(func() {
+			close(h.began)
+			<-h.release
+		})
 	case "/watch":
-		c.Task.Leave()
 		gone := make(chan struct{})
 		c.Watch(func() { close(gone) })
-		close(h.began)
-		select {
-		case <-gone:
-			close(h.release)
-		case <-ctx.Done():
-		}
-		return fastpath.Cut
+		c.Blocking(func() {
+			close(h.began)
+			select {
+			case <-gone:
+				close(h.release)
+			case <-ctx.Done():
+			}
+		})
+		return engine.Cut
 	}
 	closing := ""
 	if r.Close {
@@ -66,16 +68,16 @@ func (h short) Handle(ctx context.Context, c *fastpath.Conn, r *http1.Request, b
 	}
 	answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nWay: short\r\n%sContent-Length: %d\r\n\r\n%s", closing, len(body), body)
 	if _, err := c.Write([]byte(answer), patience); err != nil {
-		return fastpath.Cut
+		return engine.Cut
 	}
 	if r.Close {
-		return fastpath.End
+		return engine.End
 	}
-	return fastpath.Next
+	return engine.Next
 }
 
 type running struct {
-	*fastpath.Server
+	*engine.Server
 	short
 
 	address string
@@ -88,7 +90,7 @@ func start(t *testing.T) *running {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	r := &running{short: short{make(chan struct{}), make(chan struct{})}, address: l.Addr().String()}
-	r.Server = fastpath.New(fastpath.Config{
+	r.Server = engine.New(engine.Config{
 		Handler: r.short, MaxHeader: 8 << 10, MaxBody: 64 << 10, Header: patience, Idle: patience, Log: slog.New(slog.DiscardHandler), Rand: rand.Float64,
 	})
 	r.server = &http.Server{ConnState: r.State, ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -297,12 +299,18 @@ func TestAClientThatGoesAwayIsSeen(t *testing.T) {
 	}
 }
 
-// Connections of other listeners must be served elsewhere.
-func TestOnlySocketsListenersAreServed(t *testing.T) {
+// Connections of other listeners must be served by net/http.
+func TestModeFits(t *testing.T) {
 	t.Parallel()
-	r := start(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
-	require.False(t, r.Serve(t.Context(), struct{ net.Listener }{l}))
+	defer socket.Close()
+	other := struct{ net.Listener }{socket}
+	for _, mode := range []engine.Mode{"", engine.Auto, engine.Epoll} {
+		require.NoError(t, mode.Fits(socket), mode)
+		require.ErrorContains(t, mode.Fits(other), "is no TCP socket", mode)
+	}
+	require.Error(t, engine.Net.Fits(socket))
+	r := start(t)
+	require.False(t, r.Serve(t.Context(), other))
 }

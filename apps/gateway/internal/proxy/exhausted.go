@@ -1,0 +1,41 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
+	"github.com/windlass-run/windlass/pkg/conns"
+)
+
+// shedAtOnce is how many connections of clients without a request are closed when this process has run
+// out of something.
+const shedAtOnce = 16
+
+// relieve lets go of connections that are not in use.
+func (p *Proxy) relieve() {
+	p.pool.Sweep(time.Now(), 0)
+	p.transport.close()
+	p.cfg.Conns.Shed(shedAtOnce)
+}
+
+// absolve takes out of what is counted the instance that was asked last, where the gateway could not ask it.
+func (x *exchange) absolve() {
+	if x.failure == failExhausted {
+		x.deployment, x.instance, x.version = "", "", 0
+	}
+}
+
+// connect to an instance, from a request of the short way. Where this process has run out of
+// something, connect lets go of what it can and tries again.
+func (p *Proxy) connect(ctx context.Context, client *engine.Conn, address string, limit time.Duration) (*engine.Socket, error) {
+	conn, err := client.Dial(ctx, address, limit)
+	if err != nil && conns.Local(err) {
+		p.relieve()
+		conn, err = client.Dial(ctx, address, limit)
+	}
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	return conn, nil
+}
