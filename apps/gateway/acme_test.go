@@ -43,9 +43,6 @@ type acmeServer struct {
 
 // startACME has a directory; challenges are answered once validate was called.
 func startACME(t *testing.T) *acmeServer {
-	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
-	t.Setenv("PEBBLE_AUTHZREUSE", "0")
-	t.Setenv("PEBBLE_WFE_NONCEREJECT", "0") // or orders would be counted twice
 	s := &acmeServer{}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "order-plz") {
@@ -148,6 +145,7 @@ func (s *acmeServer) until(t *testing.T, r *running, host string, holds func(*x5
 func whichever(*x509.Certificate) bool { return true }
 
 func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) {
+	t.Parallel()
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	unused := port(dead.Addr())
@@ -218,6 +216,7 @@ func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) {
 }
 
 func TestCertificatesAreRenewedWhileTheyServe(t *testing.T) {
+	t.Parallel()
 	server := startACME(t)
 	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })
 	server.validate(t, port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1]), 20*time.Second)
@@ -232,6 +231,7 @@ func TestCertificatesAreRenewedWhileTheyServe(t *testing.T) {
 // Each of a host's certificates is ordered once, the first and those that renew it, however many
 // gateways share the folder.
 func TestOfGatewaysThatShareAFolderOneOrders(t *testing.T) {
+	t.Parallel()
 	server := startACME(t)
 	config := func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) }
 	r := start(t, config)
@@ -268,6 +268,7 @@ func TestOfGatewaysThatShareAFolderOneOrders(t *testing.T) {
 }
 
 func TestOrdersForSeveralHostsDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	server := startACME(t)
 	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })
 	server.validate(t, port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1]), time.Hour)
@@ -285,6 +286,7 @@ func TestOrdersForSeveralHostsDoNotWaitForEachOther(t *testing.T) {
 }
 
 func TestAnOwnCertificateGoesBeforeACMEs(t *testing.T) {
+	t.Parallel()
 	server := startACME(t)
 	dir := t.TempDir()
 	own := certify(t, dir)

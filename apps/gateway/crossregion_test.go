@@ -186,52 +186,56 @@ func TestAcrossQueuedRequestsGoToARegionThatComesUp(t *testing.T) {
 
 // Hosts that nothing serves now are known: a client may come again.
 func TestHostsWithoutTargetsAnswer503(t *testing.T) {
-	r := start(t, nil)
-	app := echo()
-	app.Targets, app.Policy.QueueSize = nil, new(int32(0))
-	r.put(t, app)
-	res, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
-	require.Equal(t, []any{503, "no_instance", "5"}, []any{res.StatusCode, res.Header.Get("Windlass-Error"), res.Header.Get("Retry-After")})
-	app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), durationpb.New(patience)
-	r.put(t, app)
-	got := make(chan string, 1)
-	go func() { got <- r.get(t, http.MethodGet, "") }()
-	r.waiting(t, 1)
-	r.put(t, echo(instance(t, named("up"))))
-	require.Equal(t, "200  up", <-got)
-	r.put(t, &gatewayv1.AppRoutes{AppId: "app_1"})
-	require.Equal(t, "404  no_route", r.get(t, http.MethodGet, ""))
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
+		app := echo()
+		app.Targets, app.Policy.QueueSize = nil, new(int32(0))
+		r.put(t, app)
+		res, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
+		require.Equal(t, []any{503, "no_instance", "5"}, []any{res.StatusCode, res.Header.Get("Windlass-Error"), res.Header.Get("Retry-After")})
+		app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), durationpb.New(patience)
+		r.put(t, app)
+		got := make(chan string, 1)
+		go func() { got <- r.get(t, http.MethodGet, "") }()
+		r.waiting(t, 1)
+		r.put(t, echo(instance(t, named("up"))))
+		require.Equal(t, "200  up", <-got)
+		r.put(t, &gatewayv1.AppRoutes{AppId: "app_1"})
+		require.Equal(t, "404  no_route", r.get(t, http.MethodGet, ""))
+	})
 }
 
 // No request goes round in circles, and what an instance may have had no other region gets.
 func TestARequestIsHandedOverOnce(t *testing.T) {
-	here, there, third := start(t, equallyNear), start(t, equallyNear), start(t, nil)
-	here.put(t, crossing(failover))
-	there.put(t, crossing(failover))
-	var had atomic.Int32
-	third.put(t, crossing(failover, instance(t, func(http.ResponseWriter, *http.Request) { had.Add(1) })))
-	here.around(t, "a-there", there.url)
-	there.around(t, "here", here.url, "third", third.url)
-	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
-	require.Zero(t, had.Load(), "it was handed to there, and is not handed on")
-	require.Equal(t, "200 third ", there.get(t, http.MethodGet, ""))
-	require.EqualValues(t, 1, had.Load())
+	bothEngines(t, func(t *testing.T) {
+		here, there, third := start(t, equallyNear), start(t, equallyNear), start(t, nil)
+		here.put(t, crossing(failover))
+		there.put(t, crossing(failover))
+		var had atomic.Int32
+		third.put(t, crossing(failover, instance(t, func(http.ResponseWriter, *http.Request) { had.Add(1) })))
+		here.around(t, "a-there", there.url)
+		there.around(t, "here", here.url, "third", third.url)
+		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+		require.Zero(t, had.Load(), "it was handed to there, and is not handed on")
+		require.Equal(t, "200 third ", there.get(t, http.MethodGet, ""))
+		require.EqualValues(t, 1, had.Load())
 
-	there.put(t, crossing(failover, raw(t, func(c net.Conn) {})))
-	here.around(t, "a-there", there.url, "b-third", third.url)
-	for {
-		got := here.get(t, http.MethodPost, "hello")
-		if got == "502 a-there bad_answer" {
-			break
+		there.put(t, crossing(failover, raw(t, func(c net.Conn) {})))
+		here.around(t, "a-there", there.url, "b-third", third.url)
+		for {
+			got := here.get(t, http.MethodPost, "hello")
+			if got == "502 a-there bad_answer" {
+				break
+			}
+			require.Equal(t, "200 b-third ", got) // a-there refused just before
 		}
-		require.Equal(t, "200 b-third ", got) // a-there refused just before
-	}
-	require.Equal(t, "503 no_instance", func() string {
-		req := here.request(t, http.MethodGet, "/", "")
-		req.Header.Set("Windlass-Handed-Over", "failover nowhere")
-		res, _ := here.do(t, req)
-		return res.Status[:3] + " " + res.Header.Get("Windlass-Error")
-	}(), "who says so himself gets what is here")
+		require.Equal(t, "503 no_instance", func() string {
+			req := here.request(t, http.MethodGet, "/", "")
+			req.Header.Set("Windlass-Handed-Over", "failover nowhere")
+			res, _ := here.do(t, req)
+			return res.Status[:3] + " " + res.Header.Get("Windlass-Error")
+		}(), "who says so himself gets what is here")
+	})
 }
 
 // A body that is streamed, as gRPC's is, cannot be sent again to who has room; what comes next goes
@@ -305,81 +309,83 @@ func TestARegionIsNotLeftBecauseAClientWentAway(t *testing.T) {
 // A region whose instances have as many requests as they take hands over what would wait, if
 // the policy says so and there is room elsewhere.
 func TestARegionOverItsLimitHandsRequestsOn(t *testing.T) {
-	here, there := start(t, nil), start(t, nil)
-	busy := func(name string) (address string, entered, leave chan struct{}) {
-		entered, leave = make(chan struct{}, 8), make(chan struct{})
-		return instance(t, func(w http.ResponseWriter, q *http.Request) {
-			if q.URL.Path == "/long" {
-				entered <- struct{}{}
-				<-leave
-			}
-			_, _ = io.WriteString(w, name)
-		}), entered, leave
-	}
-	hereAt, hereIn, hereOut := busy("here")
-	thereAt, thereIn, thereOut := busy("there")
-	limited := func(cross gatewayv1.CrossRegion, at string, queue int32) *gatewayv1.AppRoutes {
-		app := crossing(cross, at)
-		app.Policy.MaxInFlight, app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), &queue, durationpb.New(patience)
-		return app
-	}
-	here.put(t, limited(spillover, hereAt, 8))
-	there.put(t, limited(spillover, thereAt, 8))
-	here.around(t, "there", there.url)
-	long := func(r *region) chan string {
-		out := make(chan string, 1)
-		req := r.request(t, http.MethodPost, "/long", "x")
-		go func() {
-			res, err := r.client.Do(req)
-			if err != nil {
-				out <- err.Error()
-				return
-			}
-			defer res.Body.Close()
-			body, _ := io.ReadAll(res.Body)
-			out <- string(body)
-		}()
-		return out
-	}
-	first := long(here)
-	<-hereIn
-	require.Equal(t, "200 there there", here.get(t, http.MethodPost, "hello"))
-	second := long(here)
-	<-thereIn // it was handed over
+	bothEngines(t, func(t *testing.T) {
+		here, there := start(t, nil), start(t, nil)
+		busy := func(name string) (address string, entered, leave chan struct{}) {
+			entered, leave = make(chan struct{}, 8), make(chan struct{})
+			return instance(t, func(w http.ResponseWriter, q *http.Request) {
+				if q.URL.Path == "/long" {
+					entered <- struct{}{}
+					<-leave
+				}
+				_, _ = io.WriteString(w, name)
+			}), entered, leave
+		}
+		hereAt, hereIn, hereOut := busy("here")
+		thereAt, thereIn, thereOut := busy("there")
+		limited := func(cross gatewayv1.CrossRegion, at string, queue int32) *gatewayv1.AppRoutes {
+			app := crossing(cross, at)
+			app.Policy.MaxInFlight, app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), &queue, durationpb.New(patience)
+			return app
+		}
+		here.put(t, limited(spillover, hereAt, 8))
+		there.put(t, limited(spillover, thereAt, 8))
+		here.around(t, "there", there.url)
+		long := func(r *region) chan string {
+			out := make(chan string, 1)
+			req := r.request(t, http.MethodPost, "/long", "x")
+			go func() {
+				res, err := r.client.Do(req)
+				if err != nil {
+					out <- err.Error()
+					return
+				}
+				defer res.Body.Close()
+				body, _ := io.ReadAll(res.Body)
+				out <- string(body)
+			}()
+			return out
+		}
+		first := long(here)
+		<-hereIn
+		require.Equal(t, "200 there there", here.get(t, http.MethodPost, "hello"))
+		second := long(here)
+		<-thereIn // it was handed over
 
-	// Both are full: it waits here, where it came.
-	third := long(here)
-	here.waiting(t, 1)
-	require.Zero(t, there.gauge(t, "windlass_gateway_queue"))
-	hereOut <- struct{}{}
-	require.Equal(t, "here", <-first)
-	<-hereIn
-	hereOut <- struct{}{}
-	require.Equal(t, "here", <-third)
-	thereOut <- struct{}{}
-	require.Equal(t, "there", <-second)
+		// Both are full: it waits here, where it came.
+		third := long(here)
+		here.waiting(t, 1)
+		require.Zero(t, there.gauge(t, "windlass_gateway_queue"))
+		hereOut <- struct{}{}
+		require.Equal(t, "here", <-first)
+		<-hereIn
+		hereOut <- struct{}{}
+		require.Equal(t, "here", <-third)
+		thereOut <- struct{}{}
+		require.Equal(t, "there", <-second)
 
-	// With failover it waits here at once.
-	here.put(t, limited(failover, hereAt, 8))
-	first = long(here)
-	<-hereIn
-	second = long(here)
-	here.waiting(t, 1)
-	hereOut <- struct{}{}
-	<-hereIn
-	hereOut <- struct{}{}
-	require.Equal(t, []string{"here", "here"}, []string{<-first, <-second})
+		// With failover it waits here at once.
+		here.put(t, limited(failover, hereAt, 8))
+		first = long(here)
+		<-hereIn
+		second = long(here)
+		here.waiting(t, 1)
+		hereOut <- struct{}{}
+		<-hereIn
+		hereOut <- struct{}{}
+		require.Equal(t, []string{"here", "here"}, []string{<-first, <-second})
 
-	// What comes because nothing was ready there may wait where it was handed to.
-	first = long(there)
-	<-thereIn
-	here.put(t, limited(failover, "127.0.0.1:1", 8))
-	second = long(here)
-	there.waiting(t, 1)
-	thereOut <- struct{}{}
-	<-thereIn
-	thereOut <- struct{}{}
-	require.Equal(t, []string{"there", "there"}, []string{<-first, <-second})
+		// What comes because nothing was ready there may wait where it was handed to.
+		first = long(there)
+		<-thereIn
+		here.put(t, limited(failover, "127.0.0.1:1", 8))
+		second = long(here)
+		there.waiting(t, 1)
+		thereOut <- struct{}{}
+		<-thereIn
+		thereOut <- struct{}{}
+		require.Equal(t, []string{"there", "there"}, []string{<-first, <-second})
+	})
 }
 
 // Who owns a region tells where its gateways are. An address that the operator of this gateway
@@ -414,6 +420,7 @@ func TestRegionsAreReachedAtAllowedAddressesOnly(t *testing.T) {
 // Other regions are reached by TLS, with the certificate of the app's host; and what was known
 // of them is kept over a restart without agent.
 func TestRegionsAreReachedByTLSAndRemembered(t *testing.T) {
+	t.Parallel()
 	certs := t.TempDir()
 	certify(t, certs)
 	secure := func(c *gateway.Config) {
@@ -474,6 +481,7 @@ func TestRegionsAreReachedByTLSAndRemembered(t *testing.T) {
 
 // The DNS may lead to any region of an app that crosses them, also to one that it does not run in.
 func TestARegionWithoutTheAppHandsItsRequestsToOneThatRunsIt(t *testing.T) {
+	t.Parallel()
 	here, there := start(t, nil), start(t, nil)
 	app := crossing(failover, instance(t, named("there")))
 	app.Policy.RequireApiKey, app.ApiKeys = true, []*gatewayv1.ApiKey{apiKey("mobile", "secret", time.Time{})}

@@ -136,6 +136,7 @@ func (r *region) grpc(t *testing.T) grpc_testing.TestServiceClient {
 // a gateway, through a region's where the app does not run, and through another region's, with TLS
 // in between or without.
 func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
+	t.Parallel()
 	certs := t.TempDir()
 	certify(t, certs)
 	trusting := func(c *gateway.Config) { c.NeighbourRoots = filepath.Join(certs, "cert.pem") }
@@ -317,6 +318,7 @@ func TestCallsOfGRPCCountByTheirStatus(t *testing.T) {
 
 // A client may go away while its gateway waits for what it sends, and at any moment of that.
 func TestClientsOfStreamsThatGoAwayEndNoGateway(t *testing.T) {
+	t.Parallel()
 	r := start(t, nil)
 	_, address := startGRPC(t)
 	r.put(t, echo(address))

@@ -41,50 +41,52 @@ func (l *payloadLines) until(t *testing.T, n int) []string {
 }
 
 func TestPayloadsAreLoggedOfAppsThatWantIt(t *testing.T) {
-	to := &payloadLines{}
-	r := start(t, func(c *gateway.Config) { c.Payloads = to })
-	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
-		_, _ = io.Copy(io.Discard, q.Body)
-		w.Header().Set("Content-Type", "text/event-stream")
-		for _, part := range []string{`data: {"choices": [{"content": "se`, "cret\"}]}\n\n", "data: [DONE]\n\n"} {
-			_, _ = io.WriteString(w, part)
-			w.(http.Flusher).Flush()
+	bothEngines(t, func(t *testing.T) {
+		to := &payloadLines{}
+		r := start(t, func(c *gateway.Config) { c.Payloads = to })
+		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			_, _ = io.Copy(io.Discard, q.Body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, part := range []string{`data: {"choices": [{"content": "se`, "cret\"}]}\n\n", "data: [DONE]\n\n"} {
+				_, _ = io.WriteString(w, part)
+				w.(http.Flusher).Flush()
+			}
+		}))
+		ask := func() {
+			req := r.request(t, http.MethodPost, "/v1/chat?key=hidden", `{"messages": [{"content": "secret"}], "model": "m"}`)
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Authorization", "Bearer hidden")
+			res, body := r.do(t, req)
+			require.Equal(t, http.StatusOK, res.StatusCode)
+			require.Contains(t, body, "secret", "the client gets what there is")
 		}
-	}))
-	ask := func() {
-		req := r.request(t, http.MethodPost, "/v1/chat?key=hidden", `{"messages": [{"content": "secret"}], "model": "m"}`)
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Authorization", "Bearer hidden")
-		res, body := r.do(t, req)
-		require.Equal(t, http.StatusOK, res.StatusCode)
-		require.Contains(t, body, "secret", "the client gets what there is")
-	}
-	r.put(t, app)
-	ask()
-	app.Generation, app.Policy = 2, &gatewayv1.RoutePolicy{PayloadLog: &gatewayv1.PayloadLog{Sample: 1, Redact: []string{"content"}}}
-	r.put(t, app)
-	ask()
-	line := to.until(t, 1)[0]
-	require.NotContains(t, line, "secret")
-	require.NotContains(t, line, "hidden")
-	var got struct {
-		App, Path, Method string
-		DeploymentID      string `json:"deployment_id"`
-		Status            int
-		Request, Answer   struct{ Body string }
-	}
-	require.NoError(t, json.Unmarshal([]byte(line), &got))
-	require.Equal(t, []any{"echo", "/v1/chat", "POST", app.Targets[0].DeploymentId, 200}, []any{got.App, got.Path, got.Method, got.DeploymentID, got.Status})
-	require.JSONEq(t, `{"messages": [{"content": "[redacted]"}], "model": "m"}`, got.Request.Body)
-	require.Equal(t, "data: {\"choices\":[{\"content\":\"[redacted]\"}]}\ndata: [DONE]\n", got.Answer.Body)
-
-	app.Generation, app.Policy = 3, &gatewayv1.RoutePolicy{PayloadLog: &gatewayv1.PayloadLog{Sample: 0.5, MaxBytes: 10}}
-	r.put(t, app)
-	for range 200 {
+		r.put(t, app)
 		ask()
-	}
-	all := to.until(t, 2)
-	require.Less(t, len(to.until(t, 50)), 160, "about half of them")
-	require.Contains(t, all[1], `"cut":true`)
-	require.NotContains(t, all[1], "model", "it is the beginning")
+		app.Generation, app.Policy = 2, &gatewayv1.RoutePolicy{PayloadLog: &gatewayv1.PayloadLog{Sample: 1, Redact: []string{"content"}}}
+		r.put(t, app)
+		ask()
+		line := to.until(t, 1)[0]
+		require.NotContains(t, line, "secret")
+		require.NotContains(t, line, "hidden")
+		var got struct {
+			App, Path, Method string
+			DeploymentID      string `json:"deployment_id"`
+			Status            int
+			Request, Answer   struct{ Body string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &got))
+		require.Equal(t, []any{"echo", "/v1/chat", "POST", app.Targets[0].DeploymentId, 200}, []any{got.App, got.Path, got.Method, got.DeploymentID, got.Status})
+		require.JSONEq(t, `{"messages": [{"content": "[redacted]"}], "model": "m"}`, got.Request.Body)
+		require.Equal(t, "data: {\"choices\":[{\"content\":\"[redacted]\"}]}\ndata: [DONE]\n", got.Answer.Body)
+
+		app.Generation, app.Policy = 3, &gatewayv1.RoutePolicy{PayloadLog: &gatewayv1.PayloadLog{Sample: 0.5, MaxBytes: 10}}
+		r.put(t, app)
+		for range 200 {
+			ask()
+		}
+		all := to.until(t, 2)
+		require.Less(t, len(to.until(t, 50)), 160, "about half of them")
+		require.Contains(t, all[1], `"cut":true`)
+		require.NotContains(t, all[1], "model", "it is the beginning")
+	})
 }
