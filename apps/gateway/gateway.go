@@ -144,6 +144,8 @@ type Gateway struct {
 	source *routesync.Source
 	proxy  *proxy.Proxy
 	prober *prober.Prober
+	// ejections are those of instances.
+	ejections *ejections
 	// elsewhere are the regions that requests may be handed to.
 	elsewhere *remoteregions.Regions
 	// bound are those of listeners that were bound here, without TLS around them.
@@ -191,19 +193,13 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		return nil, err
 	}
 	g.agent = client
-	ejections, err := registerEjections(cfg.Registerer)
-	if err != nil {
+	if g.ejections, err = newEjections(cfg.Log, cfg.Registerer); err != nil {
 		return nil, err
 	}
 	g.table = table.New(upstream.Config{
 		Now: time.Now, Random: cfg.Random,
 		Ejected: func(e upstream.Ejection) {
-			if e.Ejected {
-				ejections.Inc()
-				cfg.Log.Warn("instance ejected", "instance_id", e.InstanceID, "reason", e.Reason, "until", e.Until)
-			} else {
-				cfg.Log.Info("instance is back", "instance_id", e.InstanceID)
-			}
+			g.ejections.add(e)
 			g.source.Changed()
 		},
 		Drained: func(string) { g.source.Changed() },
@@ -385,6 +381,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 		{Name: "save", Run: g.source.Save},
 		{Name: "sweep", Run: g.proxy.Sweep},
 		{Name: "probes", Run: g.prober.Run},
+		{Name: "ejections", Run: g.ejections.Run},
 		{Name: "other regions", Run: g.elsewhere.Run},
 	}, beside...)
 	if g.acme != nil {
