@@ -44,7 +44,9 @@ var pure = []string{
 	"apps/controlplane/internal/rollup/...",
 	"apps/controlplane/internal/changefeed/...",
 	"apps/gateway/internal/balance/...",
+	"apps/gateway/internal/decide/...",
 	"apps/gateway/internal/health/...",
+	"apps/gateway/internal/http1/...",
 	"apps/gateway/internal/traffic/...",
 	"apps/agent/internal/traffic/...",
 	"pkg/digest/...",
@@ -251,7 +253,7 @@ var Rules = []Rule{
 	{
 		Name: "what a gateway decides knows neither wire",
 		Why:  "a choice is made of what is known: how that came, and how the request goes on, is others' work, and no test of it needs a socket",
-		From: []string{"apps/gateway/internal/balance/...", "apps/gateway/internal/health/...", "apps/gateway/internal/upstream/...", "apps/gateway/internal/table/..."},
+		From: []string{"apps/gateway/internal/balance/...", "apps/gateway/internal/decide/...", "apps/gateway/internal/health/...", "apps/gateway/internal/upstream/...", "apps/gateway/internal/table/..."},
 		Deny: []string{"proto/...", "net/http", "apps/gateway/internal/proxy/...", "apps/gateway/internal/routesync/..."},
 	},
 	{

@@ -212,7 +212,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 		if x.keyHeader != "" {
 			out.Header[x.keyHeader] = x.keyValue // the gateway there checks it, too
 		}
-		res, sent, err := t.attempt(out, x, region{at}, body)
+		res, attempt, err := t.attempt(out, x, region{at}, body)
 		if err == nil {
 			if refused(res) {
 				t.elsewhere.Refused(at)
@@ -231,7 +231,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 		if own := failureOf(err); own != nil && own != failExhausted {
 			t.elsewhere.Unreachable(at)
 		}
-		if req.Context().Err() != nil || sent && !idempotent(req) || !resendable(x, body) {
+		if req.Context().Err() != nil || attempt.Sent && !idempotent(req) || !resendable(x, body) {
 			return nil, fmt.Errorf("hand over to region %s: %w", at.Name, err)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
-	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
@@ -42,6 +42,12 @@ type direct struct {
 	in     *[]byte
 	answer http1.Response
 	chunks http1.Chunks
+
+	// ctx is the connection's, while it has a request. want is what the request asks of an instance.
+	ctx  context.Context //nolint:containedctx // as it says
+	want upstream.Want
+	// got is what came of the last attempt.
+	got got
 
 	// gone: the client went away. conn is what is read from meanwhile.
 	gone atomic.Bool
@@ -96,6 +102,7 @@ func (d *direct) over(ctx context.Context) {
 		d.stop = nil
 	}
 	d.gone.Store(false)
+	d.ctx, d.got = nil, got{}
 	if d.in != nil {
 		d.p.answers.Put(d.in)
 		d.in = nil
@@ -118,61 +125,38 @@ func (d *direct) over(ctx context.Context) {
 // keptOut is what a connection keeps between requests to write into.
 const keptOut = 16 << 10
 
-// serve is transport.RoundTrip, and what is around it, of a request that is there whole, so
-// that all of it can be sent again.
+// serve is what is around an exchange whose request is there whole, so that all of it can be sent again.
 func (d *direct) serve(ctx context.Context) engine.Outcome {
 	x := &d.x
-	d.end = time.Time{}
+	d.ctx, d.end = ctx, time.Time{}
 	if x.policy.Total > 0 {
 		d.end = x.start.Add(x.policy.Total)
 	}
-	want := upstream.Want{Host: x.host, Affinity: string(d.fields.affinity), Until: x.start.Add(x.policy.QueueWait)}
-	var last error
-	for repeated := 0; ; {
-		lease, other, err := d.place(ctx, &want)
-		if other {
-			x.passed = true
-			return engine.Other
-		}
-		if err != nil {
-			return d.fail(ctx, errors.Join(err, last))
-		}
-		if x.attempts++; x.attempts > 1 {
-			d.p.metrics.retried(x)
-		}
-		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
-		got := d.attempt(ctx, lease)
-		repeats := d.idempotent() && repeated < x.policy.Retries
-		switch {
-		case got.err == nil && (d.answer.Status != http.StatusServiceUnavailable || !repeats):
-			return d.pass(lease, got)
-		case got.err == nil:
-			_ = got.conn.Close() // the rest of its answer is dropped
-			lease.End()
-			repeated++
-		case d.gone.Load() || d.expired() || errors.Is(got.err, failExhausted) || got.sent && (!repeats || timedOut(got.err)):
-			return d.fail(ctx, got.err)
-		case got.sent:
-			repeated++
-		}
-		last = got.err
-		want.Tried(lease)
+	d.want = upstream.Want{Host: x.host, Affinity: string(d.fields.affinity), Until: x.start.Add(x.policy.QueueWait)}
+	lease, err := x.drive(d, d.p.metrics, &d.want, d.idempotent())
+	switch {
+	case err != nil:
+		return d.fail(ctx, err)
+	case lease == nil:
+		x.passed = true
+		return engine.Other
 	}
+	return d.pass(lease)
 }
 
-// place finds an instance. other: another region may have to answer, which is the long way's.
-func (d *direct) place(ctx context.Context, want *upstream.Want) (_ *upstream.Lease, other bool, _ error) {
+// place finds an instance; nil: another region may have to answer, which is the long way's.
+func (d *direct) place(want *upstream.Want) (*upstream.Lease, error) {
 	x := &d.x
 	lease, why := x.route.Try(want)
 	switch {
 	case lease != nil:
-		return lease, false, nil
+		return lease, nil
 	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host) && !d.p.leaving.Load():
-		return nil, true, nil
+		return nil, nil //nolint:nilnil // as it says
 	case why.Reason == upstream.Removed:
-		return nil, false, why
+		return nil, why
 	}
-	waiting, stop := context.WithCancelCause(ctx)
+	waiting, stop := context.WithCancelCause(d.ctx)
 	if !d.end.IsZero() {
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithDeadlineCause(waiting, d.end, failTotal)
@@ -181,7 +165,40 @@ func (d *direct) place(ctx context.Context, want *upstream.Want) (_ *upstream.Le
 	d.watch(stop)
 	var err error
 	d.c.Blocking(func() { lease, err = x.route.Acquire(waiting, want) })
-	return lease, false, err
+	return lease, err
+}
+
+// attempt implements carrier. The answer is in d.got and d.answer.
+func (d *direct) attempt(lease *upstream.Lease) (decide.Attempt, error) {
+	x := &d.x
+	begun := time.Now() // which may be long after the request's start: it may have waited for its turn
+	d.limit(begun.Add(x.policy.Response))
+	g := d.send(lease, begun)
+	a := decide.Attempt{Status: d.answer.Status, Sent: g.sent, Resendable: true}
+	if err := g.err; err != nil {
+		if g.conn != nil {
+			_ = g.conn.Close() // what may still come on it is unknown
+			g.conn = nil
+		}
+		d.conn.Store(nil)
+		a.Status = 0
+		a.Failure, err = x.judge(d.fault(err, time.Since(begun)), lease, err)
+		a.Over = d.gone.Load() || d.expired()
+		lease.End()
+		return a, err
+	}
+	d.got = g
+	lease.Told(decide.Health(d.answer.Status))
+	if lease.Observed() {
+		d.answer.Fields = report(lease, d.answer.Fields, decide.Work(d.answer.Status) == balance.Failed)
+	}
+	return a, nil
+}
+
+// drop implements carrier.
+func (d *direct) drop(lease *upstream.Lease) {
+	_ = d.got.conn.Close() // the rest of its answer is dropped
+	lease.End()
 }
 
 // watch the client until the end of the request; stop is called when it went away.
@@ -216,42 +233,15 @@ type got struct {
 	err  error
 }
 
-// attempt sends the request to an instance. After an error the lease has ended.
-func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
-	x := &d.x
-	begun := time.Now() // which may be long after the request's start: it may have waited for its turn
-	d.limit(begun.Add(x.policy.Response))
-	defer func() {
-		if g.err == nil {
-			outcome := health.Success
-			if d.answer.Status >= 500 {
-				outcome = health.Failure
-			}
-			lease.Told(outcome)
-			if lease.Observed() {
-				d.answer.Fields = report(lease, d.answer.Fields, outcomeOf(d.answer.Status) == balance.Failed)
-			}
-			return
-		}
-		if g.conn != nil {
-			_ = g.conn.Close() // what may still come on it is unknown
-			g.conn = nil
-		}
-		d.conn.Store(nil)
-		outcome, told, err := d.judge(g.err, time.Since(begun))
-		if told {
-			lease.Told(outcome)
-		}
-		g.err = err
-		lease.End()
-	}()
+// send the request to an instance, on a connection that it has had, or on a new one.
+func (d *direct) send(lease *upstream.Lease, begun time.Time) (g got) {
 	for fresh := false; ; {
 		g = got{}
 		if !fresh {
 			g.conn = d.p.pool.Get(lease.Address(), begun)
 		}
 		if fresh = g.conn == nil; fresh {
-			if g.conn, g.err = d.connect(ctx, lease.Address()); g.err != nil {
+			if g.conn, g.err = d.connect(lease.Address()); g.err != nil {
 				return g
 			}
 		}
@@ -275,7 +265,7 @@ func (d *direct) attempt(ctx context.Context, lease *upstream.Lease) (g got) {
 	}
 }
 
-func (d *direct) connect(ctx context.Context, address string) (*engine.Socket, error) {
+func (d *direct) connect(address string) (*engine.Socket, error) {
 	limit := d.x.policy.Connect
 	if !d.end.IsZero() {
 		limit = min(limit, time.Until(d.end))
@@ -283,7 +273,7 @@ func (d *direct) connect(ctx context.Context, address string) (*engine.Socket, e
 			return nil, failTotal
 		}
 	}
-	return d.p.connect(ctx, d.c, address, limit)
+	return d.p.connect(d.ctx, d.c, address, limit)
 }
 
 // ask writes the request and reads the header of its answer.
@@ -420,22 +410,12 @@ func (d *direct) limit(at time.Time) {
 // expired: the time for all of the request has passed.
 func (d *direct) expired() bool { return !d.end.IsZero() && !time.Now().Before(d.end) }
 
-// judge is as for the transport.
-func (d *direct) judge(err error, silent time.Duration) (_ health.Outcome, told bool, _ error) {
-	var noConn *dialError
-	switch {
-	case d.gone.Load():
-		return health.Success, false, err
-	case d.expired():
-		return health.Timeout, keptWaiting(d.x.policy, silent), errors.Join(failTotal, err)
-	case errors.Is(err, failTimeout):
-		return health.Timeout, true, err
-	case errors.As(err, &noConn) && conns.Local(err):
-		return health.Success, false, errors.Join(failExhausted, err)
-	case errors.As(err, &noConn):
-		return health.Refusal, true, errors.Join(failConnect, err)
-	default:
-		return health.Failure, true, errors.Join(brokenBy(err), err)
+// fault is what err says of an attempt. silent is how long the answer did not begin; 0: it did.
+func (d *direct) fault(err error, silent time.Duration) decide.Fault {
+	_, noConn := errors.AsType[*dialError](err)
+	return decide.Fault{
+		ClientGone: d.gone.Load(), TotalPassed: d.expired(), Silent: silent, TimedOut: errors.Is(err, failTimeout),
+		NoConnection: noConn, Local: conns.Local(err), TooLarge: errors.Is(err, http1.ErrTooLarge),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -135,8 +136,8 @@ func (d *direct) interim() error {
 }
 
 // pass the answer on, as it comes, and end the lease.
-func (d *direct) pass(lease *upstream.Lease, g got) engine.Outcome {
-	x, r := &d.x, &d.answer
+func (d *direct) pass(lease *upstream.Lease) engine.Outcome {
+	x, r, g := &d.x, &d.answer, &d.got
 	x.status = r.Status
 	content := r.HasContent(string(d.r.Method))
 	// Without a length, the content ends with the connection.
@@ -159,7 +160,7 @@ func (d *direct) pass(lease *upstream.Lease, g got) engine.Outcome {
 		}
 	}
 	x.tail.begin(kind, coded)
-	b := &passing{d: d, g: &g, lease: lease, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
+	b := &passing{d: d, g: g, lease: lease, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
 	var err error
 	switch {
 	case !content:
@@ -180,14 +181,10 @@ func (d *direct) pass(lease *upstream.Lease, g got) engine.Outcome {
 	}
 	d.conn.Store(nil)
 	if b.broken != nil {
-		outcome, told, err := d.judge(b.broken, 0)
-		if told {
-			lease.Told(outcome)
-		}
-		x.broke(err)
+		x.broke(x.judge(d.fault(b.broken, 0), lease, b.broken))
 	}
 	if err == nil && lease.Observed() {
-		lease.Fared(outcomeOf(r.Status))
+		lease.Fared(decide.Work(r.Status))
 	}
 	lease.End()
 	return d.ended(err, closing)
@@ -334,7 +331,7 @@ func (b *passing) sendChunk(p []byte, last bool) error {
 		d.out = append(d.out, "0\r\n"...)
 		trailers := d.chunks.Trailers()
 		if b.lease.Observed() {
-			trailers = report(b.lease, trailers, outcomeOf(d.answer.Status) == balance.Failed)
+			trailers = report(b.lease, trailers, decide.Work(d.answer.Status) == balance.Failed)
 		}
 		for _, f := range trailers {
 			if name := http.CanonicalHeaderKey(string(f.Name)); keepsTrailer(name) {

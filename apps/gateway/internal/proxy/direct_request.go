@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
@@ -102,7 +103,7 @@ func (d *direct) admits() bool {
 
 // idempotent is as for a http.Request.
 func (d *direct) idempotent() bool {
-	return len(d.fields.key) > 0 || string(d.r.Method) != http.MethodPost && string(d.r.Method) != http.MethodPatch
+	return decide.Idempotent(string(d.r.Method), len(d.fields.key) > 0, false)
 }
 
 // request is what an instance is sent, whole, in out.

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
-	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -127,19 +126,6 @@ const statusClientGone = 499
 
 // timedOut reports whether a time of the route's policy passed.
 func timedOut(err error) bool { return errors.Is(err, failTimeout) || errors.Is(err, failTotal) }
-
-// brokenBy is the failure of an attempt that err ended, by what the instance did or sent.
-func brokenBy(err error) *failure {
-	if errors.Is(err, http1.ErrTooLarge) {
-		return failHeader
-	}
-	return failBroken
-}
-
-// keptWaiting reports whether an instance is why a request did not end within the time for all of
-// it: it had most of that, without a word. One that had it late, behind a queue or a client that
-// sent slowly, had not; and one that is answering does what it was asked for.
-func keptWaiting(p *upstream.Policy, silent time.Duration) bool { return silent > p.Total/2 }
 
 // Error makes a failure an error, so that it finds its way through a transport.
 func (f *failure) Error() string { return f.message }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/orca"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -60,21 +61,9 @@ func reportHeader(lease *upstream.Lease, header http.Header, failed bool) {
 	}
 }
 
-// outcomeOf an answer that was passed on whole. 429 is an instance that has too much, and others
-// of 4xx say what the client did, and come without work.
-func outcomeOf(status int) balance.Outcome {
-	switch {
-	case status >= 500, status == http.StatusTooManyRequests:
-		return balance.Failed
-	case status >= 400, status == http.StatusSwitchingProtocols:
-		return balance.Nothing
-	}
-	return balance.Served
-}
-
 // observe is told an answer's header, before it is passed on.
 func observe(lease *upstream.Lease, res *http.Response) {
-	failed := outcomeOf(meant(res.StatusCode, res.Header.Get(grpcStatus))) == balance.Failed
+	failed := decide.Work(meant(res.StatusCode, res.Header.Get(grpcStatus))) == balance.Failed
 	reportHeader(lease, res.Header, failed)
 	for _, name := range [...]string{orca.Field, orca.BinaryField} {
 		delete(res.Trailer, http.CanonicalHeaderKey(name)) // announced; it comes all the same
@@ -83,7 +72,7 @@ func observe(lease *upstream.Lease, res *http.Response) {
 
 // observeEnd is told when the answer was read whole, before its trailers are passed on.
 func observeEnd(lease *upstream.Lease, res *http.Response) {
-	how := outcomeOf(meant(res.StatusCode, cmp.Or(res.Header.Get(grpcStatus), res.Trailer.Get(grpcStatus))))
+	how := decide.Work(meant(res.StatusCode, cmp.Or(res.Header.Get(grpcStatus), res.Trailer.Get(grpcStatus))))
 	reportHeader(lease, res.Trailer, how == balance.Failed)
 	lease.Fared(how)
 }

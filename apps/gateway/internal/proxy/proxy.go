@@ -15,8 +15,8 @@
 // times the processor for such a one. Package engine reads them, and what is not plain goes the long
 // way, with its connection: so does what is malformed, so that there is one place that refuses
 // it; and whatever this package would have to do twice (CORS, logs of payloads, other regions).
-// Both ways have the same exchange, figures, errors and rules, and tests send the same requests
-// and answers both ways.
+// Both ways have the same exchange (drive), whose decisions are package decide's, and the same figures,
+// errors and rules. Tests send the same requests and answers both ways.
 //
 // # Why not Caddy
 //

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
@@ -139,43 +140,34 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	want := &upstream.Want{Host: x.host, Affinity: affinity(req, x.policy), Until: x.start.Add(x.policy.QueueWait)}
-	repeatable := idempotent(req)
-	var last error
-	for repeated := 0; ; {
-		lease, res, err := t.place(req, x, want, body)
-		if res != nil {
-			return res, nil
-		}
-		if err != nil {
-			if last != nil {
-				err = errors.Join(err, last)
-			}
-			return nil, err
-		}
-		if x.attempts++; x.attempts > 1 {
-			t.metrics.retried(x)
-		}
-		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
-		res, sent, err := t.attempt(req, x, instance{lease}, body)
-		again := resendable(x, body)
-		switch {
-		case err == nil && (res.StatusCode != http.StatusServiceUnavailable || !repeatable || !again || repeated >= x.policy.Retries):
-			return res, nil
-		case err == nil:
-			_ = res.Body.Close()
-			repeated++
-		case req.Context().Err() != nil || !again || errors.Is(err, failExhausted):
-			return nil, err
-		case !sent: // no instance has it
-		case repeatable && repeated < x.policy.Retries && !timedOut(err):
-			repeated++
-		default:
-			return nil, err
-		}
-		last = err
-		want.Tried(lease)
+	c := &trip{t: t, req: req, x: x, body: body}
+	if _, err := x.drive(c, t.metrics, want, idempotent(req)); err != nil {
+		return nil, err
 	}
+	return c.res, nil
 }
+
+// trip carries a request by net/http.
+type trip struct {
+	t    *transport
+	req  *http.Request
+	x    *exchange
+	body []byte
+	// res is the answer: an instance's, or another region's.
+	res *http.Response
+}
+
+func (c *trip) place(want *upstream.Want) (lease *upstream.Lease, err error) {
+	lease, c.res, err = c.t.place(c.req, c.x, want, c.body)
+	return lease, err
+}
+
+func (c *trip) attempt(lease *upstream.Lease) (a decide.Attempt, err error) {
+	c.res, a, err = c.t.attempt(c.req, c.x, instance{lease}, c.body)
+	return a, err
+}
+
+func (c *trip) drop(*upstream.Lease) { _ = c.res.Body.Close() }
 
 // resendable reports whether the request's body can be sent again.
 func resendable(x *exchange, body []byte) bool {
@@ -222,8 +214,8 @@ func keep(req *http.Request, x *exchange) ([]byte, error) {
 }
 
 // attempt sends the request to the destination, which ends with the answer's body, or before
-// attempt returns an error; sent reports whether the destination may have got any of it.
-func (t *transport) attempt(req *http.Request, x *exchange, at destination, body []byte) (_ *http.Response, sent bool, err error) {
+// attempt returns an error.
+func (t *transport) attempt(req *http.Request, x *exchange, at destination, body []byte) (*http.Response, decide.Attempt, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
 	late := startWatch(x.policy.Response, func() { cancel(failTimeout) })
 	if body == nil && x.in != nil {
@@ -271,22 +263,20 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 		}
 	}
 	if err != nil {
-		cause := context.Cause(ctx)
+		fault := faultOf(req, x, err, context.Cause(ctx), silent)
 		cancel(nil)
-		outcome, told, err := judge(req, x, err, cause, silent)
-		if told {
-			at.Told(outcome)
-		}
+		var failed decide.Failure
+		failed, err = x.judge(fault, at, err)
 		at.End()
 		c := conn.Load()
-		return nil, outcome != health.Refusal && c != nil && c.written.Load() > before.Load(), err
+		return nil, decide.Attempt{
+			Sent: failed != decide.Connect && c != nil && c.written.Load() > before.Load(), Over: req.Context().Err() != nil,
+			Failure: failed, Resendable: resendable(x, body),
+		}, err
 	}
 	x.firstByte = time.Now()
-	outcome := health.Success
-	if res.StatusCode >= 500 {
-		outcome = health.Failure
-	}
-	at.Told(outcome)
+	answered := decide.Attempt{Status: res.StatusCode, Sent: true, Resendable: resendable(x, body)}
+	at.Told(decide.Health(res.StatusCode))
 	if in, ok := at.(instance); ok && in.Observed() {
 		observe(in.Lease, res)
 	}
@@ -297,11 +287,11 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 		b.idle.Stop()
 		if rw, ok := res.Body.(io.ReadWriteCloser); ok {
 			res.Body = newUpgraded(rw, b, t.upgradedIdle)
-			return res, true, nil
+			return res, answered, nil
 		}
 	}
 	res.Body = b
-	return res, true, nil
+	return res, answered, nil
 }
 
 // unfit returns why an answer that net/http took cannot be passed on. connection has looked at those
@@ -325,37 +315,22 @@ func bounded(h http.Header) error {
 	return nil
 }
 
-// judge tells what an attempt that failed says about the instance, if anything, and
-// gives the error its place among failures. silent is how long the answer did not begin; 0: it did.
-func judge(req *http.Request, x *exchange, err, cause error, silent time.Duration) (_ health.Outcome, told bool, _ error) {
-	var noConn *dialError
-	switch {
-	case req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal):
-		return health.Success, false, err // the client went away
-	case x.in.failed() != nil:
-		return health.Success, false, err // so did its body
-	case errors.Is(cause, failTotal) && x.in.awaited():
-		return health.Success, false, fmt.Errorf("%w: %w", failSlowBody, err)
-	case errors.Is(cause, failTotal):
-		return health.Timeout, keptWaiting(x.policy, silent), fmt.Errorf("%w: %w", failTotal, err)
-	case errors.Is(cause, failTimeout):
-		return health.Timeout, true, fmt.Errorf("%w: %w", failTimeout, err)
-	case errors.As(err, &noConn) && conns.Local(err):
-		return health.Success, false, fmt.Errorf("%w: %w", failExhausted, err)
-	case errors.As(err, &noConn):
-		return health.Refusal, true, fmt.Errorf("%w: %w", failConnect, err)
-	default:
-		return health.Failure, true, fmt.Errorf("%w: %w", brokenBy(err), err)
+// faultOf is what err says of an attempt. silent is how long the answer did not begin; 0: it did.
+func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Duration) decide.Fault {
+	_, noConn := errors.AsType[*dialError](err)
+	return decide.Fault{
+		ClientGone:  req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal),
+		ClientBroke: x.in.failed() != nil,
+		TotalPassed: errors.Is(cause, failTotal), BodyAwaited: x.in.awaited(), Silent: silent,
+		TimedOut:     errors.Is(cause, failTimeout),
+		NoConnection: noConn, Local: conns.Local(err),
+		TooLarge: errors.Is(err, http1.ErrTooLarge),
 	}
 }
 
 // idempotent requests may be sent twice.
 func idempotent(req *http.Request) bool {
-	switch req.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
-		return req.Header.Get("Upgrade") == ""
-	}
-	return req.Header.Get("Idempotency-Key") != ""
+	return decide.Idempotent(req.Method, req.Header.Get("Idempotency-Key") != "", req.Header.Get("Upgrade") != "")
 }
 
 func affinity(req *http.Request, p *upstream.Policy) string {
@@ -405,30 +380,14 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// broke: the answer has begun, so that all that is left is to break off, too.
 func (b *responseBody) broke(err error) {
-	outcome, told, err := judge(b.req, b.x, err, context.Cause(b.ctx), 0)
-	if told {
-		b.at.Told(outcome)
-	}
-	b.x.broke(err)
+	b.x.broke(b.x.judge(faultOf(b.req, b.x, err, context.Cause(b.ctx), 0), b.at, err))
 }
 
 // failureOf is the place that judge gave an error among failures; nil: none, the client went away.
 func failureOf(err error) *failure {
 	own, _ := errors.AsType[*failure](err)
 	return own
-}
-
-// broke is the failure of an answer that had begun.
-func (x *exchange) broke(err error) {
-	own := failureOf(err)
-	if own == failTotal && x.taking.Waited() > x.policy.Total/2 {
-		own = failSlowAnswer
-	}
-	if own != nil {
-		x.failure, x.cause = own, err
-	}
 }
 
 func (b *responseBody) Close() error {

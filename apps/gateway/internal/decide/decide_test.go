@@ -1,0 +1,99 @@
+package decide
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+)
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	const total = 10 * time.Second
+	for name, c := range map[string]struct {
+		fault Fault
+		want  Verdict
+	}{
+		"a client that is gone":                       {Fault{ClientGone: true, TotalPassed: true, NoConnection: true}, Verdict{}},
+		"a body that broke":                           {Fault{ClientBroke: true, TimedOut: true}, Verdict{}},
+		"a body that is too slow":                     {Fault{TotalPassed: true, BodyAwaited: true, Silent: total}, Verdict{Failure: SlowBody}},
+		"an instance that says nothing all the time":  {Fault{TotalPassed: true, Silent: total/2 + 1}, Verdict{Total, health.Timeout, true}},
+		"an instance that had the request late":       {Fault{TotalPassed: true, Silent: total / 2}, Verdict{Total, health.Timeout, false}},
+		"an instance that is answering":               {Fault{TotalPassed: true, TimedOut: true}, Verdict{Total, health.Timeout, false}},
+		"an instance that does not answer":            {Fault{TimedOut: true, NoConnection: true}, Verdict{Timeout, health.Timeout, true}},
+		"no descriptors":                              {Fault{NoConnection: true, Local: true}, Verdict{Failure: Exhausted}},
+		"no process":                                  {Fault{NoConnection: true}, Verdict{Connect, health.Refusal, true}},
+		"a header that is too large":                  {Fault{TooLarge: true}, Verdict{TooLarge, health.Failure, true}},
+		"an answer that is none, or a reset":          {Fault{}, Verdict{Broken, health.Failure, true}},
+		"what is local says nothing of a broken one":  {Fault{Local: true}, Verdict{Broken, health.Failure, true}},
+		"a total that passed before a body was there": {Fault{TotalPassed: true}, Verdict{Total, health.Timeout, false}},
+	} {
+		require.Equal(t, c.want, Judge(c.fault, total), name)
+	}
+	require.Equal(t, SlowAnswer, BrokenOff(Total, total/2+1, total))
+	require.Equal(t, Total, BrokenOff(Total, total/2, total))
+	require.Equal(t, Broken, BrokenOff(Broken, total, total))
+}
+
+func TestStatuses(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]struct {
+		health health.Outcome
+		work   balance.Outcome
+	}{
+		101: {health.Success, balance.Nothing}, 200: {health.Success, balance.Served}, 304: {health.Success, balance.Served},
+		400: {health.Success, balance.Nothing}, 404: {health.Success, balance.Nothing}, 429: {health.Success, balance.Failed},
+		500: {health.Failure, balance.Failed}, 503: {health.Failure, balance.Failed}, 599: {health.Failure, balance.Failed},
+	} {
+		require.Equal(t, want.health, Health(status), status)
+		require.Equal(t, want.work, Work(status), status)
+	}
+}
+
+func TestIdempotent(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"} {
+		require.True(t, Idempotent(method, false, false), method)
+		require.False(t, Idempotent(method, false, true), method)
+	}
+	for _, method := range []string{"POST", "PATCH", "CONNECT", "get", "PURGE"} {
+		require.False(t, Idempotent(method, false, false), method)
+		require.True(t, Idempotent(method, true, true), method)
+	}
+}
+
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	again, once := Retries{Idempotent: true, Left: 2}, Retries{Left: 2}
+	for name, c := range map[string]struct {
+		retries Retries
+		attempt Attempt
+		want    Step
+		left    int
+	}{
+		"an answer":                               {again, Attempt{Status: 200, Resendable: true, Sent: true}, Answer, 2},
+		"an error of the app":                     {again, Attempt{Status: 500, Resendable: true, Sent: true}, Answer, 2},
+		"503":                                     {again, Attempt{Status: 503, Resendable: true, Sent: true}, Repeat, 1},
+		"503, of what is sent once":               {once, Attempt{Status: 503, Resendable: true, Sent: true}, Answer, 2},
+		"503, with no retry left":                 {Retries{Idempotent: true}, Attempt{Status: 503, Resendable: true, Sent: true}, Answer, 0},
+		"503, with a body that is gone":           {again, Attempt{Status: 503, Sent: true}, Answer, 2},
+		"no connection":                           {once, Attempt{Failure: Connect, Resendable: true}, Repeat, 2},
+		"no connection, with no retry left":       {Retries{}, Attempt{Failure: Connect, Resendable: true}, Repeat, 0},
+		"no connection, with a body that is gone": {again, Attempt{Failure: Connect}, Fail, 2},
+		"no descriptors":                          {again, Attempt{Failure: Exhausted, Resendable: true}, Fail, 2},
+		"a client that is gone":                   {again, Attempt{Over: true, Resendable: true}, Fail, 2},
+		"a reset":                                 {again, Attempt{Failure: Broken, Sent: true, Resendable: true}, Repeat, 1},
+		"a reset, of what is sent once":           {once, Attempt{Failure: Broken, Sent: true, Resendable: true}, Fail, 2},
+		"a reset, with no retry left":             {Retries{Idempotent: true}, Attempt{Failure: Broken, Sent: true, Resendable: true}, Fail, 0},
+		"a time-out":                              {again, Attempt{Failure: Timeout, Sent: true, Resendable: true}, Fail, 2},
+		"a time-out before anything was sent":     {again, Attempt{Failure: Timeout, Resendable: true}, Repeat, 2},
+		"the time for all of the request":         {again, Attempt{Failure: Total, Sent: true, Resendable: true}, Fail, 2},
+	} {
+		r := c.retries
+		require.Equal(t, c.want, r.After(c.attempt), name)
+		require.Equal(t, c.left, r.Left, name)
+	}
+}

@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
+	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+)
+
+// carrier takes a request to instances, and their answers back: the transport of net/http, or that of the
+// engine's sockets. It moves bytes; what becomes of the request is decided by drive.
+type carrier interface {
+	// place finds an instance. Without a lease and an error, the request is another's to answer.
+	place(*upstream.Want) (*upstream.Lease, error)
+	// attempt sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
+	// the lease has ended, and the error has its place among failures.
+	attempt(*upstream.Lease) (decide.Attempt, error)
+	// drop an answer that is not passed on, and end the lease.
+	drop(*upstream.Lease)
+}
+
+// drive takes the request to instances until one has answered, which then waits to be passed on. Without a
+// lease and an error, the request is another's to answer.
+func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent bool) (*upstream.Lease, error) {
+	retries := decide.Retries{Idempotent: idempotent, Left: x.policy.Retries}
+	for last := error(nil); ; {
+		lease, err := c.place(want)
+		if err != nil && last != nil {
+			return nil, errors.Join(err, last)
+		}
+		if lease == nil {
+			return nil, err
+		}
+		if x.attempts++; x.attempts > 1 {
+			m.retried(x)
+		}
+		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
+		at, err := c.attempt(lease)
+		switch retries.After(at) {
+		case decide.Answer:
+			return lease, nil
+		case decide.Fail:
+			return nil, err
+		case decide.Repeat:
+			if at.Status != 0 {
+				c.drop(lease)
+			}
+		}
+		last = err
+		want.Tried(lease)
+	}
+}
+
+// failures are those of decide as they are answered.
+var failures = [...]*failure{
+	decide.SlowBody: failSlowBody, decide.Total: failTotal, decide.Timeout: failTimeout, decide.Exhausted: failExhausted,
+	decide.Connect: failConnect, decide.Broken: failBroken, decide.TooLarge: failHeader, decide.SlowAnswer: failSlowAnswer,
+}
+
+// judged is told of a destination how an attempt ended.
+type judged interface{ Told(health.Outcome) }
+
+// judge tells the destination what a fault says about it, and gives err its place among failures.
+func (x *exchange) judge(f decide.Fault, at judged, err error) (decide.Failure, error) {
+	v := decide.Judge(f, x.policy.Total)
+	if v.Told {
+		at.Told(v.Outcome)
+	}
+	if own := failures[v.Failure]; own != nil && !errors.Is(err, own) {
+		err = fmt.Errorf("%w: %w", own, err)
+	}
+	return v.Failure, err
+}
+
+// broke is the failure of an answer that had begun: all that is left is to break off.
+func (x *exchange) broke(f decide.Failure, err error) {
+	if own := failures[decide.BrokenOff(f, x.taking.Waited(), x.policy.Total)]; own != nil {
+		x.failure, x.cause = own, err
+	}
+}
