@@ -106,7 +106,7 @@ func (c *Chunks) step(b byte) bool {
 			line := bytes.TrimSuffix(c.trailers[c.line:len(c.trailers)-1], []byte("\r"))
 			if len(line) == 0 {
 				c.state = ended
-				return true
+				return c.endsInCRLF()
 			}
 			c.line = len(c.trailers)
 			c.fields++
@@ -117,6 +117,13 @@ func (c *Chunks) step(b byte) bool {
 	case data, ended:
 	}
 	return true
+}
+
+// endsInCRLF reports whether the last line of trailers, and the empty one behind it, end in CR and LF. Without
+// that net/http does not find their end.
+func (c *Chunks) endsInCRLF() bool {
+	empty := len(c.trailers) - c.line
+	return empty == len("\r\n") && (c.line == 0 || c.line > 1 && c.trailers[c.line-2] == '\r')
 }
 
 // sized: the line of a chunk's size has ended.

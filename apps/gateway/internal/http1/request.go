@@ -119,7 +119,7 @@ func (r *Request) take(f Field, connection *bool) bool {
 	switch len(f.Name) {
 	case len("host"):
 		if f.Is("host") {
-			if r.Host != nil || len(f.Value) == 0 {
+			if r.Host != nil || len(f.Value) == 0 || !all(f.Value, isHost) {
 				return false
 			}
 			r.Host = f.Value
