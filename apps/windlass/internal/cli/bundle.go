@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// Bounds of a bundle, which people send by mail.
+	bundleApps    = 100
+	bundleItems   = 5000
+	bundleHistory = 200
+	bundleMetrics = 16 << 20
+)
+
+// bundle is an archive that is being made. A call that fails is noted in it and ends nothing,
+// because bundles are made when something is broken.
+type bundle struct {
+	folder   string
+	at       time.Time
+	redactor redactor
+	files    []bundleFile
+	Errors   []string
+}
+
+type bundleFile struct {
+	name string
+	data []byte
+}
+
+func (b *bundle) add(name string, data []byte) {
+	b.files = append(b.files, bundleFile{name, data})
+}
+
+func (b *bundle) failed(what string, err error) {
+	b.Errors = append(b.Errors, b.redactor.text(what+": "+firstLine(Explain(err))))
+}
+
+// json adds a value, redacted.
+func (b *bundle) json(name string, value any) {
+	data, err := json.Marshal(value)
+	if err == nil {
+		data, err = b.redactor.json(data)
+	}
+	if err != nil {
+		b.failed(name, err)
+		return
+	}
+	b.add(name, data)
+}
+
+// messages adds what a call returned, redacted.
+func messages[M proto.Message](b *bundle, name string, items []M, err error) {
+	if err != nil {
+		b.failed(name, err)
+		return
+	}
+	all := make([]json.RawMessage, 0, len(items))
+	for _, item := range items {
+		data, err := protojson.Marshal(item)
+		if err != nil {
+			b.failed(name, err)
+			return
+		}
+		all = append(all, data)
+	}
+	b.json(name, all)
+}
+
+// archive is the bundle as tar.gz.
+func (b *bundle) archive() ([]byte, error) {
+	var out bytes.Buffer
+	packed := gzip.NewWriter(&out)
+	w := tar.NewWriter(packed)
+	for _, f := range b.files {
+		header := &tar.Header{Name: path.Join(b.folder, f.name), Mode: 0o600, Size: int64(len(f.data)), ModTime: b.at}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	err := errors.Join(w.Close(), packed.Close())
+	return out.Bytes(), err
+}
+
+func (a *app) supportBundleCommand() *cobra.Command {
+	var file string
+	var metrics, only []string
+	var withMessages bool
+	c := &cobra.Command{
+		Use: "support-bundle", Short: "Collect what helps to find a fault, without secrets, into an archive", Args: cobra.NoArgs,
+		Long: `Writes a tar.gz with the checks of windlass doctor, versions, regions, apps, deployments,
+instances, rollouts and history of the workspace, and the metrics of programs that --metrics
+names. Calls that fail are noted in it.
+
+It has no values of secrets and variables, no arguments of programs and no logs. Keys, tokens
+and passwords are removed from texts. Messages are left out, too, because they can quote
+the output of instances; --messages adds them. Look into the archive before you send it.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at := time.Now().UTC()
+			folder := "windlass-support-" + at.Format("20060102T150405Z")
+			if file == "" {
+				file = folder + ".tar.gz"
+			}
+			b := &bundle{folder: folder, at: at, redactor: redactor{messages: withMessages}}
+			apps := a.collect(cmd.Context(), b, only, metrics)
+			data, err := b.archive()
+			if err != nil {
+				return fmt.Errorf("make the archive: %w", err)
+			}
+			if err := atomicfile.Write(file, data, 0o600); err != nil {
+				return fmt.Errorf("write the archive: %w: give another place with --file", err)
+			}
+			a.infof("%s: %d apps, %d files, %d calls failed", file, apps, len(b.files), len(b.Errors))
+			if a.output == "table" {
+				return nil
+			}
+			answer, err := json.Marshal(map[string]any{"file": file, "apps": apps, "files": len(b.files), "errors": slices.Concat([]string{}, b.Errors)})
+			if err != nil {
+				return fmt.Errorf("encode output: %w", err)
+			}
+			return a.raw(answer)
+		},
+	}
+	c.Flags().StringVar(&file, "file", "", "archive to write; replaced if it exists. Default: windlass-support-TIME.tar.gz here")
+	c.Flags().StringArrayVar(&only, "app", nil, "app to collect; can be repeated. Default: the 100 that changed last")
+	c.Flags().StringArrayVar(&metrics, "metrics", nil, "URL of a program's /metrics to collect; can be repeated")
+	c.Flags().BoolVar(&withMessages, "messages", false, "with messages, which can quote the output of instances")
+	return c
+}
+
+// collect makes the files, and returns how many apps are in them.
+func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) int {
+	connected := a.connect()
+	// The key is removed wherever it turns up.
+	b.redactor.secret = a.target.APIKey
+	b.json("doctor.json", a.examine(ctx))
+	about := map[string]any{"createdAt": b.at.Format(time.RFC3339), "windlass": a.Version, "server": a.target.Server, "messages": b.redactor.messages}
+	apps := 0
+	if connected != nil {
+		b.failed("context", connected)
+	} else {
+		apps = a.collectWorkspace(ctx, b, only, about)
+	}
+	for i, from := range metrics {
+		data, err := a.fetchMetrics(ctx, from)
+		if err != nil {
+			b.failed("metrics of "+from, err)
+			continue
+		}
+		b.add(fmt.Sprintf("metrics/%d.txt", i+1), []byte(b.redactor.text("# from "+from+"\n"+string(data))))
+	}
+	b.json("about.json", about)
+	b.json("errors.json", slices.Concat([]string{}, b.Errors))
+	return apps
+}
+
+func (a *app) collectWorkspace(ctx context.Context, b *bundle, only []string, about map[string]any) int {
+	who, err := a.clients.access.WhoAmI(ctx, &windlassv1.WhoAmIRequest{})
+	if err != nil {
+		b.failed("who am I", err)
+		return 0
+	}
+	about["controlPlane"], about["workspace"] = who.ServerVersion, who.WorkspaceName
+	regions, err := pages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
+		r, err := a.clients.regions.ListRegions(ctx, &windlassv1.ListRegionsRequest{Page: p})
+		return r.GetRegions(), r.GetPage(), err
+	})
+	messages(b, "regions.json", regions, err)
+	apps, err := a.appsOfBundle(ctx, only, about)
+	messages(b, "apps.json", apps, err)
+	for _, app := range apps {
+		folder := path.Join("apps", app.Id)
+		deployments, err := pages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.Deployment, *windlassv1.PageResponse, error) {
+			r, err := a.clients.deployments.ListDeployments(ctx, &windlassv1.ListDeploymentsRequest{Page: p, App: app.Id})
+			return r.GetDeployments(), r.GetPage(), err
+		})
+		messages(b, path.Join(folder, "deployments.json"), deployments, err)
+		instances, err := pages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.Instance, *windlassv1.PageResponse, error) {
+			r, err := a.clients.deployments.ListInstances(ctx, &windlassv1.ListInstancesRequest{Page: p, App: app.Id, IncludeTerminated: true})
+			return r.GetInstances(), r.GetPage(), err
+		})
+		messages(b, path.Join(folder, "instances.json"), instances, err)
+		rollouts, err := pages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.Rollout, *windlassv1.PageResponse, error) {
+			r, err := a.clients.rollouts.ListRollouts(ctx, &windlassv1.ListRolloutsRequest{Page: p, App: app.Id})
+			return r.GetRollouts(), r.GetPage(), err
+		})
+		messages(b, path.Join(folder, "rollouts.json"), rollouts, err)
+		history, err := pages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
+			r, err := a.clients.history.ListHistory(ctx, &windlassv1.ListHistoryRequest{Page: p, App: app.Id})
+			return r.GetEntries(), r.GetPage(), err
+		})
+		messages(b, path.Join(folder, "history.json"), history, err)
+	}
+	return len(apps)
+}
+
+// appsOfBundle returns the apps that are asked for, or those that changed last.
+func (a *app) appsOfBundle(ctx context.Context, only []string, about map[string]any) ([]*windlassv1.App, error) {
+	if len(only) > 0 {
+		var apps []*windlassv1.App
+		for _, name := range only {
+			r, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(name)})
+			if err != nil {
+				return apps, err
+			}
+			apps = append(apps, r.App)
+		}
+		return apps, nil
+	}
+	apps, err := pages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.App, *windlassv1.PageResponse, error) {
+		r, err := a.clients.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Page: p})
+		return r.GetApps(), r.GetPage(), err
+	})
+	if len(apps) > bundleApps {
+		slices.SortStableFunc(apps, func(x, y *windlassv1.App) int { return int(min(1, max(-1, y.UpdatedAt-x.UpdatedAt))) })
+		about["appsLeftOut"] = len(apps) - bundleApps
+		apps = apps[:bundleApps]
+	}
+	return apps, err
+}
+
+// fetchMetrics reads a program's metrics.
+func (a *app) fetchMetrics(ctx context.Context, from string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Timeout: doctorTimeout}).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return nil, errors.New("it answered " + answer.Status)
+	}
+	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, "text/plain") && !strings.HasPrefix(kind, "application/openmetrics-text") {
+		return nil, fmt.Errorf("its answer is %q, not metrics", kind)
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, bundleMetrics))
+}

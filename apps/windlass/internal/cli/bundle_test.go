@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// secretive is a control plane with secrets everywhere where there can be any.
+type secretive struct {
+	*patient
+	windlassv1connect.UnimplementedAppServiceHandler
+	windlassv1connect.UnimplementedDeploymentServiceHandler
+	windlassv1connect.UnimplementedRolloutServiceHandler
+	windlassv1connect.UnimplementedHistoryServiceHandler
+}
+
+func (s secretive) ListApps(context.Context, *windlassv1.ListAppsRequest) (*windlassv1.ListAppsResponse, error) {
+	return &windlassv1.ListAppsResponse{Apps: []*windlassv1.App{{Id: "app_1", Name: "chat", Message: "hunter2"}}}, nil
+}
+
+func (s secretive) ListDeployments(context.Context, *windlassv1.ListDeploymentsRequest) (*windlassv1.ListDeploymentsResponse, error) {
+	return &windlassv1.ListDeploymentsResponse{Deployments: []*windlassv1.Deployment{{
+		Id: "dep_1", Spec: &windlassv1.DeploymentSpec{
+			Image: "registry.example/vllm:v1", Command: []string{"serve", "--key", "hunter2"}, Args: []string{"--api-key=hunter2"},
+			Env: map[string]string{"OPENAI": "hunter2"}, Message: "with hunter2",
+			Roles: []*windlassv1.RoleSpec{{Args: []string{"hunter2"}, Command: []string{"run", "hunter2"}}},
+		},
+	}}}, nil
+}
+
+func (s secretive) ListInstances(context.Context, *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
+	return &windlassv1.ListInstancesResponse{Instances: []*windlassv1.Instance{{
+		Id: "ins_1", Reason: "CrashLoop", Message: "exit code 1: cannot log in with password=hunter2 at https://me:hunter2@db.example",
+	}}}, nil
+}
+
+func (s secretive) ListRollouts(context.Context, *windlassv1.ListRolloutsRequest) (*windlassv1.ListRolloutsResponse, error) {
+	return nil, errors.New("cannot be read with wl_hunter2")
+}
+
+func (s secretive) ListHistory(context.Context, *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
+	return &windlassv1.ListHistoryResponse{Entries: []*windlassv1.HistoryEntry{{Id: "his_1", What: "failed", Why: "token: hunter2"}}}, nil
+}
+
+// open reads an archive.
+func open(t *testing.T, file string) (files map[string]string) {
+	t.Helper()
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
+	unpacked, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	files = map[string]string{}
+	for r := tar.NewReader(unpacked); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		require.NoError(t, err)
+		data, err := io.ReadAll(r)
+		require.NoError(t, err)
+		folder, name, _ := strings.Cut(h.Name, "/")
+		require.Regexp(t, `^windlass-support-\d{8}T\d{6}Z$`, folder)
+		files[name] = string(data)
+		if path.Ext(name) == ".json" {
+			require.True(t, json.Valid(data), name)
+		}
+	}
+}
+
+func TestSupportBundle(t *testing.T) {
+	s := secretive{patient: healthy()}
+	mux := http.NewServeMux()
+	mux.Handle(windlassv1connect.NewAccessServiceHandler(s))
+	mux.Handle(windlassv1connect.NewRegionServiceHandler(s))
+	mux.Handle(windlassv1connect.NewAppServiceHandler(s))
+	mux.Handle(windlassv1connect.NewDeploymentServiceHandler(s))
+	mux.Handle(windlassv1connect.NewRolloutServiceHandler(s))
+	mux.Handle(windlassv1connect.NewHistoryServiceHandler(s))
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = io.WriteString(w, "windlass_regions{status=\"connected\"} 1\n")
+	})
+	mux.HandleFunc("GET /page", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "hunter2")
+	})
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	env := func() map[string]string {
+		return map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_hunter2"}
+	}
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+
+	t.Run("no secret is in it, and what a fault is found by is", func(t *testing.T) {
+		_, code := windlass(t, env(), "support-bundle", "--file", file, "--metrics", server.URL+"/metrics", "--metrics", server.URL+"/page")
+		require.Zero(t, code)
+		files := open(t, file)
+		for name, text := range files {
+			require.NotContains(t, text, "hunter2", name)
+		}
+		require.Contains(t, files["about.json"], `"windlass": "v0.3.1"`)
+		require.Contains(t, files["about.json"], `"controlPlane": "v0.3.0"`)
+		require.Contains(t, files["doctor.json"], `"check": "certificate"`)
+		require.Contains(t, files["regions.json"], `"name": "us"`)
+		require.Contains(t, files["apps/app_1/deployments.json"], `"registry.example/vllm:v1"`)
+		require.Contains(t, files["apps/app_1/deployments.json"], `"serve"`)
+		require.Contains(t, files["apps/app_1/deployments.json"], `"OPENAI": "[redacted]"`)
+		require.Contains(t, files["apps/app_1/instances.json"], `"CrashLoop"`)
+		require.Contains(t, files["apps/app_1/history.json"], `"failed"`)
+		require.Contains(t, files["metrics/1.txt"], "windlass_regions")
+		require.NotContains(t, files, "apps/app_1/rollouts.json")
+		require.Contains(t, files["errors.json"], "rollouts.json: ")
+		require.Contains(t, files["errors.json"], "/page: ")
+	})
+
+	t.Run("messages that are asked for have their credentials removed", func(t *testing.T) {
+		_, code := windlass(t, env(), "support-bundle", "--file", file, "--messages")
+		require.Zero(t, code)
+		files := open(t, file)
+		text := files["apps/app_1/instances.json"]
+		require.Contains(t, text, "exit code 1: cannot log in with password=[redacted] at https://[redacted]@db.example")
+		require.NotContains(t, text+files["apps/app_1/history.json"], "hunter2")
+	})
+
+	t.Run("without a control plane there is a bundle that says so", func(t *testing.T) {
+		e := env()
+		e["WINDLASS_SERVER"] = "http://127.0.0.1:1"
+		out, code := windlass(t, e, "support-bundle", "--file", file, "-o", "json")
+		require.Zero(t, code)
+		require.Contains(t, out, `"apps": 0`)
+		files := open(t, file)
+		require.Contains(t, files["doctor.json"], `"fail"`)
+		require.Contains(t, files["errors.json"], "who am I: ")
+	})
+
+	t.Run("a place that cannot be written is an error", func(t *testing.T) {
+		_, code := windlass(t, env(), "support-bundle", "--file", t.TempDir())
+		require.Equal(t, 1, code)
+	})
+}
+
+func TestRedactor(t *testing.T) {
+	for text, want := range map[string]string{
+		"key wl_abc-DEF_1 was refused":                               "key [redacted] was refused",
+		"Authorization: Bearer abcdef.ghi":                           "Authorization: Bearer [redacted]",
+		"HF_TOKEN=hf_abc; MODEL=llama":                               "HF_TOKEN=[redacted]; MODEL=llama",
+		`{"password": "x y"}`:                                        `{"password": "[redacted] y"}`,
+		"mysql://root:pass@db.example:3306/x":                        "mysql://[redacted]@db.example:3306/x",
+		"-----BEGIN PRIVATE KEY-----\nab\n-----END PRIVATE KEY-----": "[redacted]",
+		"10 tokens a second of model llama":                          "10 tokens a second of model llama",
+		"the region is unreachable":                                  "the region is unreachable",
+		"mine is the-key":                                            "mine is [redacted]",
+	} {
+		require.Equal(t, want, redactor{secret: "the-key"}.text(text))
+	}
+}

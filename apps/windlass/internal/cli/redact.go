@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+const redacted = "[redacted]"
+
+// redactor removes from JSON of the API what can hold secrets.
+type redactor struct {
+	// messages are kept, with credentials removed.
+	messages bool
+	// secret is removed wherever it is.
+	secret string
+}
+
+// credentials are texts that look like keys, tokens and passwords.
+var credentials = []struct {
+	pattern *regexp.Regexp
+	instead string
+}{
+	{regexp.MustCompile(`wl_[A-Za-z0-9_-]+`), redacted},
+	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}`), "$1 " + redacted},
+	{regexp.MustCompile(`(?i)([a-z0-9_-]*(?:password|passwd|secret|token|api_?-?key|credential)[a-z0-9_-]*["']?\s*[=:]\s*["']?)[^\s"',;&]+`), "${1}" + redacted},
+	{regexp.MustCompile(`(://)[^/\s@]+@`), "${1}" + redacted + "@"},
+	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`), redacted},
+}
+
+// text removes what looks like a credential.
+func (r redactor) text(s string) string {
+	if r.secret != "" {
+		s = strings.ReplaceAll(s, r.secret, redacted)
+	}
+	for _, c := range credentials {
+		s = c.pattern.ReplaceAllString(s, c.instead)
+	}
+	return s
+}
+
+// json redacts a value, and indents it.
+func (r redactor) json(data []byte) ([]byte, error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var v any
+	if err := decoder.Decode(&v); err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(r.value("", v), "", "  ")
+}
+
+// value redacts the value of a field.
+func (r redactor) value(field string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, each := range v {
+			if field == "env" || field == "variables" || field == "podAnnotations" {
+				v[key] = redacted
+			} else {
+				v[key] = r.value(key, each)
+			}
+		}
+		return v
+	case []any:
+		if field == "args" || field == "command" && len(v) > 1 {
+			// The program of a command is no secret.
+			kept := min(len(v), map[string]int{"command": 1}[field])
+			return append(r.values(field, v[:kept]), fmt.Sprintf("%s %d", redacted, len(v)-kept))
+		}
+		return r.values(field, v)
+	case string:
+		if lower := strings.ToLower(field); !r.messages && v != "" && (strings.HasSuffix(lower, "message") || strings.HasSuffix(lower, "why")) {
+			return redacted
+		}
+		return r.text(v)
+	}
+	return v
+}
+
+func (r redactor) values(field string, all []any) []any {
+	out := make([]any, 0, len(all)+1)
+	for _, each := range all {
+		out = append(out, r.value(field, each))
+	}
+	return out
+}
