@@ -464,32 +464,3 @@ func (q *Queries) RaiseSecretFloor(ctx context.Context, arg RaiseSecretFloorPara
 	_, err := q.db.ExecContext(ctx, raiseSecretFloor, arg.WorkspaceID, arg.EnvironmentID, arg.Name)
 	return err
 }
-
-const resealValue = `-- name: ResealValue :execrows
-UPDATE secret_versions SET ciphertext = ?
-WHERE environment_id = ? AND name = ? AND version = ?
-  AND ciphertext = ?
-`
-
-type ResealValueParams struct {
-	Resealed      []byte
-	EnvironmentID string
-	Name          string
-	Version       int32
-	Ciphertext    []byte
-}
-
-// Only while the value is the one that was read.
-func (q *Queries) ResealValue(ctx context.Context, arg ResealValueParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, resealValue,
-		arg.Resealed,
-		arg.EnvironmentID,
-		arg.Name,
-		arg.Version,
-		arg.Ciphertext,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}

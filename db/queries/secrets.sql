@@ -70,12 +70,6 @@ WHERE SUBSTRING(ciphertext, 1, 5) <> sqlc.arg(prefix)
     OR (environment_id = sqlc.arg(environment_id) AND name = sqlc.arg(name) AND version > sqlc.arg(version)))
 ORDER BY environment_id, name, version LIMIT ?;
 
--- name: ResealValue :execrows
--- Only while the value is the one that was read.
-UPDATE secret_versions SET ciphertext = sqlc.arg(resealed)
-WHERE environment_id = sqlc.arg(environment_id) AND name = sqlc.arg(name) AND version = sqlc.arg(version)
-  AND ciphertext = sqlc.arg(ciphertext);
-
 -- name: CountSealedValues :many
 SELECT SUBSTRING(ciphertext, 1, 5) AS prefix, COUNT(*) AS sealed FROM secret_versions
 GROUP BY SUBSTRING(ciphertext, 1, 5);

@@ -22,7 +22,7 @@ import (
 // Tx is what keyset asks of a transaction.
 type Tx interface {
 	ListSealedValues(keyID uint32, after model.SealedValue, limit int) ([]model.SealedValue, error)
-	ResealValue(v model.SealedValue, ciphertext []byte) (bool, error)
+	ResealValues(values []model.ResealedValue) (int64, error)
 	CountSealedValues() (map[uint32]int64, error)
 	ListPeers(seenWithin int64) ([]model.Peer, error)
 	ListPeerKeys() ([]model.PeerKey, error)
@@ -207,48 +207,31 @@ func Reseal(ctx context.Context, cfg Config) (Result, error) {
 }
 
 func (cfg Config) batch(ctx context.Context, values []model.SealedValue, result *Result) error {
-	resealed := make([][]byte, len(values))
-	for i, v := range values {
+	resealed := make([]model.ResealedValue, 0, len(values))
+	for _, v := range values {
 		bound := model.SecretContext(v.EnvironmentID, v.Name, v.Version)
 		plain, err := cfg.Box.Open(v.Ciphertext, bound)
 		if err != nil {
 			result.Damaged = append(result.Damaged, v)
 			continue
 		}
-		if resealed[i], err = cfg.Box.Seal(plain, bound); err != nil {
+		fresh, err := cfg.Box.Seal(plain, bound)
+		if err != nil {
+			return err
+		}
+		resealed = append(resealed, model.ResealedValue{SealedValue: v, Resealed: fresh})
+	}
+	replaced := int64(len(resealed))
+	if !cfg.DryRun {
+		err := cfg.Store.Update(ctx, func(tx Tx) (err error) {
+			replaced, err = tx.ResealValues(resealed)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
-	var done, changed int64
-	work := func(tx Tx) error {
-		done, changed = 0, 0 // it may run again
-		for i, v := range values {
-			if resealed[i] == nil {
-				continue
-			}
-			replaced, err := true, error(nil)
-			if !cfg.DryRun {
-				replaced, err = tx.ResealValue(v, resealed[i])
-			}
-			if err != nil {
-				return err
-			}
-			if replaced {
-				done++
-			} else {
-				changed++
-			}
-		}
-		return nil
-	}
-	run := cfg.Store.Update
-	if cfg.DryRun {
-		run = cfg.Store.View
-	}
-	if err := run(ctx, work); err != nil {
-		return err
-	}
-	result.Resealed += done
-	result.Changed += changed
+	result.Resealed += replaced
+	result.Changed += int64(len(resealed)) - replaced
 	return nil
 }

@@ -6,3 +6,10 @@ type SealedValue struct {
 	Version             int32
 	Ciphertext          []byte
 }
+
+// ResealedValue is a sealed value with the ciphertext that replaces its own.
+type ResealedValue struct {
+	SealedValue
+
+	Resealed []byte
+}

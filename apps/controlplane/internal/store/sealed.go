@@ -8,8 +8,9 @@ type SealedTx interface {
 	// ListSealedValues returns values of all workspaces that a key other than keyID sealed, in the
 	// order of their identity, from after on.
 	ListSealedValues(keyID uint32, after model.SealedValue, limit int) ([]model.SealedValue, error)
-	// ResealValue replaces the value's ciphertext. It reports whether the value still was v.
-	ResealValue(v model.SealedValue, ciphertext []byte) (bool, error)
+	// ResealValues replaces the ciphertext of each value that still is as it was read. It returns how
+	// many those were.
+	ResealValues(values []model.ResealedValue) (int64, error)
 	// CountSealedValues counts the values by the key that sealed them; 0: no key is named.
 	CountSealedValues() (map[uint32]int64, error)
 	// PutPeerKeys says that the process was seen now with the keys.

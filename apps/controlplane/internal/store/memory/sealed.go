@@ -28,13 +28,22 @@ func compareSealed(a, b model.SealedValue) int {
 	return cmp.Or(cmp.Compare(a.EnvironmentID, b.EnvironmentID), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
 }
 
-func (t *tx) ResealValue(v model.SealedValue, ciphertext []byte) (bool, error) {
-	stored, ok, err := secretVersionTable.in(t).lock(versionKey{pair{v.EnvironmentID, v.Name}, v.Version})
-	if err != nil || !ok || !bytes.Equal(stored.ciphertext, v.Ciphertext) {
-		return false, err
+func (t *tx) ResealValues(values []model.ResealedValue) (n int64, err error) {
+	for _, v := range values {
+		stored, ok, err := secretVersionTable.in(t).lock(versionKey{pair{v.EnvironmentID, v.Name}, v.Version})
+		if err != nil {
+			return n, err
+		}
+		if !ok || !bytes.Equal(stored.ciphertext, v.Ciphertext) {
+			continue
+		}
+		stored.ciphertext = v.Resealed
+		if err := secretVersionTable.in(t).put(stored); err != nil {
+			return n, err
+		}
+		n++
 	}
-	stored.ciphertext = ciphertext
-	return true, secretVersionTable.in(t).put(stored)
+	return n, nil
 }
 
 func (t *tx) CountSealedValues() (map[uint32]int64, error) {

@@ -1,6 +1,9 @@
 package mysql
 
 import (
+	"iter"
+	"strings"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/db/gen"
 	"github.com/windlass-run/windlass/pkg/seal"
@@ -15,11 +18,50 @@ func (t *tx) ListSealedValues(keyID uint32, after model.SealedValue, n int) ([]m
 	}))
 }
 
-func (t *tx) ResealValue(v model.SealedValue, ciphertext []byte) (bool, error) {
-	n, err := t.q.ResealValue(t.ctx, gen.ResealValueParams{
-		Resealed: ciphertext, EnvironmentID: v.EnvironmentID, Name: v.Name, Version: v.Version, Ciphertext: v.Ciphertext,
-	})
-	return n > 0, t.err(err, "reseal secret", v.Name)
+const resealedRow = "SELECT CONVERT(? USING ascii) COLLATE ascii_bin AS environment_id, CONVERT(? USING ascii) COLLATE ascii_bin AS name, ? AS version, ? AS was, ? AS resealed"
+
+// ResealValues is an UPDATE joined with a list of values, because an upsert would bring a version
+// back that was deleted meanwhile. A list of ciphertexts may be a file to MariaDB, made and removed
+// for each statement, which is cheap beside a statement for each value.
+func (t *tx) ResealValues(values []model.ResealedValue) (int64, error) {
+	var replaced int64
+	for part := range resealedParts(values) {
+		args := make([]any, 0, 5*len(part))
+		for _, v := range part {
+			args = append(args, v.EnvironmentID, v.Name, v.Version, v.Ciphertext, v.Resealed)
+		}
+		q := `-- name: ResealValues :execrows
+UPDATE secret_versions s JOIN (` + strings.Repeat(resealedRow+" UNION ALL ", len(part)-1) + resealedRow + `) v
+    ON v.environment_id = s.environment_id AND v.name = s.name AND v.version = s.version AND v.was = s.ciphertext
+SET s.ciphertext = v.resealed`
+		result, err := t.db.ExecContext(t.ctx, q, args...)
+		if err != nil {
+			return replaced, t.err(err, "reseal secret", part[0].Name)
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return replaced, t.err(err, "reseal secret", part[0].Name)
+		}
+		replaced += n
+	}
+	return replaced, nil
+}
+
+// resealedParts cuts the values into the parts that one statement takes.
+func resealedParts(values []model.ResealedValue) iter.Seq[[]model.ResealedValue] {
+	return func(yield func([]model.ResealedValue) bool) {
+		for len(values) > 0 {
+			n, size := 0, 0
+			for n < min(len(values), bulkRows) && (n == 0 || size < bulkBytes) {
+				size += len(values[n].Ciphertext) + len(values[n].Resealed)
+				n++
+			}
+			if !yield(values[:n]) {
+				return
+			}
+			values = values[n:]
+		}
+	}
 }
 
 // CountSealedValues reads the primary: a key is removed by what it returns.

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,22 +65,31 @@ func testSealed(t *testing.T, setup setup) {
 		require.Len(t, list(w, oldKey, model.SealedValue{}, 100), 2)
 	})
 
-	t.Run("a value is replaced only while it is the one that was read", func(t *testing.T) {
+	t.Run("values are replaced together, each only while it is the one that was read", func(t *testing.T) {
 		w := setup(t)
 		fill(w)
-		v := value(sealed(w, "b", 1))
 		fresh := append(seal.Prefix(newKey), 0, 1, 2)
-		replace := func(v model.SealedValue) bool {
-			return write(w, func(tx store.Tx) (bool, error) { return tx.ResealValue(v, fresh) })
+		replace := func(values ...model.SealedValue) int64 {
+			var resealed []model.ResealedValue
+			for _, v := range values {
+				resealed = append(resealed, model.ResealedValue{SealedValue: v, Resealed: append(slices.Clip(fresh), v.Name[0], byte(v.Version))})
+			}
+			return write(w, func(tx store.Tx) (int64, error) { return tx.ResealValues(resealed) })
 		}
-		require.True(t, replace(v))
-		require.False(t, replace(v))
-		v.Version = 9
-		require.False(t, replace(v))
-		got := read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "b", 1) })
-		require.Equal(t, fresh, got.Ciphertext)
-		require.Equal(t, sealed(w, "b", 1).UpdatedAt, got.UpdatedAt, "it is the same version")
-		require.Equal(t, map[uint32]int64{oldKey: 2, newKey: 2, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))
+		b1, b3, a1, gone := value(sealed(w, "b", 1)), value(sealed(w, "b", 3)), value(sealed(w, "a", 1)), value(sealed(w, "b", 9))
+		changed := a1
+		changed.Ciphertext = []byte("of another run")
+		require.Zero(t, replace())
+		require.Equal(t, int64(2), replace(b1, gone, changed, b3))
+		require.Zero(t, replace(b1, b3))
+		for _, v := range []model.SealedValue{b1, b3} {
+			got := read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, v.Name, v.Version) })
+			require.Equal(t, append(slices.Clip(fresh), v.Name[0], byte(v.Version)), got.Ciphertext)
+			require.Equal(t, sealed(w, v.Name, v.Version).UpdatedAt, got.UpdatedAt, "it is the same version")
+		}
+		got := read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "a", 1) })
+		require.Equal(t, a1.Ciphertext, got.Ciphertext)
+		require.Equal(t, map[uint32]int64{oldKey: 1, newKey: 3, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))
 	})
 
 	t.Run("processes note their keys and are forgotten by age", func(t *testing.T) {
