@@ -17,6 +17,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
@@ -88,7 +89,9 @@ func (w *world) start(cfg planeConfig) *plane {
 	if cfg.deaf {
 		require.NoError(w.t, peer.Close())
 	}
-	peerHTTP := rpc.NewHTTPClient(rpc.HTTPClientConfig{DialTimeout: peerDialTimeout})
+	peerServerTLS, peerClientTLS, err := peers.TLS(box, time.Now())
+	require.NoError(w.t, err)
+	peerHTTP := rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: peerClientTLS, DialTimeout: peerDialTimeout})
 	p.core, err = newCore(parts{
 		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, box: box,
 		newDriver: func(step rollout.Step, _ func(context.Context) error) (driver, error) {
@@ -105,7 +108,7 @@ func (w *world) start(cfg planeConfig) *plane {
 	}})
 	if !cfg.deaf {
 		components = append(components, service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
-			return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.peerHandler}), peer, drainGrace)
+			return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.peerHandler, TLS: peerServerTLS}), peer, drainGrace)
 		}})
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))

@@ -47,11 +47,13 @@ func newSender(s *Service, p model.Peer, cancel context.CancelFunc) *sender {
 }
 
 func (s *Service) client(p model.Peer) peerv1connect.PeerServiceClient {
-	server := p.Address
-	if !strings.Contains(server, "://") {
-		server = "http://" + server // of the release before this one, which has no TLS there
+	// Processes of releases without TLS between replicas say host:port. They are called with TLS, which they
+	// do not have, because the credential of this process must not be sent in plaintext.
+	_, address, ok := strings.Cut(p.Address, "://")
+	if !ok {
+		address = p.Address
 	}
-	return peerv1connect.NewPeerServiceClient(s.cfg.HTTP, server, rpc.ClientOptions(rpc.ClientConfig{
+	return peerv1connect.NewPeerServiceClient(s.cfg.HTTP, "https://"+address, rpc.ClientOptions(rpc.ClientConfig{
 		Token: s.tokens(p.ID), UserAgent: "windlass-controlplane",
 	})...)
 }
