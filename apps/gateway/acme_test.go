@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log" //nolint:depguard // Pebble takes one
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,10 +24,12 @@ import (
 	"github.com/letsencrypt/pebble/v2/va"
 	"github.com/letsencrypt/pebble/v2/wfe"
 	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/gateway"
+	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
 // acmeServer is a Pebble, the ACME server that Let's Encrypt tests with, to which every
@@ -226,6 +230,21 @@ func TestCertificatesAreRenewedWhileTheyServe(t *testing.T) {
 	first := server.until(t, r.running, "chat.example.test", whichever)
 	second := server.until(t, r.running, "chat.example.test", func(c *x509.Certificate) bool { return c.SerialNumber.Cmp(first.SerialNumber) != 0 })
 	require.True(t, second.NotAfter.After(first.NotAfter))
+}
+
+// Package certfile reads its files again, and tells in a metric which they are.
+func TestTheCAsOfAnACMEServerAreReadAgain(t *testing.T) {
+	server, files := startACME(t), certfile.NewFiles(slog.New(slog.DiscardHandler))
+	start(t, func(c *gateway.Config) {
+		c.TLSListen, c.ACME, c.Files = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)), files
+	})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(files)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	require.Contains(t, families[0].String(), fmt.Sprintf("%q", server.file))
+	require.Contains(t, families[0].String(), "acme-roots")
 }
 
 // Each of a host's certificates is ordered once, the first and those that renew it, however many

@@ -111,7 +111,7 @@ type acmeFlags struct {
 	Directory string `help:"URL of an ACME server's directory, such as https://acme-v02.api.letsencrypt.org/directory, that certificates of hosts are ordered from that --tls-cert is not for; empty: none is. It has to reach this gateway at the host's port 80 or 443." env:"WINDLASS_GATEWAY_ACME_DIRECTORY"`
 	Agree     bool   `help:"You agree to its terms of service." env:"WINDLASS_GATEWAY_ACME_AGREE"`
 	Email     string `help:"Where it may write to about certificates that end." env:"WINDLASS_GATEWAY_ACME_EMAIL"`
-	Roots     string `help:"PEM file of the CAs of an ACME server of your own." type:"path" env:"WINDLASS_GATEWAY_ACME_ROOTS"`
+	Roots     string `help:"PEM file of the CAs of an ACME server of your own. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_ACME_ROOTS"`
 	Folder    string `help:"Folder for the account, certificates and their keys, which gateways of a region may share; default: certificates in --data-dir." type:"path" env:"WINDLASS_GATEWAY_ACME_FOLDER"`
 }
 

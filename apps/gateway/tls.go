@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,8 +26,14 @@ func (g *Gateway) certificates() (choose certificates.Chooser, err error) {
 	if c == nil {
 		return choose, nil
 	}
+	var serverTLS *tls.Config
+	if c.Roots != "" {
+		if serverTLS, err = (certfile.Client{CA: c.Roots, CAFlag: "--acme-roots"}).Config(c.Directory, g.cfg.Files); err != nil {
+			return choose, err
+		}
+	}
 	g.acme, err = certificates.NewACME(certificates.Config{
-		Directory: c.Directory, Email: c.Email, Roots: c.Roots, Folder: c.Folder,
+		Directory: c.Directory, Email: c.Email, TLS: serverTLS, Folder: c.Folder,
 		Routed:    func(host string) bool { return g.table.Lookup(host) != nil },
 		Hosts:     func() []string { return g.hostsWithout(choose.Own) },
 		UserAgent: "windlass-gateway/" + g.cfg.Version, Log: g.cfg.Log, Registerer: g.cfg.Registerer, Rand: g.cfg.Rand,

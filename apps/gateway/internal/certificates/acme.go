@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
-	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
 const (
@@ -46,9 +45,8 @@ type Config struct {
 	Directory string
 	// Email that the CA may write to; empty: it has none.
 	Email string
-	// Roots is a PEM file with the CAs that the server's own certificate is of; empty: the
-	// host's.
-	Roots string
+	// TLS verifies the server's own certificate; nil: by the CAs of this machine.
+	TLS *tls.Config
 	// Folder keeps the account, certificates, their keys, and answers to challenges.
 	Folder string
 	// Routed reports whether the host is anybody's, and Hosts are those to order for before
@@ -106,13 +104,9 @@ type failure struct {
 // NewACME makes the folder. It does not ask whether the server is there: it may come later.
 func NewACME(cfg Config) (*ACME, error) {
 	client := &acme.Client{DirectoryURL: cfg.Directory, UserAgent: cfg.UserAgent, HTTPClient: &http.Client{Timeout: callTimeout}}
-	if cfg.Roots != "" {
-		pool, err := (&certfile.Pool{Path: cfg.Roots}).Get()
-		if err != nil {
-			return nil, fmt.Errorf("roots of the ACME server: %w", err)
-		}
+	if cfg.TLS != nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is, by its documentation
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		transport.TLSClientConfig = cfg.TLS
 		client.HTTPClient.Transport = transport
 	}
 	if err := os.MkdirAll(cfg.Folder, 0o700); err != nil {
