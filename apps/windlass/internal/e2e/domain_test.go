@@ -159,7 +159,7 @@ func (s *stack) tokenByToken(t *testing.T) {
 			return err
 		}
 		req.Host = host
-		answer, err := http.DefaultClient.Do(req)
+		answer, err := caller.Do(req)
 		if err != nil {
 			return err
 		}

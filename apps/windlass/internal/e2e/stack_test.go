@@ -57,7 +57,7 @@ type stackConfig struct {
 	prometheus bool
 	// gateways: every region has one.
 	gateways bool
-	// tls on all ports but those of instances, which WINDLASS_TLS=1 gives every stack.
+	// tls on all ports but those of instances, whatever secures says.
 	tls bool
 }
 
@@ -152,7 +152,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	dir, err := os.MkdirTemp(work().root, "stack-") //nolint:usetesting // where the next run finds it, should this one be killed
 	require.NoError(t, err)
 	s := &stack{
-		t: t, cfg: cfg, secure: allSecure || cfg.tls, dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
+		t: t, cfg: cfg, secure: cfg.tls || secures(t.Name(), time.Now()), dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
 		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, routes: map[string]string{}, parts: map[string]*part{}, patience: patience,
 		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
 		restateConfig: restate.Config{
@@ -160,6 +160,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 			IngressPort: freePort(t), AdminPort: freePort(t), NodePort: freePort(t),
 		},
 	}
+	t.Logf("TLS on the ports of this stack: %t", s.secure)
 	t.Cleanup(s.close)
 	s.secureServers()
 	for _, d := range []string{s.bin, filepath.Join(dir, "tmp")} {
