@@ -144,6 +144,7 @@ func TestEveryRuleBites(t *testing.T) {
 		cp + "model":                        {cp + "rollup", "sync"},
 		cp + "appspec":                      {cp + "api"},
 		cp + "rollup":                       {cp + "plan"},
+		cp + "planinput":                    {cp + "rollout"},
 		cp + "changefeed":                   {cp + "rollup"},
 		cp + "topology":                     {cp + "api"},
 		cp + "api":                          {cp + "store", cp + "dispatch"},

@@ -159,6 +159,12 @@ var Rules = []Rule{
 		Deny: []string{"apps/...", "db/..."}, Allow: slices.Concat(core, []string{"apps/controlplane/internal/apierr/..."}),
 	},
 	{
+		Name: "what a plan reads is read in one way",
+		Why:  "the step, the preview and the views go by the same input: none of them may bend how it is read",
+		From: []string{"apps/controlplane/internal/planinput/...", "apps/controlplane/internal/preview/..."},
+		Deny: slices.Concat(edges, []string{"apps/controlplane/internal/store/...", "db/..."}),
+	},
+	{
 		Name: "rollup does not plan",
 		Why:  "rollup says what is, plan says what next: reports flow to decisions, never back",
 		From: []string{"apps/controlplane/internal/rollup/..."}, Deny: []string{"apps/controlplane/internal/plan/..."},

@@ -5,13 +5,12 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/planinput"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 )
 
-// facts are what views of some apps are made of, read in a number of queries that
-// does not depend on how many apps, deployments, regions or instances there are.
-// (Names of projects and environments are read once for each that differs.)
+// facts are what views of some apps are made of, by id. The number of queries that read them does
+// not depend on how many apps, deployments, regions or instances there are.
 type facts struct {
 	domain       string // below which hosts of apps are
 	projects     map[string]model.Project
@@ -32,23 +31,22 @@ type facts struct {
 // facts gathers those of apps of one workspace, and of the deployments given,
 // which are among theirs.
 func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
-	return a.factsBeside(tx, apps, deployments, nil)
+	return a.readFacts(tx, apps, planinput.Known{Deployments: deployments})
 }
 
 // factsOf an app of which it was read what it runs.
 func (a *API) factsOf(tx Tx, app model.App, r running) (facts, error) {
-	var known []model.Deployment
+	known := planinput.Known{RolloutStates: []model.RolloutState{r.rolloutState}}
 	for _, d := range []*model.Deployment{r.live, r.flight.deployment, r.flight.leaving} {
 		if d != nil {
-			known = append(known, *d)
+			known.Deployments = append(known.Deployments, *d)
 		}
 	}
-	return a.factsBeside(tx, []model.App{app}, known, []model.RolloutState{r.rolloutState})
+	return a.readFacts(tx, []model.App{app}, known)
 }
 
-// factsBeside the deployments, and the rollout states of all apps; nil: they will be read.
-func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deployment, rolloutStates []model.RolloutState) (f facts, err error) {
-	f = facts{
+func (a *API) readFacts(tx Tx, apps []model.App, known planinput.Known) (facts, error) {
+	f := facts{
 		domain:   a.cfg.Domain,
 		projects: map[string]model.Project{}, environments: map[string]model.Environment{},
 		deployments: map[string]model.Deployment{}, rows: map[string][]model.Topology{},
@@ -56,99 +54,30 @@ func (a *API) factsBeside(tx Tx, apps []model.App, deployments []model.Deploymen
 		rolloutStates: map[string]model.RolloutState{}, rollouts: map[string]model.Rollout{},
 		pins: map[string][]model.Pin{},
 	}
-	var appIDs, rolloutIDs, pinnable []string
-	for _, app := range apps {
-		appIDs = append(appIDs, app.ID)
-		if app.LatestVersion > 1 { // one version has nothing to be pinned beside
-			pinnable = append(pinnable, app.ID)
-		}
-		if app.RolloutID != "" {
-			rolloutIDs = append(rolloutIDs, app.RolloutID)
-		}
-	}
 	if err := readNames(tx, f, apps); err != nil {
 		return f, err
 	}
-	rows, err := tx.ListTopology(appIDs)
+	inputs, err := planinput.Shown(tx, apps, known)
 	if err != nil {
-		return f, fmt.Errorf("list topology: %w", err)
+		return f, fmt.Errorf("read what apps run: %w", err)
 	}
-	if len(rolloutIDs) > 0 {
-		rollouts, err := tx.GetRollouts(rolloutIDs)
-		if err != nil {
-			return f, fmt.Errorf("read rollouts: %w", err)
+	for _, in := range inputs {
+		f.rows[in.App.ID], f.pins[in.App.ID] = in.Topology, in.Pins
+		if in.Rollout != nil {
+			f.rollouts[in.Rollout.ID] = *in.Rollout
 		}
-		for _, r := range rollouts {
-			f.rollouts[r.ID] = r
+		if in.RolloutState != nil {
+			f.rolloutStates[in.App.ID] = *in.RolloutState
 		}
-	}
-	want := map[string]bool{}
-	for _, app := range apps {
-		want[app.LiveDeploymentID], want[app.PreviousDeploymentID] = true, true
-	}
-	if rolloutStates == nil {
-		if rolloutStates, err = tx.GetRolloutStates(appIDs); err != nil {
-			return f, fmt.Errorf("read rollout states: %w", err)
+		for _, d := range in.Deployments {
+			f.deployments[d.ID] = d
 		}
-	}
-	regionIDs := map[string]bool{}
-	pins, err := tx.ListPins(pinnable)
-	if err != nil {
-		return f, fmt.Errorf("list pins: %w", err)
-	}
-	for _, p := range pins {
-		f.pins[p.AppID] = append(f.pins[p.AppID], p)
-		want[p.DeploymentID] = true
-		for _, r := range p.Regions {
-			regionIDs[r.RegionID] = true
+		for _, o := range in.Observed {
+			f.observed[[2]string{o.DeploymentID, o.RegionID}] = o
 		}
-	}
-	for _, s := range rolloutStates {
-		f.rolloutStates[s.AppID] = s
-		if s.Progress == nil {
-			continue
+		for _, r := range in.Regions {
+			f.regions[r.ID] = r
 		}
-		for _, w := range s.Progress.Waves {
-			for _, r := range w.Regions {
-				regionIDs[r.RegionID] = true
-			}
-		}
-		for _, b := range s.Progress.Behind {
-			regionIDs[b.RegionID], want[b.DeploymentID] = true, true
-		}
-	}
-	for _, t := range rows {
-		f.rows[t.AppID] = append(f.rows[t.AppID], t)
-		regionIDs[t.RegionID] = true
-		if topology.Active(t) {
-			want[t.DeploymentID] = true
-		}
-	}
-	for _, d := range deployments {
-		f.deployments[d.ID] = d
-		delete(want, d.ID)
-	}
-	delete(want, "")
-	found, err := tx.GetDeployments(keys(want))
-	if err != nil {
-		return f, fmt.Errorf("read deployments: %w", err)
-	}
-	for _, d := range found {
-		f.deployments[d.ID] = d
-	}
-	observed, err := tx.ListObserved(appIDs)
-	if err != nil {
-		return f, fmt.Errorf("read what regions report: %w", err)
-	}
-	for _, o := range observed {
-		f.observed[[2]string{o.DeploymentID, o.RegionID}] = o
-	}
-	regions, err := tx.GetRegions(keys(regionIDs))
-	if err != nil {
-		return f, fmt.Errorf("read regions: %w", err)
-	}
-	for _, r := range regions {
-		f.regions[r.ID] = r
 	}
 	return f, nil
 }

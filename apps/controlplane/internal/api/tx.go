@@ -105,6 +105,7 @@ type appTx interface {
 	InsertRollout(model.Rollout) error
 	GetRollout(workspaceID, id string) (model.Rollout, error)
 	GetRollouts(ids []string) ([]model.Rollout, error)
+	GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error)
 	UpdateRollout(...model.Rollout) error
 	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
 	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)

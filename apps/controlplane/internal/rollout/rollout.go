@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/planinput"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
@@ -36,29 +37,16 @@ import (
 // Tx is what a step needs of a transaction.
 type Tx interface {
 	topology.Tx
+	planinput.Tx
 
 	LockApps(ids []string) ([]model.App, error)
 	StepApps(steps []model.AppStep) error
-	GetDeployments(ids []string) ([]model.Deployment, error)
-	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
 	UpdateDeployment(...model.Deployment) error
-	GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error)
-	GetRollouts(ids []string) ([]model.Rollout, error)
 	UpdateRollout(...model.Rollout) error
-	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)
 	PutRolloutState(model.RolloutState) error
-	ListPins(appIDs []string) ([]model.Pin, error)
-	DomainsOfApps(appIDs []string) ([]model.Domain, error)
-	KeysOfApps(appIDs []string) ([]model.AppKey, error)
 	PutPin(model.Pin) error
 	DeletePin(appID, deploymentID string) error
-	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
 	LockTopology(appIDs ...string) ([]model.Topology, error)
-	ListRoutes(appIDs []string) ([]model.Route, error)
-	ListObserved(appIDs []string) ([]model.Observed, error)
-	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
-	GetRegions(ids []string) ([]model.Region, error)
-	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 	InsertHistory([]model.History) error
 
 	WakeAt(due map[string]int64, now int64) error

@@ -1,10 +1,8 @@
 package rollout
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
-	"maps"
 	"slices"
 	"time"
 
@@ -128,5 +126,3 @@ func (s *Stepper) workflow(r model.Rollout) {
 	}
 	span.End(trace.WithTimestamp(time.UnixMilli(r.FinishedAt)))
 }
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,43 @@
+package rollout
+
+import (
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/planinput"
+)
+
+// read returns what the steps of apps go by, by app. It leaves out apps that are deleted. An app's
+// row is locked before its wake-up is taken away, as in every transaction that changes an app and
+// then wakes it. All that others wake it for is read after that.
+func (s *Stepper) read(tx Tx, appIDs []string) (map[string]*plan.Input, error) {
+	apps, err := tx.LockApps(appIDs)
+	if err != nil {
+		return nil, err
+	}
+	if err := tx.ClearWakes(appIDs); err != nil {
+		return nil, err
+	}
+	var there []model.App
+	for _, app := range apps {
+		if app.DeletedAt == 0 {
+			there = append(there, app)
+		}
+	}
+	inputs, err := planinput.Load(lockingTx{tx}, there, s.cfg.Domain)
+	if err != nil {
+		return nil, err
+	}
+	of := map[string]*plan.Input{}
+	for _, in := range inputs {
+		of[in.App.ID] = in
+	}
+	return of, nil
+}
+
+// lockingTx locks the rows that a step reads, because it changes them.
+type lockingTx struct{ Tx }
+
+// ListTopology implements planinput.Tx.
+func (t lockingTx) ListTopology(appIDs []string) ([]model.Topology, error) {
+	return t.LockTopology(appIDs...)
+}
