@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -174,19 +173,66 @@ func (t *dryTx) topology() []model.Topology {
 	return rows
 }
 
-// readDeployments returns those of the ids that there are, as they are after it.
-func (t *dryTx) readDeployments(ids map[string]bool) ([]model.Deployment, error) {
-	delete(ids, "")
-	var out []model.Deployment
-	for _, id := range keys(ids) {
-		if d, ok := t.deployments[id]; ok {
-			out = append(out, d)
-			delete(ids, id)
+// afterTx reads what a dry run's transaction would have left.
+type afterTx struct{ *dryTx }
+
+func (t afterTx) ListTopology([]string) ([]model.Topology, error) { return t.topology(), nil }
+
+func (t afterTx) GetRollouts(ids []string) ([]model.Rollout, error) {
+	return afterWrites(ids, t.rollouts, t.Tx.GetRollouts)
+}
+
+func (t afterTx) GetDeployments(ids []string) ([]model.Deployment, error) {
+	return afterWrites(ids, t.deployments, t.Tx.GetDeployments)
+}
+
+// afterWrites returns the rows of the ids: those that were written, and the others as they are read.
+func afterWrites[R any](ids []string, written map[string]R, read func([]string) ([]R, error)) ([]R, error) {
+	var out []R
+	var rest []string
+	for _, id := range ids {
+		if row, ok := written[id]; ok {
+			out = append(out, row)
+		} else {
+			rest = append(rest, id)
 		}
 	}
-	found, err := t.GetDeployments(keys(ids))
-	if err != nil {
-		return nil, fmt.Errorf("read deployments: %w", err)
+	if len(rest) == 0 {
+		return out, nil
 	}
-	return append(out, found...), nil
+	found, err := read(rest)
+	return append(out, found...), err
+}
+
+func (t afterTx) GetActiveRollouts(ids []string) ([]model.ActiveRollout, error) {
+	rollouts, err := t.GetRollouts(ids)
+	if err != nil {
+		return nil, err
+	}
+	var out []model.ActiveRollout
+	for _, r := range rollouts {
+		deployments, err := t.GetDeployments([]string{r.DeploymentID})
+		if err != nil {
+			return nil, err
+		}
+		states, err := t.GetRolloutStates([]string{r.AppID})
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range deployments {
+			active := model.ActiveRollout{Rollout: r, Deployment: d}
+			if len(states) > 0 {
+				active.RolloutState = &states[0]
+			}
+			out = append(out, active)
+		}
+	}
+	return out, nil
+}
+
+func (t afterTx) GetRolloutStates([]string) ([]model.RolloutState, error) {
+	if t.rolloutState.AppID == "" {
+		return nil, nil
+	}
+	return []model.RolloutState{t.rolloutState.Clone()}, nil
 }

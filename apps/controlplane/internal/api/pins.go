@@ -56,20 +56,6 @@ func (c *change) countPins(app model.App) error {
 	return err
 }
 
-// readPins reads those of the app, whose deployments and regions are wanted, too.
-func (r *foresight) readPins(c *change, deployments, regions map[string]bool) (err error) {
-	if r.in.Pins, err = c.ListPins([]string{r.in.App.ID}); err != nil {
-		return fmt.Errorf("list pins of app %s: %w", r.in.App.ID, err)
-	}
-	for _, p := range r.in.Pins {
-		deployments[p.DeploymentID] = true
-		for _, in := range p.Regions {
-			regions[in.RegionID] = true
-		}
-	}
-	return nil
-}
-
 // pinOf finds the deployment's pin, nil for none.
 func (f facts) pinOf(appID, deploymentID string) *model.Pin {
 	for i, p := range f.pins[appID] {

@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -357,12 +358,8 @@ func (c *change) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
 // roomForPin refuses a pin that needs more than regions have free, unless the app's policy
 // has it wait for room.
 func (c *change) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
-	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return hasGPU(override.In(d.Spec, r.RegionID)) }) {
+	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return preview.HasGPU(override.In(d.Spec, r.RegionID)) }) {
 		return nil
 	}
-	r, err := c.foresee(app.ID, d, app.RolloutID)
-	if err != nil {
-		return err
-	}
-	return r.roomToBegin(c)
+	return c.checkCapacity(app.ID, d.ID)
 }

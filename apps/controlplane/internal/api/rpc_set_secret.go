@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
@@ -191,7 +192,7 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string, res *w
 	out, err := c.run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
 	if detail := rpc.DetailOf(err); detail.GetReason() == windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY {
 		// A host cannot give the new version its fixed port while the live version uses it.
-		return len(changed) > 0, messageOf(err), nil
+		return len(changed) > 0, apierr.Message(err), nil
 	}
 	if err != nil {
 		return false, "", err

@@ -3,10 +3,8 @@ package api
 import (
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -62,25 +60,18 @@ func (a *API) regionView(tx Tx, by caller, r model.Region) (*windlassv1.Region, 
 
 // regionProto is the region's own row.
 func regionProto(r model.Region) (*windlassv1.Region, error) {
-	var capacity agentv1.Capacity
-	if err := proto.Unmarshal(r.Capacity, &capacity); err != nil {
-		return nil, fmt.Errorf("read capacity of region %s: %w", r.ID, err)
+	capacity, err := rollup.Capacity(r)
+	if err != nil {
+		return nil, err
 	}
-	out := &windlassv1.Region{
+	return &windlassv1.Region{
 		Id: r.ID, Name: r.Name, WorkspaceId: r.WorkspaceID, Labels: r.Labels, Status: r.Status, Message: r.Message,
 		AgentVersion: r.AgentVersion, Runtime: r.AgentRuntime, GatewayUrl: r.GatewayURL, GatewayApproved: r.GatewayApproved(), Isolation: r.Isolation(),
 		ReceivedRevision: r.ReceivedRevision, LastReportAt: r.LastReportAt,
 		CpuMillicores: capacity.GetCpuMillicores(), MemoryMib: capacity.GetMemoryMib(), Notes: capacity.GetNotes(),
+		Gpus:      rollup.GPUs(capacity),
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
-	}
-	for _, g := range capacity.GetGpus() {
-		out.Gpus = append(out.Gpus, &windlassv1.GpuCapacity{
-			Product: g.GetProduct(), Pool: g.GetPool(), Allocatable: g.GetAllocatable(),
-			Requested: g.GetRequested(), LargestFree: g.GetLargestFree(), Free: g.GetFree(), Quota: g.GetQuota(),
-			Hosts: g.GetHosts(), ResourceName: g.GetResourceName(), MemoryMib: g.GetMemoryMib(),
-		})
-	}
-	return out, nil
+	}, nil
 }
 
 func quarantineProto(r model.Region, q model.Quarantined) *windlassv1.QuarantinedWorkload {

@@ -96,3 +96,11 @@ func Clip(s string, n int) string {
 	}
 	return strings.ToValidUTF8(s, "")
 }
+
+// Message is the error's text, without its code.
+func Message(err error) string {
+	if coded, ok := errors.AsType[*connect.Error](err); ok {
+		return coded.Message()
+	}
+	return err.Error()
+}

@@ -1,65 +1,58 @@
-package api
+package preview
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // changes of what runs, and of how rollouts go.
-func (r *dryRun) changes() ([]*windlassv1.FieldChange, error) {
+func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
 	var before *windlassv1.DeploymentSpec
-	if r.live != nil {
-		before = proto.CloneOf(r.live.Spec)
-		before.Replicas = new(r.wasApp.Replicas)
+	if d.Live != nil {
+		before = proto.CloneOf(d.Live.Spec)
+		before.Replicas = new(d.WasApp.Replicas)
 	}
-	after := proto.CloneOf(r.target.Spec)
-	after.Replicas = new(r.app.Replicas)
-	r.setSizes(before, after)
+	after := proto.CloneOf(d.target.Spec)
+	after.Replicas = new(d.App.Replicas)
+	d.setSizes(before, after)
 	out, err := diff("", specLeaves(before), specLeaves(after))
 	if err != nil {
 		return nil, err
 	}
-	policy, err := diff("rollout", leavesOf(r.wasRolloutState.Policy), leavesOf(appspec.PolicyWithDefaults(r.req.GetRollout())))
+	policy, err := diff("rollout", leavesOf(d.WasPolicy), leavesOf(d.Policy))
 	return append(out, policy...), err
 }
 
-// setSizes has the specs say the replicas of regions that have a number of their own, as
-// they are and come to be: scaling changes no spec that is stored.
-func (r *dryRun) setSizes(before, after *windlassv1.DeploymentSpec) {
+// setSizes states in the specs the replicas of regions that have a number of their own, as they are
+// and will be: scaling changes no spec that is stored.
+func (d *Deploy) setSizes(before, after *windlassv1.DeploymentSpec) {
 	own := map[string]bool{}
 	for _, p := range slices.Concat(before.GetPinnedOverrides(), after.GetPinnedOverrides()) {
 		own[p.GetRegionId()] = own[p.GetRegionId()] || p.GetValues().Replicas != nil
 	}
-	was, will := running{live: r.live, rows: r.wasRows, rolloutState: r.wasRolloutState}.sizes(), map[string]int32{}
-	if r.done.GetScaled() {
-		for _, t := range counted(r.rolloutState, *r.app, r.live, r.target, r.topology()) {
-			if t.DeploymentID == r.target.ID && topology.Active(t) {
-				will[t.RegionID] = t.Replicas
-				asAll := t.Replicas == r.app.Replicas && was[t.RegionID] == r.wasApp.Replicas
-				own[t.RegionID] = own[t.RegionID] || t.Replicas != was[t.RegionID] && !asAll
-			}
-		}
+	for id, n := range d.Sizes {
+		asAll := n == d.App.Replicas && d.WasSizes[id] == d.WasApp.Replicas
+		own[id] = own[id] || n != d.WasSizes[id] && !asAll
 	}
 	for id, mine := range own {
-		if n, ok := was[id]; ok && mine && before != nil {
-			override.StateReplicas(before, r.regions[id].Name, id, n)
+		if n, ok := d.WasSizes[id]; ok && mine && before != nil {
+			override.StateReplicas(before, d.regions[id].Name, id, n)
 		}
-		n, ok := will[id]
+		n, ok := d.Sizes[id]
 		if !ok {
 			n, ok = override.Replicas(after, id)
 		}
-		if ok && mine && slices.Contains(after.GetRegions(), r.regions[id].Name) {
-			override.StateReplicas(after, r.regions[id].Name, id, n)
+		if ok && mine && slices.Contains(after.GetRegions(), d.regions[id].Name) {
+			override.StateReplicas(after, d.regions[id].Name, id, n)
 		}
 	}
 }
@@ -86,7 +79,7 @@ func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChan
 	if after.err != nil {
 		return nil, after.err
 	}
-	for _, path := range slices.Compact(slices.Sorted(slices.Values(append(keysOf(before.leaves), keysOf(after.leaves)...)))) {
+	for _, path := range slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(slices.Collect(maps.Keys(before.leaves)), maps.Keys(after.leaves))))) {
 		was, had := before.leaves[path]
 		is, has := after.leaves[path]
 		c := &windlassv1.FieldChange{Path: joined(prefix, path), Hidden: was.hidden || is.hidden}

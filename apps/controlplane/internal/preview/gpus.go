@@ -1,4 +1,4 @@
-package api
+package preview
 
 import (
 	"cmp"
@@ -40,7 +40,8 @@ func poolsText(all []*windlassv1.GpuCapacity) string {
 	return strings.Join(parts, ", ")
 }
 
-func hasGPU(s *windlassv1.DeploymentSpec) bool { return gpuOf(s) != nil }
+// HasGPU reports whether instances of the spec, as it is in a region, ask for GPUs.
+func HasGPU(s *windlassv1.DeploymentSpec) bool { return gpuOf(s) != nil }
 
 // gpuOf is what each instance of the spec, as it is in a region, asks for; nil for none.
 func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {

@@ -1,0 +1,97 @@
+package preview
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// RoomToBegin refuses a rollout that cannot begin with what regions have free, unless its policy makes
+// it wait for more. It also refuses one that would come later to a region which has none of the
+// GPUs at all: GPUs that are in use may be free by then, those that do not exist will not.
+func (p *Preview) RoomToBegin(at int64) error {
+	if p.waitsForRoom() > 0 {
+		return nil
+	}
+	f := forecast.Begin(p.was, p.in, at, p.target.ID)
+	ids := map[string]bool{}
+	for _, s := range f.Steps {
+		if s.Kind == windlassv1.PlanStep_KIND_MOVE {
+			ids[s.RegionID] = true
+		}
+	}
+	var first *windlassv1.PlanFinding
+	var short []string
+	for _, id := range p.byName(ids) {
+		v, has, err := p.regionView(f, id)
+		if err != nil {
+			return err
+		}
+		if found := p.room(v, has); found != nil && found.GetBlocks() {
+			first = cmp.Or(first, found)
+			short = append(short, found.GetMessage())
+		}
+	}
+	text := "there is no room to begin: "
+	if first == nil {
+		text = "it could begin, and not come to its end: "
+	}
+	for _, id := range p.byName(p.later(ids)) {
+		found, err := p.lacks(id)
+		if err != nil {
+			return err
+		}
+		if found != nil && found.GetBlocks() {
+			first = cmp.Or(first, found)
+			short = append(short, found.GetMessage())
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	const shown = 5
+	text += strings.Join(short[:min(shown, len(short))], "; ")
+	if more := len(short) - shown; more > 0 {
+		text += fmt.Sprintf("; and so it is in %d regions more", more)
+	}
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: first.GetReason(), Field: first.GetField(),
+		Fix: first.GetFix() + " `windlass plan` shows all that it takes. With rollout.waitForCapacity, such as 6h, it waits for room.",
+	}, text)
+}
+
+// later are the regions that the rollout comes to after those, by id. What is not staged
+// comes to none.
+func (p *Preview) later(begun map[string]bool) map[string]bool {
+	ids, c := map[string]bool{}, p.progress()
+	if c == nil || p.in.Rollout == nil || p.in.Rollout.DeploymentID != p.target.ID {
+		return ids
+	}
+	for _, name := range p.target.Spec.GetRegions() {
+		if id := p.regionIDs[name]; id != "" && !begun[id] && plan.Size(c, id) > 0 {
+			ids[id] = true
+		}
+	}
+	return ids
+}
+
+// lacks returns the finding for a region that has no pool for what the target asks for there, nil for
+// none.
+func (p *Preview) lacks(id string) (*windlassv1.PlanFinding, error) {
+	region := p.regions[id]
+	gpu := gpuOf(override.In(p.target.Spec, id))
+	has, err := capacityOf(region)
+	if err != nil || gpu == nil || !has.known {
+		return nil, err
+	}
+	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status, Gpu: gpu, Pools: fitting(gpu, has.gpus)}
+	return p.room(v, has), nil
+}

@@ -1,0 +1,211 @@
+package preview
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// awaited is the finding for a rollout that waits for room, if its policy says so.
+func (p *Preview) awaited(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
+	limit := p.waitsForRoom()
+	if limit == 0 || !f.GetBlocks() {
+		return f
+	}
+	f.Blocks, f.Fix = false, ""
+	f.Message += fmt.Sprintf(": it would wait for that, for %s at most", limit)
+	return f
+}
+
+// waitsForRoom is for how long the rollout does.
+func (p *Preview) waitsForRoom() time.Duration {
+	if p.in.RolloutState == nil {
+		return 0
+	}
+	if c := p.progress(); c != nil {
+		return c.Policy.GetWaitForCapacity().AsDuration()
+	}
+	return p.in.RolloutState.Policy.GetWaitForCapacity().AsDuration()
+}
+
+// capacity is what a region said that it has.
+type capacity struct {
+	// known: it has said something.
+	known bool
+	gpus  []*windlassv1.GpuCapacity
+}
+
+// capacityOf reads what the region has.
+func capacityOf(r model.Region) (capacity, error) {
+	reported, err := rollup.Capacity(r)
+	if err != nil {
+		return capacity{}, err
+	}
+	return capacity{known: len(r.Capacity) > 0, gpus: rollup.GPUs(reported)}, nil
+}
+
+// regionView tells what the forecast takes of a region, and what that has.
+func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRegion, capacity, error) {
+	region := p.regions[id]
+	has, err := capacityOf(region)
+	if err != nil {
+		return nil, has, err
+	}
+	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status}
+	e := p.extent(f, region, has.gpus)
+	v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
+	v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
+	if gpu := gpuOf(override.In(p.target.Spec, id)); gpu != nil && e.comes {
+		v.Gpu, v.GpusNeeded, v.GpusKept, v.Pools = gpu, e.needed, e.kept, fitting(gpu, has.gpus)
+		for _, p := range v.GetPools() {
+			v.GpusFree += usable(p)
+		}
+	}
+	return v, has, nil
+}
+
+// room tells of a region that has too few GPUs free, or that may have; nil for none.
+func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanFinding {
+	if v.GetGpu() == nil || v.GetStatus() != windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
+		return nil
+	}
+	f := &windlassv1.PlanFinding{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Blocks: true, Field: p.gpuField(v), Region: v.GetRegion(),
+	}
+	// Hosts that take no other may take it, and others may have to leave for it: what is
+	// free for all says less then.
+	if k := p.target.Spec.GetKubernetes(); len(k.GetTolerations()) > 0 || k.GetPriorityClass() != "" {
+		f.Blocks = false
+	}
+	each := v.GetGpu().GetCount()
+	var largest int32
+	for _, p := range v.GetPools() {
+		largest = max(largest, p.GetLargestFree())
+	}
+	switch {
+	case !has.known:
+		f.Blocks = false
+		f.Message = fmt.Sprintf("region %s has not told yet what it has: whether %s are free there is not known", v.GetRegion(), gpuText(v.GetGpu()))
+	case len(v.GetPools()) == 0:
+		f.Blocks = true
+		f.Message = fmt.Sprintf("region %s has no %s: it has %s", v.GetRegion(), gpuText(v.GetGpu()), poolsText(has.gpus))
+		f.Fix = "Ask for what it has, or take the region out."
+	case v.GetGpusNeeded() > v.GetGpusFree():
+		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), p.when, v.GetGpusFree())
+		f.Fix = "Ask for fewer replicas, or for fewer GPUs for each, or make room."
+		if v.GetGpusKept() <= v.GetGpusFree() {
+			f.Fix = "Move within the room that there is: rollout.maxSurge 0 and maxUnavailable 1, or strategy recreate. Or make room."
+		}
+	case v.GetGpusNeeded() > 0 && each > largest:
+		f.Message = fmt.Sprintf("region %s has %d %s free, and an instance takes %d of one host, of which none has more than %d free",
+			v.GetRegion(), v.GetGpusFree(), gpuText(v.GetGpu()), each, largest)
+		f.Fix = "Ask for fewer GPUs for each instance, or make room on one host."
+	default:
+		return nil
+	}
+	return f
+}
+
+// gpuField is what asks for the region's GPUs: the spec, or its overrides.
+func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
+	if proto.Equal(v.GetGpu(), gpuOf(p.target.Spec)) {
+		return "spec.resources.gpu"
+	}
+	return "spec.overrides"
+}
+
+// amount is what replicas of an app take.
+type amount struct{ replicas, gpus int32 }
+
+// extent is what the app takes of a region: now, at most, and in the end.
+type extent struct {
+	now, peak, after amount
+	// needed GPUs of the kind that the target asks for, beyond those given back.
+	needed int32
+	// kept of those that are needed are so in the end, too.
+	kept int32
+	// comes reports whether replicas of the target are there at any time.
+	comes bool
+}
+
+// extent follows the region's steps. Between two of them there is of each version what
+// either says, at most.
+func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity) (e extent) {
+	each, gives := map[string]int32{}, map[string]bool{}
+	mine := gpuOf(override.In(p.target.Spec, region.ID))
+	for _, d := range p.in.Deployments {
+		there := override.In(d.Spec, region.ID)
+		_, n := admission.PerReplica(there)
+		each[d.ID] = int32(n)
+		theirs := gpuOf(there)
+		// What it gives back is of use if the target could take any of it.
+		gives[d.ID] = mine != nil && theirs != nil && subset(fitting(theirs, pools), fitting(mine, pools))
+	}
+	at := map[string]int32{}
+	for _, t := range p.was {
+		if t.RegionID == region.ID && topology.Active(t) {
+			at[t.DeploymentID] += t.Replicas
+		}
+	}
+	start := at
+	sum := func(replicas map[string]int32) (a amount, needed int32) {
+		for id, n := range replicas {
+			a.replicas += n
+			a.gpus += n * each[id]
+			if id == p.target.ID || gives[id] {
+				needed += (n - start[id]) * each[id]
+			}
+			e.comes = e.comes || id == p.target.ID && n > 0
+		}
+		for id, n := range start {
+			if _, still := replicas[id]; !still && (id == p.target.ID || gives[id]) {
+				needed -= n * each[id]
+			}
+		}
+		return a, needed
+	}
+	e.now, _ = sum(at)
+	e.peak, e.after = e.now, e.now
+	for _, s := range f.Steps {
+		if s.Kind != windlassv1.PlanStep_KIND_MOVE || s.RegionID != region.ID {
+			continue
+		}
+		next, most := map[string]int32{}, maps.Clone(at)
+		for _, side := range s.Sides {
+			next[side.DeploymentID] = side.Replicas
+			most[side.DeploymentID] = max(most[side.DeploymentID], side.Replicas)
+		}
+		if s.InPlace {
+			most = maps.Clone(next) // nothing is started beside what it is started for
+		}
+		a, _ := sum(most)
+		for id := range most {
+			if id == p.target.ID || id == p.in.App.LiveDeploymentID {
+				continue
+			}
+			// It is not wanted any more. It leaves as soon as nothing is routed to it; where a
+			// rollout is staged, as far as this step says.
+			most[id] = 0
+			if p.progress() != nil {
+				most[id] = next[id]
+			}
+		}
+		_, needed := sum(most)
+		e.peak = amount{max(e.peak.replicas, a.replicas), max(e.peak.gpus, a.gpus)}
+		e.needed = max(e.needed, needed)
+		e.after, e.kept = sum(next)
+		e.kept = max(0, e.kept)
+		at = next
+	}
+	return e
+}

@@ -1,0 +1,228 @@
+package preview
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Deploy is a deploy that was run without being stored: what it would store, and what it would be refused for.
+type Deploy struct {
+	// Preview of what comes of it, nil with no Answer.
+	*Preview
+	// At is when it was run, unix ms.
+	At int64
+	// Refusals are the errors that it would fail with, in the order in which they were found.
+	Refusals []error
+	// Answer is what Deploy would answer, nil if it would be refused before it decides.
+	Answer *windlassv1.DeployResponse
+	// App after and WasApp before it, nil if it did not exist.
+	App, WasApp *model.App
+	// Policy of the app's rollouts after and WasPolicy before it.
+	Policy, WasPolicy *windlassv1.RolloutPolicy
+	// Live is the deployment that is live before it, nil for none.
+	Live *model.Deployment
+	// Sizes after and WasSizes before it are how many replicas regions run, by id, where that is known.
+	Sizes, WasSizes map[string]int32
+	// Supersedes is the version of the rollout in flight that it would take the place of, 0 for none.
+	Supersedes int32
+	// Woken: the app's workflow has something to do after it.
+	Woken bool
+	// Quota of the workspace, and its usage after it.
+	Quota      *windlassv1.Quota
+	UsageAfter *windlassv1.Usage
+}
+
+func (d *Deploy) outcome() windlassv1.PlanDeployResponse_Outcome {
+	switch {
+	case d.Answer == nil:
+		return windlassv1.PlanDeployResponse_OUTCOME_UNSPECIFIED
+	case d.Answer.GetScaled():
+		return windlassv1.PlanDeployResponse_OUTCOME_SCALED
+	case !d.Answer.GetUnchanged():
+		return windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT
+	case d.Woken:
+		return windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK
+	}
+	return windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED
+}
+
+// maxPlanSteps are told: more than anybody reads, and few enough for an answer.
+const maxPlanSteps = 500
+
+// Response says what the deploy would do.
+func (d *Deploy) Response() (*windlassv1.PlanDeployResponse, error) {
+	out := &windlassv1.PlanDeployResponse{Outcome: d.outcome(), NewApp: d.App != nil && d.WasApp == nil}
+	for _, err := range d.Refusals {
+		out.Findings = append(out.Findings, findingOf(err))
+	}
+	if d.Answer != nil {
+		d.when = " at its peak"
+		if err := d.fill(out); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(out.Findings, func(a, b *windlassv1.PlanFinding) int {
+		switch {
+		case a.GetBlocks() == b.GetBlocks():
+			return 0
+		case a.GetBlocks():
+			return -1
+		}
+		return 1
+	})
+	out.WouldRun = len(out.GetFindings()) == 0 || !out.GetFindings()[0].GetBlocks()
+	return out, nil
+}
+
+// findingOf is a refusal as Deploy would answer it.
+func findingOf(err error) *windlassv1.PlanFinding {
+	detail := rpc.DetailOf(err)
+	return &windlassv1.PlanFinding{
+		Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Message: apierr.Message(err), Fix: detail.GetFix(), Limit: detail.GetLimit(),
+	}
+}
+
+func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
+	out.Version, out.Quota, out.UsageAfter = d.target.Version, d.Quota, d.UsageAfter
+	if d.Live != nil {
+		out.LiveVersion = d.Live.Version
+	}
+	out.SupersedesVersion = d.Supersedes
+	if h := d.Answer.GetHold(); h != nil {
+		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+			Reason:  windlassv1.ErrorReason_ERROR_REASON_FROZEN,
+			Message: "it would be held by " + plan.FreezeText(h.GetFreeze(), h.GetScope(), h.GetUntil(), h.GetReason()),
+			Fix:     `It starts by itself when that is over; an owner has it start at once: --override-freeze "why".`,
+		})
+	}
+	for _, text := range d.Answer.GetWarnings() {
+		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Message: text, Fix: "`windlass protection list` shows the protections. A file only tightens them.",
+		})
+	}
+	var err error
+	if out.Changes, err = d.changes(); err != nil {
+		return err
+	}
+	f := forecast.Forecast{Complete: true}
+	if d.Woken && !d.unknown {
+		f = forecast.Run(d.was, d.in, d.At)
+	}
+	out.Lasts, out.Loads = durationpb.New(time.Duration(f.Lasts)*time.Millisecond), int32(f.Loads)
+	for _, s := range f.Steps[:min(len(f.Steps), maxPlanSteps)] {
+		out.Steps = append(out.Steps, d.stepProto(s))
+	}
+	out.StepsLeftOut = int32(len(f.Steps) - len(out.Steps))
+	if !f.Complete {
+		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+			Reason:  windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
+			Message: fmt.Sprintf("the rollout is too long to be foreseen: what its regions need is told as of its first %d steps", len(f.Steps)),
+			Fix:     "A larger rollout.maxSurge makes it shorter.",
+		})
+	}
+	if end := f.Rollout; out.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT && f.Complete && end != nil &&
+		end.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED {
+		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL, Blocks: true,
+			Message: fmt.Sprintf("even if all went well the rollout would not succeed: %s %s", end.Reason, end.Message),
+		})
+	}
+	if c := d.progress(); c != nil && f.Progress != nil && f.Progress.RolloutID == c.RolloutID {
+		empty := plan.EmptyGates(f.Progress)
+		for _, i := range slices.Sorted(maps.Keys(empty)) {
+			out.Findings = append(out.Findings, &windlassv1.PlanFinding{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Field: fmt.Sprintf("rollout.waves[%d].approval", i), Message: empty[i],
+				Fix: "Ask for the approval at a wave that takes regions, or have the last one name some of them.",
+			})
+		}
+	}
+	return d.regionViews(f, out)
+}
+
+func (d *Deploy) stepProto(s forecast.Step) *windlassv1.PlanStep {
+	out := &windlassv1.PlanStep{
+		At: durationpb.New(time.Duration(s.At) * time.Millisecond), Kind: s.Kind, Wave: s.Wave, Region: d.regions[s.RegionID].Name,
+		Step: int32(s.Step), Steps: int32(s.Steps), Checks: s.Checks, Approval: s.Approval, InPlace: s.InPlace, KeepsInstances: s.Keeps,
+		Loads: int32(s.Loads),
+	}
+	if s.Wait > 0 {
+		out.Wait = durationpb.New(s.Wait)
+	}
+	for _, side := range s.Sides {
+		out.Versions = append(out.Versions, &windlassv1.PlanVersion{Version: side.Version, Replicas: side.Replicas, Weight: side.Weight})
+	}
+	return out
+}
+
+// regionViews tells of each region what the deploy takes there, and what it has.
+func (d *Deploy) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResponse) error {
+	ids := map[string]bool{}
+	for _, id := range d.regionIDs {
+		ids[id] = true
+	}
+	for _, t := range d.was {
+		if topology.Active(t) {
+			ids[t.RegionID] = true
+		}
+	}
+	for _, id := range d.byName(ids) {
+		v, reported, err := d.regionView(f, id)
+		if err != nil {
+			return err
+		}
+		wave, waits, skips := d.waveOf(f, id)
+		v.Wave = wave
+		out.Regions = append(out.Regions, v)
+		if d.Woken {
+			out.Findings = append(out.Findings, d.reach(v, id, waits, skips, out.GetOutcome())...)
+			if found := d.room(v, reported); found != nil {
+				out.Findings = append(out.Findings, d.awaited(found))
+			}
+		}
+	}
+	return nil
+}
+
+// reach tells of a region that cannot be told anything now.
+func (d *Deploy) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, outcome windlassv1.PlanDeployResponse_Outcome) []*windlassv1.PlanFinding {
+	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
+		return nil
+	}
+	f := &windlassv1.PlanFinding{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Region: v.GetRegion(),
+		Fix: fmt.Sprintf("`windlass region show %s` tells what is known of it.", v.GetRegion()),
+	}
+	why, when := fmt.Sprintf("region %s is out of reach", v.GetRegion()), "when it returns"
+	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+		why, when = fmt.Sprintf("no agent has joined region %s yet", v.GetRegion()), "when one has"
+	}
+	i := slices.IndexFunc(d.target.Spec.GetRegions(), func(name string) bool { return d.regionIDs[name] == id })
+	switch {
+	case i < 0:
+		f.Message = why + ": what runs there stays until it returns"
+	case outcome != windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
+		f.Message = why + ": what is asked for is done there when it returns"
+	case skips:
+		f.Message = why + ": the rollout would leave it out for now, and it would catch up " + when
+	case waits:
+		f.Message = why + ": the rollout would wait for it when its turn comes, and those after it with it"
+	default:
+		f.Message, f.Blocks = why+": the rollout would fail there", true
+	}
+	if i >= 0 {
+		f.Field = fmt.Sprintf("spec.regions[%d]", i)
+	}
+	return []*windlassv1.PlanFinding{f}
+}

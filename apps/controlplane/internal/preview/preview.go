@@ -1,0 +1,139 @@
+// Package preview says what a deploy would do. It forecasts the rollout with the planner itself, on the
+// input that the next step of the app would read, and compares what regions need for that with what
+// they have. It writes nothing.
+package preview
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/planinput"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Preview is what a forecast goes by.
+type Preview struct {
+	in plan.Input
+	// was are the app's rows before the call.
+	was []model.Topology
+	// when regions need what a forecast says, in words, or empty.
+	when string
+	// target is the deployment that it is about.
+	target *model.Deployment
+	// regions by id, and the ids of those that the target's spec names. unknown: it names some that
+	// do not exist.
+	regions   map[string]model.Region
+	regionIDs map[string]string
+	unknown   bool
+}
+
+// Read reads what the planner will go by when the deployment has been asked for. was are the app's
+// rows before that; nil: asking changed none.
+func Read(tx planinput.Tx, app model.App, deploymentID string, was []model.Topology) (*Preview, error) {
+	inputs, err := planinput.Rows(tx, []model.App{app})
+	if err != nil {
+		return nil, fmt.Errorf("read what app %s runs: %w", app.ID, err)
+	}
+	p := &Preview{in: *inputs[0], was: was}
+	if was == nil {
+		p.was = p.in.Topology
+	}
+	if p.target, err = p.readTarget(tx, deploymentID); err != nil {
+		return nil, err
+	}
+	return p, p.readRegions(tx)
+}
+
+func (p *Preview) readTarget(tx planinput.Tx, id string) (*model.Deployment, error) {
+	if d := p.Deployment(id); d != nil {
+		return d, nil
+	}
+	found, err := tx.GetDeployments([]string{id})
+	if err != nil {
+		return nil, fmt.Errorf("read deployment %s: %w", id, err)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("read deployment %s: it is gone", id)
+	}
+	p.in.Deployments = append(p.in.Deployments, found[0])
+	return &found[0], nil
+}
+
+// Deployment returns one of the input's, nil for none.
+func (p *Preview) Deployment(id string) *model.Deployment {
+	i := slices.IndexFunc(p.in.Deployments, func(d model.Deployment) bool { return d.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &p.in.Deployments[i]
+}
+
+// readRegions adds the regions that the target's spec names to those of the input.
+func (p *Preview) readRegions(tx planinput.Tx) error {
+	p.regions, p.regionIDs = map[string]model.Region{}, map[string]string{}
+	for _, r := range p.in.Regions {
+		p.regions[r.ID] = r
+	}
+	names := p.target.Spec.GetRegions()
+	named, err := tx.GetRegionsByName(p.in.App.WorkspaceID, names)
+	if err != nil {
+		return fmt.Errorf("read regions of deployment %s: %w", p.target.ID, err)
+	}
+	for _, r := range named {
+		p.regions[r.ID], p.regionIDs[r.Name] = r, r.ID
+	}
+	p.unknown = slices.ContainsFunc(names, func(name string) bool { return p.regionIDs[name] == "" })
+	return nil
+}
+
+// progress of the rollout, nil for one that is not staged.
+func (p *Preview) progress() *model.Progress {
+	if p.in.RolloutState == nil || !p.in.RolloutState.Progress.Active(p.in.App.RolloutID) {
+		return nil
+	}
+	return p.in.RolloutState.Progress
+}
+
+// byName returns the ids of regions in the order of their names.
+func (p *Preview) byName(ids map[string]bool) []string {
+	all := slices.Sorted(maps.Keys(ids))
+	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(p.regions[a].Name, p.regions[b].Name) })
+	return all
+}
+
+// waveOf is the region's wave in the forecast, and whether that waits for a region that is
+// out of reach, or skips it.
+func (p *Preview) waveOf(f forecast.Forecast, region string) (name string, waits, skips bool) {
+	if f.Progress == nil || p.in.Rollout == nil || f.Progress.RolloutID != p.in.Rollout.ID {
+		return "", false, false
+	}
+	for _, w := range f.Progress.Waves {
+		if !slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool { return st.RegionID == region }) {
+			continue
+		}
+		policy := &windlassv1.Wave{}
+		if waves := f.Progress.Policy.GetWaves(); w.Policy < len(waves) {
+			policy = waves[w.Policy]
+		}
+		on := policy.GetOnUnreachable()
+		skips = on == windlassv1.Wave_ON_UNREACHABLE_SKIP || f.Progress.SkipsNew && p.isNew(region)
+		return w.Name, on != windlassv1.Wave_ON_UNREACHABLE_FAIL, skips
+	}
+	return "", true, false
+}
+
+// isNew reports whether no agent has joined the region, and nothing of the app that is live
+// is there.
+func (p *Preview) isNew(region string) bool {
+	live := p.in.App.LiveDeploymentID
+	return p.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING &&
+		!slices.ContainsFunc(p.was, func(t model.Topology) bool {
+			return t.RegionID == region && t.DeploymentID == live && topology.Active(t)
+		})
+}
