@@ -178,7 +178,7 @@ func (c *change) start(have *model.Admission, rate admission.Rate) error {
 }
 
 // turnAway refuses a start of a workspace that is known to start too much.
-func (a *API) turnAway(workspaceID string) error {
+func (a *server) turnAway(workspaceID string) error {
 	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
 		return a.refused(tooFast(workspaceID, rate, wait))
 	}
@@ -195,7 +195,7 @@ const (
 
 // usage adds up the workspace's apps, but for one. Claims that it has to make anew it
 // gives to store, on which it looks again; with nil, for people, it adds them.
-func (a *API) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {
+func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {
 	for try := 1; ; try++ {
 		u, unsettled, err := tx.UsageOf(workspaceID, but)
 		if err != nil {
@@ -219,7 +219,7 @@ func (a *API) usage(tx Tx, workspaceID, but string, store func([]model.Claim) er
 }
 
 // settle makes the claims of unsettled apps anew, and adds them up.
-func (a *API) settle(tx Tx, workspaceID, but string, store func([]model.Claim) error) (sum model.Usage, err error) {
+func (a *server) settle(tx Tx, workspaceID, but string, store func([]model.Claim) error) (sum model.Usage, err error) {
 	for after := ""; ; {
 		apps, err := tx.UnsettledApps(workspaceID, but, after, settleAtOnce)
 		if err != nil {
@@ -245,7 +245,7 @@ func (a *API) settle(tx Tx, workspaceID, but string, store func([]model.Claim) e
 }
 
 // claimsOf apps, in a number of queries that does not depend on how many there are.
-func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
+func (a *server) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	var ids, rolloutIDs []string
 	for _, app := range apps {
 		ids = append(ids, app.ID)
@@ -307,7 +307,7 @@ func (a *API) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 }
 
 // refused counts a call that is refused because of a limit.
-func (a *API) refused(err error) error {
+func (a *server) refused(err error) error {
 	a.refusals.WithLabelValues(rpc.DetailOf(err).GetLimit().GetName()).Inc()
 	return err
 }

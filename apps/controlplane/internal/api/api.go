@@ -78,7 +78,10 @@ type Config struct {
 }
 
 // API serves the services of windlass.v1.
-type API struct {
+type API struct{ *server }
+
+// server is what the services share.
+type server struct {
 	cfg        Config
 	keys       *keyring
 	hub        *hub
@@ -119,17 +122,17 @@ func New(cfg Config) (*API, error) {
 	if cfg.Reads == nil {
 		cfg.Reads = admission.NewBuckets(admission.Rate{})
 	}
-	a := &API{
+	s := &server{
 		cfg:      cfg,
 		restarts: newTurns(),
 		gate:     admission.NewGate(),
 	}
-	a.keys = newKeyring(a)
-	a.hub = newHub(cfg.MaxWatchers, cfg.KeyWatchers, cfg.WorkspaceWatchers)
-	if err := a.registerMetrics(); err != nil {
+	s.keys = newKeyring(s)
+	s.hub = newHub(cfg.MaxWatchers, cfg.KeyWatchers, cfg.WorkspaceWatchers)
+	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
-	return a, nil
+	return &API{s}, nil
 }
 
 // Notify tells watchers that apps changed. It does not block: call it on commits.
@@ -154,18 +157,18 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	options = append(options, strictJSON())
 	handler := func(path string, h http.Handler) Handler { return Handler{Path: path, Handler: h} }
 	return []Handler{
-		handler(windlassv1connect.NewAppServiceHandler(a, options...)),
-		handler(windlassv1connect.NewDeploymentServiceHandler(a, options...)),
-		handler(windlassv1connect.NewRolloutServiceHandler(a, options...)),
-		handler(windlassv1connect.NewRegionServiceHandler(a, options...)),
-		handler(windlassv1connect.NewAccessServiceHandler(a, options...)),
-		handler(windlassv1connect.NewWorkspaceServiceHandler(a, options...)),
-		handler(windlassv1connect.NewProjectServiceHandler(a, options...)),
-		handler(windlassv1connect.NewEnvironmentServiceHandler(a, options...)),
-		handler(windlassv1connect.NewHistoryServiceHandler(a, options...)),
-		handler(windlassv1connect.NewFreezeServiceHandler(a, options...)),
-		handler(windlassv1connect.NewProtectionServiceHandler(a, options...)),
-		handler(windlassv1connect.NewRouteServiceHandler(a, options...)),
+		handler(windlassv1connect.NewAppServiceHandler(appService{a.server}, options...)),
+		handler(windlassv1connect.NewDeploymentServiceHandler(deploymentService{a.server}, options...)),
+		handler(windlassv1connect.NewRolloutServiceHandler(rolloutService{a.server}, options...)),
+		handler(windlassv1connect.NewRegionServiceHandler(regionService{a.server}, options...)),
+		handler(windlassv1connect.NewAccessServiceHandler(accessService{a.server}, options...)),
+		handler(windlassv1connect.NewWorkspaceServiceHandler(workspaceService{a.server}, options...)),
+		handler(windlassv1connect.NewProjectServiceHandler(projectService{a.server}, options...)),
+		handler(windlassv1connect.NewEnvironmentServiceHandler(environmentService{a.server}, options...)),
+		handler(windlassv1connect.NewHistoryServiceHandler(historyService{a.server}, options...)),
+		handler(windlassv1connect.NewFreezeServiceHandler(freezeService{a.server}, options...)),
+		handler(windlassv1connect.NewProtectionServiceHandler(protectionService{a.server}, options...)),
+		handler(windlassv1connect.NewRouteServiceHandler(routeService{a.server}, options...)),
 	}
 }
 
@@ -173,7 +176,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 func now() int64 { return time.Now().UnixMilli() }
 
 // counted counts a call that changes what runs.
-func (a *API) counted(operation string, err error) {
+func (a *server) counted(operation string, err error) {
 	outcome := "ok"
 	if err != nil {
 		outcome = connect.CodeOf(err).String()

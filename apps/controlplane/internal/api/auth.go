@@ -66,7 +66,7 @@ func unauthenticated(message, fix string) error {
 // keyring finds keys. Only good ones are remembered: a made-up key costs a look-up
 // each time, and cannot push a real one out.
 type keyring struct {
-	api *API
+	api *server
 
 	mu   sync.Mutex
 	good map[string]cachedKey // by hash
@@ -83,7 +83,7 @@ type cachedKey struct {
 	until time.Time
 }
 
-func newKeyring(a *API) *keyring {
+func newKeyring(a *server) *keyring {
 	return &keyring{api: a, good: map[string]cachedKey{}, proven: map[string]time.Time{}}
 }
 
@@ -184,7 +184,7 @@ func tooManyFailures(rate admission.Rate, wait time.Duration) error {
 }
 
 // mayRead takes a token of the key's bucket for reads.
-func (a *API) mayRead(key model.APIKey, procedure string, at time.Time) error {
+func (a *server) mayRead(key model.APIKey, procedure string, at time.Time) error {
 	if !reads[procedure] {
 		return nil
 	}
@@ -227,7 +227,7 @@ func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 }
 
 // admitted returns who calls. With an error it is the caller as far as known.
-func (a *API) admitted(ctx context.Context, call rpc.Call) (by caller, err error) {
+func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err error) {
 	value, ok := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		return callerOf(ctx)
@@ -247,7 +247,7 @@ func (a *API) admitted(ctx context.Context, call rpc.Call) (by caller, err error
 
 // noteRefusal counts a refused call in the audit. The source is the address alone: whatever else a
 // caller says of itself may differ in each call of a flood.
-func (a *API) noteRefusal(by caller, client netip.Addr, err error) {
+func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	reason := rpc.DetailOf(err).GetReason()
 	if reason == windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		return // our own failure

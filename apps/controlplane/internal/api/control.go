@@ -24,7 +24,7 @@ type controlled struct {
 
 // control is a person's word about the staged rollout in flight. say changes the
 // progress, and returns what to tell about it, empty if it changes nothing.
-func (c *change) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
+func (c rolloutChange) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return out, err
@@ -32,14 +32,14 @@ func (c *change) control(ref, what, why string, say func(*model.Progress) (text 
 	if err := alive(app); err != nil {
 		return out, err
 	}
-	f, err := c.inFlight(app)
+	f, err := c.versions().inFlight(app)
 	if err != nil {
 		return out, err
 	}
 	if f.rollout == nil {
 		return out, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` tells how the last one ended.")
 	}
-	s, err := c.rolloutStateOf(app)
+	s, err := c.versions().rolloutStateOf(app)
 	if err != nil {
 		return out, err
 	}
@@ -75,7 +75,7 @@ func (c *change) control(ref, what, why string, say func(*model.Progress) (text 
 	c.log(app, model.History{
 		What: what, Why: text, RolloutID: f.rollout.ID, DeploymentID: f.rollout.DeploymentID, Version: f.rollout.Version,
 	})
-	if err := c.putRolloutState(s); err != nil {
+	if err := c.versions().putRolloutState(s); err != nil {
 		return out, err
 	}
 	if err := c.wake(app.ID); err != nil {
@@ -85,7 +85,7 @@ func (c *change) control(ref, what, why string, say func(*model.Progress) (text 
 }
 
 // holds says what keeps the rollout from moving after a word that would move it.
-func (c *change) holds(progress *model.Progress, what string) (out []string, err error) {
+func (c rolloutChange) holds(progress *model.Progress, what string) (out []string, err error) {
 	if what == "RolloutPaused" || what == "Approved" {
 		return nil, nil
 	}
@@ -99,7 +99,7 @@ func (c *change) holds(progress *model.Progress, what string) (out []string, err
 	if err != nil {
 		return nil, err
 	}
-	closed, err := c.closedHolds(progress)
+	closed, err := c.versions().closedHolds(progress)
 	if err != nil {
 		return nil, err
 	}
@@ -123,10 +123,10 @@ func sameAgain(progress *model.Progress, what string) string {
 }
 
 // PauseRollout holds the rollout in flight where it is.
-func (a *API) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
+func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
 	defer func() { a.counted("pause", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PauseRolloutResponse, error) {
-		out, err := c.control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(progress *model.Progress) (string, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.PauseRolloutResponse, error) {
+		out, err := c.rollouts().control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			_, err := plan.Pause(progress, c.by.Name, req.GetWhy(), c.at)
 			return "nothing starts or stops until it is resumed", err
 		})
@@ -136,10 +136,10 @@ func (a *API) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequ
 }
 
 // ResumeRollout ends a person's pause.
-func (a *API) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
+func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
 	defer func() { a.counted("resume", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ResumeRolloutResponse, error) {
-		out, err := c.control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(progress *model.Progress) (string, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.ResumeRolloutResponse, error) {
+		out, err := c.rollouts().control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			was, by := progress.PausedAt, progress.PausedBy
 			_, err := plan.Resume(progress)
 			return fmt.Sprintf("%s had paused it for %s", by, time.Duration(c.at-was)*time.Millisecond), err
@@ -150,14 +150,14 @@ func (a *API) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRe
 }
 
 // RetryRollout has the regions that failed begin again.
-func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
+func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
 	defer func() { a.counted("retry", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.RetryRolloutResponse, error) {
-		if id, err := c.retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.RetryRolloutResponse, error) {
+		if id, err := c.rollouts().retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
-		out, err := c.control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(progress *model.Progress) (string, error) {
-			heard, err := c.heard(progress)
+		out, err := c.rollouts().control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(progress *model.Progress) (string, error) {
+			heard, err := c.rollouts().heard(progress)
 			if err != nil {
 				return "", err
 			}
@@ -170,7 +170,7 @@ func (a *API) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequ
 }
 
 // heard are the guards, by region, of what was reported of the version that the progress is of.
-func (c *change) heard(progress *model.Progress) (map[string]model.Guard, error) {
+func (c rolloutChange) heard(progress *model.Progress) (map[string]model.Guard, error) {
 	rollouts, err := c.GetRollouts([]string{progress.RolloutID})
 	if err != nil {
 		return nil, fmt.Errorf("read rollout %s: %w", progress.RolloutID, err)
@@ -192,7 +192,7 @@ func (c *change) heard(progress *model.Progress) (map[string]model.Guard, error)
 
 // retryBehind has the regions begin again that failed to catch up. It returns the id of
 // the rollout that left them behind; empty, if none did or a rollout is in flight.
-func (c *change) retryBehind(ref, why string) (rolloutID string, err error) {
+func (c rolloutChange) retryBehind(ref, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return "", err
@@ -200,7 +200,7 @@ func (c *change) retryBehind(ref, why string) (rolloutID string, err error) {
 	if err := alive(app); err != nil {
 		return "", err
 	}
-	s, err := c.rolloutStateOf(app)
+	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || app.RolloutID != "" || s.Progress == nil {
 		return "", err
 	}
@@ -214,7 +214,7 @@ func (c *change) retryBehind(ref, why string) (rolloutID string, err error) {
 		text += ": " + why
 	}
 	c.log(app, model.History{What: "RolloutRetried", Why: text, RolloutID: s.Progress.RolloutID, DeploymentID: app.LiveDeploymentID})
-	if err := c.putRolloutState(s); err != nil {
+	if err := c.versions().putRolloutState(s); err != nil {
 		return "", err
 	}
 	if err := c.wake(app.ID); err != nil {
@@ -224,16 +224,16 @@ func (c *change) retryBehind(ref, why string) (rolloutID string, err error) {
 }
 
 // Promote has the regions go on that wait at a step, or of all of them past all that is left.
-func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
+func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
 	defer func() { a.counted("promote", err) }()
 	what := "Promoted"
 	if req.GetFull() {
 		what = "PromotedInFull"
 	}
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PromoteResponse, error) {
-		out, err := c.control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.PromoteResponse, error) {
+		out, err := c.rollouts().control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
 			held, failed := progress.Held, progress.Failed
-			if err := c.maySkip(progress); req.GetFull() && err != nil {
+			if err := c.versions().maySkip(progress); req.GetFull() && err != nil {
 				return "", err
 			}
 			waves, err := plan.Promote(progress, c.by.Name, req.GetFull(), c.at)
@@ -258,11 +258,11 @@ func (a *API) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res 
 }
 
 // SkipBake ends the bake time of the wave that is baking.
-func (a *API) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
+func (a rolloutService) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
 	defer func() { a.counted("skip_bake", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SkipBakeResponse, error) {
-		out, err := c.control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(progress *model.Progress) (string, error) {
-			if err := c.maySkip(progress); err != nil {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.SkipBakeResponse, error) {
+		out, err := c.rollouts().control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(progress *model.Progress) (string, error) {
+			if err := c.versions().maySkip(progress); err != nil {
 				return "", err
 			}
 			wave, err := plan.SkipBake(progress, c.by.Name)

@@ -30,12 +30,12 @@ type facts struct {
 
 // facts gathers those of apps of one workspace, and of the deployments given,
 // which are among theirs.
-func (a *API) facts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
+func (a *server) facts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
 	return a.readFacts(tx, apps, planinput.Known{Deployments: deployments})
 }
 
 // factsOf an app of which it was read what it runs.
-func (a *API) factsOf(tx Tx, app model.App, r running) (facts, error) {
+func (a *server) factsOf(tx Tx, app model.App, r running) (facts, error) {
 	known := planinput.Known{RolloutStates: []model.RolloutState{r.rolloutState}}
 	for _, d := range []*model.Deployment{r.live, r.flight.deployment, r.flight.leaving} {
 		if d != nil {
@@ -45,7 +45,7 @@ func (a *API) factsOf(tx Tx, app model.App, r running) (facts, error) {
 	return a.readFacts(tx, []model.App{app}, known)
 }
 
-func (a *API) readFacts(tx Tx, apps []model.App, known planinput.Known) (facts, error) {
+func (a *server) readFacts(tx Tx, apps []model.App, known planinput.Known) (facts, error) {
 	f := facts{
 		domain:   a.cfg.Domain,
 		projects: map[string]model.Project{}, environments: map[string]model.Environment{},

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func (a *API) registerMetrics() error {
+func (a *server) registerMetrics() error {
 	a.operations = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deployment_operations_total",
 		Help: "Calls that changed what runs, by operation and outcome (a Connect code, or ok).",

@@ -29,7 +29,7 @@ type request interface {
 // thing itself.
 type change struct {
 	Tx
-	api *API
+	api *server
 	// By whom, in which workspace, when (unix ms), continuing which trace.
 	by          caller
 	workspaceID string
@@ -60,7 +60,7 @@ type change struct {
 // key. replayed tells that the answer is that of an earlier call and that fn's
 // work is not to be seen; secrets are added to an answer by the caller of mutate,
 // to one that is not replayed, so that they are never stored.
-func mutate[R proto.Message](ctx context.Context, a *API, req request, fn func(*change) (R, error)) (res R, replayed bool, err error) {
+func mutate[R proto.Message](ctx context.Context, a *server, req request, fn func(*change) (R, error)) (res R, replayed bool, err error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return res, false, err
@@ -141,7 +141,7 @@ var batched = map[string]bool{
 }
 
 // earlier returns the record of the key, or nil.
-func (a *API) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, error) {
+func (a *server) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, error) {
 	if record.Key == "" {
 		return nil, nil
 	}
@@ -175,7 +175,7 @@ func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
 }
 
 // storeError translates what the caller can act on.
-func (a *API) storeError(err error) error {
+func (a *server) storeError(err error) error {
 	switch {
 	case errors.Is(err, model.ErrTooManyRegions):
 		return apierr.OverLimit("", "the change touches more regions than one transaction may", "Split it by region.")
@@ -188,7 +188,7 @@ func (a *API) storeError(err error) error {
 	return err
 }
 
-func (a *API) newChange(ctx context.Context, tx Tx, by caller, begins bool) *change {
+func (a *server) newChange(ctx context.Context, tx Tx, by caller, begins bool) *change {
 	return &change{
 		Tx: tx, api: a, by: by, workspaceID: by.WorkspaceID, at: now(), traceparent: telemetry.Inject(ctx), starts: begins,
 	}
@@ -226,7 +226,7 @@ func (c *change) finish(record model.Idempotency, res proto.Message) (err error)
 }
 
 // learn tells the gate what the last attempt of a call found, nil for none.
-func (a *API) learn(workspaceID string, c *change) {
+func (a *server) learn(workspaceID string, c *change) {
 	if c != nil && c.learned.known {
 		a.gate.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
 	}

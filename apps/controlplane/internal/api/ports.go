@@ -72,11 +72,11 @@ func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
 
 // portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
 // the live version's instances. progress is that of its rollout, nil for none.
-func (c *change) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, progress *model.Progress, alike bool) error {
+func (c versionChange) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, progress *model.Progress, alike bool) error {
 	if fixedPort(spec) < 0 {
 		return nil
 	}
-	regions, err := c.regionsNamed(spec.GetRegions())
+	regions, err := c.specs().regionsNamed(spec.GetRegions())
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func besideFix(policy *windlassv1.RolloutPolicy) string {
 }
 
 // pinnedIn returns the app's pinned versions by the id of the regions that run them.
-func (c *change) pinnedIn(app model.App) (map[string][]model.Deployment, error) {
+func (c versionChange) pinnedIn(app model.App) (map[string][]model.Deployment, error) {
 	pins, err := c.ListPins([]string{app.ID})
 	if err != nil {
 		return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
@@ -150,13 +150,13 @@ func (c *change) pinnedIn(app model.App) (map[string][]model.Deployment, error) 
 
 // portsFitScaled fails if more replicas of the live version, or of the one in flight, would need a
 // fixed port of a region twice. The error names field, or the port if field is empty.
-func (c *change) portsFitScaled(r running, asked plan.Asked, field string) error {
+func (c versionChange) portsFitScaled(r running, asked plan.Asked, field string) error {
 	have := r.sizes()
 	for _, d := range []*model.Deployment{r.live, r.flight.deployment} {
 		if d == nil || fixedPort(d.Spec) < 0 {
 			continue
 		}
-		regions, err := c.regionsNamed(d.Spec.GetRegions())
+		regions, err := c.specs().regionsNamed(d.Spec.GetRegions())
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func (c *change) portsFitScaled(r running, asked plan.Asked, field string) error
 
 // portsFitPinned fails if a region of the pin would need a fixed port of the version d twice: for
 // two replicas, or because the live version or another pinned version uses the port there.
-func (c *change) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
+func (c versionChange) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
 	if fixedPort(d.Spec) < 0 {
 		return nil
 	}

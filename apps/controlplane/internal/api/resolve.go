@@ -35,7 +35,7 @@ func plainID(s string) bool {
 }
 
 // project finds one by id or name.
-func (a *API) project(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
+func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
 	if ident.Valid("prj", ref) {
 		p, err = tx.GetProject(workspaceID, ref)
 	} else if ident.ValidName(ref) {
@@ -54,7 +54,7 @@ func (a *API) project(tx Tx, workspaceID, ref, field string) (p model.Project, e
 
 // environment finds one by id, "project/environment", or name within the default
 // project; an empty ref is default/production.
-func (a *API) environment(tx Tx, workspaceID, ref, field string) (e model.Environment, err error) {
+func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Environment, err error) {
 	if ident.Valid("env", ref) {
 		e, err = tx.GetEnvironment(workspaceID, ref)
 	} else {
@@ -98,7 +98,7 @@ const listApps = "List the apps that there are; one outside of default/productio
 // app finds one by id, "project/environment/name", "environment/name" within the
 // default project, or name within default/production. Apps that are deleted are
 // found by id, if gone says that they may be.
-func (a *API) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err error) {
+func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err error) {
 	if ident.Valid("app", ref) {
 		app, err = tx.GetApp(workspaceID, ref)
 	} else {
@@ -143,7 +143,7 @@ func (c *change) lockedApp(ref string) (model.App, error) {
 
 // region finds one by id or name that the caller may use: its workspace's own or
 // granted, or for an operator the platform's.
-func (a *API) region(tx Tx, by caller, ref string) (r model.Region, err error) {
+func (a *server) region(tx Tx, by caller, ref string) (r model.Region, err error) {
 	const fix = "List the regions that the workspace may use."
 	switch {
 	case ident.Valid("reg", ref):
@@ -169,7 +169,7 @@ func (a *API) region(tx Tx, by caller, ref string) (r model.Region, err error) {
 }
 
 // granted reports whether a platform region is granted to the caller's workspace.
-func (a *API) granted(tx Tx, r model.Region, by caller) (bool, error) {
+func (a *server) granted(tx Tx, r model.Region, by caller) (bool, error) {
 	if r.WorkspaceID != "" || by.WorkspaceID == "" {
 		return false, nil
 	}
@@ -181,7 +181,7 @@ func (a *API) granted(tx Tx, r model.Region, by caller) (bool, error) {
 }
 
 // managedRegion is region, locked, for one who may change it.
-func (c *change) managedRegion(ref string) (model.Region, error) {
+func (c regionChange) managedRegion(ref string) (model.Region, error) {
 	r, err := c.api.region(c.Tx, c.by, ref)
 	if err != nil {
 		return r, err
@@ -199,7 +199,7 @@ func (c *change) managedRegion(ref string) (model.Region, error) {
 	return locked, nil
 }
 
-func (a *API) deployment(tx Tx, workspaceID, id, field string) (d model.Deployment, err error) {
+func (a *server) deployment(tx Tx, workspaceID, id, field string) (d model.Deployment, err error) {
 	if !plainID(id) {
 		return d, apierr.Missing(field, "deployment", id, "Name it by its id.")
 	}
@@ -231,7 +231,7 @@ func (c *change) lockedEnvironment(ref string) (model.Environment, error) {
 
 // visibleWorkspace is the one that ref names, if the caller may see it: its own,
 // or for an operator any. Empty is its own.
-func (a *API) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, error) {
+func (a *server) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, error) {
 	if by.IsOperator() {
 		if ref == "" {
 			return model.Workspace{}, apierr.Invalid("workspace", "an operator belongs to no workspace: name one")
@@ -249,7 +249,7 @@ func (a *API) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, e
 }
 
 // workspace finds one by id or name.
-func (a *API) workspace(tx Tx, ref, field string) (w model.Workspace, err error) {
+func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err error) {
 	switch {
 	case ident.Valid("ws", ref):
 		w, err = tx.GetWorkspace(ref)

@@ -14,13 +14,13 @@ import (
 )
 
 // AddDomain has an app wait for a domain, which VerifyDomain gives it.
-func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (*windlassv1.AddDomainResponse, error) {
+func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (*windlassv1.AddDomainResponse, error) {
 	name, err := a.domainName(req.GetDomain())
 	if err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.AddDomainResponse, error) {
-		app, have, err := c.appWithDomains(req.GetApp())
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.AddDomainResponse, error) {
+		app, have, err := c.domains().appWithDomains(req.GetApp())
 		if err != nil {
 			return nil, err
 		}
@@ -31,7 +31,7 @@ func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (
 		if len(have) >= model.MaxDomains {
 			return nil, apierr.OverLimit("domain", fmt.Sprintf("app %s has %d domains, and may not have more", app.Name, len(have)), "Remove one that is not needed.")
 		}
-		if err := c.notServed(app, name, nil); err != nil {
+		if err := c.domains().notServed(app, name, nil); err != nil {
 			return nil, err
 		}
 		d := model.Domain{
@@ -52,7 +52,7 @@ func (a *API) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (
 }
 
 // domainName reads a domain that an app could have.
-func (a *API) domainName(text string) (string, error) {
+func (a routeService) domainName(text string) (string, error) {
 	name, err := model.ParseDomain(text)
 	if err != nil {
 		return "", apierr.Invalid("domain", err.Error())
@@ -65,7 +65,7 @@ func (a *API) domainName(text string) (string, error) {
 }
 
 // appWithDomains is the app, locked, and its domains.
-func (c *change) appWithDomains(ref string) (model.App, []model.Domain, error) {
+func (c domainChange) appWithDomains(ref string) (model.App, []model.Domain, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return app, nil, err
@@ -82,7 +82,7 @@ func (c *change) appWithDomains(ref string) (model.App, []model.Domain, error) {
 
 // notServed fails for a domain that another app has, and that has not lapsed there. texts are
 // the records that there are, if it is known: one that has its own again has not lapsed.
-func (c *change) notServed(app model.App, name string, texts []string) error {
+func (c domainChange) notServed(app model.App, name string, texts []string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
@@ -94,7 +94,7 @@ func (c *change) notServed(app model.App, name string, texts []string) error {
 	case holder.WorkspaceID != app.WorkspaceID:
 		return domainTaken(name, "an app of another workspace", "If the domain is yours, ask the owner of that app, or the operator of this control plane, to remove it there.")
 	}
-	view, err := c.api.domainView(c, holder)
+	view, err := routeService{c.api}.domainView(c.change, holder)
 	if err != nil {
 		return err
 	}

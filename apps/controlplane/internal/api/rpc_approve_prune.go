@@ -11,14 +11,14 @@ import (
 
 // ApprovePrune releases exactly the named workloads for removal, or none: one that
 // is not in quarantine is more likely a mistake than a wish.
-func (a *API) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequest) (*windlassv1.ApprovePruneResponse, error) {
+func (a regionService) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequest) (*windlassv1.ApprovePruneResponse, error) {
 	for i, key := range req.GetKeys() {
 		if !plainID(key) {
 			return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", apierr.Clip(key, maxID), "List what is in quarantine.")
 		}
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.ApprovePruneResponse, error) {
-		r, err := c.managedRegion(req.GetRegion())
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.ApprovePruneResponse, error) {
+		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err
 		}

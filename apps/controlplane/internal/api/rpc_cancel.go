@@ -11,14 +11,14 @@ import (
 
 // Cancel asks the workflow to undo the rollout in flight. Called again while it is
 // being undone, it returns the same rollout.
-func (a *API) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *windlassv1.CancelResponse, err error) {
+func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *windlassv1.CancelResponse, err error) {
 	defer func() { a.counted("cancel", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.CancelResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.CancelResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err
 		}
-		f, err := c.inFlight(app)
+		f, err := c.versions().inFlight(app)
 		if err != nil {
 			return nil, err
 		}
@@ -26,13 +26,13 @@ func (a *API) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *w
 			return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "What is live can be rolled back, or deleted.")
 		}
 		unchanged := f.rollout.CancelRequested
-		return &windlassv1.CancelResponse{RolloutId: f.rollout.ID, Unchanged: unchanged}, c.cancel(app, *f.rollout, req.GetWhy())
+		return &windlassv1.CancelResponse{RolloutId: f.rollout.ID, Unchanged: unchanged}, c.rollouts().cancel(app, *f.rollout, req.GetWhy())
 	})
 	return res, err
 }
 
 // cancel asks the workflow to undo the rollout in flight. Asked again it changes nothing.
-func (c *change) cancel(app model.App, was model.Rollout, message string) error {
+func (c rolloutChange) cancel(app model.App, was model.Rollout, message string) error {
 	if was.CancelRequested {
 		return nil
 	}

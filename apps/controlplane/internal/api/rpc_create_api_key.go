@@ -11,7 +11,7 @@ import (
 )
 
 // CreateApiKey makes a key. Its value is in this answer and nowhere else.
-func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequest) (*windlassv1.CreateApiKeyResponse, error) {
+func (a accessService) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequest) (*windlassv1.CreateApiKeyResponse, error) {
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
 		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
 	}
@@ -30,7 +30,7 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 		return nil, apierr.InvalidFix("workspace", "a key of role "+model.RoleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
 	}
 	value := random(keyPrefix)
-	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateApiKeyResponse, error) {
+	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateApiKeyResponse, error) {
 		workspaceID := c.workspaceID
 		if req.GetWorkspace() != "" {
 			w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
@@ -39,7 +39,7 @@ func (a *API) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequ
 			}
 			workspaceID = w.ID
 		}
-		k := c.newKey(value, workspaceID, req.GetName(), req.GetRole(), req.GetExpiresAt())
+		k := c.tenants().newKey(value, workspaceID, req.GetName(), req.GetRole(), req.GetExpiresAt())
 		err := c.InsertAPIKey(k)
 		switch {
 		case errors.Is(err, model.ErrExists):

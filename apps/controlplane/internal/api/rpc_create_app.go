@@ -10,8 +10,8 @@ import (
 )
 
 // CreateApp makes an app that runs nothing yet.
-func (a *API) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (*windlassv1.CreateAppResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateAppResponse, error) {
+func (a appService) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (*windlassv1.CreateAppResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateAppResponse, error) {
 		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return nil, err

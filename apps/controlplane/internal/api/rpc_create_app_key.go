@@ -16,12 +16,12 @@ const appKeyPrefix = "wlk_"
 
 // CreateAppKey makes a key that requests for an app may come with. Its value is in this answer
 // and nowhere else.
-func (a *API) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequest) (*windlassv1.CreateAppKeyResponse, error) {
+func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequest) (*windlassv1.CreateAppKeyResponse, error) {
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
 		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
 	}
 	value := random(appKeyPrefix)
-	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateAppKeyResponse, error) {
+	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateAppKeyResponse, error) {
 		app, have, err := c.appWithKeys(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -41,7 +41,7 @@ func (a *API) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequ
 			return nil, fmt.Errorf("create key %s of app %s: %w", k.Name, app.ID, err)
 		}
 		app.AppKeys = int32(len(have)) + 1
-		if err := c.routesChange(app, "KeyCreated", "key "+k.Name); err != nil {
+		if err := c.domains().routesChange(app, "KeyCreated", "key "+k.Name); err != nil {
 			return nil, err
 		}
 		view, err := a.appKeyView(c, k)

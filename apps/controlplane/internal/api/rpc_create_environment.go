@@ -13,11 +13,11 @@ import (
 )
 
 // CreateEnvironment makes an environment.
-func (a *API) CreateEnvironment(ctx context.Context, req *windlassv1.CreateEnvironmentRequest) (*windlassv1.CreateEnvironmentResponse, error) {
+func (a environmentService) CreateEnvironment(ctx context.Context, req *windlassv1.CreateEnvironmentRequest) (*windlassv1.CreateEnvironmentResponse, error) {
 	if err := appspec.CheckEnv(req.GetVariables(), "variables"); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateEnvironmentResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateEnvironmentResponse, error) {
 		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err

@@ -15,14 +15,14 @@ const defaultTokenTTL = time.Hour
 
 // CreateJoinToken makes a token that lets one agent join. Its value is in this
 // answer and nowhere else.
-func (a *API) CreateJoinToken(ctx context.Context, req *windlassv1.CreateJoinTokenRequest) (*windlassv1.CreateJoinTokenResponse, error) {
+func (a regionService) CreateJoinToken(ctx context.Context, req *windlassv1.CreateJoinTokenRequest) (*windlassv1.CreateJoinTokenResponse, error) {
 	ttl := time.Duration(req.GetTtlSeconds()) * time.Second
 	if ttl == 0 {
 		ttl = defaultTokenTTL
 	}
 	value := random(joinTokenPrefix)
-	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateJoinTokenResponse, error) {
-		r, err := c.managedRegion(req.GetRegion())
+	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateJoinTokenResponse, error) {
+		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err
 		}

@@ -12,9 +12,9 @@ import (
 )
 
 // CreateProject makes a project with the environment "production".
-func (a *API) CreateProject(ctx context.Context, req *windlassv1.CreateProjectRequest) (*windlassv1.CreateProjectResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateProjectResponse, error) {
-		p, err := c.insertProject(c.workspaceID, req.GetName())
+func (a projectService) CreateProject(ctx context.Context, req *windlassv1.CreateProjectRequest) (*windlassv1.CreateProjectResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateProjectResponse, error) {
+		p, err := c.tenants().insertProject(c.workspaceID, req.GetName())
 		if err != nil {
 			return nil, err
 		}
@@ -24,7 +24,7 @@ func (a *API) CreateProject(ctx context.Context, req *windlassv1.CreateProjectRe
 }
 
 // insertProject writes a project and its first environment.
-func (c *change) insertProject(workspaceID, name string) (model.Project, error) {
+func (c tenantChange) insertProject(workspaceID, name string) (model.Project, error) {
 	p := model.Project{ID: ident.New("prj"), WorkspaceID: workspaceID, Name: name, CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
 	err := c.InsertProject(p)
 	switch {

@@ -15,11 +15,11 @@ import (
 
 // CreateRegion makes a region of the workspace, or for an operator one of the
 // platform. It is pending until an agent joins.
-func (a *API) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequest) (*windlassv1.CreateRegionResponse, error) {
+func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequest) (*windlassv1.CreateRegionResponse, error) {
 	if err := checkLabels(req.GetLabels()); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateRegionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateRegionResponse, error) {
 		switch {
 		case req.GetPlatform() && !c.by.IsOperator():
 			return nil, apierr.Denied("only operators make regions of the platform", "Leave platform out to make one of the workspace.")

@@ -15,9 +15,9 @@ import (
 const firstKey = "owner"
 
 // CreateWorkspace makes a workspace in which one can deploy at once.
-func (a *API) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspaceRequest) (*windlassv1.CreateWorkspaceResponse, error) {
+func (a workspaceService) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspaceRequest) (*windlassv1.CreateWorkspaceResponse, error) {
 	value := random(keyPrefix)
-	res, replayed, err := mutate(ctx, a, req, func(c *change) (*windlassv1.CreateWorkspaceResponse, error) {
+	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateWorkspaceResponse, error) {
 		w := model.Workspace{ID: ident.New("ws"), Name: req.GetName(), CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
 		err := c.InsertWorkspace(w)
 		switch {
@@ -26,10 +26,10 @@ func (a *API) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspa
 		case err != nil:
 			return nil, fmt.Errorf("create workspace %s: %w", req.GetName(), err)
 		}
-		if _, err := c.insertProject(w.ID, defaultProject); err != nil {
+		if _, err := c.tenants().insertProject(w.ID, defaultProject); err != nil {
 			return nil, err
 		}
-		k := c.newKey(value, w.ID, firstKey, windlassv1.Role_ROLE_OWNER, 0)
+		k := c.tenants().newKey(value, w.ID, firstKey, windlassv1.Role_ROLE_OWNER, 0)
 		if err := c.InsertAPIKey(k); err != nil {
 			return nil, fmt.Errorf("create key of workspace %s: %w", w.ID, err)
 		}

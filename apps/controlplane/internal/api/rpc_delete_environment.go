@@ -11,8 +11,8 @@ import (
 )
 
 // DeleteEnvironment forgets an environment without apps, and its secrets with it.
-func (a *API) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteEnvironmentResponse, error) {
+func (a environmentService) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteEnvironmentResponse, error) {
 		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return nil, err
@@ -21,7 +21,7 @@ func (a *API) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvir
 		if err != nil {
 			return nil, err
 		}
-		if err := c.deleteEnvironment(e); err != nil {
+		if err := c.tenants().deleteEnvironment(e); err != nil {
 			return nil, err
 		}
 		return &windlassv1.DeleteEnvironmentResponse{}, c.audit("environment", e.ID, before, nil)
@@ -29,7 +29,7 @@ func (a *API) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvir
 	return res, err
 }
 
-func (c *change) deleteEnvironment(e model.Environment) error {
+func (c tenantChange) deleteEnvironment(e model.Environment) error {
 	_, err := c.LockEnvironment(e.WorkspaceID, e.ID)
 	if errors.Is(err, model.ErrNotFound) {
 		return nil

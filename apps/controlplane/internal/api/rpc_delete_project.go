@@ -9,13 +9,13 @@ import (
 )
 
 // DeleteProject forgets a project without apps, and its environments with it.
-func (a *API) DeleteProject(ctx context.Context, req *windlassv1.DeleteProjectRequest) (*windlassv1.DeleteProjectResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteProjectResponse, error) {
+func (a projectService) DeleteProject(ctx context.Context, req *windlassv1.DeleteProjectRequest) (*windlassv1.DeleteProjectResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteProjectResponse, error) {
 		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err
 		}
-		if err := c.deleteProject(p); err != nil {
+		if err := c.tenants().deleteProject(p); err != nil {
 			return nil, err
 		}
 		return &windlassv1.DeleteProjectResponse{}, c.audit("project", p.ID, projectProto(p), nil)
@@ -26,7 +26,7 @@ func (a *API) DeleteProject(ctx context.Context, req *windlassv1.DeleteProjectRe
 // deleteProject takes a project and its environments away, unless one has apps.
 // Environments are locked before they are looked into: apps come to be under that
 // lock, too.
-func (c *change) deleteProject(p model.Project) error {
+func (c tenantChange) deleteProject(p model.Project) error {
 	for {
 		environments, err := c.ListEnvironments(p.WorkspaceID, p.ID, model.Page{Limit: 100})
 		if err != nil {

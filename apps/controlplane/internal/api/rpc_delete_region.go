@@ -13,9 +13,9 @@ import (
 const maxRegionUsers = 10
 
 // DeleteRegion forgets a region that no app uses, and none is about to use.
-func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequest) (*windlassv1.DeleteRegionResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteRegionResponse, error) {
-		r, err := c.managedRegion(req.GetRegion())
+func (a regionService) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequest) (*windlassv1.DeleteRegionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteRegionResponse, error) {
+		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err
 		}
@@ -27,7 +27,7 @@ func (a *API) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequ
 			return nil, apierr.InUse(fmt.Sprintf("%d deployments are assigned to region %s", n, r.Name),
 				"Deploy their apps to other regions or delete them; give up a region that is gone with abandon_unreachable.")
 		}
-		users, err := c.usersOfRegion(r, maxRegionUsers)
+		users, err := c.regions().usersOfRegion(r, maxRegionUsers)
 		if err != nil {
 			return nil, err
 		}

@@ -13,8 +13,8 @@ import (
 
 // DeleteSecret forgets a secret that nothing runs with, nor is about to. Versions
 // that referred to it once can no longer be rolled back to.
-func (a *API) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequest) (*windlassv1.DeleteSecretResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteSecretResponse, error) {
+func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequest) (*windlassv1.DeleteSecretResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteSecretResponse, error) {
 		// Who deploys something with a secret holds this lock, too.
 		e, err := c.lockedEnvironment(req.GetEnvironment())
 		if err != nil {
@@ -27,7 +27,7 @@ func (a *API) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequ
 		case err != nil:
 			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)
 		}
-		if err := c.unused(e, s.Name); err != nil {
+		if err := c.secrets().unused(e, s.Name); err != nil {
 			return nil, err
 		}
 		if err := c.Tx.DeleteSecret(e.WorkspaceID, e.ID, s.Name); err != nil {
@@ -39,7 +39,7 @@ func (a *API) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequ
 }
 
 // unused fails when something runs with the secret, or is on its way to.
-func (c *change) unused(e model.Environment, secret string) error {
+func (c secretChange) unused(e model.Environment, secret string) error {
 	refuse := func(appID string) error {
 		app, err := c.GetApp(e.WorkspaceID, appID)
 		if err != nil {
@@ -47,7 +47,7 @@ func (c *change) unused(e model.Environment, secret string) error {
 		}
 		return apierr.InUse(fmt.Sprintf("app %s runs with secret %s", app.Name, secret), "Deploy it without the secret first, or delete it.")
 	}
-	rows, err := c.runningWith(e.ID, secret)
+	rows, err := c.specs().runningWith(e.ID, secret)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (c *change) unused(e model.Environment, secret string) error {
 
 // flightsWith are the environment's apps, by id, that are on their way to something with the
 // secret.
-func (c *change) flightsWith(e model.Environment, secret string) (ids []string, err error) {
+func (c secretChange) flightsWith(e model.Environment, secret string) (ids []string, err error) {
 	page := model.Page{Limit: 500}
 	for {
 		apps, err := c.ListApps(e.WorkspaceID, e.ID, page)
@@ -74,7 +74,7 @@ func (c *change) flightsWith(e model.Environment, secret string) (ids []string, 
 			return nil, fmt.Errorf("list apps of environment %s: %w", e.ID, err)
 		}
 		for _, app := range apps {
-			f, err := c.inFlight(app)
+			f, err := c.versions().inFlight(app)
 			if err != nil {
 				return nil, err
 			}

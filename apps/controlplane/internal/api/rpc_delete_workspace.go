@@ -12,14 +12,14 @@ import (
 
 // DeleteWorkspace forgets a workspace that has neither apps nor regions; its keys
 // end with it.
-func (a *API) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspaceRequest) (*windlassv1.DeleteWorkspaceResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.DeleteWorkspaceResponse, error) {
+func (a workspaceService) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspaceRequest) (*windlassv1.DeleteWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteWorkspaceResponse, error) {
 		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
 		if err != nil {
 			return nil, err
 		}
 		// No app comes to be while its environments are locked, and none after.
-		if err := c.deleteProjects(w.ID); err != nil {
+		if err := c.tenants().deleteProjects(w.ID); err != nil {
 			return nil, err
 		}
 		regions, err := c.ListRegions(w.ID, model.Page{Limit: maxKnownRegions})
@@ -46,7 +46,7 @@ func (a *API) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspa
 }
 
 // deleteProjects takes the projects of a workspace without apps away.
-func (c *change) deleteProjects(workspaceID string) error {
+func (c tenantChange) deleteProjects(workspaceID string) error {
 	for {
 		projects, err := c.ListProjects(workspaceID, model.Page{Limit: 100})
 		if err != nil {

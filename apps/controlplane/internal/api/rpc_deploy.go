@@ -17,21 +17,21 @@ import (
 )
 
 // Deploy makes the app's next version. It answers once that is durable.
-func (a *API) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
+func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
 	defer func() { a.counted("deploy", err) }()
 	spec, err := a.checkDeploy(req)
 	if err != nil {
 		return nil, err
 	}
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.DeployResponse, error) {
-		return c.deploy(req, proto.CloneOf(spec))
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeployResponse, error) {
+		return c.deploys().deploy(req, proto.CloneOf(spec))
 	})
 	return res, err
 }
 
 // checkDeploy judges what can be without the database, and returns the spec with its
 // defaults.
-func (a *API) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.DeploymentSpec, error) {
+func (a appService) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.DeploymentSpec, error) {
 	spec := appspec.WithDefaults(req.GetSpec())
 	if err := appspec.Check(spec, "spec"); err != nil {
 		return nil, err
@@ -48,28 +48,28 @@ func (a *API) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.Deployment
 	return spec, nil
 }
 
-func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
+func (c deployChange) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
 	app, environment, err := c.appToDeploy(req.GetApp(), appspec.UsesSecrets(spec))
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkRegions(spec, "spec"); err != nil {
+	if err := c.specs().checkRegions(spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := c.pinSecrets(environment.ID, spec, "spec"); err != nil {
+	if err := c.specs().pinSecrets(environment.ID, spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := c.checkSigningSecrets(environment.ID, req.GetRollout(), "rollout.analysis"); err != nil {
+	if err := c.specs().checkSigningSecrets(environment.ID, req.GetRollout(), "rollout.analysis"); err != nil {
 		return nil, err
 	}
-	if err := c.hold(c.pinOverrides(spec, "spec")); err != nil {
+	if err := c.hold(c.specs().pinOverrides(spec, "spec")); err != nil {
 		return nil, err
 	}
 	appspec.InheritEnv(spec, environment.Variables, spec.GetEnv())
 	if err := appspec.CheckEnv(spec.GetEnv(), "spec.env"); err != nil {
 		return nil, err
 	}
-	if err := c.hold(c.checkWaves(req.GetRollout(), spec)); err != nil {
+	if err := c.hold(c.specs().checkWaves(req.GetRollout(), spec)); err != nil {
 		return nil, err
 	}
 	v := version{
@@ -86,11 +86,11 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 	if err := appspec.CheckOverridden(spec, "spec"); err != nil {
 		return nil, err
 	}
-	out, err := c.run(app, v)
+	out, err := c.versions().run(app, v)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.roomToBegin(app, out); err != nil {
+	if err := c.versions().roomToBegin(app, out); err != nil {
 		return nil, err
 	}
 	if !out.Unchanged {
@@ -109,7 +109,7 @@ func (c *change) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deployme
 // appToDeploy returns the app, locked, and its environment; it makes the app when
 // there is none of that name. With pinEnvironment the environment's secrets stay
 // what they are to the end of the transaction. Locks: environment, then app.
-func (c *change) appToDeploy(ref string, pinEnvironment bool) (app model.App, e model.Environment, err error) {
+func (c deployChange) appToDeploy(ref string, pinEnvironment bool) (app model.App, e model.Environment, err error) {
 	found := true
 	if ident.Valid("app", ref) {
 		if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {

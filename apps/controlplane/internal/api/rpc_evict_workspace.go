@@ -17,9 +17,9 @@ const evictAtOnce = 50
 
 // EvictWorkspace takes a workspace's instances out of a platform region. Its grant goes first, so
 // that nothing can grow there while apps are scaled to nothing.
-func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspaceRequest) (*windlassv1.EvictWorkspaceResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.EvictWorkspaceResponse, error) {
-		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
+func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspaceRequest) (*windlassv1.EvictWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.EvictWorkspaceResponse, error) {
+		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
 		if err != nil {
 			return nil, err
 		}
@@ -30,7 +30,7 @@ func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspace
 		} else if err != nil {
 			return nil, fmt.Errorf("revoke grant of region %s to workspace %s: %w", r.ID, w.ID, err)
 		}
-		ids, err := c.appsIn(r, w)
+		ids, err := c.regions().appsIn(r, w)
 		if err != nil {
 			return nil, err
 		}
@@ -40,7 +40,7 @@ func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspace
 				res.More = true
 				break
 			}
-			n, evicted, err := c.evict(id, r, req.GetWhy())
+			n, evicted, err := c.regions().evict(id, r, req.GetWhy())
 			if err != nil {
 				return nil, err
 			}
@@ -59,7 +59,7 @@ func (a *API) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspace
 
 // evict scales the app to nothing in the region, in all versions, and takes its pins there away. It
 // returns how many replicas that are.
-func (c *change) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
+func (c regionChange) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
 	app, err := c.lockedApp(appID)
 	if errors.Is(err, model.ErrNotFound) || err == nil && app.DeletingSince != 0 {
 		return 0, false, nil
@@ -67,7 +67,7 @@ func (c *change) evict(appID string, region model.Region, why string) (replicas 
 	if err != nil {
 		return 0, false, err
 	}
-	r, err := c.running(app)
+	r, err := c.versions().running(app)
 	if err != nil {
 		return 0, false, err
 	}
@@ -82,7 +82,7 @@ func (c *change) evict(appID string, region model.Region, why string) (replicas 
 			replicas += t.Replicas
 		}
 	}
-	scaled, err := c.scale(&app, r, ids, plan.AskedIn(region.ID, 0))
+	scaled, err := c.versions().scale(&app, r, ids, plan.AskedIn(region.ID, 0))
 	if err != nil {
 		return 0, false, err
 	}
@@ -104,7 +104,7 @@ func (c *change) evict(appID string, region model.Region, why string) (replicas 
 }
 
 // evictPins has no version stay pinned in the region.
-func (c *change) evictPins(app model.App, region model.Region) (changed bool, err error) {
+func (c regionChange) evictPins(app model.App, region model.Region) (changed bool, err error) {
 	pins, err := c.ListPins([]string{app.ID})
 	if err != nil {
 		return false, fmt.Errorf("list pins of app %s: %w", app.ID, err)
@@ -122,5 +122,5 @@ func (c *change) evictPins(app model.App, region model.Region) (changed bool, er
 	if !changed {
 		return false, nil
 	}
-	return true, c.countPins(app)
+	return true, c.versions().countPins(app)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // GetApp returns one app.
-func (a *API) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
+func (a appService) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (a *API) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (*windl
 }
 
 // appView is one app with all that the API shows of it.
-func (a *API) appView(tx Tx, app model.App) (*windlassv1.App, error) {
+func (a *server) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 	f, err := a.facts(tx, []model.App{app}, nil)
 	if err != nil {
 		return nil, err

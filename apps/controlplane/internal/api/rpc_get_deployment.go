@@ -11,7 +11,7 @@ import (
 )
 
 // GetDeployment returns one version, by its id or by app and number.
-func (a *API) GetDeployment(ctx context.Context, req *windlassv1.GetDeploymentRequest) (*windlassv1.GetDeploymentResponse, error) {
+func (a deploymentService) GetDeployment(ctx context.Context, req *windlassv1.GetDeploymentRequest) (*windlassv1.GetDeploymentResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (a *API) GetDeployment(ctx context.Context, req *windlassv1.GetDeploymentRe
 	return res, nil
 }
 
-func (a *API) versionOf(tx Tx, workspaceID, ref string, number int32) (model.Deployment, error) {
+func (a deploymentService) versionOf(tx Tx, workspaceID, ref string, number int32) (model.Deployment, error) {
 	app, err := a.app(tx, workspaceID, ref, true)
 	if err != nil {
 		return model.Deployment{}, err

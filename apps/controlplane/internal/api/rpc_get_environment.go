@@ -7,7 +7,7 @@ import (
 )
 
 // GetEnvironment returns one environment.
-func (a *API) GetEnvironment(ctx context.Context, req *windlassv1.GetEnvironmentRequest) (*windlassv1.GetEnvironmentResponse, error) {
+func (a environmentService) GetEnvironment(ctx context.Context, req *windlassv1.GetEnvironmentRequest) (*windlassv1.GetEnvironmentResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ const (
 )
 
 // GetLogs asks the instance's region for its output.
-func (a *API) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*windlassv1.GetLogsResponse, error) {
+func (a deploymentService) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*windlassv1.GetLogsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (a *API) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*win
 	return &windlassv1.GetLogsResponse{Instance: instance.ID, Data: data}, nil
 }
 
-func (a *API) instance(tx Tx, workspaceID, id string) (i model.Instance, err error) {
+func (a deploymentService) instance(tx Tx, workspaceID, id string) (i model.Instance, err error) {
 	if !plainID(id) {
 		return i, apierr.Missing("instance", "instance", id, "Name it by its id.")
 	}
@@ -67,7 +67,7 @@ func (a *API) instance(tx Tx, workspaceID, id string) (i model.Instance, err err
 }
 
 // ask asks the region of the instance.
-func (a *API) ask(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
+func (a deploymentService) ask(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	data, err := a.cfg.Agents.Ask(asking, i.RegionID, req)

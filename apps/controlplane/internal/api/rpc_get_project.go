@@ -8,7 +8,7 @@ import (
 )
 
 // GetProject returns one project.
-func (a *API) GetProject(ctx context.Context, req *windlassv1.GetProjectRequest) (*windlassv1.GetProjectResponse, error) {
+func (a projectService) GetProject(ctx context.Context, req *windlassv1.GetProjectRequest) (*windlassv1.GetProjectResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 )
 
 // GetQuota tells what a workspace may have, and has.
-func (a *API) GetQuota(ctx context.Context, req *windlassv1.GetQuotaRequest) (*windlassv1.GetQuotaResponse, error) {
+func (a workspaceService) GetQuota(ctx context.Context, req *windlassv1.GetQuotaRequest) (*windlassv1.GetQuotaResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (a *API) GetQuota(ctx context.Context, req *windlassv1.GetQuotaRequest) (*w
 	return res, nil
 }
 
-func (a *API) quotaView(tx Tx, w model.Workspace, have model.Admission) (*windlassv1.Quota, error) {
+func (a *server) quotaView(tx Tx, w model.Workspace, have model.Admission) (*windlassv1.Quota, error) {
 	usage, err := a.usage(tx, w.ID, "", nil)
 	if err != nil {
 		return nil, err

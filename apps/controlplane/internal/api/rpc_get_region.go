@@ -7,7 +7,7 @@ import (
 )
 
 // GetRegion returns one region that the caller may use.
-func (a *API) GetRegion(ctx context.Context, req *windlassv1.GetRegionRequest) (*windlassv1.GetRegionResponse, error) {
+func (a regionService) GetRegion(ctx context.Context, req *windlassv1.GetRegionRequest) (*windlassv1.GetRegionResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 )
 
 // GetRollout returns one rollout.
-func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest) (*windlassv1.GetRolloutResponse, error) {
+func (a rolloutService) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest) (*windlassv1.GetRolloutResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (a *API) GetRollout(ctx context.Context, req *windlassv1.GetRolloutRequest)
 	return &windlassv1.GetRolloutResponse{Rollout: out}, nil
 }
 
-func (a *API) rolloutWithProgress(tx Tx, r model.Rollout) (*windlassv1.Rollout, error) {
+func (a *server) rolloutWithProgress(tx Tx, r model.Rollout) (*windlassv1.Rollout, error) {
 	app, err := tx.GetApp(r.WorkspaceID, r.AppID)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 )
 
 // GetWorkspace returns one workspace.
-func (a *API) GetWorkspace(ctx context.Context, req *windlassv1.GetWorkspaceRequest) (*windlassv1.GetWorkspaceResponse, error) {
+func (a workspaceService) GetWorkspace(ctx context.Context, req *windlassv1.GetWorkspaceRequest) (*windlassv1.GetWorkspaceResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -14,9 +14,9 @@ import (
 // GrantRegion lets a workspace use a region of the platform. It is refused when
 // the workspace knows another region by that name, or would share one that does
 // not isolate instances.
-func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionRequest) (*windlassv1.GrantRegionResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.GrantRegionResponse, error) {
-		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
+func (a regionService) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionRequest) (*windlassv1.GrantRegionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.GrantRegionResponse, error) {
+		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
 		if err != nil {
 			return nil, err
 		}
@@ -29,14 +29,14 @@ func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionReques
 		case !errors.Is(err, model.ErrNotFound):
 			return nil, fmt.Errorf("read region %s: %w", r.Name, err)
 		}
-		if err := c.mayShare(r, w, req.GetTrustAllTenants()); err != nil {
+		if err := c.regions().mayShare(r, w, req.GetTrustAllTenants()); err != nil {
 			return nil, err
 		}
 		err = c.Tx.GrantRegion(r.ID, w.ID, c.at)
 		if err != nil && !errors.Is(err, model.ErrExists) {
 			return nil, fmt.Errorf("grant region %s to workspace %s: %w", r.ID, w.ID, err)
 		}
-		if err := c.wakeIn(r, w); err != nil {
+		if err := c.regions().wakeIn(r, w); err != nil {
 			return nil, err
 		}
 		return &windlassv1.GrantRegionResponse{}, c.auditFor(w.ID, "region_grant", r.ID, nil, workspaceProto(w))
@@ -45,7 +45,7 @@ func (a *API) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionReques
 }
 
 // wakeIn asks for a step of the workspace's apps in the region: what may grow there has changed.
-func (c *change) wakeIn(r model.Region, w model.Workspace) error {
+func (c regionChange) wakeIn(r model.Region, w model.Workspace) error {
 	ids, err := c.appsIn(r, w)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (c *change) wakeIn(r model.Region, w model.Workspace) error {
 }
 
 // appsIn returns the ids of the workspace's apps that have anything in the region, in their order.
-func (c *change) appsIn(r model.Region, w model.Workspace) (ids []string, err error) {
+func (c regionChange) appsIn(r model.Region, w model.Workspace) (ids []string, err error) {
 	all, err := c.AppsInRegion(r.ID)
 	if err != nil {
 		return nil, fmt.Errorf("list apps in region %s: %w", r.ID, err)
@@ -77,10 +77,10 @@ func (c *change) appsIn(r model.Region, w model.Workspace) (ids []string, err er
 	return ids, nil
 }
 
-func (c *change) grantOf(region, workspace string) (r model.Region, w model.Workspace, err error) {
+func (c regionChange) grantOf(region, workspace string) (r model.Region, w model.Workspace, err error) {
 	if r, err = c.managedRegion(region); err != nil {
 		return r, w, err
 	}
-	w, err = c.api.workspace(c, workspace, "workspace")
+	w, err = c.api.workspace(c.change, workspace, "workspace")
 	return r, w, err
 }

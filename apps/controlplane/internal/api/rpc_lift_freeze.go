@@ -11,9 +11,9 @@ import (
 )
 
 // LiftFreeze ends a freeze and forgets it.
-func (a *API) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest) (*windlassv1.LiftFreezeResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.LiftFreezeResponse, error) {
-		have, err := c.freezesFor("", req.GetName())
+func (a freezeService) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest) (*windlassv1.LiftFreezeResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.LiftFreezeResponse, error) {
+		have, err := c.freezing().freezesFor("", req.GetName())
 		if err != nil {
 			return nil, err
 		}
@@ -31,7 +31,7 @@ func (a *API) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest)
 		if err := c.DeleteFreeze(c.workspaceID, have[i].Name); err != nil {
 			return nil, fmt.Errorf("lift freeze %s: %w", have[i].Name, err)
 		}
-		ids, err := c.wakeHeld()
+		ids, err := c.freezing().wakeHeld()
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // ListApiKeys returns keys by name, without their values.
-func (a *API) ListApiKeys(ctx context.Context, req *windlassv1.ListApiKeysRequest) (*windlassv1.ListApiKeysResponse, error) {
+func (a accessService) ListApiKeys(ctx context.Context, req *windlassv1.ListApiKeysRequest) (*windlassv1.ListApiKeysResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 // ListAppKeys returns keys of apps, by app and name, without their values.
-func (a *API) ListAppKeys(ctx context.Context, req *windlassv1.ListAppKeysRequest) (*windlassv1.ListAppKeysResponse, error) {
+func (a routeService) ListAppKeys(ctx context.Context, req *windlassv1.ListAppKeysRequest) (*windlassv1.ListAppKeysResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (a *API) ListAppKeys(ctx context.Context, req *windlassv1.ListAppKeysReques
 }
 
 // appKeyViews are keys as the API shows them, with the names of their apps.
-func (a *API) appKeyViews(tx Tx, rows []model.AppKey) ([]*windlassv1.AppKey, error) {
+func (a routeService) appKeyViews(tx Tx, rows []model.AppKey) ([]*windlassv1.AppKey, error) {
 	ids := map[string]bool{}
 	for _, k := range rows {
 		ids[k.AppID] = true
@@ -62,7 +62,7 @@ func (a *API) appKeyViews(tx Tx, rows []model.AppKey) ([]*windlassv1.AppKey, err
 	return out, nil
 }
 
-func (a *API) appKeyView(tx Tx, k model.AppKey) (*windlassv1.AppKey, error) {
+func (a routeService) appKeyView(tx Tx, k model.AppKey) (*windlassv1.AppKey, error) {
 	views, err := a.appKeyViews(tx, []model.AppKey{k})
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 // ListApps returns apps by name, without their URLs.
-func (a *API) ListApps(ctx context.Context, req *windlassv1.ListAppsRequest) (*windlassv1.ListAppsResponse, error) {
+func (a appService) ListApps(ctx context.Context, req *windlassv1.ListAppsRequest) (*windlassv1.ListAppsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

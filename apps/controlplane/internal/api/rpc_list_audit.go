@@ -10,7 +10,7 @@ import (
 
 // ListAudit returns calls that changed something, the newest first; for an
 // operator those that concern the platform.
-func (a *API) ListAudit(ctx context.Context, req *windlassv1.ListAuditRequest) (*windlassv1.ListAuditResponse, error) {
+func (a historyService) ListAudit(ctx context.Context, req *windlassv1.ListAuditRequest) (*windlassv1.ListAuditResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 // ListDeployments returns versions, the newest first.
-func (a *API) ListDeployments(ctx context.Context, req *windlassv1.ListDeploymentsRequest) (*windlassv1.ListDeploymentsResponse, error) {
+func (a deploymentService) ListDeployments(ctx context.Context, req *windlassv1.ListDeploymentsRequest) (*windlassv1.ListDeploymentsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 // ListDomains returns domains by name.
-func (a *API) ListDomains(ctx context.Context, req *windlassv1.ListDomainsRequest) (*windlassv1.ListDomainsResponse, error) {
+func (a routeService) ListDomains(ctx context.Context, req *windlassv1.ListDomainsRequest) (*windlassv1.ListDomainsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (a *API) ListDomains(ctx context.Context, req *windlassv1.ListDomainsReques
 }
 
 // domainViews are domains as the API shows them, with the names of their apps.
-func (a *API) domainViews(tx Tx, rows []model.Domain) ([]*windlassv1.Domain, error) {
+func (a routeService) domainViews(tx Tx, rows []model.Domain) ([]*windlassv1.Domain, error) {
 	ids := map[string]bool{}
 	for _, d := range rows {
 		ids[d.AppID] = true
@@ -59,7 +59,7 @@ func (a *API) domainViews(tx Tx, rows []model.Domain) ([]*windlassv1.Domain, err
 	return out, nil
 }
 
-func (a *API) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, error) {
+func (a routeService) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, error) {
 	views, err := a.domainViews(tx, []model.Domain{d})
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (a *API) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, error) {
 }
 
 // appNames are the apps with the ids, and what their paths are made of.
-func (a *API) appNames(tx Tx, ids map[string]bool) (facts, map[string]model.App, error) {
+func (a *server) appNames(tx Tx, ids map[string]bool) (facts, map[string]model.App, error) {
 	f := noNames()
 	apps, err := tx.GetApps(keys(ids))
 	if err != nil {

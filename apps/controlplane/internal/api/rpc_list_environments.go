@@ -9,7 +9,7 @@ import (
 )
 
 // ListEnvironments returns the environments of a project by name.
-func (a *API) ListEnvironments(ctx context.Context, req *windlassv1.ListEnvironmentsRequest) (*windlassv1.ListEnvironmentsResponse, error) {
+func (a environmentService) ListEnvironments(ctx context.Context, req *windlassv1.ListEnvironmentsRequest) (*windlassv1.ListEnvironmentsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 )
 
 // ListFreezes returns freezes by name.
-func (a *API) ListFreezes(ctx context.Context, req *windlassv1.ListFreezesRequest) (*windlassv1.ListFreezesResponse, error) {
+func (a freezeService) ListFreezes(ctx context.Context, req *windlassv1.ListFreezesRequest) (*windlassv1.ListFreezesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

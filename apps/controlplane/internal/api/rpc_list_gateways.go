@@ -9,7 +9,7 @@ import (
 )
 
 // ListGateways returns the addresses of gateways that agents of workspaces' regions tell.
-func (a *API) ListGateways(ctx context.Context, req *windlassv1.ListGatewaysRequest) (*windlassv1.ListGatewaysResponse, error) {
+func (a regionService) ListGateways(ctx context.Context, req *windlassv1.ListGatewaysRequest) (*windlassv1.ListGatewaysResponse, error) {
 	page, err := pageOf(req.GetPage())
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 
 // ListHistory returns decisions about an app, the newest first. That of a deleted
 // app is found by the app's id.
-func (a *API) ListHistory(ctx context.Context, req *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
+func (a historyService) ListHistory(ctx context.Context, req *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

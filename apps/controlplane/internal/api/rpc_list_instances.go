@@ -14,7 +14,7 @@ import (
 // ListInstances returns instances. Pages are cut by id, so that they are stable
 // while instances come and go; within a page they are by region, role, group and
 // slot, and those that have ended come last.
-func (a *API) ListInstances(ctx context.Context, req *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
+func (a deploymentService) ListInstances(ctx context.Context, req *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (a *API) ListInstances(ctx context.Context, req *windlassv1.ListInstancesRe
 	return res, nil
 }
 
-func (a *API) instanceFilter(tx Tx, by caller, req *windlassv1.ListInstancesRequest) (model.InstanceFilter, error) {
+func (a deploymentService) instanceFilter(tx Tx, by caller, req *windlassv1.ListInstancesRequest) (model.InstanceFilter, error) {
 	f := model.InstanceFilter{WorkspaceID: by.WorkspaceID, IncludeTerminated: req.GetIncludeTerminated()}
 	if req.GetApp() != "" {
 		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
@@ -72,7 +72,7 @@ func (a *API) instanceFilter(tx Tx, by caller, req *windlassv1.ListInstancesRequ
 	return f, nil
 }
 
-func (a *API) instanceViews(tx Tx, rows []model.Instance) ([]*windlassv1.Instance, error) {
+func (a deploymentService) instanceViews(tx Tx, rows []model.Instance) ([]*windlassv1.Instance, error) {
 	deploymentIDs, regionIDs := map[string]bool{}, map[string]bool{}
 	for _, i := range rows {
 		deploymentIDs[i.DeploymentID], regionIDs[i.RegionID] = true, true

@@ -9,7 +9,7 @@ import (
 )
 
 // ListProjects returns projects by name.
-func (a *API) ListProjects(ctx context.Context, req *windlassv1.ListProjectsRequest) (*windlassv1.ListProjectsResponse, error) {
+func (a projectService) ListProjects(ctx context.Context, req *windlassv1.ListProjectsRequest) (*windlassv1.ListProjectsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

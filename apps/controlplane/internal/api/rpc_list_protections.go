@@ -11,7 +11,7 @@ import (
 )
 
 // ListProtections returns the workspace's protections, those of the workspace first.
-func (a *API) ListProtections(ctx context.Context, req *windlassv1.ListProtectionsRequest) (*windlassv1.ListProtectionsResponse, error) {
+func (a protectionService) ListProtections(ctx context.Context, req *windlassv1.ListProtectionsRequest) (*windlassv1.ListProtectionsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 )
 
 // ListQuarantine returns what the region runs without being asked to, by key.
-func (a *API) ListQuarantine(ctx context.Context, req *windlassv1.ListQuarantineRequest) (*windlassv1.ListQuarantineResponse, error) {
+func (a regionService) ListQuarantine(ctx context.Context, req *windlassv1.ListQuarantineRequest) (*windlassv1.ListQuarantineResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 
 // ListRegions returns regions by name: the workspace's own and those granted to
 // it, or for an operator the platform's.
-func (a *API) ListRegions(ctx context.Context, req *windlassv1.ListRegionsRequest) (*windlassv1.ListRegionsResponse, error) {
+func (a regionService) ListRegions(ctx context.Context, req *windlassv1.ListRegionsRequest) (*windlassv1.ListRegionsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 // ListRollouts returns an app's rollouts, the newest first.
-func (a *API) ListRollouts(ctx context.Context, req *windlassv1.ListRolloutsRequest) (*windlassv1.ListRolloutsResponse, error) {
+func (a rolloutService) ListRollouts(ctx context.Context, req *windlassv1.ListRolloutsRequest) (*windlassv1.ListRolloutsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 // ListRoutes returns the hosts of apps, and where they lead. Pages count apps.
-func (a *API) ListRoutes(ctx context.Context, req *windlassv1.ListRoutesRequest) (*windlassv1.ListRoutesResponse, error) {
+func (a routeService) ListRoutes(ctx context.Context, req *windlassv1.ListRoutesRequest) (*windlassv1.ListRoutesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (a *API) ListRoutes(ctx context.Context, req *windlassv1.ListRoutesRequest)
 }
 
 // pageOfApps is the app, or a page of the workspace's.
-func (a *API) pageOfApps(tx Tx, workspaceID, ref string, page model.Page) ([]model.App, *windlassv1.PageResponse, error) {
+func (a routeService) pageOfApps(tx Tx, workspaceID, ref string, page model.Page) ([]model.App, *windlassv1.PageResponse, error) {
 	if ref != "" {
 		app, err := a.app(tx, workspaceID, ref, true)
 		return []model.App{app}, &windlassv1.PageResponse{}, err

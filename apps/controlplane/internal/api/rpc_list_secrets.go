@@ -9,7 +9,7 @@ import (
 )
 
 // ListSecrets returns secrets by name, without their values.
-func (a *API) ListSecrets(ctx context.Context, req *windlassv1.ListSecretsRequest) (*windlassv1.ListSecretsResponse, error) {
+func (a environmentService) ListSecrets(ctx context.Context, req *windlassv1.ListSecretsRequest) (*windlassv1.ListSecretsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

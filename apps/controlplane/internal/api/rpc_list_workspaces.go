@@ -9,7 +9,7 @@ import (
 )
 
 // ListWorkspaces returns all workspaces by name.
-func (a *API) ListWorkspaces(ctx context.Context, req *windlassv1.ListWorkspacesRequest) (*windlassv1.ListWorkspacesResponse, error) {
+func (a workspaceService) ListWorkspaces(ctx context.Context, req *windlassv1.ListWorkspacesRequest) (*windlassv1.ListWorkspacesResponse, error) {
 	page, err := pageOf(req.GetPage())
 	if err != nil {
 		return nil, err

@@ -23,16 +23,16 @@ import (
 
 // PinVersion has a version be live beside the one that rollouts move, or changes how. It
 // answers once that is durable.
-func (a *API) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
+func (a appService) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
 	defer func() { a.counted("pin", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.PinVersionResponse, error) {
-		return c.pinVersion(req)
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.PinVersionResponse, error) {
+		return c.pins().pinVersion(req)
 	})
 	return res, err
 }
 
-func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinVersionResponse, error) {
-	if err := c.mayOverride(req.GetOverrideFreeze()); err != nil {
+func (c pinChange) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinVersionResponse, error) {
+	if err := c.versions().mayOverride(req.GetOverrideFreeze()); err != nil {
 		return nil, err
 	}
 	app, environment, err := c.appToChange(req.GetApp())
@@ -43,7 +43,7 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.running(app)
+	r, err := c.versions().running(app)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 	if err := mayBePinned(app, r, d, had); err != nil {
 		return nil, err
 	}
-	if err := c.mayServeAgain(app, d); err != nil {
+	if err := c.versions().mayServeAgain(app, d); err != nil {
 		return nil, err
 	}
 	sizes, err := c.pinSizes(app, r, d, had, req)
@@ -77,14 +77,14 @@ func (c *change) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinV
 		view, err := c.pinView(app, p)
 		return &windlassv1.PinVersionResponse{Pin: view, Unchanged: true}, err
 	}
-	if err := c.mayGrow(grownPin(had, p), plan.Asked{}); err != nil {
+	if err := c.versions().mayGrow(grownPin(had, p), plan.Asked{}); err != nil {
 		return nil, err
 	}
 	p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
 	if err := c.leaveSome(p, pins); err != nil {
 		return nil, err
 	}
-	if err := c.portsFitPinned(app, r, d, p); err != nil {
+	if err := c.versions().portsFitPinned(app, r, d, p); err != nil {
 		return nil, err
 	}
 	if err := c.checkPinAgain(app, environment, d, req.GetOverrideFreeze()); err != nil {
@@ -116,7 +116,7 @@ func grownPin(had *model.Pin, p model.Pin) map[string]bool {
 }
 
 // versionOf finds a version of the app.
-func (c *change) versionOf(app model.App, number int32) (model.Deployment, error) {
+func (c pinChange) versionOf(app model.App, number int32) (model.Deployment, error) {
 	d, err := c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
 	if errors.Is(err, model.ErrNotFound) {
 		return d, apierr.Missing("version", "version", fmt.Sprintf("v%d", number),
@@ -161,7 +161,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 }
 
 // pinSizes are the replicas that the pinned version gets, by region.
-func (c *change) pinSizes(app model.App, r running, d model.Deployment, had *model.Pin, req *windlassv1.PinVersionRequest) (map[string]int32, error) {
+func (c pinChange) pinSizes(app model.App, r running, d model.Deployment, had *model.Pin, req *windlassv1.PinVersionRequest) (map[string]int32, error) {
 	sizes := map[string]int32{}
 	names, field := req.GetRegions(), "regions"
 	if len(names) == 0 && had != nil {
@@ -223,7 +223,7 @@ func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, regio
 }
 
 // leaveSome fails if nothing of a region's traffic were left to the live version.
-func (c *change) leaveSome(p model.Pin, others []model.Pin) error {
+func (c pinChange) leaveSome(p model.Pin, others []model.Pin) error {
 	for _, r := range p.Regions {
 		if !p.Stays(r) {
 			continue
@@ -257,8 +257,8 @@ func (c *change) leaveSome(p model.Pin, others []model.Pin) error {
 
 // checkPinAgain judges a version that was good once by what there is now: a pin is a start.
 // override says why a freeze does not hold it.
-func (c *change) checkPinAgain(app model.App, e model.Environment, d model.Deployment, override string) error {
-	have, err := c.freezesFor(app.ID, "")
+func (c pinChange) checkPinAgain(app model.App, e model.Environment, d model.Deployment, override string) error {
+	have, err := c.freezing().freezesFor(app.ID, "")
 	if err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func (c *change) checkPinAgain(app model.App, e model.Environment, d model.Deplo
 	switch {
 	case frozen && override != "":
 		pinned := model.Rollout{DeploymentID: d.ID, Version: d.Version}
-		if err := c.overridden(app, pinned, found, override); err != nil {
+		if err := c.versions().overridden(app, pinned, found, override); err != nil {
 			return err
 		}
 	case frozen:
@@ -278,11 +278,11 @@ func (c *change) checkPinAgain(app model.App, e model.Environment, d model.Deplo
 			Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN, Fix: wait + `, or have an owner override it: --override-freeze "why". What is pinned may be unpinned all the same.`,
 		}, fmt.Sprintf("app %s pins nothing now: %s", app.Name, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason)))
 	}
-	return c.checkSecretsExist(e.ID, d.Spec, "version")
+	return c.specs().checkSecretsExist(e.ID, d.Spec, "version")
 }
 
 // storePin writes the pin, and what it counts for.
-func (c *change) storePin(app model.App, r running, d model.Deployment, had *model.Pin, p model.Pin) (*windlassv1.Pin, error) {
+func (c pinChange) storePin(app model.App, r running, d model.Deployment, had *model.Pin, p model.Pin) (*windlassv1.Pin, error) {
 	var before *windlassv1.Pin
 	var err error
 	if had != nil {
@@ -297,7 +297,7 @@ func (c *change) storePin(app model.App, r running, d model.Deployment, had *mod
 	if r.rolloutState.Progress.Retained() == d.ID {
 		rolloutState := r.rolloutState.Clone()
 		plan.TakeRetained(rolloutState.Progress, &d, c.at)
-		if err := c.putRolloutState(rolloutState); err != nil {
+		if err := c.versions().putRolloutState(rolloutState); err != nil {
 			return nil, err
 		}
 		if err := c.UpdateDeployment(d); err != nil {
@@ -313,12 +313,12 @@ func (c *change) storePin(app model.App, r running, d model.Deployment, had *mod
 }
 
 // tellPin tells of a pin that was changed, and has the workflow do it.
-func (c *change) tellPin(app model.App, r running, p model.Pin, before *windlassv1.Pin, what, why string) (*windlassv1.Pin, error) {
+func (c pinChange) tellPin(app model.App, r running, p model.Pin, before *windlassv1.Pin, what, why string) (*windlassv1.Pin, error) {
 	if p.Why != "" {
 		why += ": " + p.Why
 	}
 	c.log(app, model.History{What: what, Why: why, DeploymentID: p.DeploymentID, Version: p.Version})
-	if err := c.countPins(app); err != nil {
+	if err := c.versions().countPins(app); err != nil {
 		return nil, err
 	}
 	c.claims(app, r.live, r.flight.deployment, counted(r.rolloutState, app, r.live, r.flight.deployment, r.rows))
@@ -336,7 +336,7 @@ func (c *change) tellPin(app model.App, r running, p model.Pin, before *windlass
 }
 
 // pinView is the pin as the API shows it.
-func (c *change) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
+func (c pinChange) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
 	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
 	if err != nil {
 		return nil, err
@@ -357,9 +357,9 @@ func (c *change) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
 
 // roomForPin refuses a pin that needs more than regions have free, unless the app's policy
 // has it wait for room.
-func (c *change) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
+func (c pinChange) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
 	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return preview.HasGPU(override.In(d.Spec, r.RegionID)) }) {
 		return nil
 	}
-	return c.checkCapacity(app.ID, d.ID)
+	return c.versions().checkCapacity(app.ID, d.ID)
 }

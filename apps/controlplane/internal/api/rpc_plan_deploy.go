@@ -13,7 +13,7 @@ import (
 )
 
 // PlanDeploy tells what Deploy would do, by doing it on a transaction that writes nothing.
-func (a *API) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
+func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -32,14 +32,14 @@ func (a *API) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRequest)
 }
 
 // previewDeploy runs the deploy on a transaction that writes nothing.
-func (a *API) previewDeploy(ctx context.Context, tx Tx, by caller, req *windlassv1.DeployRequest) (*preview.Deploy, error) {
+func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *windlassv1.DeployRequest) (*preview.Deploy, error) {
 	c := a.newChange(ctx, tx, by, true)
 	c.dry = newDryTx(tx)
 	c.Tx = c.dry
 	var done *windlassv1.DeployResponse
 	spec, err := a.checkDeploy(req)
 	if err == nil {
-		done, err = c.deploy(req, spec)
+		done, err = c.deploys().deploy(req, spec)
 	}
 	c.dry.counts = true
 	if err == nil {
@@ -55,14 +55,14 @@ func (a *API) previewDeploy(ctx context.Context, tx Tx, by caller, req *windlass
 	if done == nil {
 		return p, nil
 	}
-	if err := c.previewQuota(p); err != nil {
+	if err := c.deploys().previewQuota(p); err != nil {
 		return nil, err
 	}
-	return p, c.previewRollout(p)
+	return p, c.deploys().previewRollout(p)
 }
 
 // previewQuota reads the workspace's quota, and works out its usage after the change.
-func (c *change) previewQuota(p *preview.Deploy) error {
+func (c deployChange) previewQuota(p *preview.Deploy) error {
 	w, err := c.GetWorkspace(c.workspaceID)
 	if err != nil {
 		return fmt.Errorf("read workspace %s: %w", c.workspaceID, err)
@@ -71,7 +71,7 @@ func (c *change) previewQuota(p *preview.Deploy) error {
 	if err != nil {
 		return fmt.Errorf("read limits of workspace %s: %w", w.ID, err)
 	}
-	if p.Quota, err = c.api.quotaView(c, w, have); err != nil {
+	if p.Quota, err = c.api.quotaView(c.change, w, have); err != nil {
 		return err
 	}
 	p.UsageAfter = proto.CloneOf(p.Quota.GetUsage())
@@ -90,7 +90,7 @@ func (c *change) previewQuota(p *preview.Deploy) error {
 }
 
 // previewRollout reads what the workflow would go by, and what the app runs before and after.
-func (c *change) previewRollout(p *preview.Deploy) (err error) {
+func (c deployChange) previewRollout(p *preview.Deploy) (err error) {
 	t, id := afterTx{c.dry}, p.Answer.GetDeploymentId()
 	if p.Preview, err = preview.Read(t, *t.app, id, t.wasRows); err != nil {
 		return err

@@ -10,13 +10,13 @@ import (
 )
 
 // RemoveDomain takes a domain from an app.
-func (a *API) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequest) (*windlassv1.RemoveDomainResponse, error) {
+func (a routeService) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequest) (*windlassv1.RemoveDomainResponse, error) {
 	name, err := model.ParseDomain(req.GetDomain())
 	if err != nil {
 		return nil, apierr.Invalid("domain", err.Error())
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RemoveDomainResponse, error) {
-		app, have, err := c.appWithDomains(req.GetApp())
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RemoveDomainResponse, error) {
+		app, have, err := c.domains().appWithDomains(req.GetApp())
 		if err != nil {
 			return nil, err
 		}
@@ -24,7 +24,7 @@ func (a *API) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequ
 		if err != nil {
 			return nil, err
 		}
-		if err := c.mayLeave(app); err != nil {
+		if err := c.versions().mayLeave(app); err != nil {
 			return nil, err
 		}
 		before, err := a.domainView(c, d)
@@ -38,7 +38,7 @@ func (a *API) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequ
 			c.log(app, model.History{What: "DomainRemoved", Why: name + ", which was not verified"})
 		} else {
 			app.Domains--
-			if err := c.routesChange(app, "DomainRemoved", name+" is taken out of every region"); err != nil {
+			if err := c.domains().routesChange(app, "DomainRemoved", name+" is taken out of every region"); err != nil {
 				return nil, err
 			}
 		}

@@ -14,8 +14,8 @@ import (
 )
 
 // RemoveProtection forgets the protection of a scope.
-func (a *API) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtectionRequest) (*windlassv1.RemoveProtectionResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RemoveProtectionResponse, error) {
+func (a protectionService) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtectionRequest) (*windlassv1.RemoveProtectionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RemoveProtectionResponse, error) {
 		of, have, err := c.protectionAt(req)
 		if err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ import (
 // instance take turns, so that of two with the same key the second finds the
 // record of the first. (A region is asked by the one process that its agent is
 // connected to.)
-func (a *API) RestartInstance(ctx context.Context, req *windlassv1.RestartInstanceRequest) (*windlassv1.RestartInstanceResponse, error) {
+func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.RestartInstanceRequest) (*windlassv1.RestartInstanceResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (a *API) RestartInstance(ctx context.Context, req *windlassv1.RestartInstan
 			return nil, err
 		}
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RestartInstanceResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RestartInstanceResponse, error) {
 		c.log(model.App{ID: instance.AppID, WorkspaceID: instance.WorkspaceID}, model.History{
 			What: "InstanceRestarted", Why: "asked for by a person: " + instance.ID, DeploymentID: instance.DeploymentID, RegionID: instance.RegionID,
 		})
@@ -65,7 +65,7 @@ func (a *API) RestartInstance(ctx context.Context, req *windlassv1.RestartInstan
 }
 
 // start takes a token for what begins before its transaction does.
-func (a *API) start(ctx context.Context, by caller) error {
+func (a deploymentService) start(ctx context.Context, by caller) error {
 	if err := a.turnAway(by.WorkspaceID); err != nil {
 		return err
 	}

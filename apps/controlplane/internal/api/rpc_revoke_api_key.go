@@ -14,10 +14,10 @@ import (
 // RevokeApiKey ends a key, named by its id or its name. A key that is revoked
 // stays revoked. The last owner's key of a workspace, and the last operator's key, are kept:
 // without them no other could be made.
-func (a *API) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
+func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
 	var hash []byte
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeApiKeyResponse, error) {
-		k, err := c.findKey(req.GetKey())
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RevokeApiKeyResponse, error) {
+		k, err := c.tenants().findKey(req.GetKey())
 		if err != nil {
 			return nil, err
 		}
@@ -25,7 +25,7 @@ func (a *API) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequ
 		if k.RevokedAt != 0 {
 			return &windlassv1.RevokeApiKeyResponse{Key: keyProto(k)}, nil
 		}
-		if err := c.notLastOwner(k); err != nil {
+		if err := c.tenants().notLastOwner(k); err != nil {
 			return nil, err
 		}
 		before := keyProto(k)
@@ -42,7 +42,7 @@ func (a *API) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequ
 }
 
 // notLastOwner fails when no other key of the workspace, or of the platform, could manage keys.
-func (c *change) notLastOwner(k model.APIKey) error {
+func (c tenantChange) notLastOwner(k model.APIKey) error {
 	if k.Role != windlassv1.Role_ROLE_OWNER && k.Role != windlassv1.Role_ROLE_OPERATOR {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (c *change) notLastOwner(k model.APIKey) error {
 }
 
 // findKey finds one of the caller's workspace by id or name.
-func (c *change) findKey(ref string) (model.APIKey, error) {
+func (c tenantChange) findKey(ref string) (model.APIKey, error) {
 	unknown := apierr.Missing("key", "API key", ref, "List the keys that there are.")
 	if ident.Valid("key", ref) {
 		k, err := c.GetAPIKey(c.workspaceID, ref)

@@ -11,8 +11,8 @@ import (
 )
 
 // RevokeAppKey ends a key of an app, and forgets it.
-func (a *API) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAppKeyRequest) (*windlassv1.RevokeAppKeyResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeAppKeyResponse, error) {
+func (a routeService) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAppKeyRequest) (*windlassv1.RevokeAppKeyResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RevokeAppKeyResponse, error) {
 		app, have, err := c.appWithKeys(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -29,7 +29,7 @@ func (a *API) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAppKeyRequ
 			return nil, fmt.Errorf("revoke key %s of app %s: %w", have[i].Name, app.ID, err)
 		}
 		app.AppKeys = int32(len(have)) - 1
-		if err := c.routesChange(app, "KeyRevoked", "key "+have[i].Name); err != nil {
+		if err := c.domains().routesChange(app, "KeyRevoked", "key "+have[i].Name); err != nil {
 			return nil, err
 		}
 		return &windlassv1.RevokeAppKeyResponse{}, c.audit("app_key", app.ID+"/"+have[i].Name, before, nil)

@@ -10,10 +10,10 @@ import (
 // RevokeCredentials ends the credentials of the region's agents, and their streams
 // with a new epoch. Nothing that runs is touched: the next agent that joins is told the
 // same desired state.
-func (a *API) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
+func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
 	salt := random("")
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeCredentialsResponse, error) {
-		r, err := c.managedRegion(req.GetRegion())
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RevokeCredentialsResponse, error) {
+		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err
 		}
@@ -28,7 +28,7 @@ func (a *API) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCrede
 		}
 		// One issued in this very millisecond is revoked, too.
 		r.CredentialNotBefore = c.at + 1
-		if err := c.storeRegion(&r); err != nil {
+		if err := c.regions().storeRegion(&r); err != nil {
 			return nil, err
 		}
 		if _, err := c.BumpEpoch(r.ID, []byte(salt)); err != nil {

@@ -12,9 +12,9 @@ import (
 
 // RevokeGrant stops letting a workspace use a region. What it runs there stays and may shrink, until
 // its apps are deployed without it or EvictWorkspace takes them out. Nothing grows there.
-func (a *API) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantRequest) (*windlassv1.RevokeGrantResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.RevokeGrantResponse, error) {
-		r, w, err := c.grantOf(req.GetRegion(), req.GetWorkspace())
+func (a regionService) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantRequest) (*windlassv1.RevokeGrantResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RevokeGrantResponse, error) {
+		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
 		if err != nil {
 			return nil, err
 		}
@@ -25,7 +25,7 @@ func (a *API) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantReques
 		case err != nil:
 			return nil, fmt.Errorf("revoke grant of region %s to workspace %s: %w", r.ID, w.ID, err)
 		}
-		if err := c.wakeIn(r, w); err != nil {
+		if err := c.regions().wakeIn(r, w); err != nil {
 			return nil, err
 		}
 		return &windlassv1.RevokeGrantResponse{}, c.auditFor(w.ID, "region_grant", r.ID, workspaceProto(w), nil)

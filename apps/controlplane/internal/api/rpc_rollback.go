@@ -22,37 +22,37 @@ import (
 // its image by digest, and as many replicas as the app has now. Secrets are at their newest versions,
 // unless those of then are asked for: a key that was rotated may be revoked by now. While such a
 // version is on its way, it is the answer.
-func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
+func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	defer func() { a.counted("rollback", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.RollbackResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.RollbackResponse, error) {
 		app, environment, err := c.appToChange(req.GetApp())
 		if err != nil {
 			return nil, err
 		}
 		if req.GetVersion() == 0 {
-			if res, err := c.takeBackInFlight(app, req.GetMessage()); res != nil || err != nil {
+			if res, err := c.rollbacks().takeBackInFlight(app, req.GetMessage()); res != nil || err != nil {
 				return res, err
 			}
 		}
-		old, err := c.rollbackTo(app, req.GetVersion())
+		old, err := c.rollbacks().rollbackTo(app, req.GetVersion())
 		if err != nil {
 			return nil, err
 		}
-		rotated, err := c.rotatedSince(environment, old)
+		rotated, err := c.rollbacks().rotatedSince(environment, old)
 		if err != nil {
 			return nil, err
 		}
-		warnings, err := c.rollbackWarnings(app, old)
+		warnings, err := c.rollbacks().rollbackWarnings(app, old)
 		if err != nil {
 			return nil, err
 		}
 		warnings = append(warnings, secretWarnings(old, rotated, req.GetWithSecrets())...)
 		var res *windlassv1.RollbackResponse
 		if len(rotated) == 0 || req.GetWithSecrets() {
-			res, err = c.restore(app, old, req.GetMessage())
+			res, err = c.rollbacks().restore(app, old, req.GetMessage())
 		}
 		if res == nil && err == nil {
-			res, err = c.rollbackAnew(app, environment, old, len(rotated) > 0 && !req.GetWithSecrets(), req)
+			res, err = c.rollbacks().rollbackAnew(app, environment, old, len(rotated) > 0 && !req.GetWithSecrets(), req)
 		}
 		if err != nil {
 			return nil, err
@@ -67,7 +67,7 @@ func (a *API) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (re
 // straight back: its code passed the policy once. Approvals are waived for the previous stable
 // version alone, which is what an emergency needs: an older one may be older than the reason why
 // somebody has to approve. Where a protection asks for approvals, new values of secrets keep them, too.
-func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
+func (c rollbackChange) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
 	spec := proto.CloneOf(old.Spec)
 	spec.Replicas = new(app.Replicas)
 	spec.Message = req.GetMessage()
@@ -76,11 +76,11 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 		return nil, err
 	}
 	if !req.GetWithSecrets() {
-		if err := c.pinSecrets(e.ID, spec, "spec"); err != nil {
+		if err := c.specs().pinSecrets(e.ID, spec, "spec"); err != nil {
 			return nil, err
 		}
 	}
-	protections, err := c.protectionsOn(app)
+	protections, err := c.versions().protectionsOn(app)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (c *change) rollbackAnew(app model.App, e model.Environment, old model.Depl
 		Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage,
 		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID || newSecrets && protection.Approves(protections), Gone: gone,
 	}
-	out, err := c.run(app, v)
+	out, err := c.versions().run(app, v)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +125,8 @@ func straightText(keepGates bool) string {
 
 // takeBackInFlight takes back what is in flight; nil if nothing is. A rollback that is in flight is
 // the answer instead: asked for twice in a hurry, it must not undo itself.
-func (c *change) takeBackInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
-	f, err := c.inFlight(app)
+func (c rollbackChange) takeBackInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
+	f, err := c.versions().inFlight(app)
 	if err != nil || f.rollout == nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (c *change) takeBackInFlight(app model.App, message string) (*windlassv1.Ro
 		RolloutId: f.rollout.ID, Effect: windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK,
 		TookBack: f.rollout.Version, TookBackRolloutId: f.rollout.ID,
 	}
-	live, err := c.liveOf(app)
+	live, err := c.versions().liveOf(app)
 	if err != nil {
 		return nil, err
 	}
@@ -149,16 +149,16 @@ func (c *change) takeBackInFlight(app model.App, message string) (*windlassv1.Ro
 	} else {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("no version is live: once v%d is taken back, nothing serves", f.rollout.Version))
 	}
-	return res, c.cancel(app, *f.rollout, message)
+	return res, c.rollouts().cancel(app, *f.rollout, message)
 }
 
 // rollbackWarnings says what going back to the version brings that a person may not expect.
-func (c *change) rollbackWarnings(app model.App, old model.Deployment) (warnings []string, err error) {
+func (c rollbackChange) rollbackWarnings(app model.App, old model.Deployment) (warnings []string, err error) {
 	if !old.Stable {
 		warnings = append(warnings, fmt.Sprintf("v%d was never stable: its rollout %s, and it takes all steps that a new version takes",
 			old.Version, neverStable(old)))
 	}
-	live, err := c.liveOf(app)
+	live, err := c.versions().liveOf(app)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (c *change) rollbackWarnings(app model.App, old model.Deployment) (warnings
 
 // rotatedSince are the secrets of which the version runs with one that is not the newest, and the
 // newest versions of those.
-func (c *change) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
+func (c rollbackChange) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
 	names, _ := appspec.SecretsOf(old.Spec, "spec")
 	if len(names) == 0 {
 		return nil, nil
@@ -215,12 +215,12 @@ func neverStable(d model.Deployment) string {
 }
 
 // restore makes a retained version live again; nil if it is none, or serves no longer.
-func (c *change) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
-	s, err := c.rolloutStateOf(app)
+func (c rollbackChange) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
+	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || s.Progress.Retained() != old.ID {
 		return nil, err
 	}
-	r, err := c.running(app)
+	r, err := c.versions().running(app)
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +238,7 @@ func (c *change) restore(app model.App, old model.Deployment, message string) (*
 	if err := c.UpdateDeployment(*r.live); err != nil {
 		return nil, fmt.Errorf("supersede deployment %s: %w", r.live.ID, err)
 	}
-	if err := c.putRolloutState(r.rolloutState); err != nil {
+	if err := c.versions().putRolloutState(r.rolloutState); err != nil {
 		return nil, err
 	}
 	why := fmt.Sprintf("it was retained, and takes the place of v%d with the replicas that it has", r.live.Version)
@@ -257,7 +257,7 @@ func (c *change) restore(app model.App, old model.Deployment, message string) (*
 }
 
 // rollbackTo finds the version asked for; 0 is the previous stable one.
-func (c *change) rollbackTo(app model.App, number int32) (d model.Deployment, err error) {
+func (c rollbackChange) rollbackTo(app model.App, number int32) (d model.Deployment, err error) {
 	if number == 0 {
 		if app.PreviousDeploymentID == "" {
 			return d, apierr.NothingToDo(fmt.Sprintf("app %s has no earlier version that was stable", app.Name), "Name a version.")

@@ -18,9 +18,9 @@ import (
 
 // Scale sets the replicas of the live deployment, and of the one that is on its
 // way where it has begun, so that they last beyond the rollout.
-func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *windlassv1.ScaleResponse, err error) {
+func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *windlassv1.ScaleResponse, err error) {
 	defer func() { a.counted("scale", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.ScaleResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.ScaleResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -28,7 +28,7 @@ func (a *API) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *win
 		if err := alive(app); err != nil {
 			return nil, err
 		}
-		r, err := c.running(app)
+		r, err := c.versions().running(app)
 		if err != nil {
 			return nil, err
 		}
@@ -76,10 +76,10 @@ func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest
 		regionID, where = region.ID, region.Name
 	}
 	asked := plan.AskedIn(regionID, req.GetReplicas())
-	if err := c.portsFitScaled(r, asked, "replicas"); err != nil {
+	if err := c.versions().portsFitScaled(r, asked, "replicas"); err != nil {
 		return false, err
 	}
-	n, err := c.scale(app, r, ids, asked)
+	n, err := c.versions().scale(app, r, ids, asked)
 	if err != nil || n == 0 {
 		return false, err
 	}

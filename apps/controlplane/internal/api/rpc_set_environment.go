@@ -14,7 +14,7 @@ import (
 )
 
 // SetEnvironment makes a version of the newest wanted one's spec with other variables.
-func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
+func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
 	defer func() { a.counted("environment", err) }()
 	if err := appspec.CheckEnv(req.GetSet(), "set"); err != nil {
 		return nil, err
@@ -24,12 +24,12 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 			return nil, apierr.Invalid(fmt.Sprintf("unset[%d]", i), fmt.Sprintf("variable %s is in both set and unset", name))
 		}
 	}
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.SetEnvironmentResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetEnvironmentResponse, error) {
 		app, environment, err := c.appToChange(req.GetApp())
 		if err != nil {
 			return nil, err
 		}
-		base, err := c.newest(app)
+		base, err := c.secrets().newest(app)
 		if err != nil {
 			return nil, err
 		}
@@ -44,21 +44,21 @@ func (a *API) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironment
 		if err != nil {
 			return nil, err
 		}
-		if region, err := c.servesIn(app, gone); err != nil {
+		if region, err := c.regions().servesIn(app, gone); err != nil {
 			return nil, err
 		} else if region != "" {
 			// To leave it out would take capacity away in passing.
 			return nil, apierr.InUse(fmt.Sprintf("app %s serves in region %s, which the workspace may use no longer", app.Name, region),
 				"Deploy it without that region first, or have an operator grant the region again.")
 		}
-		if err := c.pinSecrets(environment.ID, spec, "spec"); err != nil {
+		if err := c.specs().pinSecrets(environment.ID, spec, "spec"); err != nil {
 			return nil, err
 		}
-		out, err := c.run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze(), Gone: gone})
+		out, err := c.versions().run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze(), Gone: gone})
 		if err != nil {
 			return nil, err
 		}
-		if err := c.roomToBegin(app, out); err != nil {
+		if err := c.versions().roomToBegin(app, out); err != nil {
 			return nil, err
 		}
 		if !out.Unchanged {
@@ -120,14 +120,14 @@ func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment
 	if err := appspec.Check(bare, "spec"); err != nil {
 		return nil, err
 	}
-	if gone, err = c.withoutGone(spec, "spec"); err != nil {
+	if gone, err = c.regions().withoutGone(spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := c.repin(spec); err != nil {
+	if err := c.specs().repin(spec); err != nil {
 		return nil, err
 	}
 	if err := appspec.CheckOverridden(spec, "spec"); err != nil {
 		return nil, err
 	}
-	return gone, c.checkSecretsExist(e.ID, spec, "spec")
+	return gone, c.specs().checkSecretsExist(e.ID, spec, "spec")
 }

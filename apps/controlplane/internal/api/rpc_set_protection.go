@@ -18,11 +18,11 @@ import (
 )
 
 // SetProtection makes the protection of a scope, or replaces it.
-func (a *API) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRequest) (*windlassv1.SetProtectionResponse, error) {
+func (a protectionService) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRequest) (*windlassv1.SetProtectionResponse, error) {
 	if err := checkRules(req.GetRules()); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.SetProtectionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetProtectionResponse, error) {
 		of, have, err := c.protectionAt(req)
 		if err != nil {
 			return nil, err

@@ -20,9 +20,9 @@ import (
 
 // SetSecret stores a new version of the secret, and in the same transaction makes versions of
 // the apps that are to run with it.
-func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (*windlassv1.SetSecretResponse, error) {
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.SetSecretResponse, error) {
-		if err := c.mayOverride(req.GetOverrideFreeze()); err != nil {
+func (a environmentService) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (*windlassv1.SetSecretResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetSecretResponse, error) {
+		if err := c.versions().mayOverride(req.GetOverrideFreeze()); err != nil {
 			return nil, err
 		}
 		e, err := c.lockedEnvironment(req.GetEnvironment())
@@ -56,7 +56,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 			return nil, fmt.Errorf("store version %d of secret %s: %w", s.Version, s.Name, err)
 		}
 		res := &windlassv1.SetSecretResponse{Secret: secretProto(s)}
-		if err := c.rotate(e, s, req.GetOverrideFreeze(), res); err != nil {
+		if err := c.secrets().rotate(e, s, req.GetOverrideFreeze(), res); err != nil {
 			return nil, err
 		}
 		return res, c.audit("secret", e.ID, before, secretProto(s))
@@ -66,7 +66,7 @@ func (a *API) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (
 
 // hasValue reports whether the value is the secret's. One that cannot be read has none: setting
 // it again is how it is mended.
-func (a *API) hasValue(s model.Secret, value string) bool {
+func (a environmentService) hasValue(s model.Secret, value string) bool {
 	have, err := a.cfg.Box.Open(s.Ciphertext, model.SecretContext(s.EnvironmentID, s.Name, s.Version))
 	return err == nil && subtle.ConstantTimeCompare(have, []byte(value)) == 1
 }
@@ -76,7 +76,7 @@ func (a *API) hasValue(s model.Secret, value string) bool {
 // after the other in the order of their ids, its apps that refer to the secret. An app that cannot
 // have such a version does not keep the others from theirs: warnings say why it is left out. What
 // came of it is added to res.
-func (c *change) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
+func (c secretChange) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
 	users, err := c.usersOf(e, s.Name)
 	if err != nil {
 		return err
@@ -107,8 +107,8 @@ func (c *change) rotate(e model.Environment, s model.Secret, override string, re
 }
 
 // usersOf are the apps, by id and sorted, of which anything refers to the secret.
-func (c *change) usersOf(e model.Environment, secret string) (apps []string, err error) {
-	rows, err := c.runningWith(e.ID, secret)
+func (c secretChange) usersOf(e model.Environment, secret string) (apps []string, err error) {
+	rows, err := c.specs().runningWith(e.ID, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (c *change) usersOf(e model.Environment, secret string) (apps []string, err
 
 // rotateOf does so for one app, which is locked. leftOut is why it gets no version, empty for one
 // that does or needs none. The rollout of a version that it gets is added to res.
-func (c *change) rotateOf(app model.App, s model.Secret, override string, res *windlassv1.SetSecretResponse) (rotated bool, leftOut string, err error) {
+func (c secretChange) rotateOf(app model.App, s model.Secret, override string, res *windlassv1.SetSecretResponse) (rotated bool, leftOut string, err error) {
 	if app.DeletingSince != 0 {
 		return false, "", nil
 	}
@@ -137,7 +137,7 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string, res *w
 	}
 	spec, moves := withVersion(base, s)
 	if moves {
-		left, _, err := c.regionsLeft(spec)
+		left, _, err := c.regions().regionsLeft(spec)
 		if err != nil {
 			return false, "", err
 		}
@@ -148,7 +148,7 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string, res *w
 	if len(changed) == 0 && !moves {
 		return false, leftOut, nil
 	}
-	freezes, err := c.freezesFor(app.ID, "")
+	freezes, err := c.freezing().freezesFor(app.ID, "")
 	if err != nil {
 		return false, "", err
 	}
@@ -159,11 +159,11 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string, res *w
 	}
 	if len(changed) > 0 {
 		if frozen && !moves {
-			if err := c.overridden(app, model.Rollout{DeploymentID: app.LiveDeploymentID}, found, override); err != nil {
+			if err := c.versions().overridden(app, model.Rollout{DeploymentID: app.LiveDeploymentID}, found, override); err != nil {
 				return false, "", err
 			}
 		}
-		if err := topology.Write(c, topology.State{Rows: have}, topology.State{Rows: changed}); err != nil {
+		if err := topology.Write(c.change, topology.State{Rows: have}, topology.State{Rows: changed}); err != nil {
 			return false, "", fmt.Errorf("rotate secret %s of app %s: %w", s.Name, app.ID, err)
 		}
 		c.log(app, model.History{
@@ -178,18 +178,18 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string, res *w
 		return true, leftOut, nil
 	}
 	whole := proto.CloneOf(spec)
-	gone, err := c.withoutGone(spec, "spec")
+	gone, err := c.regions().withoutGone(spec, "spec")
 	if err != nil {
 		return false, "", err
 	}
-	if region, err := c.servesIn(app, gone); err != nil {
+	if region, err := c.regions().servesIn(app, gone); err != nil {
 		return false, "", err
 	} else if region != "" {
 		// Its rollout fails by the region's name. The other apps get the value all the same.
 		spec, gone = whole, nil
 	}
 	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
-	out, err := c.run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
+	out, err := c.versions().run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
 	if detail := rpc.DetailOf(err); detail.GetReason() == windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY {
 		// A host cannot give the new version its fixed port while the live version uses it.
 		return len(changed) > 0, apierr.Message(err), nil
@@ -203,18 +203,18 @@ func (c *change) rotateOf(app model.App, s model.Secret, override string, res *w
 		})
 	}
 	c.alongside()
-	return true, "", c.roomToBegin(app, out)
+	return true, "", c.versions().roomToBegin(app, out)
 }
 
 // newest returns the deployment that the app is to run: the one in flight unless it is being
 // taken back, or else the live one. A change is based on it, so that none is lost. nil: there is
 // none.
-func (c *change) newest(app model.App) (*model.Deployment, error) {
-	f, err := c.inFlight(app)
+func (c secretChange) newest(app model.App) (*model.Deployment, error) {
+	f, err := c.versions().inFlight(app)
 	if err != nil || f.deployment != nil {
 		return f.deployment, err
 	}
-	return c.liveOf(app)
+	return c.versions().liveOf(app)
 }
 
 // withVersion returns the deployment's spec with the secret's version, and whether it names
@@ -234,7 +234,7 @@ func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.Deployme
 
 // fetching are the app's rows, and those of them, a generation later, that run with whatever
 // is the secret's newest version: what pulls images, and what names none.
-func (c *change) fetching(appID, secret string) (have, changed []model.Topology, err error) {
+func (c secretChange) fetching(appID, secret string) (have, changed []model.Topology, err error) {
 	if have, err = c.LockTopology(appID); err != nil {
 		return nil, nil, fmt.Errorf("lock topology of app %s: %w", appID, err)
 	}

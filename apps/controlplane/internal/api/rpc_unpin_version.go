@@ -15,9 +15,9 @@ import (
 
 // UnpinVersion ends a pin. Said again while something is left of it, it changes nothing. No
 // freeze is about it.
-func (a *API) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequest) (res *windlassv1.UnpinVersionResponse, err error) {
+func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequest) (res *windlassv1.UnpinVersionResponse, err error) {
 	defer func() { a.counted("unpin", err) }()
-	res, _, err = mutate(ctx, a, req, func(c *change) (*windlassv1.UnpinVersionResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.UnpinVersionResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -25,7 +25,7 @@ func (a *API) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequ
 		if err := alive(app); err != nil {
 			return nil, err
 		}
-		r, err := c.running(app)
+		r, err := c.versions().running(app)
 		if err != nil {
 			return nil, err
 		}
@@ -41,7 +41,7 @@ func (a *API) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequ
 			}, fmt.Sprintf("v%d of app %s is not pinned", req.GetVersion(), app.Name))
 		}
 		p := pins[i]
-		before, err := c.pinView(app, p)
+		before, err := c.pins().pinView(app, p)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +52,7 @@ func (a *API) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequ
 		if err := c.PutPin(p); err != nil {
 			return nil, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
 		}
-		view, err := c.tellPin(app, r, p, before, "VersionUnpinned", fmt.Sprintf("its %d %% of the traffic go to the others", p.Weight))
+		view, err := c.pins().tellPin(app, r, p, before, "VersionUnpinned", fmt.Sprintf("its %d %% of the traffic go to the others", p.Weight))
 		return &windlassv1.UnpinVersionResponse{Pin: view}, err
 	})
 	return res, err

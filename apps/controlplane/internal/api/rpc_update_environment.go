@@ -14,11 +14,11 @@ import (
 
 // UpdateEnvironment renames an environment, which takes an owner, and replaces its
 // variables. What runs keeps what it pinned.
-func (a *API) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvironmentRequest) (*windlassv1.UpdateEnvironmentResponse, error) {
+func (a environmentService) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvironmentRequest) (*windlassv1.UpdateEnvironmentResponse, error) {
 	if err := appspec.CheckEnv(req.GetVariables(), "variables"); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateEnvironmentResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.UpdateEnvironmentResponse, error) {
 		e, err := c.lockedEnvironment(req.GetEnvironment())
 		if err != nil {
 			return nil, err

@@ -11,12 +11,12 @@ import (
 )
 
 // UpdateRegion replaces a region's labels.
-func (a *API) UpdateRegion(ctx context.Context, req *windlassv1.UpdateRegionRequest) (*windlassv1.UpdateRegionResponse, error) {
+func (a regionService) UpdateRegion(ctx context.Context, req *windlassv1.UpdateRegionRequest) (*windlassv1.UpdateRegionResponse, error) {
 	if err := checkLabels(req.GetLabels()); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.UpdateRegionResponse, error) {
-		r, err := c.managedRegion(req.GetRegion())
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.UpdateRegionResponse, error) {
+		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err
 		}
@@ -31,7 +31,7 @@ func (a *API) UpdateRegion(ctx context.Context, req *windlassv1.UpdateRegionRequ
 			return &windlassv1.UpdateRegionResponse{Region: before, Unchanged: true}, nil
 		}
 		r.Labels = req.GetLabels()
-		if err := c.storeRegion(&r); err != nil {
+		if err := c.regions().storeRegion(&r); err != nil {
 			return nil, err
 		}
 		after, err := a.regionView(c, c.by, r)
@@ -44,7 +44,7 @@ func (a *API) UpdateRegion(ctx context.Context, req *windlassv1.UpdateRegionRequ
 }
 
 // storeRegion writes the locked region's row and keeps the copy in step with it.
-func (c *change) storeRegion(r *model.Region) error {
+func (c regionChange) storeRegion(r *model.Region) error {
 	r.UpdatedAt = c.at
 	if err := c.UpdateRegion(*r); err != nil {
 		return fmt.Errorf("update region %s: %w", r.ID, err)

@@ -22,7 +22,7 @@ import (
 const lookupTimeout = 10 * time.Second
 
 // VerifyDomain gives an app its domain, if the domain's record says so.
-func (a *API) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDomainRequest) (*windlassv1.VerifyDomainResponse, error) {
+func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDomainRequest) (*windlassv1.VerifyDomainResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -54,14 +54,14 @@ func (a *API) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDomainRequ
 			return nil, err
 		}
 	}
-	res, _, err := mutate(ctx, a, req, func(c *change) (*windlassv1.VerifyDomainResponse, error) {
-		return c.verified(req.GetApp(), d, texts)
+	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.VerifyDomainResponse, error) {
+		return c.domains().verified(req.GetApp(), d, texts)
 	})
 	return res, err
 }
 
 // verified gives the app the domain, whose record was found among texts.
-func (c *change) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
+func (c domainChange) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
 	app, have, err := c.appWithDomains(ref)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (c *change) verified(ref string, found model.Domain, texts []string) (*wind
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.api.domainView(c, d)
+	before, err := routeService{c.api}.domainView(c.change, d)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (c *change) verified(ref string, found model.Domain, texts []string) (*wind
 	if err := c.routesChange(app, "DomainVerified", d.Name+" serves, wherever the app does"); err != nil {
 		return nil, err
 	}
-	after, err := c.api.domainView(c, d)
+	after, err := routeService{c.api}.domainView(c.change, d)
 	if err != nil {
 		return nil, err
 	}
@@ -107,13 +107,13 @@ func (c *change) verified(ref string, found model.Domain, texts []string) (*wind
 }
 
 // foundAgain notes that the record of a domain that the app has is there, when it was not.
-func (c *change) foundAgain(app model.App, d model.Domain, before *windlassv1.Domain) (*windlassv1.VerifyDomainResponse, error) {
+func (c domainChange) foundAgain(app model.App, d model.Domain, before *windlassv1.Domain) (*windlassv1.VerifyDomainResponse, error) {
 	next, what, why := d.Checked(model.DomainFound, c.at)
 	if err := c.NoteDomainChecks(model.DomainChecks{Found: []string{d.Name}}, c.at); err != nil {
 		return nil, fmt.Errorf("note the record of domain %s: %w", d.Name, err)
 	}
 	c.log(app, model.History{What: what, Why: why})
-	after, err := c.api.domainView(c, next)
+	after, err := routeService{c.api}.domainView(c.change, next)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (c *change) foundAgain(app model.App, d model.Domain, before *windlassv1.Do
 }
 
 // takeLapsed takes the domain from the app that has it, if another does: it has lapsed there.
-func (c *change) takeLapsed(app model.App, name string) error {
+func (c domainChange) takeLapsed(app model.App, name string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
 	case errors.Is(err, model.ErrNotFound), err == nil && holder.AppID == app.ID:
@@ -153,7 +153,7 @@ func (c *change) takeLapsed(app model.App, name string) error {
 
 // routesChange stores the app, of whose hosts or keys there are more or fewer, and has the
 // workflow tell regions.
-func (c *change) routesChange(app model.App, what, why string) error {
+func (c domainChange) routesChange(app model.App, what, why string) error {
 	if err := c.store(&app); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func domainAmong(have []model.Domain, app model.App, name string) (model.Domain,
 }
 
 // lookForRecord asks the DNS for what verifies the domain, and returns all that it says.
-func (a *API) lookForRecord(ctx context.Context, d model.Domain) ([]string, error) {
+func (a routeService) lookForRecord(ctx context.Context, d model.Domain) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	texts, err := a.cfg.LookupTXT(ctx, model.DomainRecord(d.Name)+".")

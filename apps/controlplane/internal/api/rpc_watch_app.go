@@ -27,7 +27,7 @@ const (
 
 // WatchApp sends the app's picture and each one that differs from it. It ends with
 // the caller or its key, with the app, or with the server.
-func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
+func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (a *API) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out
 }
 
 // showOnce sends one picture. It needs no place among the watchers.
-func (a *API) showOnce(ctx context.Context, app model.App, rollout string, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
+func (a appService) showOnce(ctx context.Context, app model.App, rollout string, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
 	p, err := a.picture(ctx, app.WorkspaceID, app.ID)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (a *API) showOnce(ctx context.Context, app model.App, rollout string, out *
 }
 
 // rolloutOf returns the app's rollout of that id.
-func (a *API) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) {
+func (a *server) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) {
 	gone := apierr.Missing("rollout", "rollout", id, fmt.Sprintf("List the rollouts of app %s.", app.Name))
 	if !plainID(id) {
 		return model.Rollout{}, gone
@@ -122,7 +122,7 @@ func (a *API) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) 
 
 // askedRollout adds the rollout that the watcher asked for to the response, and its deployment.
 // The shared picture has both while the rollout is the app's newest.
-func (a *API) askedRollout(ctx context.Context, app model.App, id string, res *windlassv1.WatchAppResponse) error {
+func (a appService) askedRollout(ctx context.Context, app model.App, id string, res *windlassv1.WatchAppResponse) error {
 	if id == "" {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 }
 
 // picture reads all that a watcher is shown.
-func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture, error) {
+func (a appService) picture(ctx context.Context, workspaceID, appID string) (*picture, error) {
 	p := &picture{view: &windlassv1.WatchAppResponse{}}
 	err := a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		app, err := tx.GetApp(workspaceID, appID)
@@ -226,7 +226,7 @@ func (a *API) picture(ctx context.Context, workspaceID, appID string) (*picture,
 }
 
 // lastRollout is the one in flight, or else the newest, or nil.
-func (a *API) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
+func (a appService) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
 	if app.RolloutID != "" {
 		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
 		if err == nil {

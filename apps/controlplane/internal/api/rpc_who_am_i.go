@@ -8,7 +8,7 @@ import (
 )
 
 // WhoAmI tells who the caller is.
-func (a *API) WhoAmI(ctx context.Context, _ *windlassv1.WhoAmIRequest) (*windlassv1.WhoAmIResponse, error) {
+func (a accessService) WhoAmI(ctx context.Context, _ *windlassv1.WhoAmIRequest) (*windlassv1.WhoAmIResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err

@@ -163,7 +163,7 @@ func historyProto(f map[string]model.Region, h model.History) *windlassv1.Histor
 	}
 }
 
-func (a *API) historyViews(tx Tx, rows []model.History) ([]*windlassv1.HistoryEntry, error) {
+func (a *server) historyViews(tx Tx, rows []model.History) ([]*windlassv1.HistoryEntry, error) {
 	ids := map[string]bool{}
 	for _, h := range rows {
 		if h.RegionID != "" {

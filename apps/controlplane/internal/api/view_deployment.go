@@ -10,7 +10,7 @@ import (
 )
 
 // deploymentViews are versions of apps with all that the API shows of them.
-func (a *API) deploymentViews(tx Tx, rows []model.Deployment) ([]*windlassv1.Deployment, error) {
+func (a *server) deploymentViews(tx Tx, rows []model.Deployment) ([]*windlassv1.Deployment, error) {
 	apps, err := a.appsOf(tx, rows)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (a *API) deploymentViews(tx Tx, rows []model.Deployment) ([]*windlassv1.Dep
 }
 
 // appsOf reads the apps of the deployments, by id.
-func (a *API) appsOf(tx Tx, rows []model.Deployment) (map[string]model.App, error) {
+func (a *server) appsOf(tx Tx, rows []model.Deployment) (map[string]model.App, error) {
 	ids := map[string]bool{}
 	for _, d := range rows {
 		ids[d.AppID] = true

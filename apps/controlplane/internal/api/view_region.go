@@ -13,7 +13,7 @@ const maxQuarantined = 1000
 
 // regionViews are regions with what their agents report. How many instances run
 // in a platform's region, of all workspaces together, is for operators.
-func (a *API) regionViews(tx Tx, by caller, rows []model.Region) ([]*windlassv1.Region, error) {
+func (a regionService) regionViews(tx Tx, by caller, rows []model.Region) ([]*windlassv1.Region, error) {
 	ids := map[string]bool{}
 	for _, r := range rows {
 		ids[r.ID] = true
@@ -50,7 +50,7 @@ func (a *API) regionViews(tx Tx, by caller, rows []model.Region) ([]*windlassv1.
 	return out, nil
 }
 
-func (a *API) regionView(tx Tx, by caller, r model.Region) (*windlassv1.Region, error) {
+func (a regionService) regionView(tx Tx, by caller, r model.Region) (*windlassv1.Region, error) {
 	views, err := a.regionViews(tx, by, []model.Region{r})
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func quarantineProto(r model.Region, q model.Quarantined) *windlassv1.Quarantine
 	}
 }
 
-func (a *API) regionsByID(tx Tx, ids map[string]bool) (map[string]model.Region, error) {
+func (a *server) regionsByID(tx Tx, ids map[string]bool) (map[string]model.Region, error) {
 	rows, err := tx.GetRegions(keys(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read regions: %w", err)

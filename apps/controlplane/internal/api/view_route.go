@@ -20,7 +20,7 @@ type routeFacts struct {
 }
 
 // routeFacts reads them. ended: also of versions that are over.
-func (a *API) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFacts, err error) {
+func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFacts, err error) {
 	f = routeFacts{places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
 	if f.facts, err = a.facts(tx, apps, nil); err != nil {
 		return f, err

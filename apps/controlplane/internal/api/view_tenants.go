@@ -15,7 +15,7 @@ func environmentProto(p model.Project, e model.Environment) *windlassv1.Environm
 }
 
 // environmentView reads the environment's project beside it.
-func (a *API) environmentView(tx Tx, e model.Environment) (*windlassv1.Environment, error) {
+func (a environmentService) environmentView(tx Tx, e model.Environment) (*windlassv1.Environment, error) {
 	p, err := tx.GetProject(e.WorkspaceID, e.ProjectID)
 	if err != nil {
 		return nil, fmt.Errorf("read project %s: %w", e.ProjectID, err)

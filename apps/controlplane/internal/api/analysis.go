@@ -12,7 +12,7 @@ import (
 )
 
 // canMeasure judges whether this control plane can have the policy's checks measured.
-func (a *API) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
+func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 	for i, c := range p.GetAnalysis() {
 		h := c.GetWebhook()
 		if h == nil && !a.cfg.ReadsMetrics && !analysis.SeenByGateways(c.GetTemplate()) {
@@ -40,7 +40,7 @@ func (a *API) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 }
 
 // checkSigningSecrets fails on secrets that the environment does not have.
-func (c *change) checkSigningSecrets(environmentID string, p *windlassv1.RolloutPolicy, field string) error {
+func (c specChange) checkSigningSecrets(environmentID string, p *windlassv1.RolloutPolicy, field string) error {
 	var names []string
 	for _, check := range p.GetAnalysis() {
 		if name := check.GetWebhook().GetSigningSecret(); name != "" {

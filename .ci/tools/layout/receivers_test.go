@@ -1,0 +1,81 @@
+package layout
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mostMethods of one type are as many as a reader can hold in mind. More are several subjects, each
+// of which can have a type of its own that shares the rest (apps/controlplane/internal/api/subjects.go).
+const mostMethods = 60
+
+// manyMethods are types with more, and why.
+var manyMethods = map[string]string{
+	"apps/controlplane/internal/store/mysql.tx":      "the store's transaction: one method for each query that a user of the store declares",
+	"apps/controlplane/internal/store/memory.tx":     "the store's transaction: one method for each query that a user of the store declares",
+	"apps/controlplane/internal/plan.planner":        "the state of one decision, which its phases share",
+	"apps/controlplane/internal/plan.view":           "the state of one decision, as one staged rollout sees it",
+	"apps/windlass/internal/cli.app":                 "the command line: one method for each command",
+	"apps/agent/internal/runtime/kubernetes.Runtime": "cluster access, desired objects and replacement of pods in one",
+}
+
+func TestNoTypeHasMoreMethodsThanAReaderHoldsInMind(t *testing.T) {
+	_, packages := workspace(t)
+	over := map[string]bool{}
+	for _, p := range packages {
+		for receiver, n := range methods(t, p) {
+			name := p.Path + "." + receiver
+			if n <= mostMethods {
+				continue
+			}
+			over[name] = true
+			if manyMethods[name] == "" {
+				t.Errorf("%s has %d methods, more than %d: split it by subjects", name, n, mostMethods)
+			}
+		}
+	}
+	for name := range manyMethods {
+		require.True(t, over[name], "%s has at most %d methods: it needs no exception", name, mostMethods)
+	}
+}
+
+// methods counts the methods of each type of the package, without those of generated files.
+func methods(t *testing.T, p Package) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	for _, file := range p.GoFiles {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution|parser.ParseComments)
+		require.NoError(t, err)
+		if ast.IsGenerated(f) {
+			continue
+		}
+		for _, decl := range f.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok || fn.Recv == nil {
+				continue
+			}
+			counts[receiverOf(fn.Recv.List[0].Type)]++
+		}
+	}
+	return counts
+}
+
+// receiverOf returns the name of the type, without pointer and type parameters.
+func receiverOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiverOf(e.X)
+	case *ast.IndexExpr:
+		return receiverOf(e.X)
+	case *ast.IndexListExpr:
+		return receiverOf(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}

@@ -1,0 +1,30 @@
+package api
+
+// One type for each service of windlass.v1. They share a server, and what several of them need is the
+// server's.
+type (
+	// appService serves apps: their versions, replicas and pins, and the stream that shows them.
+	appService struct{ *server }
+	// deploymentService serves deployments, their instances and logs.
+	deploymentService struct{ *server }
+	// environmentService serves environments, their variables and secrets.
+	environmentService struct{ *server }
+	// freezeService serves freezes.
+	freezeService struct{ *server }
+	// historyService serves history and the audit.
+	historyService struct{ *server }
+	// projectService serves projects.
+	projectService struct{ *server }
+	// protectionService serves protections.
+	protectionService struct{ *server }
+	// regionService serves regions, their agents, grants and gateways.
+	regionService struct{ *server }
+	// rolloutService serves rollouts.
+	rolloutService struct{ *server }
+	// routeService serves routes, domains and keys of apps.
+	routeService struct{ *server }
+	// workspaceService serves workspaces and their quotas.
+	workspaceService struct{ *server }
+	// accessService serves API keys.
+	accessService struct{ *server }
+)
