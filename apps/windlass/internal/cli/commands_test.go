@@ -40,6 +40,7 @@ func everyCommand(server, file string) map[string][]commandRun {
 			{args: []string{"deploy", "-f", file}},
 			{args: []string{"deploy", "-f", file, "--wait=false"}},
 			{args: []string{"deploy", "-f", file, "--diff"}},
+			{args: []string{"deploy", "-f", file, "--dry-run", "server"}, fails: true},
 			{args: []string{"deploy", "-f", file}, fails: true, watch: func(r *windlassv1.WatchAppResponse) {
 				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
 			}},

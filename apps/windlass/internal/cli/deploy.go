@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 )
 
 func (a *app) deployCommand() *cobra.Command {
-	var file, override string
-	var dryRun bool
+	var file, override, dryRun string
+	var onlyDiff bool
 	var w waiting
 	c := &cobra.Command{
 		Use:   "deploy -f FILE",
@@ -41,15 +42,26 @@ ready it waits there, too; with --until promotion it ends there with 0.
 			if err := w.check(); err != nil {
 				return err
 			}
+			switch {
+			case dryRun != "none" && dryRun != "server":
+				return fmt.Errorf("--dry-run=%q: use none or server", dryRun)
+			case dryRun == "server" && onlyDiff:
+				return errors.New("--dry-run and --diff are two answers: the plan of --dry-run=server begins with what would change")
+			}
 			f, err := readAppFile(file, a.Stdin)
 			if err != nil {
 				return err
 			}
-			return a.deploy(ctx, f, override, dryRun, w)
+			if dryRun == "server" {
+				return a.plan(ctx, f)
+			}
+			return a.deploy(ctx, f, override, onlyDiff, w)
 		}),
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
-	c.Flags().BoolVar(&dryRun, "diff", false, "only show what would change")
+	c.Flags().BoolVar(&onlyDiff, "diff", false, "only show what would change")
+	c.Flags().StringVar(&dryRun, "dry-run", "none", "server: change nothing, and answer as windlass plan does, with its exit codes")
+	must(c.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "server"}, cobra.ShellCompDirectiveNoFileComp)))
 	w.flags(c, true)
 	overrideFlag(c, &override)
 	must(c.MarkFlagRequired("file"))

@@ -44,7 +44,10 @@ func (f *foresees) windlass(t *testing.T, args ...string) (stdout string, err er
 	var out bytes.Buffer
 	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir()}
 	root := New(Config{Stdout: &out, Stderr: &bytes.Buffer{}, Getenv: func(name string) string { return env[name] }, HTTPClient: server.Client()})
-	root.SetArgs(append([]string{"plan", "-f", file}, args...))
+	if len(args) == 0 || args[0] != "deploy" {
+		args = append([]string{"plan"}, args...)
+	}
+	root.SetArgs(append(args, "-f", file))
 	err = root.ExecuteContext(t.Context())
 	return out.String(), err
 }
@@ -214,4 +217,30 @@ func TestAFileThatTheSchemaRefusesWouldNotRunAndAnErrorIsNone(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorAs(t, err, &exit, "code 1")
 	require.Empty(t, out)
+}
+
+func TestDryRun(t *testing.T) {
+	f := &foresees{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4, LiveVersion: 2, WouldRun: true}}
+	for _, form := range []string{"table", "json"} {
+		want, err := f.windlass(t, "-o", form)
+		require.NoError(t, err)
+		got, err := f.windlass(t, "deploy", "--dry-run=server", "-o", form)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "a dry run answers as plan does")
+	}
+
+	t.Run("a deploy that would be refused ends with the code of plan", func(t *testing.T) {
+		f := &foresees{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4}}
+		_, want := f.windlass(t)
+		_, got := f.windlass(t, "deploy", "--dry-run=server")
+		require.Error(t, want)
+		require.Equal(t, want, got)
+	})
+
+	t.Run("other values are refused", func(t *testing.T) {
+		_, err := f.windlass(t, "deploy", "--dry-run=client")
+		require.EqualError(t, err, `--dry-run="client": use none or server`)
+		_, err = f.windlass(t, "deploy", "--dry-run=server", "--diff")
+		require.ErrorContains(t, err, "--dry-run and --diff")
+	})
 }

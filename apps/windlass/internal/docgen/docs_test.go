@@ -124,13 +124,28 @@ func TestDocs(t *testing.T) {
 	})
 }
 
+// The example of a workflow is code that users copy.
+func TestWorkflow(t *testing.T) {
+	const path = "deployments/examples/github/deploy.yaml"
+	text, err := os.ReadFile(repository + "/" + path)
+	require.NoError(t, err)
+	runs := regexp.MustCompile(`(?m)^ +run: (.+)$`).FindAllStringSubmatch(string(text), -1)
+	require.Len(t, runs, 4)
+	for _, run := range runs {
+		checkLine(t, path, run[1])
+	}
+	for _, uses := range regexp.MustCompile(`uses: (\S+)`).FindAllStringSubmatch(string(text), -1) {
+		require.Regexp(t, `@[0-9a-f]{40}$`, uses[1], "a tag can be moved to other code")
+	}
+}
+
 var (
 	nested  = regexp.MustCompile(`\$\(([^)]*)\)`)
 	remark  = regexp.MustCompile(`\s+#.*$`)
 	between = regexp.MustCompile(`\s*(?:&&|\|)\s*`)
 	word    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 	// passed are commands of others.
-	passed = []string{"curl", "jq", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl"}
+	passed = []string{"curl", "jq", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee"}
 )
 
 func checkLine(t *testing.T, page, line string) {
