@@ -16,20 +16,60 @@ import (
 
 // Paced sends perSecond requests a second, however long the answers take, in turn over a number
 // of connections. Each request is answered at once. This measures latency at a load that every
-// proxy can bear: at a proxy's limit, latency only shows where requests queue.
+// proxy can bear: at a proxy's limit, latency only shows where requests queue. The first request of
+// a connection is not measured, because it waits for the connection, too: see Fresh.
 func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int, perSecond float64) (Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, window+startTimeout)
+	defer cancel()
+	clients := make([]*client, connections)
+	defer func() {
+		for _, c := range clients {
+			if c != nil {
+				c.close()
+			}
+		}
+	}()
+	for i := range clients {
+		c, err := p.dial(ctx)
+		if err == nil {
+			clients[i] = c
+			err = c.ask()
+		}
+		if err != nil {
+			return Seen{}, err
+		}
+	}
+	return paced(ctx, window, connections, perSecond, func(i int) error { return clients[i].ask() })
+}
+
+// Fresh is Paced with a new connection for each request. What is measured begins before the connection.
+func (p *Proxy) Fresh(ctx context.Context, window time.Duration, clients int, perSecond float64) (Seen, error) {
+	ctx, cancel := context.WithTimeout(ctx, window+startTimeout)
+	defer cancel()
+	return paced(ctx, window, clients, perSecond, func(int) error {
+		c, err := p.dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		return c.ask()
+	})
+}
+
+// paced calls ask perSecond times a second until the window has passed, in turn for each of a number of clients.
+func paced(ctx context.Context, window time.Duration, clients int, perSecond float64, ask func(client int) error) (Seen, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
 	var times measure.Durations
 	var failed error
 	begin := time.Now()
-	every := time.Duration(float64(connections) / perSecond * float64(time.Second))
+	every := time.Duration(float64(clients) / perSecond * float64(time.Second))
 	var all sync.WaitGroup
-	for i := range connections {
+	for i := range clients {
 		all.Go(func() {
-			first := begin.Add(every * time.Duration(i) / time.Duration(connections))
-			took, err := p.paced(ctx, first, begin.Add(window), every)
+			first := begin.Add(every * time.Duration(i) / time.Duration(clients))
+			took, err := inTime(ctx, first, begin.Add(window), every, func() error { return ask(i) })
 			mu.Lock()
 			defer mu.Unlock()
 			for _, t := range took {
@@ -48,18 +88,9 @@ func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int
 	return Seen{PerSecond: float64(times.Len()) / time.Since(begin).Seconds(), P99: times.Quantile(0.99)}, nil
 }
 
-// paced is one connection. A request that is due while the one before it is not answered has
+// inTime is one client. A request that is due while the one before it is not answered has
 // waited since it was due. The delay of a late timer does not count.
-func (p *Proxy) paced(ctx context.Context, due, end time.Time, every time.Duration) (took []time.Duration, err error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.Address)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }() // it is at its end either way
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	request := []byte("GET /v1/chat/completions HTTP/1.1\r\nHost: " + Host + "\r\n\r\n")
-	in := bufio.NewReader(conn)
+func inTime(ctx context.Context, due, end time.Time, every time.Duration, ask func() error) (took []time.Duration, err error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ; due.Before(end); due = due.Add(every) {
@@ -73,21 +104,52 @@ func (p *Proxy) paced(ctx context.Context, due, end time.Time, every time.Durati
 			}
 			from = time.Now()
 		}
-		if _, err := conn.Write(request); err != nil {
+		if err := ask(); err != nil {
 			return nil, err
-		}
-		res, err := http.ReadResponse(in, nil)
-		if err != nil {
-			return nil, err
-		}
-		n, err := io.Copy(io.Discard, res.Body)
-		if err = errors.Join(err, res.Body.Close()); err != nil {
-			return nil, err
-		}
-		if res.StatusCode != http.StatusOK || n == 0 {
-			return nil, fmt.Errorf("it answers %s, with %d bytes", res.Status, n)
 		}
 		took = append(took, time.Since(from))
 	}
 	return took, nil
+}
+
+// client is a connection to a proxy.
+type client struct {
+	conn net.Conn
+	in   *bufio.Reader
+	stop func() bool
+}
+
+// dial connects a client, whose connection is cut when ctx ends.
+func (p *Proxy) dial(ctx context.Context) (*client, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.Address)
+	if err != nil {
+		return nil, err
+	}
+	return &client{conn, bufio.NewReader(conn), context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
+}
+
+func (c *client) close() {
+	c.stop()
+	_ = c.conn.Close() // it is at its end either way
+}
+
+var request = []byte("GET /v1/chat/completions HTTP/1.1\r\nHost: " + Host + "\r\n\r\n")
+
+// ask sends a request, and reads the answer.
+func (c *client) ask() error {
+	if _, err := c.conn.Write(request); err != nil {
+		return err
+	}
+	res, err := http.ReadResponse(c.in, nil)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(io.Discard, res.Body)
+	if err = errors.Join(err, res.Body.Close()); err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK || n == 0 {
+		return fmt.Errorf("it answers %s, with %d bytes", res.Status, n)
+	}
+	return nil
 }

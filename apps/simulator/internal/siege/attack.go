@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
 const (
@@ -59,15 +62,11 @@ func Attack(ctx context.Context, args []string) error {
 	if err != nil || count < 1 {
 		return fmt.Errorf("%s: the count %q is no number above 0", AttackCommand, args[1])
 	}
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice); err != nil {
-		return fmt.Errorf("lower the priority: %w", err)
+	ctx, cancel, err := asChild(ctx)
+	if err != nil {
+		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
 	a := &attacker{address: args[2], secure: args[3], count: int64(count)}
 	// one is repeated until the end, each by a goroutine of its own; weight is what one counts for.
 	one, weight := map[string]func(context.Context, int) error{
@@ -103,6 +102,19 @@ func Attack(ctx context.Context, args []string) error {
 	}
 	all.Wait()
 	return nil
+}
+
+// asChild lowers the priority of this process, and takes it out of the real-time class. The context that it returns ends with the process that started this one.
+func asChild(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if err := errors.Join(measure.NormalTime(), syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)); err != nil {
+		return nil, nil, fmt.Errorf("lower the priority: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	return ctx, cancel, nil
 }
 
 type begunKey struct{}

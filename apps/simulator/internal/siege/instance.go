@@ -14,12 +14,46 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // poison is an answer whose header has very many fields, and a Connection that names one.
 var poison = []byte("HTTP/1.1 200 OK\r\nConnection: x-nothing\r\n" + strings.Repeat("a:b\r\n", 50_000) + "Content-Length: 0\r\n\r\n")
+
+// InstancesCommand has the simulator's binary be a number of instances: COUNT.
+const InstancesCommand = "run-attacked"
+
+// Instances runs instances until its standard input ends, and writes a line with their addresses.
+func Instances(ctx context.Context, args []string) (err error) {
+	if len(args) != 1 {
+		return fmt.Errorf("%s COUNT: %d arguments", InstancesCommand, len(args))
+	}
+	count, err := strconv.Atoi(args[0])
+	if err != nil || count < 1 {
+		return fmt.Errorf("%s: the count %q is no number above 0", InstancesCommand, args[0])
+	}
+	ctx, cancel, err := asChild(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	var all []string
+	for range count {
+		address, stop, startErr := instance(ctx)
+		if startErr != nil {
+			return startErr
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		all = append(all, address)
+	}
+	if _, err := fmt.Println(strings.Join(all, " ")); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
 
 // instance answers by path: /poison as above, /stream with a stream that does not end, and others at once,
 // when it has read the request.

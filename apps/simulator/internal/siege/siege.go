@@ -1,10 +1,11 @@
 // Package siege attacks a gateway, one way at a time, while another tenant's app has a steady load.
 //
 //	this process:  steady load ─▶ gateway, a child ─▶ instances, of this process
-//	another child:    attack ─▶───┘
+//	another child:    attack ─▶───┘ └──────────────▶ instances that are attacked or poisonous, of a third child
 //
-// The attacker is a process of its own, with descriptors of its own, and a lower priority: outside of a
-// test it is another machine. It comes from several addresses of the loopback network.
+// The attacker and the instances of the apps that it uses are processes of their own, with descriptors of their
+// own, and a lower priority: outside of a test they are other machines. The attacker comes from several addresses of
+// the loopback network. The load is measured when the attack has begun in full, and goes on.
 package siege
 
 import (
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -41,6 +43,8 @@ const (
 	stopTimeout = 10 * time.Second
 	// settleTimeout is how long the end of an attack may take to be over.
 	settleTimeout = 60 * time.Second
+	// instancesEach is how many instances an app has.
+	instancesEach = 2
 	// reads is how often the memory is looked at.
 	reads = 100 * time.Millisecond
 )
@@ -54,18 +58,23 @@ type Gateway struct {
 	close           []func() error
 
 	mu sync.Mutex
-	// ejected are instances by id that were, since the last attack began.
-	ejected map[string]bool
+	// ejected are instances by id that were, since the last attack began, and why.
+	ejected map[string]string
 }
 
 // Start the instances, and a gateway in front of them; self is the simulator's binary.
 func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
-	g = &Gateway{self: self, dir: dir, ejected: map[string]bool{}}
+	g = &Gateway{self: self, dir: dir, ejected: map[string]string{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.Close())
 		}
 	}()
+	attacked, stop, err := g.attackedInstances(ctx, 2*instancesEach)
+	if err != nil {
+		return g, err
+	}
+	g.close = append(g.close, stop)
 	var apps []*gatewayv1.AppRoutes
 	for i, host := range []string{proxies.Host, AttackedHost, PoisonHost} {
 		app := &gatewayv1.AppRoutes{
@@ -73,12 +82,17 @@ func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
 			Targets: []*gatewayv1.Target{{DeploymentId: fmt.Sprint("dep_", i), Version: 1, Weight: 100}},
 			Policy:  &gatewayv1.RoutePolicy{Balancing: gatewayv1.Balancing_BALANCING_ROUND_ROBIN},
 		}
-		for n := range 2 {
-			address, stop, err := instance(ctx)
-			if err != nil {
-				return g, err
+		for n := range instancesEach {
+			address := attacked[0]
+			if host == proxies.Host {
+				var stop func() error
+				if address, stop, err = instance(ctx); err != nil {
+					return g, err
+				}
+				g.close = append(g.close, stop)
+			} else {
+				attacked = attacked[1:]
 			}
-			g.close = append(g.close, stop)
 			app.Targets[0].Instances = append(app.Targets[0].Instances, &gatewayv1.Instance{
 				InstanceId: fmt.Sprintf("%s-%d", host, n), Address: address, State: gatewayv1.Instance_STATE_READY,
 			})
@@ -86,7 +100,7 @@ func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
 		apps = append(apps, app)
 	}
 	socket := filepath.Join(dir, "agent.sock")
-	stop, err := proxies.Routes(ctx, socket, g, apps)
+	stop, err = proxies.Routes(ctx, socket, g, apps)
 	if err != nil {
 		return g, err
 	}
@@ -144,7 +158,7 @@ func (g *Gateway) Reported(r *gatewayv1.ReportRequest) {
 	for _, h := range r.Instances {
 		// Those of PoisonHost do answer what no gateway can pass on.
 		if h.Ejected && !strings.HasPrefix(h.InstanceId, PoisonHost) {
-			g.ejected[h.InstanceId] = true
+			g.ejected[h.InstanceId] = h.Reason
 		}
 	}
 }
@@ -162,17 +176,26 @@ func (g *Gateway) Close() error {
 type Load struct {
 	Window      time.Duration
 	Connections int
-	PerSecond   float64
+	// PerSecond are requests on connections that stay, NewPerSecond those that each come on a new one.
+	PerSecond, NewPerSecond float64
+}
+
+// Seen is what the other tenant saw, and what the gateway needed.
+type Seen struct {
+	// P99 of requests on connections that stay, and New of those on new connections.
+	P99, New time.Duration
+	// Cores that the gateway used.
+	Cores float64
 }
 
 // Outcome of an attack.
 type Outcome struct {
-	// Before and During the attack, of the other tenant's requests.
-	Before, During time.Duration
+	// Before and During the attack.
+	Before, During Seen
 	// RSS of the gateway at its highest, in bytes.
 	RSS int64
-	// Ejected are instances that were, although they are sound.
-	Ejected int
+	// Ejected are instances that were, although they are sound, and why.
+	Ejected map[string]string
 	// Refused and Shed are connections for which there was no room.
 	Refused, Shed float64
 	// Failed is what a request of the other tenant's came to; nil: all were answered.
@@ -181,11 +204,9 @@ type Outcome struct {
 
 // Attack has the gateway attacked, by a number of whatever the kind is, while it has the load.
 func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load) (out Outcome, err error) {
-	before, err := g.Paced(ctx, load.Window, load.Connections, load.PerSecond)
-	if err != nil {
+	if out.Before, err = g.measure(ctx, load); err != nil {
 		return out, fmt.Errorf("before the attack: %w", err)
 	}
-	out.Before = before.P99
 	g.mu.Lock()
 	clear(g.ejected)
 	g.mu.Unlock()
@@ -202,10 +223,9 @@ func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load)
 	watching, seen := context.WithCancel(ctx)
 	highest := make(chan int64, 1)
 	go func() { highest <- g.highest(watching) }()
-	during, failed := g.Paced(ctx, load.Window, load.Connections, load.PerSecond)
+	out.During, out.Failed = g.measure(ctx, load)
 	seen()
 	out.RSS = <-highest
-	out.During, out.Failed = during.P99, failed
 	now, err := g.figures(ctx)
 	if err != nil {
 		return out, err
@@ -214,9 +234,29 @@ func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load)
 	stop()
 	<-ended
 	g.mu.Lock()
-	out.Ejected = len(g.ejected)
+	out.Ejected = maps.Clone(g.ejected)
 	g.mu.Unlock()
 	return out, g.settle(ctx)
+}
+
+// measure the load.
+func (g *Gateway) measure(ctx context.Context, load Load) (seen Seen, err error) {
+	before, err := measure.ReadUsage(g.PID())
+	if err != nil {
+		return seen, err
+	}
+	begun := time.Now()
+	var fresh proxies.Seen
+	var failed error
+	var all sync.WaitGroup
+	all.Go(func() { fresh, failed = g.Fresh(ctx, load.Window, load.Connections, load.NewPerSecond) })
+	kept, err := g.Paced(ctx, load.Window, load.Connections, load.PerSecond)
+	all.Wait()
+	if err = errors.Join(err, failed); err != nil {
+		return seen, err
+	}
+	after, err := measure.ReadUsage(g.PID())
+	return Seen{P99: kept.P99, New: fresh.P99, Cores: (after.CPU - before.CPU).Seconds() / time.Since(begun).Seconds()}, err
 }
 
 const (
@@ -263,29 +303,50 @@ func (g *Gateway) highest(ctx context.Context) (rss int64) {
 
 // attacker starts the process that attacks, and returns when it has all that it attacks with. It ends with ctx.
 func (g *Gateway) attacker(ctx context.Context, kind string, count int) (ended <-chan struct{}, err error) {
-	cmd := exec.CommandContext(ctx, g.self, AttackCommand, kind, strconv.Itoa(count), g.Address, g.secure)
+	line, done, err := g.child(ctx, AttackCommand, kind, strconv.Itoa(count), g.Address, g.secure)
+	if err != nil || line != ready {
+		return nil, fmt.Errorf("the attack %s did not begin: %q %w", kind, line, errors.Join(err, ctx.Err()))
+	}
+	return done, nil
+}
+
+// attackedInstances starts the process with the instances that attackers use, and returns their addresses.
+func (g *Gateway) attackedInstances(ctx context.Context, count int) (addresses []string, stop func() error, err error) {
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	line, done, err := g.child(running, InstancesCommand, strconv.Itoa(count))
+	stop = func() error { end(); <-done; return nil }
+	if addresses = strings.Fields(line); err == nil && len(addresses) != count {
+		err = fmt.Errorf("%d addresses", len(addresses))
+	}
+	if err != nil {
+		end()
+		return nil, nil, fmt.Errorf("the attacked instances did not start: %q %w", line, err)
+	}
+	return addresses, stop, nil
+}
+
+// child starts this program with arguments, and returns the first line that it writes. It ends with ctx.
+func (g *Gateway) child(ctx context.Context, args ...string) (line string, ended <-chan struct{}, err error) {
+	cmd := exec.CommandContext(ctx, g.self, args...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe() // which ends with this process, too
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	cmd.Cancel, cmd.WaitDelay = in.Close, stopTimeout
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the attack: %w", err)
+		return "", nil, err
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
+	line, err = bufio.NewReader(out).ReadString('\n')
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_, _ = io.Copy(io.Discard, out)
 		_ = cmd.Wait() // it may have been killed
 	}()
-	if err != nil || line != ready {
-		return nil, fmt.Errorf("the attack %s did not begin: %q %w", kind, line, errors.Join(err, ctx.Err()))
-	}
-	return done, nil
+	return line, done, err
 }
