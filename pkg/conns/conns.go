@@ -1,6 +1,6 @@
 // Package conns limits the connections that clients have to a process: in all, and from one address.
 // Where there is no room, the connection that has been without a request for longest is closed; where
-// all have requests, the new one is.
+// all have requests, the new one is. An address that has more than its share makes room among its own.
 package conns
 
 import (
@@ -81,7 +81,11 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 		closes, ok = t.makeRoom(mine, closes)
 	}
 	if limit := t.limits.Total; ok && limit > 0 && t.all.Len() >= limit {
-		closes, ok = t.makeRoom(&t.all, closes)
+		from := &t.all
+		if mine != nil && mine.Len() > t.all.Len()/len(t.addresses) {
+			from = mine
+		}
+		closes, ok = t.makeRoom(from, closes)
 	}
 	if ok {
 		if mine = t.addresses[address]; mine == nil { // or it had but the one that made room
@@ -108,7 +112,7 @@ const looks = 64
 
 // makeRoom takes out the connection of the queue that has been without a request for longest.
 func (t *Table) makeRoom(q *queue, closes []func()) (_ []func(), ok bool) {
-	for range min(looks, q.Len()) {
+	for range min(looks, 2*q.Len()) { // twice: what had a request since it was looked at last may be idle now
 		front := q.Front()
 		e := front.Value.(*Entry) //nolint:forcetypeassert // nothing else is stored
 		since := e.since.Load()

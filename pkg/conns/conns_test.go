@@ -94,6 +94,24 @@ func TestTable(t *testing.T) {
 		require.False(t, c.add(one, "d"))
 		require.True(t, c.add(other, "another"))
 	})
+	t.Run("an address that has more than its share makes room among its own", func(t *testing.T) {
+		t.Parallel()
+		c := newClients(Limits{Total: 4})
+		require.True(t, c.add(other, "other"))
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			require.True(t, c.add(one, name))
+		}
+		require.Equal(t, []string{"a", "b"}, c.closed)
+		for _, name := range []string{"c", "d", "e"} {
+			c.entries[name].Begin()
+		}
+		require.False(t, c.add(one, "f"), "all of its own have requests")
+		c.entries["e"].End()
+		require.True(t, c.add(one, "g"))
+		require.Equal(t, []string{"a", "b", "e"}, c.closed)
+		require.True(t, c.add("192.0.2.3", "new"))
+		require.Equal(t, []string{"a", "b", "e", "other"}, c.closed, "one without any takes what is idle for longest")
+	})
 	t.Run("a network of IPv6 is one address", func(t *testing.T) {
 		t.Parallel()
 		c := newClients(Limits{PerAddress: 1})
