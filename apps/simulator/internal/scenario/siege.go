@@ -13,9 +13,9 @@ import (
 )
 
 // Siege attacks a gateway in the ways that cost an attacker least, one after the other, while the app of
-// another tenant has a steady load. It fails where p99 of that tenant's requests is more than twice what it was
-// before, and above the floor, on connections that stay or on new ones, where a request of it fails, where the
-// gateway uses more memory than it may, or where a sound instance is ejected.
+// another tenant has a steady load. It fails if p99 of that tenant's requests is above the floor and more than
+// twice what it was before, on connections that stay or on new ones. It also fails if a request of that tenant
+// fails, if the gateway uses more memory than it may, or if a sound instance is ejected.
 //
 // What limits it: the attacker and the instances share the processor with the gateway.
 type Siege struct {
