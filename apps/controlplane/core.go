@@ -116,49 +116,10 @@ func newCore(p parts) (*core, error) {
 		p.lookupTXT = lookupTXT("")
 	}
 	c := &core{parts: p}
-	tracer := p.tracer.Tracer("windlass/controlplane")
-
-	hooks, err := webhook.New(webhook.Config{
-		Lookup: p.hookFacts, Allow: p.allowHooks, UserAgent: "windlass/" + Version, Log: p.log, Registerer: p.registerer,
-	})
+	flows, err := p.newWorkflows(c)
 	if err != nil {
 		return nil, err
 	}
-	metrics := p.metrics
-	if metrics == nil {
-		metrics = traffic.Source{Ask: c.ask, IsUnreachable: c.agents.IsUnreachable}
-	}
-	stepper, err := rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: metrics, Hooks: hooks,
-		Domain: p.domain,
-		Log:    p.log, Registerer: p.registerer, Tracer: tracer, Random: p.rand,
-	})
-	if err != nil {
-		return nil, err
-	}
-	var waker *rollout.Waker
-	var sweeper *rollout.Sweeper
-	drv, err := p.newDriver(func(ctx context.Context, appID string) error {
-		begin := time.Now()
-		defer func() { waker.Took(time.Since(begin)) }()
-		return stepper.Step(ctx, appID)
-	}, func(ctx context.Context) error { return sweeper.Lost(ctx) })
-	if err != nil {
-		return nil, err
-	}
-	waker = rollout.NewWaker(drv, p.log)
-	sweeper, err = rollout.NewSweeper(rollout.SweeperConfig{
-		Store: store.Bind[rollout.SweepTx](p.store), Driver: drv, Log: p.log, Registerer: p.registerer,
-	})
-	if err != nil {
-		return nil, err
-	}
-
-	gauges, err := rollout.NewGauges(store.Bind[rollout.GaugesTx](p.store), p.log, p.registerer)
-	if err != nil {
-		return nil, err
-	}
-
 	ingestion, err := ingest.New(ingest.Config{
 		Store: store.Bind[ingest.Tx](p.store), Caller: fleet.Caller, Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
 		Log: p.log, Registerer: p.registerer, Lease: func() time.Duration { return c.dispatch.Lease() },
@@ -206,7 +167,7 @@ func newCore(p parts) (*core, error) {
 	}
 	users, err = api.New(api.Config{
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
-		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: c.agents, RolloutEnded: stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: c.agents, RolloutEnded: flows.stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
 		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
@@ -218,52 +179,118 @@ func newCore(p parts) (*core, error) {
 	p.store.OnCommit(func(commit store.Commit) {
 		told := peers.Nudge{Regions: slices.Collect(maps.Keys(commit.Revisions)), Apps: commit.Apps}
 		c.nudged(told)
-		waker.Notify(commit.Woken)
+		flows.waker.Notify(commit.Woken)
 		users.Notify(commit.Apps)
 		if others != nil && (len(told.Regions) > 0 || len(told.Apps) > 0) {
 			others.Tell(told)
 		}
 	})
 
-	shared := rpc.Config{Log: p.log, Registerer: p.registerer, Tracer: p.tracer, Propagator: telemetry.Propagator(), IsUnavailable: p.isUnavailable}
-	agentSide, userSide := shared, shared
-	// An agent's report may hold a large region's inventory.
-	agentSide.ReadMaxBytes = maxReportBytes
-	agentSide.Gate = fleets.Gate
-	userSide.Gate = users.Gate
-	userSide.Interceptors = []connect.Interceptor{users.Interceptor()}
-
-	mux := http.NewServeMux()
-	path, handler := agentv1connect.NewAgentServiceHandler(agentService{fleets, c.dispatch, ingestion}, rpc.HandlerOptions(agentSide)...)
-	mux.Handle(path, rpc.WithWriteDeadline(handler))
-	for _, h := range users.Handlers(rpc.HandlerOptions(userSide)...) {
-		mux.Handle(h.Path, h.Handler)
-	}
-	mux.HandleFunc("GET /{$}", welcome)
-	c.handler = mux
-
-	c.components = []service.Component{
-		{Name: "workflows", Run: drv.Run},
-		{Name: "waker", Run: waker.Run},
-		{Name: "sweeper", Run: sweeper.Run},
-		{Name: "gauges", Run: gauges.Run},
+	c.handler = p.newHandler(agentService{fleets, c.dispatch, ingestion}, users)
+	c.components = append(flows.components(), []service.Component{
 		{Name: "dispatch", Run: c.dispatch.Run},
 		{Name: "ingest", Run: ingestion.Run},
 		{Name: "leases", Run: fleets.Sweep},
 		{Name: "retention", Run: fleets.Maintain},
 		{Name: "watches", Run: users.Run},
 		{Name: "audit", Run: audited.Run},
-	}
+	}...)
 	if others != nil {
-		peerSide := shared
-		peerSide.Timeout = peerTimeout
-		path, handler := others.Handler(peerSide)
-		mux := http.NewServeMux()
-		mux.Handle(path, handler)
-		c.peerHandler = mux
+		c.peerHandler = p.newPeerHandler(others)
 		c.components = append(c.components, service.Component{Name: "peers", Run: others.Run})
 	}
 	return c, nil
+}
+
+// workflows carry out rollouts.
+type workflows struct {
+	stepper *rollout.Stepper
+	waker   *rollout.Waker
+	sweeper *rollout.Sweeper
+	gauges  *rollout.Gauges
+	driver  driver
+}
+
+// newWorkflows makes them. They ask agents through c.
+func (p parts) newWorkflows(c *core) (*workflows, error) {
+	hooks, err := webhook.New(webhook.Config{
+		Lookup: p.hookFacts, Allow: p.allowHooks, UserAgent: "windlass/" + Version, Log: p.log, Registerer: p.registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	metrics := p.metrics
+	if metrics == nil {
+		metrics = traffic.Source{Ask: c.ask, IsUnreachable: c.agents.IsUnreachable}
+	}
+	w := &workflows{waker: rollout.NewWaker(p.log)}
+	w.stepper, err = rollout.NewStepper(rollout.Config{
+		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: metrics, Hooks: hooks,
+		Domain: p.domain,
+		Log:    p.log, Registerer: p.registerer, Tracer: p.tracer.Tracer("windlass/controlplane"), Random: p.rand,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.sweeper, err = rollout.NewSweeper(rollout.SweeperConfig{Store: store.Bind[rollout.SweepTx](p.store), Log: p.log, Registerer: p.registerer})
+	if err != nil {
+		return nil, err
+	}
+	if w.gauges, err = rollout.NewGauges(store.Bind[rollout.GaugesTx](p.store), p.log, p.registerer); err != nil {
+		return nil, err
+	}
+	w.driver, err = p.newDriver(w.step, w.sweeper.Lost)
+	return w, err
+}
+
+// step is one step of an app. The waker spaces steps out by how long they take.
+func (w *workflows) step(ctx context.Context, appID string) error {
+	begin := time.Now()
+	defer func() { w.waker.Took(time.Since(begin)) }()
+	return w.stepper.Step(ctx, appID)
+}
+
+func (w *workflows) components() []service.Component {
+	return []service.Component{
+		{Name: "workflows", Run: w.driver.Run},
+		{Name: "waker", Run: func(ctx context.Context) error { return w.waker.Run(ctx, w.driver) }},
+		{Name: "sweeper", Run: func(ctx context.Context) error { return w.sweeper.Run(ctx, w.driver) }},
+		{Name: "gauges", Run: w.gauges.Run},
+	}
+}
+
+// rpcConfig is what the handlers of agents, users and peers share.
+func (p parts) rpcConfig() rpc.Config {
+	return rpc.Config{Log: p.log, Registerer: p.registerer, Tracer: p.tracer, Propagator: telemetry.Propagator(), IsUnavailable: p.isUnavailable}
+}
+
+// newHandler serves agents and users on one listener.
+func (p parts) newHandler(agents agentService, users *api.API) http.Handler {
+	agentSide, userSide := p.rpcConfig(), p.rpcConfig()
+	// An agent's report may hold a large region's inventory.
+	agentSide.ReadMaxBytes = maxReportBytes
+	agentSide.Gate = agents.Gate
+	userSide.Gate = users.Gate
+	userSide.Interceptors = []connect.Interceptor{users.Interceptor()}
+
+	mux := http.NewServeMux()
+	path, handler := agentv1connect.NewAgentServiceHandler(agents, rpc.HandlerOptions(agentSide)...)
+	mux.Handle(path, rpc.WithWriteDeadline(handler))
+	for _, h := range users.Handlers(rpc.HandlerOptions(userSide)...) {
+		mux.Handle(h.Path, h.Handler)
+	}
+	mux.HandleFunc("GET /{$}", welcome)
+	return mux
+}
+
+// newPeerHandler serves other processes of the control plane.
+func (p parts) newPeerHandler(others *peers.Service) http.Handler {
+	peerSide := p.rpcConfig()
+	peerSide.Timeout = peerTimeout
+	path, handler := others.Handler(peerSide)
+	mux := http.NewServeMux()
+	mux.Handle(path, handler)
+	return mux
 }
 
 // peerTimeout bounds a peer's call that has no deadline of its own.

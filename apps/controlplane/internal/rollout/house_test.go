@@ -118,9 +118,9 @@ func (h *house) setStep(step rollout.Step) { h.step.Store(&step) }
 func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) (stop func()) {
 	h.setStep(h.stepper.Step)
 	d := driver(func(ctx context.Context, id string) error { return (*h.step.Load())(ctx, id) })
-	waker := rollout.NewWaker(d, discard())
+	waker := rollout.NewWaker(discard())
 	sweeper, err := rollout.NewSweeper(rollout.SweeperConfig{
-		Store: store.Bind[rollout.SweepTx](h.store), Driver: d, Log: discard(), Registerer: prometheus.NewRegistry(),
+		Store: store.Bind[rollout.SweepTx](h.store), Log: discard(), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(h.t, err)
 	h.store.OnCommit(func(c store.Commit) {
@@ -133,8 +133,8 @@ func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) (stop
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	for _, run := range []func(context.Context) error{waker.Run, sweeper.Run} {
-		wg.Go(func() { _ = run(ctx) }) // ends with ctx, always nil
+	for _, run := range []func(context.Context, rollout.Driver) error{waker.Run, sweeper.Run} {
+		wg.Go(func() { _ = run(ctx, d) }) // ends with ctx, always nil
 	}
 	stop = sync.OnceFunc(func() {
 		cancel()

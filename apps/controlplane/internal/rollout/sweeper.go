@@ -16,7 +16,6 @@ import (
 // SweeperConfig of a Sweeper.
 type SweeperConfig struct {
 	Store      SweepStore
-	Driver     Driver
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
@@ -59,8 +58,8 @@ type Sweeper struct {
 
 // NewSweeper checks cfg.
 func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
-	if cfg.Store == nil || cfg.Driver == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("rollout: the sweeper's Store, Driver, Log and Registerer are required")
+	if cfg.Store == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("rollout: the sweeper's Store, Log and Registerer are required")
 	}
 	for d, def := range map[*time.Duration]time.Duration{
 		&cfg.Interval: 3 * time.Second, &cfg.Grace: 5 * time.Second, &cfg.Resend: 30 * time.Second,
@@ -74,9 +73,9 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 
 // Run sweeps until ctx ends, first at once: a process that starts takes over
 // what another left.
-func (s *Sweeper) Run(ctx context.Context) error {
+func (s *Sweeper) Run(ctx context.Context, driver Driver) error {
 	for failing := false; ; {
-		err := s.Sweep(ctx)
+		err := s.Sweep(ctx, driver)
 		if err != nil && ctx.Err() == nil && !failing {
 			s.cfg.Log.Warn("sweep failed, will be tried again", "error", err)
 		}
@@ -89,7 +88,7 @@ func (s *Sweeper) Run(ctx context.Context) error {
 }
 
 // Sweep sends what is due now.
-func (s *Sweeper) Sweep(ctx context.Context) error {
+func (s *Sweeper) Sweep(ctx context.Context, driver Driver) error {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
 	for {
@@ -97,7 +96,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		if err := wake(ctx, s.cfg.Driver, ids); err != nil {
+		if err := wake(ctx, driver, ids); err != nil {
 			return fmt.Errorf("send %d wake-ups: %w", len(ids), err)
 		}
 		s.swept.Add(float64(len(ids)))

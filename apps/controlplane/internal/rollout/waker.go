@@ -35,7 +35,6 @@ const beat = 200 * time.Millisecond
 // Waker hands apps that a commit woke to the driver at once, and again when that
 // fails. What it forgets the Sweeper finds.
 type Waker struct {
-	driver Driver
 	log    *slog.Logger
 	signal chan struct{}
 
@@ -48,9 +47,9 @@ type Waker struct {
 }
 
 // NewWaker returns a Waker that sends once it runs.
-func NewWaker(driver Driver, log *slog.Logger) *Waker {
+func NewWaker(log *slog.Logger) *Waker {
 	return &Waker{
-		driver: driver, log: log, signal: make(chan struct{}, 1),
+		log: log, signal: make(chan struct{}, 1),
 		pending: map[string]time.Time{}, sent: map[string]time.Time{},
 	}
 }
@@ -101,9 +100,9 @@ func (w *Waker) Notify(apps map[string]time.Duration) {
 const maxPending = 10_000
 
 // Run sends until ctx ends.
-func (w *Waker) Run(ctx context.Context) error {
+func (w *Waker) Run(ctx context.Context, driver Driver) error {
 	for failures := 0; w.await(ctx); {
-		err := w.send(ctx)
+		err := w.send(ctx, driver)
 		if err == nil {
 			failures = 0
 			continue
@@ -155,13 +154,13 @@ func (w *Waker) earliest() (at time.Time, waits bool) {
 // for a moment. It stays so, being one call for all apps that wait.
 var retryWakes = backoff.Policy{Min: 100 * time.Millisecond, Max: time.Second}
 
-func (w *Waker) send(ctx context.Context) error {
+func (w *Waker) send(ctx context.Context, driver Driver) error {
 	for {
 		ids := w.take()
 		if len(ids) == 0 {
 			return nil
 		}
-		if err := wake(ctx, w.driver, ids); err != nil {
+		if err := wake(ctx, driver, ids); err != nil {
 			again := make(map[string]time.Duration, len(ids))
 			for _, id := range ids {
 				again[id] = 0

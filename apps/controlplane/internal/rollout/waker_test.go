@@ -47,10 +47,10 @@ func now(apps ...string) map[string]time.Duration {
 func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{away: 5, woken: map[string]int{}}
-		w := rollout.NewWaker(d, discard())
+		w := rollout.NewWaker(discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- w.Run(ctx) }()
+		go func() { done <- w.Run(ctx, d) }()
 		for i := range 3000 {
 			w.Notify(now(fmt.Sprint(i % 1000)))
 		}
@@ -70,10 +70,10 @@ func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *te
 func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{woken: map[string]int{}}
-		w := rollout.NewWaker(d, discard())
+		w := rollout.NewWaker(discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- w.Run(ctx) }()
+		go func() { done <- w.Run(ctx, d) }()
 		count := func() int {
 			synctest.Wait()
 			d.mu.Lock()
@@ -101,10 +101,10 @@ func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
 func TestAWakerSendsAppsThatMayWaitTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{woken: map[string]int{}}
-		w := rollout.NewWaker(d, discard())
+		w := rollout.NewWaker(discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- w.Run(ctx) }()
+		go func() { done <- w.Run(ctx, d) }()
 		soon := func(apps ...string) {
 			for _, id := range apps {
 				w.Notify(map[string]time.Duration{id: 200 * time.Millisecond})
@@ -137,10 +137,10 @@ func TestAWakerSendsAppsThatMayWaitTogether(t *testing.T) {
 func TestAWakerWaitsLongerForTheOthersWhileStepsTakeLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{woken: map[string]int{}}
-		w := rollout.NewWaker(d, discard())
+		w := rollout.NewWaker(discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- w.Run(ctx) }()
+		go func() { done <- w.Run(ctx, d) }()
 		// sends of an app that is woken every ten milliseconds of a second.
 		sends := func() int {
 			d.mu.Lock()

@@ -195,7 +195,7 @@ func (w *world) View(_ context.Context, fn func(rollout.SweepTx) error) error { 
 // sweep runs a Sweeper beside the driver until the test ends.
 func (w *world) sweep(driver rollout.Driver) {
 	s, err := rollout.NewSweeper(rollout.SweeperConfig{
-		Store: w, Driver: driver, Log: logger(w.t), Registerer: prometheus.NewRegistry(),
+		Store: w, Log: logger(w.t), Registerer: prometheus.NewRegistry(),
 		Interval: 50 * time.Millisecond, Grace: 200 * time.Millisecond, Resend: 500 * time.Millisecond,
 	})
 	if err != nil {
@@ -205,7 +205,7 @@ func (w *world) sweep(driver rollout.Driver) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := s.Run(ctx); err != nil {
+		if err := s.Run(ctx, driver); err != nil {
 			w.t.Error(err)
 		}
 	}()
