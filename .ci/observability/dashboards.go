@@ -135,8 +135,8 @@ var dashboards = []Dashboard{
 // Grafana's names.
 type object = map[string]any
 
-// render makes the JSON that Grafana imports.
-func render(d Dashboard) ([]byte, error) {
+// renderJSON makes the JSON that Grafana imports.
+func renderJSON(d Dashboard) ([]byte, error) {
 	source := object{"type": "prometheus", "uid": "${datasource}"}
 	variables := []object{{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}}
 	for _, v := range d.Variables {

@@ -145,7 +145,7 @@ func TestDashboards(t *testing.T) {
 	for _, d := range dashboards {
 		names = append(names, d.Name+".json")
 		path := filepath.Join(files, "dashboards", d.Name+".json")
-		want, err := render(d)
+		want, err := renderJSON(d)
 		require.NoError(t, err)
 		require.True(t, json.Valid(want))
 		if *update {

@@ -87,7 +87,7 @@ func Main(ctx context.Context, args []string) error {
 	if _, err := parser.Parse(args); err != nil {
 		return fmt.Errorf("%w (try --help)", err)
 	}
-	return run(ctx, f)
+	return runAgent(ctx, f)
 }
 
 // CommandLine describes the program's flags, for its reference.
@@ -108,7 +108,7 @@ func newParser(f *flags) (*kong.Kong, error) {
 	return parser, nil
 }
 
-func run(ctx context.Context, f flags) (err error) {
+func runAgent(ctx context.Context, f flags) (err error) {
 	log, err := telemetry.NewLogger(os.Stderr, f.LogFormat, f.LogLevel)
 	if err != nil {
 		return err

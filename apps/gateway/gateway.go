@@ -266,7 +266,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 func (g *Gateway) bind(ctx context.Context) error {
 	g.listeners = append(g.listeners, g.cfg.Listeners...)
 	for _, address := range g.cfg.Listen {
-		l, err := bind(ctx, "HTTP", address)
+		l, err := listenOn(ctx, "HTTP", address)
 		if err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ func (g *Gateway) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := bind(ctx, "HTTPS", g.cfg.TLSListen)
+	l, err := listenOn(ctx, "HTTPS", g.cfg.TLSListen)
 	if err != nil {
 		return err
 	}

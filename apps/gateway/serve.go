@@ -62,8 +62,8 @@ func newServer(handler http.Handler, cfg Config) *http.Server {
 	}
 }
 
-// bind listens on one of the addresses of Config; an error names the address.
-func bind(ctx context.Context, what, address string) (net.Listener, error) {
+// listenOn listens on one of the addresses of Config; an error names the address.
+func listenOn(ctx context.Context, what, address string) (net.Listener, error) {
 	l, err := listen(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for %s on %q: %w", what, address, err)

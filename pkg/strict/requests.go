@@ -160,7 +160,7 @@ func (r *Requests) take(line []byte) (ok, ended bool) {
 		return len(line) == 0, false
 	case trailers:
 		if len(line) > 0 {
-			_, _, ok := field(line)
+			_, _, ok := parseField(line)
 			return ok, false
 		}
 		r.head, r.state = 0, start
@@ -189,7 +189,7 @@ func (r *Requests) requestLine(line []byte) bool {
 }
 
 func (r *Requests) field(line []byte) bool {
-	name, value, ok := field(line)
+	name, value, ok := parseField(line)
 	if !ok {
 		return false
 	}
@@ -255,8 +255,8 @@ func (r *Requests) chunk(line []byte) bool {
 	return true
 }
 
-// field reads a line without its end: a token, a colon, and a value without control characters.
-func field(line []byte) (name, value []byte, ok bool) {
+// parseField reads a line without its end: a token, a colon, and a value without control characters.
+func parseField(line []byte) (name, value []byte, ok bool) {
 	name, value, ok = bytes.Cut(line, []byte(":"))
 	if !ok || len(name) == 0 || !all(name, isToken) || !all(value, isValue) {
 		return nil, nil, false

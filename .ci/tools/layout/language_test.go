@@ -76,6 +76,43 @@ func TestCodeSpeaksPlainly(t *testing.T) {
 	}
 }
 
+// twoMeanings are the packages in which a function of one word shares its name with a method.
+var twoMeanings = map[string][]string{
+	"apps/controlplane/internal/api":           {"counted", "newest"},
+	"apps/gateway/internal/http1":              {"field"},
+	"apps/gateway/internal/proxy":              {"connect", "idempotent", "judge"},
+	"apps/gateway/internal/socket":             {"told"},
+	"apps/kubelab/internal/nodeagent/workload": {"start"},
+}
+
+// A reader who finds "move(" in a package should have to look in one place.
+func TestNoFunctionIsNamedLikeAMethodOfItsPackage(t *testing.T) {
+	_, packages := workspace(t)
+	for _, p := range packages {
+		functions, methods := map[string]string{}, map[string]bool{}
+		for _, file := range p.GoFiles {
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			for _, decl := range f.Decls {
+				fn, ok := decl.(*ast.FuncDecl)
+				switch {
+				case !ok || strings.ToLower(fn.Name.Name) != fn.Name.Name:
+				case fn.Recv != nil:
+					methods[fn.Name.Name] = true
+				default:
+					functions[fn.Name.Name] = fset.Position(fn.Pos()).String()
+				}
+			}
+		}
+		for name, at := range functions {
+			if methods[name] && !slices.Contains(twoMeanings[p.Path], name) {
+				t.Errorf("%s: %s is a method of this package, too: name the function by a verb and its object", at, name)
+			}
+		}
+	}
+}
+
 // longestSentence is in words. Shorter ones are better.
 const longestSentence = 35
 

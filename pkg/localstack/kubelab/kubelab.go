@@ -70,14 +70,14 @@ type Lab struct {
 // there. It returns when pods can be created, and builds the program first when
 // that is needed, which takes minutes the first time.
 func Start(ctx context.Context, cfg Config) (*Lab, error) {
-	lab, err := start(ctx, cfg)
+	lab, err := startLab(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start kubelab: %w", err)
 	}
 	return lab, nil
 }
 
-func start(ctx context.Context, cfg Config) (*Lab, error) {
+func startLab(ctx context.Context, cfg Config) (*Lab, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("DataDir is empty")
 	}

@@ -268,18 +268,18 @@ func environ() []string {
 // Ping asks a server, which this process need not have started, whether both its
 // ingress and its admin API serve.
 func Ping(ctx context.Context, ingressURL, adminURL string) error {
-	return ping(ctx, &http.Transport{DisableKeepAlives: true}, ingressURL, adminURL)
+	return pingListeners(ctx, &http.Transport{DisableKeepAlives: true}, ingressURL, adminURL)
 }
 
 // PingTLS is Ping by https, with what a Front adds.
 func PingTLS(ctx context.Context, config *tls.Config, ingressURL, adminURL string) error {
-	return ping(ctx, &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, ingressURL, adminURL)
+	return pingListeners(ctx, &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, ingressURL, adminURL)
 }
 
 // PingSockets is Ping of a server with Config.Sockets, by its directory.
 func PingSockets(ctx context.Context, dir string) error {
 	sockets := map[string]string{"ingress:80": IngressSocket(dir), "admin:80": AdminSocket(dir)}
-	return ping(ctx, &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+	return pingListeners(ctx, &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", sockets[address])
 	}}, "http://ingress", "http://admin")
 }
@@ -291,7 +291,7 @@ func (s *Server) ping(ctx context.Context, sockets bool) error {
 	return Ping(ctx, s.IngressURL(), s.AdminURL())
 }
 
-func ping(ctx context.Context, transport *http.Transport, ingressURL, adminURL string) error {
+func pingListeners(ctx context.Context, transport *http.Transport, ingressURL, adminURL string) error {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: transport}
 	for _, url := range []string{adminURL + "/health", ingressURL + "/restate/health"} {
 		if err := get(ctx, client, url); err != nil {

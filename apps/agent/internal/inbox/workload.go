@@ -13,7 +13,7 @@ type Succession struct {
 	// name the workload.
 	Wanting []*agentv1.Item
 	// Open: it is not known yet which deployment goes on. An assignment has a rival, or a
-	// tombstone says that the workload was handed over, and no item that is held took it.
+	// tombstone says that the workload was transferred, and no item that is held took it.
 	Open bool
 }
 
@@ -25,10 +25,10 @@ type Succession struct {
 // Which deployment goes on with the workload:
 //
 //	the item             another is       none is, and one was   none is, and all were
-//	                     wanted           deleted for good       handed over, or absent
+//	                     wanted           deleted for good       transferred, or absent
 //	wanted               open             the item's             the item's
 //	deleted              the other        none                   none
-//	... and handed over  the other        none                   open
+//	... and transferred  the other        none                   open
 //
 // One that was deleted for good counts when it came with the item or after it. What a
 // snapshot has is not open, as long as nothing of the workload came after it: a deployment
@@ -69,7 +69,7 @@ func (in *Inbox) succession(k Key) Succession {
 }
 
 // later reports whether an item that names the workload came after the newest whole snapshot:
-// a successor, or the tombstone of one, which was handed over in its turn.
+// a successor, or the tombstone of one, which was transferred in its turn.
 func (in *Inbox) later(workload string) bool {
 	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
 }

@@ -58,8 +58,8 @@ func (w *truth) assign(id, workload, template string, replicas, most int32) {
 	}})
 }
 
-func (w *truth) end(id string, handedOver bool) {
-	w.change(id, &agentv1.DeploymentState{Action: remove, WorkloadKey: w.workload, HandedOver: handedOver, Deployment: &agentv1.Deployment{Id: id}})
+func (w *truth) end(id string, transferred bool) {
+	w.change(id, &agentv1.DeploymentState{Action: remove, WorkloadKey: w.workload, HandedOver: transferred, Deployment: &agentv1.Deployment{Id: id}})
 }
 
 // items are the rows as they are told now, those that are to run first.

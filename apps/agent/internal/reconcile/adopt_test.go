@@ -96,18 +96,18 @@ func TestOneThatAdoptsBackEndsTheRemovalOfIt(t *testing.T) {
 	})
 }
 
-func handedOver(it *agentv1.Item) *agentv1.Item {
+func transferred(it *agentv1.Item) *agentv1.Item {
 	it.GetDeployment().HandedOver = true
 	return it
 }
 
-func TestWhatWasHandedOverStaysUntilItsSuccessorIsToldOf(t *testing.T) {
+func TestWhatWasTransferredStaysUntilItsSuccessorIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
 		time.Sleep(time.Second)
 		before := g.rt.Ready()["a"]
-		g.delta(handedOver(of("a", item("a", 1, 2, remove))))
+		g.delta(transferred(of("a", item("a", 1, 2, remove))))
 		time.Sleep(time.Hour)
 		g.requireState("a", 1, 2, isPending, false)
 		require.Equal(t, "Adopting", g.state("a").Code)
@@ -121,12 +121,12 @@ func TestWhatWasHandedOverStaysUntilItsSuccessorIsToldOf(t *testing.T) {
 	})
 }
 
-func TestAWorkloadThatWasHandedOverIsRemovedWhenASnapshotKnowsNoSuccessor(t *testing.T) {
+func TestAWorkloadThatWasTransferredIsRemovedWhenASnapshotKnowsNoSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
 		time.Sleep(time.Second)
-		gone := handedOver(of("a", item("a", 1, 2, remove)))
+		gone := transferred(of("a", item("a", 1, 2, remove)))
 		g.delta(gone)
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, g.rt.Running()["a"])
@@ -137,12 +137,12 @@ func TestAWorkloadThatWasHandedOverIsRemovedWhenASnapshotKnowsNoSuccessor(t *tes
 	})
 }
 
-func TestWhatWasHandedOverGoesAtOnceWithTheSuccessorThatIsRemoved(t *testing.T) {
+func TestWhatWasTransferredGoesAtOnceWithTheSuccessorThatIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
 		time.Sleep(time.Second)
-		g.delta(handedOver(of("a", item("a", 1, 2, remove))))
+		g.delta(transferred(of("a", item("a", 1, 2, remove))))
 		time.Sleep(time.Second)
 		g.delta(of("a", item("b", 1, 2, remove)))
 		time.Sleep(15 * time.Second)
@@ -164,7 +164,7 @@ func TestOfTwoThatWantOneWorkloadNoneIsAppliedBeforeOneGoes(t *testing.T) {
 		require.Zero(t, g.rt.calls())
 		g.requireState("a", 1, 1, isPending, false)
 		g.requireState("b", 1, 1, isApplied, false)
-		g.delta(handedOver(of("b", item("b", 1, 2, remove))))
+		g.delta(transferred(of("b", item("b", 1, 2, remove))))
 		time.Sleep(time.Second)
 		require.Equal(t, map[string][]string{"a": before}, g.rt.Ready())
 		g.requireState("b", 1, 2, isApplied, true)

@@ -55,9 +55,9 @@ func (s *steady) restart(n int) {
 func TestWhatDidNotChangeIsNotMadeAnew(t *testing.T) {
 	for _, copies := range []bool{false, true} {
 		s := newSteady(3, 5, copies)
-		before, _ := take(s, emptyPicture())
+		before, _ := takePicture(s, emptyPicture())
 		s.restart(1)
-		now, _ := take(s, before)
+		now, _ := takePicture(s, before)
 		for n, same := range []bool{true, false, true} {
 			id := s.deployments[n].DeploymentID
 			require.Equal(t, same, before.deployments[id] == now.deployments[id])
@@ -81,14 +81,14 @@ func BenchmarkALookAfterOneChange(b *testing.B) {
 			b.Run(fmt.Sprintf("instances=%d/%s", instances, c.name), func(b *testing.B) {
 				s := newSteady(instances/c.each, c.each, c.copies)
 				base := heap()
-				before, _ := take(s, emptyPicture())
+				before, _ := takePicture(s, emptyPicture())
 				held := heap() - base
 				b.ReportAllocs()
 				for n := 0; b.Loop(); n++ {
 					b.StopTimer()
 					s.restart(n)
 					b.StartTimer()
-					now, _ := take(s, before)
+					now, _ := takePicture(s, before)
 					compareFacts(before, now)
 					if list, _ := compareInstances(before, now); len(list) != 1 {
 						b.Fatalf("%d instances to report", len(list))

@@ -52,11 +52,11 @@ func emptyPicture() picture {
 	}
 }
 
-// take makes a picture of what the source knows; before is the one taken last.
+// takePicture makes a picture of what the source knows; before is the one taken last.
 // Deployments that are applied or being removed have counts even when nothing of
 // them exists, since "none" is what a removal waits for. States are read before
 // the observation, so that the counts beside a state are never from before it.
-func take(src Source, before picture) (picture, bool) {
+func takePicture(src Source, before picture) (picture, bool) {
 	applied := src.Applied()
 	seen, ok := src.Observation()
 	if !ok {

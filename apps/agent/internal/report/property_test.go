@@ -194,7 +194,7 @@ func TestAPictureThatSharesSaysWhatAWholeOneSays(t *testing.T) {
 		stored, seen := whole{}, whole{}
 		for range rapid.IntRange(100, 250).Draw(t, "length") {
 			s.happen(t)
-			now, ok := take(s, latest)
+			now, ok := takePicture(s, latest)
 			require.True(t, ok)
 			latest = now
 			is := takeWhole(s, seen)

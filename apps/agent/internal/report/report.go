@@ -178,7 +178,7 @@ func over(ctx context.Context, err error) error {
 }
 
 func (r *Reporter) take() (picture, bool) {
-	now, ok := take(r.cfg.Source, r.latest)
+	now, ok := takePicture(r.cfg.Source, r.latest)
 	if ok {
 		r.owed = r.owed || now.wantsAgain(r.latest)
 		r.latest = now

@@ -205,7 +205,7 @@ func (f routeFacts) previews(app model.App, ended bool) []*windlassv1.Route {
 			Host: model.PreviewHost(app.ID, app.Name, d.Version, f.domain), Kind: windlassv1.Route_KIND_PREVIEW,
 			AppId: app.ID, App: f.path(app), DeploymentId: d.ID, Version: d.Version,
 		}
-		for _, p := range f.facts.places(app.ID, d.ID, func(t model.Topology) bool { return !t.HandedOver }) {
+		for _, p := range f.facts.places(app.ID, d.ID, func(t model.Topology) bool { return !t.Transferred }) {
 			one := &windlassv1.RegionRoute{Region: p.Name(), State: rollup.PreviewState(p)}
 			switch {
 			case one.State != windlassv1.RouteState_ROUTE_STATE_TERMINATED:

@@ -29,7 +29,7 @@ func TestAroundTellsRegionsOfThePlatformOnlyApprovedAddresses(t *testing.T) {
 			"shared": {"https://own"}, "shared-idle": {"https://own", "https://shared"},
 		},
 	} {
-		pictures := around([]model.AppRegion{
+		pictures := neighboursOf([]model.AppRegion{
 			row("other", "https://other", false, false), row("own", "https://own", false, approved), row("shared", "https://shared", true, true),
 		}, may)
 		for region, urls := range want {

@@ -47,7 +47,7 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 			Action:      agentv1.DeploymentState_ACTION_DELETE,
 			Deployment:  &agentv1.Deployment{Id: it.Key, AppId: it.Deployment.AppID, WorkspaceId: it.Deployment.WorkspaceID},
 			WorkloadKey: cmp.Or(it.Topology.Workload, it.Key),
-			HandedOver:  it.Topology.HandedOver,
+			HandedOver:  it.Topology.Transferred,
 		}
 	}
 	d := &it.Deployment

@@ -108,7 +108,7 @@ func TestAWorkloadThatWasTakenOverKeepsItsName(t *testing.T) {
 
 func TestATombstoneTellsWhatWorkloadItHad(t *testing.T) {
 	item := encoded(t, func(it *model.DesiredItem) {
-		it.Delete, it.Topology = true, model.Topology{Workload: "dep_0", HandedOver: true}
+		it.Delete, it.Topology = true, model.Topology{Workload: "dep_0", Transferred: true}
 	})
 	require.True(t, item.GetDeployment().HandedOver)
 	require.Equal(t, "dep_1", item.GetDeployment().Deployment.Id)

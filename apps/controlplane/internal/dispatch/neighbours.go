@@ -13,13 +13,13 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// around makes the picture of each region of the apps whose requests may go to others: those that
+// neighboursOf makes the picture of each region of the apps whose requests may go to others: those that
 // serve the app with a ready instance and can be reached. A region is not in its own picture. A
 // region that could serve the app and does not gets a picture, too: its gateways forward requests
 // for the app's hosts to a region where the app runs. The gateways of a workspace's region are
 // where a tenant says, so a region of the platform does not get them before an operator has
 // approved that.
-func around(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*neighbours.Picture {
+func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*neighbours.Picture {
 	apps := map[string][]model.AppRegion{}
 	for _, r := range rows {
 		apps[r.AppID] = append(apps[r.AppID], r)
@@ -124,7 +124,7 @@ func (s *Service) look(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look around: %w", err)
 	}
-	s.picture(around(rows, may))
+	s.picture(neighboursOf(rows, may))
 	return nil
 }
 

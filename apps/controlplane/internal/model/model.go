@@ -184,9 +184,9 @@ type Topology struct {
 	// started it, and that deployment's version. Empty and 0: its own.
 	Workload        string
 	WorkloadVersion int32
-	// HandedOver: another row of the region has the workload. The region has nothing of
+	// Transferred: another row of the region has the workload. The region has nothing of
 	// this one, which has no replicas, until it takes the workload back or stops.
-	HandedOver bool
+	Transferred bool
 	// MaxUnavailable is how many replicas at a time may be out of service while the region
 	// replaces instances; 0: one.
 	MaxUnavailable int32
@@ -204,7 +204,7 @@ type Assignment struct {
 // Told reports whether the row's region is told to run it, if with no replicas; else it is told
 // to have nothing of it.
 func (t Topology) Told() bool {
-	return !t.HandedOver && (t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
+	return !t.Transferred && (t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
 }
 
@@ -213,7 +213,7 @@ func (t Topology) Tombstone() DesiredItem {
 	return DesiredItem{
 		RegionID: t.RegionID, Kind: KindDeployment, Key: t.DeploymentID, Generation: t.Generation, Delete: true,
 		Deployment: Deployment{ID: t.DeploymentID, WorkspaceID: t.WorkspaceID, AppID: t.AppID},
-		Topology:   Topology{Workload: t.Workload, WorkloadVersion: t.WorkloadVersion, HandedOver: t.HandedOver},
+		Topology:   Topology{Workload: t.Workload, WorkloadVersion: t.WorkloadVersion, Transferred: t.Transferred},
 	}
 }
 

@@ -357,7 +357,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
 	d.Stable = p.hasServed(d)
-	retain := p.staged() && old != nil && retention(p.progress.Policy) > 0 && !p.handedOver(old)
+	retain := p.staged() && old != nil && retention(p.progress.Policy) > 0 && !p.hasTransferred(old)
 	if old != nil {
 		if old.Stable {
 			p.app.PreviousDeploymentID = old.ID

@@ -89,8 +89,8 @@ type gateAt struct {
 	region *model.RegionProgress
 }
 
-// gates that the rollout waits at, open ones included. name tells the regions' names.
-func gates(c *model.Progress, name func(string) string) (out []gateAt) {
+// gatesOf that the rollout waits at, open ones included. name tells the regions' names.
+func gatesOf(c *model.Progress, name func(string) string) (out []gateAt) {
 	for i := range c.Waves {
 		w := &c.Waves[i]
 		for j := range w.Regions {
@@ -114,7 +114,7 @@ func Approve(c *model.Progress, by model.Approval, name func(string) string) (wh
 		return nil, nil, errGoingBack
 	}
 	said, refused := false, error(nil)
-	for _, g := range gates(c, name) {
+	for _, g := range gatesOf(c, name) {
 		switch {
 		case slices.ContainsFunc(*g.given, func(a model.Approval) bool { return a.ByID == by.ByID }):
 			said = true
@@ -177,7 +177,7 @@ const fixFamily = "Have somebody approve with a key that an operator made for th
 // ShutGates says, for each gate that the rollout waits at, who has to approve yet. name tells the
 // regions' names.
 func ShutGates(c *model.Progress, name func(string) string) (missing []string) {
-	for _, g := range gates(c, name) {
+	for _, g := range gatesOf(c, name) {
 		if text := Missing(c, g.gate, *g.given); text != "" {
 			missing = append(missing, g.where+" needs "+text)
 		}
@@ -187,7 +187,7 @@ func ShutGates(c *model.Progress, name func(string) string) (missing []string) {
 
 // shutBefore is the refusal of a promotion that only gates are in the way of; nil: none is.
 func shutBefore(c *model.Progress) error {
-	for _, g := range gates(c, func(id string) string { return id }) {
+	for _, g := range gatesOf(c, func(id string) string { return id }) {
 		if g.region == nil || !Shut(c, g.gate, *g.given) {
 			continue
 		}

@@ -122,7 +122,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			floor = 0 // one version is not to be there: nothing takes its place
 			continue
 		}
-		surge, unavailable := bounds(l.progress, region, size)
+		surge, unavailable := regionBounds(l.progress, region, size)
 		if l.in.Closed[region] && !forward {
 			unavailable = max(1, unavailable) // the way back replaces within what the live version had
 		}
@@ -152,7 +152,7 @@ func (l *linter) proven(region string) bool {
 	if l.hasTaken(t) {
 		return l.regionPlan(region).To.Outdated == 0
 	}
-	_, unavailable := bounds(l.progress, region, size)
+	_, unavailable := regionBounds(l.progress, region, size)
 	return t.Replicas >= size && l.side(t).Ready >= size-unavailable
 }
 
@@ -177,7 +177,7 @@ func (l *linter) region(region string, routed bool) {
 		if t.Weight != before.Weight && !routed {
 			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
 		}
-		if t.HandedOver {
+		if t.Transferred {
 			continue // what it had is counted with who has it now
 		}
 		var s strategy.Side
@@ -226,12 +226,12 @@ func (l *linter) region(region string, routed bool) {
 	l.liveWeight(region)
 }
 
-// handed is what there is of workloads that were handed over: replicas that there may be, and
+// handed is what there is of workloads that were transferred: replicas that there may be, and
 // those that serve if it was by this plan. They serve on, under the name of who has them now.
 func (l *linter) handed(region string) map[string]strategy.Side {
 	out := map[string]strategy.Side{}
 	for key, t := range l.after {
-		if before, had := l.before[key]; had && key.region == region && t.HandedOver {
+		if before, had := l.before[key]; had && key.region == region && t.Transferred {
 			h, s := out[t.WorkloadKey()], l.side(&before)
 			h.Existing, h.Ready = max(h.Existing, s.Existing), max(h.Ready, s.Ready)
 			out[t.WorkloadKey()] = h

@@ -87,24 +87,24 @@ func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
 	require.Empty(t, goesOn(done))
 }
 
-func TestLintFindsReplicasThatAreLostAsTheyAreHandedOver(t *testing.T) {
+func TestLintFindsReplicasThatAreLostAsTheyAreTransferred(t *testing.T) {
 	w := newWorld(t, "eu", "us")
 	w.policy(&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu"}}, {Regions: []string{"us"}}}})
 	w.deploy(spec(4, "eu", "us"))
 	w.settle()
 	w.deployAlike(spec(4, "eu", "us"))
 	w.step()
-	handOver := func(replicas int32) Output {
+	transfer := func(replicas int32) Output {
 		out := w.change("v1", func(t *model.Topology) {
-			t.Replicas, t.Weight, t.HandedOver, t.Generation = 0, 0, true, t.Generation+1
+			t.Replicas, t.Weight, t.Transferred, t.Generation = 0, 0, true, t.Generation+1
 		})
 		successor := w.rows[rowKey{"v1", "us"}]
 		successor.DeploymentID, successor.Generation, successor.Workload, successor.WorkloadVersion, successor.Replicas = "v2", 1, "v1", 1, replicas
 		out.Topology = append(out.Topology, successor)
 		return out
 	}
-	require.Empty(t, Lint(w.input(), handOver(4)))
-	require.Equal(t, []string{"us: 1 replicas are left to serve of 4, of at least 4"}, Lint(w.input(), handOver(1)))
+	require.Empty(t, Lint(w.input(), transfer(4)))
+	require.Equal(t, []string{"us: 1 replicas are left to serve of 4, of at least 4"}, Lint(w.input(), transfer(1)))
 }
 
 func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {

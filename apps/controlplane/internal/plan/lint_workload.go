@@ -7,7 +7,7 @@ import (
 )
 
 // lintWorkloads checks two rules. At most one row of a region wants a workload, or its
-// instances would go back and forth between two rows. A row that handed over its workload gets
+// instances would go back and forth between two rows. A row that transferred its workload gets
 // another only after the region has let go of the first: if it were taken before the successor, its
 // instances would have no owner.
 func lintWorkloads(in Input, out Output) (findings []string) {
@@ -25,7 +25,7 @@ func lintWorkloads(in Input, out Output) (findings []string) {
 			continue
 		}
 		workload := rowKey{t.WorkloadKey(), key.region}
-		if was := p.before[key]; was.HandedOver && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !p.main().side(&was).Known {
+		if was := p.before[key]; was.Transferred && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !p.main().side(&was).Known {
 			findings = append(findings, fmt.Sprintf("%s: %s is to run with workload %s, and may have %s still", key.region, key.deployment, t.WorkloadKey(), was.WorkloadKey()))
 		}
 		if other, wanted := owners[workload]; wanted {

@@ -243,7 +243,7 @@ func (k *pinner) startPin(p *model.Pin, d *model.Deployment, r *model.PinRegion)
 		k.log("PinStarting", fmt.Sprintf("pinned at %d %%: %d replicas start, and get it once they are ready", p.Weight, r.Replicas), d, r.RegionID)
 		t = k.rowIn(d.ID, r.RegionID)
 	}
-	if active(t) && t.HandedOver {
+	if active(t) && t.Transferred {
 		if !k.main().side(t).Known {
 			k.unsettled(r, t) // the region has yet to let go of what a rollout gave to another
 			return

@@ -99,11 +99,11 @@ func (a Asked) note(c *model.Progress) {
 }
 
 // Size is what the region is to come to once it is its turn.
-func Size(c *model.Progress, region string) int32 { return size(c, region) }
+func Size(c *model.Progress, region string) int32 { return regionSize(c, region) }
 
-// size that the region is to come to: what was asked for, else what it has, else what
+// regionSize that the region is to come to: what was asked for, else what it has, else what
 // regions have that are new.
-func size(c *model.Progress, region string) int32 {
+func regionSize(c *model.Progress, region string) int32 {
 	if n, ok := c.RegionReplicas[region]; ok {
 		return n
 	}

@@ -37,7 +37,7 @@ type regionPlan struct {
 // has its replicas, and the others have none. They need not be ready: a version that fails here
 // was live before, and may have failed then.
 func (l *regionPlan) restored() bool {
-	if l.row != nil && l.row.HandedOver {
+	if l.row != nil && l.row.Transferred {
 		return false // it must run again, even with no replicas
 	}
 	if len(l.from) == 0 && l.To.Assigned == l.Size {
@@ -93,7 +93,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 			l.Need = m
 		}
 	}
-	l.Surge, l.Unavailable = bounds(c, region, l.Size)
+	l.Surge, l.Unavailable = regionBounds(c, region, l.Size)
 	if v.in.Closed[region] && !forward {
 		// The way back replaces within what the live version had there.
 		l.Surge, l.Unavailable = 0, max(1, l.Unavailable)
@@ -110,7 +110,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 	if l.Closed = forward && v.in.Closed[region]; l.Closed {
 		l.Hold = true
 		if n := max(l.Size, v.size(older, region)); n > 0 {
-			surge, _ := bounds(c, region, n)
+			surge, _ := regionBounds(c, region, n)
 			l.Most = n + surge
 		}
 	}
@@ -203,7 +203,7 @@ func (v *view) side(t *model.Topology) strategy.Side {
 	if s.Known && pl.Applied() && counted && !o.Deleted {
 		s.Ready = s.Serving
 	}
-	if t.HandedOver {
+	if t.Transferred {
 		s.Known = pl.Applied() && o.Deleted
 	}
 	if s.Known && (!active(t) || rejected && !o.Retryable) {
@@ -248,9 +248,9 @@ func (v *view) moveRegion(l *regionPlan) {
 		s = strategy.Next(v.withoutNewer(l))
 	}
 	begins := l.row == nil && l.to != nil && !v.progress.Back && st != nil && leads(*st) && !l.Hold
-	// If the row were named anew before the region has let go of what it handed over, its
+	// If the row were named anew before the region has let go of what it transferred, its
 	// instances would have no owner when the region takes the row before its successor.
-	reclaims := l.row != nil && l.row.HandedOver && l.To.Known && !l.Hold && s.To == 0
+	reclaims := l.row != nil && l.row.Transferred && l.To.Known && !l.Hold && s.To == 0
 	moves, shares := begins || reclaims || s.To != l.To.Assigned, s.ToWeight != l.To.Weight
 	for i, f := range l.RegionPlan.From {
 		moves = moves || s.From[i] != f.Assigned
@@ -270,12 +270,12 @@ func (v *view) moveRegion(l *regionPlan) {
 		v.assign(l.to, l.region, s.To)
 		parts = append(parts, fmt.Sprintf("%s 0 -> %d", v.versionOf(l.to.ID), s.To))
 		if i := l.successor(s); i >= 0 {
-			v.handOver(l.from[i], v.rowIn(l.to.ID, l.region), s.To)
+			v.transfer(l.from[i], v.rowIn(l.to.ID, l.region), s.To)
 			v.give(v.rowIn(l.to.ID, l.region), s.ToWeight)
 		}
 	case l.row != nil && l.successor(s) >= 0:
 		tell(l.row, l.To.Assigned, s.To)
-		v.handOver(l.from[l.successor(s)], l.row, s.To)
+		v.transfer(l.from[l.successor(s)], l.row, s.To)
 		v.give(l.row, s.ToWeight)
 	case reclaims:
 		v.beginWorkload(l.row)
@@ -315,7 +315,7 @@ func (p *planner) tellReplicas(t *model.Topology, n int32) {
 	}
 	t.Replicas = n
 	t.Generation++
-	if t.HandedOver && n > 0 {
+	if t.Transferred && n > 0 {
 		p.beginWorkload(t)
 	}
 }

@@ -19,10 +19,10 @@ func (p *planner) retained(deployment string) bool {
 	return deployment != "" && p.progress.Retained() == deployment
 }
 
-// handedOver reports whether any of the deployment's instances are another's by now. It could
+// hasTransferred reports whether any of the deployment's instances are another's by now. It could
 // not be live again by its pointer alone: to go back is to take them back, which is as fast.
-func (p *planner) handedOver(d *model.Deployment) bool {
-	return slices.ContainsFunc(p.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.HandedOver })
+func (p *planner) hasTransferred(d *model.Deployment) bool {
+	return slices.ContainsFunc(p.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.Transferred })
 }
 
 // endRetention lets go of what is retained no longer.

@@ -126,7 +126,7 @@ func (f *fleet) step() Output {
 		}
 		if slices.ContainsFunc(out.Topology, func(t model.Topology) bool {
 			from := before[rowKey{t.DeploymentID, t.RegionID}]
-			return t.RegionID == row.RegionID && t.HandedOver && !from.HandedOver && t.WorkloadKey() == row.WorkloadKey() && row.Replicas <= from.Replicas
+			return t.RegionID == row.RegionID && t.Transferred && !from.Transferred && t.WorkloadKey() == row.WorkloadKey() && row.Replicas <= from.Replicas
 		}) {
 			continue // it goes on with what somebody was told to start before
 		}
@@ -155,7 +155,7 @@ func (f *fleet) requireServes(live string) {
 func ceiling(c *model.Progress, region string) (ceiling int32) {
 	for _, sizes := range []map[string]int32{c.Sizes, c.OldSizes} {
 		size := sizes[region]
-		surge, _ := bounds(c, region, size)
+		surge, _ := regionBounds(c, region, size)
 		ceiling = max(ceiling, size+surge)
 	}
 	return ceiling

@@ -60,7 +60,7 @@ func stopOf(c *model.Progress, st model.RegionProgress, size int32) *strategy.St
 		return &strategy.Stop{Replicas: size, Weight: all[st.Step].Weight, Whole: true}
 	}
 	s := &strategy.Stop{Weight: all[st.Step].Weight, Share: all[st.Step].Weight == 0}
-	surge, _ := bounds(c, st.RegionID, size)
+	surge, _ := regionBounds(c, st.RegionID, size)
 	_, ceiling := oldBounds(c, st.RegionID)
 	ceiling = max(ceiling, size+surge)
 	for _, at := range all[:st.Step+1] {

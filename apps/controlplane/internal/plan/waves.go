@@ -20,7 +20,7 @@ func (v *view) layOut(d *model.Deployment) {
 	for _, n := range d.Spec.GetRegions() {
 		id := v.in.RegionIDs[n]
 		left = append(left, id)
-		c.Sizes[id] = size(c, id)
+		c.Sizes[id] = regionSize(c, id)
 	}
 	for i, w := range waves(c.Policy) {
 		var taken []string
@@ -75,8 +75,8 @@ func sizes(c *model.Progress, region string) strategy.Sizes {
 	return strategy.Sizes{Old: c.OldSizes[region], New: c.Sizes[region]}
 }
 
-// bounds are how far the region, of that size, may go beyond it and below it.
-func bounds(c *model.Progress, region string, size int32) (surge, unavailable int32) {
+// regionBounds are how far the region, of that size, may go beyond it and below it.
+func regionBounds(c *model.Progress, region string, size int32) (surge, unavailable int32) {
 	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizes(c, region))
 }
 
@@ -95,7 +95,7 @@ func oldBounds(c *model.Progress, region string) (floor, ceiling int32) {
 // RunsBeside reports whether instances of the new version may start in the region, unless they are
 // the live version's own, while any of that still runs.
 func RunsBeside(c *model.Progress, region string) bool {
-	surge, _ := bounds(c, region, max(size(c, region), c.OldSizes[region]))
+	surge, _ := regionBounds(c, region, max(regionSize(c, region), c.OldSizes[region]))
 	return c.OldSizes[region] > 0 && surge > 0
 }
 

@@ -12,12 +12,12 @@ import (
 // A workload is what a region runs under one name: the instances of one row. In place, a
 // row takes the workload of another over, with all replicas and their traffic:
 //
-//	v1  3 replicas, 100 %            ->  handed over: none, and told to have nothing
+//	v1  3 replicas, 100 %            ->  transferred: none, and told to have nothing
 //	v2  none                         ->  3 replicas of v1's workload, 100 %
 //
 // in one transaction, so that each instance has an owner at all times. The region then replaces
 // the replicas that are not of v2, some at a time, and serves with the others meanwhile. The
-// row that handed over stays, as the rows of every live version do: to go back is to take the
+// row that transferred stays, as the rows of every live version do: to go back is to take the
 // workload back. The region reports which replicas are replaced: the ready ones of v2 count as
 // v2's, and all of them for its share of the traffic.
 //
@@ -29,19 +29,19 @@ import (
 // workloads over under every strategy. Nothing is replaced then: a region has the new version
 // whole, or not at all, and goes back as fast.
 
-// mayHandOver reports whether the region's agent knows what to do.
-func (p *planner) mayHandOver(region string) bool {
+// mayTransfer reports whether the region's agent knows what to do.
+func (p *planner) mayTransfer(region string) bool {
 	return slices.Contains(p.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 }
 
-// joinWorkloads finds who hands over to the region plan's version, and counts what it has been
-// handed over but once.
+// joinWorkloads finds the rows whose workloads go to the region plan's version, and counts a
+// workload that was transferred only once.
 func (p *planner) joinWorkloads(l *regionPlan, inPlace bool) {
-	if p.mayHandOver(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !p.hasTaken(l.row) {
+	if p.mayTransfer(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !p.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
 			t := l.from[i]
 			// Back is back in place, whatever the policy is by now.
-			back := l.row != nil && l.row.HandedOver && t.WorkloadKey() == l.row.WorkloadKey()
+			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
 			if t.Told() && t.Replicas > 0 && (inPlace || back || p.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].HandsOver = true
 				break
@@ -52,7 +52,7 @@ func (p *planner) joinWorkloads(l *regionPlan, inPlace bool) {
 		return
 	}
 	for i, t := range l.from {
-		if t.HandedOver && t.WorkloadKey() == l.row.WorkloadKey() {
+		if t.Transferred && t.WorkloadKey() == l.row.WorkloadKey() {
 			l.To.Existing = max(l.To.Existing, l.RegionPlan.From[i].Existing)
 			l.RegionPlan.From[i].Existing = 0
 		}
@@ -108,7 +108,7 @@ func (p *planner) observedOf(t model.Topology) model.Observed {
 func taken(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
 	var before int32
 	for _, o := range rows {
-		if t.Told() && o.RegionID == t.RegionID && o.HandedOver && o.WorkloadKey() == t.WorkloadKey() {
+		if t.Told() && o.RegionID == t.RegionID && o.Transferred && o.WorkloadKey() == t.WorkloadKey() {
 			took = true
 			before = max(before, servingOf(observed(*o), d))
 		}
@@ -144,9 +144,9 @@ func (p *planner) madeFor(d *model.Deployment, region string) (ids []string) {
 	return ids
 }
 
-// hasOf reports whether the row has the workload that the other one handed over.
+// hasOf reports whether the row has the workload that the other one transferred.
 func hasOf(t, other *model.Topology) bool {
-	return t != nil && t.Told() && other.HandedOver && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
+	return t != nil && t.Told() && other.Transferred && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
 }
 
 // servingOf is how many replicas serve, of whatever version they are.
@@ -169,7 +169,7 @@ func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topol
 // has them by now, whatever the region said before. The rest is as for Outdated.
 func Serving(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) int32 {
 	all := pointers(rows)
-	if t.HandedOver && slices.ContainsFunc(all, func(o *model.Topology) bool { return hasOf(o, &t) }) {
+	if t.Transferred && slices.ContainsFunc(all, func(o *model.Topology) bool { return hasOf(o, &t) }) {
 		return 0
 	}
 	if took, serving, _ := taken(t, all, observed, d); took {
@@ -186,13 +186,13 @@ func pointers(rows []model.Topology) []*model.Topology {
 	return all
 }
 
-// handOver gives the row's workload to the successor, with the given replicas.
-func (v *view) handOver(t, successor *model.Topology, replicas int32) {
+// transfer gives the row's workload to the successor, with the given replicas.
+func (v *view) transfer(t, successor *model.Topology, replicas int32) {
 	version := t.WorkloadVersion
 	if t.Workload == "" {
 		version = v.versionNumber(t.DeploymentID)
 	}
-	successor.Workload, successor.WorkloadVersion, successor.HandedOver = t.WorkloadKey(), version, false
+	successor.Workload, successor.WorkloadVersion, successor.Transferred = t.WorkloadKey(), version, false
 	if successor.Workload == successor.DeploymentID {
 		successor.Workload, successor.WorkloadVersion = "", 0
 	}
@@ -200,10 +200,10 @@ func (v *view) handOver(t, successor *model.Topology, replicas int32) {
 		successor.Generation++
 	}
 	successor.Replicas, successor.MaxUnavailable = replicas, 0
-	if _, n := bounds(v.progress, successor.RegionID, v.size(successor.DeploymentID, successor.RegionID)); n > 1 {
+	if _, n := regionBounds(v.progress, successor.RegionID, v.size(successor.DeploymentID, successor.RegionID)); n > 1 {
 		successor.MaxUnavailable = n
 	}
-	t.Replicas, t.HandedOver = 0, true
+	t.Replicas, t.Transferred = 0, true
 	t.Generation++
 }
 
@@ -215,9 +215,9 @@ func (p *planner) versionNumber(deployment string) int32 {
 }
 
 // beginWorkload gives a row that starts anew a workload that no other has: its own, or if
-// that was handed over, the own one of who has it. It was given up in turn.
+// that was transferred, the own one of who has it. It was given up in turn.
 func (p *planner) beginWorkload(t *model.Topology) {
-	t.Workload, t.WorkloadVersion, t.HandedOver, t.MaxUnavailable = "", 0, false, 0
+	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable = "", 0, false, 0
 	for holder := p.holder(t); holder != nil; holder = p.holder(t) {
 		t.Workload, t.WorkloadVersion = holder.DeploymentID, p.versionNumber(holder.DeploymentID)
 	}
@@ -228,7 +228,7 @@ func (p *planner) holder(t *model.Topology) *model.Topology {
 	for _, rows := range [][]*model.Topology{p.rows, p.beside} {
 		for _, o := range rows {
 			if o.RegionID == t.RegionID && o.DeploymentID != t.DeploymentID && o.WorkloadKey() == t.WorkloadKey() &&
-				!o.HandedOver && o.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
+				!o.Transferred && o.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 				return o
 			}
 		}
@@ -236,7 +236,7 @@ func (p *planner) holder(t *model.Topology) *model.Topology {
 	return nil
 }
 
-// successor tells which of the others the step has hand over, -1 for none.
+// successor returns which of the other rows the step takes the workload from, -1 for none.
 func (l *regionPlan) successor(s strategy.Targets) int {
 	for i, f := range l.RegionPlan.From {
 		if f.HandsOver && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {

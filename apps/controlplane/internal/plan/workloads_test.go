@@ -108,9 +108,9 @@ func TestAVersionThatIsMadeAlikeStartsAndStopsNothing(t *testing.T) {
 // region tells of it under its new name. Of three replicas one is on its way.
 func TestWhatServesOfAWorkloadIsCountedOnce(t *testing.T) {
 	t.Parallel()
-	row := func(id string, generation int64, replicas int32, handedOver bool) model.Topology {
+	row := func(id string, generation int64, replicas int32, transferred bool) model.Topology {
 		return model.Topology{
-			DeploymentID: id, RegionID: "eu", Workload: "v1", Generation: generation, Replicas: replicas, HandedOver: handedOver,
+			DeploymentID: id, RegionID: "eu", Workload: "v1", Generation: generation, Replicas: replicas, Transferred: transferred,
 			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
 		}
 	}

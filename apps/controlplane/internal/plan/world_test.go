@@ -241,7 +241,7 @@ func (w *world) checkClosed(in Input, out Output) {
 				continue
 			}
 			was := w.rows[rowKey{t.DeploymentID, t.RegionID}]
-			if t.Told() && t.DeploymentID != older && !was.HandedOver {
+			if t.Told() && t.DeploymentID != older && !was.Transferred {
 				require.LessOrEqual(w.t, t.Replicas, was.Replicas, "%s grows in %s, which is closed", t.DeploymentID, region)
 			}
 			if was.Told() {

@@ -75,7 +75,7 @@ func (p Place) counted() bool { return p.Observed.CountsGeneration >= p.Row.Gene
 
 // Ready reports whether enough replicas of the present generation are ready.
 func (p Place) Ready() bool {
-	if p.Row.HandedOver {
+	if p.Row.Transferred {
 		return p.Gone()
 	}
 	if !p.Applied() || p.Observed.Deleted {
@@ -86,7 +86,7 @@ func (p Place) Ready() bool {
 
 // Settled reports whether exactly what is wanted is there, and ready.
 func (p Place) Settled() bool {
-	if p.Row.HandedOver {
+	if p.Row.Transferred {
 		return p.Gone()
 	}
 	if !p.Applied() || p.Observed.Deleted {

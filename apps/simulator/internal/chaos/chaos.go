@@ -105,7 +105,7 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	return broken(violations)
+	return violationsError(violations)
 }
 
 // start the world with everything that can be broken in between.

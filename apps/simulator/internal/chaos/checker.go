@@ -28,8 +28,8 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s (--seed=%d)\n%s", v.Kind, v.Text, v.Seed, strings.Join(v.History, "\n"))
 }
 
-// broken is the error of a run with violations.
-func broken(violations []Violation) error {
+// violationsError is the error of a run with violations.
+func violationsError(violations []Violation) error {
 	if len(violations) == 0 {
 		return nil
 	}

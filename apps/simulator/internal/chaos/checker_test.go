@@ -93,7 +93,7 @@ func (s *scene) violated(t *testing.T, kind string, lines ...string) {
 		told[i] = line[len("    0.000s "):]
 	}
 	require.Equal(t, lines, told)
-	err := broken(all)
+	err := violationsError(all)
 	require.ErrorContains(t, err, fmt.Sprintf("--seed=%d", seed))
 	require.ErrorContains(t, err, kind)
 	for _, line := range lines {
@@ -119,7 +119,7 @@ func TestAHistoryInOrderIsSilent(t *testing.T) {
 	s.hear(s.claims())
 	require.Nil(t, s.compare(s.books, s.sight))
 	require.Empty(t, s.broken())
-	require.NoError(t, broken(s.broken()))
+	require.NoError(t, violationsError(s.broken()))
 }
 
 func TestADatabaseThatWasRestoredMayBeLower(t *testing.T) {

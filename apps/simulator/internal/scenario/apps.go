@@ -78,9 +78,9 @@ func (s *scaler) flip(ctx context.Context, app world.App) error {
 // is slower than the requested rate.
 const maxInFlight = 64
 
-// trickle makes changes at random times, rate a second on average, one app after the other. It
+// makeChanges makes changes at random times, rate a second on average, one app after the other. It
 // returns once all calls were answered.
-func trickle(ctx context.Context, w *world.World, apps []world.App, changes int, rate float64) error {
+func makeChanges(ctx context.Context, w *world.World, apps []world.App, changes int, rate float64) error {
 	order := w.Rand.Perm(len(apps))
 	flips := newScaler(w)
 	begin := time.Now()

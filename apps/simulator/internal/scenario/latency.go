@@ -57,7 +57,7 @@ func (s *Latency) Run(ctx context.Context, env Env) (err error) {
 	w.Progressf("making %d changes, %.0f a second", s.Changes, s.Rate)
 	var arrivals []arrival
 	_, env.Result.Parts, err = measured(ctx, w, func() error {
-		if err := trickle(ctx, w, apps, s.Changes, s.Rate); err != nil {
+		if err := makeChanges(ctx, w, apps, s.Changes, s.Rate); err != nil {
 			return err
 		}
 		arrivals, err = feed.wait(ctx)

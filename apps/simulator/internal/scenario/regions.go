@@ -97,7 +97,7 @@ func (s *Regions) fleet(ctx context.Context, env Env, exist int, cost map[[2]int
 		w.Progressf("%d regions: %d changes in %d region(s) each", exist, s.Changes, touch)
 		var arrivals []arrival
 		took, parts, err := measured(ctx, w, func() error {
-			if err := trickle(ctx, w, apps, s.Changes, s.Rate); err != nil {
+			if err := makeChanges(ctx, w, apps, s.Changes, s.Rate); err != nil {
 				return err
 			}
 			arrivals, err = feed.wait(ctx)

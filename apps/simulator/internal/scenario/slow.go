@@ -132,7 +132,7 @@ func (s *Slow) phase(ctx context.Context, w *world.World, others []world.App, he
 		}
 		flood <- nil
 	}()
-	err := trickle(ctx, w, others, s.Changes, s.Rate)
+	err := makeChanges(ctx, w, others, s.Changes, s.Rate)
 	stop()
 	return errors.Join(err, <-flood)
 }

@@ -233,7 +233,7 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 			for i, v := range list {
 				item := fmt.Sprintf("%s[%d]", where, i)
 				if field.Message() == nil {
-					one, err := scalar(field, v)
+					one, err := checkScalar(field, v)
 					if err != nil {
 						return fieldErrorf(item, "%s", err)
 					}
@@ -263,7 +263,7 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 				return err
 			}
 		default:
-			v, err := scalar(field, value)
+			v, err := checkScalar(field, value)
 			if err != nil {
 				return fieldErrorf(where, "%s", err)
 			}

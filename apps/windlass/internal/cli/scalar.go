@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// scalar checks one value of the app file against its field, and returns it as
+// checkScalar checks one value of the app file against its field, and returns it as
 // protojson reads it.
-func scalar(field protoreflect.FieldDescriptor, value any) (any, error) {
+func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	switch field.Kind() { //nolint:exhaustive // kinds that the schema has; protojson judges others
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
 		if text, unclear := value.(odd); unclear && oddNumber.MatchString(string(text)) {

@@ -24,15 +24,15 @@ func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	if known := r.wantOf(ref{kindWorkload, w.Namespace, w.Name}); known != nil {
 		wanted = int(known.assignment.Deployment.GetReplicas())
 	}
-	return unsettled(w, r.caches.replicaSetsOf(w), wanted, func() int {
+	return isUnsettled(w, r.caches.replicaSetsOf(w), wanted, func() int {
 		return len(r.caches.podsOf(w.Namespace, w.Labels[render.LabelWorkload]))
 	})
 }
 
-// unsettled is Runtime.unsettled for a workload of which wanted replicas are wanted. pods counts its
+// isUnsettled is Runtime.unsettled for a workload of which wanted replicas are wanted. pods counts its
 // pods, some of which may be over or about to go. It is called only where the result depends on
 // them.
-func unsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
+func isUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
 	if w.Status.ObservedGeneration < w.Generation {
 		return true
 	}

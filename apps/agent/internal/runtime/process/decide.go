@@ -221,7 +221,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 	case s.Live && w.Paused:
 		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStopped, Message: "the agent stops, and its instances with it"})
 	case s.Live:
-		check(p, s, now)
+		checkHealth(p, s, now)
 	case w.Paused:
 	default:
 		at := s.startAt(w.Delay)
@@ -249,8 +249,8 @@ func (s seen) startAt(delay backoff.Policy) time.Time {
 	return s.End.At.Add(d)
 }
 
-// check judges the health of one that runs.
-func check(p *plan, s seen, now time.Time) {
+// checkHealth judges the health of one that runs.
+func checkHealth(p *plan, s seen, now time.Time) {
 	never := s.ReadyAt.IsZero()
 	switch {
 	case !s.Ready && s.Passes >= s.Health.Healthy:

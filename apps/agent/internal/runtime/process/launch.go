@@ -210,15 +210,15 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) {
 		err = errors.New("it ended at once")
 	}
-	reap(pid)
+	reapShim(pid)
 	if s := bytes.TrimSpace(said); len(s) > 0 {
 		err = fmt.Errorf("%w: %s", err, lastLines(s, tailLines, tailBytes))
 	}
 	return facts{}, err
 }
 
-// reap collects a shim that has ended, if it was this process that started it.
-func reap(pid int) {
+// reapShim collects a shim that has ended, if it was this process that started it.
+func reapShim(pid int) {
 	if pid <= 0 {
 		return
 	}
@@ -233,7 +233,7 @@ func reap(pid int) {
 // follow takes up an attempt as its facts tell it. Called with mu held.
 func (w *workload) follow(ctx context.Context, in *instance, f facts) {
 	if f.Exit != nil {
-		w.rt.wg.Go(func() { reap(f.Shim.PID) })
+		w.rt.wg.Go(func() { reapShim(f.Shim.PID) })
 		w.conclude(in, *f.Exit)
 		w.poke()
 		return
@@ -248,7 +248,7 @@ func (w *workload) follow(ctx context.Context, in *instance, f facts) {
 		if actx.Err() != nil {
 			return
 		}
-		reap(f.Shim.PID)
+		reapShim(f.Shim.PID)
 		w.mu.Lock()
 		if now := w.instances[id]; now == in && in.shim == f.Shim {
 			in.gone = true

@@ -414,9 +414,9 @@ func (w *world) moves(before, after []model.Topology, c *model.Progress) {
 	inPlace, keeps := map[string]bool{}, map[string]bool{}
 	for _, t := range after {
 		handed := slices.ContainsFunc(before, func(o model.Topology) bool {
-			return o.DeploymentID == t.DeploymentID && o.RegionID == t.RegionID && o.HandedOver
+			return o.DeploymentID == t.DeploymentID && o.RegionID == t.RegionID && o.Transferred
 		})
-		if t.HandedOver && !handed {
+		if t.Transferred && !handed {
 			inPlace[t.RegionID] = true
 			keeps[t.RegionID] = slices.ContainsFunc(after, func(o model.Topology) bool {
 				return o.Told() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && w.madeAlike(o.DeploymentID, t.DeploymentID)

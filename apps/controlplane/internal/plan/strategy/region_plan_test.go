@@ -470,7 +470,7 @@ func TestWeightsAreSharesOfWhatIsReady(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestReplicasAreHandedOverAllAtOnceWithTheirTraffic(t *testing.T) {
+func TestReplicasAreTransferredAllAtOnceWithTheirTraffic(t *testing.T) {
 	t.Parallel()
 	regionPlan := func() RegionPlan {
 		return RegionPlan{

@@ -94,7 +94,7 @@ func stepsNeverOverlap(t *testing.T, rig Rig) {
 	w.with(held, func(a *app) { a.hold, a.held = release, reached })
 	w.happen(held)
 	wakeAll(t, p.Driver, held)
-	await(t, reached)
+	awaitSignal(t, reached)
 	for range 20 {
 		w.happen(held)
 		wakeAll(t, p.Driver, held)
@@ -109,7 +109,7 @@ func stepsNeverOverlap(t *testing.T, rig Rig) {
 	require.GreaterOrEqual(t, ofAll, 2)
 }
 
-func await(t testing.TB, ch chan struct{}) {
+func awaitSignal(t testing.TB, ch chan struct{}) {
 	t.Helper()
 	select {
 	case <-ch:
@@ -126,7 +126,7 @@ func wakeDuringAStep(t *testing.T, rig Rig) {
 	w.with(a, func(a *app) { a.hold, a.held = release, reached })
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
-	await(t, reached)
+	awaitSignal(t, reached)
 	w.happen(a) // after the step has read, before it has answered
 	wakeAll(t, p.Driver, a)
 	close(release)
@@ -208,7 +208,7 @@ func crashBeforeSchedule(t *testing.T, rig Rig) {
 	})
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
-	await(t, reached)
+	awaitSignal(t, reached)
 	p.Crash() // it has committed, and sent no answer
 	p = rig.Start(w.step)
 	w.sweep(p.Driver)

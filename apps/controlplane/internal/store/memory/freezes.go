@@ -15,7 +15,7 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 }
 
 func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
-	of := set(appIDs)
+	of := setOf(appIDs)
 	return freezeTable.in(t).list(func(f model.Freeze) bool {
 		return f.WorkspaceID == workspaceID && (!f.FromFile || of[f.AppID] || f.Name == name)
 	}), nil

@@ -72,7 +72,7 @@ func (t *tx) ListInstances(f store.InstanceFilter, p store.Page) ([]model.Instan
 }
 
 func (t *tx) CountInstances(regionIDs []string) (map[string]int, error) {
-	of := set(regionIDs)
+	of := setOf(regionIDs)
 	counts := map[string]int{}
 	for _, i := range instanceTable.in(t).list(func(i model.Instance) bool { return of[i.RegionID] && i.Status != terminated }) {
 		counts[i.RegionID]++

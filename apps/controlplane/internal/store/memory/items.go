@@ -64,7 +64,7 @@ func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.Desired
 		assigned[item.Key] = true
 		items = append(items, item)
 	}
-	wanted := set(keys)
+	wanted := setOf(keys)
 	for _, q := range t.quarantined(regionID) {
 		if q.ApprovedAt == 0 || assigned[q.Key] || (keys != nil && !wanted[q.Key]) {
 			continue
@@ -146,7 +146,7 @@ func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 	for _, r := range routes {
 		apps = append(apps, r.AppID)
 	}
-	of, targets := set(apps), map[string][]model.RouteTarget{}
+	of, targets := setOf(apps), map[string][]model.RouteTarget{}
 	for _, row := range t.placed(func(r model.Topology) bool {
 		return r.RegionID == regionID && of[r.AppID] && r.Weight > 0 && r.Status != stopped
 	}) {

@@ -8,7 +8,7 @@ import (
 )
 
 func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
-	of := set(appIDs)
+	of := setOf(appIDs)
 	rows := observedTable.in(t).list(func(o model.Observed) bool { return of[o.AppID] })
 	slices.SortFunc(rows, func(a, b model.Observed) int { return byPlace(observedTable.key(a), observedTable.key(b)) })
 	return rows, nil
@@ -42,7 +42,7 @@ func (t *tx) PutObserved(rows []model.Observed) error {
 }
 
 func (t *tx) ListRouteObserved(appIDs []string) ([]model.RouteObserved, error) {
-	of := set(appIDs)
+	of := setOf(appIDs)
 	rows := routeObservedTable.in(t).list(func(o model.RouteObserved) bool { return of[o.AppID] })
 	slices.SortFunc(rows, func(a, b model.RouteObserved) int {
 		return byPlace(routeObservedTable.key(a), routeObservedTable.key(b))

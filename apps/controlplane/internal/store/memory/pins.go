@@ -8,7 +8,7 @@ import (
 )
 
 func (t *tx) ListPins(appIDs []string) ([]model.Pin, error) {
-	of := set(appIDs)
+	of := setOf(appIDs)
 	rows := pinTable.in(t).list(func(p model.Pin) bool { return of[p.AppID] })
 	slices.SortFunc(rows, func(a, b model.Pin) int {
 		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.Version, b.Version))

@@ -104,7 +104,7 @@ func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, erro
 }
 
 func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
-	of := set(workspaceIDs)
+	of := setOf(workspaceIDs)
 	var out []model.WorkspaceRegion
 	for _, r := range regionTable.in(t).list(func(r model.Region) bool { return r.WorkspaceID != "" && of[r.WorkspaceID] }) {
 		out = append(out, model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name})

@@ -17,13 +17,13 @@ const (
 )
 
 func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
-	of := set(appIDs)
+	of := setOf(appIDs)
 	rows, err := topologyTable.in(t).lockList(func(r model.Topology) bool { return of[r.AppID] })
 	return inPlaces(rows), err
 }
 
 func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
-	of := set(appIDs)
+	of := setOf(appIDs)
 	return t.placed(func(r model.Topology) bool { return of[r.AppID] }), nil
 }
 
@@ -143,7 +143,7 @@ func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment
 }
 
 func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
-	of := set(appIDs)
+	of := setOf(appIDs)
 	rows := routeTable.in(t).list(func(r model.Route) bool { return of[r.AppID] })
 	slices.SortFunc(rows, func(a, b model.Route) int {
 		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.AppID, b.AppID))

@@ -186,8 +186,8 @@ func first[V any](rows []V, n int) []V {
 
 func byPlace(a, b pair) int { return cmp.Or(cmp.Compare(a.a, b.a), cmp.Compare(a.b, b.b)) }
 
-// set is the strings as a set.
-func set(list []string) map[string]bool {
+// setOf is the strings as a set.
+func setOf(list []string) map[string]bool {
 	m := make(map[string]bool, len(list))
 	for _, s := range list {
 		m[s] = true

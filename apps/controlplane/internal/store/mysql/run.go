@@ -118,7 +118,7 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 			err = errors.Join(err, closed)
 		}
 	}()
-	if err := begin(ctx, c); err != nil {
+	if err := beginMoment(ctx, c); err != nil {
 		return errors.Join(err, discard(c))
 	}
 	// A connection that cannot end its transaction must not go back to the pool.
@@ -134,7 +134,7 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 		if _, err := c.ExecContext(ctx, "ROLLBACK"); err != nil {
 			return fmt.Errorf("store: snapshot: %w", err)
 		}
-		return begin(ctx, c)
+		return beginMoment(ctx, c)
 	}
 	if err := fn(t); err != nil {
 		return err
@@ -142,8 +142,8 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 	return t.unchanged()
 }
 
-// begin begins a moment, on a connection that is in none.
-func begin(ctx context.Context, c *sql.Conn) error {
+// beginMoment begins a moment, on a connection that is in none.
+func beginMoment(ctx context.Context, c *sql.Conn) error {
 	for _, q := range []string{
 		"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 		"START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",

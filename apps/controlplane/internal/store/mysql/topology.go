@@ -16,7 +16,7 @@ func topology(r gen.DeploymentTopology) (model.Topology, error) {
 	return model.Topology{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
-		Reason: r.Reason, Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, HandedOver: r.HandedOver, MaxUnavailable: r.MaxUnavailable,
+		Reason: r.Reason, Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, Transferred: r.HandedOver, MaxUnavailable: r.MaxUnavailable,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}, nil
 }
@@ -117,7 +117,7 @@ var (
 
 func topologyArgs(args []any, r model.Topology) []any {
 	return append(args, r.DeploymentID, r.RegionID, r.WorkspaceID, r.AppID, r.Replicas, r.Weight, r.Generation,
-		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.HandedOver, r.MaxUnavailable, r.CreatedAt, r.UpdatedAt)
+		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.Transferred, r.MaxUnavailable, r.CreatedAt, r.UpdatedAt)
 }
 
 // PutTopology locks the rows that exist, unless LockTopology has, and compares

@@ -22,8 +22,8 @@ func (w *world) running(workspaceID, name, live, rollout string) model.App {
 	return a
 }
 
-// claim of what the app has.
-func claim(a model.App, instances, gpus int64) model.Claim {
+// claimOf of what the app has.
+func claimOf(a model.App, instances, gpus int64) model.Claim {
 	return model.Claim{
 		AppID: a.ID, WorkspaceID: a.WorkspaceID, LiveDeploymentID: a.LiveDeploymentID, RolloutID: a.RolloutID,
 		Instances: instances, GPUs: gpus,
@@ -107,11 +107,11 @@ func testAdmission(t *testing.T, setup setup) {
 		w := setup(t)
 		w.running(w.ws, "idle", "", "")
 		live, both := w.running(w.ws, "live", "dep_1", ""), w.running(w.ws, "both", "dep_2", "rol_2")
-		w.claim(claim(live, 3, 0), claim(both, 5, 40))
+		w.claim(claimOf(live, 3, 0), claimOf(both, 5, 40))
 		stranger := w.running(ident.New("ws"), "strangers", "dep_3", "")
-		w.claim(claim(stranger, 100, 100))
+		w.claim(claimOf(stranger, 100, 100))
 		gone := w.running(w.ws, "gone", "dep_4", "")
-		w.claim(claim(gone, 100, 100))
+		w.claim(claimOf(gone, 100, 100))
 		gone.DeletedAt = now
 		w.update(func(tx store.Tx) error { return tx.UpdateApp(gone) })
 		u, unsettled := w.usage("")
@@ -126,7 +126,7 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 3}, u)
 		require.Equal(t, 1, unsettled)
 		require.Equal(t, []string{"both"}, w.unsettled("", "", 9))
-		w.claim(claim(both, 4, 4))
+		w.claim(claimOf(both, 4, 4))
 		u, unsettled = w.usage("")
 		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 7, GPUs: 4}, u)
 		require.Zero(t, unsettled)
@@ -177,7 +177,7 @@ func testAdmission(t *testing.T, setup setup) {
 				a.LiveDeploymentID = ""
 				return tx.UpdateApp(a)
 			}
-			return tx.PutClaims([]model.Claim{claim(a, 1, 0)})
+			return tx.PutClaims([]model.Claim{claimOf(a, 1, 0)})
 		}) {
 			require.NoError(t, err)
 		}
@@ -202,7 +202,7 @@ func testAdmission(t *testing.T, setup setup) {
 				if err := tx.PutStanding(model.Admission{WorkspaceID: id, FullAt: 1}); err != nil {
 					return err
 				}
-				return tx.PutClaims([]model.Claim{claim(a, 1, 1)})
+				return tx.PutClaims([]model.Claim{claimOf(a, 1, 1)})
 			}
 		}
 		w.overlap(admit(w.ws), admit(other), func() { require.EqualValues(t, 1, admission(w, other).FullAt) })

@@ -138,12 +138,12 @@ func testDesired(t *testing.T, setup setup) {
 		require.Equal(t, []told{{ids[1], app.ID, 1}}, tell(model.KindRoutes, map[string][]string{ids[0]: {other.ID}, ids[1]: {app.ID, other.ID}}))
 	})
 
-	t.Run("stopping and stopped rows are tombstones, and those that were handed over", func(t *testing.T) {
+	t.Run("stopping and stopped rows are tombstones, and those that were transferred", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		leaving, gone, lent, successor := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(app, 4)
 		r1, r2, r3, r4 := place(leaving, region, 4), place(gone, region, 5), place(lent, region, 6), place(successor, region, 1)
-		r3.HandedOver, r3.Replicas = true, 0
+		r3.Transferred, r3.Replicas = true, 0
 		r4.Workload, r4.WorkloadVersion, r4.MaxUnavailable = lent.ID, 3, 2
 		r1.Status, r2.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, stopped
 		r1.Workload, r1.WorkloadVersion = "dep_0", 6
@@ -157,7 +157,7 @@ func testDesired(t *testing.T, setup setup) {
 		taken := tombstone(leaving, 4)
 		taken.Topology = model.Topology{Workload: "dep_0", WorkloadVersion: 6}
 		handed := tombstone(lent, 6)
-		handed.Topology = model.Topology{HandedOver: true}
+		handed.Topology = model.Topology{Transferred: true}
 		got := items(w, region, model.KindDeployment)
 		var told []model.DesiredItem
 		for _, item := range got {

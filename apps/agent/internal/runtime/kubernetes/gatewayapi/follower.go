@@ -296,7 +296,7 @@ func (f *Follower) read(live *unstructured.Unstructured) string {
 	if err := apiruntime.DefaultUnstructuredConverter.FromUnstructured(live.Object, route); err != nil {
 		return fmt.Sprintf("it cannot be read: %v", err)
 	}
-	return judge(route, f.at.parent)
+	return whyNotServed(route, f.at.parent)
 }
 
 // notes say what people should know.

@@ -151,6 +151,6 @@ func TestARouteIsServedOnceAllWhoHaveItsGatewaySaySo(t *testing.T) {
 	} {
 		route := &gwv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "windlass-routes", Generation: 3}}
 		route.Status.Parents = c.parents
-		require.Equal(t, c.why, judge(route, parent))
+		require.Equal(t, c.why, whyNotServed(route, parent))
 	}
 }

@@ -7,9 +7,9 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// judge returns why the route is not served yet as it is now; "" when it is served: the parent's
+// whyNotServed returns why the route is not served yet as it is now; "" when it is served: the parent's
 // controller accepts it and finds all that it names.
-func judge(route *gwv1.HTTPRoute, parent Parent) (why string) {
+func whyNotServed(route *gwv1.HTTPRoute, parent Parent) (why string) {
 	said := false
 	for _, p := range route.Status.Parents {
 		if !isFor(p.ParentRef, route.Namespace, parent) {

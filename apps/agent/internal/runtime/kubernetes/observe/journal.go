@@ -53,7 +53,7 @@ func (j *Journal) Add(e *corev1.Event) bool {
 	if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.UID == "" {
 		return false
 	}
-	n := note{topic: topicOf(e), text: strings.TrimSpace(e.Message), at: lastTime(e), count: count(e), source: e.UID}
+	n := note{topic: topicOf(e), text: strings.TrimSpace(e.Message), at: lastTime(e), count: eventCount(e), source: e.UID}
 	if n.topic == topicNone {
 		return false
 	}
@@ -203,7 +203,7 @@ func lastTime(e *corev1.Event) time.Time {
 	return at
 }
 
-func count(e *corev1.Event) int32 {
+func eventCount(e *corev1.Event) int32 {
 	n := max(e.Count, 1)
 	if e.Series != nil {
 		n = max(n, e.Series.Count)

@@ -324,7 +324,7 @@ func (s *subject) describe(template string) runtime.Instance {
 		RuntimeName: p.Namespace + "/" + p.Name,
 	}
 	if p.Spec.NodeName != "" && v.status != terminated {
-		i.GPUs = devices(p, s.node)
+		i.GPUs = podDevices(p, s.node)
 	}
 	for j := range p.Status.ContainerStatuses {
 		if cs := &p.Status.ContainerStatuses[j]; cs.Name != render.HealthContainerName {
@@ -333,14 +333,14 @@ func (s *subject) describe(template string) runtime.Instance {
 	}
 	if cs := status(p.Status.ContainerStatuses, c.Name); cs != nil {
 		if r := cs.State.Running; r != nil {
-			i.StartedAt = told(r.StartedAt.Time)
+			i.StartedAt = reportedTime(r.StartedAt.Time)
 		} else if t := lastEnd(cs); t != nil {
-			i.StartedAt = told(t.StartedAt.Time)
+			i.StartedAt = reportedTime(t.StartedAt.Time)
 		}
 	}
 	if v.status == serving {
 		// Times of the API are whole seconds, each rounded down by itself.
-		i.ReadyAt = told(condition(p, corev1.PodReady).LastTransitionTime.Time)
+		i.ReadyAt = reportedTime(condition(p, corev1.PodReady).LastTransitionTime.Time)
 		if i.ReadyAt.Before(i.StartedAt) {
 			i.ReadyAt = i.StartedAt
 		}
@@ -352,8 +352,8 @@ func (s *subject) describe(template string) runtime.Instance {
 	return i
 }
 
-// told is a time as it is reported. What never ran is said to have started in 1970.
-func told(t time.Time) time.Time {
+// reportedTime is a time as it is reported. What never ran is said to have started in 1970.
+func reportedTime(t time.Time) time.Time {
 	if t.Unix() <= 0 {
 		return time.Time{}
 	}

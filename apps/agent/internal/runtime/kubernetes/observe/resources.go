@@ -125,9 +125,9 @@ func raise(to, atLeast corev1.ResourceList) {
 	}
 }
 
-// devices of a pod, one entry for each: its id where the kubelet tells, else its
+// podDevices of a pod, one entry for each: its id where the kubelet tells, else its
 // product, else the resource that it was asked as.
-func devices(pod *corev1.Pod, node *corev1.Node) []string {
+func podDevices(pod *corev1.Pod, node *corev1.Node) []string {
 	var out []string
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
