@@ -53,16 +53,17 @@ func (p *Proxy) Close() error {
 
 // House is where proxies and instances are at home.
 type House struct {
-	dir, self string
-	ports     localstack.Ports
-	agent     *agent
+	dir, self, libraries string
+	ports                localstack.Ports
+	agent                *agent
 	// answering and streaming are the instances' addresses.
 	answering, streaming []string
 	close                []func() error
 }
 
-// Missing names the programs that are not there, and what to do.
-func Missing(peers []string) error {
+// Missing names the programs that are not there, and what to do. libraries is the program of .ci/peers, or
+// empty.
+func Missing(peers []string, libraries string) error {
 	var missing []string
 	for _, name := range append([]string{"wrk", "nginx"}, peers...) {
 		switch name {
@@ -70,7 +71,11 @@ func Missing(peers []string) error {
 			if _, err := find(name); err != nil {
 				missing = append(missing, name)
 			}
-		case "bare":
+		case "bare", "net":
+		case "fasthttp", "hertz":
+			if libraries == "" {
+				return fmt.Errorf("--peers: %s: build the program in .ci/peers, and give it as --libraries", name)
+			}
 		default:
 			return unknown(name)
 		}
@@ -82,7 +87,7 @@ func Missing(peers []string) error {
 }
 
 func unknown(name string) error {
-	return fmt.Errorf("--peers: %q: use bare, nginx or haproxy", name)
+	return fmt.Errorf("--peers: %q: use net, bare, fasthttp, hertz, nginx or haproxy", name)
 }
 
 // find looks where system's packages put daemons, too, which is not in everybody's PATH.
@@ -93,10 +98,10 @@ func find(name string) (string, error) {
 	return exec.LookPath(filepath.Join("/usr/sbin", name))
 }
 
-// Open starts the instances in dir; self is the simulator's binary. events is the number of
-// events in a stream.
-func Open(ctx context.Context, dir, self string, events int) (h *House, err error) {
-	h = &House{dir: dir, self: self, ports: localstack.Ports{Claims: localstack.ClaimsFolder()}}
+// Open starts the instances in dir; self is the simulator's binary, and libraries that of .ci/peers. events
+// is the number of events in a stream.
+func Open(ctx context.Context, dir, self, libraries string, events int) (h *House, err error) {
+	h = &House{dir: dir, self: self, libraries: libraries, ports: localstack.Ports{Claims: localstack.ClaimsFolder()}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -136,7 +141,8 @@ func (h *House) Close() error {
 	return errors.Join(errs...)
 }
 
-// Start a proxy by name: gateway, bare, nginx or haproxy. It runs until Close.
+// Start a proxy by name: gateway, net (the gateway with the engine net), bare, fasthttp, hertz, nginx or
+// haproxy. It runs until Close.
 func (h *House) Start(ctx context.Context, name string) (*Proxy, error) {
 	var at [2]string
 	for i := range at {
@@ -149,14 +155,21 @@ func (h *House) Start(ctx context.Context, name string) (*Proxy, error) {
 	path := name
 	var args configured
 	switch name {
-	case "gateway":
+	case "gateway", "net":
 		// The hosts are of one gateway, which tells them apart by name.
 		at[1] = at[0]
 		path = h.self
-		args = configured{args: []string{GatewayCommand, "--agent=unix:" + h.agent.socket, "--listen=" + at[0], "--log-level=warn"}}
+		engine := "auto"
+		if name == "net" {
+			engine = name
+		}
+		args = configured{args: []string{GatewayCommand, "--agent=unix:" + h.agent.socket, "--listen=" + at[0], "--log-level=warn", "--engine=" + engine}}
 	case "bare":
 		path = h.self
 		args = configured{args: []string{BareCommand, at[0] + "=" + strings.Join(h.answering, ","), at[1] + "=" + strings.Join(h.streaming, ",")}}
+	case "fasthttp", "hertz":
+		path = h.libraries
+		args = configured{args: []string{name, at[0] + "=" + strings.Join(h.answering, ","), at[1] + "=" + strings.Join(h.streaming, ",")}}
 	case "nginx":
 		args = nginxArgs(h.dir, name, nginxConfig(at, h.answering, h.streaming))
 	case "haproxy":

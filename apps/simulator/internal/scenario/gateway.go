@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
@@ -31,7 +32,8 @@ type Gateway struct {
 	Connections int           `help:"Connections that ask for what is answered at once." default:"64"`
 	Streams     int           `help:"Streams at a time." default:"32"`
 	Events      int           `help:"Events of a stream." default:"100"`
-	Peers       []string      `help:"Proxies beside it, of bare (net/http alone), nginx and haproxy; the last one is what ratios are to." default:"bare,nginx,haproxy"`
+	Peers       []string      `help:"Proxies beside it, of net (the gateway without its engine), bare (net/http alone), fasthttp, hertz, nginx and haproxy; the last one is what ratios are to." default:"bare,nginx,haproxy"`
+	Libraries   string        `help:"Program of .ci/peers, which is fasthttp or hertz. .ci/bench peers builds it." type:"path"`
 }
 
 // Deadline implements Scenario.
@@ -45,7 +47,7 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := proxies.Missing(s.Peers); err != nil {
+	if err := proxies.Missing(s.Peers, s.Libraries); err != nil {
 		return err
 	}
 	env.sizes("window", s.Window.String(), "rounds", s.Rounds, "connections", s.Connections, "streams", s.Streams, "events", s.Events)
@@ -54,7 +56,7 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	house, err := proxies.Open(ctx, dir, env.Self, s.Events)
+	house, err := proxies.Open(ctx, dir, env.Self, s.Libraries, s.Events)
 	if err != nil {
 		return err
 	}
@@ -97,13 +99,20 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 			return err
 		}
 	}
-	own := all["gateway"]
-	env.Result.Figure("json_ratio", own.answers.over(peer.answers).median(), "of "+peer.Name+"'s answers/s")
-	env.Result.Figure("json_p99_ratio", own.answersP99.over(peer.answersP99).median(), "of its p99")
-	env.Result.Figure("paced_p99_ratio", own.pacedP99.over(peer.pacedP99).median(), "of its p99, at the same rate")
-	env.Result.Figure("sse_ratio", own.events.over(peer.events).median(), "of its events/s")
-	env.Result.Figure("sse_p99_ratio", own.eventsP99.over(peer.eventsP99).median(), "of its p99")
+	for _, name := range names[:len(names)-1] {
+		// The gateway's own have no name in front: they are compared over time.
+		env.ratios(strings.TrimPrefix(name+"_", "gateway_"), all[name], peer)
+	}
 	return nil
+}
+
+// ratios are medians of those within a round.
+func (e Env) ratios(prefix string, own, peer *rounds) {
+	e.Result.Figure(prefix+"json_ratio", own.answers.over(peer.answers).median(), "of "+peer.Name+"'s answers/s")
+	e.Result.Figure(prefix+"json_p99_ratio", own.answersP99.over(peer.answersP99).median(), "of its p99")
+	e.Result.Figure(prefix+"paced_p99_ratio", own.pacedP99.over(peer.pacedP99).median(), "of its p99, at the same rate")
+	e.Result.Figure(prefix+"sse_ratio", own.events.over(peer.events).median(), "of its events/s")
+	e.Result.Figure(prefix+"sse_p99_ratio", own.eventsP99.over(peer.eventsP99).median(), "of its p99")
 }
 
 // rounds of one proxy.
