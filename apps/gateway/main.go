@@ -236,6 +236,7 @@ func run(ctx context.Context, f flags) (err error) {
 	payloads, closePayloads := f.Payloads.open()
 	defer func() { err = errors.Join(err, closePayloads()) }()
 	cfg.Payloads = payloads
+	cfg.Engine.Reserve()
 	g, err := New(ctx, cfg)
 	if err != nil {
 		return err

@@ -126,7 +126,9 @@ func (s *seen) serve(f *testing.F, mode engine.Mode) string {
 // send the text in pieces, and return all that is answered, and who asked.
 func send(t *testing.T, address, text string, piece int) (answer, client string) {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
+	// Of one address, ports run out: each is kept for a minute after its connection.
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, byte(rand.Uint32()), byte(1+rand.IntN(254)))}
+	conn, err := (&net.Dialer{LocalAddr: from}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))

@@ -33,3 +33,12 @@ func (m Mode) Fits(l net.Listener) error {
 	}
 	return nil
 }
+
+// Reserve lets the Go runtime use one processor more than GOMAXPROCS says, for what the process does besides
+// the engine's pollers. A program that is a gateway and nothing else calls it before it serves. With Net,
+// and where there is no epoll, it does nothing.
+func (m Mode) Reserve() {
+	if m != Net {
+		_ = epoll.Reserve() // net/http serves then, or Fits says why
+	}
+}

@@ -127,8 +127,8 @@ func number(text []byte) int64 {
 }
 
 // isToken has the bytes of a token (RFC 9110, section 5.6.2), isValue those of a field's value
-// (section 5.5), and isHost those that net/http takes in a Host. isTarget has the bytes of a target that decoding and encoding leave as they are
-// (RFC 3986, section 3.3), less what needs a look of its own.
+// (section 5.5), and isHost those that net/http takes in a Host. isTarget has the bytes of a target that
+// decoding and encoding leave as they are (RFC 3986, section 3.3), less what needs a look of its own.
 var (
 	isToken  = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
 	isValue  = kind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })

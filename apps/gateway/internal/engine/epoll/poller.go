@@ -50,9 +50,10 @@ type thread struct {
 // pollers are those of the process, for as long as it runs: they are made when the first is
 // asked for, and given in turn.
 var pollers struct {
-	mu   sync.Mutex
-	all  []*poller
-	next int
+	mu       sync.Mutex
+	all      []*poller
+	next     int
+	reserved bool
 }
 
 // Start starts the pollers, unless they run. It returns why they cannot.
@@ -80,9 +81,23 @@ func aPoller() (*poller, error) {
 	return pollers.all[pollers.next], nil
 }
 
-// startPollers has a thread for each processor that the runtime uses, and has that use one more:
-// theirs are theirs, and who waits in the system keeps one for milliseconds, so that the rest of
-// the process needs another. After an error nothing has changed.
+// Reserve starts the pollers and lets the runtime use one processor more, once. A poller that waits in the
+// system keeps its processor for milliseconds. The rest of the process would wait for that at times when
+// all pollers do. It changes GOMAXPROCS for the whole process, so only a program may ask for it.
+func Reserve() error {
+	pollers.mu.Lock()
+	defer pollers.mu.Unlock()
+	if err := start(); err != nil {
+		return err
+	}
+	if !pollers.reserved {
+		pollers.reserved = true
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	}
+	return nil
+}
+
+// startPollers starts a thread for each processor that the runtime uses. After an error nothing has changed.
 func startPollers() ([]*poller, error) {
 	processors := runtime.GOMAXPROCS(0)
 	all := make([]*poller, (processors+threads-1)/threads)
@@ -96,7 +111,6 @@ func startPollers() ([]*poller, error) {
 		}
 		all[i] = p
 	}
-	runtime.GOMAXPROCS(processors + 1)
 	for i := range processors {
 		go (&thread{poller: all[i/threads]}).run()
 	}

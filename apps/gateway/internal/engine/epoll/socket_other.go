@@ -13,6 +13,9 @@ import (
 // Start fails: there is no epoll on this system.
 func Start() error { return errors.ErrUnsupported }
 
+// Reserve fails, too.
+func Reserve() error { return errors.ErrUnsupported }
+
 // Conn is never had here.
 type Conn struct{}
 
