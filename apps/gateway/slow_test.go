@@ -203,3 +203,38 @@ func TestSilentWebsocketsEnd(t *testing.T) {
 		require.Equal(t, http.StatusOK, res.StatusCode)
 	})
 }
+
+// Any client may ask an app for a stream that has nothing to say. It ends, and no instance is ejected for it.
+func TestSilentStreamsEjectNoInstance(t *testing.T) {
+	const streams = 6 // one more than the failures that eject
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
+		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path == "/stream" {
+				_, _ = io.WriteString(w, "begun\n")
+				_ = http.NewResponseController(w).Flush()
+				<-q.Context().Done()
+			}
+		}))
+		app.Policy.IdleTimeout = durationpb.New(300 * time.Millisecond)
+		r.put(t, app)
+		var all sync.WaitGroup
+		for range streams {
+			all.Go(func() {
+				res, err := r.client.Do(r.request(t, http.MethodGet, "/stream", ""))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer res.Body.Close()
+				if _, err := io.Copy(io.Discard, res.Body); err == nil {
+					t.Error("a stream that stops must not pass for a whole answer")
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
+		res, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
+		require.Equal(t, http.StatusOK, res.StatusCode)
+	})
+}

@@ -56,20 +56,26 @@ type Fault struct {
 	// for then. Silent is how long the instance had not begun its answer; 0: it had.
 	TotalPassed, BodyAwaited bool
 	Silent                   time.Duration
-	// TimedOut: the instance's time has passed.
-	TimedOut bool
+	// TimedOut: the instance's time has passed. Late: by much more than it had, as this process did not run.
+	TimedOut, Late bool
 	// NoConnection was had; Local: because of what this process lacks.
 	NoConnection, Local bool
 	// TooLarge: the header or trailers of the answer.
 	TooLarge bool
 }
 
-// Verdict says what a fault means. Outcome is the instance's, if Told.
+// Verdict says what a fault means. Outcome is the instance's, if Told. Stopped: only if it begins no other answer,
+// because any client may ask for an answer that has nothing to say for long.
 type Verdict struct {
 	Failure Failure
 	Outcome health.Outcome
 	Told    bool
+	Stopped bool
 }
+
+// IsLate reports whether a wait of elapsed ended so long after its limit that this process was kept from going on:
+// processors had other work, or it was stopped. The side that was waited for may have been in time.
+func IsLate(elapsed, limit time.Duration) bool { return elapsed >= limit+500*time.Millisecond }
 
 // Judge judges a fault of a request that may take total in all.
 func Judge(f Fault, total time.Duration) Verdict {
@@ -83,7 +89,7 @@ func Judge(f Fault, total time.Duration) Verdict {
 		// a queue or a client that sent slowly, is not. One that is answering does what it was asked for.
 		return Verdict{Failure: Total, Outcome: health.Timeout, Told: f.Silent > total/2}
 	case f.TimedOut:
-		return Verdict{Failure: Timeout, Outcome: health.Timeout, Told: true}
+		return Verdict{Failure: Timeout, Outcome: health.Timeout, Told: !f.Late, Stopped: !f.Late && f.Silent == 0}
 	case f.NoConnection && f.Local:
 		return Verdict{Failure: Exhausted}
 	case f.NoConnection:

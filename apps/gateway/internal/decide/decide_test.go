@@ -20,19 +20,23 @@ func TestJudge(t *testing.T) {
 		"a client that is gone":                       {Fault{ClientGone: true, TotalPassed: true, NoConnection: true}, Verdict{}},
 		"a body that broke":                           {Fault{ClientBroke: true, TimedOut: true}, Verdict{}},
 		"a body that is too slow":                     {Fault{TotalPassed: true, BodyAwaited: true, Silent: total}, Verdict{Failure: SlowBody}},
-		"an instance that says nothing all the time":  {Fault{TotalPassed: true, Silent: total/2 + 1}, Verdict{Total, health.Timeout, true}},
-		"an instance that had the request late":       {Fault{TotalPassed: true, Silent: total / 2}, Verdict{Total, health.Timeout, false}},
-		"an instance that is answering":               {Fault{TotalPassed: true, TimedOut: true}, Verdict{Total, health.Timeout, false}},
-		"an instance that does not answer":            {Fault{TimedOut: true, NoConnection: true}, Verdict{Timeout, health.Timeout, true}},
+		"an instance that says nothing all the time":  {Fault{TotalPassed: true, Silent: total/2 + 1}, Verdict{Failure: Total, Outcome: health.Timeout, Told: true}},
+		"an instance that had the request late":       {Fault{TotalPassed: true, Silent: total / 2}, Verdict{Failure: Total, Outcome: health.Timeout, Told: false}},
+		"an instance that is answering":               {Fault{TotalPassed: true, TimedOut: true}, Verdict{Failure: Total, Outcome: health.Timeout, Told: false}},
+		"an instance that does not answer":            {Fault{TimedOut: true, Silent: 1, NoConnection: true}, Verdict{Failure: Timeout, Outcome: health.Timeout, Told: true}},
+		"an answer that does not go on":               {Fault{TimedOut: true}, Verdict{Failure: Timeout, Outcome: health.Timeout, Told: true, Stopped: true}},
+		"a process that was stopped meanwhile":        {Fault{TimedOut: true, Silent: 1, Late: true}, Verdict{Failure: Timeout, Outcome: health.Timeout}},
 		"no descriptors":                              {Fault{NoConnection: true, Local: true}, Verdict{Failure: Exhausted}},
-		"no process":                                  {Fault{NoConnection: true}, Verdict{Connect, health.Refusal, true}},
-		"a header that is too large":                  {Fault{TooLarge: true}, Verdict{TooLarge, health.Failure, true}},
-		"an answer that is none, or a reset":          {Fault{}, Verdict{Broken, health.Failure, true}},
-		"what is local says nothing of a broken one":  {Fault{Local: true}, Verdict{Broken, health.Failure, true}},
-		"a total that passed before a body was there": {Fault{TotalPassed: true}, Verdict{Total, health.Timeout, false}},
+		"no process":                                  {Fault{NoConnection: true}, Verdict{Failure: Connect, Outcome: health.Refusal, Told: true}},
+		"a header that is too large":                  {Fault{TooLarge: true}, Verdict{Failure: TooLarge, Outcome: health.Failure, Told: true}},
+		"an answer that is none, or a reset":          {Fault{}, Verdict{Failure: Broken, Outcome: health.Failure, Told: true}},
+		"what is local says nothing of a broken one":  {Fault{Local: true}, Verdict{Failure: Broken, Outcome: health.Failure, Told: true}},
+		"a total that passed before a body was there": {Fault{TotalPassed: true}, Verdict{Failure: Total, Outcome: health.Timeout, Told: false}},
 	} {
 		require.Equal(t, c.want, Judge(c.fault, total), name)
 	}
+	require.True(t, IsLate(total+500*time.Millisecond, total))
+	require.False(t, IsLate(total+400*time.Millisecond, total))
 	require.Equal(t, SlowAnswer, BrokenOff(Total, total/2+1, total))
 	require.Equal(t, Total, BrokenOff(Total, total/2, total))
 	require.Equal(t, Broken, BrokenOff(Broken, total, total))

@@ -116,7 +116,10 @@ func (r region) to(t *transport, req *http.Request) (scheme, host string, throug
 
 // Told and End: what becomes of the request is the other gateway's to judge.
 func (region) Told(health.Outcome) {}
-func (region) End()                {}
+
+// Stopped implements destination.
+func (region) Stopped(time.Duration) {}
+func (region) End()                  {}
 
 // place finds who answers the request: an instance, or, where the route's policy has it so,
 // another region, which has then answered.

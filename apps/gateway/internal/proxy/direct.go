@@ -16,7 +16,6 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
-	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // soon is how long an instance may take until the client is watched for its going away: most
@@ -414,8 +413,8 @@ func (d *direct) expired() bool { return !d.end.IsZero() && !time.Now().Before(d
 func (d *direct) fault(err error, silent time.Duration) decide.Fault {
 	_, noConn := errors.AsType[*dialError](err)
 	return decide.Fault{
-		ClientGone: d.gone.Load(), TotalPassed: d.expired(), Silent: silent, TimedOut: errors.Is(err, failTimeout),
-		NoConnection: noConn, Local: conns.Local(err), TooLarge: errors.Is(err, http1.ErrTooLarge),
+		ClientGone: d.gone.Load(), TotalPassed: d.expired(), Silent: silent, TimedOut: errors.Is(err, failTimeout), Late: decide.IsLate(time.Since(d.late), 0),
+		NoConnection: noConn, Local: isLocal(err), TooLarge: errors.Is(err, http1.ErrTooLarge),
 	}
 }
 

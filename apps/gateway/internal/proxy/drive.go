@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
@@ -60,12 +61,19 @@ var failures = [...]*failure{
 }
 
 // judged is told of a destination how an attempt ended.
-type judged interface{ Told(health.Outcome) }
+type judged interface {
+	Told(outcome health.Outcome)
+	// Stopped is Told for an answer that did not go on within limit.
+	Stopped(limit time.Duration)
+}
 
 // judge tells the destination what a fault says about it, and gives err its place among failures.
 func (x *exchange) judge(f decide.Fault, at judged, err error) (decide.Failure, error) {
 	v := decide.Judge(f, x.policy.Total)
-	if v.Told {
+	switch {
+	case v.Stopped:
+		at.Stopped(x.policy.Idle)
+	case v.Told:
 		at.Told(v.Outcome)
 	}
 	if own := failures[v.Failure]; own != nil && !errors.Is(err, own) {

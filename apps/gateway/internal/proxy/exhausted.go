@@ -2,8 +2,11 @@ package proxy
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/pkg/conns"
 )
@@ -29,13 +32,30 @@ func (x *exchange) absolve() {
 // connect to an instance, from a request of the short way. Where this process has run out of
 // something, connect lets go of what it can and tries again.
 func (p *Proxy) connect(ctx context.Context, client *engine.Conn, address string, limit time.Duration) (*engine.Socket, error) {
+	begun := time.Now()
 	conn, err := client.Dial(ctx, address, limit)
 	if err != nil && conns.Local(err) {
 		p.relieve()
+		begun = time.Now()
 		conn, err = client.Dial(ctx, address, limit)
 	}
 	if err != nil {
-		return nil, &dialError{err}
+		return nil, failedDial(err, limit, time.Since(begun))
 	}
 	return conn, nil
 }
+
+// errLate is why a dial that timed out says nothing about the instance.
+var errLate = errors.New("the gateway had no processor time")
+
+// failedDial is the error of a dial that may take limit and took elapsed.
+func failedDial(err error, limit, elapsed time.Duration) error {
+	timeout, ok := errors.AsType[net.Error](err)
+	if ok && timeout.Timeout() && decide.IsLate(elapsed, limit) {
+		err = errors.Join(errLate, err)
+	}
+	return &dialError{err}
+}
+
+// isLocal reports whether a dial failed for want of something of this process or host.
+func isLocal(err error) bool { return conns.Local(err) || errors.Is(err, errLate) }

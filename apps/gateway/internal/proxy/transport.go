@@ -17,7 +17,6 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
-	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -125,9 +124,10 @@ func dialBy(ctx context.Context, d *net.Dialer, network, address string) (net.Co
 		limit = l
 	}
 	d.Timeout, d.KeepAlive = limit, 15*time.Second
+	begun := time.Now()
 	conn, err := d.DialContext(ctx, network, address)
 	if err != nil {
-		return nil, &dialError{err}
+		return nil, failedDial(err, limit, time.Since(begun))
 	}
 	return newConnection(conn), nil
 }
@@ -179,7 +179,7 @@ type destination interface {
 	// to is where a request is sent, by which transport.
 	to(*transport, *http.Request) (scheme, host string, through *http.Transport)
 	// Told says how it went, as far as that tells about the destination; End is the end of it.
-	Told(health.Outcome)
+	judged
 	End()
 }
 
@@ -322,8 +322,8 @@ func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Durat
 		ClientGone:  req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal),
 		ClientBroke: x.in.failed() != nil,
 		TotalPassed: errors.Is(cause, failTotal), BodyAwaited: x.in.awaited(), Silent: silent,
-		TimedOut:     errors.Is(cause, failTimeout),
-		NoConnection: noConn, Local: conns.Local(err),
+		TimedOut: errors.Is(cause, failTimeout), Late: decide.IsLate(silent, x.policy.Response),
+		NoConnection: noConn, Local: isLocal(err),
 		TooLarge: errors.Is(err, http1.ErrTooLarge),
 	}
 }

@@ -34,10 +34,28 @@ func (l *Lease) Address() string { return l.instance.Address }
 // byte of the answer is there, or it is clear that none comes.
 func (l *Lease) Told(outcome health.Outcome) {
 	l.told.Store(true)
+	l.instance.answered()
 	if outcome != health.Success {
 		l.outcome.Store(int32(balance.Failed))
 	}
 	l.instance.told(outcome, *l.health)
+}
+
+// Stopped says that an answer which had begun did not go on within limit. Answers may have nothing to say for long,
+// and any client may ask for such: it tells about the instance only where that begins no other answer either.
+func (l *Lease) Stopped(limit time.Duration) {
+	since := l.instance.owing.Load()
+	if since != 0 && l.instance.route.cfg.Now().UnixNano()-since >= int64(limit/2) {
+		l.outcome.Store(int32(balance.Failed))
+		l.instance.told(health.Timeout, *l.health)
+	}
+}
+
+// answered is called when the instance owes no answer to the oldest request any more.
+func (i *instance) answered() {
+	if i.owing.Load() != 0 {
+		i.owing.Store(0)
+	}
 }
 
 // Observed reports whether how the request fares matters to those that follow, and what the instance
@@ -66,8 +84,11 @@ func (l *Lease) End() {
 	if left := l.instance.End(); left == 0 && l.instance.leaving.Load() {
 		l.instance.route.cfg.Drained(l.instance.ID)
 	}
-	if l.trial && !l.told.Load() {
-		l.instance.cancelTrial()
+	if !l.told.Load() { // its client went away
+		l.instance.answered()
+		if l.trial {
+			l.instance.cancelTrial()
+		}
 	}
 	l.instance.route.queue.wakeFirst()
 }
@@ -127,6 +148,9 @@ func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
 			}
 			v = now
 			continue
+		}
+		if chosen.owing.Load() == 0 {
+			chosen.owing.CompareAndSwap(0, at.UnixNano())
 		}
 		if t.observer != nil {
 			t.observer.Began(chosen.Endpoint, at)

@@ -80,6 +80,9 @@ type instance struct {
 	// leaving: it drains or is no longer listed; who waits for that is told at its last
 	// request's end.
 	leaving atomic.Bool
+	// owing is since when it has a request that it did not begin to answer, in nanoseconds, as far as it
+	// answered nothing since; 0: it has none.
+	owing atomic.Int64
 	// unproven: it is ready, and was not reached yet. check is what it passes then, if anything.
 	unproven atomic.Bool
 	check    atomic.Pointer[healthcheck.Check]

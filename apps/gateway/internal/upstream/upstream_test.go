@@ -222,6 +222,50 @@ func TestAnEjectedInstanceComesBackThroughOneTrial(t *testing.T) {
 	})
 }
 
+func TestAnswersThatStopEjectAnInstanceThatBeginsNoOther(t *testing.T) {
+	const limit = time.Minute
+	acquire := func(t *testing.T, r *Route) *Lease {
+		l, err := r.Acquire(t.Context(), want())
+		require.NoError(t, err)
+		return l
+	}
+	stopped := func(t *testing.T, r *Route, other func(*testing.T, *Route)) {
+		var streams []*Lease
+		for range 10 { // twice the failures that eject
+			l := acquire(t, r)
+			l.Told(health.Success)
+			streams = append(streams, l)
+		}
+		time.Sleep(limit / 4)
+		other(t, r)
+		time.Sleep(limit * 3 / 4)
+		for _, l := range streams {
+			l.Stopped(limit)
+			l.End()
+		}
+	}
+	for name, test := range map[string]struct {
+		other   func(*testing.T, *Route)
+		ejected int64
+	}{
+		"no other request":            {func(*testing.T, *Route) {}, 0},
+		"a request that was answered": {func(t *testing.T, r *Route) { l := acquire(t, r); l.Told(health.Success); l.End() }, 0},
+		"a request whose client left": {func(t *testing.T, r *Route) { acquire(t, r).End() }, 0},
+		"a request that waits":        {func(t *testing.T, r *Route) { acquire(t, r) }, 1},
+		"a request that began just now": {func(t *testing.T, r *Route) {
+			time.AfterFunc(limit*3/4-time.Second, func() { acquire(t, r) })
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, seen := newRoute(t, app(1, 0, []State{Ready}, nil, nil))
+				stopped(t, r, test.other)
+				require.Equal(t, test.ejected, seen.ejected.Load())
+			})
+		})
+	}
+}
+
 func TestRequestsWaitInOrderForAnInstanceAndNoLongerThanTheyMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := func(p *Policy) { p.MaxInFlight, p.QueueSize = 1, 3 }
