@@ -23,7 +23,7 @@ import (
 //	<!-- run: windlass deploy -f deployments/examples/echo.yaml -->
 //
 // A line whose remark says that it fails or is refused has to fail, any other to end well.
-var shellBlock = regexp.MustCompile("(?s)(?:<!-- not run: ([^>]+?) -->\n)?(?m:^)```sh\n(.*?\n)```(?m:$)|<!-- run: (.*?) -->")
+var shellBlock = regexp.MustCompile("(?s)(?:<!-- not run: ([^>]+?) -->\n)?```sh\n(.*?\n)```\n|<!-- run: (.*?) -->")
 
 var (
 	continued = regexp.MustCompile(`\\\n\s*`)
@@ -61,6 +61,8 @@ func scriptOf(page string) string {
 }
 
 // TestDocs runs the shell blocks of README and of the guides, page by page, with one `windlass dev`.
+//
+//nolint:tparallel // the pages share it, and run in order
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	repository, err := filepath.Abs(filepath.Join("..", "..", "..", ".."))
