@@ -275,9 +275,9 @@ type envoy struct {
 	// received are the responses in their order. It is closed when the stream has ended.
 	received chan *discoveryv3.DiscoveryResponse
 	node     *corev3.Node
-	cancel context.CancelFunc
-	names  map[string][]string
-	last   map[string]*discoveryv3.DiscoveryResponse // acknowledged
+	cancel   context.CancelFunc
+	names    map[string][]string
+	last     map[string]*discoveryv3.DiscoveryResponse // acknowledged
 }
 
 func (r *region) envoy(id string) *envoy { return r.envoyWith(id, insecure.NewCredentials()) }
