@@ -152,7 +152,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	dir, err := os.MkdirTemp(work().root, "stack-") //nolint:usetesting // where the next run finds it, should this one be killed
 	require.NoError(t, err)
 	s := &stack{
-		t: t, cfg: cfg, secure: cfg.tls || secures(t.Name(), time.Now()), dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
+		t: t, cfg: cfg, secure: cfg.tls || secures(t.Name()), dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
 		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, routes: map[string]string{}, parts: map[string]*part{}, patience: patience,
 		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
 		restateConfig: restate.Config{
