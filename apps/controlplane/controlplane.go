@@ -77,6 +77,7 @@ type serveFlags struct {
 	OTLPEndpoint       string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
 	Limits             limitFlags    `embed:"" prefix:"limit-"`
 	Callers            callerFlags   `embed:"" prefix:"max-"`
+	Sessions           sessionFlags  `embed:"" prefix:"session-"`
 	TraceFile          string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 
 	TLS    certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
@@ -170,6 +171,20 @@ func (f callerFlags) Validate() error {
 		return fmt.Errorf("--max-failed-logins, --max-reads: use 0 for no limit, or up to %d", maxLimit)
 	case f.WatchersPerKey < 1 || f.WatchersPerWorkspace < 1:
 		return errors.New("--max-watchers-per-key, --max-watchers-per-workspace: use 1 at least")
+	}
+	return nil
+}
+
+// sessionFlags bound how long browsers stay signed in.
+type sessionFlags struct {
+	Idle time.Duration `help:"How long a browser stays signed in to the dashboard while the page is not open." default:"12h" env:"WINDLASS_SESSION_IDLE"`
+	Max  time.Duration `help:"How long a browser stays signed in to the dashboard in any case." default:"168h" env:"WINDLASS_SESSION_MAX"`
+}
+
+// Validate implements kong's check.
+func (f sessionFlags) Validate() error {
+	if f.Idle < 5*time.Minute || f.Max < f.Idle {
+		return fmt.Errorf("--session-idle=%s, --session-max=%s: use 5m at least for the first, and no less for the second", f.Idle, f.Max)
 	}
 	return nil
 }
@@ -339,7 +354,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			return workflows, err
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
-		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(), callers: f.Callers,
+		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(), callers: f.Callers, sessions: f.Sessions, proxies: proxies,
 		peerID: ident.New("cp"), peerAddress: "https://" + peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: peerClientTLS, DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {

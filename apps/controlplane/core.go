@@ -17,6 +17,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/console"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/dispatch"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/fleet"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/ingest"
@@ -67,6 +68,10 @@ type parts struct {
 	limits model.Limits
 	// callers bounds what one caller takes; the zero value: no limit, and the API's defaults.
 	callers callerFlags
+	// sessions of browsers; the zero value: the API's defaults.
+	sessions sessionFlags
+	// proxies whose X-Forwarded-Proto is believed.
+	proxies guard.Networks
 	// beat of dispatch; 0: its default.
 	beat time.Duration
 	// peerID and peerAddress are how other processes on the database find this one,
@@ -171,6 +176,7 @@ func newCore(p parts) (*core, error) {
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
 		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
+		SessionIdle: p.sessions.Idle, SessionMax: p.sessions.Max, Proxies: p.proxies, IsUnavailable: p.isUnavailable,
 	})
 	if err != nil {
 		return nil, err
@@ -186,7 +192,9 @@ func newCore(p parts) (*core, error) {
 		}
 	})
 
-	c.handler = p.newHandler(agentService{fleets, c.dispatch, ingestion}, users)
+	if c.handler, err = p.newHandler(agentService{fleets, c.dispatch, ingestion}, users); err != nil {
+		return nil, err
+	}
 	c.components = append(flows.components(), []service.Component{
 		{Name: "dispatch", Run: c.dispatch.Run},
 		{Name: "ingest", Run: ingestion.Run},
@@ -264,8 +272,8 @@ func (p parts) rpcConfig() rpc.Config {
 	return rpc.Config{Log: p.log, Registerer: p.registerer, Tracer: p.tracer, Propagator: telemetry.Propagator(), IsUnavailable: p.isUnavailable}
 }
 
-// newHandler serves agents and users on one listener.
-func (p parts) newHandler(agents agentService, users *api.API) http.Handler {
+// newHandler serves agents, users and their browsers on one listener.
+func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, error) {
 	agentSide, userSide := p.rpcConfig(), p.rpcConfig()
 	// An agent's report may hold a large region's inventory.
 	agentSide.ReadMaxBytes = maxReportBytes
@@ -279,8 +287,14 @@ func (p parts) newHandler(agents agentService, users *api.API) http.Handler {
 	for _, h := range users.Handlers(rpc.HandlerOptions(userSide)...) {
 		mux.Handle(h.Path, h.Handler)
 	}
+	page, err := console.New()
+	if err != nil {
+		return nil, err
+	}
+	mux.Handle(console.Path, page)
+	mux.Handle("POST "+console.Path, users.Sessions())
 	mux.HandleFunc("GET /{$}", welcome)
-	return mux
+	return users.Browser(mux), nil
 }
 
 // newPeerHandler serves other processes of the control plane.
@@ -373,9 +387,13 @@ func (a agents) IsUnreachable(err error) bool {
 	return errors.Is(err, dispatch.ErrNoAgent) || errors.Is(err, peers.ErrUnreachable)
 }
 
-// welcome answers a person who opened the address in a browser. Strangers need not know
-// the version.
-func welcome(w http.ResponseWriter, _ *http.Request) {
+// welcome leads browsers to the dashboard, and tells others what this address is. Strangers need not
+// know the version.
+func welcome(w http.ResponseWriter, r *http.Request) {
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		http.Redirect(w, r, console.Path, http.StatusSeeOther)
+		return
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprint(w, "Windlass control plane\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` tells how.\n") //nolint:errcheck // a client that is gone needs no answer
+	fmt.Fprint(w, "Windlass control plane\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` says how.\n") //nolint:errcheck // a client that is gone needs no answer
 }

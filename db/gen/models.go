@@ -112,6 +112,17 @@ type Audit struct {
 	AfterJson     []byte
 }
 
+type BrowserSession struct {
+	Hash        []byte
+	SessionID   string
+	WorkspaceID string
+	KeyID       string
+	KeyHash     []byte
+	IsLink      bool
+	SignedInAt  int64
+	ExpiresAt   int64
+}
+
 type Deployment struct {
 	ID            string
 	WorkspaceID   string

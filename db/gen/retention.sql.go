@@ -137,6 +137,23 @@ func (q *Queries) DeleteAudit(ctx context.Context, arg DeleteAuditParams) (int64
 	return result.RowsAffected()
 }
 
+const deleteBrowserSessions = `-- name: DeleteBrowserSessions :execrows
+DELETE FROM browser_sessions WHERE expires_at < ? ORDER BY hash LIMIT ?
+`
+
+type DeleteBrowserSessionsParams struct {
+	ExpiredBefore int64
+	Limit         int32
+}
+
+func (q *Queries) DeleteBrowserSessions(ctx context.Context, arg DeleteBrowserSessionsParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteBrowserSessions, arg.ExpiredBefore, arg.Limit)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const deleteDeployments = `-- name: DeleteDeployments :exec
 DELETE FROM deployments WHERE id IN (/*SLICE:ids*/?)
 `

@@ -72,6 +72,9 @@ DELETE FROM audit WHERE id < sqlc.arg(before) ORDER BY id LIMIT ?;
 -- name: DeleteJoinTokens :execrows
 DELETE FROM join_tokens WHERE expires_at < sqlc.arg(expired_before) ORDER BY id LIMIT ?;
 
+-- name: DeleteBrowserSessions :execrows
+DELETE FROM browser_sessions WHERE expires_at < sqlc.arg(expired_before) ORDER BY hash LIMIT ?;
+
 -- name: DeleteEndedAPIKeys :execrows
 DELETE FROM api_keys
 WHERE (revoked_at > 0 AND revoked_at < sqlc.arg(ended_before)) OR (expires_at > 0 AND expires_at < sqlc.arg(ended_before))

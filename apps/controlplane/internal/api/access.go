@@ -63,6 +63,8 @@ var access = map[string]need{
 	w.RolloutServicePromoteProcedure:       deployer,
 	w.RolloutServiceApproveProcedure:       deployer,
 
+	w.FleetServiceWatchFleetProcedure: viewerOrOperator,
+
 	w.RegionServiceCreateRegionProcedure:      ownerOrOperator,
 	w.RegionServiceGetRegionProcedure:         viewerOrOperator,
 	w.RegionServiceListRegionsProcedure:       viewerOrOperator,

@@ -34,6 +34,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
+	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/seal"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
@@ -73,6 +74,13 @@ type Config struct {
 	MaxWatchers, KeyWatchers, WorkspaceWatchers int
 	// FailedLogins are what an address may fail to log in, Reads what a key may read; nil: no limit.
 	FailedLogins, Reads *admission.Buckets
+	// SessionIdle is how long a browser stays signed in without the page being open (12 h), and
+	// SessionMax how long in any case (7 days).
+	SessionIdle, SessionMax time.Duration
+	// Proxies are networks whose X-Forwarded-Proto is believed. nil: none.
+	Proxies guard.Networks
+	// IsUnavailable reports whether an error of the store means that it is out of reach; nil: none does.
+	IsUnavailable func(error) bool
 	// Trail writes refused calls and reads of logs into the audit; nil: nothing does.
 	Trail *trail.Trail
 }
@@ -89,6 +97,7 @@ type server struct {
 	gate       *admission.Gate
 	operations *prometheus.CounterVec
 	refusals   *prometheus.CounterVec
+	sessions   *prometheus.CounterVec
 }
 
 // New checks the config.
@@ -115,6 +124,15 @@ func New(cfg Config) (*API, error) {
 	}
 	if cfg.WorkspaceWatchers <= 0 {
 		cfg.WorkspaceWatchers = 2_000
+	}
+	if cfg.SessionIdle <= 0 {
+		cfg.SessionIdle = 12 * time.Hour
+	}
+	if cfg.SessionMax <= 0 {
+		cfg.SessionMax = 7 * 24 * time.Hour
+	}
+	if cfg.IsUnavailable == nil {
+		cfg.IsUnavailable = func(error) bool { return false }
 	}
 	if cfg.FailedLogins == nil {
 		cfg.FailedLogins = admission.NewBuckets(admission.Rate{})
@@ -160,6 +178,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewAppServiceHandler(appService{a.server}, options...)),
 		handler(windlassv1connect.NewDeploymentServiceHandler(deploymentService{a.server}, options...)),
 		handler(windlassv1connect.NewRolloutServiceHandler(rolloutService{a.server}, options...)),
+		handler(windlassv1connect.NewFleetServiceHandler(fleetService{a.server}, options...)),
 		handler(windlassv1connect.NewRegionServiceHandler(regionService{a.server}, options...)),
 		handler(windlassv1connect.NewAccessServiceHandler(accessService{a.server}, options...)),
 		handler(windlassv1connect.NewWorkspaceServiceHandler(workspaceService{a.server}, options...)),

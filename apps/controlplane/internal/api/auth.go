@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -37,6 +38,8 @@ const maxCachedKeys = 10_000
 // caller is who a call comes from.
 type caller struct {
 	model.APIKey
+	// Session of the browser that calls; empty: the caller has the key itself.
+	Session string
 	// Source is the caller's address and, quoted, its user agent.
 	Source string
 	// Procedure that is called.
@@ -92,11 +95,15 @@ func newKeyring(a *server) *keyring {
 //
 // Only failures take from the bucket of their address: behind one NAT are good callers and bad ones.
 func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at time.Time) (model.APIKey, error) {
-	const fix = "Make a new key with `windlass login`, or ask an owner of the workspace for one."
 	if len(value) != keyLength || !strings.HasPrefix(value, keyPrefix) {
 		return model.APIKey{}, unauthenticated("the credential is not an API key", "API keys begin with wl_ and are 46 characters long.")
 	}
-	hash := model.HashToken(value)
+	return k.findByHash(ctx, model.HashToken(value), client, at)
+}
+
+// findByHash is find for a credential that stands for the key of that hash.
+func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr, at time.Time) (model.APIKey, error) {
+	const fix = "Make a new key with `windlass login`, or ask an owner of the workspace for one."
 	key, ok := k.cached(hash, at)
 	from, now := admission.ClientKey(client), at.UnixMicro()
 	tried := !ok && !k.isProven(hash, at)
@@ -228,21 +235,23 @@ func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 
 // admitted returns who calls. With an error it is the caller as far as known.
 func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err error) {
-	value, ok := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
-	if !ok {
-		return callerOf(ctx)
-	}
-	key, err := a.keys.find(ctx, strings.TrimSpace(value), call.Client, time.Now())
+	key, session, err := browsers{a}.whoCalls(ctx, call.Header, call.Client)
 	if err != nil {
 		return by, err
 	}
-	by = caller{APIKey: key, Source: apierr.Clip(sourceOf(call), maxSource), Procedure: call.Procedure}
+	by = caller{APIKey: key, Session: session, Source: apierr.Clip(sourceOf(call), maxSource), Procedure: call.Procedure}
 	n, known := access[call.Procedure]
 	if !known || !n.allows(key.Role) {
 		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not call %s", model.RoleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
 	}
 	return by, a.mayRead(key, call.Procedure, time.Now())
+}
+
+// bearer returns the credential of the header Authorization.
+func bearer(header http.Header) (string, bool) {
+	value, ok := strings.CutPrefix(header.Get("Authorization"), "Bearer ")
+	return strings.TrimSpace(value), ok
 }
 
 // noteRefusal counts a refused call in the audit. The source is the address alone: whatever else a

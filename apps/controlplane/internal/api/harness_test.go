@@ -117,8 +117,9 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.Gate, Interceptors: []connect.Interceptor{w.api.Interceptor()}})...) {
 		mux.Handle(h.Path, h)
 	}
+	mux.Handle("POST /ui/", w.api.Sessions())
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = rpc.NewServer(rpc.ServerConfig{Handler: mux, Log: log})
+	server.Config = rpc.NewServer(rpc.ServerConfig{Handler: w.api.Browser(mux), Log: log})
 	server.Start()
 	t.Cleanup(server.Close)
 	t.Cleanup(server.CloseClientConnections)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 	// readTimeout bounds one read.
 	readTimeout = 5 * time.Second
 )
+
+// ofApp is how an app is watched.
+var ofApp = &topic{pace: pace{least: minReadEvery, reread: reread}}
 
 // hub shares pictures of apps among those who watch them. An app is read once for
 // all its watchers, so that their number costs the database nothing.
@@ -46,10 +50,17 @@ type hub struct {
 	watchers int
 	// of counts the watchers of each key and workspace, by their ids.
 	of     map[string]int
-	topics map[string]*topic
+	topics map[string]*topic // by the id of the app, or fleetTopic
 }
 
-// picture is what a watcher is shown.
+// shown is what watchers of a topic are shown.
+type shown interface {
+	// same reports whether a watcher who has seen the other one would see nothing new. The other
+	// one may be nil.
+	same(other shown) bool
+}
+
+// picture is what a watcher of an app is shown.
 type picture struct {
 	// What of the response is whole each time.
 	view *windlassv1.WatchAppResponse
@@ -57,8 +68,9 @@ type picture struct {
 	history []*windlassv1.HistoryEntry
 }
 
-func (p *picture) same(other *picture) bool {
-	return other != nil && proto.Equal(p.view, other.view) && newest(p.history) == newest(other.history)
+func (p *picture) same(other shown) bool {
+	o, ok := other.(*picture)
+	return ok && proto.Equal(p.view, o.view) && newest(p.history) == newest(o.history)
 }
 
 func newest(entries []*windlassv1.HistoryEntry) string {
@@ -92,18 +104,38 @@ func (h *hub) notify(appIDs []string) {
 			t.stir()
 		}
 	}
+	for _, t := range h.topics {
+		if t.concerns != nil && slices.ContainsFunc(appIDs, t.concerns) {
+			t.stir()
+		}
+	}
 }
 
-// topic is one app that somebody watches.
+// pace is how often a topic is read.
+type pace struct {
+	// least time between two reads, and the time without a nudge, which is drawn between one and
+	// two times this.
+	least, reread time.Duration
+	// share bounds what reading takes of the time: no read begins before share times what the last
+	// one took has passed. 0: no bound.
+	share int
+}
+
+// topic is one app, or one workspace's fleet, that has watchers.
 type topic struct {
+	pace     pace
 	watchers int
 	dirty    chan struct{}
 	cancel   context.CancelFunc
+	// concerns reports whether the topic shows an app among others; nil: it shows one app. It is
+	// called while the hub is locked, and does not block.
+	concerns func(appID string) bool
 
 	mu      sync.Mutex
-	latest  *picture
+	latest  shown
 	begun   time.Time     // when the read of latest, or of the same, began
-	changed chan struct{} // closed when an app was read
+	took    time.Duration // by the last read
+	changed chan struct{} // closed when it was read
 }
 
 // stir has the app read again. It does not block.
@@ -144,38 +176,38 @@ func (h *hub) note(by caller, n int) {
 	}
 }
 
-// join watches an app until leave is called.
-func (h *hub) join(by caller, appID string, log *slog.Logger, read func(context.Context) (*picture, error)) (t *topic, leave func(), err error) {
+// join watches an app, or what else has that id, until leave is called.
+func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read func(context.Context) (shown, error)) (t *topic, leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.full(by); err != nil {
 		return nil, nil, err
 	}
-	if t = h.topics[appID]; t != nil {
+	if t = h.topics[id]; t != nil {
 		t.stir() // for one that was read since
 	} else {
 		ctx, cancel := context.WithCancel(context.Background())
-		t = &topic{dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{})}
-		h.topics[appID] = t
-		go t.run(ctx, log.With("app", appID), read)
+		t = &topic{pace: kind.pace, concerns: kind.concerns, dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{})}
+		h.topics[id] = t
+		go t.run(ctx, log.With("watched", id), read)
 	}
 	t.watchers++
 	h.note(by, 1)
-	return t, sync.OnceFunc(func() { h.leave(by, appID, t) }), nil
+	return t, sync.OnceFunc(func() { h.leave(by, id, t) }), nil
 }
 
-func (h *hub) leave(by caller, appID string, t *topic) {
+func (h *hub) leave(by caller, id string, t *topic) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.note(by, -1)
 	if t.watchers--; t.watchers == 0 {
 		t.cancel()
-		delete(h.topics, appID)
+		delete(h.topics, id)
 	}
 }
 
 // run keeps the picture current until ctx ends, with the last watcher.
-func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Context) (*picture, error)) {
+func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Context) (shown, error)) {
 	failing := false
 	for {
 		begin := time.Now()
@@ -187,11 +219,11 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 			return
 		case err == nil:
 			failing = false
-			t.publish(p, begin)
+			t.publish(p, begin, time.Since(begin))
 		case !failing:
 			// Once, not with each try: watchers see no news meanwhile, and that is all.
 			failing = true
-			log.WarnContext(ctx, "cannot read a watched app", "error", err)
+			log.WarnContext(ctx, "cannot read what is watched", "error", err)
 		}
 		if !t.await(ctx, begin, failing) {
 			return
@@ -201,7 +233,10 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 
 // await returns when it is time to read again, or false when ctx ended.
 func (t *topic) await(ctx context.Context, last time.Time, failing bool) bool {
-	timer := time.NewTimer(reread + rand.N(reread))
+	t.mu.Lock()
+	least := max(t.pace.least, time.Duration(t.pace.share)*t.took)
+	t.mu.Unlock()
+	timer := time.NewTimer(max(least, t.pace.reread+rand.N(t.pace.reread)))
 	defer timer.Stop()
 	dirty := t.dirty
 	if failing {
@@ -214,7 +249,7 @@ func (t *topic) await(ctx context.Context, last time.Time, failing bool) bool {
 		return true
 	case <-dirty:
 	}
-	rest := time.NewTimer(minReadEvery - time.Since(last))
+	rest := time.NewTimer(least - time.Since(last))
 	defer rest.Stop()
 	select {
 	case <-ctx.Done():
@@ -224,20 +259,20 @@ func (t *topic) await(ctx context.Context, last time.Time, failing bool) bool {
 	}
 }
 
-func (t *topic) publish(p *picture, begun time.Time) {
+func (t *topic) publish(p shown, begun time.Time, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !p.same(t.latest) {
 		t.latest = p
 	}
-	t.begun = begun
+	t.begun, t.took = begun, took
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
 // current returns the newest picture, nil if none was read since the time given, and what
 // is closed when there is a newer one.
-func (t *topic) current(since time.Time) (*picture, <-chan struct{}) {
+func (t *topic) current(since time.Time) (shown, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.begun.Before(since) {

@@ -19,7 +19,7 @@ func follow(ctx context.Context, topic *topic) *atomic.Int32 {
 	var taken atomic.Int32
 	joined := time.Now()
 	go func() {
-		var last *picture
+		var last shown
 		for ctx.Err() == nil {
 			p, changed := topic.current(joined)
 			if p != nil && p != last {
@@ -40,13 +40,13 @@ func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing
 		ctx, cancel := context.WithCancel(t.Context())
 		h := newHub(100, 100, 100)
 		var count atomic.Int32
-		read := func(context.Context) (*picture, error) {
+		read := func(context.Context) (shown, error) {
 			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: fmt.Sprint(count.Add(1))}}}, nil
 		}
 		var leaves []func()
 		var taken []*atomic.Int32
 		for range 50 {
-			topic, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), read)
+			topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
 			require.NoError(t, err)
 			leaves = append(leaves, leave)
 			taken = append(taken, follow(ctx, topic))
@@ -89,10 +89,10 @@ func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
 		h := newHub(100, 100, 100)
 		var message atomic.Value
 		message.Store("old")
-		read := func(context.Context) (*picture, error) {
+		read := func(context.Context) (shown, error) {
 			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: message.Load().(string)}}}, nil
 		}
-		_, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), read)
+		_, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
 		require.NoError(t, err)
 		defer leave()
 		synctest.Wait()
@@ -100,14 +100,14 @@ func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
 		message.Store("new") // by another process: without a nudge
 		time.Sleep(time.Millisecond)
 		joined := time.Now()
-		topic, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), read)
+		topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
 		require.NoError(t, err)
 		defer leave()
 		p, changed := topic.current(joined)
 		require.Nil(t, p)
 		<-changed
 		p, _ = topic.current(joined)
-		require.Equal(t, "new", p.view.GetApp().GetMessage())
+		require.Equal(t, "new", p.(*picture).view.GetApp().GetMessage())
 		require.LessOrEqual(t, time.Since(joined), minReadEvery)
 	})
 }
@@ -119,7 +119,7 @@ func TestAPictureThatDidNotChangeIsNotShownAgain(t *testing.T) {
 		var failing atomic.Bool
 		var entries atomic.Int32
 		entries.Store(1)
-		topic, leave, err := h.join(caller{}, "app_1", slog.New(slog.DiscardHandler), func(context.Context) (*picture, error) {
+		topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), func(context.Context) (shown, error) {
 			if failing.Load() {
 				return nil, context.DeadlineExceeded
 			}

@@ -15,9 +15,13 @@ func (a *server) registerMetrics() error {
 		Name: "windlass_admission_refusals_total",
 		Help: "Calls that were refused because their workspace was at a limit, by limit.",
 	}, []string{"limit"})
+	a.sessions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_browser_sessions_total",
+		Help: "Sessions of browsers, by event: signed_in, renewed, signed_out, signed_out_everywhere, link_made, refused.",
+	}, []string{"event"})
 	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_app_watchers", Help: "Open WatchApp streams.",
+		Name: "windlass_app_watchers", Help: "Open WatchApp and WatchFleet streams.",
 	}, a.hub.count)
 	registerer := a.cfg.Registerer
-	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(watchers))
+	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(a.sessions), registerer.Register(watchers))
 }

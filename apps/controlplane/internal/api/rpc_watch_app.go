@@ -48,7 +48,7 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 	}
 	joined := time.Now()
 	//nolint:contextcheck // what is read for all watchers outlives the first of them
-	t, leave, err := a.hub.join(by, app.ID, a.cfg.Log, func(ctx context.Context) (*picture, error) {
+	t, leave, err := a.hub.join(by, app.ID, ofApp, a.cfg.Log, func(ctx context.Context) (shown, error) {
 		return a.picture(ctx, app.WorkspaceID, app.ID)
 	})
 	if err != nil {
@@ -60,8 +60,8 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 	defer ticker.Stop()
 	var sent *picture
 	for {
-		p, changed := t.current(joined)
-		if p != nil && p != sent {
+		latest, changed := t.current(joined)
+		if p, _ := latest.(*picture); p != nil && p != sent {
 			res := p.since(sent)
 			if err := a.askedRollout(ctx, app, req.GetRollout(), res); err != nil {
 				return err
@@ -77,7 +77,7 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 		select {
 		case <-changed:
 		case <-ticker.C:
-			if err := a.keys.stillGood(ctx, by.APIKey); err != nil {
+			if err := a.stillIn(ctx, by); err != nil {
 				return err
 			}
 		case <-a.hub.stopped:

@@ -17,6 +17,8 @@ type (
 	projectService struct{ *server }
 	// protectionService serves protections.
 	protectionService struct{ *server }
+	// fleetService shows all regions and apps of a workspace.
+	fleetService struct{ *server }
 	// regionService serves regions, their agents, grants and gateways.
 	regionService struct{ *server }
 	// rolloutService serves rollouts.

@@ -39,6 +39,7 @@ type Tx interface {
 	regionTx
 	recordTx
 	admissionTx
+	browserTx
 
 	// Company reports whether others share the transaction: a taken key has this one be done
 	// again alone.
@@ -200,4 +201,14 @@ type admissionTx interface {
 	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
 	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)
 	PutClaims([]model.Claim) error
+}
+
+type browserTx interface {
+	InsertBrowserSession(model.BrowserSession) error
+	GetBrowserSession(hash []byte) (model.BrowserSession, error)
+	IsBrowserSession(sessionID string, at int64) (bool, error)
+	ShortenBrowserSession(hash []byte, expiresAt int64) error
+	DeleteBrowserSession(hash []byte) error
+	DeleteBrowserSessionByID(sessionID string) error
+	DeleteBrowserSessionsOfKey(keyID string) error
 }

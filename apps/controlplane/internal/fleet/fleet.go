@@ -86,6 +86,7 @@ type Tx interface {
 	TrimSecrets(keep int32, limit int) (int, error)
 	DeleteAudit(before int64, limit int) (int, error)
 	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
+	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
 
 	DomainsToCheck(before int64, limit int) ([]model.Domain, error)

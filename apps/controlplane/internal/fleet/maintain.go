@@ -94,6 +94,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 		{"versions and history", s.trim},
 		{"secrets", s.drained("secrets", maintainBatch, func(tx Tx) (int, error) { return tx.TrimSecrets(s.cfg.KeepSecretVersions, maintainBatch) })},
 		{"join tokens", s.drained("join tokens", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteJoinTokens(before(joinTokensFor), maintainBatch) })},
+		{"browser sessions", s.drained("browser sessions", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteBrowserSessions(now.UnixMilli(), maintainBatch) })},
 		{"keys", s.drained("keys", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
 		{"idempotency", s.drained("idempotency", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
 		{"audit", s.drained("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},

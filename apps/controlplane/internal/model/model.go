@@ -365,6 +365,21 @@ type JoinToken struct {
 	UsedBy       string // join id of the agent that used it
 }
 
+// BrowserSession is a value that signs a browser in: that of a session's cookie, or of a link that
+// begins a session once.
+type BrowserSession struct {
+	// Hash of the value.
+	Hash []byte
+	// SessionID is the same for all values that a session ever had.
+	SessionID string
+	// The API key that signed in, whose rights the session has.
+	WorkspaceID, KeyID string
+	KeyHash            []byte
+	IsLink             bool
+	SignedInAt         int64
+	ExpiresAt          int64
+}
+
 // Quarantined is a workload that a region runs and the control plane does not know.
 type Quarantined struct {
 	RegionID, Key string

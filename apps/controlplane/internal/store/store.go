@@ -84,6 +84,7 @@ type Tx interface {
 	AppTx
 	DomainTx
 	AppKeyTx
+	BrowserSessionTx
 	TopologyTx
 	ObservedTx
 	RegionTx
@@ -475,6 +476,8 @@ type RetentionTx interface {
 	DeleteAudit(before int64, limit int) (int, error)
 	// DeleteJoinTokens forgets tokens that expired before.
 	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
+	// DeleteBrowserSessions forgets values of sessions that expired before.
+	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)
 	// DeleteAPIKeys forgets keys that were revoked or expired before.
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
 }

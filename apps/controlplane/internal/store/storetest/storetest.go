@@ -62,6 +62,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Pins", testPins},
 		{"Domains", testDomains},
 		{"AppKeys", testAppKeys},
+		{"BrowserSessions", testBrowserSessions},
 		{"CrossRegion", testCrossRegion},
 	} {
 		t.Run(g.name, func(t *testing.T) {

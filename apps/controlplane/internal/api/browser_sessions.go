@@ -1,0 +1,373 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A browser signs in with an API key, or with a link that a holder of the key made, and gets a
+// cookie. The browser keeps no key, and scripts cannot read the cookie.
+//
+//	POST /ui/session {key} ──> row of the cookie's hash ──> Set-Cookie
+//	any RPC with the cookie ──> Browser: same origin, own header? ──> Gate: row ──> API key ──> role
+//
+// What holds of it:
+//
+//   - A session has the rights of its API key, looked up at each call: a key that is revoked or
+//     expires ends its sessions, also those with open streams.
+//   - The database has hashes. A value is random and belongs to one session, so that neither
+//     sign-in fixes a value that somebody else knows.
+//   - Values are renewed while the page is open; the older one is good for renewGrace, for calls
+//     that were under way. A session ends after SessionIdle without renewal, and after SessionMax in
+//     any case.
+//   - Other sites cannot act through the cookie: it is SameSite=Strict, and Browser takes it only
+//     from requests of its own origin that have a header which no form and no simple request can set.
+//     The API serves no CORS headers.
+const (
+	// sessionCookie is the cookie's name without TLS, and secureCookie with it: a browser takes
+	// the latter from this host alone, by TLS.
+	sessionCookie = "windlass_session"
+	secureCookie  = "__Host-windlass_session"
+	// DashboardHeader has to be in each request that uses a session's cookie.
+	DashboardHeader = "Windlass-Dashboard"
+
+	sessionPrefix = "wls_"
+	linkPrefix    = "wll_"
+	// valueLength of both.
+	valueLength = len(sessionPrefix) + 43
+	// renewGrace is for calls, and tabs, that were under way when a session was renewed.
+	renewGrace = time.Minute
+	// linkTTL of a link: long enough to come back to the terminal that shows it.
+	linkTTL = time.Hour
+)
+
+// browsers serves sessions of browsers.
+type browsers struct{ *server }
+
+// browserCall is what Browser found out about a request with a cookie: its value, or why it must
+// not be used.
+type browserCall struct {
+	value string
+	err   error
+}
+
+type browserKey struct{}
+
+// Browser lets the requests to next be authenticated by the cookie of a session. Without it, Gate
+// takes API keys alone.
+func (a *API) Browser(next http.Handler) http.Handler {
+	origins := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		value := browsers{a.server}.cookieOf(r)
+		if value == "" || r.Header.Get("Authorization") != "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		call := browserCall{value: value, err: sameOrigin(origins, r)}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), browserKey{}, call)))
+	})
+}
+
+// sameOrigin returns an error for requests that another site may have made.
+func sameOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
+	const fix = "Open the dashboard at the address of its control plane. Programs send an API key instead of a cookie."
+	site := r.Header.Get("Sec-Fetch-Site")
+	if err := origins.Check(r); err != nil || site != "" && site != "same-origin" {
+		return apierr.Denied("a session's cookie is good for requests of the dashboard's own origin only", fix)
+	}
+	if r.Header.Get(DashboardHeader) == "" {
+		return apierr.Denied("a request with a session's cookie needs the header "+DashboardHeader, fix)
+	}
+	return nil
+}
+
+// cookieOf returns the session's value. By TLS only the cookie that no other host can have set
+// counts.
+func (a browsers) cookieOf(r *http.Request) string {
+	c, err := r.Cookie(a.cookieName(r))
+	if err != nil {
+		return ""
+	}
+	return c.Value
+}
+
+func (a browsers) cookieName(r *http.Request) string {
+	if a.isSecure(r) {
+		return secureCookie
+	}
+	return sessionCookie
+}
+
+// isSecure reports whether the browser uses TLS: to here, or to a proxy that is trusted.
+func (a browsers) isSecure(r *http.Request) bool {
+	if r.TLS != nil {
+		return true
+	}
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && a.cfg.Proxies.Lists(at.Addr().Unmap().WithZone("")) && r.Header.Get("X-Forwarded-Proto") == "https"
+}
+
+// newCookie is the session's cookie; without a value it takes the cookie away.
+func (a browsers) newCookie(r *http.Request, value string, expires time.Time) *http.Cookie {
+	c := &http.Cookie{
+		Name: a.cookieName(r), Value: value, Path: "/", Expires: expires,
+		Secure: a.isSecure(r), HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	}
+	if value == "" {
+		c.Expires, c.MaxAge = time.Unix(1, 0), -1
+	}
+	return c
+}
+
+// ended is the refusal of a session that is over or never was.
+func sessionOver() error {
+	return unauthenticated("the session is over", "Sign in again.")
+}
+
+// session returns the row of a cookie's value. Made-up values take from the same bucket as made-up
+// API keys.
+func (a browsers) session(ctx context.Context, value string, client netip.Addr, at time.Time) (s model.BrowserSession, err error) {
+	if len(value) != valueLength {
+		return s, sessionOver()
+	}
+	from, micro := admission.ClientKey(client), at.UnixMicro()
+	if wait := a.cfg.FailedLogins.Take(from, micro); wait > 0 {
+		return s, a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))
+	}
+	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		s, err = tx.GetBrowserSession(model.HashToken(value))
+		return err
+	})
+	if errors.Is(err, model.ErrNotFound) {
+		return s, sessionOver()
+	}
+	a.cfg.FailedLogins.Return(from, micro)
+	switch {
+	case err != nil:
+		return s, fmt.Errorf("look up browser session: %w", err)
+	case s.IsLink || at.UnixMilli() >= s.ExpiresAt:
+		return s, sessionOver()
+	}
+	return s, nil
+}
+
+// whoCalls returns the API key of a call, and the session that stands for it; empty: the call
+// has the key itself.
+func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip.Addr) (key model.APIKey, sessionID string, err error) {
+	at := time.Now()
+	if value, ok := bearer(header); ok {
+		key, err = a.keys.find(ctx, value, client, at)
+		return key, "", err
+	}
+	call, ok := ctx.Value(browserKey{}).(browserCall)
+	if !ok {
+		by, err := callerOf(ctx)
+		return by.APIKey, by.Session, err
+	}
+	if call.err != nil {
+		return key, "", call.err
+	}
+	s, err := a.session(ctx, call.value, client, at)
+	if err != nil {
+		return key, "", err
+	}
+	key, err = a.keys.findByHash(ctx, s.KeyHash, client, at)
+	return key, s.SessionID, err
+}
+
+// stillIn reports whether the caller of an open stream may still read.
+func (a *server) stillIn(ctx context.Context, by caller) error {
+	if by.Session != "" {
+		var good bool
+		err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			good, err = tx.IsBrowserSession(by.Session, now())
+			return err
+		})
+		// As of keys: a database that is away ends no stream that was let in.
+		if err == nil && !good {
+			return sessionOver()
+		}
+	}
+	return a.keys.stillGood(ctx, by.APIKey)
+}
+
+// newSession returns a value of a session of the key that began at signedIn (unix ms), and its row.
+func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at time.Time) (string, model.BrowserSession) {
+	value := random(sessionPrefix)
+	expires := min(at.Add(a.cfg.SessionIdle).UnixMilli(), signedIn+a.cfg.SessionMax.Milliseconds())
+	if key.ExpiresAt != 0 {
+		expires = min(expires, key.ExpiresAt)
+	}
+	return value, model.BrowserSession{
+		Hash: model.HashToken(value), SessionID: id, WorkspaceID: key.WorkspaceID, KeyID: key.ID, KeyHash: key.Hash,
+		SignedInAt: signedIn, ExpiresAt: expires,
+	}
+}
+
+// signIn begins a session with an API key or a link, of which one is empty.
+func (a browsers) signIn(ctx context.Context, keyValue, link, source string, client netip.Addr) (value string, row model.BrowserSession, err error) {
+	at := time.Now()
+	var key model.APIKey
+	if link == "" {
+		if key, err = a.keys.find(ctx, keyValue, client, at); err != nil {
+			return "", row, err
+		}
+	} else if key, err = a.keyOfLink(ctx, link, client, at); err != nil {
+		return "", row, err
+	}
+	value, row = a.newSession(key, ident.New("bs"), at.UnixMilli(), at)
+	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
+		if link != "" {
+			// Of two that use it at once, one finds it gone.
+			if err := tx.DeleteBrowserSession(model.HashToken(link)); errors.Is(err, model.ErrNotFound) {
+				return usedLink()
+			} else if err != nil {
+				return fmt.Errorf("use link: %w", err)
+			}
+		}
+		if err := tx.InsertBrowserSession(row); err != nil {
+			return fmt.Errorf("begin browser session: %w", err)
+		}
+		return auditSession(tx, caller{APIKey: key, Source: source, Procedure: signInProcedure}, row.SessionID)
+	})
+	return value, row, a.storeError(err)
+}
+
+func usedLink() error {
+	return unauthenticated("the link was used or has expired", "Make another with `windlass dashboard`, or sign in with an API key.")
+}
+
+// keyOfLink returns the API key that made the link. It does not use the link up.
+func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr, at time.Time) (key model.APIKey, err error) {
+	if len(link) != valueLength {
+		return key, usedLink()
+	}
+	from, micro := admission.ClientKey(client), at.UnixMicro()
+	if wait := a.cfg.FailedLogins.Take(from, micro); wait > 0 {
+		return key, a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))
+	}
+	var s model.BrowserSession
+	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		s, err = tx.GetBrowserSession(model.HashToken(link))
+		return err
+	})
+	if errors.Is(err, model.ErrNotFound) {
+		return key, usedLink()
+	}
+	a.cfg.FailedLogins.Return(from, micro)
+	switch {
+	case err != nil:
+		return key, fmt.Errorf("look up link: %w", err)
+	case !s.IsLink || at.UnixMilli() >= s.ExpiresAt:
+		return key, usedLink()
+	}
+	return a.keys.findByHash(ctx, s.KeyHash, client, at)
+}
+
+// newLink makes a link that begins one session of the key.
+func (a browsers) newLink(ctx context.Context, key model.APIKey, source string) (string, model.BrowserSession, error) {
+	at, value := time.Now(), random(linkPrefix)
+	row := model.BrowserSession{
+		Hash: model.HashToken(value), SessionID: ident.New("bs"), WorkspaceID: key.WorkspaceID, KeyID: key.ID, KeyHash: key.Hash,
+		IsLink: true, SignedInAt: at.UnixMilli(), ExpiresAt: at.Add(linkTTL).UnixMilli(),
+	}
+	err := a.cfg.Store.Update(ctx, func(tx Tx) error {
+		if err := tx.InsertBrowserSession(row); err != nil {
+			return fmt.Errorf("make link: %w", err)
+		}
+		return auditSession(tx, caller{APIKey: key, Source: source, Procedure: linkProcedure}, row.SessionID)
+	})
+	return value, row, a.storeError(err)
+}
+
+// renew gives the session another value. The one before is good for renewGrace.
+func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (value string, row model.BrowserSession, err error) {
+	at := time.Now()
+	s, err := a.session(ctx, old, client, at)
+	if err != nil {
+		return "", row, err
+	}
+	key, err := a.keys.findByHash(ctx, s.KeyHash, client, at)
+	if err != nil {
+		return "", row, err
+	}
+	if s.ExpiresAt <= at.Add(renewGrace).UnixMilli() && s.ExpiresAt < s.SignedInAt+a.cfg.SessionMax.Milliseconds() {
+		// It was renewed a moment ago, by another tab, whose cookie is this one's too.
+		return "", s, nil
+	}
+	value, row = a.newSession(key, s.SessionID, s.SignedInAt, at)
+	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
+		// Gone: the session was signed out meanwhile.
+		if _, err := tx.GetBrowserSession(s.Hash); errors.Is(err, model.ErrNotFound) {
+			return sessionOver()
+		} else if err != nil {
+			return fmt.Errorf("look up browser session %s: %w", s.SessionID, err)
+		}
+		if err := tx.ShortenBrowserSession(s.Hash, at.Add(renewGrace).UnixMilli()); err != nil {
+			return fmt.Errorf("renew browser session %s: %w", s.SessionID, err)
+		}
+		if err := tx.InsertBrowserSession(row); err != nil {
+			return fmt.Errorf("renew browser session %s: %w", s.SessionID, err)
+		}
+		return nil
+	})
+	return value, row, a.storeError(err)
+}
+
+// signOut ends the session, or all sessions and links of its key.
+func (a browsers) signOut(ctx context.Context, value string, everywhere bool, source string, client netip.Addr) error {
+	s, err := a.session(ctx, value, client, time.Now())
+	if err != nil {
+		return err
+	}
+	key, err := a.keys.findByHash(ctx, s.KeyHash, client, time.Now())
+	if err != nil {
+		return err
+	}
+	procedure := signOutProcedure
+	if everywhere {
+		procedure = signOutAllProcedure
+	}
+	return a.storeError(a.cfg.Store.Update(ctx, func(tx Tx) error {
+		end := func() error { return tx.DeleteBrowserSessionByID(s.SessionID) }
+		if everywhere {
+			end = func() error { return tx.DeleteBrowserSessionsOfKey(s.KeyID) }
+		}
+		if err := end(); err != nil {
+			return fmt.Errorf("end browser session %s: %w", s.SessionID, err)
+		}
+		return auditSession(tx, caller{APIKey: key, Source: source, Procedure: procedure}, s.SessionID)
+	}))
+}
+
+// auditSession writes who began or ended a session.
+func auditSession(tx Tx, by caller, sessionID string) error {
+	err := tx.InsertAudit(model.Audit{
+		ID: ident.New("aud"), WorkspaceID: by.WorkspaceID, At: now(), Actor: by.Name, ActorID: by.ID, Source: by.Source,
+		Procedure: by.Procedure, ResourceKind: "browser_session", ResourceID: sessionID,
+	})
+	if err != nil {
+		return fmt.Errorf("write audit of browser session %s: %w", sessionID, err)
+	}
+	return nil
+}
+
+// refusedSession is a refusal without a field.
+func refusedSession(message, fix string) error {
+	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Fix: fix,
+	}, message)
+}

@@ -1,0 +1,147 @@
+// Package console serves the dashboard, a page that reads and steers through the user API.
+//
+// The page and what it loads are embedded. The build names each file but the page by a hash of its
+// content, so that browsers keep it for ever, and puts compressed copies beside it. A control plane
+// that was built without Node serves a page that says how to build the dashboard.
+//
+// The page may run nothing and load nothing but what this server serves (its Content-Security-Policy),
+// and no other page may show it in a frame. It holds no data: all of that comes from the API, which
+// asks who calls. See package api for sessions.
+package console
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed all:assets
+var embedded embed.FS
+
+// Path under which the dashboard is served.
+const Path = "/ui/"
+
+// policy is what the page may do. Styles of elements that scripts set are not inline styles.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
+	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// encodings of the compressed copies, the best first, by the ending of their names.
+var encodings = []struct{ name, ending string }{{"br", ".br"}, {"gzip", ".gz"}}
+
+// kinds are the files that a build has. What hosts think of endings of names does not matter.
+var kinds = map[string]string{
+	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+}
+
+type site struct {
+	files fs.FS
+	page  []byte
+}
+
+// New returns what serves the dashboard.
+func New() (http.Handler, error) {
+	files, err := fs.Sub(embedded, "assets")
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return newSite(files)
+}
+
+// newSite serves dist of files, or without it the placeholder.
+func newSite(files fs.FS) (*site, error) {
+	page, err := fs.ReadFile(files, "dist/index.html")
+	if errors.Is(err, fs.ErrNotExist) {
+		page, err = fs.ReadFile(files, "placeholder.html")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	dist, err := fs.Sub(files, "dist")
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return &site{files: dist, page: page}, nil
+}
+
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "the dashboard is read with GET", http.StatusMethodNotAllowed)
+		return
+	}
+	name := strings.TrimPrefix(r.URL.Path, Path)
+	if strings.HasPrefix(name, "assets/") {
+		s.serveAsset(w, r, name)
+		return
+	}
+	// Every other path is a place in the page, which the page itself finds.
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.page))
+}
+
+// serveAsset serves a file whose name has a hash of its content.
+func (s *site) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
+	h := w.Header()
+	kind, ok := kinds[path.Ext(name)]
+	if !ok || !fs.ValidPath(name) {
+		http.NotFound(w, r)
+		return
+	}
+	h.Set("Vary", "Accept-Encoding")
+	for _, e := range encodings {
+		if !accepts(r.Header.Get("Accept-Encoding"), e.name) {
+			continue
+		}
+		if data, err := fs.ReadFile(s.files, name+e.ending); err == nil {
+			h.Set("Content-Encoding", e.name)
+			send(w, r, kind, data)
+			return
+		}
+	}
+	data, err := fs.ReadFile(s.files, name)
+	if err != nil {
+		// A page of before an upgrade asks for files that are no more: not to be kept.
+		http.NotFound(w, r)
+		return
+	}
+	send(w, r, kind, data)
+}
+
+func send(w http.ResponseWriter, r *http.Request, kind string, data []byte) {
+	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(data) // a client that is gone needs no answer
+	}
+}
+
+// accepts reports whether a header Accept-Encoding names the encoding, and not with quality 0.
+func accepts(header, encoding string) bool {
+	for part := range strings.SplitSeq(header, ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if strings.TrimSpace(name) != encoding {
+			continue
+		}
+		q, found := strings.CutPrefix(strings.TrimSpace(quality), "q=")
+		value, err := strconv.ParseFloat(q, 64)
+		return !found || err == nil && value > 0
+	}
+	return false
+}

@@ -1,0 +1,19 @@
+package store
+
+import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
+// BrowserSessionTx is what signs browsers in. It reads the primary: a sign-out holds at once.
+type BrowserSessionTx interface {
+	InsertBrowserSession(model.BrowserSession) error
+	GetBrowserSession(hash []byte) (model.BrowserSession, error)
+	// IsBrowserSession reports whether any value of the session is good at that time.
+	IsBrowserSession(sessionID string, at int64) (bool, error)
+	// ShortenBrowserSession has the value expire at that time, unless it does so before.
+	ShortenBrowserSession(hash []byte, expiresAt int64) error
+	// DeleteBrowserSession fails with model.ErrNotFound when the value is gone already.
+	DeleteBrowserSession(hash []byte) error
+	// DeleteBrowserSessionByID deletes all values of the session.
+	DeleteBrowserSessionByID(sessionID string) error
+	// DeleteBrowserSessionsOfKey deletes all sessions and links of the API key.
+	DeleteBrowserSessionsOfKey(keyID string) error
+}

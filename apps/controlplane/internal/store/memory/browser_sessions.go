@@ -1,0 +1,63 @@
+package memory
+
+import (
+	"bytes"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+var browserTable = declare(schema[string, model.BrowserSession]{
+	name: "browser session",
+	key:  func(s model.BrowserSession) string { return string(s.Hash) },
+	copy: func(s model.BrowserSession) model.BrowserSession {
+		s.Hash, s.KeyHash = bytes.Clone(s.Hash), bytes.Clone(s.KeyHash)
+		return s
+	},
+})
+
+func (t *tx) InsertBrowserSession(s model.BrowserSession) error { return browserTable.in(t).insert(s) }
+
+func (t *tx) GetBrowserSession(hash []byte) (model.BrowserSession, error) {
+	s, ok := browserTable.in(t).get(string(hash))
+	if !ok {
+		return s, notFound("browser session", "by hash")
+	}
+	return s, nil
+}
+
+func (t *tx) IsBrowserSession(sessionID string, at int64) (bool, error) {
+	return len(browserTable.in(t).list(func(s model.BrowserSession) bool { return s.SessionID == sessionID && s.ExpiresAt > at })) > 0, nil
+}
+
+func (t *tx) ShortenBrowserSession(hash []byte, expiresAt int64) error {
+	s, ok, err := browserTable.in(t).lock(string(hash))
+	if err != nil || !ok || s.ExpiresAt <= expiresAt {
+		return err
+	}
+	s.ExpiresAt = expiresAt
+	return browserTable.in(t).put(s)
+}
+
+func (t *tx) DeleteBrowserSession(hash []byte) error {
+	if _, ok, err := browserTable.in(t).lock(string(hash)); err != nil {
+		return err
+	} else if !ok {
+		return notFound("browser session", "by hash")
+	}
+	return browserTable.in(t).delete(string(hash))
+}
+
+func (t *tx) DeleteBrowserSessionByID(sessionID string) error {
+	_, err := forget(browserTable.in(t), 0, func(s model.BrowserSession) bool { return s.SessionID == sessionID }, nil)
+	return err
+}
+
+func (t *tx) DeleteBrowserSessionsOfKey(keyID string) error {
+	_, err := forget(browserTable.in(t), 0, func(s model.BrowserSession) bool { return s.KeyID == keyID }, nil)
+	return err
+}
+
+func (t *tx) DeleteBrowserSessions(expiredBefore int64, limit int) (int, error) {
+	return forget(browserTable.in(t), limit, func(s model.BrowserSession) bool { return s.ExpiresAt < expiredBefore },
+		func(a, b model.BrowserSession) int { return bytes.Compare(a.Hash, b.Hash) })
+}

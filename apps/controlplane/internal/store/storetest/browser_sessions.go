@@ -1,0 +1,81 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+)
+
+func testBrowserSessions(t *testing.T, setup setup) {
+	value := func(hash, session, key string, expires int64) model.BrowserSession {
+		return model.BrowserSession{
+			Hash: []byte(hash), SessionID: session, WorkspaceID: "ws_1", KeyID: key, KeyHash: []byte("of " + key),
+			SignedInAt: now, ExpiresAt: expires,
+		}
+	}
+	insert := func(w *world, rows ...model.BrowserSession) {
+		for _, r := range rows {
+			w.update(func(tx store.Tx) error { return tx.InsertBrowserSession(r) })
+		}
+	}
+	get := func(hash string) func(store.Tx) (model.BrowserSession, error) {
+		return func(tx store.Tx) (model.BrowserSession, error) { return tx.GetBrowserSession([]byte(hash)) }
+	}
+	alive := func(w *world, session string, at int64) bool {
+		return read(w, func(tx store.Tx) (bool, error) { return tx.IsBrowserSession(session, at) })
+	}
+
+	t.Run("every field survives the round trip, and a value is unique", func(t *testing.T) {
+		w := setup(t)
+		link := value("a", "bs_1", "key_1", now+hour)
+		link.IsLink = true
+		insert(w, link)
+		require.Equal(t, link, read(w, get("a")))
+		missing(w, get("b"))
+		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertBrowserSession(link) })
+	})
+
+	t.Run("a value is used up once", func(t *testing.T) {
+		w := setup(t)
+		insert(w, value("a", "bs_1", "key_1", now+hour))
+		w.update(func(tx store.Tx) error { return tx.DeleteBrowserSession([]byte("a")) })
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteBrowserSession([]byte("a")) })
+	})
+
+	t.Run("a session lives as long as the last of its values", func(t *testing.T) {
+		w := setup(t)
+		insert(w, value("old", "bs_1", "key_1", now+hour), value("new", "bs_1", "key_1", now+2*hour))
+		w.update(func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("old"), now+9) })
+		w.update(func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("old"), now+hour) })
+		require.Equal(t, now+9, read(w, get("old")).ExpiresAt, "it is never made longer")
+		require.True(t, alive(w, "bs_1", now+hour))
+		require.False(t, alive(w, "bs_1", now+2*hour))
+		require.False(t, alive(w, "bs_2", now))
+	})
+
+	t.Run("sign-out ends one session or all of a key", func(t *testing.T) {
+		w := setup(t)
+		insert(w, value("a", "bs_1", "key_1", now+hour), value("b", "bs_1", "key_1", now+hour), value("c", "bs_2", "key_1", now+hour),
+			value("d", "bs_3", "key_1", now+hour), value("e", "bs_4", "key_2", now+hour))
+		w.update(func(tx store.Tx) error { return tx.DeleteBrowserSessionByID("bs_1") })
+		missing(w, get("a"))
+		missing(w, get("b"))
+		require.True(t, alive(w, "bs_2", now))
+		w.update(func(tx store.Tx) error { return tx.DeleteBrowserSessionsOfKey("key_1") })
+		require.False(t, alive(w, "bs_2", now))
+		require.False(t, alive(w, "bs_3", now))
+		require.True(t, alive(w, "bs_4", now))
+	})
+
+	t.Run("values that expired are forgotten up to the limit", func(t *testing.T) {
+		w := setup(t)
+		insert(w, value("a", "bs_1", "key_1", now), value("b", "bs_2", "key_1", now+1), value("c", "bs_3", "key_1", now+2), value("d", "bs_4", "key_1", now+3))
+		for _, want := range []int{2, 1, 0} {
+			require.Equal(t, want, write(w, func(tx store.Tx) (int, error) { return tx.DeleteBrowserSessions(now+3, 2) }))
+		}
+		require.Equal(t, "bs_4", read(w, get("d")).SessionID)
+	})
+}

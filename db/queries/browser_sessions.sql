@@ -1,0 +1,23 @@
+-- name: InsertBrowserSession :exec
+INSERT INTO browser_sessions (hash, session_id, workspace_id, key_id, key_hash, is_link, signed_in_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: GetBrowserSession :one
+-- Like API keys, they are read without the workspace, because it is what they tell.
+SELECT * FROM browser_sessions WHERE hash = ?;
+
+-- name: CountBrowserSession :one
+SELECT COUNT(*) FROM browser_sessions WHERE session_id = ? AND expires_at > sqlc.arg(at);
+
+-- name: ShortenBrowserSession :exec
+UPDATE browser_sessions SET expires_at = LEAST(expires_at, CAST(sqlc.arg(expires_at) AS SIGNED)) WHERE hash = ?;
+
+-- name: DeleteBrowserSession :execrows
+-- Of two that use one link, one finds no row.
+DELETE FROM browser_sessions WHERE hash = ?;
+
+-- name: DeleteBrowserSessionByID :exec
+DELETE FROM browser_sessions WHERE session_id = ?;
+
+-- name: DeleteBrowserSessionsOfKey :exec
+DELETE FROM browser_sessions WHERE key_id = ?;
