@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/binary"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -41,9 +42,25 @@ func (s *anything) set(change func()) {
 	change()
 }
 
+// link answers the one call that is no RPC.
+func (s *anything) link(w http.ResponseWriter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuses {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write(refusal())
+		return
+	}
+	_, _ = io.WriteString(w, `{"link":"wll_x","expiresInMs":3600000}`)
+}
+
 func newAnything(t *testing.T) *anything {
 	s := &anything{}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ui/link" {
+			s.link(w)
+			return
+		}
 		method, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(r.URL.Path, "/"), "/", ".")))
 		if err != nil {
 			http.NotFound(w, r)

@@ -50,6 +50,8 @@ type app struct {
 
 	target  clientconfig.Context
 	clients *clients
+	// http is what the clients call with.
+	http *http.Client
 	// documents of YAML that were printed.
 	documents int
 }
@@ -139,7 +141,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 		}
 	}
 	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
-	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand(), a.explainCommand())
+	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand(), a.explainCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
 	root.AddCommand(exitCodesTopic())
 	explainArgs(root)
@@ -201,6 +203,7 @@ func (a *app) dial(target clientconfig.Context) (*clients, error) {
 		}
 		httpClient = rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	}
+	a.http = httpClient
 	// Around the others, so that each try has the whole time of a call.
 	options := append([]connect.ClientOption{connect.WithInterceptors(a.waitForTurn())}, rpc.ClientOptions(rpc.ClientConfig{
 		Token:     func() string { return target.APIKey },

@@ -45,6 +45,7 @@ func everyCommand(server, file string) map[string][]commandRun {
 				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
 			}},
 		},
+		"dashboard":         {{args: []string{"dashboard"}}},
 		"url":               {{args: []string{"url", "a"}}},
 		"explain":           {{args: []string{"explain"}}, {args: []string{"explain", "CrashLoop"}}},
 		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},

@@ -237,10 +237,11 @@ func foreground(cmd *cobra.Command, cfg Config, opts options) error {
 }
 
 // nextSteps is what a person wants to know when all runs.
-func (r *run) nextSteps() string {
+func (r *run) nextSteps(dashboard string) string {
 	name := commandName(r.self, r.cfg.Getenv)
 	var b strings.Builder
 	fmt.Fprintf(&b, "Windlass is ready.\n\n")
+	fmt.Fprintf(&b, "  Dashboard   %s\n", dashboard)
 	fmt.Fprintf(&b, "  API         %s\n", r.url(r.ports[portAPI]))
 	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", r.url(r.ports[portRestateAdmin]))
 	for i, region := range r.regions {
@@ -278,6 +279,7 @@ func (r *run) nextSteps() string {
 	fmt.Fprintf(&b, "  %s deploy -f %s\n", cli, shellWord(file))
 	fmt.Fprintf(&b, "  %s list apps\n", cli)
 	fmt.Fprintf(&b, "  %s route list          # hosts of apps; `status` has their URLs\n", cli)
+	fmt.Fprintf(&b, "  %s dashboard           # another link that signs in\n", cli)
 	fmt.Fprintf(&b, "  %s\n", r.layout.command(name, "status"))
 	if r.opts.reportFD != 0 {
 		fmt.Fprintf(&b, "\n`%s` stops everything; the next start brings the same apps back.", r.layout.command(name, "stop"))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
+	"github.com/windlass-run/windlass/apps/windlass/internal/signin"
 	"github.com/windlass-run/windlass/pkg/flock"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 	"github.com/windlass-run/windlass/pkg/localstack/mariadb"
@@ -104,7 +106,7 @@ func (r *run) up(ctx, hurry context.Context) (err error) {
 		return err
 	}
 	r.state.update(func(s *State) { s.Phase = phaseReady })
-	r.report(event{Kind: eventReady, Text: r.nextSteps()})
+	r.report(event{Kind: eventReady, Text: r.nextSteps(r.dashboard(ctx))})
 	<-ctx.Done()
 	return nil
 }
@@ -269,6 +271,26 @@ func (r *run) bootstrap(ctx context.Context, dsn string) error {
 	}
 	r.report(event{Kind: eventDone, Name: step, Elapsed: time.Since(begin)})
 	return r.leadHere(ctx, made.APIKey)
+}
+
+// dashboard returns a link that opens the dashboard signed in, or where that cannot be made its address.
+func (r *run) dashboard(ctx context.Context) string {
+	address := r.url(r.ports[portAPI]) + "/ui/"
+	kept, err := loadCredentials(r.layout.credentials())
+	if err != nil {
+		return address
+	}
+	config, err := clientTLS(r.caFile())
+	if err != nil {
+		return address
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
+	link, err := signin.New(ctx, client, r.url(r.ports[portAPI]), kept.APIKey)
+	if err != nil {
+		r.warn(err.Error())
+		return address
+	}
+	return link.URL
 }
 
 // leadHere writes the CLI's context and makes it the current one.

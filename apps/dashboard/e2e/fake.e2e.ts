@@ -1,0 +1,127 @@
+import type { Browser, Page } from "playwright-core";
+import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
+import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
+import { Fake, type Scene } from "./fake.js";
+import { empty, full, hostile, many } from "./scenes.js";
+
+let browser: Browser;
+beforeAll(async () => void (browser = await launch()));
+afterAll(async () => browser?.close());
+
+const cleanups: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const c of cleanups.splice(0).reverse()) await c();
+});
+
+async function open(scene: Scene, path: string, look = looks[0]!): Promise<{ page: Page; fake: Fake; found: string[] }> {
+  const fake = await new Fake(scene).start();
+  const context = await contextOf(browser, look);
+  cleanups.push(() => fake.stop(), () => context.close());
+  const page = await context.newPage();
+  const found = complaints(page, [/401/, /Failed to load resource/, /ERR_/]);
+  await page.goto(fake.url + path);
+  return { page, fake, found };
+}
+
+const app = "/ui/apps/default/production/chat";
+const rollout = `${app}/rollouts/rol_1`;
+
+describe.each(looks)("at $name", (look) => {
+  it("every page can be used by everybody, and keeps to its Content-Security-Policy", async () => {
+    const { page, fake, found } = await open(full, "/ui/", look);
+    await page.getByRole("heading", { name: "Fleet" }).waitFor();
+    await page.getByText("Its agent was last heard of").waitFor();
+    await inspect(page, `fleet-${look.name}`);
+    await page.getByRole("link", { name: "Apps", exact: true }).click();
+    await page.getByRole("link", { name: "rerank" }).waitFor();
+    await inspect(page, `apps-${look.name}`);
+    await page.getByRole("link", { name: "chat" }).click();
+    await page.getByText("CrashLoop").first().waitFor();
+    await page.getByText("chat-v4-0-x7k2p").waitFor();
+    await inspect(page, `app-${look.name}`);
+    await page.getByRole("link", { name: "v4 → v5" }).click();
+    await page.getByRole("heading", { name: "Why it waits" }).waitFor();
+    await page.getByText("us-east-1 waits at step 2 of 3 until v5 is promoted.").waitFor();
+    await inspect(page, `rollout-${look.name}`);
+    await page.getByRole("button", { name: "Pause" }).click();
+    await page.getByRole("dialog").waitFor();
+    await inspect(page, `confirm-${look.name}`);
+    await page.getByLabel("Why, for the history (optional)").fill("lunch");
+    await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
+    await page.getByText("us-east-1 stays at step 1").waitFor();
+    expect(fake.calls).toContain("PauseRollout");
+    await page.getByRole("button", { name: /^Account/ }).click();
+    await page.getByRole("menuitem", { name: "Sign out", exact: true }).waitFor();
+    await inspect(page, `menu-${look.name}`);
+    await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+    await page.getByRole("heading", { name: "Sign in" }).waitFor();
+    await inspect(page, `sign-in-${look.name}`);
+    expect(found).toEqual([]);
+  });
+
+  it("the empty list shows the commands to type", async () => {
+    const { page } = await open(empty, "/ui/apps", look);
+    await page.getByText("windlass deploy -f app.yaml").waitFor();
+    await inspect(page, `empty-${look.name}`);
+  });
+});
+
+it("texts of others are shown as they are, and run nowhere", async () => {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout]) {
+    const { page, found } = await open(hostile, path);
+    await page.getByText("onerror=").first().waitFor();
+    await page.waitForTimeout(300);
+    expect(await page.evaluate(() => "hacked" in window), path).toBe(false);
+    expect(await page.locator("main img[src=x], main script").count(), path).toBe(0);
+    expect(await page.locator('a[href^="javascript"]').count(), path).toBe(0);
+    expect(found, path).toEqual([]);
+  }
+});
+
+it("a thousand apps are scrolled through with few rows, and found by a word", async () => {
+  const { page } = await open(many, "/ui/apps");
+  await page.getByRole("link", { name: "model-0000" }).waitFor();
+  expect(await page.getByRole("row").count()).toBeLessThan(60);
+  expect(await page.getByRole("table").getAttribute("aria-rowcount")).toBe("1001");
+  await page.evaluate(() => window.scrollTo(0, document.body.scrollHeight));
+  await page.getByRole("link", { name: "model-0999" }).waitFor();
+  await page.getByRole("searchbox").fill("model-05 0510");
+  await page.getByRole("link", { name: "model-0510" }).waitFor();
+  expect(page.url()).toContain("q=model-05");
+  await page.reload();
+  await page.getByRole("link", { name: "model-0510" }).waitFor();
+  expect(await page.getByRole("link", { name: /^model-/ }).count()).toBe(1);
+});
+
+it("a viewer gets no buttons that change anything", async () => {
+  const { page } = await open({ ...full, role: many.role }, rollout);
+  await page.getByText("Your key reads only.").waitFor();
+  expect(await page.getByRole("button", { name: /Pause|Abort|Promote|Approve/ }).count()).toBe(0);
+});
+
+it("says that it is stale while the control plane is away, keeps what it shows and its place, and goes on by itself", async () => {
+  const { page, fake } = await open(many, "/ui/apps");
+  await page.getByRole("link", { name: "model-0000" }).waitFor();
+  await page.evaluate(() => window.scrollTo(0, 20_000));
+  await page.getByRole("link", { name: "model-0330" }).waitFor();
+  const back = fake.restart(2500);
+  await page.getByText("This page is stale").waitFor();
+  await page.getByRole("link", { name: "model-0330" }).waitFor();
+  await back;
+  await page.getByText("This page is stale").waitFor({ state: "detached", timeout: 30_000 });
+  await page.getByRole("link", { name: "model-0330" }).waitFor();
+  expect(await page.evaluate(() => window.scrollY)).toBe(20_000);
+});
+
+it("is used with the keyboard alone", async () => {
+  const { page } = await open(full, rollout);
+  await page.getByRole("heading", { name: "Why it waits" }).waitFor();
+  await page.keyboard.press("Tab");
+  expect(await page.evaluate(() => document.activeElement?.textContent)).toContain("Skip to the content");
+  await page.getByRole("button", { name: "Pause" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog").waitFor();
+  await page.keyboard.press("Escape");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  expect(await page.evaluate(() => document.activeElement?.textContent)).toBe("Pause");
+});

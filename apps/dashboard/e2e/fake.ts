@@ -1,0 +1,109 @@
+// A control plane that serves the build and answers with what a test gives it, for what a real one
+// shows only after long, or should never show.
+import { create, toBinary, type DescMessage, type MessageInitShape } from "@bufbuild/protobuf";
+import { readFileSync } from "node:fs";
+import http from "node:http";
+import type { AddressInfo } from "node:net";
+import path from "node:path";
+import { WhoAmIResponseSchema } from "../src/gen/windlass/v1/access_pb.js";
+import { WatchAppResponseSchema } from "../src/gen/windlass/v1/app_pb.js";
+import { Role } from "../src/gen/windlass/v1/common_pb.js";
+import { ListInstancesResponseSchema } from "../src/gen/windlass/v1/deployment_pb.js";
+import { WatchFleetResponseSchema } from "../src/gen/windlass/v1/fleet_pb.js";
+import { PauseRolloutResponseSchema } from "../src/gen/windlass/v1/rollout_pb.js";
+
+const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");
+const policy = /const policy = "([^"]*)" \+\s*"([^"]*)"/.exec(readFileSync("../controlplane/internal/console/console.go", "utf8"));
+
+const kinds: Record<string, string> = { ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml" };
+
+export type Scene = {
+  role: Role;
+  fleet: MessageInitShape<typeof WatchFleetResponseSchema>;
+  app?: MessageInitShape<typeof WatchAppResponseSchema>;
+  instances?: MessageInitShape<typeof ListInstancesResponseSchema>;
+};
+
+export class Fake {
+  /** Procedures that were called. */
+  calls: string[] = [];
+  signedIn = true;
+  url = "";
+  private streams = new Map<http.ServerResponse, string>();
+  private server = http.createServer((req, res) => this.answer(req, res));
+
+  constructor(public scene: Scene) {}
+
+  async start(port = 0): Promise<this> {
+    await new Promise<void>((resolve) => this.server.listen(port, "127.0.0.1", resolve));
+    this.url = `http://127.0.0.1:${(this.server.address() as AddressInfo).port}`;
+    return this;
+  }
+
+  async stop(): Promise<void> {
+    this.server.closeAllConnections();
+    await new Promise((resolve) => this.server.close(resolve));
+  }
+
+  /** Ends all connections, as a control plane that dies. */
+  async restart(downMs: number): Promise<void> {
+    const { port } = this.server.address() as AddressInfo;
+    await this.stop();
+    this.server = http.createServer((req, res) => this.answer(req, res));
+    await new Promise((resolve) => setTimeout(resolve, downMs));
+    await this.start(port);
+  }
+
+  /** Sends another response to all that watch the app or the fleet. */
+  push(): void {
+    for (const [res, procedure] of this.streams) this.send(res, procedure);
+  }
+
+  private answer(req: http.IncomingMessage, res: http.ServerResponse): void {
+    const url = new URL(req.url ?? "/", "http://x");
+    if (url.pathname.startsWith("/ui/session/")) {
+      if (req.headers["windlass-dashboard"] !== "1") return void res.writeHead(403).end("{}");
+      this.calls.push(url.pathname);
+      this.signedIn = !url.pathname.includes("sign-out");
+      return void res.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify({ expiresInMs: 1e7, renewAfterMs: 1e6 }));
+    }
+    if (url.pathname.startsWith("/ui/")) return this.page(url.pathname, res);
+    const procedure = url.pathname.split("/").pop() ?? "";
+    this.calls.push(procedure);
+    if (!this.signedIn) return void res.writeHead(401, { "Content-Type": "application/json" }).end(JSON.stringify({ code: "unauthenticated", message: "sign in" }));
+    req.resume();
+    if (procedure.startsWith("Watch")) {
+      res.writeHead(200, { "Content-Type": "application/connect+proto" });
+      this.streams.set(res, procedure);
+      res.on("close", () => this.streams.delete(res));
+      return this.send(res, procedure);
+    }
+    const reply = <D extends DescMessage>(schema: D, init: MessageInitShape<D>) =>
+      void res.writeHead(200, { "Content-Type": "application/proto" }).end(toBinary(schema, create(schema, init)));
+    if (procedure === "WhoAmI") return reply(WhoAmIResponseSchema, { key: { name: "ann", role: this.scene.role }, workspaceName: "acme", serverVersion: "v1.2.3" });
+    if (procedure === "ListInstances") return reply(ListInstancesResponseSchema, this.scene.instances ?? {});
+    if (procedure === "PauseRollout") return reply(PauseRolloutResponseSchema, { effect: "The rollout is paused: us-east-1 stays at step 1." });
+    res.writeHead(404).end();
+  }
+
+  private send(res: http.ServerResponse, procedure: string): void {
+    const body =
+      procedure === "WatchFleet"
+        ? toBinary(WatchFleetResponseSchema, create(WatchFleetResponseSchema, { reset: true, ...this.scene.fleet }))
+        : toBinary(WatchAppResponseSchema, create(WatchAppResponseSchema, this.scene.app ?? {}));
+    const head = Buffer.alloc(5);
+    head.writeUInt32BE(body.length, 1);
+    res.write(Buffer.concat([head, body]));
+  }
+
+  private page(name: string, res: http.ServerResponse): void {
+    res.setHeader("Content-Security-Policy", `${policy?.[1] ?? ""}${policy?.[2] ?? ""}`);
+    const file = name.startsWith("/ui/assets/") ? name.slice(4) : "index.html";
+    try {
+      const data = readFileSync(path.join(dist, file));
+      res.writeHead(200, { "Content-Type": kinds[path.extname(file)] ?? "text/html; charset=utf-8" }).end(data);
+    } catch {
+      res.writeHead(404).end();
+    }
+  }
+}

@@ -1,0 +1,137 @@
+import { AppStatus, DeploymentStatus, InstanceStatus, RegionStatus, Role, RolloutStatus, TopologyStatus } from "../src/gen/windlass/v1/common_pb.js";
+import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, WaveProgress_State } from "../src/gen/windlass/v1/rollout_pb.js";
+import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
+import type { Scene } from "./fake.js";
+
+const ago = (seconds: number) => BigInt(Date.now() - seconds * 1000);
+
+const region = (name: string, more: object = {}) => ({
+  id: `reg_${name}`, name, workspaceId: "ws_1", status: RegionStatus.CONNECTED, agentVersion: "v1.2.3", runtime: "kubernetes", revision: 812n,
+  receivedRevision: 812n, lastReportAt: ago(2), instances: 18, isolation: Isolation.WORKSPACE, labels: { cloud: "a", tier: "prod" },
+  gpus: [
+    { product: "H100-80GB", pool: "reserved", allocatable: 32, requested: 21, free: 8, largestFree: 4, hosts: 4, quota: 24 },
+    { product: "L40S", pool: "", allocatable: 16, requested: 4, free: 12, largestFree: 8, hosts: 2 },
+  ],
+  ...more,
+});
+
+const app = (name: string, more: object = {}) => ({
+  id: `app_${name}`, name, projectName: "default", environmentName: "production", status: AppStatus.READY, liveVersion: 4, latestVersion: 4, previousVersion: 3,
+  replicas: 6, readyReplicas: 6, regions: ["us-east-1", "eu-west-1"], updatedAt: ago(3700), ...more,
+});
+
+export const chat = app("chat", {
+  description: "The chat model that customers talk to", status: AppStatus.PROGRESSING, latestVersion: 5, rolloutId: "rol_1", readyReplicas: 6, updatedAt: ago(40),
+  message: "v5 waits at step 2 of 3 in us-east-1", urls: ["http://chat.apps.example:8080", "https://chat.example.com"],
+});
+
+export const fleet = {
+  regions: [
+    region("us-east-1"),
+    region("eu-west-1", { receivedRevision: 809n, gpus: [{ product: "H100-80GB", pool: "reserved", allocatable: 16, requested: 12, free: 2, largestFree: 1, hosts: 2 }] }),
+    region("ap-south-1", { status: RegionStatus.UNREACHABLE, lastReportAt: ago(430), runtime: "process", isolation: Isolation.NONE }),
+    region("us-west-2", { status: RegionStatus.PENDING, gpus: [], revision: 0n, receivedRevision: 0n, lastReportAt: 0n, instances: 0, agentVersion: "", runtime: "" }),
+  ],
+  apps: [
+    chat,
+    app("embeddings", { regions: ["us-east-1"] }),
+    app("rerank", { status: AppStatus.DEGRADED, readyReplicas: 4, message: "ap-south-1 is out of reach since 7 min: 2 of 6 replicas are not known", updatedAt: ago(430) }),
+    app("vision", { status: AppStatus.FAILED, liveVersion: 0, latestVersion: 1, readyReplicas: 0, replicas: 0, message: "v1 failed in eu-west-1: CrashLoop: exit code 1; last output: CUDA out of memory", updatedAt: ago(86000) }),
+    app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, replicas: 0, readyReplicas: 0, regions: [] }),
+  ],
+};
+
+const place = (name: string, replicas: number, ready: number, weight: number, more: object = {}) => ({
+  region: name, status: TopologyStatus.STARTED, replicas, ready, weight, instances: replicas, ...more,
+});
+
+export const canary = {
+  id: "rol_1", appId: chat.id, version: 5, fromVersion: 4, status: RolloutStatus.RUNNING, createdBy: "ci", createdAt: ago(900), deadline: 0n,
+  progress: {
+    policy: {
+      strategy: RolloutPolicy_Strategy.CANARY,
+      steps: [{ weight: 5, pause: "5m" }, { weight: 25, pause: "manual" }, { weight: 50, pause: "10m" }],
+    },
+    waves: [
+      {
+        name: "first", state: WaveProgress_State.ROLLING,
+        regions: [
+          {
+            region: "us-east-1", state: RegionProgress_State.ROLLING, since: ago(620), replicas: 4, step: 2, steps: 3, waitsForPromotion: true,
+            approval: { missing: "1 owner who did not deploy it", asked: { role: Role.OWNER, count: 1, notDeployer: true } },
+            old: { version: 4, replicas: 3, ready: 3, weight: 75 }, new: { version: 5, replicas: 1, ready: 1, weight: 25 },
+            checks: [
+              { name: "errors", state: CheckProgress_State.PASSED, figure: 0.0021, oldFigure: 0.0024, samples: 18_240, failureLimit: 1, dueAt: BigInt(Date.now() + 20_000) },
+              { name: "first-token-p95", state: CheckProgress_State.HELD, figure: 0.412, oldFigure: 0.39, samples: 41, message: "41 of 50 samples", failureLimit: 1, heldSince: ago(60) },
+            ],
+          },
+        ],
+      },
+      {
+        state: WaveProgress_State.WAITING,
+        regions: [{ region: "eu-west-1", state: RegionProgress_State.WAITING, replicas: 2, old: { version: 4, replicas: 2, ready: 2, weight: 100 } }],
+      },
+    ],
+  },
+};
+
+export const appScene = {
+  app: chat,
+  deployments: [
+    {
+      id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY,
+      regions: [place("us-east-1", 3, 3, 75), place("eu-west-1", 2, 2, 100), place("ap-south-1", 2, 2, 100, { regionUnreachable: true })],
+    },
+    { id: "dep_5", version: 5, status: DeploymentStatus.DEPLOYING, regions: [place("us-east-1", 1, 1, 25), place("eu-west-1", 1, 0, 0, { failed: 1, reason: "CrashLoop", message: "exit code 1, 3 times in 2 min" })] },
+  ],
+  rollout: canary,
+  history: [
+    { id: "hst_3", at: ago(600), what: "StepReached", why: "us-east-1 serves with 25 % of the traffic", who: "windlass", version: 5, region: "us-east-1", rolloutId: "rol_1" },
+    { id: "hst_2", at: ago(880), what: "RolloutStarted", why: "v4 is live; canary in 2 waves", who: "windlass", version: 5, rolloutId: "rol_1" },
+    { id: "hst_1", at: ago(900), what: "DeploymentCreated", why: "deployed from app.yaml", who: "ci", version: 5, rolloutId: "rol_1" },
+  ],
+};
+
+const instance = (n: number, more: object = {}) => ({
+  id: `ins_${n}`, appName: "chat", version: 4, region: "us-east-1", role: "main", group: n, status: InstanceStatus.READY, readyAt: ago(4000 + n), runtimeName: `chat-v4-${n}-x7k2p`,
+  restarts: 0, gpus: ["0", "1"], ...more,
+});
+
+export const instances = {
+  instances: [
+    instance(0), instance(1), instance(2, { restarts: 3 }),
+    instance(3, { version: 5, region: "eu-west-1", status: InstanceStatus.FAILED, restarts: 7, reason: "CrashLoop", message: "exit code 1; last output: RuntimeError: CUDA out of memory", gpus: [] }),
+    instance(4, { region: "eu-west-1", status: InstanceStatus.PENDING, reason: "Unschedulable", message: "0/4 nodes have 2 free nvidia.com/gpu" }),
+  ],
+};
+
+export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, askedRollout: canary }, instances };
+
+const nasty = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`;
+
+/** Texts that a tenant, a program or an agent chooses. */
+export const hostile: Scene = {
+  role: Role.DEPLOYER,
+  fleet: {
+    regions: [region("us-east-1", { message: nasty, notes: [nasty], labels: { [nasty]: nasty }, agentVersion: nasty, runtime: nasty, gpus: [{ product: nasty, pool: nasty, allocatable: 1 }] })],
+    apps: [app("chat", { message: nasty, description: nasty, regions: [nasty] })],
+  },
+  app: {
+    app: { ...chat, message: nasty, description: nasty, urls: ["javascript:window.hacked=1", nasty] },
+    deployments: [{ id: "dep_4", version: 4, live: true, regions: [place(nasty, 1, 0, 100, { reason: nasty, message: nasty })] }],
+    rollout: { ...canary, createdBy: nasty, reason: nasty, message: nasty, previewUrls: ["javascript:window.hacked=1"] },
+    askedRollout: {
+      ...canary, createdBy: nasty, previewUrls: ["javascript:window.hacked=1"],
+      progress: { ...canary.progress, paused: true, pausedBy: nasty, pausedWhy: nasty, waves: [{ name: nasty, regions: [{ region: nasty, reason: nasty, message: nasty, state: RegionProgress_State.FAILED }] }] },
+    },
+    history: [{ id: "hst_1", at: 1n, what: nasty, why: nasty, who: nasty, region: nasty, rolloutId: "rol_1" }],
+  },
+  instances: { instances: [instance(0, { reason: nasty, message: nasty, runtimeName: nasty, gpus: [nasty] })] },
+};
+
+export const many: Scene = {
+  role: Role.VIEWER,
+  fleet: { regions: fleet.regions, apps: Array.from({ length: 1000 }, (_, i) => app(`model-${String(i).padStart(4, "0")}`)) },
+};
+
+export const empty: Scene = { role: Role.DEPLOYER, fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] } };

@@ -1,0 +1,97 @@
+// All regions and apps of the workspace, as the one stream of this page brings them.
+import { useSyncExternalStore } from "react";
+import type { App } from "../gen/windlass/v1/app_pb.js";
+import type { WatchFleetResponse } from "../gen/windlass/v1/fleet_pb.js";
+import type { Region } from "../gen/windlass/v1/region_pb.js";
+import { explain, fleet } from "./clients.js";
+import { follow, type Link } from "./follow.js";
+
+export type Fleet = {
+  /** Whether a whole picture was received. */
+  ready: boolean;
+  regions: ReadonlyMap<string, Region>;
+  apps: ReadonlyMap<string, App>;
+  link: Link;
+};
+
+export const emptyFleet: Fleet = { ready: false, regions: new Map(), apps: new Map(), link: { state: "connecting" } };
+
+type Draft = { regions: Map<string, Region>; apps: Map<string, App> };
+
+/** Puts a response on top of what there is. It returns the draft to show, or null while more follows. */
+export function apply(draft: Draft, res: WatchFleetResponse): Draft {
+  const next: Draft = res.reset ? { regions: new Map(), apps: new Map() } : draft;
+  for (const r of res.regions) next.regions.set(r.id, r);
+  for (const id of res.removedRegions) next.regions.delete(id);
+  for (const a of res.apps) next.apps.set(a.id, a);
+  for (const id of res.removedApps) next.apps.delete(id);
+  return next;
+}
+
+/** Three of the server's beats. */
+const silenceMs = 40_000;
+/** A page that is not looked at gives its connection back: a browser has six of a host without TLS. */
+const hiddenMs = 20_000;
+
+class FleetStore {
+  private state: Fleet = emptyFleet;
+  private listeners = new Set<() => void>();
+  private stop: (() => void) | undefined;
+  private hide: ReturnType<typeof setTimeout> | undefined;
+  private draft: Draft = { regions: new Map(), apps: new Map() };
+  private more = false;
+
+  subscribe = (listener: () => void) => {
+    this.listeners.add(listener);
+    if (this.listeners.size === 1) {
+      this.start();
+      document.addEventListener("visibilitychange", this.onVisibility);
+    }
+    return () => {
+      this.listeners.delete(listener);
+      if (this.listeners.size > 0) return;
+      document.removeEventListener("visibilitychange", this.onVisibility);
+      clearTimeout(this.hide);
+      this.end();
+      this.state = emptyFleet;
+    };
+  };
+
+  get = () => this.state;
+
+  private onVisibility = () => {
+    clearTimeout(this.hide);
+    if (document.hidden) this.hide = setTimeout(() => this.end(), hiddenMs);
+    else if (!this.stop) this.start();
+  };
+
+  private start() {
+    this.stop = follow<WatchFleetResponse>({
+      open: (signal) => fleet.watchFleet({}, { signal }),
+      onMessage: (res) => {
+        this.draft = apply(this.draft, res);
+        const wasMore = this.more;
+        this.more = res.more;
+        const news = wasMore || res.reset || res.regions.length + res.apps.length + res.removedRegions.length + res.removedApps.length > 0;
+        if (!res.more && news) this.set({ ready: true, regions: new Map(this.draft.regions), apps: new Map(this.draft.apps) });
+      },
+      onLink: (link) => this.set({ link }),
+      silenceMs,
+      explain,
+    });
+  }
+
+  private end() {
+    this.stop?.();
+    this.stop = undefined;
+  }
+
+  private set(change: Partial<Fleet>) {
+    this.state = { ...this.state, ...change };
+    for (const listener of this.listeners) listener();
+  }
+}
+
+const store = new FleetStore();
+
+export const useFleet = (): Fleet => useSyncExternalStore(store.subscribe, store.get);

@@ -1,0 +1,65 @@
+// How the browser signs in and out. The session's cookie is not visible to scripts, and the page
+// keeps no API key: see the control plane's package api.
+
+const header = "Windlass-Dashboard";
+export const dashboardHeader: [string, string] = [header, "1"];
+
+export type SessionTimes = { expiresInMs: number; renewAfterMs: number };
+
+export class SessionError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+async function post(path: string, body?: unknown): Promise<unknown> {
+  const res = await fetch(`/ui/session/${path}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", [header]: "1" },
+    body: body === undefined ? "" : JSON.stringify(body),
+    credentials: "same-origin",
+    cache: "no-store",
+  });
+  const text = await res.text();
+  let answer: unknown;
+  try {
+    answer = JSON.parse(text);
+  } catch {
+    throw new SessionError(res.status, "The control plane did not answer. Is it running?");
+  }
+  if (!res.ok) throw new SessionError(res.status, sentence(answer));
+  return answer;
+}
+
+function sentence(answer: unknown): string {
+  if (typeof answer !== "object" || answer === null || !("message" in answer)) return "The control plane refused it.";
+  const text = String(answer.message);
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+}
+
+export async function signInWithKey(key: string): Promise<void> {
+  await post("sign-in", { key });
+}
+
+export async function signInWithLink(link: string): Promise<void> {
+  await post("sign-in", { link });
+}
+
+export async function renew(): Promise<SessionTimes> {
+  return (await post("renew")) as SessionTimes;
+}
+
+export async function signOut(everywhere: boolean): Promise<void> {
+  await post(everywhere ? "sign-out-everywhere" : "sign-out");
+}
+
+/** Takes the value of a sign-in link out of the address, so that it is neither in the history nor copied with it. */
+export function takeLink(location: Location, history: History): string | null {
+  const match = /^#link=(wll_[\w-]+)$/.exec(location.hash);
+  if (!match) return null;
+  history.replaceState(history.state, "", location.pathname + location.search);
+  return match[1] ?? null;
+}

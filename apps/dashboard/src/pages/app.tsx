@@ -1,0 +1,346 @@
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { useInstances, useApp } from "../api/watch.js";
+import type { App, WatchAppResponse } from "../gen/windlass/v1/app_pb.js";
+import type { Deployment, Instance, RegionTopology } from "../gen/windlass/v1/deployment_pb.js";
+import type { HistoryEntry } from "../gen/windlass/v1/history_pb.js";
+import { running, waits } from "../model/rollout.js";
+import { absolute, ms } from "../model/time.js";
+import { appStatus, deploymentStatus, instanceStatus, rolloutStatus } from "../model/words.js";
+import { explain } from "../api/clients.js";
+import { Badge, Command, Copy, Loading, Panel, Ready, Time, useNow, useTitle } from "../ui/pieces.js";
+import { Steer } from "./steer.js";
+
+const route = getRouteApi("/apps/$project/$environment/$name");
+
+function Cell({ place }: { place: RegionTopology | undefined }) {
+  if (!place || (place.replicas === 0 && place.instances === 0)) return <span className="dim">–</span>;
+  return (
+    <div className="cell small">
+      <div className="row">
+        <span className="num nowrap">
+          {place.ready} of {place.replicas} ready
+        </span>
+        <span className="chip num">{place.weight} %</span>
+      </div>
+      <BarOf place={place} />
+      {place.failed > 0 ? <span className="num">{place.failed} failed</span> : null}
+      {place.reason || place.message ? (
+        <span className="dim">
+          {place.reason ? <b>{place.reason}</b> : null} {place.message}
+        </span>
+      ) : null}
+    </div>
+  );
+}
+
+const BarOf = ({ place }: { place: RegionTopology }) => (
+  <span className="bar" aria-hidden="true">
+    {place.ready > 0 ? <i className={place.regionUnreachable ? "idle" : "good"} style={{ flexGrow: place.ready }} /> : null}
+    {place.failed > 0 ? <i className="bad" style={{ flexGrow: place.failed }} /> : null}
+    {place.replicas > place.ready ? <i className="idle" style={{ flexGrow: Math.max(0, place.replicas - place.ready - place.failed) }} /> : null}
+  </span>
+);
+
+/** Regions by versions: replicas that are ready, and the share of the traffic. */
+function Topology({ versions }: { versions: Deployment[] }) {
+  const shown = versions.filter((d) => d.live || d.regions.some((r) => r.replicas > 0 || r.instances > 0));
+  const regions = [...new Set(shown.flatMap((d) => d.regions.map((r) => r.region)))].sort();
+  const away = new Set(shown.flatMap((d) => d.regions.filter((r) => r.regionUnreachable).map((r) => r.region)));
+  if (regions.length === 0) return <p className="dim">Nothing of it runs anywhere.</p>;
+  return (
+    <div className="scroll" tabIndex={0} role="region" aria-label="Topology, regions by versions">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Region</th>
+            {shown.map((d) => (
+              <th scope="col" key={d.id}>
+                v{d.version} {d.live ? <span className="chip live">live</span> : null} {d.pinnedWeight > 0 ? <span className="chip">pinned {d.pinnedWeight} %</span> : null}{" "}
+                {!d.live ? <Badge word={deploymentStatus(d.status)} /> : null}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {regions.map((name) => (
+            <tr key={name}>
+              <th scope="row">
+                {name}
+                {away.has(name) ? (
+                  <div>
+                    <Badge word={{ text: "unreachable", tone: "bad" }} />
+                  </div>
+                ) : null}
+              </th>
+              {shown.map((d) => (
+                <td key={d.id}>
+                  <Cell place={d.regions.find((r) => r.region === name)} />
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const byPlace = (a: Instance, b: Instance) =>
+  a.region.localeCompare(b.region) || b.version - a.version || a.role.localeCompare(b.role) || a.group - b.group || a.slot - b.slot;
+
+function InstanceRow({ instance: i }: { instance: Instance }) {
+  const name = i.role === "main" ? `${i.group}` : `${i.role} ${i.group}/${i.slot}`;
+  return (
+    <tr>
+      <td>
+        <span className="nowrap">{i.region}</span> <span className="dim">replica {name}</span>
+        <div className="mono dim">{i.runtimeName || i.id}</div>
+      </td>
+      <td>
+        <Badge word={instanceStatus(i.status)} />
+      </td>
+      <td className="num">v{i.version}</td>
+      <td className="num nowrap">
+        {i.restarts} <span className="dim">restart{i.restarts === 1 ? "" : "s"}</span>
+      </td>
+      <td className="wide">
+        {i.reason || i.message ? (
+          <>
+            <b>{i.reason}</b> {i.message}
+          </>
+        ) : (
+          <span className="dim">
+            ready <Time at={ms(i.readyAt)} />
+          </span>
+        )}
+        {i.gpus.length > 0 ? <div className="dim small">GPUs {i.gpus.join(", ")}</div> : null}
+      </td>
+    </tr>
+  );
+}
+
+function Instances({ app, revision }: { app: App; revision: number }) {
+  const read = useInstances(app.id, revision);
+  if (read.isPending) return <Loading what="the instances" />;
+  if (read.isError && !read.data) return <p className="note warn">{explain(read.error)}</p>;
+  const rows = [...(read.data?.instances ?? [])].sort(byPlace);
+  if (rows.length === 0) return <p className="dim">No instance exists.</p>;
+  return (
+    <>
+      <table className="instances">
+        <thead>
+          <tr>
+            <th scope="col">Instance</th>
+            <th scope="col">Status</th>
+            <th scope="col">Version</th>
+            <th scope="col">Restarts</th>
+            <th scope="col">Reason</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((i) => (
+            <InstanceRow key={i.id} instance={i} />
+          ))}
+        </tbody>
+      </table>
+      {read.data?.more ? <p className="dim small">There are more: `windlass list instances` shows all.</p> : null}
+    </>
+  );
+}
+
+export function History({ entries }: { entries: HistoryEntry[] }) {
+  if (entries.length === 0) return <p className="dim">Nothing happened yet.</p>;
+  return (
+    <ol className="history">
+      {entries.map((h) => (
+        <li key={h.id}>
+          <span className="dim small" title={absolute(ms(h.at))}>
+            <Time at={ms(h.at)} />
+          </span>
+          <div>
+            <b>{h.what}</b> {h.version > 0 ? <span className="chip num">v{h.version}</span> : null} {h.region ? <span className="chip">{h.region}</span> : null}{" "}
+            <span className="dim small">by {h.who}</span>
+            {h.why ? <div>{h.why}</div> : null}
+          </div>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+const isWeb = (url: string) => /^https?:\/\//.test(url);
+
+function Hosts({ app }: { app: App }) {
+  if (app.urls.length === 0) return <p className="dim">No host yet: no instance is ready.</p>;
+  return (
+    <div>
+      {app.urls.map((u) => (
+        <div className="url" key={u}>
+          {isWeb(u) ? (
+            <a href={u} className="mono" target="_blank" rel="noreferrer noopener">
+              {u}
+            </a>
+          ) : (
+            <code>{u}</code>
+          )}
+          <Copy text={u} what={u} />
+        </div>
+      ))}
+    </div>
+  );
+}
+
+export function Head({ app, sub }: { app: App; sub?: string }) {
+  const params = { project: app.projectName, environment: app.environmentName, name: app.name };
+  return (
+    <>
+      <nav className="crumbs" aria-label="Where this is">
+        <Link to="/apps">Apps</Link>
+        <span aria-hidden="true">/</span>
+        <span>
+          {app.projectName}/{app.environmentName}
+        </span>
+        {sub ? (
+          <>
+            <span aria-hidden="true">/</span>
+            <Link to="/apps/$project/$environment/$name" params={params}>
+              {app.name}
+            </Link>
+          </>
+        ) : null}
+      </nav>
+      <div className="page-head">
+        <div className="grow">
+          <div className="title">
+            <h1>{sub ?? app.name}</h1>
+            {sub ? null : <Badge word={appStatus(app.status)} />}
+          </div>
+          {!sub && app.description ? <p className="dim">{app.description}</p> : null}
+        </div>
+      </div>
+    </>
+  );
+}
+
+/** What is shown instead of an app: it is being read, or it is not there. */
+export function NoApp({ watched, path }: { watched: ReturnType<typeof useApp>; path: string }) {
+  const { link } = watched;
+  if (link.state === "refused")
+    return (
+      <section className="panel">
+        <div className="empty">
+          <h1>{path}</h1>
+          <p className="note bad">{link.why}</p>
+          <Link to="/apps">Show all apps</Link>
+        </div>
+      </section>
+    );
+  return (
+    <>
+      <h1>{path}</h1>
+      <Loading what="the app" />
+    </>
+  );
+}
+
+function RolloutSummary({ picture, app }: { picture: WatchAppResponse; app: App }) {
+  const now = useNow();
+  const r = picture.rollout;
+  const params = { project: app.projectName, environment: app.environmentName, name: app.name };
+  if (!r)
+    return (
+      <>
+        <p className="dim">No rollout yet.</p>
+        <Command text={`windlass deploy -f app.yaml`} what="the command" />
+      </>
+    );
+  const words = waits(r, app, now);
+  return (
+    <div className="stack tight">
+      <p className="title">
+        <Link to="/apps/$project/$environment/$name/rollouts/$rollout" params={{ ...params, rollout: r.id }}>
+          {r.fromVersion > 0 ? `v${r.fromVersion} → v${r.version}` : `v${r.version}, the first`}
+        </Link>
+        <Badge word={running(r) && r.progress?.paused ? { text: "paused", tone: "warn" } : rolloutStatus(r.status)} />
+        <span className="dim small">
+          begun <Time at={ms(r.createdAt)} /> by {r.createdBy}
+        </span>
+      </p>
+      {!running(r) && (r.reason || r.message) ? (
+        <p className="note bad">
+          {r.reason ? <b>{r.reason}: </b> : null}
+          {r.message}
+        </p>
+      ) : null}
+      {words.length > 0 ? (
+        <ul className="note">
+          {words.slice(0, 4).map((w) => (
+            <li key={w}>{w}</li>
+          ))}
+          {words.length > 4 ? <li>and {words.length - 4} more</li> : null}
+        </ul>
+      ) : null}
+      <Steer app={app} rollout={r} />
+    </div>
+  );
+}
+
+export function AppPage() {
+  const { project, environment, name } = route.useParams();
+  const path = `${project}/${environment}/${name}`;
+  const watched = useApp(path);
+  useTitle(name);
+  const picture = watched.picture;
+  const app = picture?.app;
+  if (!picture || !app) return <NoApp watched={watched} path={path} />;
+  if (picture.deleted)
+    return (
+      <>
+        <Head app={app} />
+        <p className="note idle">The app was deleted.</p>
+      </>
+    );
+  return (
+    <>
+      <Head app={app} />
+      <div className="stack">
+        {app.message ? <p className={`note ${appStatus(app.status).tone === "bad" ? "bad" : appStatus(app.status).tone === "warn" ? "warn" : "idle"}`}>{app.message}</p> : null}
+        <dl className="tiles">
+          <div className="panel tile">
+            <dt>Live version</dt>
+            <dd className="num">
+              {app.liveVersion > 0 ? `v${app.liveVersion}` : "none"} <small>{app.previousVersion > 0 ? `before it v${app.previousVersion}` : "none before it"}</small>
+            </dd>
+          </div>
+          <div className="panel tile">
+            <dt>Replicas</dt>
+            <dd className="num small">
+              <Ready ready={app.readyReplicas} wanted={app.replicas} />
+            </dd>
+          </div>
+          <div className="panel tile">
+            <dt>Regions</dt>
+            <dd className="num">
+              {app.regions.length} <small>{app.regions.join(", ") || "none"}</small>
+            </dd>
+          </div>
+        </dl>
+        <Panel id="rollout" title="Rollout">
+          <RolloutSummary picture={picture} app={app} />
+        </Panel>
+        <Panel id="topology" title="Topology">
+          <Topology versions={picture.deployments} />
+        </Panel>
+        <Panel id="hosts" title="Hosts">
+          <Hosts app={app} />
+        </Panel>
+        <Panel id="instances" title="Instances">
+          <Instances app={app} revision={watched.revision} />
+        </Panel>
+        <Panel id="history" title="History">
+          <History entries={watched.history} />
+        </Panel>
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/apps/windlass/internal/signin"
+)
+
+func (a *app) dashboardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "dashboard",
+		Short: "Print a link that opens the dashboard signed in",
+		Long: "Dashboard prints a link to the dashboard of the context's control plane. The link signs one browser in, once, with the rights of the " +
+			"context's API key. A person who opens it before you do is signed in instead of you.",
+		Example: "  open \"$(windlass dashboard)\"",
+		Args:    cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			link, err := signin.New(ctx, a.http, a.target.Server, a.target.APIKey)
+			if err != nil {
+				return err
+			}
+			if a.interactive() {
+				fmt.Fprintf(a.Stderr, "good for one sign-in within %s\n", link.ExpiresIn.Round(time.Minute)) //nolint:errcheck // a hint
+			}
+			if a.output == "table" {
+				return a.show(nil, func(w *tabwriter.Writer) { row(w, link.URL) })
+			}
+			data, err := json.Marshal(map[string]any{"url": link.URL, "expiresInMs": link.ExpiresIn.Milliseconds()})
+			if err != nil {
+				return fmt.Errorf("encode output: %w", err)
+			}
+			return a.raw(data)
+		}),
+	}
+}

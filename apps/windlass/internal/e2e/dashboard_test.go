@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// browserPatience bounds the test in the browser; it takes half a minute on a machine that is not
+// busy.
+const browserPatience = 8 * time.Minute
+
+// TestDashboard opens the page of a `windlass dev` in a real browser: apps/dashboard/e2e/real.e2e.ts
+// says what it does there.
+func TestDashboard(t *testing.T) {
+	t.Parallel()
+	app, err := filepath.Abs("../../../dashboard")
+	require.NoError(t, err)
+	for _, needed := range []string{
+		filepath.Join(app, "node_modules", "playwright-core"),
+		filepath.Join(app, "..", "controlplane", "internal", "console", "assets", "dist", "index.html"),
+	} {
+		if _, err := os.Stat(needed); err != nil {
+			t.Skipf("the dashboard is not built (.ci/dashboard check): %v", err)
+		}
+	}
+	if _, err := exec.LookPath("chromium"); err != nil && os.Getenv("WINDLASS_CHROMIUM") == "" {
+		t.Skip("no Chromium: install it, or name it with WINDLASS_CHROMIUM")
+	}
+	d := newDevHouse(t)
+	require.Contains(t, d.up("--regions", us+","+eu).stdout, "/ui/#link=wll_")
+
+	// The example, and its next version in a canary that waits.
+	examples := t.TempDir()
+	text, err := os.ReadFile(example(t, "echo.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(examples, "echo.yaml"), text, 0o600))
+	next := strings.NewReplacer("version-label, v1", "version-label, v2", "versionLabel: v1", "versionLabel: v2").Replace(string(text)) +
+		"\nrollout:\n  strategy: canary\n  steps:\n  - {weight: 50, pause: manual}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(examples, "echo-canary.yaml"), []byte(next), 0o600))
+
+	ctx, cancel := context.WithTimeout(t.Context(), browserPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "npm", "run", "--silent", "test:real", "--", "--testTimeout", "300000")
+	cmd.Dir = app
+	cmd.Env = append(os.Environ(),
+		"HOME="+d.dir,
+		"WINDLASS_DASHBOARD_LINK="+strings.TrimSpace(d.ok("dashboard")),
+		"WINDLASS_CLI="+d.path,
+		"WINDLASS_EXAMPLES="+examples,
+		"WINDLASS_AGENT_PID="+strconv.Itoa(d.pidOf("agent/"+eu)),
+	)
+	said, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+
+	stopped := d.dev("stop")
+	require.Zero(t, stopped.code, stopped.stderr)
+	d.requireNothingRuns()
+}

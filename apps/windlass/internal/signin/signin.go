@@ -1,0 +1,66 @@
+// Package signin makes links that sign a browser in to the dashboard.
+package signin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// timeout of a call.
+const timeout = 10 * time.Second
+
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 64 << 10
+
+// Link is good for one sign-in.
+type Link struct {
+	URL       string
+	ExpiresIn time.Duration
+}
+
+// plainLink can be shown on a terminal, whatever server it comes from.
+var plainLink = regexp.MustCompile(`^wll_[A-Za-z0-9_-]{1,64}$`)
+
+// New makes a link to the dashboard of the control plane at server (a URL). The browser that opens
+// it is signed in as the API key. The secret is behind the URL's #, which no browser sends anywhere.
+func New(ctx context.Context, client *http.Client, server, key string) (Link, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	server = strings.TrimSuffix(server, "/")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server+"/ui/link", http.NoBody)
+	if err != nil {
+		return Link{}, fmt.Errorf("make a link to the dashboard: %w", err)
+	}
+	req.Header.Set("Authorization", "Bearer "+key)
+	res, err := client.Do(req)
+	if err != nil {
+		return Link{}, fmt.Errorf("make a link to the dashboard: %w", err)
+	}
+	defer res.Body.Close() //nolint:errcheck // it was read
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return Link{}, fmt.Errorf("make a link to the dashboard: %w", err)
+	}
+	var answer struct {
+		Link        string `json:"link"`
+		ExpiresInMs int64  `json:"expiresInMs"`
+		Message     string `json:"message"`
+	}
+	err = json.Unmarshal(body, &answer)
+	switch {
+	case res.StatusCode == http.StatusNotFound || err != nil:
+		return Link{}, fmt.Errorf("%s answers %s: the control plane has no dashboard; upgrade it", server, res.Status)
+	case res.StatusCode != http.StatusOK:
+		return Link{}, fmt.Errorf("make a link to the dashboard: %s", answer.Message)
+	case !plainLink.MatchString(answer.Link):
+		return Link{}, errors.New("make a link to the dashboard: the answer has none")
+	}
+	return Link{URL: server + "/ui/#link=" + answer.Link, ExpiresIn: time.Duration(answer.ExpiresInMs) * time.Millisecond}, nil
+}
