@@ -1,10 +1,10 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -90,9 +90,7 @@ func (b *browser) requireOut() {
 // copied is a thief of the cookie.
 func (b *browser) copied() *browser {
 	c := b.w.browser()
-	for name, value := range b.cookies {
-		c.cookies[name] = value
-	}
+	maps.Copy(c.cookies, b.cookies)
 	return c
 }
 
@@ -221,7 +219,7 @@ func TestARevokedKeyEndsItsSessionsAtOnceAndTheirStreams(t *testing.T) {
 	_, err = w.access(w.owner).RevokeApiKey(t.Context(), &windlassv1.RevokeApiKeyRequest{Key: "short"})
 	require.NoError(t, err)
 	b.requireOut()
-	for stream.Receive() { //nolint:revive // until it ends
+	for stream.Receive() {
 	}
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(stream.Err()))
 	status, _, _ := b.post("/ui/session/renew", "")
@@ -241,7 +239,7 @@ func TestSignOutEndsOpenStreams(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	status, _, _ = b.post("/ui/session/sign-out", "")
 	require.Equal(t, http.StatusOK, status)
-	for stream.Receive() { //nolint:revive // until it ends
+	for stream.Receive() {
 	}
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(stream.Err()))
 }
@@ -378,13 +376,13 @@ func TestAFleetIsSentAtOnceAndThenWhatChanges(t *testing.T) {
 	first := receive()
 	require.True(t, first.GetReset_())
 	require.True(t, first.GetMore())
-	for receive().GetMore() { //nolint:revive // until the picture is whole
+	for receive().GetMore() {
 	}
 	require.Len(t, apps, 120)
 	require.Len(t, regions, 2)
 
 	w.deploy("newest")
-	for !bytes.Contains([]byte(names(apps)), []byte(" newest ")) {
+	for !strings.Contains(names(apps), " newest ") {
 		m := receive()
 		require.False(t, m.GetReset_())
 		require.Less(t, len(m.GetApps()), 100, "only what changed")

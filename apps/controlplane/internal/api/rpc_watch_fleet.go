@@ -200,7 +200,7 @@ func (a fleetService) readRegions(tx Tx, by caller, p *fleetPicture) error {
 		if err != nil {
 			return fmt.Errorf("list regions: %w", err)
 		}
-		views, err := regionService{a.server}.regionViews(tx, by, rows)
+		views, err := regionService(a).regionViews(tx, by, rows)
 		if err != nil {
 			return err
 		}

@@ -16,4 +16,6 @@ type BrowserSessionTx interface {
 	DeleteBrowserSessionByID(sessionID string) error
 	// DeleteBrowserSessionsOfKey deletes all sessions and links of the API key.
 	DeleteBrowserSessionsOfKey(keyID string) error
+	// DeleteBrowserSessions forgets values of sessions that expired before.
+	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)
 }

@@ -100,9 +100,6 @@ type Tx interface {
 	Batched() bool
 }
 
-// Page is a keyset page. It is the model's, for those who do not import store.
-type Page = model.Page
-
 // TenantTx is workspaces, keys, projects, environments, secrets. Lists are by
 // name, ascending; Page.After is the last name.
 type TenantTx interface {
@@ -476,8 +473,6 @@ type RetentionTx interface {
 	DeleteAudit(before int64, limit int) (int, error)
 	// DeleteJoinTokens forgets tokens that expired before.
 	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
-	// DeleteBrowserSessions forgets values of sessions that expired before.
-	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)
 	// DeleteAPIKeys forgets keys that were revoked or expired before.
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
 }

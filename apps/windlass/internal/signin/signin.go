@@ -43,7 +43,7 @@ func New(ctx context.Context, client *http.Client, server, key string) (Link, er
 	if err != nil {
 		return Link{}, fmt.Errorf("make a link to the dashboard: %w", err)
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read
+	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return Link{}, fmt.Errorf("make a link to the dashboard: %w", err)
