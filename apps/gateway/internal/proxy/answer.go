@@ -84,6 +84,8 @@ func (a *answer) Write(p []byte) (int, error) {
 
 // took counts what the client took of the answer. A stream that ended with its deadline does not say so.
 func (a *answer) took(n int, waited, limit time.Duration, err error) {
+	a.x.passing.Lock()
+	defer a.x.passing.Unlock()
 	a.x.taking.Moved(n, waited)
 	if err != nil && (waited >= limit || errors.Is(err, os.ErrDeadlineExceeded)) && a.x.failure == nil {
 		a.x.failure, a.x.cause = failSlowAnswer, err

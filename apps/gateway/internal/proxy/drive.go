@@ -84,6 +84,8 @@ func (x *exchange) judge(f decide.Fault, at judged, err error) (decide.Failure, 
 
 // broke is the failure of an answer that had begun: all that is left is to break off.
 func (x *exchange) broke(f decide.Failure, err error) {
+	x.passing.Lock()
+	defer x.passing.Unlock()
 	if own := failures[decide.BrokenOff(f, x.taking.Waited(), x.policy.Total)]; own != nil {
 		x.failure, x.cause = own, err
 	}

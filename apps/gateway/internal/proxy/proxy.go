@@ -48,6 +48,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -193,6 +194,9 @@ type exchange struct {
 	// in is the request's body, and taking how the client takes the answer.
 	in     *requestBody
 	taking pace.Pace
+	// passing guards taking, failure and cause while an answer is passed on: ReverseProxy flushes it on
+	// another goroutine than that which reads it.
+	passing sync.Mutex
 	// hijacked is the client's side of a connection that switched protocols.
 	hijacked atomic.Pointer[net.Conn]
 	// header of the answer, and what of it the route's policy of CORS says, nil for nothing.
