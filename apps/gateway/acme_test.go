@@ -148,7 +148,7 @@ func (s *acmeServer) until(t *testing.T, r *running, host string, holds func(*x5
 
 func whichever(*x509.Certificate) bool { return true }
 
-func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) {
+func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) { //nolint:tparallel // its subtests share a port that nothing listens on
 	t.Parallel()
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -135,7 +135,7 @@ func (r *region) grpc(t *testing.T) grpc_testing.TestServiceClient {
 // What grpc-go's client and server say to each other without TLS is the same on every path: through
 // a gateway, through a region's where the app does not run, and through another region's, with TLS
 // in between or without.
-func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) {
+func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparallel // its subtests share gateways
 	t.Parallel()
 	certs := t.TempDir()
 	certify(t, certs)

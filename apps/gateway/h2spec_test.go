@@ -28,7 +28,7 @@ var knownOfHTTP2 = map[string]string{
 }
 
 // TestConformanceOfHTTP2 runs h2spec, whose cases are of RFC 7540 and 7541, against a gateway.
-func TestConformanceOfHTTP2(t *testing.T) {
+func TestConformanceOfHTTP2(t *testing.T) { //nolint:tparallel // h2spec has one standard output
 	t.Parallel()
 	// Some cases wait for nothing to come, others for the end of a connection, which net/http gives a
 	// second after its GOAWAY.

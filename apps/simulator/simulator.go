@@ -94,7 +94,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return siege.Attack(ctx, args[1:])
 	}
 	if len(args) > 0 && args[0] == siege.InstancesCommand {
-		return siege.Instances(ctx, args[1:])
+		return siege.Instances(ctx, args[1:], stdout)
 	}
 	if len(args) > 0 && args[0] == proxies.BareCommand {
 		return proxies.Bare(ctx, args[1:])

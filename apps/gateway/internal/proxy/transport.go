@@ -158,12 +158,12 @@ type trip struct {
 }
 
 func (c *trip) place(want *upstream.Want) (lease *upstream.Lease, err error) {
-	lease, c.res, err = c.t.place(c.req, c.x, want, c.body)
+	lease, c.res, err = c.t.place(c.req, c.x, want, c.body) //nolint:bodyclose // by drop, or by ReverseProxy, which passes it on
 	return lease, err
 }
 
 func (c *trip) attempt(lease *upstream.Lease) (a decide.Attempt, err error) {
-	c.res, a, err = c.t.attempt(c.req, c.x, instance{lease}, c.body)
+	c.res, a, err = c.t.attempt(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // as above
 	return a, err
 }
 

@@ -25,8 +25,8 @@ var poison = []byte("HTTP/1.1 200 OK\r\nConnection: x-nothing\r\n" + strings.Rep
 // InstancesCommand has the simulator's binary be a number of instances: COUNT.
 const InstancesCommand = "run-attacked"
 
-// Instances runs instances until its standard input ends, and writes a line with their addresses.
-func Instances(ctx context.Context, args []string) (err error) {
+// Instances runs instances until its standard input ends, and writes a line with their addresses to out.
+func Instances(ctx context.Context, args []string, out io.Writer) (err error) {
 	if len(args) != 1 {
 		return fmt.Errorf("%s COUNT: %d arguments", InstancesCommand, len(args))
 	}
@@ -40,15 +40,20 @@ func Instances(ctx context.Context, args []string) (err error) {
 	}
 	defer cancel()
 	var all []string
+	var stops []func() error
+	defer func() {
+		for _, stop := range stops {
+			err = errors.Join(err, stop())
+		}
+	}()
 	for range count {
 		address, stop, startErr := instance(ctx)
 		if startErr != nil {
 			return startErr
 		}
-		defer func() { err = errors.Join(err, stop()) }()
-		all = append(all, address)
+		all, stops = append(all, address), append(stops, stop)
 	}
-	if _, err := fmt.Println(strings.Join(all, " ")); err != nil {
+	if _, err := fmt.Fprintln(out, strings.Join(all, " ")); err != nil {
 		return err
 	}
 	<-ctx.Done()
