@@ -151,6 +151,13 @@ func seize(pid int) error {
 	done := make(chan error)
 	go func() {
 		goruntime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread outlives its goroutine, and would trace on. While it is taken, the next
+			// goroutine has another thread.
+			done <- seize(pid)
+			goruntime.UnlockOSThread()
+			return
+		}
 		done <- unix.PtraceSeize(pid)
 	}()
 	return <-done
