@@ -58,9 +58,12 @@ func TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks(t *testing.T) { //noli
 		_, err := fmt.Sscanf(shard, "%d/%d", &i, &n)
 		require.NoError(t, err, shardVariable)
 		warm(t)
+		// A fleet may lose all apps before they are served, but not all fleets do.
+		routed := false
 		for seed := first + i; seed < first+count; seed += n {
-			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { fleet(t, seed, false) })
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { routed = fleet(t, seed, false).check.sawRoutes || routed })
 		}
+		require.True(t, routed, "the checker saw no routes in any fleet")
 		return
 	}
 	// One P each, so one process for each CPU.
@@ -106,15 +109,14 @@ var passed = regexp.MustCompile(`(?m)^ *(=== (RUN|CONT|PAUSE|NAME) .*|--- PASS: 
 
 func failures(out string) string { return passed.ReplaceAllString(out, "") }
 
-// fleet runs one, and returns its trace.
-func fleet(t *testing.T, seed uint64, keepTrace bool) *trace {
+// fleet runs one, which must have broken nothing.
+func fleet(t *testing.T, seed uint64, keepTrace bool) *world {
 	w := run(t, seed, of, keepTrace)
-	require.True(t, w.check.sawRoutes, "seed %d: the checker saw no routes", seed)
 	for _, v := range w.check.broken() {
 		t.Errorf("%s\n\nthis fleet alone: WINDLASS_FLEET_SEED=%d go test -v -run WhateverBreaks ./apps/windlass/internal/fleettest", v, seed)
 	}
 	t.Logf("seed %d: trace %s", seed, w.trace)
-	return w.trace
+	return w
 }
 
 func run(t *testing.T, seed uint64, of size, keepTrace bool) *world {
@@ -177,12 +179,12 @@ func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 	out, err := inAnother(t, "^TestTheSameSeedGivesTheSameTrace$", shardVariable+"=0/1")
 	require.NoError(t, err, failures(out))
 	for seed := uint64(1001); seed < 1001+count; seed++ {
-		first, again := fleet(t, seed, true), fleet(t, seed, true)
+		first, again := fleet(t, seed, true).trace, fleet(t, seed, true).trace
 		// On a machine that has no processor for us for a while, the kernel may wake
 		// threads of the runtime in an order of its own.
 		for tries := 0; tries < 2 && first.String() != again.String(); tries++ {
 			t.Logf("seed %d twice: %s and %s part at %s", seed, first, again, first.parts(again))
-			again = fleet(t, seed, true)
+			again = fleet(t, seed, true).trace
 		}
 		require.Equal(t, first.String(), again.String(), "seed %d again", seed)
 		if said := fmt.Sprintf("seed %d: trace %s", seed, first); !strings.Contains(out, said) {
