@@ -45,7 +45,7 @@ func main() {
 func run(args []string) error {
 	serve := map[string]func(at string, to *balancer) error{"fasthttp": serveFast, "hertz": serveHertz}
 	if len(args) < 2 || serve[args[0]] == nil {
-		return errors.New("use: peers fasthttp|hertz at=to,to ...")
+		return errors.New("use: peers fasthttp|hertz at=to,to at=to,to")
 	}
 	failed := make(chan error, len(args))
 	for _, arg := range args[1:] {
