@@ -65,7 +65,10 @@ func apps(t *testing.T, tx store.Tx, suffix string) (ids []string) {
 	insert(model.App{ID: starts, LatestVersion: 1, RolloutID: rollout(starts, first)})
 
 	idle := "app_idle_" + suffix
-	insert(model.App{ID: idle, LatestVersion: 1, LiveDeploymentID: deployment(idle, 1, ready)})
+	insert(model.App{ID: idle, LatestVersion: 1, LiveDeploymentID: deployment(idle, 1, ready), Domains: 1, AppKeys: 1})
+	must(tx.InsertDomain(model.Domain{WorkspaceID: workspace, AppID: idle, Name: suffix + ".example.com"}))
+	must(tx.VerifyDomain(idle, suffix+".example.com", 1))
+	must(tx.InsertAppKey(model.AppKey{WorkspaceID: workspace, AppID: idle, Name: "mobile", Hash: []byte("hash")}))
 	runs(idle, "dep_"+idle+"_1", here)
 
 	staged := "app_staged_" + suffix
@@ -155,6 +158,8 @@ func TestInput(t *testing.T) {
 		starts := of["starts_0"]
 		require.Equal(t, map[string]string{"here": here, "shared": shared}, starts.RegionIDs, "unknown names are left out")
 		require.Equal(t, []string{model.Host(starts.App, "apps.test")}, starts.Hosts)
+		require.Contains(t, of["idle_0"].Hosts, "0.example.com", "a verified domain")
+		require.NotEmpty(t, of["idle_0"].Keys)
 		staged := of["staged_0"]
 		require.Equal(t, map[string]bool{closed: true}, staged.Closed, "its grant is revoked")
 		require.Len(t, staged.Deployments, 2)
@@ -252,6 +257,21 @@ func (c *counting) ListRoutes(ids []string) ([]model.Route, error) {
 func (c *counting) ListObserved(ids []string) ([]model.Observed, error) {
 	c.ask("observed")
 	return c.Tx.ListObserved(ids)
+}
+
+func (c *counting) ListRouteObserved(ids []string) ([]model.RouteObserved, error) {
+	c.ask("observed routes")
+	return c.Tx.ListRouteObserved(ids)
+}
+
+func (c *counting) DomainsOfApps(ids []string) ([]model.Domain, error) {
+	c.ask("domains")
+	return c.Tx.DomainsOfApps(ids)
+}
+
+func (c *counting) KeysOfApps(ids []string) ([]model.AppKey, error) {
+	c.ask("keys")
+	return c.Tx.KeysOfApps(ids)
 }
 
 func (c *counting) GetActiveRollouts(ids []string) ([]model.ActiveRollout, error) {
