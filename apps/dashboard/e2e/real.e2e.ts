@@ -11,7 +11,7 @@ import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 
 const need = (name: string): string => {
   const value = process.env[name];
-  if (!value) throw new Error(`${name} is missing: apps/windlass/internal/e2e runs this`);
+  if (!value) throw new Error(`${name} is missing: apps/e2e runs this`);
   return value;
 };
 

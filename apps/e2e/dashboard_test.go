@@ -21,7 +21,7 @@ const browserPatience = 8 * time.Minute
 // says what it does there.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
-	app, err := filepath.Abs("../../../dashboard")
+	app, err := filepath.Abs("../dashboard")
 	require.NoError(t, err)
 	for _, needed := range []string{
 		filepath.Join(app, "node_modules", "playwright-core"),

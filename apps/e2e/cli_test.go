@@ -77,7 +77,7 @@ func (c cli) json(v any, args ...string) {
 // example is a file that newcomers are told to deploy.
 func example(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", "..", "..", "deployments", "examples", name))
+	path, err := filepath.Abs(filepath.Join("..", "..", "deployments", "examples", name))
 	require.NoError(t, err)
 	require.FileExists(t, path)
 	return path

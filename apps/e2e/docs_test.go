@@ -65,7 +65,7 @@ func scriptOf(page string) string {
 //nolint:tparallel // the pages share it, and run in order
 func TestDocs(t *testing.T) {
 	t.Parallel()
-	repository, err := filepath.Abs(filepath.Join("..", "..", "..", ".."))
+	repository, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	pages, err := filepath.Glob(filepath.Join(repository, "docs", "guides", "*.md"))
 	require.NoError(t, err)
