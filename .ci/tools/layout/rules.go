@@ -96,7 +96,7 @@ var Rules = []Rule{
 	{
 		Name: "apps do not import each other",
 		Why:  "programs meet at the API; an import between them is a protocol that nobody wrote down",
-		From: []string{"apps/..."}, Except: []string{"apps/windlass/...", "apps/simulator/...", "apps/kubelab/..."},
+		From: []string{"apps/..."}, Except: []string{"apps/windlass/...", "apps/simulator/...", "apps/kubelab/...", "apps/e2e/fleettest"},
 		Deny: []string{"apps/..."}, Allow: []string{"$2/..."}, Tests: true,
 	},
 	{
@@ -111,15 +111,15 @@ var Rules = []Rule{
 	},
 	{
 		Name: "who runs other apps sees their root package only",
-		Why:  "`windlass dev` and the simulator start whole programs, they do not assemble them from parts",
-		From: []string{"apps/windlass/...", "apps/simulator/..."},
+		Why:  "`windlass dev`, the simulator and the fleets of tests start whole programs, they do not assemble them from parts",
+		From: []string{"apps/windlass/...", "apps/simulator/...", "apps/e2e/fleettest"},
 		Deny: []string{"apps/..."}, Tests: true,
 		Allow: []string{"$2/...", "apps/controlplane", "apps/agent", "apps/gateway", "apps/modelserver", "apps/dashboard"},
 	},
 	{
 		Name: "db is the control plane's",
 		Why:  "one program owns the truth; everyone else asks it",
-		From: ours, Except: []string{"db/...", "apps/controlplane/...", "apps/windlass/...", "apps/simulator/..."},
+		From: ours, Except: []string{"db/...", "apps/controlplane/...", "apps/windlass/...", "apps/simulator/...", "apps/e2e/fleettest"},
 		Deny: []string{"db/..."}, Below: true,
 	},
 	{
