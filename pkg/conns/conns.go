@@ -1,6 +1,7 @@
 // Package conns limits the connections that clients have to a process: in all, and from one address.
 // Where there is no room, the connection that has been without a request for longest is closed; where
-// all have requests, the new one is. An address that has more than its share makes room among its own.
+// all have requests, the new one is. An address that has more than its share makes room among its own,
+// unless it is exempt.
 package conns
 
 import (
@@ -17,10 +18,12 @@ type Limits struct {
 	// Total is how many connections there may be, PerAddress how many from one address: of IPv6,
 	// from one network of 64 bits.
 	Total, PerAddress int
-	// Exempt reports whether an address may have any number within Total: that of a proxy, which has the
-	// connections of many clients. Nil: none may.
+	// Exempt reports whether an address may have any number within Total, and no share of it is its own:
+	// that of a proxy, which has the connections of many clients. Nil: none may.
 	Exempt func(netip.Addr) bool
 }
+
+func (l Limits) isExempt(host netip.Addr) bool { return l.Exempt != nil && l.Exempt(host) }
 
 // Table of the connections of a process. It is safe for concurrent use. A nil Table limits nothing.
 type Table struct {
@@ -77,12 +80,12 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 	t.mu.Lock()
 	ok = true
 	mine, limit := t.addresses[address], t.limits.PerAddress
-	if limit > 0 && mine != nil && mine.Len() >= limit && (t.limits.Exempt == nil || !t.limits.Exempt(host)) {
+	if limit > 0 && mine != nil && mine.Len() >= limit && !t.limits.isExempt(host) {
 		closes, ok = t.makeRoom(mine, closes)
 	}
 	if limit := t.limits.Total; ok && limit > 0 && t.all.Len() >= limit {
 		from := &t.all
-		if mine != nil && mine.Len() > t.all.Len()/len(t.addresses) {
+		if mine != nil && mine.Len() > t.all.Len()/len(t.addresses) && !t.limits.isExempt(host) {
 			from = mine
 		}
 		closes, ok = t.makeRoom(from, closes)

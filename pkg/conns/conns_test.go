@@ -112,6 +112,17 @@ func TestTable(t *testing.T) {
 		require.True(t, c.add("192.0.2.3", "new"))
 		require.Equal(t, []string{"a", "b", "e", "other"}, c.closed, "one without any takes what is idle for longest")
 	})
+	t.Run("a proxy has no share of its own", func(t *testing.T) {
+		t.Parallel()
+		c := newClients(Limits{Total: 4, Exempt: func(host netip.Addr) bool { return host == netip.MustParseAddr(one) }})
+		require.True(t, c.add(other, "other"))
+		for _, name := range []string{"a", "b", "c"} {
+			require.True(t, c.add(one, name))
+			c.entries[name].Begin()
+		}
+		require.True(t, c.add(one, "d"), "all of the proxy's have requests, and another's has none")
+		require.Equal(t, []string{"other"}, c.closed)
+	})
 	t.Run("a network of IPv6 is one address", func(t *testing.T) {
 		t.Parallel()
 		c := newClients(Limits{PerAddress: 1})
