@@ -96,7 +96,7 @@ var (
 	// It is not the instance's: figures have it without a version.
 	failExhausted = &failure{
 		code: "gateway_exhausted", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-		message: "the gateway has no descriptor, port or memory left for a connection to an instance", fix: "Call again in a moment.", retry: time.Second,
+		message: "the gateway has no descriptor, port, memory or processor time left for a connection to an instance", fix: "Call again in a moment.", retry: time.Second,
 	}
 	failBroken = &failure{
 		code: "bad_answer", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
