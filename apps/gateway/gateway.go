@@ -363,9 +363,6 @@ func (g *Gateway) advertise(h http.Header) {
 // Health reports whether requests should be sent here.
 func (g *Gateway) Health() *service.Health { return &g.health }
 
-// Connected reports whether the agent's stream is open and gave its table.
-func (g *Gateway) Connected() bool { return g.source.Connected() }
-
 // farewell is how long an agent is waited for that is slow to hear that the gateway leaves: it is
 // on the same host or network.
 const farewell = 2 * time.Second

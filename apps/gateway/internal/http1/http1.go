@@ -3,9 +3,9 @@
 // be Other, which is not an error: who knows all of HTTP is to look at it. It is pure, and
 // allocates nothing but the room for fields.
 //
-//	bytes ─▶ ParseRequest  ─▶ Request,  or More bytes are needed, or Other
-//	bytes ─▶ ParseResponse ─▶ Response, or more bytes are needed, or an error
-//	bytes ─▶ Chunks        ─▶ content, and trailers
+//	bytes ─▶ ParseRequest   ─▶ Request,  or More bytes are needed, or Other
+//	bytes ─▶ Response.Parse ─▶ Response, or more bytes are needed, or an error
+//	bytes ─▶ Chunks         ─▶ content, and trailers
 package http1
 
 import (

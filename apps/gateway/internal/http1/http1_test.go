@@ -129,7 +129,7 @@ func TestAnswersAreReadOrRefused(t *testing.T) {
 		ok + strings.Repeat("X: y\r\n", 50<<10):                                 {err: ErrTooLarge},
 	} {
 		var r Response
-		n, err := ParseResponse([]byte(text), &r)
+		n, err := parse([]byte(text), &r)
 		require.ErrorIs(t, err, want.err, "%.80q", text)
 		if want.err == nil {
 			require.Len(t, text, n, "%q", text)
@@ -142,10 +142,16 @@ func TestAnswersAreReadOrRefused(t *testing.T) {
 	var r Response
 	for text := ok + "Content-Length: 2\r\n\r\n"; len(text) > 0; {
 		text = text[:len(text)-1]
-		n, err := ParseResponse([]byte(text), &r)
+		n, err := parse([]byte(text), &r)
 		require.NoError(t, err)
 		require.Zero(t, n)
 	}
+}
+
+// parse reads a header that is there whole.
+func parse(text []byte, r *Response) (int, error) {
+	r.Reset()
+	return r.Parse(text)
 }
 
 // A header that arrives byte by byte is read once: what was read may be anything by then.
@@ -174,7 +180,7 @@ func TestResponseHasABoundOfFields(t *testing.T) {
 	var r Response
 	for fields, want := range map[int]error{MaxResponseFields: nil, MaxResponseFields + 1: ErrTooLarge} {
 		for _, line := range []string{"a: b\r\n", "a b: c\n"} {
-			_, err := ParseResponse([]byte(ok+strings.Repeat(line, fields)+"\r\n"), &r)
+			_, err := parse([]byte(ok+strings.Repeat(line, fields)+"\r\n"), &r)
 			require.ErrorIs(t, err, want, "%d of %q", fields, line)
 		}
 		var c Chunks
@@ -335,7 +341,7 @@ func FuzzResponse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var r Response
-		n, err := ParseResponse(text, &r)
+		n, err := parse(text, &r)
 		if err != nil || n == 0 {
 			return
 		}

@@ -31,7 +31,7 @@ type Response struct {
 	length                []byte
 }
 
-// Errors of ParseResponse and Chunks.
+// Errors of Response.Parse and Chunks.
 var (
 	ErrStatusLine = errors.New("the answer does not begin with a status line of HTTP/1")
 	ErrField      = errors.New("the answer's header has a line that is no field")
@@ -48,18 +48,12 @@ const (
 	MaxResponseFields = 512
 )
 
-// ParseResponse reads the header at the beginning of b into r, whose Fields are used again. n
-// is where the content begins; 0: more bytes are needed. Lines may end in a bare LF.
-func ParseResponse(b []byte, r *Response) (n int, err error) {
-	r.Reset()
-	return r.Parse(b)
-}
-
 // Reset makes r ready for another header, or for the same one at another place.
 func (r *Response) Reset() { *r = Response{Fields: r.Fields[:0], ContentLength: -1} }
 
-// Parse is ParseResponse for a header that arrives in parts: b begins with the bytes that it began
-// with at the call before, at the same place. It looks at each byte once, however small the parts are.
+// Parse reads the header at the beginning of b into r, after Reset. n is where the content begins; 0: more
+// bytes are needed. Then the next call gets all of the header again, at the same place. Parse looks at each
+// byte once, however small the parts are. Lines may end in a bare LF.
 func (r *Response) Parse(b []byte) (n int, err error) {
 	for {
 		end := bytes.IndexByte(b[r.searched:], '\n')

@@ -153,13 +153,6 @@ func (s *Source) Complete() bool {
 	}
 }
 
-// Connected reports whether an agent has given its table and its stream is open.
-func (s *Source) Connected() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stream != ""
-}
-
 // Watch keeps the table up to date until ctx ends.
 func (s *Source) Watch(ctx context.Context) error {
 	failures := 0
