@@ -9,8 +9,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// ejections counts and logs what requests find about instances. Requests tell of it on a poller of the
-// engine, which must not wait for a log.
+// ejections counts and logs ejections of instances, and their returns. add runs on a poller of the engine,
+// which must not wait for a log.
 type ejections struct {
 	log     *slog.Logger
 	counter prometheus.Counter

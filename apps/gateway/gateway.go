@@ -144,7 +144,7 @@ type Gateway struct {
 	source *routesync.Source
 	proxy  *proxy.Proxy
 	prober *prober.Prober
-	// ejections are those of instances.
+	// ejections counts and logs those of instances.
 	ejections *ejections
 	// elsewhere are the regions that requests may be handed to.
 	elsewhere *remoteregions.Regions
@@ -301,17 +301,17 @@ func (g *Gateway) bind(ctx context.Context) error {
 	return nil
 }
 
-// checkEngine refuses an engine that was asked for and cannot be.
+// checkEngine returns why the engine of Config cannot serve the listeners.
 func (g *Gateway) checkEngine() error {
 	if g.cfg.Engine != engine.Epoll {
 		return nil
 	}
-	const instead = "use --engine=auto, which takes net/http where epoll cannot be, or --engine=net"
+	const instead = "use --engine=auto, which serves by net/http where epoll cannot, or --engine=net"
 	switch {
 	case len(g.listeners) == 0:
 		return fmt.Errorf("--engine=epoll is for --listen, and there is none: %s", instead)
 	case g.cfg.RedirectPort != 0 || g.cfg.ACME != nil:
-		return fmt.Errorf("--engine=epoll serves nothing beside --https-redirect or --acme-directory, for which net/http has --listen: %s", instead)
+		return fmt.Errorf("--engine=epoll does not go with --https-redirect or --acme-directory, for which net/http serves --listen: %s", instead)
 	}
 	for _, l := range g.listeners {
 		if err := g.cfg.Engine.Fits(l); err != nil {

@@ -162,7 +162,7 @@ func TestFlagsThatCannotBeAreNamed(t *testing.T) {
 		"--https-redirect needs --tls-listen":     {"--agent", "unix:/x", "--https-redirect", "443"},
 		"--https-redirect=-1: use":                {"--agent", "unix:/x", "--https-redirect=-1"},
 		"--engine must be one of":                 {"--agent", "unix:/x", "--engine", "iouring"},
-		"--engine=epoll serves nothing beside":    {"--agent", "unix:/x", "--listen", "127.0.0.1:0", "--engine", "epoll", "--tls-listen", "127.0.0.1:0", "--tls-cert", "/x", "--tls-key", "/x", "--https-redirect", "443"},
+		"--engine=epoll does not go with":         {"--agent", "unix:/x", "--listen", "127.0.0.1:0", "--engine", "epoll", "--tls-listen", "127.0.0.1:0", "--tls-cert", "/x", "--tls-key", "/x", "--https-redirect", "443"},
 		"--max-header-bytes=1: use 4096":          {"--agent", "unix:/x", "--max-header-bytes", "1"},
 		"--slow-client=1ms: use 1s or more":       {"--agent", "unix:/x", "--slow-client", "1ms"},
 		"--min-body-rate and --min-answer-rate:":  {"--agent", "unix:/x", "--min-body-rate=-1"},

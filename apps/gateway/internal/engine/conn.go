@@ -61,8 +61,8 @@ func (c *Conn) Remote() string { return c.remote }
 // Client is the host of Remote.
 func (c *Conn) Client() string { return c.client }
 
-// Blocking runs f, which may block, off the poller: other connections wait for that. What comes after
-// f stays off the poller until the task waits for a connection next. It is the only way off.
+// Blocking runs f, which may block, off the poller, because other connections wait for the poller. What
+// comes after f stays off it until the task waits for a connection next.
 func (c *Conn) Blocking(f func()) { c.task.Blocking(f) }
 
 // Adopt makes the task of c the one that reads and writes another socket, too.

@@ -25,11 +25,11 @@ func (m Mode) Fits(l net.Listener) error {
 	if m == Net {
 		return errors.New("the engine is net")
 	}
-	if err := epoll.Start(); err != nil {
-		return fmt.Errorf("this system has no epoll for it: %w", err)
-	}
 	if _, ok := l.(*net.TCPListener); !ok {
 		return fmt.Errorf("%s is no TCP socket", l.Addr())
+	}
+	if err := epoll.Start(); err != nil {
+		return fmt.Errorf("epoll cannot be used on this system: %w", err)
 	}
 	return nil
 }

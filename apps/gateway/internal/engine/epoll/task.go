@@ -11,7 +11,7 @@ import (
 // poller that finds something for the task goes on with it, there and then. No goroutine is
 // scheduled for that, and no thread is woken. Tasks go on in the order in which something came for
 // them. In turn a task must not hold up its poller: what may block, except for reads and writes of its
-// connections, runs in Blocking. A check of the layout rules looks for what does not.
+// connections, runs in Blocking. A check of the layout rules finds calls that do not.
 //
 //	poller ── told ──▶ task: read, work, write ─┐
 //	   ▲                                        │ waits for a connection
