@@ -35,7 +35,7 @@ const (
 	Total
 	// Timeout: the instance did not begin its answer, or go on with it, in time.
 	Timeout
-	// Exhausted: the gateway has no descriptor, port or memory for a connection.
+	// Exhausted: the gateway has no descriptor, port, memory or processor time for a connection.
 	Exhausted
 	// Connect: no connection to the instance was had.
 	Connect
@@ -47,8 +47,8 @@ const (
 	SlowAnswer
 )
 
-// Fault is what a transport knows about an attempt that failed. More than one may be true: an earlier one
-// of the fields goes before a later one.
+// Fault is what a transport knows about an attempt that failed. More than one field may be true: the first
+// of them decides.
 type Fault struct {
 	// ClientGone: the client went away. ClientBroke: its body failed.
 	ClientGone, ClientBroke bool
@@ -58,19 +58,21 @@ type Fault struct {
 	Silent                   time.Duration
 	// TimedOut: the instance's time has passed. Late: by much more than it had, as this process did not run.
 	TimedOut, Late bool
-	// NoConnection was had; Local: because of what this process lacks.
+	// NoConnection: there was none. Local: because this process lacks something.
 	NoConnection, Local bool
 	// TooLarge: the header or trailers of the answer.
 	TooLarge bool
 }
 
-// Verdict says what a fault means. Outcome is the instance's, if Told. Stopped: only if it begins no other answer,
-// because any client may ask for an answer that has nothing to say for long.
+// Verdict says what a fault means.
 type Verdict struct {
 	Failure Failure
-	Outcome health.Outcome
-	Told    bool
-	Stopped bool
+	// Outcome counts for the instance if HasOutcome.
+	Outcome    health.Outcome
+	HasOutcome bool
+	// Stalled: an answer that had begun did not go on. Then the outcome counts only if the instance begins no
+	// other answer either, because any client may ask for an answer that is silent for long.
+	Stalled bool
 }
 
 // IsLate reports whether a wait of elapsed ended so long after its limit that this process was kept from going on:
@@ -87,21 +89,21 @@ func Judge(f Fault, total time.Duration) Verdict {
 	case f.TotalPassed:
 		// An instance that had most of the time without a word is why. One that had the request late, behind
 		// a queue or a client that sent slowly, is not. One that is answering does what it was asked for.
-		return Verdict{Failure: Total, Outcome: health.Timeout, Told: f.Silent > total/2}
+		return Verdict{Failure: Total, Outcome: health.Timeout, HasOutcome: f.Silent > total/2}
 	case f.TimedOut:
-		return Verdict{Failure: Timeout, Outcome: health.Timeout, Told: !f.Late, Stopped: !f.Late && f.Silent == 0}
+		return Verdict{Failure: Timeout, Outcome: health.Timeout, HasOutcome: !f.Late, Stalled: !f.Late && f.Silent == 0}
 	case f.NoConnection && f.Local:
 		return Verdict{Failure: Exhausted}
 	case f.NoConnection:
-		return Verdict{Failure: Connect, Outcome: health.Refusal, Told: true}
+		return Verdict{Failure: Connect, Outcome: health.Refusal, HasOutcome: true}
 	case f.TooLarge:
-		return Verdict{Failure: TooLarge, Outcome: health.Failure, Told: true}
+		return Verdict{Failure: TooLarge, Outcome: health.Failure, HasOutcome: true}
 	}
-	return Verdict{Failure: Broken, Outcome: health.Failure, Told: true}
+	return Verdict{Failure: Broken, Outcome: health.Failure, HasOutcome: true}
 }
 
-// BrokenOff is the failure of an answer that had begun. waited is how long the client was waited for while
-// it took the answer: it has that time from the instance.
+// BrokenOff is the failure of an answer that had begun. waited is how long the gateway waited for the client
+// to take the answer. If that is most of total, the client is why it passed.
 func BrokenOff(f Failure, waited, total time.Duration) Failure {
 	if f == Total && waited > total/2 {
 		return SlowAnswer
@@ -130,7 +132,7 @@ func Work(status int) balance.Outcome {
 }
 
 // Idempotent reports whether a request may be sent twice, by its method, or because its client gave it an
-// Idempotency-Key. One that asks to switch protocols must not be.
+// Idempotency-Key. The method does not count for a request that asks to switch protocols.
 func Idempotent(method string, key, upgrade bool) bool {
 	switch method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":

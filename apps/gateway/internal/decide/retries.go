@@ -30,7 +30,7 @@ const (
 type Retries struct {
 	// Idempotent: the request may be sent twice.
 	Idempotent bool
-	// Left is how many times an instance may be asked that another one may have heard.
+	// Left is how many times the request may yet be sent again after an instance may have got it.
 	Left int
 }
 
@@ -45,7 +45,7 @@ func (r *Retries) After(a Attempt) Step {
 		return Answer
 	case a.Over, !a.Resendable, a.Failure == Exhausted:
 		return Fail
-	case !a.Sent: // no instance has it, so that it counts for nothing
+	case !a.Sent: // no instance got it, so that this is no retry
 		return Repeat
 	case repeats && a.Failure != Timeout && a.Failure != Total:
 		r.Left--

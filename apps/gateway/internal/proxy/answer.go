@@ -39,7 +39,7 @@ func (a *answer) WriteHeader(status int) {
 	case status < 200:
 		a.Header().Del("Connection")
 	case a.x.status > 0 && a.x.status < 200:
-		a.p.say(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
+		a.p.setHeaders(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
 	}
 	if in := a.x.in; status >= 200 && in != nil && in.duplex && in.open() {
 		a.Header().Set("Connection", "close") // what comes next on it is the rest
@@ -76,17 +76,17 @@ func (a *answer) Write(p []byte) (int, error) {
 	}
 	begun := time.Now()
 	n, err := a.ResponseWriter.Write(p)
-	a.took(n, time.Since(begun), limit, err)
+	a.countTaken(n, time.Since(begun), limit, err)
 	a.x.sent += int64(n)
 	a.rest()
 	return n, err
 }
 
-// took counts what the client took of the answer. A stream that ended with its deadline does not say so.
-func (a *answer) took(n int, waited, limit time.Duration, err error) {
-	a.x.passing.Lock()
-	defer a.x.passing.Unlock()
-	a.x.taking.Moved(n, waited)
+// countTaken counts what the client took of the answer. A stream that ended with its deadline does not say so.
+func (a *answer) countTaken(n int, waited, limit time.Duration, err error) {
+	a.x.answerMu.Lock()
+	defer a.x.answerMu.Unlock()
+	a.x.answerPace.Moved(n, waited)
 	if err != nil && (waited >= limit || errors.Is(err, os.ErrDeadlineExceeded)) && a.x.failure == nil {
 		a.x.failure, a.x.cause = failSlowAnswer, err
 	}
@@ -110,7 +110,7 @@ func (a *answer) FlushError() error {
 	defer a.rest()
 	begun := time.Now()
 	err := a.control.Flush()
-	a.took(0, time.Since(begun), limit, err)
+	a.countTaken(0, time.Since(begun), limit, err)
 	return err
 }
 
@@ -118,7 +118,7 @@ func (a *answer) FlushError() error {
 // deadline is moved at most once in a quarter of that: tokens come by the thousand, and one that passes
 // while nothing is written does nothing.
 func (a *answer) extend(n int) time.Duration {
-	limit := a.x.taking.Left(n, a.slow)
+	limit := a.x.answerPace.Left(n, a.slow)
 	now := time.Now()
 	if left := a.until.Sub(now); a.streams || left < limit*3/4 || left > limit {
 		a.until = now.Add(limit)
@@ -196,11 +196,11 @@ func (p *Proxy) log(ctx context.Context, x *exchange, r *seen, to lines) {
 	if x.key != "" {
 		attrs = append(attrs, slog.String("api_key", x.key))
 	}
-	if x.crossed != "" {
-		attrs = append(attrs, slog.String("handed_to", x.crossed))
+	if x.handedTo != "" {
+		attrs = append(attrs, slog.String("handed_to", x.handedTo))
 	}
-	if x.handed != "" {
-		attrs = append(attrs, slog.String("handed_over", x.handed))
+	if x.handedOver != "" {
+		attrs = append(attrs, slog.String("handed_over", x.handedOver))
 	}
 	if !x.firstByte.IsZero() {
 		attrs = append(attrs, slog.Float64("first_byte_ms", millis(x.firstByte.Sub(x.start))))

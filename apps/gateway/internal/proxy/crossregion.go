@@ -114,23 +114,23 @@ func (r region) to(t *transport, req *http.Request) (scheme, host string, throug
 	return "http", req.URL.Host, c.of(req)
 }
 
-// Told and End: what becomes of the request is the other gateway's to judge.
-func (region) Told(health.Outcome) {}
+// RecordOutcome and End: what becomes of the request is the other gateway's to judge.
+func (region) RecordOutcome(health.Outcome) {}
 
-// Stopped implements destination.
-func (region) Stopped(time.Duration) {}
-func (region) End()                  {}
+// RecordStall implements destination.
+func (region) RecordStall(time.Duration) {}
+func (region) End()                      {}
 
 // place finds who answers the request: an instance, or, where the route's policy has it so,
 // another region, which has then answered.
 func (t *transport) place(req *http.Request, x *exchange, want *upstream.Want, body []byte) (*upstream.Lease, *http.Response, error) {
 	switch {
-	case x.handed != "":
+	case x.handedOver != "":
 		lease, why := x.route.Try(want)
 		if lease != nil {
 			return lease, nil, nil
 		}
-		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handed, spillover) {
+		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handedOver, spillover) {
 			return nil, nil, why // who handed it over knows others, and has a queue itself
 		}
 	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
@@ -227,7 +227,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 				t.elsewhere.Took(at)
 			}
 			t.metrics.handedOver(x, at.Name, why)
-			x.crossed, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
+			x.handedTo, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
 			return res, nil
 		}
 		x.firstByte = time.Time{}

@@ -80,7 +80,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 		return engine.Other
 	}
 	kept := d.x.tail.kept
-	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, taking: pace.Of(p.cfg.Answers)}
+	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept
 	if !d.read() || spec.NeedsKey(d.host) && !d.admits() {
 		return engine.Other
@@ -187,7 +187,7 @@ func (d *direct) attempt(lease *upstream.Lease) (decide.Attempt, error) {
 		return a, err
 	}
 	d.got = g
-	lease.Told(decide.Health(d.answer.Status))
+	lease.RecordOutcome(decide.Health(d.answer.Status))
 	if lease.Observed() {
 		d.answer.Fields = report(lease, d.answer.Fields, decide.Work(d.answer.Status) == balance.Failed)
 	}
@@ -463,7 +463,7 @@ func (d *direct) ended(err error, closing bool) engine.Outcome {
 }
 
 func (d *direct) write(p []byte) error {
-	_, err := d.c.WritePaced(p, d.p.cfg.SlowClient, &d.x.taking)
+	_, err := d.c.WritePaced(p, d.p.cfg.SlowClient, &d.x.answerPace)
 	if errors.Is(err, os.ErrDeadlineExceeded) && d.x.failure == nil {
 		d.x.failure, d.x.cause = failSlowAnswer, err
 	}

@@ -160,7 +160,7 @@ func (d *direct) pass(lease *upstream.Lease) engine.Outcome {
 		}
 	}
 	x.tail.begin(kind, coded)
-	b := &passing{d: d, g: g, lease: lease, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
+	b := &relay{d: d, g: g, lease: lease, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
 	var err error
 	switch {
 	case !content:
@@ -190,8 +190,8 @@ func (d *direct) pass(lease *upstream.Lease) engine.Outcome {
 	return d.ended(err, closing)
 }
 
-// passing is an answer's content under way. Every read of it is one write.
-type passing struct {
+// relay passes on an answer's content. Every read of it is one write.
+type relay struct {
 	d     *direct
 	g     *got
 	lease *upstream.Lease
@@ -207,7 +207,7 @@ type passing struct {
 }
 
 // read what comes next, into what lies behind answerRoom.
-func (b *passing) read() (p []byte, err error) {
+func (b *relay) read() (p []byte, err error) {
 	d := b.d
 	now := time.Now()
 	d.limit(now.Add(d.x.policy.Idle))
@@ -221,8 +221,8 @@ func (b *passing) read() (p []byte, err error) {
 	return in[:n], err
 }
 
-// took counts what is sent on.
-func (b *passing) took(p []byte) {
+// countSent counts what is sent on.
+func (b *relay) countSent(p []byte) {
 	x := &b.d.x
 	if len(p) == 0 {
 		return
@@ -235,7 +235,7 @@ func (b *passing) took(p []byte) {
 }
 
 // send p, which lies where it was read, with the head before it if that was not sent yet.
-func (b *passing) send(p []byte) error {
+func (b *relay) send(p []byte) error {
 	if b.headed {
 		if len(p) == 0 {
 			return nil
@@ -247,13 +247,13 @@ func (b *passing) send(p []byte) error {
 	return b.d.write(b.d.out)
 }
 
-func (b *passing) counted() error {
+func (b *relay) counted() error {
 	for p := b.g.rest; ; {
 		if int64(len(p)) > b.left {
 			p, b.excess = p[:b.left], true
 		}
 		b.left -= int64(len(p))
-		b.took(p)
+		b.countSent(p)
 		if err := b.send(p); err != nil || b.left == 0 {
 			return err
 		}
@@ -265,14 +265,14 @@ func (b *passing) counted() error {
 }
 
 // broke: the answer has begun, so that all that is left is to break off, too.
-func (b *passing) broke(err error) error {
+func (b *relay) broke(err error) error {
 	b.broken = err
 	return err
 }
 
 // chunked content is taken out of its chunks, and goes on in others, of which one has all that
 // was read at once.
-func (b *passing) chunked() error {
+func (b *relay) chunked() error {
 	c := &b.d.chunks
 	for p := b.g.rest; ; {
 		n, used, err := c.Decode(p)
@@ -281,7 +281,7 @@ func (b *passing) chunked() error {
 		}
 		b.excess = used < len(p)
 		p = p[:n]
-		b.took(p)
+		b.countSent(p)
 		if err := b.sendChunk(p, c.Done()); err != nil || c.Done() {
 			return err
 		}
@@ -291,9 +291,9 @@ func (b *passing) chunked() error {
 	}
 }
 
-func (b *passing) untilEnd() error {
+func (b *relay) untilEnd() error {
 	for p := b.g.rest; ; {
-		b.took(p)
+		b.countSent(p)
 		if err := b.sendChunk(p, false); err != nil {
 			return err
 		}
@@ -308,7 +308,7 @@ func (b *passing) untilEnd() error {
 }
 
 // sendChunk sends p as a chunk, and the end if it is the last.
-func (b *passing) sendChunk(p []byte, last bool) error {
+func (b *relay) sendChunk(p []byte, last bool) error {
 	d := b.d
 	if b.headed && !last && len(p) > 0 && len(p) <= len(*d.in)-answerRoom-answerTail && &p[0] == &(*d.in)[answerRoom] {
 		// Around it, where it lies.

@@ -16,7 +16,7 @@ type carrier interface {
 	// place finds an instance. Without a lease and an error, the request is another's to answer.
 	place(*upstream.Want) (*upstream.Lease, error)
 	// attempt sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
-	// the lease has ended, and the error has its place among failures.
+	// the lease has ended, and the error is or wraps a failure.
 	attempt(*upstream.Lease) (decide.Attempt, error)
 	// drop an answer that is not passed on, and end the lease.
 	drop(*upstream.Lease)
@@ -60,21 +60,21 @@ var failures = [...]*failure{
 	decide.Connect: failConnect, decide.Broken: failBroken, decide.TooLarge: failHeader, decide.SlowAnswer: failSlowAnswer,
 }
 
-// judged is told of a destination how an attempt ended.
+// judged records how attempts at a destination ended.
 type judged interface {
-	Told(outcome health.Outcome)
-	// Stopped is Told for an answer that did not go on within limit.
-	Stopped(limit time.Duration)
+	RecordOutcome(outcome health.Outcome)
+	// RecordStall is RecordOutcome for an answer that did not go on within limit.
+	RecordStall(limit time.Duration)
 }
 
-// judge tells the destination what a fault says about it, and gives err its place among failures.
+// judge records at the destination what a fault says about it, and wraps err in its failure.
 func (x *exchange) judge(f decide.Fault, at judged, err error) (decide.Failure, error) {
 	v := decide.Judge(f, x.policy.Total)
 	switch {
-	case v.Stopped:
-		at.Stopped(x.policy.Idle)
-	case v.Told:
-		at.Told(v.Outcome)
+	case v.Stalled:
+		at.RecordStall(x.policy.Idle)
+	case v.HasOutcome:
+		at.RecordOutcome(v.Outcome)
 	}
 	if own := failures[v.Failure]; own != nil && !errors.Is(err, own) {
 		err = fmt.Errorf("%w: %w", own, err)
@@ -84,9 +84,9 @@ func (x *exchange) judge(f decide.Fault, at judged, err error) (decide.Failure, 
 
 // broke is the failure of an answer that had begun: all that is left is to break off.
 func (x *exchange) broke(f decide.Failure, err error) {
-	x.passing.Lock()
-	defer x.passing.Unlock()
-	if own := failures[decide.BrokenOff(f, x.taking.Waited(), x.policy.Total)]; own != nil {
+	x.answerMu.Lock()
+	defer x.answerMu.Unlock()
+	if own := failures[decide.BrokenOff(f, x.answerPace.Waited(), x.policy.Total)]; own != nil {
 		x.failure, x.cause = own, err
 	}
 }

@@ -191,21 +191,21 @@ type exchange struct {
 	spec    *upstream.Spec
 	policy  *upstream.Policy
 	control *http.ResponseController
-	// in is the request's body, and taking how the client takes the answer.
-	in     *requestBody
-	taking pace.Pace
-	// passing guards taking, failure and cause while an answer is passed on: ReverseProxy flushes it on
+	// in is the request's body, and answerPace how the client takes the answer.
+	in         *requestBody
+	answerPace pace.Pace
+	// answerMu guards answerPace, failure and cause while an answer is passed on: ReverseProxy flushes it on
 	// another goroutine than that which reads it.
-	passing sync.Mutex
+	answerMu sync.Mutex
 	// hijacked is the client's side of a connection that switched protocols.
 	hijacked atomic.Pointer[net.Conn]
 	// header of the answer, and what of it the route's policy of CORS says, nil for nothing.
 	// It is set again with an instance's answer: an answer 1xx before it drops what was set.
 	header, cors http.Header
 
-	// handed is what HandedOverHeader said: another region handed it over. crossed is the other
+	// handedOver is what HandedOverHeader said: another region handed it over. handedTo is the other
 	// region that it was handed to; empty: none.
-	handed, crossed string
+	handedOver, handedTo string
 
 	// key is the name of the app's key that the request came with, in keyHeader; empty: none.
 	key, keyHeader string
@@ -249,12 +249,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
 	x := &exchange{
-		start: time.Now(), host: table.Host(r.Host), spec: nowhere, policy: &nowhere.Policy, handed: r.Header.Get(HandedOverHeader), taking: pace.Of(p.cfg.Answers),
+		start: time.Now(), host: table.Host(r.Host), spec: nowhere, policy: &nowhere.Policy, handedOver: r.Header.Get(HandedOverHeader), answerPace: pace.Of(p.cfg.Answers),
 	}
 	x.id, x.grpc = requestID(r.Header.Get(RequestIDHeader), x.start), speaksGRPC(r)
 	out := &answer{ResponseWriter: w, p: p, r: r, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
 	x.control = out.control
-	p.say(out.Header(), r, x)
+	p.setHeaders(out.Header(), r, x)
 	if r.Body != nil && r.Body != http.NoBody {
 		x.in = newRequestBody(r, x, p.cfg.SlowClient, p.cfg.Bodies)
 		if !x.in.streams {
@@ -285,8 +285,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // nowhere is where a request leads that has no route.
 var nowhere = &upstream.Spec{}
 
-// say sets what the gateway has to say with every answer.
-func (p *Proxy) say(h http.Header, r *http.Request, x *exchange) {
+// setHeaders sets the fields that the gateway adds to every answer.
+func (p *Proxy) setHeaders(h http.Header, r *http.Request, x *exchange) {
 	h.Set(RequestIDHeader, x.id)
 	if r.TLS != nil {
 		if p.cfg.HSTS > 0 {
@@ -417,10 +417,10 @@ func (p *Proxy) answered(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	res.Header.Del(RequestIDHeader)
 	res.Header.Del(RegionHeader)
-	if x.crossed == "" {
+	if x.handedTo == "" {
 		res.Header.Del(ErrorHeader)
 	} else {
-		res.Header.Set(RegionHeader, x.crossed)
+		res.Header.Set(RegionHeader, x.handedTo)
 	}
 	keepTrailers(res.Trailer)
 	if x.cors != nil {

@@ -178,7 +178,7 @@ func resendable(x *exchange, body []byte) bool {
 type destination interface {
 	// to is where a request is sent, by which transport.
 	to(*transport, *http.Request) (scheme, host string, through *http.Transport)
-	// Told says how it went, as far as that tells about the destination; End is the end of it.
+	// RecordOutcome says how it went, as far as that tells about the destination; End is the end of it.
 	judged
 	End()
 }
@@ -276,7 +276,7 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	}
 	x.firstByte = time.Now()
 	answered := decide.Attempt{Status: res.StatusCode, Sent: true, Resendable: resendable(x, body)}
-	at.Told(decide.Health(res.StatusCode))
+	at.RecordOutcome(decide.Health(res.StatusCode))
 	if in, ok := at.(instance); ok && in.Observed() {
 		observe(in.Lease, res)
 	}

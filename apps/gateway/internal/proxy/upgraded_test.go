@@ -19,9 +19,9 @@ type place struct{ ended bool }
 func (*place) to(*transport, *http.Request) (scheme, host string, through *http.Transport) {
 	return "", "", nil
 }
-func (*place) Told(health.Outcome)   {}
-func (*place) Stopped(time.Duration) {}
-func (p *place) End()                { p.ended = true }
+func (*place) RecordOutcome(health.Outcome) {}
+func (*place) RecordStall(time.Duration)    {}
+func (p *place) End()                       { p.ended = true }
 
 // opened is a connection that switched protocols, with both its far ends.
 func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *place) {

@@ -110,7 +110,7 @@ func (a Arrival) missed(outcome health.Outcome, why string) {
 	news := i.unreached != why
 	i.unreached = why
 	i.mu.Unlock()
-	i.told(outcome, i.route.Policy().Health)
+	i.recordOutcome(outcome, i.route.Policy().Health)
 	if news {
 		i.route.cfg.Proven()
 	}

@@ -55,9 +55,9 @@ func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
 	// So is what requests cannot connect to, until it is reached.
 	lease, err := r.Acquire(t.Context(), &Want{Host: "a.test"})
 	require.NoError(t, err)
-	lease.Told(health.Refusal)
+	lease.RecordOutcome(health.Refusal)
 	require.Empty(t, arrived)
-	lease.Told(health.Refusal)
+	lease.RecordOutcome(health.Refusal)
 	lease.End()
 	require.Len(t, arrived, 1)
 	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Ejected: true, Reason: "ConnectError"}}, r.Health())

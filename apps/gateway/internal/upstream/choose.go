@@ -19,7 +19,7 @@ type Lease struct {
 	// observer is told how the request fares; nil: the strategy is no Observer.
 	observer balance.Observer
 	trial    bool
-	told     atomic.Bool
+	recorded atomic.Bool
 	ended    atomic.Bool
 	outcome  atomic.Int32 // balance.Outcome
 }
@@ -30,28 +30,28 @@ func (l *Lease) InstanceID() string { return l.instance.ID }
 // Address is "host:port".
 func (l *Lease) Address() string { return l.instance.Address }
 
-// Told says how the request went, as far as it tells about the instance: once the first
+// RecordOutcome says how the request went, as far as it tells about the instance: once the first
 // byte of the answer is there, or it is clear that none comes.
-func (l *Lease) Told(outcome health.Outcome) {
-	l.told.Store(true)
+func (l *Lease) RecordOutcome(outcome health.Outcome) {
+	l.recorded.Store(true)
 	l.instance.answered()
 	if outcome != health.Success {
 		l.outcome.Store(int32(balance.Failed))
 	}
-	l.instance.told(outcome, *l.health)
+	l.instance.recordOutcome(outcome, *l.health)
 }
 
-// Stopped says that an answer which had begun did not go on within limit. Answers may have nothing to say for long,
-// and any client may ask for such: it tells about the instance only where that begins no other answer either.
-func (l *Lease) Stopped(limit time.Duration) {
+// RecordStall says that an answer which had begun did not go on within limit. Any client may ask for an answer
+// that is silent for long, so it counts against the instance only if that begins no other answer either.
+func (l *Lease) RecordStall(limit time.Duration) {
 	since := l.instance.owing.Load()
 	if since != 0 && l.instance.route.cfg.Now().UnixNano()-since >= int64(limit/2) {
 		l.outcome.Store(int32(balance.Failed))
-		l.instance.told(health.Timeout, *l.health)
+		l.instance.recordOutcome(health.Timeout, *l.health)
 	}
 }
 
-// answered is called when the instance owes no answer to the oldest request any more.
+// answered notes that the instance began an answer, or that no client waits for one any more.
 func (i *instance) answered() {
 	if i.owing.Load() != 0 {
 		i.owing.Store(0)
@@ -67,13 +67,13 @@ func (l *Lease) Reported(load orca.Load, failed bool) {
 	l.observer.Reported(l.instance.Endpoint, l.instance.route.cfg.Now(), load, failed)
 }
 
-// Fared says what became of the answer, before End. What was told to have failed has.
+// Fared says what became of the answer, before End. An outcome that was recorded as failed stays so.
 func (l *Lease) Fared(how balance.Outcome) {
 	l.outcome.CompareAndSwap(int32(balance.Nothing), int32(how))
 }
 
 // End of the request, with its last byte. Calls after the first do nothing. A trial that
-// ends untold (its client went away) leaves the instance to another.
+// ends without an outcome (its client went away) leaves the instance to another.
 func (l *Lease) End() {
 	if !l.ended.CompareAndSwap(false, true) {
 		return
@@ -84,7 +84,7 @@ func (l *Lease) End() {
 	if left := l.instance.End(); left == 0 && l.instance.leaving.Load() {
 		l.instance.route.cfg.Drained(l.instance.ID)
 	}
-	if !l.told.Load() { // its client went away
+	if !l.recorded.Load() { // its client went away
 		l.instance.answered()
 		if l.trial {
 			l.instance.cancelTrial()

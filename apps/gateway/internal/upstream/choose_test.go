@@ -18,8 +18,8 @@ func eject(r *Route, ids ...string) {
 	for _, t := range r.now.Load().targets {
 		for _, id := range ids {
 			if m, ok := t.all[id]; ok {
-				m.told(health.Refusal, health.Default())
-				m.told(health.Refusal, health.Default())
+				m.recordOutcome(health.Refusal, health.Default())
+				m.recordOutcome(health.Refusal, health.Default())
 			}
 		}
 	}

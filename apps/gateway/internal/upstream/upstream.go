@@ -80,8 +80,7 @@ type instance struct {
 	// leaving: it drains or is no longer listed; who waits for that is told at its last
 	// request's end.
 	leaving atomic.Bool
-	// owing is since when it has a request that it did not begin to answer, in nanoseconds, as far as it
-	// answered nothing since; 0: it has none.
+	// owing is when the first request came, in Unix nanoseconds, since it last began an answer; 0: none came.
 	owing atomic.Int64
 	// unproven: it is ready, and was not reached yet. check is what it passes then, if anything.
 	unproven atomic.Bool
@@ -439,7 +438,7 @@ func (i *instance) cancelTrial() {
 	i.passive = i.passive.Cancelled()
 }
 
-func (i *instance) told(outcome health.Outcome, p health.Policy) {
+func (i *instance) recordOutcome(outcome health.Outcome, p health.Policy) {
 	if outcome == health.Success && !i.touched.Load() {
 		return
 	}

@@ -63,7 +63,7 @@ func take(t require.TestingT, r *Route, n int) (by map[string]int) {
 		l, err := r.Acquire(context.Background(), want())
 		require.NoError(t, err)
 		by[l.InstanceID()]++
-		l.Told(health.Success)
+		l.RecordOutcome(health.Success)
 		l.End()
 	}
 	return by
@@ -93,7 +93,7 @@ func TestASessionKeepsItsVersionWhileWeightsStay(t *testing.T) {
 			l, err := r.Acquire(context.Background(), w)
 			require.NoError(t, err)
 			ids[i] = l.InstanceID()
-			l.Told(health.Success)
+			l.RecordOutcome(health.Success)
 			l.End()
 		}
 		return ids
@@ -192,7 +192,7 @@ func TestAnEjectedInstanceComesBackThroughOneTrial(t *testing.T) {
 			l, err := r.Acquire(t.Context(), want())
 			require.NoError(t, err)
 			if l.InstanceID() == "old-0" {
-				l.Told(health.Refusal)
+				l.RecordOutcome(health.Refusal)
 				broken++
 			}
 			l.End()
@@ -211,7 +211,7 @@ func TestAnEjectedInstanceComesBackThroughOneTrial(t *testing.T) {
 				trial = l
 				continue
 			}
-			l.Told(health.Success)
+			l.RecordOutcome(health.Success)
 			l.End()
 		}
 		require.NotNil(t, trial)
@@ -233,14 +233,14 @@ func TestAnswersThatStopEjectAnInstanceThatBeginsNoOther(t *testing.T) {
 		var streams []*Lease
 		for range 10 { // twice the failures that eject
 			l := acquire(t, r)
-			l.Told(health.Success)
+			l.RecordOutcome(health.Success)
 			streams = append(streams, l)
 		}
 		time.Sleep(limit / 4)
 		other(t, r)
 		time.Sleep(limit * 3 / 4)
 		for _, l := range streams {
-			l.Stopped(limit)
+			l.RecordStall(limit)
 			l.End()
 		}
 	}
@@ -249,7 +249,7 @@ func TestAnswersThatStopEjectAnInstanceThatBeginsNoOther(t *testing.T) {
 		ejected int64
 	}{
 		"no other request":            {func(*testing.T, *Route) {}, 0},
-		"a request that was answered": {func(t *testing.T, r *Route) { l := acquire(t, r); l.Told(health.Success); l.End() }, 0},
+		"a request that was answered": {func(t *testing.T, r *Route) { l := acquire(t, r); l.RecordOutcome(health.Success); l.End() }, 0},
 		"a request whose client left": {func(t *testing.T, r *Route) { acquire(t, r).End() }, 0},
 		"a request that waits":        {func(t *testing.T, r *Route) { acquire(t, r) }, 1},
 		"a request that began just now": {func(t *testing.T, r *Route) {
@@ -380,7 +380,7 @@ func TestAnyHistoryKeepsTheRules(t *testing.T) {
 				if len(under) > 0 {
 					l := under[0]
 					under = under[1:]
-					l.Told(rapid.SampledFrom([]health.Outcome{health.Success, health.Failure, health.Refusal}).Draw(t, "outcome"))
+					l.RecordOutcome(rapid.SampledFrom([]health.Outcome{health.Success, health.Failure, health.Refusal}).Draw(t, "outcome"))
 					l.End()
 				}
 			default:
@@ -447,7 +447,7 @@ func BenchmarkAcquire(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				l.Told(health.Success)
+				l.RecordOutcome(health.Success)
 				l.End()
 			}
 		})

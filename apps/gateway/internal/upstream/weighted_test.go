@@ -40,7 +40,7 @@ func serves(l *Lease) {
 		takes /= 3
 	}
 	time.Sleep(takes)
-	l.Told(health.Success)
+	l.RecordOutcome(health.Success)
 	l.Fared(balance.Served)
 }
 
@@ -89,11 +89,11 @@ func TestARequestThatFailedIsNotServed(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				if l.InstanceID() == "old-0" {
 					if failing++; failing%3 == 0 {
-						l.Told(health.Success)
+						l.RecordOutcome(health.Success)
 						l.Fared(balance.Served)
 						return
 					}
-					l.Told(health.Failure)
+					l.RecordOutcome(health.Failure)
 				}
 				l.Fared(balance.Served)
 			})["old-0"]
