@@ -38,22 +38,28 @@ func (q *Queries) DeleteBrowserSession(ctx context.Context, hash []byte) (int64,
 	return result.RowsAffected()
 }
 
-const deleteBrowserSessionByID = `-- name: DeleteBrowserSessionByID :exec
+const deleteBrowserSessionByID = `-- name: DeleteBrowserSessionByID :execrows
 DELETE FROM browser_sessions WHERE session_id = ?
 `
 
-func (q *Queries) DeleteBrowserSessionByID(ctx context.Context, sessionID string) error {
-	_, err := q.db.ExecContext(ctx, deleteBrowserSessionByID, sessionID)
-	return err
+func (q *Queries) DeleteBrowserSessionByID(ctx context.Context, sessionID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteBrowserSessionByID, sessionID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
-const deleteBrowserSessionsOfKey = `-- name: DeleteBrowserSessionsOfKey :exec
+const deleteBrowserSessionsOfKey = `-- name: DeleteBrowserSessionsOfKey :execrows
 DELETE FROM browser_sessions WHERE key_id = ?
 `
 
-func (q *Queries) DeleteBrowserSessionsOfKey(ctx context.Context, keyID string) error {
-	_, err := q.db.ExecContext(ctx, deleteBrowserSessionsOfKey, keyID)
-	return err
+func (q *Queries) DeleteBrowserSessionsOfKey(ctx context.Context, keyID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteBrowserSessionsOfKey, keyID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const getBrowserSession = `-- name: GetBrowserSession :one
@@ -107,7 +113,7 @@ func (q *Queries) InsertBrowserSession(ctx context.Context, arg InsertBrowserSes
 	return err
 }
 
-const shortenBrowserSession = `-- name: ShortenBrowserSession :exec
+const shortenBrowserSession = `-- name: ShortenBrowserSession :execrows
 UPDATE browser_sessions SET expires_at = LEAST(expires_at, CAST(? AS SIGNED)) WHERE hash = ?
 `
 
@@ -116,7 +122,11 @@ type ShortenBrowserSessionParams struct {
 	Hash      []byte
 }
 
-func (q *Queries) ShortenBrowserSession(ctx context.Context, arg ShortenBrowserSessionParams) error {
-	_, err := q.db.ExecContext(ctx, shortenBrowserSession, arg.ExpiresAt, arg.Hash)
-	return err
+// It locks the row: a sign-out waits for the renewal that shortens it.
+func (q *Queries) ShortenBrowserSession(ctx context.Context, arg ShortenBrowserSessionParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, shortenBrowserSession, arg.ExpiresAt, arg.Hash)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }

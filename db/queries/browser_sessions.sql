@@ -9,15 +9,16 @@ SELECT * FROM browser_sessions WHERE hash = ?;
 -- name: CountBrowserSession :one
 SELECT COUNT(*) FROM browser_sessions WHERE session_id = ? AND expires_at > sqlc.arg(at);
 
--- name: ShortenBrowserSession :exec
+-- name: ShortenBrowserSession :execrows
+-- It locks the row: a sign-out waits for the renewal that shortens it.
 UPDATE browser_sessions SET expires_at = LEAST(expires_at, CAST(sqlc.arg(expires_at) AS SIGNED)) WHERE hash = ?;
 
 -- name: DeleteBrowserSession :execrows
 -- Of two that use one link, one finds no row.
 DELETE FROM browser_sessions WHERE hash = ?;
 
--- name: DeleteBrowserSessionByID :exec
+-- name: DeleteBrowserSessionByID :execrows
 DELETE FROM browser_sessions WHERE session_id = ?;
 
--- name: DeleteBrowserSessionsOfKey :exec
+-- name: DeleteBrowserSessionsOfKey :execrows
 DELETE FROM browser_sessions WHERE key_id = ?;

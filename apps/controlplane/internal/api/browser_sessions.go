@@ -311,12 +311,9 @@ func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (val
 	value, row = a.newSession(key, s.SessionID, s.SignedInAt, at)
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
 		// Gone: the session was signed out meanwhile.
-		if _, err := tx.GetBrowserSession(s.Hash); errors.Is(err, model.ErrNotFound) {
+		if err := tx.ShortenBrowserSession(s.Hash, at.Add(renewGrace).UnixMilli()); errors.Is(err, model.ErrNotFound) {
 			return sessionOver()
 		} else if err != nil {
-			return fmt.Errorf("look up browser session %s: %w", s.SessionID, err)
-		}
-		if err := tx.ShortenBrowserSession(s.Hash, at.Add(renewGrace).UnixMilli()); err != nil {
 			return fmt.Errorf("renew browser session %s: %w", s.SessionID, err)
 		}
 		if err := tx.InsertBrowserSession(row); err != nil {

@@ -8,13 +8,14 @@ type BrowserSessionTx interface {
 	GetBrowserSession(hash []byte) (model.BrowserSession, error)
 	// IsBrowserSession reports whether any value of the session is good at that time.
 	IsBrowserSession(sessionID string, at int64) (bool, error)
-	// ShortenBrowserSession has the value expire at that time, unless it does so before.
+	// ShortenBrowserSession makes the value expire at that time, unless it does so before. It fails with
+	// model.ErrNotFound when the value is gone, and otherwise keeps others from deleting it.
 	ShortenBrowserSession(hash []byte, expiresAt int64) error
 	// DeleteBrowserSession fails with model.ErrNotFound when the value is gone already.
 	DeleteBrowserSession(hash []byte) error
-	// DeleteBrowserSessionByID deletes all values of the session.
+	// DeleteBrowserSessionByID deletes all values of the session, also one that a renewal adds meanwhile.
 	DeleteBrowserSessionByID(sessionID string) error
-	// DeleteBrowserSessionsOfKey deletes all sessions and links of the API key.
+	// DeleteBrowserSessionsOfKey deletes all sessions and links of the API key, likewise.
 	DeleteBrowserSessionsOfKey(keyID string) error
 	// DeleteBrowserSessions forgets values of sessions that expired before.
 	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)

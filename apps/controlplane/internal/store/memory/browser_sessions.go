@@ -31,10 +31,13 @@ func (t *tx) IsBrowserSession(sessionID string, at int64) (bool, error) {
 
 func (t *tx) ShortenBrowserSession(hash []byte, expiresAt int64) error {
 	s, ok, err := browserTable.in(t).lock(string(hash))
-	if err != nil || !ok || s.ExpiresAt <= expiresAt {
+	if err != nil {
 		return err
 	}
-	s.ExpiresAt = expiresAt
+	if !ok {
+		return notFound("browser session", "by hash")
+	}
+	s.ExpiresAt = min(s.ExpiresAt, expiresAt)
 	return browserTable.in(t).put(s)
 }
 

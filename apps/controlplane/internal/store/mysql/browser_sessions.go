@@ -29,7 +29,8 @@ func (t *tx) IsBrowserSession(sessionID string, at int64) (bool, error) {
 }
 
 func (t *tx) ShortenBrowserSession(hash []byte, expiresAt int64) error {
-	return t.err(t.q.ShortenBrowserSession(t.ctx, gen.ShortenBrowserSessionParams{ExpiresAt: expiresAt, Hash: hash}), "shorten browser session", "by hash")
+	n, err := t.q.ShortenBrowserSession(t.ctx, gen.ShortenBrowserSessionParams{ExpiresAt: expiresAt, Hash: hash})
+	return t.found(n, err, "shorten browser session", "by hash")
 }
 
 func (t *tx) DeleteBrowserSession(hash []byte) error {
@@ -38,11 +39,21 @@ func (t *tx) DeleteBrowserSession(hash []byte) error {
 }
 
 func (t *tx) DeleteBrowserSessionByID(sessionID string) error {
-	return t.err(t.q.DeleteBrowserSessionByID(t.ctx, sessionID), "delete browser session", sessionID)
+	return t.err(untilNone(func() (int64, error) { return t.q.DeleteBrowserSessionByID(t.ctx, sessionID) }), "delete browser session", sessionID)
 }
 
 func (t *tx) DeleteBrowserSessionsOfKey(keyID string) error {
-	return t.err(t.q.DeleteBrowserSessionsOfKey(t.ctx, keyID), "delete browser sessions of key", keyID)
+	return t.err(untilNone(func() (int64, error) { return t.q.DeleteBrowserSessionsOfKey(t.ctx, keyID) }), "delete browser sessions of key", keyID)
+}
+
+// untilNone repeats a DELETE until it finds no row. A DELETE that waited for a renewal's row may have
+// passed the place in the index where the renewal inserted the next one.
+func untilNone(do func() (int64, error)) error {
+	for {
+		if n, err := do(); err != nil || n == 0 {
+			return err
+		}
+	}
 }
 
 func (t *tx) DeleteBrowserSessions(expiredBefore int64, n int) (int, error) {

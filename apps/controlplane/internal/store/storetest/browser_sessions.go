@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,6 +53,7 @@ func testBrowserSessions(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("old"), now+9) })
 		w.update(func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("old"), now+hour) })
 		require.Equal(t, now+9, read(w, get("old")).ExpiresAt, "it is never made longer")
+		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("gone"), now) })
 		require.True(t, alive(w, "bs_1", now+hour))
 		require.False(t, alive(w, "bs_1", now+2*hour))
 		require.False(t, alive(w, "bs_2", now))
@@ -68,6 +71,30 @@ func testBrowserSessions(t *testing.T, setup setup) {
 		require.False(t, alive(w, "bs_2", now))
 		require.False(t, alive(w, "bs_3", now))
 		require.True(t, alive(w, "bs_4", now))
+	})
+
+	t.Run("a sign-out ends the session whatever renewals are under way", func(t *testing.T) {
+		w := setup(t)
+		for round := range 20 {
+			id, old := fmt.Sprintf("bs_%d", round), fmt.Sprintf("z%d", round)
+			insert(w, value(old, id, "key_1", now+hour))
+			err := together(2, func(i int) error {
+				return w.s.Update(t.Context(), func(tx store.Tx) error {
+					if i == 0 {
+						return tx.DeleteBrowserSessionByID(id)
+					}
+					if err := tx.ShortenBrowserSession([]byte(old), now+9); errors.Is(err, model.ErrNotFound) {
+						return nil
+					} else if err != nil {
+						return err
+					}
+					// It comes before the old one in the index that the sign-out reads.
+					return tx.InsertBrowserSession(value(fmt.Sprintf("a%d", round), id, "key_1", now+2*hour))
+				})
+			})
+			require.NoError(t, errors.Join(err...))
+			require.False(t, alive(w, id, now))
+		}
 	})
 
 	t.Run("values that expired are forgotten up to the limit", func(t *testing.T) {
