@@ -138,7 +138,7 @@ func (q *Queries) DeleteAudit(ctx context.Context, arg DeleteAuditParams) (int64
 }
 
 const deleteBrowserSessions = `-- name: DeleteBrowserSessions :execrows
-DELETE FROM browser_sessions WHERE expires_at < ? ORDER BY hash LIMIT ?
+DELETE FROM browser_sessions WHERE expires_at < ? ORDER BY expires_at LIMIT ?
 `
 
 type DeleteBrowserSessionsParams struct {

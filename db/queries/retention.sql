@@ -73,7 +73,7 @@ DELETE FROM audit WHERE id < sqlc.arg(before) ORDER BY id LIMIT ?;
 DELETE FROM join_tokens WHERE expires_at < sqlc.arg(expired_before) ORDER BY id LIMIT ?;
 
 -- name: DeleteBrowserSessions :execrows
-DELETE FROM browser_sessions WHERE expires_at < sqlc.arg(expired_before) ORDER BY hash LIMIT ?;
+DELETE FROM browser_sessions WHERE expires_at < sqlc.arg(expired_before) ORDER BY expires_at LIMIT ?;
 
 -- name: DeleteEndedAPIKeys :execrows
 DELETE FROM api_keys

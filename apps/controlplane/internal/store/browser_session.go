@@ -17,6 +17,6 @@ type BrowserSessionTx interface {
 	DeleteBrowserSessionByID(sessionID string) error
 	// DeleteBrowserSessionsOfKey deletes all sessions and links of the API key, likewise.
 	DeleteBrowserSessionsOfKey(keyID string) error
-	// DeleteBrowserSessions forgets values of sessions that expired before.
+	// DeleteBrowserSessions forgets values that expired before that time, the oldest first.
 	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)
 }

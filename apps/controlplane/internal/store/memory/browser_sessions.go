@@ -2,6 +2,7 @@ package memory
 
 import (
 	"bytes"
+	"cmp"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
@@ -62,5 +63,7 @@ func (t *tx) DeleteBrowserSessionsOfKey(keyID string) error {
 
 func (t *tx) DeleteBrowserSessions(expiredBefore int64, limit int) (int, error) {
 	return forget(browserTable.in(t), limit, func(s model.BrowserSession) bool { return s.ExpiresAt < expiredBefore },
-		func(a, b model.BrowserSession) int { return bytes.Compare(a.Hash, b.Hash) })
+		func(a, b model.BrowserSession) int {
+			return cmp.Or(cmp.Compare(a.ExpiresAt, b.ExpiresAt), bytes.Compare(a.Hash, b.Hash))
+		})
 }

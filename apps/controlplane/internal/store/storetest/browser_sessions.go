@@ -99,9 +99,10 @@ func testBrowserSessions(t *testing.T, setup setup) {
 
 	t.Run("values that expired are forgotten up to the limit", func(t *testing.T) {
 		w := setup(t)
-		insert(w, value("a", "bs_1", "key_1", now), value("b", "bs_2", "key_1", now+1), value("c", "bs_3", "key_1", now+2), value("d", "bs_4", "key_1", now+3))
+		insert(w, value("c", "bs_1", "key_1", now), value("b", "bs_2", "key_1", now+1), value("a", "bs_3", "key_1", now+2), value("d", "bs_4", "key_1", now+3))
 		for _, want := range []int{2, 1, 0} {
 			require.Equal(t, want, write(w, func(tx store.Tx) (int, error) { return tx.DeleteBrowserSessions(now+3, 2) }))
+			require.Equal(t, want == 2, alive(w, "bs_3", now), "the oldest go first")
 		}
 		require.Equal(t, "bs_4", read(w, get("d")).SessionID)
 	})
