@@ -73,8 +73,8 @@ type keyring struct {
 
 	mu   sync.Mutex
 	good map[string]cachedKey // by hash
-	// proven are hashes of keys that were good when they were last looked up, and when. They are
-	// looked up again even while their address has no more tries.
+	// proven are hashes of keys, and of values of browsers' sessions, that were good when they were
+	// looked up, and when. They are looked up again even while their address has no more tries.
 	proven map[string]time.Time
 }
 
@@ -152,6 +152,7 @@ func (k *keyring) cached(hash []byte, at time.Time) (model.APIKey, bool) {
 }
 
 func (k *keyring) remember(key model.APIKey, at time.Time) {
+	k.prove(key.Hash, at)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.good) >= maxCachedKeys {
@@ -164,15 +165,21 @@ func (k *keyring) remember(key model.APIKey, at time.Time) {
 	if len(k.good) < maxCachedKeys {
 		k.good[string(key.Hash)] = cachedKey{key: key, until: at.Add(k.api.cfg.KeyCacheTTL)}
 	}
+}
+
+// prove remembers that the credential of that hash was good.
+func (k *keyring) prove(hash []byte, at time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if len(k.proven) >= maxCachedKeys {
-		for hash, seen := range k.proven {
+		for other, seen := range k.proven {
 			if at.Sub(seen) >= provenFor {
-				delete(k.proven, hash)
+				delete(k.proven, other)
 			}
 		}
 	}
 	if len(k.proven) < maxCachedKeys {
-		k.proven[string(key.Hash)] = at
+		k.proven[string(hash)] = at
 	}
 }
 

@@ -48,13 +48,13 @@ func (a browsers) handler() http.Handler {
 			ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
 			defer cancel()
 			r = r.WithContext(ctx)
+			r.Body = http.MaxBytesReader(w, r.Body, maxSignIn)
 			var answer any
 			var err error
 			if path != linkProcedure { // which takes no cookie
 				err = sameOrigin(origins, r)
 			}
 			if err == nil {
-				r.Body = http.MaxBytesReader(w, r.Body, maxSignIn)
 				answer, err = do(w, r)
 			}
 			if err != nil {

@@ -21,7 +21,7 @@ import (
 // A browser signs in with an API key, or with a link that a holder of the key made, and gets a
 // cookie. The browser keeps no key, and scripts cannot read the cookie.
 //
-//	POST /ui/session {key} ──> row of the cookie's hash ──> Set-Cookie
+//	POST /ui/session/sign-in {key} ──> row of the cookie's hash ──> Set-Cookie
 //	any RPC with the cookie ──> Browser: same origin, own header? ──> Gate: row ──> API key ──> role
 //
 // What holds of it:
@@ -132,34 +132,55 @@ func (a browsers) newCookie(r *http.Request, value string, expires time.Time) *h
 	return c
 }
 
-// ended is the refusal of a session that is over or never was.
+// sessionOver is the refusal of a session that is over or never was.
 func sessionOver() error {
 	return unauthenticated("the session is over", "Sign in again.")
 }
 
-// session returns the row of a cookie's value. Made-up values take from the same bucket as made-up
-// API keys.
-func (a browsers) session(ctx context.Context, value string, client netip.Addr, at time.Time) (s model.BrowserSession, err error) {
-	if len(value) != valueLength {
-		return s, sessionOver()
+// session returns the row of a cookie's value.
+func (a browsers) session(ctx context.Context, value string, client netip.Addr, at time.Time) (model.BrowserSession, error) {
+	return a.row(ctx, value, false, client, at)
+}
+
+// row returns the row of the value of a session or of a link. Made-up values take from the same bucket
+// as made-up API keys. A session's value that was good does not, so that failures of other programs at
+// its address do not sign it out.
+func (a browsers) row(ctx context.Context, value string, isLink bool, client netip.Addr, at time.Time) (s model.BrowserSession, err error) {
+	over := sessionOver()
+	if isLink {
+		over = usedLink()
 	}
+	if len(value) != valueLength {
+		return s, over
+	}
+	hash := model.HashToken(value)
 	from, micro := admission.ClientKey(client), at.UnixMicro()
-	if wait := a.cfg.FailedLogins.Take(from, micro); wait > 0 {
-		return s, a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))
+	tried := !a.keys.isProven(hash, at)
+	if tried {
+		if wait := a.cfg.FailedLogins.Take(from, micro); wait > 0 {
+			return s, a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))
+		}
 	}
 	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
-		s, err = tx.GetBrowserSession(model.HashToken(value))
+		s, err = tx.GetBrowserSession(hash)
 		return err
 	})
 	if errors.Is(err, model.ErrNotFound) {
-		return s, sessionOver()
+		a.keys.forget(hash)
+		return s, over
 	}
-	a.cfg.FailedLogins.Return(from, micro)
+	if tried {
+		a.cfg.FailedLogins.Return(from, micro)
+	}
 	switch {
 	case err != nil:
 		return s, fmt.Errorf("look up browser session: %w", err)
-	case s.IsLink || at.UnixMilli() >= s.ExpiresAt:
-		return s, sessionOver()
+	case s.IsLink != isLink || at.UnixMilli() >= s.ExpiresAt:
+		a.keys.forget(hash)
+		return s, over
+	}
+	if tried && !isLink {
+		a.keys.prove(hash, at)
 	}
 	return s, nil
 }
@@ -243,6 +264,9 @@ func (a browsers) signIn(ctx context.Context, keyValue, link, source string, cli
 		}
 		return auditSession(tx, caller{APIKey: key, Source: source, Procedure: signInProcedure}, row.SessionID)
 	})
+	if err == nil {
+		a.keys.prove(row.Hash, at)
+	}
 	return value, row, a.storeError(err)
 }
 
@@ -252,27 +276,9 @@ func usedLink() error {
 
 // keyOfLink returns the API key that made the link. It does not use the link up.
 func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr, at time.Time) (key model.APIKey, err error) {
-	if len(link) != valueLength {
-		return key, usedLink()
-	}
-	from, micro := admission.ClientKey(client), at.UnixMicro()
-	if wait := a.cfg.FailedLogins.Take(from, micro); wait > 0 {
-		return key, a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))
-	}
-	var s model.BrowserSession
-	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
-		s, err = tx.GetBrowserSession(model.HashToken(link))
-		return err
-	})
-	if errors.Is(err, model.ErrNotFound) {
-		return key, usedLink()
-	}
-	a.cfg.FailedLogins.Return(from, micro)
-	switch {
-	case err != nil:
-		return key, fmt.Errorf("look up link: %w", err)
-	case !s.IsLink || at.UnixMilli() >= s.ExpiresAt:
-		return key, usedLink()
+	s, err := a.row(ctx, link, true, client, at)
+	if err != nil {
+		return key, err
 	}
 	return a.keys.findByHash(ctx, s.KeyHash, client, at)
 }
@@ -321,6 +327,9 @@ func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (val
 		}
 		return nil
 	})
+	if err == nil {
+		a.keys.prove(row.Hash, at)
+	}
 	return value, row, a.storeError(err)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -270,6 +271,31 @@ func TestARenewalGivesAnotherValueAndTheOldOneEndsSoon(t *testing.T) {
 	status, _, _ = b.post("/ui/session/sign-out", "")
 	require.Equal(t, http.StatusOK, status)
 	old.requireOut()
+}
+
+func TestFailuresOfOthersAtItsAddressDoNotSignABrowserOut(t *testing.T) {
+	w := setup(t, func(c *api.Config) { c.FailedLogins = admission.NewBuckets(admission.PerMinute(5)) })
+	b, renewed := w.browser().signIn(w.viewer), w.browser().signIn(w.viewer)
+	made := w.browser()
+	made.cookies["windlass_session"] = "wls_" + strings.Repeat("x", 43)
+	for range 5 {
+		made.requireOut()
+	}
+	_, err := made.whoAmI()
+	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
+	_, err = b.whoAmI()
+	require.NoError(t, err)
+	status, body, _ := renewed.post("/ui/session/renew", "")
+	require.Equal(t, http.StatusOK, status, body)
+	_, err = renewed.whoAmI()
+	require.NoError(t, err)
+
+	old := b.copied()
+	status, body, _ = b.post("/ui/session/sign-out", "")
+	require.Equal(t, http.StatusOK, status, body)
+	old.requireOut()
+	_, err = old.whoAmI()
+	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
 }
 
 func TestASessionEndsByItsTime(t *testing.T) {
