@@ -25,6 +25,22 @@ func (q *Queries) CountBrowserSession(ctx context.Context, arg CountBrowserSessi
 	return count, err
 }
 
+const countBrowserSessionsOfKey = `-- name: CountBrowserSessionsOfKey :one
+SELECT COUNT(*) FROM browser_sessions WHERE key_id = ? AND expires_at > ?
+`
+
+type CountBrowserSessionsOfKeyParams struct {
+	KeyID string
+	At    int64
+}
+
+func (q *Queries) CountBrowserSessionsOfKey(ctx context.Context, arg CountBrowserSessionsOfKeyParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countBrowserSessionsOfKey, arg.KeyID, arg.At)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const deleteBrowserSession = `-- name: DeleteBrowserSession :execrows
 DELETE FROM browser_sessions WHERE hash = ?
 `

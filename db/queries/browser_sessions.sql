@@ -9,6 +9,9 @@ SELECT * FROM browser_sessions WHERE hash = ?;
 -- name: CountBrowserSession :one
 SELECT COUNT(*) FROM browser_sessions WHERE session_id = ? AND expires_at > sqlc.arg(at);
 
+-- name: CountBrowserSessionsOfKey :one
+SELECT COUNT(*) FROM browser_sessions WHERE key_id = ? AND expires_at > sqlc.arg(at);
+
 -- name: ShortenBrowserSession :execrows
 -- It locks the row: a sign-out waits for the renewal that shortens it.
 UPDATE browser_sessions SET expires_at = LEAST(expires_at, CAST(sqlc.arg(expires_at) AS SIGNED)) WHERE hash = ?;

@@ -52,6 +52,9 @@ const (
 	renewGrace = time.Minute
 	// linkTTL of a link: long enough to come back to the terminal that shows it.
 	linkTTL = time.Hour
+	// maxSessionsOfKey bounds the sessions and links of one API key, so that a program which signs in
+	// again and again does not fill the database.
+	maxSessionsOfKey = 1_000
 )
 
 // browsers serves sessions of browsers.
@@ -259,6 +262,9 @@ func (a browsers) signIn(ctx context.Context, keyValue, link, source string, cli
 				return fmt.Errorf("use link: %w", err)
 			}
 		}
+		if err := mayBegin(tx, key, at); err != nil {
+			return err
+		}
 		if err := tx.InsertBrowserSession(row); err != nil {
 			return fmt.Errorf("begin browser session: %w", err)
 		}
@@ -283,6 +289,19 @@ func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr,
 	return a.keys.findByHash(ctx, s.KeyHash, client, at)
 }
 
+// mayBegin fails for an API key that has as many sessions and links as it may have.
+func mayBegin(tx Tx, key model.APIKey, at time.Time) error {
+	n, err := tx.CountBrowserSessionsOfKey(key.ID, at.UnixMilli())
+	if err != nil {
+		return fmt.Errorf("count browser sessions of key %s: %w", key.ID, err)
+	}
+	if n >= maxSessionsOfKey {
+		return apierr.OverLimit("", fmt.Sprintf("API key %s has %d sessions and links of browsers, and may not have more", key.Name, n),
+			`"Sign out everywhere" in the dashboard ends all of them. Give each person and program a key of its own.`)
+	}
+	return nil
+}
+
 // newLink makes a link that begins one session of the key.
 func (a browsers) newLink(ctx context.Context, key model.APIKey, source string) (string, model.BrowserSession, error) {
 	at, value := time.Now(), random(linkPrefix)
@@ -291,6 +310,9 @@ func (a browsers) newLink(ctx context.Context, key model.APIKey, source string) 
 		IsLink: true, SignedInAt: at.UnixMilli(), ExpiresAt: at.Add(linkTTL).UnixMilli(),
 	}
 	err := a.cfg.Store.Update(ctx, func(tx Tx) error {
+		if err := mayBegin(tx, key, at); err != nil {
+			return err
+		}
 		if err := tx.InsertBrowserSession(row); err != nil {
 			return fmt.Errorf("make link: %w", err)
 		}

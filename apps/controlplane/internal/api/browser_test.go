@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -296,6 +297,33 @@ func TestFailuresOfOthersAtItsAddressDoNotSignABrowserOut(t *testing.T) {
 	old.requireOut()
 	_, err = old.whoAmI()
 	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
+}
+
+func TestAKeyHasABoundedNumberOfSessionsAndLinks(t *testing.T) {
+	w := setup(t)
+	b := w.browser().signIn(w.viewer)
+	who, err := b.whoAmI()
+	require.NoError(t, err)
+	w.update(func(tx store.Tx) error {
+		for i := range 999 {
+			id := fmt.Sprint("of a script ", i)
+			if err := tx.InsertBrowserSession(model.BrowserSession{
+				Hash: []byte(id), SessionID: id, KeyID: who.GetKey().GetId(), KeyHash: []byte{1}, ExpiresAt: time.Now().Add(time.Hour).UnixMilli(),
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	status, body, cookies := w.browser().post("/ui/session/sign-in", `{"key": "`+w.viewer+`"}`)
+	require.Equal(t, http.StatusTooManyRequests, status)
+	require.Contains(t, body, "has 1000 sessions and links of browsers, and may not have more")
+	require.Empty(t, cookies)
+	w.browser().signIn(w.owner) // another key
+
+	status, body, _ = b.post("/ui/session/sign-out-everywhere", "")
+	require.Equal(t, http.StatusOK, status, body)
+	b.signIn(w.viewer)
 }
 
 func TestASessionEndsByItsTime(t *testing.T) {

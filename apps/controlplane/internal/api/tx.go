@@ -207,6 +207,7 @@ type browserTx interface {
 	InsertBrowserSession(model.BrowserSession) error
 	GetBrowserSession(hash []byte) (model.BrowserSession, error)
 	IsBrowserSession(sessionID string, at int64) (bool, error)
+	CountBrowserSessionsOfKey(keyID string, at int64) (int, error)
 	ShortenBrowserSession(hash []byte, expiresAt int64) error
 	DeleteBrowserSession(hash []byte) error
 	DeleteBrowserSessionByID(sessionID string) error

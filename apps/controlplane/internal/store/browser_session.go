@@ -8,6 +8,8 @@ type BrowserSessionTx interface {
 	GetBrowserSession(hash []byte) (model.BrowserSession, error)
 	// IsBrowserSession reports whether any value of the session is good at that time.
 	IsBrowserSession(sessionID string, at int64) (bool, error)
+	// CountBrowserSessionsOfKey counts the API key's values, links among them, that are good at that time.
+	CountBrowserSessionsOfKey(keyID string, at int64) (int, error)
 	// ShortenBrowserSession makes the value expire at that time, unless it does so before. It fails with
 	// model.ErrNotFound when the value is gone, and otherwise keeps others from deleting it.
 	ShortenBrowserSession(hash []byte, expiresAt int64) error

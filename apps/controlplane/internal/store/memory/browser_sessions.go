@@ -7,15 +7,6 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-var browserTable = declare(schema[string, model.BrowserSession]{
-	name: "browser session",
-	key:  func(s model.BrowserSession) string { return string(s.Hash) },
-	copy: func(s model.BrowserSession) model.BrowserSession {
-		s.Hash, s.KeyHash = bytes.Clone(s.Hash), bytes.Clone(s.KeyHash)
-		return s
-	},
-})
-
 func (t *tx) InsertBrowserSession(s model.BrowserSession) error { return browserTable.in(t).insert(s) }
 
 func (t *tx) GetBrowserSession(hash []byte) (model.BrowserSession, error) {
@@ -28,6 +19,10 @@ func (t *tx) GetBrowserSession(hash []byte) (model.BrowserSession, error) {
 
 func (t *tx) IsBrowserSession(sessionID string, at int64) (bool, error) {
 	return len(browserTable.in(t).list(func(s model.BrowserSession) bool { return s.SessionID == sessionID && s.ExpiresAt > at })) > 0, nil
+}
+
+func (t *tx) CountBrowserSessionsOfKey(keyID string, at int64) (int, error) {
+	return len(browserTable.in(t).list(func(s model.BrowserSession) bool { return s.KeyID == keyID && s.ExpiresAt > at })), nil
 }
 
 func (t *tx) ShortenBrowserSession(hash []byte, expiresAt int64) error {

@@ -274,6 +274,14 @@ var (
 		name: "freeze", copy: model.Freeze.Clone,
 		key: func(f model.Freeze) pair { return pair{f.WorkspaceID, f.Name} },
 	})
+	browserTable = declare(schema[string, model.BrowserSession]{
+		name: "browser session",
+		key:  func(s model.BrowserSession) string { return string(s.Hash) },
+		copy: func(s model.BrowserSession) model.BrowserSession {
+			s.Hash, s.KeyHash = bytes.Clone(s.Hash), bytes.Clone(s.KeyHash)
+			return s
+		},
+	})
 	pinTable = declare(schema[pair, model.Pin]{
 		name: "pin", copy: model.Pin.Clone,
 		key: func(p model.Pin) pair { return pair{p.AppID, p.DeploymentID} },

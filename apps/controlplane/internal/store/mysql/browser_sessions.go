@@ -28,6 +28,11 @@ func (t *tx) IsBrowserSession(sessionID string, at int64) (bool, error) {
 	return n > 0, t.err(err, "look for browser session", sessionID)
 }
 
+func (t *tx) CountBrowserSessionsOfKey(keyID string, at int64) (int, error) {
+	n, err := t.primary.CountBrowserSessionsOfKey(t.ctx, gen.CountBrowserSessionsOfKeyParams{KeyID: keyID, At: at})
+	return int(n), t.err(err, "count browser sessions of key", keyID)
+}
+
 func (t *tx) ShortenBrowserSession(hash []byte, expiresAt int64) error {
 	n, err := t.q.ShortenBrowserSession(t.ctx, gen.ShortenBrowserSessionParams{ExpiresAt: expiresAt, Hash: hash})
 	return t.found(n, err, "shorten browser session", "by hash")

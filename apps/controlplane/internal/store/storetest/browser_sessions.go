@@ -97,6 +97,14 @@ func testBrowserSessions(t *testing.T, setup setup) {
 		}
 	})
 
+	t.Run("the good values of a key are counted", func(t *testing.T) {
+		w := setup(t)
+		link := value("c", "bs_3", "key_1", now+hour)
+		link.IsLink = true
+		insert(w, value("a", "bs_1", "key_1", now), value("b", "bs_2", "key_1", now+1), link, value("d", "bs_4", "key_2", now+hour))
+		require.Equal(t, 2, read(w, func(tx store.Tx) (int, error) { return tx.CountBrowserSessionsOfKey("key_1", now) }))
+	})
+
 	t.Run("values that expired are forgotten up to the limit", func(t *testing.T) {
 		w := setup(t)
 		insert(w, value("c", "bs_1", "key_1", now), value("b", "bs_2", "key_1", now+1), value("a", "bs_3", "key_1", now+2), value("d", "bs_4", "key_1", now+3))
