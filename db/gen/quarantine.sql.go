@@ -82,6 +82,48 @@ func (q *Queries) ApprovedQuarantine(ctx context.Context, regions []string) ([]R
 	return items, nil
 }
 
+const countQuarantine = `-- name: CountQuarantine :many
+SELECT region, COUNT(*) AS n FROM region_quarantine WHERE region IN (/*SLICE:regions*/?) GROUP BY region
+`
+
+type CountQuarantineRow struct {
+	Region string
+	N      int64
+}
+
+func (q *Queries) CountQuarantine(ctx context.Context, regions []string) ([]CountQuarantineRow, error) {
+	query := countQuarantine
+	var queryParams []interface{}
+	if len(regions) > 0 {
+		for _, v := range regions {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:regions*/?", strings.Repeat(",?", len(regions))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:regions*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountQuarantineRow
+	for rows.Next() {
+		var i CountQuarantineRow
+		if err := rows.Scan(&i.Region, &i.N); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deleteQuarantineOfRegion = `-- name: DeleteQuarantineOfRegion :exec
 DELETE FROM region_quarantine WHERE region = ?
 `

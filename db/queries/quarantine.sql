@@ -1,6 +1,9 @@
 -- name: LockQuarantine :many
 SELECT * FROM region_quarantine WHERE region = ? ORDER BY workload_key FOR UPDATE;
 
+-- name: CountQuarantine :many
+SELECT region, COUNT(*) AS n FROM region_quarantine WHERE region IN (sqlc.slice(regions)) GROUP BY region;
+
 -- name: ListQuarantine :many
 SELECT * FROM region_quarantine
 WHERE region = ? AND workload_key > sqlc.arg(after)

@@ -177,6 +177,7 @@ type regionTx interface {
 	AppsInRegion(regionID string) ([]string, error)
 
 	InsertJoinToken(model.JoinToken) error
+	CountQuarantine(regionIDs []string) (map[string]int, error)
 	ListQuarantine(regionID string, p model.Page) ([]model.Quarantined, error)
 	ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error)
 

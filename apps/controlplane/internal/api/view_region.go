@@ -8,15 +8,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxQuarantined are counted; beyond that the number is not what matters.
-const maxQuarantined = 1000
-
 // regionViews are regions with what their agents report. How many instances run
 // in a platform's region, of all workspaces together, is for operators.
 func (a regionService) regionViews(tx Tx, by caller, rows []model.Region) ([]*windlassv1.Region, error) {
-	ids := map[string]bool{}
+	ids, own := map[string]bool{}, map[string]bool{}
 	for _, r := range rows {
 		ids[r.ID] = true
+		if r.WorkspaceID == by.WorkspaceID {
+			own[r.ID] = true
+		}
 	}
 	heads, err := tx.GetHeads(keys(ids))
 	if err != nil {
@@ -26,9 +26,13 @@ func (a regionService) regionViews(tx Tx, by caller, rows []model.Region) ([]*wi
 	for _, h := range heads {
 		revisions[h.RegionID] = h.Revision
 	}
-	instances, err := tx.CountInstances(keys(ids))
+	instances, err := tx.CountInstances(keys(own))
 	if err != nil {
 		return nil, fmt.Errorf("count instances: %w", err)
+	}
+	quarantined, err := tx.CountQuarantine(keys(own))
+	if err != nil {
+		return nil, fmt.Errorf("count quarantined workloads: %w", err)
 	}
 	var out []*windlassv1.Region
 	for _, r := range rows {
@@ -37,14 +41,7 @@ func (a regionService) regionViews(tx Tx, by caller, rows []model.Region) ([]*wi
 			return nil, err
 		}
 		v.Revision = revisions[r.ID]
-		if r.WorkspaceID == by.WorkspaceID {
-			v.Instances = int32(instances[r.ID])
-			quarantined, err := tx.ListQuarantine(r.ID, model.Page{Limit: maxQuarantined})
-			if err != nil {
-				return nil, fmt.Errorf("list quarantine of region %s: %w", r.ID, err)
-			}
-			v.Quarantined = int32(len(quarantined))
-		}
+		v.Instances, v.Quarantined = int32(instances[r.ID]), int32(quarantined[r.ID])
 		out = append(out, v)
 	}
 	return out, nil

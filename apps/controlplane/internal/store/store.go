@@ -394,6 +394,8 @@ type RegionTx interface {
 
 	// SetQuarantine replaces the region's set; approvals of kept keys stay.
 	SetQuarantine(regionID string, rows []model.Quarantined) error
+	// CountQuarantine counts the keys of regions that have any.
+	CountQuarantine(regionIDs []string) (map[string]int, error)
 	ListQuarantine(regionID string, p Page) ([]model.Quarantined, error) // by key
 	// ApproveQuarantine marks the keys and returns how many it found; the caller
 	// adds the changes.

@@ -240,6 +240,15 @@ func (t *tx) quarantined(regionID string) []model.Quarantined {
 	return rows
 }
 
+func (t *tx) CountQuarantine(regionIDs []string) (map[string]int, error) {
+	of := setOf(regionIDs)
+	counts := map[string]int{}
+	for _, q := range quarantineTable.in(t).list(func(q model.Quarantined) bool { return of[q.RegionID] }) {
+		counts[q.RegionID]++
+	}
+	return counts, nil
+}
+
 func (t *tx) ListQuarantine(regionID string, p store.Page) ([]model.Quarantined, error) {
 	return page(t.quarantined(regionID), p, func(q model.Quarantined) string { return q.Key }), nil
 }

@@ -179,6 +179,17 @@ func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 	}), "set quarantine of region", regionID)
 }
 
+func (t *tx) CountQuarantine(regionIDs []string) (map[string]int, error) {
+	counts := map[string]int{}
+	rows, err := inChunks(distinct(regionIDs), func(ids []string) ([]gen.CountQuarantineRow, error) {
+		return t.q.CountQuarantine(t.ctx, ids)
+	})
+	for _, r := range rows {
+		counts[r.Region] = int(r.N)
+	}
+	return counts, t.err(err, "count quarantine", "")
+}
+
 func (t *tx) ListQuarantine(regionID string, p store.Page) ([]model.Quarantined, error) {
 	return list(t, "list quarantine of region", regionID, quarantined)(t.q.ListQuarantine(t.ctx, gen.ListQuarantineParams{
 		Region: regionID, After: p.After, Limit: limit(p.Limit),

@@ -402,6 +402,9 @@ func testQuarantine(t *testing.T, setup setup) {
 		put(ids[0], row(ids[0], "dep_b", 1), row(ids[0], "dep_a", 1), row(ids[0], "dep_c", 1))
 		put(ids[1], row(ids[1], "dep_a", 1))
 		require.Equal(t, []model.Quarantined{row(ids[0], "dep_a", 1), row(ids[0], "dep_b", 1), row(ids[0], "dep_c", 1)}, list(ids[0]))
+		require.Equal(t, map[string]int{ids[0]: 3, ids[1]: 1}, read(w, func(tx store.Tx) (map[string]int, error) { return tx.CountQuarantine(ids) }))
+		require.Equal(t, map[string]int{ids[1]: 1}, read(w, func(tx store.Tx) (map[string]int, error) { return tx.CountQuarantine(ids[1:]) }))
+		require.Empty(t, read(w, func(tx store.Tx) (map[string]int, error) { return tx.CountQuarantine(nil) }))
 
 		approved := write(w, func(tx store.Tx) ([]model.Quarantined, error) {
 			return tx.ApproveQuarantine(ids[0], []string{"dep_b", "dep_x", "dep_c"}, now+5)
