@@ -50,7 +50,8 @@ type hub struct {
 	watchers int
 	// of counts the watchers of each key and workspace, by their ids.
 	of     map[string]int
-	topics map[string]*topic // by the id of the app, or fleetTopic
+	topics map[string]*topic // by the id of the app, or of the fleet
+	wide   map[*topic]bool   // those of many apps
 }
 
 // shown is what watchers of a topic are shown.
@@ -83,7 +84,7 @@ func newest(entries []*windlassv1.HistoryEntry) string {
 func newHub(most, perKey, perWorkspace int) *hub {
 	return &hub{
 		max: most, perKey: perKey, perWorkspace: perWorkspace,
-		stopped: make(chan struct{}), of: map[string]int{}, topics: map[string]*topic{},
+		stopped: make(chan struct{}), of: map[string]int{}, topics: map[string]*topic{}, wide: map[*topic]bool{},
 	}
 }
 
@@ -104,8 +105,8 @@ func (h *hub) notify(appIDs []string) {
 			t.stir()
 		}
 	}
-	for _, t := range h.topics {
-		if t.concerns != nil && slices.ContainsFunc(appIDs, t.concerns) {
+	for t := range h.wide {
+		if slices.ContainsFunc(appIDs, t.concerns) {
 			t.stir()
 		}
 	}
@@ -134,11 +135,10 @@ type topic struct {
 	mu      sync.Mutex
 	latest  shown
 	begun   time.Time     // when the read of latest, or of the same, began
-	took    time.Duration // by the last read
 	changed chan struct{} // closed when it was read
 }
 
-// stir has the app read again. It does not block.
+// stir asks for another read. It does not block.
 func (t *topic) stir() {
 	select {
 	case t.dirty <- struct{}{}:
@@ -189,6 +189,9 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		ctx, cancel := context.WithCancel(context.Background())
 		t = &topic{pace: kind.pace, concerns: kind.concerns, dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{})}
 		h.topics[id] = t
+		if t.concerns != nil {
+			h.wide[t] = true
+		}
 		go t.run(ctx, log.With("watched", id), read)
 	}
 	t.watchers++
@@ -203,6 +206,7 @@ func (h *hub) leave(by caller, id string, t *topic) {
 	if t.watchers--; t.watchers == 0 {
 		t.cancel()
 		delete(h.topics, id)
+		delete(h.wide, t)
 	}
 }
 
@@ -214,28 +218,28 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 		reading, cancel := context.WithTimeout(ctx, readTimeout)
 		p, err := read(reading)
 		cancel()
+		took := time.Since(begin)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
 			failing = false
-			t.publish(p, begin, time.Since(begin))
+			t.publish(p, begin)
 		case !failing:
 			// Once, not with each try: watchers see no news meanwhile, and that is all.
 			failing = true
 			log.WarnContext(ctx, "cannot read what is watched", "error", err)
 		}
-		if !t.await(ctx, begin, failing) {
+		if !t.await(ctx, begin, took, failing) {
 			return
 		}
 	}
 }
 
 // await returns when it is time to read again, or false when ctx ended.
-func (t *topic) await(ctx context.Context, last time.Time, failing bool) bool {
-	t.mu.Lock()
-	least := max(t.pace.least, time.Duration(t.pace.share)*t.took)
-	t.mu.Unlock()
+// last is when the last read began, and took how long it took, also if it failed.
+func (t *topic) await(ctx context.Context, last time.Time, took time.Duration, failing bool) bool {
+	least := max(t.pace.least, time.Duration(t.pace.share)*took)
 	timer := time.NewTimer(max(least, t.pace.reread+rand.N(t.pace.reread)))
 	defer timer.Stop()
 	dirty := t.dirty
@@ -259,13 +263,13 @@ func (t *topic) await(ctx context.Context, last time.Time, failing bool) bool {
 	}
 }
 
-func (t *topic) publish(p shown, begun time.Time, took time.Duration) {
+func (t *topic) publish(p shown, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !p.same(t.latest) {
 		t.latest = p
 	}
-	t.begun, t.took = begun, took
+	t.begun = begun
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
