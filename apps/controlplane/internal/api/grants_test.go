@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -102,6 +104,28 @@ func TestRevokedGrant_HoldsARolloutThatHadBegun(t *testing.T) {
 	w.grant("shared-1")
 	require.Equal(t, []string{app.GetId()}, woken())
 	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
+}
+
+func TestRevokedGrant_IsConsideredByAPlan(t *testing.T) {
+	w := setup(t)
+	w.shared("shared-1")
+	both := regions("us-east-1", "shared-1")
+	for _, name := range []string{"a", "b"} {
+		w.deploy("chat", args(name), both)
+		w.settle("chat")
+	}
+	_, err := w.pin(1, 10, pinnedWith(1, "shared-1"))
+	require.NoError(t, err)
+	w.settle("chat")
+	_, err = w.pin(1, 10, pinnedWith(2, "shared-1"))
+	require.NoError(t, err)
+	grows := func() bool {
+		p := w.planned("chat", nil, args("c"), regions("us-east-1"))
+		return slices.ContainsFunc(movesOf(p)["shared-1"], func(move string) bool { return strings.Contains(move, "v1 2 ") })
+	}
+	require.True(t, grows())
+	w.ungrant("shared-1")
+	require.False(t, grows())
 }
 
 func TestEvictWorkspace_StopsAllThatItRunsInTheRegion(t *testing.T) {

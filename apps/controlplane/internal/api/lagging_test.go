@@ -121,6 +121,9 @@ func TestAppsWithoutAPolicyDoNotWaitForARegionThatNoAgentEverJoined(t *testing.T
 		_, _, err := tx.StartSession(w.regions["ap-south-1"], "session-ap", 60_000, model.Region{})
 		return err
 	})
+	p = w.planned("chat", nil, args("b"), asia, replicas(3))
+	require.Equal(t, outcomeScaled, p.GetOutcome())
+	require.NotEmpty(t, movesOf(p)["ap-south-1"], "a plan knows that the region will catch up")
 	app = w.settle("chat")
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
 	require.Len(t, w.told("chat", 2), 3)
