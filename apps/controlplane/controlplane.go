@@ -184,7 +184,7 @@ type sessionFlags struct {
 // Validate implements kong's check.
 func (f sessionFlags) Validate() error {
 	if f.Idle < 5*time.Minute || f.Max < f.Idle {
-		return fmt.Errorf("--session-idle=%s, --session-max=%s: use 5m at least for the first, and no less for the second", f.Idle, f.Max)
+		return fmt.Errorf("--session-idle=%s, --session-max=%s: use at least 5m for --session-idle, and at least as much for --session-max", f.Idle, f.Max)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 // Package planinput reads plan.Input, all that a plan of apps goes by. The stepper, which carries
 // plans out, the preview, which forecasts them, and the views of apps read the same rows in the same
-// way. The number of queries depends on neither apps nor regions nor instances.
+// way. The number of queries does not depend on the number of apps, regions or instances, except that Load
+// reads the newest deployment of an app with a query of its own.
 package planinput
 
 import (
