@@ -12,13 +12,15 @@ export type Fleet = {
   regions: ReadonlyMap<string, Region>;
   apps: ReadonlyMap<string, App>;
   link: Link;
+  /** How often the stream was broken and is opened again. */
+  reopened: number;
 };
 
-export const emptyFleet: Fleet = { ready: false, regions: new Map(), apps: new Map(), link: { state: "connecting" } };
+export const emptyFleet: Fleet = { ready: false, regions: new Map(), apps: new Map(), link: { state: "connecting" }, reopened: 0 };
 
 type Draft = { regions: Map<string, Region>; apps: Map<string, App> };
 
-/** Puts a response on top of what there is. It returns the draft to show, or null while more follows. */
+/** Puts a response on top of the draft, or begins a new one. */
 export function apply(draft: Draft, res: WatchFleetResponse): Draft {
   const next: Draft = res.reset ? { regions: new Map(), apps: new Map() } : draft;
   for (const r of res.regions) next.regions.set(r.id, r);
@@ -40,6 +42,7 @@ class FleetStore {
   private hide: ReturnType<typeof setTimeout> | undefined;
   private draft: Draft = { regions: new Map(), apps: new Map() };
   private more = false;
+  private heard = 0;
 
   subscribe = (listener: () => void) => {
     this.listeners.add(listener);
@@ -54,6 +57,7 @@ class FleetStore {
       clearTimeout(this.hide);
       this.end();
       this.state = emptyFleet;
+      this.heard = 0;
     };
   };
 
@@ -61,7 +65,11 @@ class FleetStore {
 
   private onVisibility = () => {
     clearTimeout(this.hide);
-    if (document.hidden) this.hide = setTimeout(() => this.end(), hiddenMs);
+    if (document.hidden)
+      this.hide = setTimeout(() => {
+        this.end();
+        this.set({ link: { state: "connecting" } });
+      }, hiddenMs);
     else if (!this.stop) this.start();
   };
 
@@ -69,14 +77,16 @@ class FleetStore {
     this.stop = follow<WatchFleetResponse>({
       open: (signal) => fleet.watchFleet({}, { signal }),
       onMessage: (res) => {
+        this.heard = Date.now();
         this.draft = apply(this.draft, res);
         const wasMore = this.more;
         this.more = res.more;
         const news = wasMore || res.reset || res.regions.length + res.apps.length + res.removedRegions.length + res.removedApps.length > 0;
         if (!res.more && news) this.set({ ready: true, regions: new Map(this.draft.regions), apps: new Map(this.draft.apps) });
       },
-      onLink: (link) => this.set({ link }),
+      onLink: (link) => this.set({ link, reopened: this.state.reopened + (link.state === "live" && this.state.link.state === "stale" ? 1 : 0) }),
       silenceMs,
+      heard: this.heard,
       explain,
     });
   }

@@ -1,6 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { follow, type Link } from "./follow.js";
+import { backoff, follow, type Link } from "./follow.js";
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
@@ -8,8 +8,9 @@ afterEach(() => void vi.useRealTimers());
 type Script = (number | Error | "silence")[][];
 
 /** Plays one script for each time that the stream is opened. */
-function play(scripts: Script) {
+function play(scripts: Script, heard = 0) {
   const links: Link["state"][] = [];
+  const since: number[] = [];
   const got: number[] = [];
   let opened = 0;
   const stop = follow<number>({
@@ -23,11 +24,15 @@ function play(scripts: Script) {
       }
     },
     onMessage: (n) => got.push(n),
-    onLink: (l) => links.push(l.state),
+    onLink: (l) => {
+      links.push(l.state);
+      if (l.state === "stale") since.push(l.since);
+    },
     silenceMs: 40_000,
+    heard,
     explain: String,
   });
-  return { links, got, stop, opened: () => opened };
+  return { links, since, got, stop, opened: () => opened };
 }
 
 it("is opened again when it breaks, says that it is stale, and then that it is live", async () => {
@@ -59,4 +64,23 @@ it("is not opened again when it is refused, or after its end", async () => {
   await vi.advanceTimersByTimeAsync(120_000);
   expect(stopped.links).toEqual(["live"]);
   expect(stopped.opened()).toBe(1);
+});
+
+it("is stale since the last message, also of the stream before it, or else since the first failure", async () => {
+  const gone = new ConnectError("gone", Code.Unavailable);
+  const before = Date.now();
+  const again = play([[gone], [gone], ["silence"]], before - 60_000);
+  const first = play([[gone], [gone], ["silence"]]);
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(again.since).toEqual([before - 60_000, before - 60_000]);
+  expect(first.since).toEqual([before, before]);
+  again.stop();
+  first.stop();
+});
+
+it("waits for a time out of the whole range, which doubles up to 10 s", () => {
+  const random = vi.spyOn(Math, "random");
+  const range = (failures: number) => [0, 1].map((r) => (random.mockReturnValueOnce(r), backoff(failures)));
+  expect([range(1), range(2), range(50)]).toEqual([[250, 500], [250, 1000], [250, 10_000]]);
+  random.mockRestore();
 });

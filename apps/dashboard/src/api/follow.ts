@@ -5,7 +5,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 export type Link =
   | { state: "connecting" }
   | { state: "live" }
-  /** The stream broke at `since`; it is opened again. */
+  /** Nothing came after `since`; the stream is opened again. `why` is what the server answered; empty: nothing. */
   | { state: "stale"; since: number; why: string }
   /** The server refuses it for good. */
   | { state: "refused"; why: string; signedOut: boolean };
@@ -16,11 +16,19 @@ export type Follow<T> = {
   onLink: (link: Link) => void;
   /** Without a message for so long the stream counts as broken; 0: it may be silent. */
   silenceMs: number;
+  /** When the last message of an earlier stream of the same came. Default: none did. */
+  heard?: number;
   explain: (error: unknown) => string;
 };
 
-const firstWaitMs = 500;
+const leastWaitMs = 250;
 const maxWaitMs = 10_000;
+
+/** How long to wait after so many failures in a row: full jitter, as in pkg/backoff. */
+export function backoff(failures: number): number {
+  const most = Math.min(maxWaitMs, leastWaitMs * 2 ** failures);
+  return leastWaitMs + Math.random() * (most - leastWaitMs);
+}
 
 const lasting = new Set([Code.Unauthenticated, Code.PermissionDenied, Code.NotFound, Code.InvalidArgument, Code.Unimplemented]);
 
@@ -43,7 +51,8 @@ export function follow<T>(f: Follow<T>): () => void {
 
   async function run() {
     let tries = 0;
-    let since = 0;
+    let since = f.heard ?? 0;
+    let live = false;
     while (!stopped) {
       const abort = new AbortController();
       current = abort;
@@ -52,13 +61,14 @@ export function follow<T>(f: Follow<T>): () => void {
         clearTimeout(silence);
         if (f.silenceMs > 0) silence = setTimeout(() => abort.abort(), f.silenceMs);
       };
-      let why = "the control plane ended the stream";
+      let why = "";
       try {
         listen();
         for await (const message of f.open(abort.signal)) {
           if (stopped) return;
           listen();
-          if (tries > 0 || since === 0) f.onLink({ state: "live" });
+          if (!live) f.onLink({ state: "live" });
+          live = true;
           tries = 0;
           since = Date.now();
           f.onMessage(message);
@@ -69,16 +79,18 @@ export function follow<T>(f: Follow<T>): () => void {
           f.onLink({ state: "refused", why: f.explain(error), signedOut: error.code === Code.Unauthenticated });
           return;
         }
-        why = abort.signal.aborted ? "the control plane is silent" : f.explain(error);
+        // An error without details is the browser's or a proxy's, about the connection.
+        if (error instanceof ConnectError && error.details.length > 0) why = f.explain(error);
       } finally {
         clearTimeout(silence);
         abort.abort();
       }
       if (stopped) return;
+      live = false;
       tries++;
-      f.onLink({ state: "stale", since: since || Date.now(), why });
-      const most = Math.min(maxWaitMs, firstWaitMs * 2 ** (tries - 1));
-      await wait(most / 2 + Math.random() * (most / 2));
+      since ||= Date.now();
+      f.onLink({ state: "stale", since, why });
+      await wait(backoff(tries));
     }
   }
   const retryNow = () => wake?.();

@@ -5,6 +5,7 @@ import type { WatchAppResponse } from "../gen/windlass/v1/app_pb.js";
 import type { Instance } from "../gen/windlass/v1/deployment_pb.js";
 import type { HistoryEntry } from "../gen/windlass/v1/history_pb.js";
 import { apps, deployments, explain } from "./clients.js";
+import { useFleet } from "./fleet.js";
 import { follow, type Link } from "./follow.js";
 
 export type Watched = { picture: WatchAppResponse | null; history: HistoryEntry[]; link: Link; revision: number };
@@ -18,11 +19,15 @@ export function mergeHistory(known: HistoryEntry[], more: HistoryEntry[]): Histo
   return [...byId.values()].sort((a, b) => (a.id < b.id ? 1 : -1)).slice(0, keptHistory);
 }
 
-/** Follows the app and, with an id, a rollout of it. What was received stays while the stream is opened again. */
+/**
+ * Follows the app and, with an id, a rollout of it. What was received stays while the stream is opened again. An app's
+ * stream may be silent, so it is opened again with the fleet's, whose beats tell that a connection is gone.
+ */
 export function useApp(app: string, rollout = ""): Watched {
   const [watched, setWatched] = useState<Watched>(nothing);
+  const { reopened } = useFleet();
+  useEffect(() => setWatched(nothing), [app, rollout]);
   useEffect(() => {
-    setWatched(nothing);
     let stop: (() => void) | undefined;
     let hide: ReturnType<typeof setTimeout> | undefined;
     const start = () => {
@@ -51,26 +56,33 @@ export function useApp(app: string, rollout = ""): Watched {
       clearTimeout(hide);
       stop?.();
     };
-  }, [app, rollout]);
+  }, [app, rollout, reopened]);
   return watched;
 }
 
 const instancesShown = 500;
+/** Least time between two reads of instances, however often the stream brings news. */
+const instancesLeastMs = 1000;
 
-export type Instances = { instances: Instance[]; more: boolean };
+export type Instances = { instances: Instance[]; more: boolean; revision: number };
 
-/** The app's instances, read anew with each picture of the stream. */
+/** The app's instances, read anew when its stream brings news. */
 export function useInstances(app: string, revision: number) {
-  return useQuery<Instances>({
-    queryKey: ["instances", app, revision],
+  const read = useQuery<Instances>({
+    queryKey: ["instances", app],
     queryFn: async ({ signal }) => {
       const res = await deployments.listInstances({ app, page: { size: instancesShown } }, { signal });
-      return { instances: res.instances, more: res.page?.next !== undefined && res.page.next !== "" };
+      return { instances: res.instances, more: res.page?.next !== undefined && res.page.next !== "", revision };
     },
     enabled: revision > 0,
-    placeholderData: (before, query) => (query?.queryKey[1] === app ? before : undefined),
-    // Between two pictures restarts and reasons of single instances may change.
+    // Restarts and reasons of single instances are no news of the stream.
     refetchInterval: 10_000,
-    gcTime: 30_000,
   });
+  const { data, dataUpdatedAt, refetch } = read;
+  useEffect(() => {
+    if (!data || data.revision === revision) return;
+    const timer = setTimeout(() => void refetch({ cancelRefetch: false }), Math.max(0, dataUpdatedAt + instancesLeastMs - Date.now()));
+    return () => clearTimeout(timer);
+  }, [data, dataUpdatedAt, refetch, revision]);
+  return read;
 }

@@ -1,6 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { createContext, useCallback, useContext, useEffect, useState, type ReactNode } from "react";
 import { access, explain, isSignedOut } from "../api/clients.js";
+import { backoff } from "../api/follow.js";
 import { renew, SessionError, signInWithLink, signOut, takeLink } from "../api/session.js";
 import type { WhoAmIResponse } from "../gen/windlass/v1/access_pb.js";
 import { SignIn } from "../pages/sign-in.js";
@@ -36,7 +37,7 @@ export function SignedIn({ children }: { children: ReactNode }) {
       }
     },
     retry: (count, error) => !isSignedOut(error) && count < 1000,
-    retryDelay: (n) => Math.min(10_000, 1000 * 2 ** n),
+    retryDelay: (n) => backoff(n + 1),
     staleTime: Infinity,
     refetchOnReconnect: false,
   });

@@ -30,7 +30,8 @@ function Stale({ link }: { link: Stream }) {
   return (
     <div className="banner" role="alert">
       <div>
-        This page is stale: the control plane has not answered for <span aria-hidden="true">{duration(Math.max(1000, now - link.since))}</span>
+        This page is stale. {link.why || "The control plane does not answer."} There has been no news for{" "}
+        <span aria-hidden="true">{duration(Math.max(1000, now - link.since))}</span>
         <span className="visually-hidden">some time</span>. What you see is as of then. Instances keep running. The page connects again by itself.
       </div>
     </div>
