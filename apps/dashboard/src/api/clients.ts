@@ -2,7 +2,7 @@ import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/
 import { createConnectTransport } from "@connectrpc/connect-web";
 import { AccessService } from "../gen/windlass/v1/access_pb.js";
 import { AppService } from "../gen/windlass/v1/app_pb.js";
-import { ErrorDetailSchema } from "../gen/windlass/v1/common_pb.js";
+import { ErrorDetailSchema, ErrorReason } from "../gen/windlass/v1/common_pb.js";
 import { DeploymentService } from "../gen/windlass/v1/deployment_pb.js";
 import { FleetService } from "../gen/windlass/v1/fleet_pb.js";
 import { RolloutService } from "../gen/windlass/v1/rollout_pb.js";
@@ -24,13 +24,15 @@ export const rollouts = createClient(RolloutService, transport);
 
 export const isSignedOut = (error: unknown) => error instanceof ConnectError && error.code === Code.Unauthenticated;
 
-/** What went wrong and what to do about it, for people. */
+/** What went wrong, what to do about it and the reason, as `windlass explain` takes it. */
 export function explain(error: unknown): string {
   const failed = ConnectError.from(error);
   const text = failed.rawMessage || "the control plane did not answer";
-  const fix = failed.findDetails(ErrorDetailSchema)[0]?.fix ?? "";
+  const detail = failed.findDetails(ErrorDetailSchema)[0];
+  const fix = detail?.fix ?? "";
+  const reason = detail?.reason ? ErrorReason[detail.reason] : "";
   const whole = text.charAt(0).toUpperCase() + text.slice(1);
-  return `${whole}${/[.!?]$/.test(whole) ? "" : "."}${fix ? ` ${fix}` : ""}`;
+  return `${whole}${/[.!?]$/.test(whole) ? "" : "."}${fix ? ` ${fix}` : ""}${reason ? ` (${reason})` : ""}`;
 }
 
 /** A key that makes the retry of a change do nothing twice. */

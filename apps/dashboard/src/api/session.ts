@@ -34,10 +34,14 @@ async function post(path: string, body?: unknown): Promise<unknown> {
   return answer;
 }
 
+/** An error of Connect, as JSON. */
+type Refusal = { message?: string; details?: { debug?: { fix?: string } }[] } | null;
+
 function sentence(answer: unknown): string {
-  if (typeof answer !== "object" || answer === null || !("message" in answer)) return "The control plane refused it.";
-  const text = String(answer.message);
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+  const refusal = answer as Refusal;
+  const text = refusal?.message ?? "the control plane refused it";
+  const fix = refusal?.details?.[0]?.debug?.fix;
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.${fix ? ` ${fix}` : ""}`;
 }
 
 export async function signInWithKey(key: string): Promise<void> {
