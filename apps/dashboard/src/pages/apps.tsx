@@ -4,7 +4,7 @@ import { useDeferredValue, useEffect, useLayoutEffect, useMemo, useRef, useState
 import { useFleet } from "../api/fleet.js";
 import type { App } from "../gen/windlass/v1/app_pb.js";
 import { AppStatus } from "../gen/windlass/v1/common_pb.js";
-import { appPath, countByStatus, filterApps } from "../model/fleet.js";
+import { countByStatus, filterApps } from "../model/fleet.js";
 import { ms } from "../model/time.js";
 import { appStatus, steers } from "../model/words.js";
 import { Badge, Command, Loading, Ready, Time, useTitle } from "../ui/pieces.js";
@@ -128,6 +128,19 @@ export function AppsPage() {
   const counts = useMemo(() => countByStatus(all), [all]);
   const regions = useMemo(() => [...new Set(all.flatMap((a) => a.regions))].sort(), [all]);
   const set = (change: Partial<typeof search>) => void navigate({ search: (old) => ({ ...old, ...change }), replace: true });
+  // The address follows what is typed, and late: the field has a state of its own, and takes only what others put there.
+  const [typed, setTyped] = useState(search.q ?? "");
+  const sent = useRef<{ q: string | undefined } | null>(null);
+  const type = (text: string) => {
+    const q = text || undefined;
+    sent.current = { q };
+    setTyped(text);
+    set({ q });
+  };
+  useEffect(() => {
+    if (!sent.current) setTyped(search.q ?? "");
+    else if (sent.current.q === search.q) sent.current = null;
+  }, [search.q]);
   const filtered = Boolean(search.q || search.status || search.region);
   if (!fleet.ready)
     return (
@@ -156,8 +169,9 @@ export function AppsPage() {
               type="search"
               aria-label="Search apps"
               placeholder="Search by name, region or message"
-              value={search.q ?? ""}
-              onChange={(e) => set({ q: e.target.value || undefined })}
+              maxLength={200}
+              value={typed}
+              onChange={(e) => type(e.target.value)}
             />
             <div className="toggles" role="group" aria-label="Status">
               {statuses
@@ -188,7 +202,11 @@ export function AppsPage() {
               <div className="empty">
                 <h2>No app is like that</h2>
                 <div className="buttons">
-                  <button type="button" className="button" onClick={() => set({ q: undefined, status: undefined, region: undefined })}>
+                  <button type="button" className="button" onClick={() => {
+                      type("");
+                      set({ q: undefined, status: undefined, region: undefined });
+                    }}
+                  >
                     Show all {all.length}
                   </button>
                 </div>
@@ -202,5 +220,3 @@ export function AppsPage() {
     </>
   );
 }
-
-export { appPath };
