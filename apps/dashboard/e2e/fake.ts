@@ -29,7 +29,6 @@ export class Fake {
   calls: string[] = [];
   signedIn = true;
   url = "";
-  private streams = new Map<http.ServerResponse, string>();
   private server = http.createServer((req, res) => this.answer(req, res));
 
   constructor(public scene: Scene) {}
@@ -54,11 +53,6 @@ export class Fake {
     await this.start(port);
   }
 
-  /** Sends another response to all that watch the app or the fleet. */
-  push(): void {
-    for (const [res, procedure] of this.streams) this.send(res, procedure);
-  }
-
   private answer(req: http.IncomingMessage, res: http.ServerResponse): void {
     const url = new URL(req.url ?? "/", "http://x");
     if (url.pathname.startsWith("/ui/session/")) {
@@ -74,8 +68,6 @@ export class Fake {
     req.resume();
     if (procedure.startsWith("Watch")) {
       res.writeHead(200, { "Content-Type": "application/connect+proto" });
-      this.streams.set(res, procedure);
-      res.on("close", () => this.streams.delete(res));
       return this.send(res, procedure);
     }
     const reply = <D extends DescMessage>(schema: D, init: MessageInitShape<D>) =>

@@ -58,7 +58,7 @@ export const canary = {
         regions: [
           {
             region: "us-east-1", state: RegionProgress_State.ROLLING, since: ago(620), replicas: 4, step: 2, steps: 3, waitsForPromotion: true,
-            approval: { missing: "1 owner who did not deploy it", asked: { role: Role.OWNER, count: 1, notDeployer: true } },
+            approval: { missing: "approval by a key of role owner (not by ci, who deployed it)", asked: { role: Role.OWNER, count: 1, notDeployer: true } },
             old: { version: 4, replicas: 3, ready: 3, weight: 75 }, new: { version: 5, replicas: 1, ready: 1, weight: 25 },
             checks: [
               { name: "errors", state: CheckProgress_State.PASSED, figure: 0.0021, oldFigure: 0.0024, samples: 18_240, failureLimit: 1, dueAt: BigInt(Date.now() + 20_000) },

@@ -3,7 +3,9 @@ import { describe, expect, it } from "vitest";
 import { AppSchema } from "../gen/windlass/v1/app_pb.js";
 import { RolloutStatus } from "../gen/windlass/v1/common_pb.js";
 import { CheckProgress_State, RegionProgress_State, RolloutSchema, WaveProgress_State } from "../gen/windlass/v1/rollout_pb.js";
-import { actions, figures, gates, steps, waits } from "./rollout.js";
+import { HistoryEntrySchema } from "../gen/windlass/v1/history_pb.js";
+import { RegionTopologySchema } from "../gen/windlass/v1/deployment_pb.js";
+import { actions, figures, gates, steps, trafficShare, waits } from "./rollout.js";
 
 const now = 1_000_000;
 const app = create(AppSchema, { name: "echo", liveVersion: 2, previousVersion: 1 });
@@ -46,7 +48,15 @@ describe("why a rollout waits", () => {
     expect(waits(rollout({ hold: { freeze: "night", scope: "workspace", reason: "on call sleeps", until: 1_060_000n } }), app, now)).toEqual([
       "Freeze night of the workspace keeps it from starting: on call sleeps. It is looked at again in 1 min.",
     ]);
-    expect(waits(rollout({ startApproval: { missing: "1 owner" } }), app, now)).toEqual(["It waits for approval before it starts: 1 owner."]);
+    const gated = rollout({ id: "rol_1", startApproval: { missing: "approval by a key of role owner" } });
+    const start = "It waits for approval by a key of role owner before it starts.";
+    expect(waits(gated, app, now)).toEqual([start]);
+    const entry = (init: object) => create(HistoryEntrySchema, { what: "RolloutProtected", rolloutId: "rol_1", why: "it starts after approval, by the protection of the workspace: audits", ...init });
+    expect(waits(gated, app, now, [entry({}), entry({ rolloutId: "rol_0", why: "x" }), entry({ what: "Approved", why: "y" })])).toEqual([
+      start,
+      "It starts after approval, by the protection of the workspace: audits.",
+    ]);
+    expect(waits(canary({ waitsForPromotion: true }, {}, { promotionHeld: true }), app, now)[0]).toContain("An earlier rollout went back");
   });
 
   it("falls back to the words of the control plane, and has none for a rollout that is over", () => {
@@ -72,6 +82,14 @@ describe("what can be done", () => {
     for (const a of actions(canary({ waitsForPromotion: true, approval: { missing: "1 owner" } }), app)) expect(a.effect.length, a.name).toBeGreaterThan(40);
     expect(actions(canary({}), app).find((a) => a.name === "abort")?.effect).toContain("back to v2");
     expect(gates(canary({ approval: { missing: "1 owner" } }))).toEqual(["step 1 in us-east-1"]);
+  });
+});
+
+describe("the share of the traffic", () => {
+  it("of a pin is its weight, and of the others a part of what pins leave", () => {
+    const pinned = create(AppSchema, { pins: [{ deploymentId: "dep_1", version: 1, weight: 20, regions: [{ region: "us-east-1", weight: 20 }] }] });
+    const share = (deploymentId: string, region: string, weight: number) => trafficShare(pinned, deploymentId, create(RegionTopologySchema, { region, weight }));
+    expect([share("dep_1", "us-east-1", 20), share("dep_2", "us-east-1", 75), share("dep_3", "us-east-1", 25), share("dep_2", "eu-west-1", 100)]).toEqual([20, 60, 20, 100]);
   });
 });
 

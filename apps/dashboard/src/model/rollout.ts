@@ -1,5 +1,7 @@
 // What a rollout waits for, and what a person can do about it, in words.
 import type { App } from "../gen/windlass/v1/app_pb.js";
+import type { RegionTopology } from "../gen/windlass/v1/deployment_pb.js";
+import type { HistoryEntry } from "../gen/windlass/v1/history_pb.js";
 import { RolloutStatus } from "../gen/windlass/v1/common_pb.js";
 import {
   CheckProgress_State,
@@ -29,8 +31,11 @@ function waitsOfRegion(r: Rollout, p: RegionProgress, now: number): string[] {
   if (p.state === RegionProgress_State.GOING_BACK) out.push(`${p.region} goes back to v${r.fromVersion}.`);
   if (p.state !== RegionProgress_State.ROLLING) return out;
   if (p.waitsForCapacitySince > 0n) out.push(`${p.region} waits for room, since ${relative(ms(p.waitsForCapacitySince), now)}.`);
-  if (p.waitsForPromotion) out.push(`${p.region} waits${at} until v${r.version} is promoted.`);
-  if (p.approval && p.approval.missing !== "") out.push(`${p.region} waits${at} for approval: ${sentence(p.approval.missing)}`);
+  if (p.waitsForPromotion) {
+    const held = r.progress?.promotionHeld ? " An earlier rollout went back, and nothing is promoted by itself since." : "";
+    out.push(`${p.region} waits${at} until v${r.version} is promoted.${held}`);
+  }
+  if (p.approval && p.approval.missing !== "") out.push(`${p.region} waits${at} for ${sentence(p.approval.missing)}`);
   if (ms(p.stepUntil) > now) out.push(`${p.region} serves${at} for the pause that the policy sets, which ends ${relative(ms(p.stepUntil), now)}.`);
   for (const c of heldChecks(p)) out.push(`${p.region}: check ${c.name} is inconclusive: ${sentence(c.message || "it has no figure yet")}`);
   for (const c of p.checks.filter((x) => x.state === CheckProgress_State.FAILED))
@@ -46,15 +51,17 @@ function waitsOfRegion(r: Rollout, p: RegionProgress, now: number): string[] {
   return out;
 }
 
+const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
+
 /** Why the rollout is where it is, one sentence for each cause; empty: it waits for nothing. */
-export function waits(r: Rollout, app: App | undefined, now: number): string[] {
+export function waits(r: Rollout, app: App | undefined, now: number, history: HistoryEntry[] = []): string[] {
   if (!running(r)) return [];
   const out: string[] = [];
   if (r.hold) {
     const end = r.hold.until > 0n ? ` It is looked at again ${relative(ms(r.hold.until), now)}.` : " It starts when the freeze is lifted.";
     out.push(`Freeze ${r.hold.freeze} of the ${r.hold.scope} keeps it from starting: ${sentence(r.hold.reason)}${end}`);
   }
-  if (r.startApproval && r.startApproval.missing !== "") out.push(`It waits for approval before it starts: ${sentence(r.startApproval.missing)}`);
+  if (r.startApproval && r.startApproval.missing !== "") out.push(`It waits for ${r.startApproval.missing} before it starts.`);
   const p = r.progress;
   if (p?.paused) out.push(`Paused by ${p.pausedBy || "the control plane"}${p.pausedWhy ? `: ${sentence(p.pausedWhy)}` : "."}`);
   if (p?.goingBack) out.push(`It goes back to v${r.fromVersion}: ${sentence(because(r.reason, r.message) || "it was taken back")}`);
@@ -65,10 +72,25 @@ export function waits(r: Rollout, app: App | undefined, now: number): string[] {
       for (const region of w.regions)
         for (const c of heldChecks(region)) out.push(`${region.region}: check ${c.name} is inconclusive: ${sentence(c.message || "it has no figure yet")}`);
     }
-    if (w.approval && w.approval.missing !== "") out.push(`${waveName(w, i)} waits for approval: ${sentence(w.approval.missing)}`);
+    if (w.approval && w.approval.missing !== "") out.push(`${waveName(w, i)} waits for ${sentence(w.approval.missing)}`);
   }
+  // Whose protection asks for that, and for what reason.
+  if (r.startApproval?.missing || p?.waves.some((w) => w.state === WaveProgress_State.BAKING))
+    for (const h of history) if (h.what === "RolloutProtected" && h.rolloutId === r.id) out.push(sentence(capital(h.why)));
   if (out.length === 0 && app?.message) out.push(sentence(app.message));
   return [...new Set(out)];
+}
+
+/** Percent of a region's traffic that the version has there: pins have their weight, and the others a part of what pins leave. */
+export function trafficShare(app: App, deploymentId: string, place: RegionTopology): number {
+  let rest = 100;
+  for (const pin of app.pins)
+    for (const p of pin.regions) {
+      if (p.region !== place.region) continue;
+      if (pin.deploymentId === deploymentId) return place.weight;
+      rest -= p.weight;
+    }
+  return Math.round(place.weight * rest) / 100;
 }
 
 export type ActionName = "pause" | "resume" | "promote" | "promote-full" | "approve" | "skip-bake" | "retry" | "abort" | "rollback";

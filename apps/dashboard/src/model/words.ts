@@ -1,9 +1,11 @@
-// What states are called, and how they look. The words are those of docs/glossary.md.
+// What states are called, and how they look. The words are those of the API and of the CLI.
 import { AppStatus, DeploymentStatus, InstanceStatus, RegionStatus, Role, RolloutStatus } from "../gen/windlass/v1/common_pb.js";
+import { PinRegion_State } from "../gen/windlass/v1/pin_pb.js";
 import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, WaveProgress_State } from "../gen/windlass/v1/rollout_pb.js";
 
 export type Tone = "good" | "busy" | "warn" | "bad" | "idle";
-export type Word = { text: string; tone: Tone };
+/** `hint` says what the word means, where the word alone does not. */
+export type Word = { text: string; tone: Tone; hint?: string };
 
 const unknown: Word = { text: "unknown", tone: "idle" };
 const from = (table: Record<number, Word>) => (value: number) => table[value] ?? unknown;
@@ -19,9 +21,9 @@ export const appStatus = from({
 
 export const deploymentStatus = from({
   [DeploymentStatus.PENDING]: { text: "pending", tone: "idle" },
-  [DeploymentStatus.BUILDING]: { text: "resolving the image", tone: "busy" },
+  [DeploymentStatus.BUILDING]: { text: "building", tone: "busy", hint: "The tag of its image is being resolved to a digest" },
   [DeploymentStatus.DEPLOYING]: { text: "deploying", tone: "busy" },
-  [DeploymentStatus.NETWORK]: { text: "publishing routes", tone: "busy" },
+  [DeploymentStatus.NETWORK]: { text: "network", tone: "busy", hint: "Its instances are ready, and regions publish its routes" },
   [DeploymentStatus.READY]: { text: "ready", tone: "good" },
   [DeploymentStatus.FAILED]: { text: "failed", tone: "bad" },
   [DeploymentStatus.SUPERSEDED]: { text: "superseded", tone: "idle" },
@@ -47,7 +49,7 @@ export const rolloutStatus = from({
 });
 
 export const regionStatus = from({
-  [RegionStatus.PENDING]: { text: "no agent yet", tone: "idle" },
+  [RegionStatus.PENDING]: { text: "pending", tone: "idle", hint: "No agent has joined yet" },
   [RegionStatus.CONNECTED]: { text: "connected", tone: "good" },
   [RegionStatus.UNREACHABLE]: { text: "unreachable", tone: "bad" },
 });
@@ -66,14 +68,21 @@ export const regionState = from({
   [RegionProgress_State.GOING_BACK]: { text: "going back", tone: "warn" },
   [RegionProgress_State.BACK]: { text: "back", tone: "warn" },
   [RegionProgress_State.FAILED]: { text: "failed", tone: "bad" },
-  [RegionProgress_State.SKIPPED]: { text: "left out", tone: "warn" },
+  [RegionProgress_State.SKIPPED]: { text: "skipped", tone: "warn", hint: "It is out of reach, and left out for now" },
+});
+
+export const pinState = from({
+  [PinRegion_State.STARTING]: { text: "starting", tone: "busy" },
+  [PinRegion_State.SERVING]: { text: "serving", tone: "good" },
+  [PinRegion_State.FAILED]: { text: "failed", tone: "bad" },
+  [PinRegion_State.LEAVING]: { text: "leaving", tone: "idle" },
 });
 
 export const checkState = from({
-  [CheckProgress_State.WAITING]: { text: "not measured yet", tone: "idle" },
+  [CheckProgress_State.WAITING]: { text: "waiting", tone: "idle", hint: "It is not measured yet" },
   [CheckProgress_State.PASSED]: { text: "passed", tone: "good" },
   [CheckProgress_State.FAILED]: { text: "failed", tone: "bad" },
-  [CheckProgress_State.HELD]: { text: "inconclusive", tone: "warn" },
+  [CheckProgress_State.HELD]: { text: "held", tone: "warn", hint: "It is inconclusive" },
 });
 
 const strategies: Record<number, string> = {

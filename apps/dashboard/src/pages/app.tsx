@@ -1,18 +1,21 @@
 import { getRouteApi, Link } from "@tanstack/react-router";
+import { useFleet } from "../api/fleet.js";
 import { useInstances, useApp } from "../api/watch.js";
 import type { App, WatchAppResponse } from "../gen/windlass/v1/app_pb.js";
 import type { Deployment, Instance, RegionTopology } from "../gen/windlass/v1/deployment_pb.js";
 import type { HistoryEntry } from "../gen/windlass/v1/history_pb.js";
-import { running, waits } from "../model/rollout.js";
+import type { Rollout } from "../gen/windlass/v1/rollout_pb.js";
+import { appPath } from "../model/fleet.js";
+import { running, trafficShare, waits } from "../model/rollout.js";
 import { absolute, ms } from "../model/time.js";
-import { appStatus, deploymentStatus, instanceStatus, rolloutStatus } from "../model/words.js";
+import { appStatus, deploymentStatus, instanceStatus, pinState, rolloutStatus } from "../model/words.js";
 import { explain } from "../api/clients.js";
-import { Badge, Command, Copy, Loading, Panel, Ready, Time, useNow, useTitle } from "../ui/pieces.js";
+import { Badge, Command, Loading, Panel, Ready, Reason, Time, Urls, useNow, useTitle } from "../ui/pieces.js";
 import { Steer } from "./steer.js";
 
 const route = getRouteApi("/apps/$project/$environment/$name");
 
-function Cell({ place }: { place: RegionTopology | undefined }) {
+function Cell({ place, share }: { place: RegionTopology | undefined; share: number }) {
   if (!place || (place.replicas === 0 && place.instances === 0)) return <span className="dim">–</span>;
   return (
     <div className="cell small">
@@ -20,13 +23,13 @@ function Cell({ place }: { place: RegionTopology | undefined }) {
         <span className="num nowrap">
           {place.ready} of {place.replicas} ready
         </span>
-        <span className="chip num">{place.weight} %</span>
+        <span className="chip num">{share} %</span>
       </div>
       <BarOf place={place} />
       {place.failed > 0 ? <span className="num">{place.failed} failed</span> : null}
       {place.reason || place.message ? (
         <span className="dim">
-          {place.reason ? <b>{place.reason}</b> : null} {place.message}
+          {place.reason ? <Reason reason={place.reason} of="instance" /> : null} {place.message}
         </span>
       ) : null}
     </div>
@@ -42,7 +45,7 @@ const BarOf = ({ place }: { place: RegionTopology }) => (
 );
 
 /** Regions by versions: replicas that are ready, and the share of the traffic. */
-function Topology({ versions }: { versions: Deployment[] }) {
+function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
   const shown = versions.filter((d) => d.live || d.regions.some((r) => r.replicas > 0 || r.instances > 0));
   const regions = [...new Set(shown.flatMap((d) => d.regions.map((r) => r.region)))].sort();
   const away = new Set(shown.flatMap((d) => d.regions.filter((r) => r.regionUnreachable).map((r) => r.region)));
@@ -72,11 +75,14 @@ function Topology({ versions }: { versions: Deployment[] }) {
                   </div>
                 ) : null}
               </th>
-              {shown.map((d) => (
-                <td key={d.id}>
-                  <Cell place={d.regions.find((r) => r.region === name)} />
-                </td>
-              ))}
+              {shown.map((d) => {
+                const place = d.regions.find((r) => r.region === name);
+                return (
+                  <td key={d.id}>
+                    <Cell place={place} share={place ? trafficShare(app, d.id, place) : 0} />
+                  </td>
+                );
+              })}
             </tr>
           ))}
         </tbody>
@@ -106,7 +112,7 @@ function InstanceRow({ instance: i }: { instance: Instance }) {
       <td className="wide">
         {i.reason || i.message ? (
           <>
-            <b>{i.reason}</b> {i.message}
+            {i.reason ? <Reason reason={i.reason} of="instance" /> : null} {i.message}
           </>
         ) : (
           <span className="dim">
@@ -168,25 +174,33 @@ export function History({ entries }: { entries: HistoryEntry[] }) {
   );
 }
 
-const isWeb = (url: string) => /^https?:\/\//.test(url);
-
-function Hosts({ app }: { app: App }) {
-  if (app.urls.length === 0) return <p className="dim">No host yet: no instance is ready.</p>;
+/** Versions that are pinned beside the live one, by region. */
+function Pins({ app }: { app: App }) {
   return (
-    <div>
-      {app.urls.map((u) => (
-        <div className="url" key={u}>
-          {isWeb(u) ? (
-            <a href={u} className="mono" target="_blank" rel="noreferrer noopener">
-              {u}
-            </a>
-          ) : (
-            <code>{u}</code>
-          )}
-          <Copy text={u} what={u} />
-        </div>
+    <ul className="stack tight">
+      {app.pins.map((p) => (
+        <li key={p.version}>
+          <b className="num">v{p.version}</b> with {p.weight} % of the traffic{" "}
+          <span className="dim small">
+            by {p.by}
+            {p.why ? `: ${p.why}` : ""}
+          </span>
+          {p.regions.map((r) => (
+            <div key={r.region} className="check small">
+              <span>{r.region}</span> <Badge word={r.regionUnreachable ? { text: "unreachable", tone: "bad" } : pinState(r.state)} />
+              <span className="num">
+                {r.ready} of {r.replicas} ready, {r.weight} % now
+              </span>
+              {r.reason || r.message ? (
+                <span className="dim">
+                  {r.reason ? <Reason reason={r.reason} of="instance" /> : null} {r.message}
+                </span>
+              ) : null}
+            </div>
+          ))}
+        </li>
       ))}
-    </div>
+    </ul>
   );
 }
 
@@ -222,9 +236,25 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
   );
 }
 
+/** Why a rollout that is over did not succeed. */
+export function Ended({ rollout: r }: { rollout: Rollout }) {
+  if (running(r) || (!r.reason && !r.message)) return null;
+  return (
+    <p className="note bad">
+      {r.reason ? (
+        <>
+          <Reason reason={r.reason} of="rollout" />:{" "}
+        </>
+      ) : null}
+      {r.message}
+    </p>
+  );
+}
+
 /** What is shown instead of an app: it is being read, or it is not there. */
 export function NoApp({ watched, path }: { watched: ReturnType<typeof useApp>; path: string }) {
   const { link } = watched;
+  const why = link.state === "stale" ? link.why : "";
   if (link.state === "refused")
     return (
       <section className="panel">
@@ -238,12 +268,24 @@ export function NoApp({ watched, path }: { watched: ReturnType<typeof useApp>; p
   return (
     <>
       <h1>{path}</h1>
-      <Loading what="the app" />
+      {why ? <p className="note warn">{why} The page tries again by itself.</p> : <Loading what="the app" />}
     </>
   );
 }
 
-function RolloutSummary({ picture, app }: { picture: WatchAppResponse; app: App }) {
+/** Says that news of the app do not come, where those of the fleet do: else the banner says it. */
+export function Outdated({ watched: { link } }: { watched: ReturnType<typeof useApp> }) {
+  const fleet = useFleet();
+  if (link.state === "refused") return <p className="note warn">No more news of this app comes: {link.why}</p>;
+  if (link.state !== "stale" || fleet.link.state !== "live") return null;
+  return (
+    <p className="note warn">
+      No news of this app comes at the moment. {link.why} What you see may be old. The page asks again by itself.
+    </p>
+  );
+}
+
+function RolloutSummary({ picture, app, history }: { picture: WatchAppResponse; app: App; history: HistoryEntry[] }) {
   const now = useNow();
   const r = picture.rollout;
   const params = { project: app.projectName, environment: app.environmentName, name: app.name };
@@ -254,7 +296,7 @@ function RolloutSummary({ picture, app }: { picture: WatchAppResponse; app: App 
         <Command text={`windlass deploy -f app.yaml`} what="the command" />
       </>
     );
-  const words = waits(r, app, now);
+  const words = waits(r, app, now, history);
   return (
     <div className="stack tight">
       <p className="title">
@@ -266,12 +308,7 @@ function RolloutSummary({ picture, app }: { picture: WatchAppResponse; app: App 
           begun <Time at={ms(r.createdAt)} /> by {r.createdBy}
         </span>
       </p>
-      {!running(r) && (r.reason || r.message) ? (
-        <p className="note bad">
-          {r.reason ? <b>{r.reason}: </b> : null}
-          {r.message}
-        </p>
-      ) : null}
+      <Ended rollout={r} />
       {words.length > 0 ? (
         <ul className="note">
           {words.slice(0, 4).map((w) => (
@@ -304,6 +341,7 @@ export function AppPage() {
     <>
       <Head app={app} />
       <div className="stack">
+        <Outdated watched={watched} />
         {app.message ? <p className={`note ${appStatus(app.status).tone === "bad" ? "bad" : appStatus(app.status).tone === "warn" ? "warn" : "idle"}`}>{app.message}</p> : null}
         <dl className="tiles">
           <div className="panel tile">
@@ -326,19 +364,27 @@ export function AppPage() {
           </div>
         </dl>
         <Panel id="rollout" title="Rollout">
-          <RolloutSummary picture={picture} app={app} />
+          <RolloutSummary picture={picture} app={app} history={watched.history} />
         </Panel>
         <Panel id="topology" title="Topology">
-          <Topology versions={picture.deployments} />
+          <Topology app={app} versions={picture.deployments} />
         </Panel>
+        {app.pins.length > 0 ? (
+          <Panel id="pins" title="Pins">
+            <Pins app={app} />
+          </Panel>
+        ) : null}
         <Panel id="hosts" title="Hosts">
-          <Hosts app={app} />
+          {app.urls.length > 0 ? <Urls urls={app.urls} /> : <p className="dim">No host yet: no instance is ready.</p>}
         </Panel>
         <Panel id="instances" title="Instances">
           <Instances app={app} revision={watched.revision} />
         </Panel>
         <Panel id="history" title="History">
           <History entries={watched.history} />
+          <p className="dim small">
+            <code>windlass history {appPath(app)}</code> shows all.
+          </p>
         </Panel>
       </div>
     </>

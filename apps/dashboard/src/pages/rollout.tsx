@@ -4,8 +4,8 @@ import { WaveProgress_State, type ApprovalProgress, type RegionProgress, type Ro
 import { figures, running, steps, waits, waveName } from "../model/rollout.js";
 import { ms } from "../model/time.js";
 import { checkState, regionState, roleName, rolloutStatus, strategyName, waveState } from "../model/words.js";
-import { Badge, Bar, Panel, Time, useNow, useTitle } from "../ui/pieces.js";
-import { Head, History, NoApp } from "./app.js";
+import { Badge, Bar, Panel, Reason, Time, Urls, useNow, useTitle } from "../ui/pieces.js";
+import { Ended, Head, History, NoApp, Outdated } from "./app.js";
 import { Steer } from "./steer.js";
 
 const route = getRouteApi("/apps/$project/$environment/$name/rollouts/$rollout");
@@ -35,11 +35,13 @@ function Version({ version, label, fresh }: { version: VersionProgress; label: s
 }
 
 function Gate({ gate, of }: { gate: ApprovalProgress; of: string }) {
+  // Nothing is missing at the gates of a rollout that is over, whether they opened or not.
+  const open = gate.missing === "" && gate.given.length >= (gate.asked?.count || 1);
   return (
     <div className="check">
-      <Badge word={gate.missing === "" ? { text: "open", tone: "good" } : { text: "gate", tone: "warn" }} />
+      <Badge word={open ? { text: "open", tone: "good" } : gate.missing ? { text: "waiting", tone: "warn" } : { text: "closed", tone: "idle" }} />
       <span>
-        {of}: {gate.missing || "has all its approvals"}
+        {of}: {open ? "has all its approvals" : gate.missing ? `waits for ${gate.missing}` : "did not open"}
         {gate.given.map((g) => (
           <span key={`${g.by}${g.at}`} className="dim">
             {" "}
@@ -65,6 +67,16 @@ function Lane({ rollout, region: p }: { rollout: Rollout; region: RegionProgress
             since <Time at={ms(p.since)} />
           </div>
         ) : null}
+        {p.failedInstances > 0 ? (
+          <div className="dim small num">
+            {p.failedInstances} failed, limit {p.failedLimit}
+          </div>
+        ) : null}
+        {p.relapses > 0 ? (
+          <div className="dim small num">
+            became unready {p.relapses} time{p.relapses === 1 ? "" : "s"}, limit {p.relapseLimit}
+          </div>
+        ) : null}
         {p.deadline > 0n ? (
           <div className="dim small">
             deadline <Time at={ms(p.deadline)} />
@@ -88,7 +100,7 @@ function Lane({ rollout, region: p }: { rollout: Rollout; region: RegionProgress
             ))}
           </ol>
         ) : null}
-        {p.approval ? <Gate gate={p.approval} of="Approval" /> : null}
+        {p.approval ? <Gate gate={p.approval} of="Gate of this step" /> : null}
         {p.checks.map((c) => (
           <div key={c.name} className="check">
             <Badge word={checkState(c.state)} />
@@ -109,7 +121,11 @@ function Lane({ rollout, region: p }: { rollout: Rollout; region: RegionProgress
         ))}
         {p.reason || p.message ? (
           <p className="small">
-            {p.reason ? <b>{p.reason}: </b> : null}
+            {p.reason ? (
+              <>
+                <Reason reason={p.reason} of="instance" />:{" "}
+              </>
+            ) : null}
             {p.message}
           </p>
         ) : null}
@@ -142,7 +158,7 @@ function Waves({ rollout }: { rollout: Rollout }) {
               {w.regions.map((p) => (
                 <Lane key={p.region} rollout={rollout} region={p} />
               ))}
-              {w.approval ? <Gate gate={w.approval} of="Approval at its end" /> : null}
+              {w.approval ? <Gate gate={w.approval} of="Gate at its end" /> : null}
             </div>
           </li>
         );
@@ -161,7 +177,7 @@ export function RolloutPage() {
   const app = picture?.app;
   const r = picture?.askedRollout ?? picture?.rollout;
   if (!picture || !app || !r) return <NoApp watched={watched} path={path} />;
-  const words = waits(r, app, now);
+  const words = waits(r, app, now, watched.history);
   const policy = r.progress?.policy;
   const isNewest = picture.rollout?.id === r.id;
   const paused = running(r) && r.progress?.paused;
@@ -169,6 +185,7 @@ export function RolloutPage() {
     <>
       <Head app={app} sub={r.fromVersion > 0 ? `Rollout v${r.fromVersion} → v${r.version}` : `Rollout of v${r.version}`} />
       <div className="stack">
+        {picture.deleted ? <p className="note idle">The app was deleted.</p> : <Outdated watched={watched} />}
         <Panel
           id="state"
           title="Where it is"
@@ -198,6 +215,14 @@ export function RolloutPage() {
                   </dd>
                 </div>
               ) : null}
+              {r.progress && ms(r.progress.retainedUntil) > now ? (
+                <div>
+                  <dt>v{r.fromVersion} is kept, for a way back</dt>
+                  <dd>
+                    until <Time at={ms(r.progress.retainedUntil)} />
+                  </dd>
+                </div>
+              ) : null}
               {policy ? (
                 <div>
                   <dt>Strategy</dt>
@@ -205,12 +230,7 @@ export function RolloutPage() {
                 </div>
               ) : null}
             </dl>
-            {!running(r) && (r.reason || r.message) ? (
-              <p className="note bad">
-                {r.reason ? <b>{r.reason}: </b> : null}
-                {r.message}
-              </p>
-            ) : null}
+            <Ended rollout={r} />
             {words.length > 0 ? (
               <div>
                 <h3>Why it waits</h3>
@@ -221,22 +241,25 @@ export function RolloutPage() {
                 </ul>
               </div>
             ) : null}
-            {r.startApproval ? <Gate gate={r.startApproval} of="Approval before it starts" /> : null}
-            {isNewest ? <Steer app={app} rollout={r} /> : <p className="dim small">Another rollout took its place.</p>}
+            {r.startApproval ? <Gate gate={r.startApproval} of="Gate before it starts" /> : null}
+            {picture.deleted ? null : isNewest ? <Steer app={app} rollout={r} /> : <p className="dim small">Another rollout took its place.</p>}
           </div>
         </Panel>
         {r.previewUrls.length > 0 ? (
           <Panel id="preview" title="Look at it before it is live">
-            {r.previewUrls.map((u) => (
-              <div className="url" key={u}>
-                <code>{u}</code>
-              </div>
-            ))}
+            <Urls urls={r.previewUrls} />
           </Panel>
         ) : null}
         <section aria-label="Waves">
           <Waves rollout={r} />
         </section>
+        {r.progress && r.progress.behind.length > 0 ? (
+          <Panel id="behind" title="Regions that catch up">
+            {r.progress.behind.flatMap((w) => w.regions).map((p) => (
+              <Lane key={p.region} rollout={r} region={p} />
+            ))}
+          </Panel>
+        ) : null}
         <Panel id="history" title="History of this rollout">
           <History entries={watched.history.filter((h) => h.rolloutId === r.id)} />
         </Panel>

@@ -31,7 +31,23 @@ export function Time({ at, never = "never" }: { at: number; never?: string }) {
   );
 }
 
-export const Badge = ({ word }: { word: Word }) => <span className={`badge ${word.tone}`}>{word.text}</span>;
+export const Badge = ({ word }: { word: Word }) => (
+  <span className={`badge ${word.tone}`} title={word.hint}>
+    {word.text}
+  </span>
+);
+
+const reasons = "https://github.com/windlass-run/windlass/blob/main/docs/guides/troubleshooting.md";
+
+/** A reason, which leads to its cause and what to do. */
+export function Reason({ reason, of }: { reason: string; of: "instance" | "rollout" }) {
+  const section = of === "instance" ? "instance-reasons" : "reasons-of-deployments-rollouts-and-regions";
+  return (
+    <a className="reason" href={`${reasons}#${section}`} target="_blank" rel="noreferrer noopener" title={`windlass explain ${reason}`}>
+      {reason}
+    </a>
+  );
+}
 
 export type Part = { size: number; tone: Tone };
 
@@ -87,6 +103,25 @@ export function Copy({ text, what }: { text: string; what: string }) {
     </button>
   );
 }
+
+const isWeb = (url: string) => /^https?:\/\//.test(url);
+
+export const Urls = ({ urls }: { urls: string[] }) => (
+  <div>
+    {urls.map((u) => (
+      <div className="url" key={u}>
+        {isWeb(u) ? (
+          <a href={u} className="mono" target="_blank" rel="noreferrer noopener">
+            {u}
+          </a>
+        ) : (
+          <code>{u}</code>
+        )}
+        <Copy text={u} what={u} />
+      </div>
+    ))}
+  </div>
+);
 
 export function Command({ text, what }: { text: string; what: string }) {
   return (
