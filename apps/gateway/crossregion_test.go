@@ -216,7 +216,7 @@ func TestARequestIsHandedOverOnce(t *testing.T) {
 		here.around(t, "a-there", there.url)
 		there.around(t, "here", here.url, "third", third.url)
 		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
-		require.Zero(t, had.Load(), "it was handed to there, and is not handed on")
+		require.Zero(t, had.Load(), "it was handed over to the region there, and goes no further")
 		require.Equal(t, "200 third ", there.get(t, http.MethodGet, ""))
 		require.EqualValues(t, 1, had.Load())
 
@@ -267,7 +267,7 @@ func TestARegionThatRefusesAStreamedRequestIsPassedOver(t *testing.T) {
 	require.Eventually(t, func() bool { return streamed() == "200 b-far hello" }, patience, 5*time.Millisecond)
 }
 
-// Who goes away says nothing about where his request was handed to.
+// A client that goes away says nothing about the region that its request was handed over to.
 func TestARegionIsNotLeftBecauseAClientWentAway(t *testing.T) {
 	var seen sync.Map
 	here := start(t, func(c *gateway.Config) {
@@ -375,7 +375,7 @@ func TestARegionOverItsLimitHandsRequestsOn(t *testing.T) {
 		hereOut <- struct{}{}
 		require.Equal(t, []string{"here", "here"}, []string{<-first, <-second})
 
-		// What comes because nothing was ready there may wait where it was handed to.
+		// What comes because nothing was ready there may wait in the region that it was handed over to.
 		first = long(there)
 		<-thereIn
 		here.put(t, limited(failover, "127.0.0.1:1", 8))

@@ -1,11 +1,11 @@
 // Package gateway is the data plane of a region: it takes requests for the hosts of apps
 // and has ready instances answer them. This file is its only wiring.
 //
-//	agent ──Watch──▶ source ──▶ table ◀── proxy ◀── clients
-//	agent ◀─Report── source       └─▶ upstream: balance, health, queue ──▶ instances
-//	                                      └─▶ prober: do they pass their check from here? ──▶ instances
-//	clients ─▶ engine: plain HTTP/1.1, or other? ─▶ proxy
-//	proxy ──▶ elsewhere: which region is the nearest that can? ──▶ gateways of other regions
+//	agent ──Watch──▶ routesync ──▶ table ◀── proxy ◀── clients
+//	agent ◀─Report── routesync       └─▶ upstream: balance, health, queue ──▶ instances
+//	                                         └─▶ prober: do they pass their check from here? ──▶ instances
+//	clients ──▶ engine: plain HTTP/1.1, or other? ──▶ proxy
+//	proxy ──▶ remoteregions: which region is the nearest that can? ──▶ gateways of other regions
 //
 // The region's agent is its only source of routes. While the agent is away, and with it the
 // control plane, the gateway serves the routes that it last knew, also after a restart.
@@ -102,7 +102,7 @@ type Config struct {
 	// 0: none, and 5 min.
 	DrainDelay, DrainTimeout time.Duration
 	// NeighbourRoots is a PEM file with whose certificates the gateways of other regions have,
-	// which requests may be handed to; empty: the host's.
+	// which requests may be handed over to; empty: the host's.
 	NeighbourRoots string
 	// Files are those with certificates; nil: nothing is reported about them.
 	Files *certfile.Files
@@ -141,13 +141,13 @@ type ACME struct {
 type Gateway struct {
 	cfg    Config
 	table  *table.Table
-	source *routesync.Source
+	routes *routesync.Source
 	proxy  *proxy.Proxy
 	prober *prober.Prober
 	// ejections counts and logs those of instances.
 	ejections *ejections
-	// elsewhere are the regions that requests may be handed to.
-	elsewhere *remoteregions.Regions
+	// regions are those that requests may be handed over to.
+	regions *remoteregions.Regions
 	// bound are those of listeners that were bound here, without TLS around them.
 	listeners, bound []net.Listener
 	// secure is that of them with TLS; nil: none.
@@ -200,32 +200,32 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Now: time.Now, Random: cfg.Random,
 		Ejected: func(e upstream.Ejection) {
 			g.ejections.add(e)
-			g.source.Changed()
+			g.routes.Changed()
 		},
-		Drained: func(string) { g.source.Changed() },
+		Drained: func(string) { g.routes.Changed() },
 		Arrived: g.prober.Add,
-		Proven:  func() { g.source.Changed() },
+		Proven:  func() { g.routes.Changed() },
 	})
 	// The host is that of each request.
 	neighbourTLS, err := certfile.Client{CA: cfg.NeighbourRoots, CAFlag: "--neighbour-roots"}.Config("https://", cfg.Files)
 	if err != nil {
 		return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
 	}
-	g.elsewhere = remoteregions.New(remoteregions.Config{
+	g.regions = remoteregions.New(remoteregions.Config{
 		Log: cfg.Log, Now: time.Now, Rand: cfg.Rand, Allow: cfg.NeighbourAllow, Near: cfg.Near, Gone: func(gatewayURL string) { g.proxy.Forget(gatewayURL) },
 	})
-	if err := registerRegionsReached(cfg.Registerer, g.elsewhere.Reached); err != nil {
+	if err := registerRegionsReached(cfg.Registerer, g.regions.Reached); err != nil {
 		return nil, err
 	}
 	counts := &traffic.Traffic{}
-	g.source, err = routesync.Open(routesync.Config{
+	g.routes, err = routesync.Open(routesync.Config{
 		Client: gatewayv1connect.NewRouteServiceClient(client, base, rpc.ClientOptions(rpc.ClientConfig{
 			UserAgent: "windlass-gateway/" + cfg.Version,
 			// A frame is a megabyte, unless one app alone is larger.
 			ReadMaxBytes: 32 << 20,
 		})...),
 		GatewayID: cmp.Or(cfg.ID, newID()), ProcessID: ident.New("run"), Another: newID,
-		Version: cfg.Version, Table: g.table, Traffic: counts, Around: g.elsewhere.Put, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
+		Version: cfg.Version, Table: g.table, Traffic: counts, Neighbours: g.regions.Put, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
 	})
 	if err != nil {
 		// The agent has them all; not to start because of a copy would be the outage.
@@ -239,8 +239,8 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	g.proxy, err = proxy.New(proxy.Config{
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, UpgradedIdle: cfg.UpgradedIdle,
-		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.source.Complete, HSTS: cfg.HSTS,
-		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Elsewhere: g.elsewhere, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
+		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.routes.Complete, HSTS: cfg.HSTS,
+		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Regions: g.regions, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
 		return nil, err
@@ -249,7 +249,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		return nil, err
 	}
 	g.health.Add("routes", func(context.Context) error {
-		if !g.source.Complete() {
+		if !g.routes.Complete() {
 			return errors.New("no table of routes yet: neither from the agent nor kept from before")
 		}
 		return nil
@@ -373,13 +373,13 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	parts := append([]service.Component{
-		{Name: "watch", Run: g.source.Watch},
-		{Name: "report", Run: g.source.Report},
-		{Name: "save", Run: g.source.Save},
+		{Name: "watch", Run: g.routes.Watch},
+		{Name: "report", Run: g.routes.Report},
+		{Name: "save", Run: g.routes.Save},
 		{Name: "sweep", Run: g.proxy.Sweep},
 		{Name: "probes", Run: g.prober.Run},
 		{Name: "ejections", Run: g.ejections.Run},
-		{Name: "other regions", Run: g.elsewhere.Run},
+		{Name: "other regions", Run: g.regions.Run},
 	}, beside...)
 	if g.acme != nil {
 		parts = append(parts, service.Component{Name: "certificates", Run: g.acme.Keep})
@@ -398,7 +398,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	case err = <-served:
 		if ctx.Err() != nil {
 			told, cancel := context.WithTimeout(inner, farewell)
-			g.source.Part(told)
+			g.routes.Part(told)
 			cancel()
 		}
 		stop()

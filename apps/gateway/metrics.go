@@ -38,7 +38,7 @@ func registerEjections(registerer prometheus.Registerer) (prometheus.Counter, er
 
 func registerRegionsReached(registerer prometheus.Registerer, reached func() int) error {
 	return register(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed to and whose gateways are reached.",
+		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed over to and whose gateways are reached.",
 	}, func() float64 { return float64(reached()) }))
 }
 

@@ -91,7 +91,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	// Connections wait in the sockets' queues meanwhile: with the agent there, for as long
 	// as a table takes.
 	select {
-	case <-g.source.Completed():
+	case <-g.routes.Completed():
 	case <-time.After(firstTable):
 		g.cfg.Log.WarnContext(ctx, "no table of routes yet: requests are refused until there is one")
 	case <-ctx.Done():
@@ -150,7 +150,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 		_ = l.Close() // it is out of use either way
 	}
 	serving.Wait()
-	g.source.Leave()
+	g.routes.Leave()
 	deadline, cancel := context.WithTimeout(rest, g.cfg.DrainTimeout)
 	defer cancel()
 	var quic sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 )
 
 // HandedOverHeader is in requests that come from another region's gateway: why ("failover", or
-// "spillover"), and that region. They are never handed on, so that no request goes round in
+// "spillover"), and that region. They are not handed over again, so that no request goes round in
 // circles. A client that sends the header itself is answered by this region alone.
 const HandedOverHeader = "Windlass-Handed-Over"
 
@@ -156,8 +156,8 @@ func (t *transport) place(req *http.Request, x *exchange, want *upstream.Want, b
 	return lease, nil, err
 }
 
-// errElsewhere ends the wait in the queue because another region can have the request.
-var errElsewhere = errors.New("another region can have the request")
+// errRemoteFree ends the wait in the queue because another region can have the request.
+var errRemoteFree = errors.New("another region can have the request")
 
 // await is Acquire that also ends when another region can have the request, because what is known of
 // the others is a few seconds old when the request comes.
@@ -165,13 +165,13 @@ func (t *transport) await(req *http.Request, x *exchange, want *upstream.Want, r
 	for resendable(x, body) && (reason == upstream.NoInstance || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
 		ctx, cancel := context.WithCancelCause(req.Context())
 		go func() {
-			if t.elsewhere.Await(ctx, x.spec.AppID) == nil {
-				cancel(errElsewhere)
+			if t.regions.Await(ctx, x.spec.AppID) == nil {
+				cancel(errRemoteFree)
 			}
 		}()
 		lease, err := x.route.Acquire(ctx, want)
 		cancel(nil)
-		if lease != nil || !errors.Is(err, errElsewhere) {
+		if lease != nil || !errors.Is(err, errRemoteFree) {
 			return lease, nil, err
 		}
 		if res, err := t.handOver(req, x, reason, body); res != nil || err != nil {
@@ -205,26 +205,26 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 		why = spillover
 	}
 	for tried := []string(nil); ; {
-		at, ok := t.elsewhere.Choose(x.spec.AppID, tried)
+		at, ok := t.regions.Choose(x.spec.AppID, tried)
 		if !ok {
 			return nil, nil //nolint:nilnil // no region is left, and none has had the request
 		}
 		tried = append(tried, at.Name)
 		out := req.Clone(req.Context())
-		out.Header.Set(HandedOverHeader, why+" "+t.elsewhere.Here())
+		out.Header.Set(HandedOverHeader, why+" "+t.regions.Here())
 		if x.keyHeader != "" {
 			out.Header[x.keyHeader] = x.keyValue // the gateway there checks it, too
 		}
 		res, attempt, err := t.attempt(out, x, region{at}, body)
 		if err == nil {
 			if refused(res) {
-				t.elsewhere.Refused(at)
+				t.regions.Refused(at)
 				if resendable(x, body) {
 					_ = res.Body.Close() // it did nothing
 					continue
 				}
 			} else {
-				t.elsewhere.Took(at)
+				t.regions.Took(at)
 			}
 			t.metrics.handedOver(x, at.Name, why)
 			x.handedTo, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
@@ -232,7 +232,7 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 		}
 		x.firstByte = time.Time{}
 		if own := failureOf(err); own != nil && own != failExhausted {
-			t.elsewhere.Unreachable(at)
+			t.regions.Unreachable(at)
 		}
 		if req.Context().Err() != nil || attempt.Sent && !idempotent(req) || !resendable(x, body) {
 			return nil, fmt.Errorf("hand over to region %s: %w", at.Name, err)

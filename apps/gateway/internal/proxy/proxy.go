@@ -96,10 +96,10 @@ type Config struct {
 	Conns *conns.Table
 	// Payloads are logged of routes that say so; nil: of none.
 	Payloads *payload.Log
-	// Elsewhere are the regions that requests may be handed to. NeighbourTLS is the TLS for
+	// Regions are those that requests may be handed over to. NeighbourTLS is the TLS for
 	// their gateways; nil: Go's default, by the CAs of this machine. Allow are networks that these may be in besides
 	// public addresses.
-	Elsewhere    *remoteregions.Regions
+	Regions      *remoteregions.Regions
 	NeighbourTLS *tls.Config
 	Allow        guard.Networks
 	// Traffic counts, for those who judge rollouts.
@@ -122,14 +122,14 @@ type Proxy struct {
 
 // New returns a Proxy.
 func New(cfg Config) (*Proxy, error) {
-	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Elsewhere == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 || cfg.UpgradedIdle <= 0 {
-		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Elsewhere, Registerer, SlowClient and UpgradedIdle are required")
+	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Regions == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 || cfg.UpgradedIdle <= 0 {
+		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Regions, Registerer, SlowClient and UpgradedIdle are required")
 	}
 	m, err := newMetrics(cfg.Registerer, cfg.Table, cfg.Traffic)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, elsewhere: cfg.Elsewhere, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, regions: cfg.Regions, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
 	p.transport.here = newProtocols(p.dial)
 	p.pool, p.answers = &engine.Pool{}, engine.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
@@ -204,7 +204,7 @@ type exchange struct {
 	header, cors http.Header
 
 	// handedOver is what HandedOverHeader said: another region handed it over. handedTo is the other
-	// region that it was handed to; empty: none.
+	// region that it was handed over to; empty: none.
 	handedOver, handedTo string
 
 	// key is the name of the app's key that the request came with, in keyHeader; empty: none.

@@ -35,10 +35,10 @@ const (
 // transport places a request at an instance, and at another, or in another region, where that
 // is safe.
 type transport struct {
-	metrics   *metrics
-	elsewhere *remoteregions.Regions
-	here      protocols
-	across    across
+	metrics *metrics
+	regions *remoteregions.Regions
+	here    protocols
+	across  across
 	// upgradedIdle is how long a connection that switched protocols may be silent.
 	upgradedIdle time.Duration
 }

@@ -1,4 +1,4 @@
-// Package remoteregions chooses the other region that a request is handed to: the nearest of those
+// Package remoteregions chooses the other region that a request is handed over to: the nearest of those
 // where the app has a ready instance.
 //
 //	agent ──Neighbours──▶ Regions ──Choose──▶ proxy
@@ -62,7 +62,7 @@ type Config struct {
 	Gone func(gatewayURL string)
 }
 
-// Regions are those that requests may be handed to. It is safe for concurrent use. Make it with
+// Regions are those that requests may be handed over to. It is safe for concurrent use. Make it with
 // New, run it once.
 type Regions struct {
 	cfg  Config
@@ -355,7 +355,7 @@ func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 	case local: // which tells nothing of the region
 	case err != nil && !g.away:
 		g.away = true
-		r.cfg.Log.Warn("gateways of another region are not reached: no request is handed there", "gateway_url", g.url.String(), "error", err)
+		r.cfg.Log.Warn("gateways of another region are not reached: no request is handed over to it", "gateway_url", g.url.String(), "error", err)
 	case err == nil && g.away:
 		g.away = false
 		r.cfg.Log.Info("gateways of another region are reached again", "gateway_url", g.url.String())

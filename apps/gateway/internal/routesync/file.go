@@ -30,11 +30,11 @@ import (
 //   - the CRC-32 of all that, big endian
 const fileHead = "windlass-gateway-routes 1 "
 
-// held is what is in the file: the routes of each app as they came, and the regions around.
+// held is what is in the file: the routes of each app as they came, and the other regions.
 type held struct {
-	tableID string
-	apps    map[string][]byte
-	around  *neighbours.Picture // nil: not known
+	tableID    string
+	apps       map[string][]byte
+	neighbours *neighbours.Picture // nil: not known
 }
 
 func encode(h held) []byte {
@@ -49,9 +49,9 @@ func encode(h held) []byte {
 		out = append(out, h.apps[id]...)
 	}
 	out = binary.AppendUvarint(out, 0)
-	if h.around != nil {
+	if h.neighbours != nil {
 		// It fails for texts that are no UTF-8, which no message came with.
-		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(h.around.Whole()); err == nil {
+		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(h.neighbours.Whole()); err == nil {
 			out = append(binary.AppendUvarint(out, uint64(len(line))), line...)
 		}
 	}
@@ -90,11 +90,11 @@ func decode(data []byte) (held, error) {
 	if err != nil {
 		return h, err
 	}
-	around := &gatewayv1.Neighbours{}
-	if err := proto.Unmarshal(line, around); err != nil {
+	message := &gatewayv1.Neighbours{}
+	if err := proto.Unmarshal(line, message); err != nil {
 		return h, fmt.Errorf("neighbours: %w", err)
 	}
-	h.around = h.around.With(around)
+	h.neighbours = h.neighbours.With(message)
 	return h, nil
 }
 

@@ -61,8 +61,8 @@ type Config struct {
 	Table   *table.Table
 	// Traffic that the agent is told of.
 	Traffic *traffic.Traffic
-	// Around is told of the regions that requests may be handed to; nil: they are ignored.
-	Around func(*neighbours.Picture)
+	// Neighbours is called with the regions that requests may be handed over to. Default: they are ignored.
+	Neighbours func(*neighbours.Picture)
 	// File keeps the table; empty: nothing does.
 	File string
 	Log  *slog.Logger
@@ -103,8 +103,8 @@ func Open(cfg Config) (*Source, error) {
 		cfg: cfg, id: cfg.GatewayID, report: make(chan struct{}, 1), save: make(chan struct{}, 1),
 		complete: make(chan struct{}), parted: make(chan struct{}), interval: firstInterval, served: map[string]*gatewayv1.Served{},
 	}
-	if cfg.Around == nil {
-		s.cfg.Around = func(*neighbours.Picture) {}
+	if cfg.Neighbours == nil {
+		s.cfg.Neighbours = func(*neighbours.Picture) {}
 	}
 	s.held.apps = map[string][]byte{}
 	if cfg.File == "" {
@@ -130,9 +130,9 @@ func Open(cfg Config) (*Source, error) {
 		}
 	}
 	s.held = h
-	if h.around != nil {
-		s.cfg.Around(h.around)
-		s.detour(nil, h.around)
+	if h.neighbours != nil {
+		s.cfg.Neighbours(h.neighbours)
+		s.detour(nil, h.neighbours)
 	}
 	if found {
 		s.have.Do(func() { close(s.complete) })
@@ -234,7 +234,7 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 			whole = true
 			s.end(began)
 		case *gatewayv1.WatchResponse_Neighbours:
-			s.around(frame.Neighbours)
+			s.takeNeighbours(frame.Neighbours)
 		case *gatewayv1.WatchResponse_Heartbeat:
 			if d := frame.Heartbeat.Interval.AsDuration(); d > 0 {
 				s.mu.Lock()
@@ -292,14 +292,14 @@ func (s *Source) end(tableID string) {
 	s.wake(s.save)
 }
 
-// around takes what is told of other regions.
-func (s *Source) around(n *gatewayv1.Neighbours) {
+// takeNeighbours takes what is told of other regions.
+func (s *Source) takeNeighbours(n *gatewayv1.Neighbours) {
 	s.mu.Lock()
-	was := s.held.around
-	s.held.around = was.With(n)
-	now := s.held.around
+	was := s.held.neighbours
+	s.held.neighbours = was.With(n)
+	now := s.held.neighbours
 	s.mu.Unlock()
-	s.cfg.Around(now)
+	s.cfg.Neighbours(now)
 	s.detour(was, now)
 	s.wake(s.save)
 }
@@ -350,14 +350,14 @@ func (s *Source) put(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) e
 	return s.cfg.Table.Put(spec)
 }
 
-// elsewhere is what is known of the app in other regions, nil for nothing.
-func (s *Source) elsewhere(id string) *gatewayv1.AppNeighbours {
+// neighboursOf is what is known of the app in other regions; nil: nothing.
+func (s *Source) neighboursOf(id string) *gatewayv1.AppNeighbours {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held.around == nil {
+	if s.held.neighbours == nil {
 		return nil
 	}
-	return s.held.around.Apps[id]
+	return s.held.neighbours.Apps[id]
 }
 
 // apply one app's routes. What cannot be served is not acknowledged, and what was served
@@ -365,7 +365,7 @@ func (s *Source) elsewhere(id string) *gatewayv1.AppNeighbours {
 func (s *Source) apply(ctx context.Context, app *gatewayv1.AppRoutes) {
 	data, err := proto.Marshal(app)
 	if err == nil {
-		err = s.put(app, s.elsewhere(app.AppId))
+		err = s.put(app, s.neighboursOf(app.AppId))
 	}
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "routes cannot be served; those from before are", "app_id", app.AppId, "generation", app.Generation, "error", err)

@@ -129,7 +129,7 @@ type Policy struct {
 	Panic int
 	// Health is the policy of ejection.
 	Health health.Policy
-	// Cross is when requests are handed to another region.
+	// Cross is when requests are handed over to another region.
 	Cross Cross
 	// RequireKey: requests need one of the app's keys.
 	RequireKey bool
@@ -139,7 +139,7 @@ type Policy struct {
 	Payload *payload.Policy
 }
 
-// Cross is when a request for one of an app's hosts, previews aside, is handed to another
+// Cross is when a request for one of an app's hosts, previews aside, is handed over to another
 // region.
 type Cross int
 
