@@ -17,23 +17,48 @@ import (
 // busy.
 const browserPatience = 8 * time.Minute
 
+// findChromium returns the path of a browser, or skips the test.
+func findChromium(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("WINDLASS_CHROMIUM"); path != "" {
+		return path
+	}
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skip("no Chromium: install it, or name it with WINDLASS_CHROMIUM")
+	return ""
+}
+
+// requireDashboard skips the test without a built dashboard and the packages of its tests. Where CI is
+// set, that fails the test, because .ci/test makes both.
+func requireDashboard(t *testing.T, app string) {
+	t.Helper()
+	for _, needed := range []string{
+		filepath.Join(app, "node_modules", "playwright-core"),
+		filepath.Join(app, "..", "controlplane", "internal", "console", "assets", "dist", "index.html"),
+	} {
+		_, err := os.Stat(needed)
+		if err == nil {
+			continue
+		}
+		if os.Getenv("CI") != "" {
+			t.Fatalf("the dashboard is not built: %v", err)
+		}
+		t.Skipf("the dashboard is not built (run .ci/test e2e): %v", err)
+	}
+}
+
 // TestDashboard opens the page of a `windlass dev` in a real browser: apps/dashboard/e2e/real.e2e.ts
 // says what it does there.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	app, err := filepath.Abs("../dashboard")
 	require.NoError(t, err)
-	for _, needed := range []string{
-		filepath.Join(app, "node_modules", "playwright-core"),
-		filepath.Join(app, "..", "controlplane", "internal", "console", "assets", "dist", "index.html"),
-	} {
-		if _, err := os.Stat(needed); err != nil {
-			t.Skipf("the dashboard is not built (.ci/dashboard check): %v", err)
-		}
-	}
-	if _, err := exec.LookPath("chromium"); err != nil && os.Getenv("WINDLASS_CHROMIUM") == "" {
-		t.Skip("no Chromium: install it, or name it with WINDLASS_CHROMIUM")
-	}
+	browser := findChromium(t)
+	requireDashboard(t, app)
 	d := newDevHouse(t)
 	require.Contains(t, d.up("--regions", us+","+eu).stdout, "/ui/#link=wll_")
 
@@ -52,6 +77,7 @@ func TestDashboard(t *testing.T) {
 	cmd.Dir = app
 	cmd.Env = append(os.Environ(),
 		"HOME="+d.dir,
+		"WINDLASS_CHROMIUM="+browser,
 		"WINDLASS_DASHBOARD_LINK="+strings.TrimSpace(d.ok("dashboard")),
 		"WINDLASS_CLI="+d.path,
 		"WINDLASS_EXAMPLES="+examples,

@@ -51,11 +51,11 @@ func FuzzReport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		req := &agentv1.ReportRequest{}
 		if proto.Unmarshal(data, req) != nil {
-			t.Skip()
+			return
 		}
 		// What the schema's rules refuse does not get here.
 		if req.Sequence <= 0 || req.Sequence >= 1<<40 {
-			t.Skip()
+			return
 		}
 		h := setup(t)
 		defer h.stop()
