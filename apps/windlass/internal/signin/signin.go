@@ -55,8 +55,10 @@ func New(ctx context.Context, client *http.Client, server, key string) (Link, er
 	}
 	err = json.Unmarshal(body, &answer)
 	switch {
-	case res.StatusCode == http.StatusNotFound || err != nil:
+	case res.StatusCode == http.StatusNotFound, res.StatusCode == http.StatusOK && err != nil:
 		return Link{}, fmt.Errorf("%s answers %s: the control plane has no dashboard; upgrade it", server, res.Status)
+	case err != nil:
+		return Link{}, fmt.Errorf("make a link to the dashboard: %s answers %s", server, res.Status)
 	case res.StatusCode != http.StatusOK:
 		return Link{}, fmt.Errorf("make a link to the dashboard: %s", answer.Message)
 	case !plainLink.MatchString(answer.Link):

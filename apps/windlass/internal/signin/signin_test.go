@@ -37,4 +37,7 @@ func TestALinkIsTakenOnlyAsOneAndAnErrorSaysWhy(t *testing.T) {
 	require.ErrorContains(t, err, "upgrade it")
 	_, err = ask(http.StatusUnauthorized, `{"code":"unauthenticated","message":"the API key was revoked"}`)
 	require.ErrorContains(t, err, "the API key was revoked")
+	_, err = ask(http.StatusBadGateway, "<html>a proxy's page</html>")
+	require.ErrorContains(t, err, "answers 502 Bad Gateway")
+	require.NotContains(t, err.Error(), "upgrade")
 }
