@@ -1,6 +1,7 @@
 // Command images builds the OCI images of Windlass without a container daemon: static programs,
 // a user, the CAs. It writes OCI layouts and SBOMs, and pushes them to a registry on request.
-// Two builds of one commit by one Go release give the same digests.
+// Two builds of one commit by the same releases of Go and Node.js give the same digests. It embeds the
+// dashboard that .ci/dashboard built.
 //
 // It is a module of its own, so that no program depends on what it needs.
 package main
