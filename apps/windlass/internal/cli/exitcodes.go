@@ -14,7 +14,7 @@ func exitCodesTopic() *cobra.Command {
 
     0  done: what was asked for is so, or is accepted with --wait=false
     1  failed or refused: standard error says why, and how to go on
-    2  plan: it would not run
+    2  plan, deploy --dry-run=server: it would not run
     3  --patience ended before it was done; it goes on by itself
     4  superseded: another version, or another number of replicas, was asked for since
     5  waits for people: a promotion, an approval, or the end of somebody's pause
