@@ -50,7 +50,7 @@ type app struct {
 
 	target  clientconfig.Context
 	clients *clients
-	// http is what the clients call with.
+	// http makes the clients' calls.
 	http *http.Client
 	// documents of YAML that were printed.
 	documents int
@@ -175,12 +175,9 @@ func (a *app) connect() error {
 	if a.clients != nil {
 		return nil
 	}
-	path := a.configFile
-	if path == "" {
-		var err error
-		if path, err = clientconfig.Path(a.Getenv); err != nil {
-			return err
-		}
+	path, err := a.configPath()
+	if err != nil {
+		return err
 	}
 	file, err := clientconfig.Load(path)
 	if err != nil {
@@ -192,6 +189,14 @@ func (a *app) connect() error {
 	}
 	a.clients, err = a.dial(a.target)
 	return err
+}
+
+// configPath is the file with the contexts.
+func (a *app) configPath() (string, error) {
+	if a.configFile != "" {
+		return a.configFile, nil
+	}
+	return clientconfig.Path(a.Getenv)
 }
 
 func (a *app) dial(target clientconfig.Context) (*clients, error) {

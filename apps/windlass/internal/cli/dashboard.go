@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 	"time"
@@ -31,11 +30,7 @@ func (a *app) dashboardCommand() *cobra.Command {
 			if a.output == "table" {
 				return a.show(nil, func(w *tabwriter.Writer) { row(w, link.URL) })
 			}
-			data, err := json.Marshal(map[string]any{"url": link.URL, "expiresInMs": link.ExpiresIn.Milliseconds()})
-			if err != nil {
-				return fmt.Errorf("encode output: %w", err)
-			}
-			return a.raw(data)
+			return a.showValue(map[string]any{"url": link.URL, "expiresInMs": link.ExpiresIn.Milliseconds()})
 		}),
 	}
 }

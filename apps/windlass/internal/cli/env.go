@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -144,11 +143,7 @@ func (a *app) showVariables(env map[string]string) error {
 	if env == nil {
 		env = map[string]string{}
 	}
-	data, err := json.Marshal(map[string]any{"variables": env})
-	if err != nil {
-		return fmt.Errorf("encode output: %w", err)
-	}
-	return a.raw(data)
+	return a.showValue(map[string]any{"variables": env})
 }
 
 func variables(env map[string]string) func(*tabwriter.Writer) {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -36,11 +35,7 @@ them are listed. The control plane is not asked.`,
 				}
 			}
 			if a.output != "table" {
-				data, err := json.Marshal(map[string]any{"reasons": entries})
-				if err != nil {
-					return err
-				}
-				return a.raw(data)
+				return a.showValue(map[string]any{"reasons": entries})
 			}
 			if len(args) == 0 {
 				return a.listReasons(entries)
@@ -57,12 +52,12 @@ them are listed. The control plane is not asked.`,
 }
 
 func (a *app) listReasons(entries []explain.Entry) error {
-	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-	row(w, "REASON", "KIND", "CAUSE")
-	for _, e := range entries {
-		row(w, explain.Name(e.Reason), e.Kind, e.Cause)
-	}
-	return w.Flush()
+	return a.show(nil, func(w *tabwriter.Writer) {
+		row(w, "REASON", "KIND", "CAUSE")
+		for _, e := range entries {
+			row(w, explain.Name(e.Reason), e.Kind, e.Cause)
+		}
+	})
 }
 
 func (a *app) showReason(e explain.Entry) {

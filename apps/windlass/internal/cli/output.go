@@ -81,15 +81,29 @@ func showList[M proto.Message](a *app, items []M, table func(w *tabwriter.Writer
 	if a.output == "table" {
 		return a.show(nil, table)
 	}
+	all, err := encodeAll(items)
+	if err != nil {
+		return fmt.Errorf("encode output: %w", err)
+	}
+	return a.showValue(all)
+}
+
+// encodeAll returns the JSON of each message.
+func encodeAll[M proto.Message](items []M) ([]json.RawMessage, error) {
 	all := make([]json.RawMessage, 0, len(items))
 	for _, item := range items {
 		data, err := protojson.Marshal(item)
 		if err != nil {
-			return fmt.Errorf("encode output: %w", err)
+			return nil, err
 		}
 		all = append(all, data)
 	}
-	data, err := json.Marshal(all)
+	return all, nil
+}
+
+// showValue gives programs a value that is no message of the API.
+func (a *app) showValue(value any) error {
+	data, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -65,11 +64,9 @@ do without a context.`,
 				return err
 			}
 			target.Workspace = who.WorkspaceName
-			path := a.configFile
-			if path == "" {
-				if path, err = clientconfig.Path(a.Getenv); err != nil {
-					return err
-				}
+			path, err := a.configPath()
+			if err != nil {
+				return err
 			}
 			err = clientconfig.Update(cmd.Context(), path, func(f *clientconfig.File) error {
 				f.Put(target)
@@ -327,11 +324,7 @@ func (a *app) versionCommand() *cobra.Command {
 				}
 			}
 			if a.output != "table" {
-				data, err := json.Marshal(versions)
-				if err != nil {
-					return fmt.Errorf("encode output: %w", err)
-				}
-				if err := a.raw(data); err != nil {
+				if err := a.showValue(versions); err != nil {
 					return err
 				}
 				return a.versionsFit(strict, versions)
@@ -343,7 +336,7 @@ func (a *app) versionCommand() *cobra.Command {
 			return a.versionsFit(strict, versions)
 		},
 	}
-	c.Flags().BoolVar(&strict, "check", false, "end with 1 if this command and the control plane do not go together, or that one is not reached")
+	c.Flags().BoolVar(&strict, "check", false, "end with 1 if the control plane is not reached, or if it and this command do not go together")
 	return c
 }
 
