@@ -166,6 +166,7 @@ func TestSupportBundle(t *testing.T) {
 func TestRedactor(t *testing.T) {
 	for text, want := range map[string]string{
 		"key wl_abc-DEF_1 was refused":                               "key [redacted] was refused",
+		"app key wlk_abc, link https://cp/ui/#link=wll_x-_9":         "app key [redacted], link https://cp/ui/#link=[redacted]",
 		"Authorization: Bearer abcdef.ghi":                           "Authorization: Bearer [redacted]",
 		"HF_TOKEN=hf_abc; MODEL=llama":                               "HF_TOKEN=[redacted]; MODEL=llama",
 		`{"password": "x y"}`:                                        `{"password": "[redacted] y"}`,

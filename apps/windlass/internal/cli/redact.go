@@ -23,7 +23,8 @@ var credentials = []struct {
 	pattern *regexp.Regexp
 	instead string
 }{
-	{regexp.MustCompile(`wl_[A-Za-z0-9_-]+`), redacted},
+	// API keys, and keys of apps, join tokens, credentials, sessions and links: wlk_, wlj_ ...
+	{regexp.MustCompile(`wl[a-z]?_[A-Za-z0-9_-]+`), redacted},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}`), "$1 " + redacted},
 	{regexp.MustCompile(`(?i)([a-z0-9_-]*(?:password|passwd|secret|token|api_?-?key|credential)[a-z0-9_-]*["']?\s*[=:]\s*["']?)[^\s"',;&]+`), "${1}" + redacted},
 	{regexp.MustCompile(`(://)[^/\s@]+@`), "${1}" + redacted + "@"},
@@ -65,7 +66,7 @@ func (r redactor) value(field string, v any) any {
 		}
 		return v
 	case []any:
-		if field == "args" || field == "command" && len(v) > 1 {
+		if field == "args" || field == "extraArgs" || field == "command" && len(v) > 1 {
 			// The program of a command is no secret.
 			kept := min(len(v), map[string]int{"command": 1}[field])
 			return append(r.values(field, v[:kept]), fmt.Sprintf("%s %d", redacted, len(v)-kept))
