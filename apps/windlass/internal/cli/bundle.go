@@ -3,6 +3,7 @@ package cli
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -16,7 +17,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
@@ -31,14 +31,14 @@ const (
 	bundleMetrics = 16 << 20
 )
 
-// bundle is an archive that is being made. A call that fails is noted in it and ends nothing,
-// because bundles are made when something is broken.
+// bundle is an archive that is being made. It notes calls that fail and goes on, because people make
+// bundles when something is broken.
 type bundle struct {
 	folder   string
 	at       time.Time
 	redactor redactor
 	files    []bundleFile
-	Errors   []string
+	errors   []string
 }
 
 type bundleFile struct {
@@ -51,7 +51,7 @@ func (b *bundle) add(name string, data []byte) {
 }
 
 func (b *bundle) failed(what string, err error) {
-	b.Errors = append(b.Errors, b.redactor.text(what+": "+firstLine(Explain(err))))
+	b.errors = append(b.errors, b.redactor.text(what+": "+firstLine(Explain(err))))
 }
 
 // json adds a value, redacted.
@@ -69,18 +69,13 @@ func (b *bundle) json(name string, value any) {
 
 // messages adds what a call returned, redacted.
 func messages[M proto.Message](b *bundle, name string, items []M, err error) {
+	var all []json.RawMessage
+	if err == nil {
+		all, err = encodeAll(items)
+	}
 	if err != nil {
 		b.failed(name, err)
 		return
-	}
-	all := make([]json.RawMessage, 0, len(items))
-	for _, item := range items {
-		data, err := protojson.Marshal(item)
-		if err != nil {
-			b.failed(name, err)
-			return
-		}
-		all = append(all, data)
 	}
 	b.json(name, all)
 }
@@ -122,7 +117,7 @@ the output of instances; --messages adds them. Look into the archive before you 
 			if file == "" {
 				file = folder + ".tar.gz"
 			}
-			b := &bundle{folder: folder, at: at, redactor: redactor{messages: withMessages}}
+			b := &bundle{folder: folder, at: at, redactor: redactor{messages: withMessages}, errors: []string{}}
 			apps := a.collect(cmd.Context(), b, only, metrics)
 			data, err := b.archive()
 			if err != nil {
@@ -131,15 +126,11 @@ the output of instances; --messages adds them. Look into the archive before you 
 			if err := atomicfile.Write(file, data, 0o600); err != nil {
 				return fmt.Errorf("write the archive: %w: give another place with --file", err)
 			}
-			a.infof("%s: %d apps, %d files, %d calls failed", file, apps, len(b.files), len(b.Errors))
+			a.infof("%s: %d apps, %d files, %d calls failed", file, apps, len(b.files), len(b.errors))
 			if a.output == "table" {
 				return nil
 			}
-			answer, err := json.Marshal(map[string]any{"file": file, "apps": apps, "files": len(b.files), "errors": slices.Concat([]string{}, b.Errors)})
-			if err != nil {
-				return fmt.Errorf("encode output: %w", err)
-			}
-			return a.raw(answer)
+			return a.showValue(map[string]any{"file": file, "apps": apps, "files": len(b.files), "errors": b.errors})
 		},
 	}
 	c.Flags().StringVar(&file, "file", "", "archive to write; replaced if it exists. Default: windlass-support-TIME.tar.gz here")
@@ -171,7 +162,7 @@ func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) in
 		b.add(fmt.Sprintf("metrics/%d.txt", i+1), []byte(b.redactor.text("# from "+from+"\n"+string(data))))
 	}
 	b.json("about.json", about)
-	b.json("errors.json", slices.Concat([]string{}, b.Errors))
+	b.json("errors.json", b.errors)
 	return apps
 }
 
@@ -187,8 +178,8 @@ func (a *app) collectWorkspace(ctx context.Context, b *bundle, only []string, ab
 		return r.GetRegions(), r.GetPage(), err
 	})
 	messages(b, "regions.json", regions, err)
-	apps, err := a.appsOfBundle(ctx, only, about)
-	messages(b, "apps.json", apps, err)
+	apps := a.appsOfBundle(ctx, b, only, about)
+	messages(b, "apps.json", apps, nil)
 	for _, app := range apps {
 		folder := path.Join("apps", app.Id)
 		deployments, err := pages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.Deployment, *windlassv1.PageResponse, error) {
@@ -215,29 +206,33 @@ func (a *app) collectWorkspace(ctx context.Context, b *bundle, only []string, ab
 	return len(apps)
 }
 
-// appsOfBundle returns the apps that are asked for, or those that changed last.
-func (a *app) appsOfBundle(ctx context.Context, only []string, about map[string]any) ([]*windlassv1.App, error) {
+// appsOfBundle returns the apps named in only, or without names those that changed last.
+func (a *app) appsOfBundle(ctx context.Context, b *bundle, only []string, about map[string]any) []*windlassv1.App {
 	if len(only) > 0 {
 		var apps []*windlassv1.App
 		for _, name := range only {
 			r, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(name)})
 			if err != nil {
-				return apps, err
+				b.failed("app "+name, err)
+				continue
 			}
 			apps = append(apps, r.App)
 		}
-		return apps, nil
+		return apps
 	}
 	apps, err := pages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.App, *windlassv1.PageResponse, error) {
 		r, err := a.clients.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Page: p})
 		return r.GetApps(), r.GetPage(), err
 	})
+	if err != nil {
+		b.failed("apps", err)
+	}
 	if len(apps) > bundleApps {
-		slices.SortStableFunc(apps, func(x, y *windlassv1.App) int { return int(min(1, max(-1, y.UpdatedAt-x.UpdatedAt))) })
+		slices.SortStableFunc(apps, func(x, y *windlassv1.App) int { return cmp.Compare(y.UpdatedAt, x.UpdatedAt) })
 		about["appsLeftOut"] = len(apps) - bundleApps
 		apps = apps[:bundleApps]
 	}
-	return apps, err
+	return apps
 }
 
 // fetchMetrics reads a program's metrics.

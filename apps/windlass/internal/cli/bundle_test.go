@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -34,12 +35,20 @@ func (s secretive) ListApps(context.Context, *windlassv1.ListAppsRequest) (*wind
 	return &windlassv1.ListAppsResponse{Apps: []*windlassv1.App{{Id: "app_1", Name: "chat", Message: "hunter2"}}}, nil
 }
 
+func (s secretive) GetApp(_ context.Context, req *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
+	if req.App != "default/production/chat" {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such app"))
+	}
+	return &windlassv1.GetAppResponse{App: &windlassv1.App{Id: "app_1", Name: "chat"}}, nil
+}
+
 func (s secretive) ListDeployments(context.Context, *windlassv1.ListDeploymentsRequest) (*windlassv1.ListDeploymentsResponse, error) {
 	return &windlassv1.ListDeploymentsResponse{Deployments: []*windlassv1.Deployment{{
 		Id: "dep_1", Spec: &windlassv1.DeploymentSpec{
 			Image: "registry.example/vllm:v1", Command: []string{"serve", "--key", "hunter2"}, Args: []string{"--api-key=hunter2"},
 			Env: map[string]string{"OPENAI": "hunter2"}, Message: "with hunter2",
-			Roles: []*windlassv1.RoleSpec{{Args: []string{"hunter2"}, Command: []string{"run", "hunter2"}}},
+			Roles:     []*windlassv1.RoleSpec{{Args: []string{"hunter2"}, Command: []string{"run", "hunter2"}}},
+			Overrides: []*windlassv1.Override{{ExtraArgs: []string{"--key=hunter2"}, Env: map[string]string{"OPENAI": "hunter2"}}},
 		},
 	}}}, nil
 }
@@ -144,6 +153,14 @@ func TestSupportBundle(t *testing.T) {
 		text := files["apps/app_1/instances.json"]
 		require.Contains(t, text, "exit code 1: cannot log in with password=[redacted] at https://[redacted]@db.example")
 		require.NotContains(t, text+files["apps/app_1/history.json"], "hunter2")
+	})
+
+	t.Run("an app that is not there does not keep others out", func(t *testing.T) {
+		_, code := windlass(t, env(), "support-bundle", "--file", file, "--app", "gone", "--app", "chat")
+		require.Zero(t, code)
+		files := open(t, file)
+		require.Contains(t, files["apps.json"], `"chat"`)
+		require.Contains(t, files["errors.json"], "app gone: ")
 	})
 
 	t.Run("without a control plane there is a bundle that says so", func(t *testing.T) {
