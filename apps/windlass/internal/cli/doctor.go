@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/json"
+	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
 	"github.com/windlass-run/windlass/pkg/certfile"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -78,21 +75,17 @@ Ends with 1 if a check fails; warnings are no failure.`,
 
 func (a *app) showChecks(checks []check) error {
 	if a.output != "table" {
-		data, err := json.Marshal(map[string][]check{"checks": checks})
-		if err != nil {
-			return fmt.Errorf("encode output: %w", err)
-		}
-		return a.raw(data)
+		return a.showValue(map[string][]check{"checks": checks})
 	}
-	w := tabwriter.NewWriter(a.Stdout, 0, 4, 3, ' ', 0)
-	row(w, "CHECK", "RESULT", "DETAIL")
-	for _, c := range checks {
-		row(w, c.Name, c.Result, c.Detail)
-		if c.Fix != "" {
-			row(w, "", "", "fix: "+c.Fix)
+	return a.show(nil, func(w *tabwriter.Writer) {
+		row(w, "CHECK", "RESULT", "DETAIL")
+		for _, c := range checks {
+			row(w, c.Name, c.Result, c.Detail)
+			if c.Fix != "" {
+				row(w, "", "", "fix: "+c.Fix)
+			}
 		}
-	}
-	return w.Flush()
+	})
 }
 
 // examine makes the checks. Those that need what failed are skipped.
@@ -114,14 +107,15 @@ func (a *app) examine(ctx context.Context) []check {
 	if !add(checkName(ctx, a.target.Server)) {
 		return skip("certificate", "key", "clock", "versions", "regions")
 	}
-	if !add(checkCertificate(ctx, a.target)) {
+	p, err := a.probe(ctx)
+	if !add(checkCertificate(a.target.Server, p, err)) {
 		return skip("key", "clock", "versions", "regions")
 	}
 	who, err := a.clients.access.WhoAmI(ctx, &windlassv1.WhoAmIRequest{})
 	if !add(checkKey(who, err, time.Now())) {
 		return skip("clock", "versions", "regions")
 	}
-	add(a.checkClock(ctx))
+	add(checkClock(p))
 	add(checkVersions(a.Version, who.ServerVersion))
 	return append(checks, a.checkRegions(ctx, who.ServerVersion)...)
 }
@@ -136,12 +130,9 @@ func (a *app) checkContext() check {
 	if a.target.Name != "" {
 		c.Detail = a.target.Name + ": " + c.Detail
 	}
-	path := a.configFile
-	if path == "" {
-		var err error
-		if path, err = clientconfig.Path(a.Getenv); err != nil {
-			return c
-		}
+	path, err := a.configPath()
+	if err != nil {
+		return c
 	}
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
 		c.Result = checkWarn
@@ -156,10 +147,14 @@ func checkName(ctx context.Context, server string) check {
 	c := check{Name: "name", Result: checkOK}
 	u, err := url.Parse(server)
 	if err != nil || u.Hostname() == "" {
-		return check{c.Name, checkFail, fmt.Sprintf("%q is no URL of a server", server), "Give `windlass login` an URL such as https://windlass.example.com."}
+		return check{c.Name, checkFail, fmt.Sprintf("%q is no URL of a server", server), "Give `windlass login` a URL such as https://windlass.example.com."}
 	}
 	if net.ParseIP(u.Hostname()) != nil {
 		c.Detail = u.Hostname() + " is an address"
+		return c
+	}
+	if proxy := proxyOf(u); proxy != nil {
+		c.Detail = "the proxy " + proxy.Host + " resolves " + u.Hostname()
 		return c
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
@@ -172,42 +167,64 @@ func checkName(ctx context.Context, server string) check {
 	return c
 }
 
-// checkCertificate connects, and reads the certificates of the server.
-func checkCertificate(ctx context.Context, target clientconfig.Context) check {
-	c := check{Name: "certificate", Result: checkOK}
-	u, err := url.Parse(target.Server)
-	if err != nil {
-		return check{c.Name, checkFail, err.Error(), "Correct the server's URL with `windlass login`."}
+// proxyOf returns the proxy of the clients' calls to a server, nil for none. Calls without TLS have
+// none, because they are h2c (rpc.NewHTTPClient).
+func proxyOf(server *url.URL) *url.URL {
+	if server.Scheme != "https" {
+		return nil
 	}
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: server})
+	if err != nil {
+		return nil
+	}
+	return proxy
+}
+
+// probe is an answer of the server, to any request.
+type probe struct {
+	date string
+	// certificates are empty without TLS.
+	certificates []*x509.Certificate
+	// before and after are the times between which the server answered.
+	before, after time.Time
+}
+
+// probe asks the server as the clients do, by the same proxy and the same TLS.
+func (a *app) probe(ctx context.Context) (probe, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	if u.Scheme == "http" {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", withPort(u, "80"))
-		if err != nil {
-			return check{c.Name, checkFail, firstLine(err.Error()), reachHint(err)}
-		}
-		_ = conn.Close()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(a.target.Server, "/")+"/", http.NoBody)
+	if err != nil {
+		return probe{}, err
+	}
+	p := probe{before: time.Now()}
+	answer, err := a.http.Do(req)
+	if err != nil {
+		return probe{}, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	p.after, p.date = time.Now(), answer.Header.Get("Date")
+	if answer.TLS != nil {
+		p.certificates = answer.TLS.PeerCertificates
+	}
+	return p, nil
+}
+
+// checkCertificate judges the connection and the server's certificates.
+func checkCertificate(server string, p probe, err error) check {
+	c := check{Name: "certificate", Result: checkOK}
+	if err != nil {
+		return check{c.Name, checkFail, firstLine(err.Error()), reachHint(err)}
+	}
+	if len(p.certificates) == 0 {
 		c.Detail = "none: the server has plain HTTP"
-		if !certfile.Loopback(u.Host) {
+		if u, err := url.Parse(server); err != nil || !certfile.Loopback(u.Host) {
 			c.Result, c.Fix = checkWarn, "Keys cross the network in the clear. Give the control plane --tls-cert and --tls-key."
 		}
 		return c
 	}
-	config, err := target.TLS().Config(target.Server, nil)
-	if err != nil {
-		return check{c.Name, checkFail, firstLine(err.Error()), "Correct the files with `windlass login`."}
-	}
-	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", withPort(u, "443"))
-	if err != nil {
-		return check{c.Name, checkFail, firstLine(err.Error()), reachHint(err)}
-	}
-	defer func() { _ = conn.Close() }()
-	secure, ok := conn.(*tls.Conn)
-	if !ok || len(secure.ConnectionState().PeerCertificates) == 0 {
-		return check{c.Name, checkFail, "the server showed no certificate", "Give the control plane --tls-cert and --tls-key."}
-	}
-	first := secure.ConnectionState().PeerCertificates[0]
-	for _, cert := range secure.ConnectionState().PeerCertificates {
+	first := p.certificates[0]
+	for _, cert := range p.certificates {
 		if cert.NotAfter.Before(first.NotAfter) {
 			first = cert
 		}
@@ -220,14 +237,7 @@ func checkCertificate(ctx context.Context, target clientconfig.Context) check {
 	return c
 }
 
-func withPort(u *url.URL, usual string) string {
-	if u.Port() != "" {
-		return u.Host
-	}
-	return net.JoinHostPort(u.Hostname(), usual)
-}
-
-// checkKey is about the answer to WhoAmI: the API is there, and knows the key.
+// checkKey judges the answer to WhoAmI: whether the API is there and knows the key.
 func checkKey(who *windlassv1.WhoAmIResponse, err error, now time.Time) check {
 	c := check{Name: "key", Result: checkOK}
 	if err != nil {
@@ -256,52 +266,16 @@ func checkKey(who *windlassv1.WhoAmIResponse, err error, now time.Time) check {
 }
 
 // checkClock compares this machine's clock with the Date of an answer.
-func (a *app) checkClock(ctx context.Context) check {
-	c := check{Name: "clock", Result: checkOK}
-	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
-	defer cancel()
-	date, before, after, err := a.serverDate(ctx)
+func checkClock(p probe) check {
+	date, err := http.ParseTime(p.date)
 	if err != nil {
-		return check{c.Name, checkWarn, firstLine(err.Error()), "Compare the clocks of this machine and the control plane by hand."}
+		return check{"clock", checkWarn, "the server's answer has no date", "Compare the clocks of this machine and the control plane by hand."}
 	}
-	return clockCheck(date, before, after)
+	return clockCheck(date, p.before, p.after)
 }
 
-// serverDate is the Date of an answer, and when it was asked for and came.
-func (a *app) serverDate(ctx context.Context) (date, before, after time.Time, err error) {
-	httpClient := a.HTTPClient
-	if httpClient == nil {
-		config, err := a.target.TLS().Config(a.target.Server, nil)
-		if err != nil {
-			return date, before, after, err
-		}
-		transport := &http.Transport{TLSClientConfig: config}
-		defer transport.CloseIdleConnections()
-		httpClient = &http.Client{Transport: transport}
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(a.target.Server, "/")+"/", nil)
-	if err != nil {
-		return date, before, after, err
-	}
-	before = time.Now()
-	answer, err := httpClient.Do(req)
-	if err != nil {
-		return date, before, after, err
-	}
-	after = time.Now()
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<16))
-	if err := answer.Body.Close(); err != nil {
-		return date, before, after, err
-	}
-	date, err = http.ParseTime(answer.Header.Get("Date"))
-	if err != nil {
-		return date, before, after, errors.New("the server's answer has no date")
-	}
-	return date, before, after, nil
-}
-
-// clockCheck judges the server's date, which has whole seconds, against the time in which it was
-// made.
+// clockCheck judges the server's date, which has whole seconds, by this machine's clock before and
+// after the server made it.
 func clockCheck(date, before, after time.Time) check {
 	c := check{Name: "clock", Result: checkOK}
 	var skew time.Duration
@@ -326,7 +300,7 @@ func clockCheck(date, before, after time.Time) check {
 	return c
 }
 
-// checkRegions is about agents: what is connected, and with which version.
+// checkRegions judges each region's agent: whether it is connected, and its version.
 func (a *app) checkRegions(ctx context.Context, server string) []check {
 	regions, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
 		r, err := a.clients.regions.ListRegions(ctx, &windlassv1.ListRegionsRequest{Page: p})
@@ -357,7 +331,7 @@ func regionCheck(r *windlassv1.Region, server string) check {
 	if r.Quarantined > 0 {
 		c.Result = checkWarn
 		c.Detail += fmt.Sprintf(", %d workloads that the control plane does not know", r.Quarantined)
-		c.Fix = "`windlass region show " + r.Name + "` lists them."
+		c.Fix = "`windlass region prune " + r.Name + "` lists them."
 		return c
 	}
 	if s := skewOf(r.AgentVersion, server); !s.known {
