@@ -18,8 +18,6 @@ const mostMethods = 60
 var manyMethods = map[string]string{
 	"apps/controlplane/internal/store/mysql.tx":      "the store's transaction: one method for each query that a user of the store declares",
 	"apps/controlplane/internal/store/memory.tx":     "the store's transaction: one method for each query that a user of the store declares",
-	"apps/controlplane/internal/plan.planner":        "the state of one decision, which its phases share",
-	"apps/controlplane/internal/plan.view":           "the state of one decision, as one staged rollout sees it",
 	"apps/windlass/internal/cli.app":                 "the command line: one method for each command",
 	"apps/agent/internal/runtime/kubernetes.Runtime": "cluster access, desired objects and replacement of pods in one",
 }

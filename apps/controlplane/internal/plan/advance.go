@@ -302,9 +302,9 @@ func (p *planner) noteStarted(d *model.Deployment) {
 }
 
 // doomed returns the first region, by name, that waiting for is pointless.
-func (p *planner) doomed(d *model.Deployment) (reason, message string, doomed bool) {
-	for _, pl := range p.places(p.activeRows(d.ID)) {
-		if reason, message, doomed := p.hopelessAtStart(d, pl); doomed {
+func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool) {
+	for _, pl := range f.places(f.activeRows(d.ID)) {
+		if reason, message, doomed := f.hopelessAtStart(d, pl); doomed {
 			if reason == "" {
 				reason = ReasonInstancesFailed
 			}
@@ -322,9 +322,9 @@ func (p *planner) doomed(d *model.Deployment) (reason, message string, doomed bo
 	return "", "", false
 }
 
-func (p *planner) allReady(d *model.Deployment) bool {
-	for _, t := range p.activeRows(d.ID) {
-		if !p.place(t).Ready() {
+func (f *facts) allReady(d *model.Deployment) bool {
+	for _, t := range f.activeRows(d.ID) {
+		if !f.place(t).Ready() {
 			return false
 		}
 	}
@@ -333,9 +333,9 @@ func (p *planner) allReady(d *model.Deployment) bool {
 
 // allAcknowledged asks for readiness again: the old version is about to stop, and
 // a replica or an epoch may have gone since traffic began to move.
-func (p *planner) allAcknowledged(d *model.Deployment) bool {
-	for _, t := range p.activeRows(d.ID) {
-		if t.Weight != fullWeight || !p.acknowledged(t.RegionID) || !p.place(t).Ready() {
+func (f *facts) allAcknowledged(d *model.Deployment) bool {
+	for _, t := range f.activeRows(d.ID) {
+		if t.Weight != fullWeight || !f.acknowledged(t.RegionID) || !f.place(t).Ready() {
 			return false
 		}
 	}
@@ -446,8 +446,8 @@ func (p *planner) deadline(d *model.Deployment) bool {
 	return true
 }
 
-func (p *planner) lateness(d *model.Deployment, rows []*model.Topology) string {
-	after := fmt.Sprintf("not ready after %d s", (p.now-p.rollout.CreatedAt)/1000)
+func (f *facts) lateness(d *model.Deployment, rows []*model.Topology) string {
+	after := fmt.Sprintf("not ready after %d s", (f.now-f.rollout.CreatedAt)/1000)
 	switch d.Status {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING:
 		return after + ": it could not be started in time"
@@ -455,14 +455,14 @@ func (p *planner) lateness(d *model.Deployment, rows []*model.Topology) string {
 		return fmt.Sprintf("%s: %s could not be resolved: %s", after, Image(d.Spec), d.Message)
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
 		var parts []string
-		for _, pl := range p.places(rows) {
-			if p.acknowledged(pl.Row.RegionID) {
+		for _, pl := range f.places(rows) {
+			if f.acknowledged(pl.Row.RegionID) {
 				if !pl.Ready() {
 					parts = append(parts, pl.String())
 				}
 				continue
 			}
-			o, route := p.routeObs[pl.Row.RegionID], p.routes[pl.Row.RegionID]
+			o, route := f.routeObs[pl.Row.RegionID], f.routes[pl.Row.RegionID]
 			s := fmt.Sprintf("%s has not acknowledged route generation %d (it is at %d)", pl.Name(), route.Generation, o.Generation)
 			if o.Message != "" {
 				s += ": " + o.Message
@@ -474,7 +474,7 @@ func (p *planner) lateness(d *model.Deployment, rows []*model.Topology) string {
 		}
 		return after + ": " + strings.Join(parts, "; ")
 	default:
-		return after + ": " + rollup.Describe(p.places(rows), func(pl rollup.Place) bool { return !pl.Ready() })
+		return after + ": " + rollup.Describe(f.places(rows), func(pl rollup.Place) bool { return !pl.Ready() })
 	}
 }
 

@@ -27,7 +27,7 @@ func roomLimit(policy *windlassv1.RolloutPolicy) int64 {
 	return max(own, WaitsForCapacity(policy))
 }
 
-func (p *planner) lacksRoom(t *model.Topology) bool { return p.place(t).LacksRoom() }
+func (f *facts) lacksRoom(t *model.Topology) bool { return f.place(t).LacksRoom() }
 
 // noteRoom starts and stops the region's wait for room.
 func (v *view) noteRoom(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
@@ -55,12 +55,12 @@ func (v *view) endRoom(st *model.RegionProgress) {
 
 // waitsForRoom reports whether a rollout that is not staged waits for room now, and until when
 // it may.
-func (p *planner) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
-	if p.in.RolloutState == nil || p.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
+func (f *facts) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
+	if f.in.RolloutState == nil || f.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
 		return 0, false
 	}
-	until = p.rollout.CreatedAt + roomLimit(p.in.RolloutState.Policy)
-	return until, p.now < until && slices.ContainsFunc(p.activeRows(d.ID), p.lacksRoom)
+	until = f.rollout.CreatedAt + roomLimit(f.in.RolloutState.Policy)
+	return until, f.now < until && slices.ContainsFunc(f.activeRows(d.ID), f.lacksRoom)
 }
 
 // postpone moves the deadline of a rollout that is not staged ahead of it while it waits

@@ -108,9 +108,9 @@ func measuredSince(st *model.RegionProgress, since int64) bool {
 }
 
 // measured finds the newest measurement of the check that it does not know yet.
-func (p *planner) measured(region string, check *model.CheckProgress) (found *Measurement) {
-	for i := range p.in.Measurements {
-		m := &p.in.Measurements[i]
+func (f *facts) measured(region string, check *model.CheckProgress) (found *Measurement) {
+	for i := range f.in.Measurements {
+		m := &f.in.Measurements[i]
 		if m.RegionID == region && m.Check == check.Name && m.Since == check.Since && m.At >= check.DueAt &&
 			(found == nil || m.At > found.At) {
 			found = m
@@ -173,10 +173,10 @@ func (v *view) hook(
 	return &analysis.Hook{URL: h.GetUrl(), Timeout: analysis.Timeout(h), SigningSecret: h.GetSigningSecret(), Call: call}
 }
 
-func (p *planner) subject(d *model.Deployment, region string, window time.Duration) analysis.Subject {
+func (f *facts) subject(d *model.Deployment, region string, window time.Duration) analysis.Subject {
 	return analysis.Subject{
-		App: p.app.Name, AppID: p.app.ID, Deployment: d.ID, Version: d.Version, Region: p.regionName(region), Window: window,
-		MadeFor: p.madeFor(d, region),
+		App: f.app.Name, AppID: f.app.ID, Deployment: d.ID, Version: d.Version, Region: f.regionName(region), Window: window,
+		MadeFor: f.madeFor(d, region),
 	}
 }
 
@@ -307,7 +307,7 @@ func (v *view) analysed(d *model.Deployment, w *model.WaveProgress) (all, failed
 	all = true
 	for i := range w.Regions {
 		st := &w.Regions[i]
-		if v.bakeTime(w) == 0 || showsNothing(v.progress, *st) || v.regionPlan(st.RegionID).lost {
+		if BakeTime(v.progress, *w) == 0 || showsNothing(v.progress, *st) || v.regionPlan(st.RegionID).lost {
 			continue
 		}
 		if v.progress.Sizes[st.RegionID] > 0 && v.analyse(d, w, st, w.BakingSince, false) {

@@ -70,11 +70,11 @@ func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why 
 
 // onFailure is what the wave does of a region that failed for the reason; stays says why
 // nothing goes back that its on_failure would take back.
-func (v *view) onFailure(w *model.WaveProgress, reason string) (on windlassv1.Wave_OnFailure, stays string) {
-	if goes, why := rollsBack(v.progress.Policy, reason); !goes {
+func onFailure(c *model.Progress, w *model.WaveProgress, reason string) (on windlassv1.Wave_OnFailure, stays string) {
+	if goes, why := rollsBack(c.Policy, reason); !goes {
 		return windlassv1.Wave_ON_FAILURE_PAUSE, why
 	}
-	return wavePolicy(v.progress, *w).GetOnFailure(), ""
+	return wavePolicy(c, *w).GetOnFailure(), ""
 }
 
 // saidOf is what people may say of a region that failed.
@@ -95,17 +95,17 @@ func ProgressDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.Deploym
 }
 
 // progressDeadline is that of the deployment under the policy in force.
-func (p *planner) progressDeadline(d *model.Deployment) int64 {
-	return ProgressDeadline(p.policy(), d.Spec)
+func (f *facts) progressDeadline(d *model.Deployment) int64 {
+	return ProgressDeadline(f.policy(), d.Spec)
 }
 
 // policy of the rollout in flight; nil: the one by default.
-func (p *planner) policy() *windlassv1.RolloutPolicy {
+func (f *facts) policy() *windlassv1.RolloutPolicy {
 	switch {
-	case p.staged():
-		return p.progress.Policy
-	case p.in.RolloutState != nil:
-		return p.in.RolloutState.Policy
+	case f.staged():
+		return f.progress.Policy
+	case f.in.RolloutState != nil:
+		return f.in.RolloutState.Policy
 	}
 	return nil
 }
@@ -232,23 +232,22 @@ func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model
 
 // hopelessAtStart is hopeless for a rollout that is not staged, whose regions take no turns:
 // its times run from when it began.
-func (p *planner) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason, message string, hopeless bool) {
-	policy, began := p.policy(), p.rollout.CreatedAt
-	if t := troubleOf(policy, d, pl); t.over(policy, began, p.now) {
+func (f *facts) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason, message string, hopeless bool) {
+	policy, began := f.policy(), f.rollout.CreatedAt
+	if t := troubleOf(policy, d, pl); t.over(policy, began, f.now) {
 		return t.reason, t.message, true
 	}
-	if limit, set := patience(policy, onUnschedulable); set && pl.LacksRoom() && p.now >= began+limit {
+	if limit, set := patience(policy, onUnschedulable); set && pl.LacksRoom() && f.now >= began+limit {
 		reason, message = pl.Why()
 		return reason, message, true
 	}
 	return "", "", false
 }
 
-func (v *view) deadlineOfRegions() (due int64) {
-	d := v.target()
-	for _, w := range v.progress.Waves {
+func deadlineOfRegions(c *model.Progress, spec *windlassv1.DeploymentSpec) (due int64) {
+	for _, w := range c.Waves {
 		for i := range w.Regions {
-			if at := RegionDeadline(v.progress, d.Spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
+			if at := RegionDeadline(c, spec, w.Regions[i]); at != 0 && (due == 0 || at < due) {
 				due = at
 			}
 		}

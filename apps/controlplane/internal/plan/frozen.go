@@ -54,9 +54,9 @@ func (p *planner) frozen(d *model.Deployment) bool {
 }
 
 // held reports whether a freeze or a gate keeps the rollout in flight from starting.
-func (p *planner) held() bool {
-	d := p.target()
-	return d != nil && (p.rollout.HeldSince != 0 || StartMissing(*p.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
+func (f *facts) held() bool {
+	d := f.target()
+	return d != nil && (f.rollout.HeldSince != 0 || StartMissing(*f.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 
 // HeldText says what holds the rollout and until when, empty for nothing.

@@ -46,20 +46,20 @@ func (v *view) olderIn(region string) string {
 }
 
 // isBehind reports whether the region has yet to catch up.
-func (p *planner) isBehind(region string) bool {
-	return p.app.DeletingSince == 0 && p.progress.BehindIn(region) != nil
+func (f *facts) isBehind(region string) bool {
+	return f.app.DeletingSince == 0 && f.progress.BehindIn(region) != nil
 }
 
 // isKept reports whether the row is wanted, as all of its deployment are or as what a region
 // that is behind has.
-func (p *planner) isKept(t *model.Topology) bool {
-	return p.isWanted(t.DeploymentID) || p.isBehind(t.RegionID) && p.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
+func (f *facts) isKept(t *model.Topology) bool {
+	return f.isWanted(t.DeploymentID) || f.isBehind(t.RegionID) && f.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
 }
 
 // catching reports whether regions have to catch up and no rollout is in flight, which would
 // take them along.
-func (p *planner) catching() bool {
-	return p.progress != nil && len(p.progress.Behind) > 0 && p.target() == nil && p.live() != nil && p.app.DeletingSince == 0
+func (f *facts) catching() bool {
+	return f.progress != nil && len(f.progress.Behind) > 0 && f.target() == nil && f.live() != nil && f.app.DeletingSince == 0
 }
 
 // skips reports whether the wave leaves out unreachable regions. A region that catches up is
@@ -76,8 +76,8 @@ func (v *view) skipsNew(region string) bool {
 }
 
 // absence says in words why the region cannot be told anything.
-func (p *planner) absence(region string) string {
-	if p.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+func (f *facts) absence(region string) string {
+	if f.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		return "has no agent yet"
 	}
 	return "is out of reach"
@@ -129,12 +129,12 @@ func allSkipped(c *model.Progress, w *model.WaveProgress) bool {
 
 // nowhere reports whether the version is to serve only where it was skipped, all else having
 // been told to have nothing.
-func (v *view) nowhere() bool {
+func nowhere(c *model.Progress) bool {
 	skipped := false
-	for _, w := range v.progress.Waves {
+	for _, w := range c.Waves {
 		for _, st := range w.Regions {
 			switch {
-			case v.progress.Sizes[st.RegionID] == 0:
+			case c.Sizes[st.RegionID] == 0:
 			case st.State != regionSkipped:
 				return false
 			default:
@@ -147,11 +147,11 @@ func (v *view) nowhere() bool {
 
 // awaitSkipped reopens the waves that ended without a region that gets replicas: one of those
 // regions has to return.
-func (v *view) awaitSkipped() {
-	for i := range v.progress.Waves {
-		w := &v.progress.Waves[i]
+func awaitSkipped(c *model.Progress) {
+	for i := range c.Waves {
+		w := &c.Waves[i]
 		if w.State == waveDone && slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool {
-			return st.State == regionSkipped && v.progress.Sizes[st.RegionID] > 0
+			return st.State == regionSkipped && c.Sizes[st.RegionID] > 0
 		}) {
 			reopen(w)
 		}

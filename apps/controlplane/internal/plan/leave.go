@@ -62,8 +62,8 @@ func share(all bool) int32 {
 	return 0
 }
 
-func (p *planner) isActive(deployment, region string) bool {
-	return slices.ContainsFunc(p.rows, func(t *model.Topology) bool {
+func (f *facts) isActive(deployment, region string) bool {
+	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool {
 		return t.DeploymentID == deployment && t.RegionID == region && active(t)
 	})
 }
@@ -130,9 +130,9 @@ func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) 
 	}
 }
 
-func (p *planner) acknowledged(region string) bool {
-	r := p.routes[region]
-	return r == nil || rollup.RouteAcknowledged(*r, p.routeObs[region], p.regions[region])
+func (f *facts) acknowledged(region string) bool {
+	r := f.routes[region]
+	return r == nil || rollup.RouteAcknowledged(*r, f.routeObs[region], f.regions[region])
 }
 
 // orphans ends deployments that are on their way and that no rollout carries: a
@@ -180,27 +180,27 @@ func (p *planner) leave() {
 	}
 }
 
-func (p *planner) isWanted(deployment string) bool {
-	if p.app.DeletingSince != 0 {
+func (f *facts) isWanted(deployment string) bool {
+	if f.app.DeletingSince != 0 {
 		return false
 	}
-	d := p.target()
-	return deployment == p.app.LiveDeploymentID || (d != nil && d.ID == deployment) || p.retained(deployment)
+	d := f.target()
+	return deployment == f.app.LiveDeploymentID || (d != nil && d.ID == deployment) || f.retained(deployment)
 }
 
 // mayStop reports whether nothing is routed to the row. A deletion does not wait for the
 // acknowledgement of an unreachable region: there is no successor to protect, and the region
 // applies routes before deletes when it returns.
-func (p *planner) mayStop(t *model.Topology) bool {
+func (f *facts) mayStop(t *model.Topology) bool {
 	switch {
 	case t.Weight != 0:
 		return false
-	case (p.staged() || p.isBehind(t.RegionID)) && t.Replicas > 0:
+	case (f.staged() || f.isBehind(t.RegionID)) && t.Replicas > 0:
 		return false // its region plan takes it down, as the others come up
-	case p.app.DeletingSince != 0 && p.place(t).Unreachable():
+	case f.app.DeletingSince != 0 && f.place(t).Unreachable():
 		return true
 	}
-	return p.acknowledged(t.RegionID)
+	return f.acknowledged(t.RegionID)
 }
 
 // confirm looks whether a stopping row has stopped, and if not, why.

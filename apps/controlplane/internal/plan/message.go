@@ -32,7 +32,7 @@ func (v *view) stageMessage() string {
 					return fmt.Sprintf("%s, is held in %s by %s: %s", at, v.regionName(r.RegionID), held.Name, checkMessage(held))
 				}
 			}
-			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || c.FullBy != "" || v.now >= w.BakingSince+v.bakeTime(&w)) {
+			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || c.FullBy != "" || v.now >= w.BakingSince+BakeTime(c, w)) {
 				return at + ", waits for " + missing
 			}
 			return at + ", is baking"

@@ -12,10 +12,10 @@ import (
 
 // status computes the app's.
 func (p *planner) status() {
-	p.app.Status, p.app.Message = rollup.Status(p.facts())
+	p.app.Status, p.app.Message = rollup.Status(p.statusFacts())
 }
 
-func (p *planner) facts() rollup.Facts {
+func (p *planner) statusFacts() rollup.Facts {
 	f := rollup.Facts{Deleting: p.app.DeletingSince != 0, Target: p.target()}
 	f.Behind, f.CatchingUp = p.behindMessage()
 	f.Pins = p.in.failedPins
@@ -125,25 +125,25 @@ func (p *planner) nextLook() int64 {
 }
 
 // nextOf is when something of the progress has its time, or due if that is sooner.
-func (p *planner) nextOf(c *model.Progress, due int64) int64 {
+func (f *facts) nextOf(c *model.Progress, due int64) int64 {
 	for i := range c.Waves {
 		w := &c.Waves[i]
-		if at := w.BakingSince + BakeTime(c, *w); w.State == waveBaking && at > p.now {
+		if at := w.BakingSince + BakeTime(c, *w); w.State == waveBaking && at > f.now {
 			due = min(due, at)
 		}
 		for _, st := range w.Regions {
-			if at, _ := Waits(c, st); at > p.now {
+			if at, _ := Waits(c, st); at > f.now {
 				due = min(due, at)
 			}
-			if at := UnhealthyUntil(c, st); at > p.now {
+			if at := UnhealthyUntil(c, st); at > f.now {
 				due = min(due, at)
 			}
 			switch at := nextCheck(c, w, &st); {
 			case c.FullBy != "":
-			case at > p.now:
+			case at > f.now:
 				due = min(due, at)
 			case at != 0:
-				due = min(due, p.now+minPoll) // in case the measurement fails
+				due = min(due, f.now+minPoll) // in case the measurement fails
 			}
 		}
 	}
@@ -152,34 +152,34 @@ func (p *planner) nextOf(c *model.Progress, due int64) int64 {
 
 // unsettledSince returns the time of the newest fact about a row that is not settled yet, and
 // whether there is such a row.
-func (p *planner) unsettledSince() (since int64, unsettled bool) {
+func (f *facts) unsettledSince() (since int64, unsettled bool) {
 	note := func(at int64) { since, unsettled = max(since, at), true }
-	if p.target() != nil && !p.held() {
-		note(p.rollout.CreatedAt)
+	if f.target() != nil && !f.held() {
+		note(f.rollout.CreatedAt)
 	}
-	if p.app.DeletingSince != 0 {
-		note(p.app.DeletingSince)
+	if f.app.DeletingSince != 0 {
+		note(f.app.DeletingSince)
 	}
-	for _, t := range p.rows {
-		o := p.observed[rowKey{t.DeploymentID, t.RegionID}]
+	for _, t := range f.rows {
+		o := f.observed[rowKey{t.DeploymentID, t.RegionID}]
 		switch {
 		case t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
-		case p.retained(t.DeploymentID):
+		case f.retained(t.DeploymentID):
 			// It waits for its time, and for nothing that is reported.
-		case p.stuck(t.RegionID):
+		case f.stuck(t.RegionID):
 			// It waits for its region to return, or for people.
-		case t.DeploymentID == p.app.LiveDeploymentID && p.app.DeletingSince == 0 &&
-			p.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
+		case t.DeploymentID == f.app.LiveDeploymentID && f.app.DeletingSince == 0 &&
+			f.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
 			// Ready, degraded or failed: the next decision needs a report.
-		case t.DeploymentID == p.app.LiveDeploymentID && p.held() && p.place(t).Settled():
+		case t.DeploymentID == f.app.LiveDeploymentID && f.held() && f.place(t).Settled():
 			// It serves, and nothing takes its place yet.
 		default:
-			note(p.changed(t))
+			note(f.changed(t))
 			note(o.UpdatedAt)
 		}
 	}
-	for region, r := range p.routes {
-		if !p.acknowledged(region) && !p.stuck(region) {
+	for region, r := range f.routes {
+		if !f.acknowledged(region) && !f.stuck(region) {
 			note(r.UpdatedAt)
 		}
 	}
@@ -188,19 +188,19 @@ func (p *planner) unsettledSince() (since int64, unsettled bool) {
 
 // stuck reports whether the region is behind, and nothing that it could report now would take
 // it further.
-func (p *planner) stuck(region string) bool {
-	b := p.progress.BehindIn(region)
-	if b == nil || !p.catching() {
+func (f *facts) stuck(region string) bool {
+	b := f.progress.BehindIn(region)
+	if b == nil || !f.catching() {
 		return false
 	}
-	return p.place(&model.Topology{RegionID: region}).Unreachable() ||
+	return f.place(&model.Topology{RegionID: region}).Unreachable() ||
 		b.Progress.Failed && b.Progress.Waves[0].Regions[0].State != regionGoingBack
 }
 
 // changed is when the row changed last, this call included.
-func (p *planner) changed(t *model.Topology) int64 {
-	if was, ok := p.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
-		return p.now
+func (f *facts) changed(t *model.Topology) int64 {
+	if was, ok := f.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
+		return f.now
 	}
 	return t.UpdatedAt
 }

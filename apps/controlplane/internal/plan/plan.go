@@ -34,8 +34,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Who is the name that the control plane's own decisions carry.
@@ -217,9 +215,9 @@ type settled struct {
 	rows     []model.Topology
 }
 
-func (p *planner) settled() settled {
-	d := settled{rollout: p.app.RolloutID, progress: p.progress.Clone()}
-	for _, t := range p.rows {
+func (f *facts) settled() settled {
+	d := settled{rollout: f.app.RolloutID, progress: f.progress.Clone()}
+	for _, t := range f.rows {
 		d.rows = append(d.rows, *t)
 	}
 	return d
@@ -229,83 +227,22 @@ func (d settled) equal(other settled) bool {
 	return d.rollout == other.rollout && d.progress.Equal(other.progress) && slices.Equal(d.rows, other.rows)
 }
 
-type rowKey struct{ deployment, region string }
-
-// planner is a working copy of the facts.
+// planner decides. Its phases change the facts, and add to the history.
 type planner struct {
-	in      Input
-	now     int64
-	app     model.App
-	rollout *model.Rollout
-	// progress of the newest staged rollout, nil for none.
-	progress *model.Progress
-	// wasStaged reports whether a staged rollout was in flight when the call came.
-	wasStaged bool
+	*facts
 	// shares of the traffic that region plans gave to rows in this call.
-	shares map[rowKey]int32
-	deps   map[string]*model.Deployment
-	// rows are sorted by (deployment, region): the order of decisions, of locks,
-	// and so of the output.
-	rows      []*model.Topology
-	beside    []*model.Topology
-	before    map[rowKey]model.Topology
-	observed  map[rowKey]model.Observed
-	routes    map[string]*model.Route
-	routesWas map[string]model.Route
-	routeObs  map[string]model.RouteObserved
-	regions   map[string]model.Region
-	touched   map[string]bool
-	deferred  bool // something was left for the next step
-	stale     bool // a decision waits for a region's next word
-	resolve   string
-	measures  []Measure
-	history   []model.History
+	shares   map[rowKey]int32
+	touched  map[string]bool
+	deferred bool // something was left for the next step
+	stale    bool // a decision waits for a region's next word
+	resolve  string
+	measures []Measure
+	history  []model.History
 }
 
 func newPlanner(in Input, now int64) *planner {
-	p := &planner{
-		in: in, now: now, app: in.App,
-		deps:      map[string]*model.Deployment{},
-		before:    map[rowKey]model.Topology{},
-		observed:  map[rowKey]model.Observed{},
-		routes:    map[string]*model.Route{},
-		routesWas: map[string]model.Route{},
-		routeObs:  map[string]model.RouteObserved{},
-		regions:   map[string]model.Region{},
-		touched:   map[string]bool{},
-		shares:    map[rowKey]int32{},
-	}
-	if in.RolloutState != nil {
-		p.progress = in.RolloutState.Progress.Clone()
-	}
-	if in.Rollout != nil {
-		r := *in.Rollout
-		p.rollout = &r
-	}
-	for _, d := range in.Deployments {
-		p.deps[d.ID] = &d
-	}
-	for _, t := range in.Topology {
-		p.rows = append(p.rows, &t)
-		p.before[rowKey{t.DeploymentID, t.RegionID}] = t
-	}
+	p := &planner{facts: newFacts(in, now), touched: map[string]bool{}, shares: map[rowKey]int32{}}
 	p.sortRows()
-	for _, t := range in.beside {
-		p.beside = append(p.beside, &t)
-	}
-	for _, o := range in.Observed {
-		p.observed[rowKey{o.DeploymentID, o.RegionID}] = o
-	}
-	for _, r := range in.Routes {
-		p.routes[r.RegionID] = &r
-		p.routesWas[r.RegionID] = r
-	}
-	for _, o := range in.RouteObserved {
-		p.routeObs[o.RegionID] = o
-	}
-	for _, r := range in.Regions {
-		p.regions[r.ID] = r
-	}
 	return p
 }
 
@@ -313,66 +250,6 @@ func (p *planner) sortRows() {
 	slices.SortFunc(p.rows, func(a, b *model.Topology) int {
 		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
 	})
-}
-
-// target is the deployment of the rollout in flight, or nil.
-func (p *planner) target() *model.Deployment {
-	if p.rollout == nil || p.rollout.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
-		return nil
-	}
-	return p.deps[p.rollout.DeploymentID]
-}
-
-func (p *planner) live() *model.Deployment { return p.deps[p.app.LiveDeploymentID] }
-
-func (p *planner) place(t *model.Topology) rollup.Place {
-	pl := rollup.Place{
-		Row:      *t,
-		Observed: p.observed[rowKey{t.DeploymentID, t.RegionID}],
-		Region:   p.regions[t.RegionID],
-	}
-	if d := p.deps[t.DeploymentID]; d != nil {
-		pl.MinReady = d.Spec.GetMinReady()
-	}
-	return pl
-}
-
-// active rows are those that were not told to stop.
-func active(t *model.Topology) bool {
-	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
-		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
-}
-
-// Active reports whether the row is one of those.
-func Active(t model.Topology) bool { return active(&t) }
-
-// activeRows of the deployment.
-func (p *planner) activeRows(deployment string) []*model.Topology {
-	var rows []*model.Topology
-	for _, t := range p.rows {
-		if t.DeploymentID == deployment && active(t) {
-			rows = append(rows, t)
-		}
-	}
-	return rows
-}
-
-func (p *planner) rowIn(deployment, region string) *model.Topology {
-	for _, t := range p.rows {
-		if t.DeploymentID == deployment && t.RegionID == region {
-			return t
-		}
-	}
-	return nil
-}
-
-func (p *planner) places(rows []*model.Topology) []rollup.Place {
-	places := make([]rollup.Place, 0, len(rows))
-	for _, t := range rows {
-		places = append(places, p.place(t))
-	}
-	slices.SortStableFunc(places, func(a, b rollup.Place) int { return cmp.Compare(a.Name(), b.Name()) })
-	return places
 }
 
 func (p *planner) log(what, why string, d *model.Deployment, region string) {

@@ -215,9 +215,9 @@ func (v *view) side(t *model.Topology) strategy.Side {
 }
 
 // seen is how many replicas of the row the region tells of, whatever their state.
-func (p *planner) seen(t *model.Topology) int32 {
-	each := instancesEach(p.deps[t.DeploymentID])
-	return (p.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
+func (f *facts) seen(t *model.Topology) int32 {
+	each := instancesEach(f.deps[t.DeploymentID])
+	return (f.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
 }
 
 // instancesEach is how many instances make a replica.
@@ -329,13 +329,13 @@ func (p *planner) give(t *model.Topology, weight int32) {
 }
 
 // figures are what the step was taken on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3".
-func (p *planner) figures(l *regionPlan) string {
+func (f *facts) figures(l *regionPlan) string {
 	var parts []string
 	for i, t := range l.from {
-		parts = append(parts, fmt.Sprintf("%s %d of %d", p.versionOf(t.DeploymentID), l.RegionPlan.From[i].Serving, l.RegionPlan.From[i].Assigned))
+		parts = append(parts, fmt.Sprintf("%s %d of %d", f.versionOf(t.DeploymentID), l.RegionPlan.From[i].Serving, l.RegionPlan.From[i].Assigned))
 	}
 	if l.row != nil {
-		parts = append(parts, fmt.Sprintf("%s %s", p.versionOf(l.row.DeploymentID), l.ready(l.To.Assigned)))
+		parts = append(parts, fmt.Sprintf("%s %s", f.versionOf(l.row.DeploymentID), l.ready(l.To.Assigned)))
 	}
 	if len(parts) == 0 {
 		return fmt.Sprintf("wanted: %d", l.Size)
@@ -361,8 +361,8 @@ func (l *regionPlan) outdated() string {
 	return fmt.Sprintf("%d to be replaced", l.To.Outdated)
 }
 
-func (p *planner) versionOf(deployment string) string {
-	if d := p.deps[deployment]; d != nil {
+func (f *facts) versionOf(deployment string) string {
+	if d := f.deps[deployment]; d != nil {
 		return fmt.Sprintf("v%d", d.Version)
 	}
 	return deployment

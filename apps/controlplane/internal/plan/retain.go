@@ -15,14 +15,14 @@ import (
 // its way, which needs the room.
 
 // retained reports whether the deployment is kept as a way back.
-func (p *planner) retained(deployment string) bool {
-	return deployment != "" && p.progress.Retained() == deployment
+func (f *facts) retained(deployment string) bool {
+	return deployment != "" && f.progress.Retained() == deployment
 }
 
 // hasTransferred reports whether any of the deployment's instances are another's by now. It could
 // not be live again by its pointer alone: to go back is to take them back, which is as fast.
-func (p *planner) hasTransferred(d *model.Deployment) bool {
-	return slices.ContainsFunc(p.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.Transferred })
+func (f *facts) hasTransferred(d *model.Deployment) bool {
+	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.Transferred })
 }
 
 // endRetention lets go of what is retained no longer.

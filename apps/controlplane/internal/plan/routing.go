@@ -63,21 +63,21 @@ func (r routing) tries(region string) bool {
 }
 
 // routing as of now.
-func (p *planner) routing() routing {
-	r := routing{live: p.live(), rows: p.rows}
-	if p.rollout != nil {
-		r.target = p.deps[p.rollout.DeploymentID]
+func (f *facts) routing() routing {
+	r := routing{live: f.live(), rows: f.rows}
+	if f.rollout != nil {
+		r.target = f.deps[f.rollout.DeploymentID]
 	}
-	if p.staged() {
-		r.progress = p.progress
+	if f.staged() {
+		r.progress = f.progress
 	}
 	return r
 }
 
 // routedAs reports whether the region's route, if there is one, says so.
-func (p *planner) routedAs(region string) bool {
-	r := p.routes[region]
-	return r == nil || len(r.Hosts) == 0 || r.Routes(p.routing().in(region))
+func (f *facts) routedAs(region string) bool {
+	r := f.routes[region]
+	return r == nil || len(r.Hosts) == 0 || r.Routes(f.routing().in(region))
 }
 
 // plannerAfter is the planner once out is written.
@@ -110,30 +110,30 @@ const noTraffic = "no version has traffic: the hosts stay, and requests wait in 
 // another region, or answer 503. For hosts that it does not know it answers 404.
 //
 // A region that the app leaves, and what is retained only as a way back, keep no hosts.
-func (p *planner) keepsHosts(t *model.Topology) bool {
-	if p.app.DeletingSince != 0 || !active(t) {
+func (f *facts) keepsHosts(t *model.Topology) bool {
+	if f.app.DeletingSince != 0 || !active(t) {
 		return false
 	}
-	d := p.target()
+	d := f.target()
 	switch {
 	case d != nil && t.DeploymentID == d.ID:
 		return true
-	case p.isBehind(t.RegionID) && p.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
+	case f.isBehind(t.RegionID) && f.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
 		return true
-	case t.DeploymentID != p.app.LiveDeploymentID:
+	case t.DeploymentID != f.app.LiveDeploymentID:
 		return false
-	case !p.staged() || p.progress.Back || p.progress.Sizes == nil:
+	case !f.staged() || f.progress.Back || f.progress.Sizes == nil:
 		return true
 	}
-	_, goes := p.progress.Sizes[t.RegionID]
+	_, goes := f.progress.Sizes[t.RegionID]
 	return goes
 }
 
 // hosted returns the regions whose routes have the app's hosts.
-func (p *planner) hosted() map[string]bool {
+func (f *facts) hosted() map[string]bool {
 	out := map[string]bool{}
-	for _, t := range p.rows {
-		out[t.RegionID] = out[t.RegionID] || t.Weight > 0 || p.keepsHosts(t)
+	for _, t := range f.rows {
+		out[t.RegionID] = out[t.RegionID] || t.Weight > 0 || f.keepsHosts(t)
 	}
 	return out
 }

@@ -42,8 +42,8 @@ func isForward(s windlassv1.RegionProgress_State) bool {
 }
 
 // staged reports whether the rollout in flight goes by a policy.
-func (p *planner) staged() bool {
-	return p.progress != nil && p.target() != nil && p.progress.Active(p.rollout.ID) && p.app.DeletingSince == 0
+func (f *facts) staged() bool {
+	return f.progress != nil && f.target() != nil && f.progress.Active(f.rollout.ID) && f.app.DeletingSince == 0
 }
 
 // progressIn finds the region's wave and state, nil if it has none.
@@ -79,7 +79,7 @@ func (v *view) stage(d *model.Deployment) bool {
 	}
 	v.moveRegions()
 	if len(c.Waves) > 0 {
-		v.rollout.Deadline = v.deadlineOfRegions()
+		v.rollout.Deadline = deadlineOfRegions(c, d.Spec)
 	}
 	return false
 }
@@ -113,8 +113,8 @@ func (v *view) judge(d *model.Deployment) (done bool) {
 		}
 		done = true
 	}
-	if done && v.nowhere() {
-		v.awaitSkipped()
+	if done && nowhere(v.progress) {
+		awaitSkipped(v.progress)
 		return false
 	}
 	return done
@@ -334,7 +334,7 @@ func (v *view) baked(d *model.Deployment, w *model.WaveProgress) bool {
 	w.State = waveBaking
 	if w.BakingSince == 0 {
 		w.BakingSince = v.now
-		gate, bake := WaveGate(v.progress, *w), v.bakeTime(w)
+		gate, bake := WaveGate(v.progress, *w), BakeTime(v.progress, *w)
 		if bake > 0 {
 			v.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, v.regionNames(w), bake/1000), d, "")
 		}
@@ -344,7 +344,7 @@ func (v *view) baked(d *model.Deployment, w *model.WaveProgress) bool {
 	}
 	if w.SkippedBy == "" && v.progress.FullBy == "" {
 		all, failed := v.analysed(d, w)
-		if failed || !all || v.now < w.BakingSince+v.bakeTime(w) {
+		if failed || !all || v.now < w.BakingSince+BakeTime(v.progress, *w) {
 			return false
 		}
 	}
@@ -365,8 +365,6 @@ func (v *view) baked(d *model.Deployment, w *model.WaveProgress) bool {
 	return true
 }
 
-func (v *view) bakeTime(w *model.WaveProgress) int64 { return BakeTime(v.progress, *w) }
-
 // BakeTime of the wave, ms.
 func BakeTime(c *model.Progress, w model.WaveProgress) int64 {
 	return wavePolicy(c, w).GetBakeTime().AsDuration().Milliseconds()
@@ -380,16 +378,16 @@ func (v *view) failRegion(d *model.Deployment, w *model.WaveProgress, st *model.
 	}
 	st.Reason, st.Message, st.Since = reason, message, v.now
 	st.StepWait.Reset()
-	onFailure, stays := v.onFailure(w, reason)
+	on, stays := onFailure(v.progress, w, reason)
 	if v.behind != nil {
-		v.failBehind(d, st, onFailure, reason, text)
+		v.failBehind(d, st, on, reason, text)
 		return
 	}
-	switch onFailure {
+	switch on {
 	case windlassv1.Wave_ON_FAILURE_PAUSE, windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
 		st.State = regionFailed
 		what := "it stays as it is"
-		if onFailure == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION {
+		if on == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION {
 			st.State = regionGoingBack
 			what = "it goes back to " + v.versionOf(v.app.LiveDeploymentID)
 		}

@@ -105,9 +105,9 @@ func retention(policy *windlassv1.RolloutPolicy) int64 {
 }
 
 // take returns the regions that the wave takes of those left, and the rest.
-func (p *planner) take(w *windlassv1.Wave, left []string) (taken, rest []string) {
+func (f *facts) take(w *windlassv1.Wave, left []string) (taken, rest []string) {
 	for _, id := range left {
-		if TakesRegion(w, p.regions[id]) {
+		if TakesRegion(w, f.regions[id]) {
 			taken = append(taken, id)
 		} else {
 			rest = append(rest, id)
@@ -115,7 +115,7 @@ func (p *planner) take(w *windlassv1.Wave, left []string) (taken, rest []string)
 	}
 	// In the order in which the wave names them.
 	slices.SortStableFunc(taken, func(a, b string) int {
-		return cmp.Compare(slices.Index(w.GetRegions(), p.regionName(a)), slices.Index(w.GetRegions(), p.regionName(b)))
+		return cmp.Compare(slices.Index(w.GetRegions(), f.regionName(a)), slices.Index(w.GetRegions(), f.regionName(b)))
 	})
 	return taken, rest
 }
@@ -155,14 +155,14 @@ func wavePolicy(c *model.Progress, w model.WaveProgress) *windlassv1.Wave {
 	return all[min(w.Policy, len(all)-1)]
 }
 
-func (p *planner) regionName(id string) string {
-	return p.regions[id].ShownName()
+func (f *facts) regionName(id string) string {
+	return f.regions[id].ShownName()
 }
 
-func (p *planner) regionNames(w *model.WaveProgress) string {
+func (f *facts) regionNames(w *model.WaveProgress) string {
 	var names []string
 	for _, r := range w.Regions {
-		names = append(names, p.regionName(r.RegionID))
+		names = append(names, f.regionName(r.RegionID))
 	}
 	return strings.Join(names, ", ")
 }

@@ -30,8 +30,8 @@ import (
 // whole, or not at all, and goes back as fast.
 
 // mayTransfer reports whether the region's agent knows what to do.
-func (p *planner) mayTransfer(region string) bool {
-	return slices.Contains(p.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
+func (f *facts) mayTransfer(region string) bool {
+	return slices.Contains(f.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 }
 
 // joinWorkloads finds the rows whose workloads go to the region plan's version, and counts a
@@ -63,8 +63,8 @@ func (p *planner) joinWorkloads(l *regionPlan, inPlace bool) {
 }
 
 // madeAlike reports whether the row's instances are the deployment's as they are.
-func (p *planner) madeAlike(d *model.Deployment, t *model.Topology) bool {
-	o := p.deps[t.DeploymentID]
+func (f *facts) madeAlike(d *model.Deployment, t *model.Topology) bool {
+	o := f.deps[t.DeploymentID]
 	return d != nil && o != nil && d.MadeAlike(o)
 }
 
@@ -98,8 +98,8 @@ func (v *view) keepInstances(l *regionPlan) {
 	l.Acknowledged = l.Acknowledged && v.routedAs(l.region)
 }
 
-func (p *planner) observedOf(t model.Topology) model.Observed {
-	return p.observed[rowKey{t.DeploymentID, t.RegionID}]
+func (f *facts) observedOf(t model.Topology) model.Observed {
+	return f.observed[rowKey{t.DeploymentID, t.RegionID}]
 }
 
 // taken reports whether the row has taken over the workload of others of its app's rows, how
@@ -125,16 +125,16 @@ func taken(t model.Topology, rows []*model.Topology, observed func(model.Topolog
 }
 
 // hasTaken reports whether the row has the workload of another one already.
-func (p *planner) hasTaken(t *model.Topology) bool {
-	return slices.ContainsFunc(p.rows, func(o *model.Topology) bool { return hasOf(t, o) })
+func (f *facts) hasTaken(t *model.Topology) bool {
+	return slices.ContainsFunc(f.rows, func(o *model.Topology) bool { return hasOf(t, o) })
 }
 
 // madeFor are the deployments that the instances were made for which d goes on with in the
 // region: who handed them over, and who started their workload.
-func (p *planner) madeFor(d *model.Deployment, region string) (ids []string) {
-	t := p.rowIn(d.ID, region)
-	for _, o := range p.rows {
-		if hasOf(t, o) && p.madeAlike(d, o) {
+func (f *facts) madeFor(d *model.Deployment, region string) (ids []string) {
+	t := f.rowIn(d.ID, region)
+	for _, o := range f.rows {
+		if hasOf(t, o) && f.madeAlike(d, o) {
 			ids = append(ids, o.DeploymentID)
 		}
 	}
@@ -207,8 +207,8 @@ func (v *view) transfer(t, successor *model.Topology, replicas int32) {
 	t.Generation++
 }
 
-func (p *planner) versionNumber(deployment string) int32 {
-	if d := p.deps[deployment]; d != nil {
+func (f *facts) versionNumber(deployment string) int32 {
+	if d := f.deps[deployment]; d != nil {
 		return d.Version
 	}
 	return 0
@@ -224,8 +224,8 @@ func (p *planner) beginWorkload(t *model.Topology) {
 }
 
 // holder of the workload that the row names, beside itself.
-func (p *planner) holder(t *model.Topology) *model.Topology {
-	for _, rows := range [][]*model.Topology{p.rows, p.beside} {
+func (f *facts) holder(t *model.Topology) *model.Topology {
+	for _, rows := range [][]*model.Topology{f.rows, f.beside} {
 		for _, o := range rows {
 			if o.RegionID == t.RegionID && o.DeploymentID != t.DeploymentID && o.WorkloadKey() == t.WorkloadKey() &&
 				!o.Transferred && o.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
