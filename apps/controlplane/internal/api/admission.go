@@ -46,7 +46,7 @@ func (q *asked) was() model.Usage {
 
 // claims notes what the app is to count for from now on. What it counted for when this
 // mutation first looked stays.
-func (c *change) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
+func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
 	claim := admission.Claim(app, live, next, rows)
 	claim.Instances += c.pinned.Instances
 	claim.GPUs += c.pinned.GPUs
@@ -58,7 +58,7 @@ func (c *change) claims(app model.App, live, next *model.Deployment, rows []mode
 
 // alongside has what the app counts for be stored with the mutation, which is about others
 // as well: it asks for nothing beyond what is there already, and no quota refuses it.
-func (c *change) alongside() {
+func (c *mutation) alongside() {
 	if c.asked != nil {
 		c.also = append(c.also, c.asked.after)
 		c.grown = c.grown.Grown(c.asked.was(), c.asked.after.Usage())
@@ -76,7 +76,7 @@ type learned struct {
 // admit is the last thing that a mutation does in its transaction: it locks the
 // workspace, takes a token if the mutation starts work, and refuses what would go
 // beyond a quota.
-func (c *change) admit() error {
+func (c *mutation) admit() error {
 	if c.asked == nil && !c.starts && len(c.also) == 0 {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (c *change) admit() error {
 }
 
 // enter holds what is asked for against the limits, and stores it.
-func (c *change) enter(have *model.Admission, limits model.Limits) error {
+func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 	if len(c.also) > 0 {
 		if err := c.PutClaims(c.also); err != nil {
 			return fmt.Errorf("store claims of %d apps: %w", len(c.also), err)
@@ -143,7 +143,7 @@ func (c *change) enter(have *model.Admission, limits model.Limits) error {
 
 // grow refuses what is beyond a limit. What the workspace has is added up only where its ceiling
 // does not say already that there is room: it is of every app that there is.
-func (c *change) grow(have *model.Admission, limits model.Limits) error {
+func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	was, now := c.asked.was(), c.asked.after.Usage()
 	if admission.Holds(have.Ceiling, have.Now, limits, was, now) {
 		have.Ceiling.Usage = have.Ceiling.Grown(was, now)
@@ -165,7 +165,7 @@ func (c *change) grow(have *model.Admission, limits model.Limits) error {
 }
 
 // start takes a token from the locked workspace's bucket.
-func (c *change) start(have *model.Admission, rate admission.Rate) error {
+func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
 	fullAt, wait := rate.Take(have.FullAt, have.Now)
 	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
 	if wait > 0 {
@@ -313,7 +313,7 @@ func (a *server) refused(err error) error {
 }
 
 // refused counts the refusal, unless the call asked for nothing.
-func (c *change) refused(err error) error {
+func (c *mutation) refused(err error) error {
 	if c.dry != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 }
 
 // checkSigningSecrets fails on secrets that the environment does not have.
-func (c specChange) checkSigningSecrets(environmentID string, p *windlassv1.RolloutPolicy, field string) error {
+func (c specMutation) checkSigningSecrets(environmentID string, p *windlassv1.RolloutPolicy, field string) error {
 	var names []string
 	for _, check := range p.GetAnalysis() {
 		if name := check.GetWebhook().GetSigningSecret(); name != "" {

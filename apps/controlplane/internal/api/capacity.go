@@ -11,7 +11,7 @@ import (
 
 // roomToBegin refuses a rollout that a call made if what it begins with does not fit in a
 // region that tells what it has, unless its policy has it wait for room.
-func (c versionChange) roomToBegin(app model.App, made outcome) error {
+func (c versionMutation) roomToBegin(app model.App, made outcome) error {
 	if c.dry != nil || made.Unchanged || made.Scaled || !slices.ContainsFunc(override.Any(made.Deployment.Spec), preview.HasGPU) {
 		return nil // a dry run tells of more than the beginning
 	}
@@ -20,7 +20,7 @@ func (c versionChange) roomToBegin(app model.App, made outcome) error {
 
 // checkCapacity refuses what was written for the app if its deployment cannot begin with what regions
 // have.
-func (c versionChange) checkCapacity(appID, deploymentID string) error {
+func (c versionMutation) checkCapacity(appID, deploymentID string) error {
 	app, err := c.GetApp(c.workspaceID, appID)
 	if err != nil {
 		return fmt.Errorf("read app %s: %w", appID, err)

@@ -24,7 +24,7 @@ type controlled struct {
 
 // control is a person's word about the staged rollout in flight. say changes the
 // progress, and returns what to tell about it, empty if it changes nothing.
-func (c rolloutChange) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
+func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return out, err
@@ -85,7 +85,7 @@ func (c rolloutChange) control(ref, what, why string, say func(*model.Progress) 
 }
 
 // holds says what keeps the rollout from moving after a word that would move it.
-func (c rolloutChange) holds(progress *model.Progress, what string) (out []string, err error) {
+func (c rolloutMutation) holds(progress *model.Progress, what string) (out []string, err error) {
 	if what == "RolloutPaused" || what == "Approved" {
 		return nil, nil
 	}
@@ -125,7 +125,7 @@ func sameAgain(progress *model.Progress, what string) string {
 // PauseRollout holds the rollout in flight where it is.
 func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
 	defer func() { a.counted("pause", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.PauseRolloutResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PauseRolloutResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			_, err := plan.Pause(progress, c.by.Name, req.GetWhy(), c.at)
 			return "nothing starts or stops until it is resumed", err
@@ -138,7 +138,7 @@ func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseR
 // ResumeRollout ends a person's pause.
 func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
 	defer func() { a.counted("resume", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.ResumeRolloutResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ResumeRolloutResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			was, by := progress.PausedAt, progress.PausedBy
 			_, err := plan.Resume(progress)
@@ -152,7 +152,7 @@ func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.Resum
 // RetryRollout has the regions that failed begin again.
 func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
 	defer func() { a.counted("retry", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.RetryRolloutResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RetryRolloutResponse, error) {
 		if id, err := c.rollouts().retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
@@ -170,7 +170,7 @@ func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryR
 }
 
 // heard are the guards, by region, of what was reported of the version that the progress is of.
-func (c rolloutChange) heard(progress *model.Progress) (map[string]model.Guard, error) {
+func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard, error) {
 	rollouts, err := c.GetRollouts([]string{progress.RolloutID})
 	if err != nil {
 		return nil, fmt.Errorf("read rollout %s: %w", progress.RolloutID, err)
@@ -192,7 +192,7 @@ func (c rolloutChange) heard(progress *model.Progress) (map[string]model.Guard, 
 
 // retryBehind has the regions begin again that failed to catch up. It returns the id of
 // the rollout that left them behind; empty, if none did or a rollout is in flight.
-func (c rolloutChange) retryBehind(ref, why string) (rolloutID string, err error) {
+func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return "", err
@@ -230,7 +230,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 	if req.GetFull() {
 		what = "PromotedInFull"
 	}
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.PromoteResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PromoteResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
 			held, failed := progress.Held, progress.Failed
 			if err := c.versions().maySkip(progress); req.GetFull() && err != nil {
@@ -260,7 +260,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 // SkipBake ends the bake time of the wave that is baking.
 func (a rolloutService) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
 	defer func() { a.counted("skip_bake", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.SkipBakeResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SkipBakeResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			if err := c.versions().maySkip(progress); err != nil {
 				return "", err

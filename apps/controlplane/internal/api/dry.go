@@ -8,7 +8,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// A dry run is a change whose transaction writes nothing: the same functions run, on a Tx
+// A dry run is a mutation whose transaction writes nothing: the same functions run, on a Tx
 // that keeps what they would write, and takes no lock. The transaction below it is one for
 // reading, so that a write which is not kept here fails instead of happening.
 
@@ -20,7 +20,7 @@ type dryTx struct {
 	// deployments and rollouts that were written, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// rollout state as it is after and was before. counts: the change is done, and what is read
+	// rollout state as it is after and was before. counts: the mutation is done, and what is read
 	// now is what others have.
 	rolloutState, wasRolloutState model.RolloutState
 	counts                        bool
@@ -38,9 +38,9 @@ func newDryTx(tx Tx) *dryTx {
 	return &dryTx{Tx: tx, deployments: map[string]model.Deployment{}, rollouts: map[string]model.Rollout{}, freezes: map[string]*model.Freeze{}}
 }
 
-// hold stops a change with what stands against it. A dry run notes that and goes on, to
-// find what else does.
-func (c *change) hold(err error) error {
+// hold stops a mutation with the error that refuses it. A dry run notes the error and goes on, to
+// find further ones.
+func (c *mutation) hold(err error) error {
 	if err == nil || c.dry == nil || rpc.DetailOf(err) == nil {
 		return err
 	}

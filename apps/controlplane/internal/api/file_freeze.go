@@ -35,7 +35,7 @@ func fileFreezeName(app model.App) string {
 
 // setFileFreeze has the app's own freeze be what its file says, before anything is judged by
 // freezes: so no file is kept from lifting what a file has set.
-func (c freezeChange) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error {
+func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error {
 	name := fileFreezeName(app)
 	have, err := c.freezesFor(app.ID, name)
 	if err != nil {
@@ -75,13 +75,13 @@ func (c freezeChange) setFileFreeze(app model.App, want *windlassv1.FileFreeze) 
 	if err := checkWindows(f, c.at, "freeze."); err != nil {
 		return err
 	}
-	after, err := freezeView(c.change, f, c.at)
+	after, err := freezeView(c.mutation, f, c.at)
 	if err != nil {
 		return err
 	}
 	var before *windlassv1.Freeze
 	if was != nil {
-		if before, err = freezeView(c.change, *was, c.at); err != nil {
+		if before, err = freezeView(c.mutation, *was, c.at); err != nil {
 			return err
 		}
 		if sameFreeze(before, after) {
@@ -99,11 +99,11 @@ func (c freezeChange) setFileFreeze(app model.App, want *windlassv1.FileFreeze) 
 }
 
 // dropFileFreeze lifts the freeze of an earlier version of the app's file, nil for none.
-func (c freezeChange) dropFileFreeze(app model.App, was *model.Freeze) error {
+func (c freezeMutation) dropFileFreeze(app model.App, was *model.Freeze) error {
 	if was == nil {
 		return nil
 	}
-	before, err := freezeView(c.change, *was, c.at)
+	before, err := freezeView(c.mutation, *was, c.at)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (c freezeChange) dropFileFreeze(app model.App, was *model.Freeze) error {
 }
 
 // wakeIfHeld has the app's rollout be looked at again that a freeze may hold.
-func (c freezeChange) wakeIfHeld(app model.App) error {
+func (c freezeMutation) wakeIfHeld(app model.App) error {
 	if app.RolloutID == "" {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 
 // mayOverride fails for who gives a reason to override freezes and may not: also while
 // there is none, so that what a call may do depends on the key alone.
-func (c versionChange) mayOverride(why string) error {
+func (c versionMutation) mayOverride(why string) error {
 	if why == "" || owner.allows(c.by.Role) {
 		return nil
 	}
@@ -26,7 +26,7 @@ func (c versionChange) mayOverride(why string) error {
 // thaw decides whether the new rollout of the locked app may start now: it fails if a
 // freeze refuses it, returns the freeze that holds it, or notes who overrides those that
 // there are. f is what it takes the place of.
-func (c versionChange) thaw(app model.App, f flight, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
+func (c versionMutation) thaw(app model.App, f flight, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
 	if v.Source == model.SourceRollback {
 		return nil, nil
 	}
@@ -72,7 +72,7 @@ func refusal(what string, found freeze.Found) error {
 }
 
 // overridden tells that somebody had the app start something in spite of the freeze.
-func (c versionChange) overridden(app model.App, r model.Rollout, found freeze.Found, why string) error {
+func (c versionMutation) overridden(app model.App, r model.Rollout, found freeze.Found, why string) error {
 	text := fmt.Sprintf("%s; in spite of %s", why, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 	c.log(app, model.History{
 		What: "FreezeOverridden", Why: text, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
@@ -82,7 +82,7 @@ func (c versionChange) overridden(app model.App, r model.Rollout, found freeze.F
 }
 
 // release lets the rollout in flight start that a freeze holds; nil: none does.
-func (c versionChange) release(app model.App, f flight, why string) error {
+func (c versionMutation) release(app model.App, f flight, why string) error {
 	if why == "" || f.rollout == nil || f.deployment == nil || !plan.MayBeFrozen(*f.rollout, *f.deployment) {
 		return nil
 	}

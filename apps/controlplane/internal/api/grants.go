@@ -18,7 +18,7 @@ import (
 // what they change themselves; the plan checks it for what a rollout or a pin does later.
 
 // mayGrow fails if one of the regions, by id, is closed to the workspace.
-func (c versionChange) mayGrow(regions map[string]bool, asked plan.Asked) error {
+func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) error {
 	closed, err := c.closed(regions)
 	if err != nil || len(closed) == 0 {
 		return err
@@ -34,7 +34,7 @@ func (c versionChange) mayGrow(regions map[string]bool, asked plan.Asked) error 
 }
 
 // closed returns the names of those of the regions, by id, that the workspace may use no longer.
-func (c versionChange) closed(regions map[string]bool) (names []string, err error) {
+func (c versionMutation) closed(regions map[string]bool) (names []string, err error) {
 	if len(regions) == 0 {
 		return nil, nil
 	}
@@ -99,7 +99,7 @@ func grownSizes(before, after *model.Progress) map[string]bool {
 
 // closedHolds says in which regions the progress cannot go on, because the workspace may use them no
 // longer.
-func (c versionChange) closedHolds(progress *model.Progress) (out []string, err error) {
+func (c versionMutation) closedHolds(progress *model.Progress) (out []string, err error) {
 	regions := map[string]bool{}
 	for _, w := range progress.Waves {
 		for _, r := range w.Regions {

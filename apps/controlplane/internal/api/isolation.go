@@ -13,7 +13,7 @@ import (
 
 // mayShare refuses to grant a region to a second workspace if instances of one could read the other's secrets there,
 // unless the operator says that they trust each other.
-func (c regionChange) mayShare(r model.Region, w model.Workspace, trusted bool) error {
+func (c regionMutation) mayShare(r model.Region, w model.Workspace, trusted bool) error {
 	if trusted || r.Isolation() != windlassv1.Isolation_ISOLATION_NONE {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (c regionChange) mayShare(r model.Region, w model.Workspace, trusted bool) 
 }
 
 // tenantsOf returns the workspaces that the region is granted to, or that run something there since an earlier grant.
-func (c regionChange) tenantsOf(r model.Region) ([]string, error) {
+func (c regionMutation) tenantsOf(r model.Region) ([]string, error) {
 	tenants, err := c.Tx.RegionWorkspaces(r.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read grants of region %s: %w", r.ID, err)

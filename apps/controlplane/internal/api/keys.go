@@ -25,7 +25,7 @@ func random(prefix string) string {
 
 // newKey returns the row of a key with the value, which the caller's key makes. It is of that key's
 // family, unless it is the first in its workspace or an operator makes it for a workspace.
-func (c tenantChange) newKey(value, workspaceID, name string, role windlassv1.Role, expires int64) model.APIKey {
+func (c tenantMutation) newKey(value, workspaceID, name string, role windlassv1.Role, expires int64) model.APIKey {
 	id := ident.New("key")
 	family := id
 	if c.by.WorkspaceID == workspaceID {

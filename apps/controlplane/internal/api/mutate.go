@@ -25,9 +25,9 @@ type request interface {
 	GetMutation() *windlassv1.Mutation
 }
 
-// change is a mutation under way, in its transaction: what it writes besides the
-// thing itself.
-type change struct {
+// mutation is a caller's mutation under way, in its transaction. It collects what finish writes
+// last: history, claims and wake-ups.
+type mutation struct {
 	Tx
 	api *server
 	// By whom, in which workspace, when (unix ms), continuing which trace.
@@ -60,7 +60,7 @@ type change struct {
 // key. replayed tells that the answer is that of an earlier call and that fn's
 // work is not to be seen; secrets are added to an answer by the caller of mutate,
 // to one that is not replayed, so that they are never stored.
-func mutate[R proto.Message](ctx context.Context, a *server, req request, fn func(*change) (R, error)) (res R, replayed bool, err error) {
+func mutate[R proto.Message](ctx context.Context, a *server, req request, fn func(*mutation) (R, error)) (res R, replayed bool, err error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return res, false, err
@@ -74,7 +74,7 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 	}
 	begins, entered := starts[by.Procedure], false
 	var earlier *model.Idempotency
-	var c *change
+	var c *mutation
 	attempt := func(tx Tx) (last func() error, err error) {
 		var none R
 		res, c = none, nil
@@ -83,7 +83,7 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 				return nil, err
 			}
 		}
-		c = a.newChange(ctx, tx, by, begins)
+		c = a.newMutation(ctx, tx, by, begins)
 		if res, err = fn(c); err != nil {
 			return nil, err
 		}
@@ -188,8 +188,8 @@ func (a *server) storeError(err error) error {
 	return err
 }
 
-func (a *server) newChange(ctx context.Context, tx Tx, by caller, begins bool) *change {
-	return &change{
+func (a *server) newMutation(ctx context.Context, tx Tx, by caller, begins bool) *mutation {
+	return &mutation{
 		Tx: tx, api: a, by: by, workspaceID: by.WorkspaceID, at: now(), traceparent: telemetry.Inject(ctx), starts: begins,
 	}
 }
@@ -198,7 +198,7 @@ func (a *server) newChange(ctx context.Context, tx Tx, by caller, begins bool) *
 // workspace is locked behind all else, to be waited for as briefly as can be, and wake-ups
 // are written behind that: who is behind others in the workspace must not hold up reports of
 // many apps, and with them the steps of all.
-func (c *change) finish(record model.Idempotency, res proto.Message) (err error) {
+func (c *mutation) finish(record model.Idempotency, res proto.Message) (err error) {
 	if len(c.history) > 0 {
 		if err := c.InsertHistory(c.history); err != nil {
 			return fmt.Errorf("write history: %w", err)
@@ -226,7 +226,7 @@ func (c *change) finish(record model.Idempotency, res proto.Message) (err error)
 }
 
 // learn tells the gate what the last attempt of a call found, nil for none.
-func (a *server) learn(workspaceID string, c *change) {
+func (a *server) learn(workspaceID string, c *mutation) {
 	if c != nil && c.learned.known {
 		a.gate.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
 	}
@@ -234,13 +234,13 @@ func (a *server) learn(workspaceID string, c *change) {
 
 // audit writes who changed what. before and after are what the API shows of it;
 // nil when there was or is none.
-func (c *change) audit(kind, id string, before, after proto.Message) error {
+func (c *mutation) audit(kind, id string, before, after proto.Message) error {
 	return c.auditIn(c.workspaceID, kind, id, before, after)
 }
 
 // auditFor writes what an operator did to a workspace in the platform's audit and in the
 // workspace's.
-func (c *change) auditFor(workspaceID, kind, id string, before, after proto.Message) error {
+func (c *mutation) auditFor(workspaceID, kind, id string, before, after proto.Message) error {
 	if c.by.WorkspaceID != workspaceID {
 		if err := c.auditIn(c.by.WorkspaceID, kind, id, before, after); err != nil {
 			return err
@@ -249,7 +249,7 @@ func (c *change) auditFor(workspaceID, kind, id string, before, after proto.Mess
 	return c.auditIn(workspaceID, kind, id, before, after)
 }
 
-func (c *change) auditIn(workspaceID, kind, id string, before, after proto.Message) error {
+func (c *mutation) auditIn(workspaceID, kind, id string, before, after proto.Message) error {
 	was, err := auditJSON(before)
 	if err != nil {
 		return err
@@ -271,7 +271,7 @@ func (c *change) auditIn(workspaceID, kind, id string, before, after proto.Messa
 
 // log notes a decision about an app: what, why, and which rollout, deployment and
 // region it is about.
-func (c *change) log(app model.App, h model.History) {
+func (c *mutation) log(app model.App, h model.History) {
 	h.ID, h.WorkspaceID, h.AppID, h.At, h.Who = ident.New("hst"), app.WorkspaceID, app.ID, c.at, c.by.Name
 	c.history = append(c.history, h)
 }
@@ -282,7 +282,7 @@ const silence = time.Second
 
 // expect asks for a step once a region has done something about what is written already.
 // There would be nothing to do in one before.
-func (c *change) expect(appID string) error {
+func (c *mutation) expect(appID string) error {
 	if c.dry != nil {
 		return c.wake(appID)
 	}
@@ -291,7 +291,7 @@ func (c *change) expect(appID string) error {
 }
 
 // wake asks for a step of the app's workflow at once.
-func (c *change) wake(appID string) error {
+func (c *mutation) wake(appID string) error {
 	if c.dry != nil {
 		return c.Wake([]string{appID}, c.at, c.at)
 	}

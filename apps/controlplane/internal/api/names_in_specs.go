@@ -15,7 +15,7 @@ import (
 )
 
 // checkRegions fails on a region that the workspace may not use.
-func (c specChange) checkRegions(spec *windlassv1.DeploymentSpec, field string) error {
+func (c specMutation) checkRegions(spec *windlassv1.DeploymentSpec, field string) error {
 	known, err := c.ListRegions(c.workspaceID, model.Page{Limit: maxKnownRegions})
 	if err != nil {
 		return fmt.Errorf("list regions: %w", err)
@@ -57,14 +57,14 @@ func unknownRegion(field, name string, known []model.Region) error {
 }
 
 // checkSecretsExist fails on a secret that the environment does not have.
-func (c specChange) checkSecretsExist(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
+func (c specMutation) checkSecretsExist(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
 	_, err := c.secretVersions(environmentID, spec, field)
 	return err
 }
 
 // secretVersions are the newest of the secrets that the spec names. It fails on one that the
 // environment does not have.
-func (c specChange) secretVersions(environmentID string, spec *windlassv1.DeploymentSpec, field string) (map[string]int32, error) {
+func (c specMutation) secretVersions(environmentID string, spec *windlassv1.DeploymentSpec, field string) (map[string]int32, error) {
 	names, fields := appspec.SecretsOf(spec, field)
 	if len(names) == 0 {
 		return nil, nil

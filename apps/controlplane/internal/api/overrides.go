@@ -18,7 +18,7 @@ import (
 
 // pinOverrides works out what the spec's overrides come to in its regions. The spec has
 // no variables of its environment yet: to be the same as these is no mistake.
-func (c specChange) pinOverrides(spec *windlassv1.DeploymentSpec, field string) error {
+func (c specMutation) pinOverrides(spec *windlassv1.DeploymentSpec, field string) error {
 	spec.PinnedOverrides = nil
 	if len(spec.GetOverrides()) == 0 {
 		return nil
@@ -38,7 +38,7 @@ func (c specChange) pinOverrides(spec *windlassv1.DeploymentSpec, field string) 
 }
 
 // regionsNamed are the regions of the names, but for those that there are not.
-func (c specChange) regionsNamed(names []string) (out []model.Region, err error) {
+func (c specMutation) regionsNamed(names []string) (out []model.Region, err error) {
 	for _, n := range names {
 		r, err := c.GetRegionByName(c.workspaceID, n)
 		if errors.Is(err, model.ErrNotFound) {
@@ -54,7 +54,7 @@ func (c specChange) regionsNamed(names []string) (out []model.Region, err error)
 
 // repin has the overrides of a version that is made of another be about the regions that
 // there are now.
-func (c specChange) repin(spec *windlassv1.DeploymentSpec) error {
+func (c specMutation) repin(spec *windlassv1.DeploymentSpec) error {
 	if len(spec.GetPinnedOverrides()) == 0 {
 		return nil
 	}

@@ -46,7 +46,7 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 }
 
 // countPins notes what the pins of the app count for.
-func (c versionChange) countPins(app model.App) error {
+func (c versionMutation) countPins(app model.App) error {
 	if app.LatestVersion <= 1 { // one version has nothing to be pinned beside
 		c.pinned = model.Usage{}
 		return nil

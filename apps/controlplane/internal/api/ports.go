@@ -72,7 +72,7 @@ func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
 
 // portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
 // the live version's instances. progress is that of its rollout, nil for none.
-func (c versionChange) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, progress *model.Progress, alike bool) error {
+func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, progress *model.Progress, alike bool) error {
 	if fixedPort(spec) < 0 {
 		return nil
 	}
@@ -123,7 +123,7 @@ func besideFix(policy *windlassv1.RolloutPolicy) string {
 }
 
 // pinnedIn returns the app's pinned versions by the id of the regions that run them.
-func (c versionChange) pinnedIn(app model.App) (map[string][]model.Deployment, error) {
+func (c versionMutation) pinnedIn(app model.App) (map[string][]model.Deployment, error) {
 	pins, err := c.ListPins([]string{app.ID})
 	if err != nil {
 		return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
@@ -150,7 +150,7 @@ func (c versionChange) pinnedIn(app model.App) (map[string][]model.Deployment, e
 
 // portsFitScaled fails if more replicas of the live version, or of the one in flight, would need a
 // fixed port of a region twice. The error names field, or the port if field is empty.
-func (c versionChange) portsFitScaled(r running, asked plan.Asked, field string) error {
+func (c versionMutation) portsFitScaled(r running, asked plan.Asked, field string) error {
 	have := r.sizes()
 	for _, d := range []*model.Deployment{r.live, r.flight.deployment} {
 		if d == nil || fixedPort(d.Spec) < 0 {
@@ -173,7 +173,7 @@ func (c versionChange) portsFitScaled(r running, asked plan.Asked, field string)
 
 // portsFitPinned fails if a region of the pin would need a fixed port of the version d twice: for
 // two replicas, or because the live version or another pinned version uses the port there.
-func (c versionChange) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
+func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
 	if fixedPort(d.Spec) < 0 {
 		return nil
 	}

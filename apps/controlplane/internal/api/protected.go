@@ -14,7 +14,7 @@ import (
 )
 
 // protectionsOn returns the protections that are about the app.
-func (c versionChange) protectionsOn(app model.App) ([]model.Protection, error) {
+func (c versionMutation) protectionsOn(app model.App) ([]model.Protection, error) {
 	all, err := c.ListProtections(app.WorkspaceID)
 	if err != nil {
 		return nil, fmt.Errorf("list protections of workspace %s: %w", app.WorkspaceID, err)
@@ -24,7 +24,7 @@ func (c versionChange) protectionsOn(app model.App) ([]model.Protection, error) 
 
 // protectionsOf returns what the protections ask of the version's rollout. A straight way back to a
 // version that was stable waits for no bake, and for an approval only where it keeps gates.
-func (c versionChange) protectionsOf(app model.App, v version) ([]model.Protection, error) {
+func (c versionMutation) protectionsOf(app model.App, v version) ([]model.Protection, error) {
 	of, err := c.protectionsOn(app)
 	if err != nil || !v.Straight {
 		return of, err
@@ -41,7 +41,7 @@ func (c versionChange) protectionsOf(app model.App, v version) ([]model.Protecti
 
 // mayServeAgain fails for a version that never was live, in an app whose rollouts a protection has
 // approved: a pin would serve it without.
-func (c versionChange) mayServeAgain(app model.App, d model.Deployment) error {
+func (c versionMutation) mayServeAgain(app model.App, d model.Deployment) error {
 	if d.ReadyAt != 0 {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (c versionChange) mayServeAgain(app model.App, d model.Deployment) error {
 
 // mayLeave fails for a caller that may not approve what serves a domain of the app: without the app,
 // another one could take the domain.
-func (c versionChange) mayLeave(app model.App) error {
+func (c versionMutation) mayLeave(app model.App) error {
 	of, err := c.protectionsOn(app)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (c versionChange) mayLeave(app model.App) error {
 }
 
 // maySkip fails for a caller who may not end a bake that a protection asks for.
-func (c versionChange) maySkip(progress *model.Progress) error {
+func (c versionMutation) maySkip(progress *model.Progress) error {
 	if !progress.BakeProtected || owner.allows(c.by.Role) {
 		return nil
 	}
@@ -88,7 +88,7 @@ func notApprover(field string, role windlassv1.Role, message string) error {
 
 // approveStart gives an approval at the gate before the rollout in flight; nil if that has none which
 // still waits.
-func (c versionChange) approveStart(ref string, by model.Approval) (*windlassv1.ApproveResponse, error) {
+func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv1.ApproveResponse, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 // flight, or on a region's way back to the live one. Older versions do not count: a
 // rollback leaves out a region that is gone. It names at most the given number. For a region of
 // the platform it names workspaces, because operators must not see their apps.
-func (c regionChange) usersOfRegion(r model.Region, most int) (users []string, err error) {
+func (c regionMutation) usersOfRegion(r model.Region, most int) (users []string, err error) {
 	workspaces, err := c.workspacesWith(r)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (c regionChange) usersOfRegion(r model.Region, most int) (users []string, e
 }
 
 // workspacesWith are the workspaces that may use the region.
-func (c regionChange) workspacesWith(r model.Region) (out []model.Workspace, err error) {
+func (c regionMutation) workspacesWith(r model.Region) (out []model.Workspace, err error) {
 	if r.WorkspaceID != "" {
 		return []model.Workspace{{ID: r.WorkspaceID}}, nil
 	}
@@ -80,7 +80,7 @@ func (c regionChange) workspacesWith(r model.Region) (out []model.Workspace, err
 }
 
 // appsNaming says which of the apps, all of one workspace, are to run in the region, and why.
-func (c regionChange) appsNaming(r model.Region, apps []model.App) (users []string, err error) {
+func (c regionMutation) appsNaming(r model.Region, apps []model.App) (users []string, err error) {
 	var ids []string
 	for _, app := range apps {
 		ids = append(ids, app.ID)
@@ -114,7 +114,7 @@ func (c regionChange) appsNaming(r model.Region, apps []model.App) (users []stri
 
 // withoutGone takes regions out of a spec that was good once and that the workspace may use no
 // longer, with the overrides of theirs, and returns their names. It fails if none is left.
-func (c regionChange) withoutGone(spec *windlassv1.DeploymentSpec, field string) (gone []string, err error) {
+func (c regionMutation) withoutGone(spec *windlassv1.DeploymentSpec, field string) (gone []string, err error) {
 	left, gone, err := c.regionsLeft(spec)
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (c regionChange) withoutGone(spec *windlassv1.DeploymentSpec, field string)
 
 // regionsLeft are the names of the spec's regions that the workspace may use, and of those that it
 // may use no longer.
-func (c regionChange) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone []string, err error) {
+func (c regionMutation) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone []string, err error) {
 	known, err := c.specs().regionsNamed(spec.GetRegions())
 	if err != nil {
 		return nil, nil, err
@@ -158,7 +158,7 @@ func (c regionChange) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone [
 
 // servesIn returns which of the regions that are gone, by name, the app still serves in, empty for
 // none. That is so where a grant was revoked.
-func (c regionChange) servesIn(app model.App, gone []string) (string, error) {
+func (c regionMutation) servesIn(app model.App, gone []string) (string, error) {
 	if len(gone) == 0 {
 		return "", nil
 	}

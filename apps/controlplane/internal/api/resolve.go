@@ -122,7 +122,7 @@ func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, 
 }
 
 // lockedApp is app, with its row locked to the end of the transaction.
-func (c *change) lockedApp(ref string) (model.App, error) {
+func (c *mutation) lockedApp(ref string) (model.App, error) {
 	id, fix := ref, listApps
 	if !ident.Valid("app", ref) {
 		app, err := c.api.app(c.Tx, c.workspaceID, ref, false)
@@ -181,7 +181,7 @@ func (a *server) granted(tx Tx, r model.Region, by caller) (bool, error) {
 }
 
 // managedRegion is region, locked, for one who may change it.
-func (c regionChange) managedRegion(ref string) (model.Region, error) {
+func (c regionMutation) managedRegion(ref string) (model.Region, error) {
 	r, err := c.api.region(c.Tx, c.by, ref)
 	if err != nil {
 		return r, err
@@ -214,7 +214,7 @@ func (a *server) deployment(tx Tx, workspaceID, id, field string) (d model.Deplo
 }
 
 // lockedEnvironment is environment, with its row locked.
-func (c *change) lockedEnvironment(ref string) (model.Environment, error) {
+func (c *mutation) lockedEnvironment(ref string) (model.Environment, error) {
 	e, err := c.api.environment(c, c.workspaceID, ref, "environment")
 	if err != nil {
 		return e, err

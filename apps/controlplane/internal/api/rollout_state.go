@@ -14,7 +14,7 @@ import (
 )
 
 // rolloutStateOf reads how the locked app's rollouts go.
-func (c versionChange) rolloutStateOf(app model.App) (model.RolloutState, error) {
+func (c versionMutation) rolloutStateOf(app model.App) (model.RolloutState, error) {
 	none := model.RolloutState{AppID: app.ID, WorkspaceID: app.WorkspaceID}
 	if app.LatestVersion == 0 {
 		return none, nil
@@ -29,7 +29,7 @@ func (c versionChange) rolloutStateOf(app model.App) (model.RolloutState, error)
 	return rows[0], nil
 }
 
-func (c versionChange) putRolloutState(s model.RolloutState) error {
+func (c versionMutation) putRolloutState(s model.RolloutState) error {
 	s.UpdatedAt = c.at
 	if err := c.PutRolloutState(s); err != nil {
 		return fmt.Errorf("store rollout state of app %s: %w", s.AppID, err)
@@ -39,7 +39,7 @@ func (c versionChange) putRolloutState(s model.RolloutState) error {
 
 // setPolicy has the app's next rollouts go by another policy, nil for none. It stores
 // the change, and tells it.
-func (c versionChange) setPolicy(app model.App, s *model.RolloutState, policy *windlassv1.RolloutPolicy) error {
+func (c versionMutation) setPolicy(app model.App, s *model.RolloutState, policy *windlassv1.RolloutPolicy) error {
 	if proto.Equal(s.Policy, policy) {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (c versionChange) setPolicy(app model.App, s *model.RolloutState, policy *w
 
 // mayLoosen fails for a caller who may not approve at a gate that the next policy does not keep.
 // Otherwise a deployer who has to wait at a gate could deploy without it.
-func (c versionChange) mayLoosen(was, next *windlassv1.RolloutPolicy) error {
+func (c versionMutation) mayLoosen(was, next *windlassv1.RolloutPolicy) error {
 	for _, g := range plan.LoosenedGates(was, next) {
 		if c.by.Role >= g.Role() {
 			continue
@@ -131,7 +131,7 @@ func keysOf[V any](m map[string]V) []string {
 
 // scaleBehind scales the regions that are behind, and tells how many that changed. The
 // workflow takes them there.
-func (c versionChange) scaleBehind(r *running, asked plan.Asked) (int, error) {
+func (c versionMutation) scaleBehind(r *running, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress == nil {
 		return 0, nil
 	}
@@ -149,7 +149,7 @@ func (c versionChange) scaleBehind(r *running, asked plan.Asked) (int, error) {
 
 // resize scales an app in the middle of a staged rollout, and reports whether that
 // changes anything. The workflow takes the regions there.
-func (c versionChange) resize(app *model.App, r running, asked plan.Asked) (int, error) {
+func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.rolloutState.Clone()
 	n := plan.Resize(s.Progress, asked)
 	if err := c.mayGrow(grownSizes(r.rolloutState.Progress, s.Progress), asked); err != nil {

@@ -19,7 +19,7 @@ func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRe
 	if err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.AddDomainResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.AddDomainResponse, error) {
 		app, have, err := c.domains().appWithDomains(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func (a routeService) domainName(text string) (string, error) {
 }
 
 // appWithDomains is the app, locked, and its domains.
-func (c domainChange) appWithDomains(ref string) (model.App, []model.Domain, error) {
+func (c domainMutation) appWithDomains(ref string) (model.App, []model.Domain, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return app, nil, err
@@ -82,7 +82,7 @@ func (c domainChange) appWithDomains(ref string) (model.App, []model.Domain, err
 
 // notServed fails for a domain that another app has, and that has not lapsed there. texts are
 // the records that there are, if it is known: one that has its own again has not lapsed.
-func (c domainChange) notServed(app model.App, name string, texts []string) error {
+func (c domainMutation) notServed(app model.App, name string, texts []string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
@@ -94,7 +94,7 @@ func (c domainChange) notServed(app model.App, name string, texts []string) erro
 	case holder.WorkspaceID != app.WorkspaceID:
 		return domainTaken(name, "an app of another workspace", "If the domain is yours, ask the owner of that app, or the operator of this control plane, to remove it there.")
 	}
-	view, err := routeService{c.api}.domainView(c.change, holder)
+	view, err := routeService{c.api}.domainView(c.mutation, holder)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 // Approve gives the caller's approval at the gates that the rollout waits at.
 func (a rolloutService) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res *windlassv1.ApproveResponse, err error) {
 	defer func() { a.counted("approve", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.ApproveResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApproveResponse, error) {
 		out := &windlassv1.ApproveResponse{}
 		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Family: c.by.Family(), Role: c.by.Role, At: c.at, Comment: req.GetComment()}
 		if out, err := c.versions().approveStart(req.GetApp(), by); out != nil || err != nil {
@@ -43,14 +43,14 @@ func (a rolloutService) Approve(ctx context.Context, req *windlassv1.ApproveRequ
 }
 
 // regionNames of the progress's waves.
-func (c rolloutChange) regionNames(progress *model.Progress) (map[string]model.Region, error) {
+func (c rolloutMutation) regionNames(progress *model.Progress) (map[string]model.Region, error) {
 	ids := map[string]bool{}
 	for _, w := range progress.Waves {
 		for _, r := range w.Regions {
 			ids[r.RegionID] = true
 		}
 	}
-	return c.api.regionsByID(c.change, ids)
+	return c.api.regionsByID(c.mutation, ids)
 }
 
 // refusedByGate turns a gate's refusal into an answer.

@@ -17,7 +17,7 @@ import (
 // ApproveGateway has the platform's regions told of a workspace's region at one address. The
 // approval is of the address, so that it ends when the region's agent tells another.
 func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.ApproveGatewayRequest) (*windlassv1.ApproveGatewayResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.ApproveGatewayResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApproveGatewayResponse, error) {
 		r, err := c.regions().tenantRegion(req.GetRegion())
 		if err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.Appro
 }
 
 // tenantRegion is a workspace's region, locked, for an operator.
-func (c regionChange) tenantRegion(id string) (r model.Region, err error) {
+func (c regionMutation) tenantRegion(id string) (r model.Region, err error) {
 	if !ident.Valid("reg", id) {
 		return r, apierr.Missing("region", "region", id, "Name it by its id: two workspaces may use one name.")
 	}

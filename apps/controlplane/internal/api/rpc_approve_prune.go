@@ -17,7 +17,7 @@ func (a regionService) ApprovePrune(ctx context.Context, req *windlassv1.Approve
 			return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", apierr.Clip(key, maxID), "List what is in quarantine.")
 		}
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.ApprovePruneResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApprovePruneResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err

@@ -13,7 +13,7 @@ import (
 // being undone, it returns the same rollout.
 func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *windlassv1.CancelResponse, err error) {
 	defer func() { a.counted("cancel", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.CancelResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CancelResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -32,7 +32,7 @@ func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (
 }
 
 // cancel asks the workflow to undo the rollout in flight. Asked again it changes nothing.
-func (c rolloutChange) cancel(app model.App, was model.Rollout, message string) error {
+func (c rolloutMutation) cancel(app model.App, was model.Rollout, message string) error {
 	if was.CancelRequested {
 		return nil
 	}

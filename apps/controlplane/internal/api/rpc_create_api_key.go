@@ -30,7 +30,7 @@ func (a accessService) CreateApiKey(ctx context.Context, req *windlassv1.CreateA
 		return nil, apierr.InvalidFix("workspace", "a key of role "+model.RoleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
 	}
 	value := random(keyPrefix)
-	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateApiKeyResponse, error) {
+	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateApiKeyResponse, error) {
 		workspaceID := c.workspaceID
 		if req.GetWorkspace() != "" {
 			w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())

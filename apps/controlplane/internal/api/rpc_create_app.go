@@ -11,7 +11,7 @@ import (
 
 // CreateApp makes an app that runs nothing yet.
 func (a appService) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (*windlassv1.CreateAppResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateAppResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateAppResponse, error) {
 		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return nil, err

@@ -21,7 +21,7 @@ func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAp
 		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
 	}
 	value := random(appKeyPrefix)
-	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateAppKeyResponse, error) {
+	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateAppKeyResponse, error) {
 		app, have, err := c.appWithKeys(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -57,7 +57,7 @@ func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAp
 }
 
 // appWithKeys is the app, locked, and its keys.
-func (c *change) appWithKeys(ref string) (model.App, []model.AppKey, error) {
+func (c *mutation) appWithKeys(ref string) (model.App, []model.AppKey, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return app, nil, err

@@ -17,7 +17,7 @@ func (a environmentService) CreateEnvironment(ctx context.Context, req *windlass
 	if err := appspec.CheckEnv(req.GetVariables(), "variables"); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateEnvironmentResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateEnvironmentResponse, error) {
 		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err

@@ -21,7 +21,7 @@ func (a regionService) CreateJoinToken(ctx context.Context, req *windlassv1.Crea
 		ttl = defaultTokenTTL
 	}
 	value := random(joinTokenPrefix)
-	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateJoinTokenResponse, error) {
+	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateJoinTokenResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err

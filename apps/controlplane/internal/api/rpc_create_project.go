@@ -13,7 +13,7 @@ import (
 
 // CreateProject makes a project with the environment "production".
 func (a projectService) CreateProject(ctx context.Context, req *windlassv1.CreateProjectRequest) (*windlassv1.CreateProjectResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateProjectResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateProjectResponse, error) {
 		p, err := c.tenants().insertProject(c.workspaceID, req.GetName())
 		if err != nil {
 			return nil, err
@@ -24,7 +24,7 @@ func (a projectService) CreateProject(ctx context.Context, req *windlassv1.Creat
 }
 
 // insertProject writes a project and its first environment.
-func (c tenantChange) insertProject(workspaceID, name string) (model.Project, error) {
+func (c tenantMutation) insertProject(workspaceID, name string) (model.Project, error) {
 	p := model.Project{ID: ident.New("prj"), WorkspaceID: workspaceID, Name: name, CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
 	err := c.InsertProject(p)
 	switch {

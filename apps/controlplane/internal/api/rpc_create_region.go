@@ -19,7 +19,7 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 	if err := checkLabels(req.GetLabels()); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateRegionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateRegionResponse, error) {
 		switch {
 		case req.GetPlatform() && !c.by.IsOperator():
 			return nil, apierr.Denied("only operators make regions of the platform", "Leave platform out to make one of the workspace.")

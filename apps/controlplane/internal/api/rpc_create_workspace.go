@@ -17,7 +17,7 @@ const firstKey = "owner"
 // CreateWorkspace makes a workspace in which one can deploy at once.
 func (a workspaceService) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspaceRequest) (*windlassv1.CreateWorkspaceResponse, error) {
 	value := random(keyPrefix)
-	res, replayed, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.CreateWorkspaceResponse, error) {
+	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateWorkspaceResponse, error) {
 		w := model.Workspace{ID: ident.New("ws"), Name: req.GetName(), CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
 		err := c.InsertWorkspace(w)
 		switch {

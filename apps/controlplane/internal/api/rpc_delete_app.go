@@ -12,7 +12,7 @@ import (
 // may give up regions that are out of reach.
 func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequest) (res *windlassv1.DeleteAppResponse, err error) {
 	defer func() { a.counted("delete", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteAppResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteAppResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err

@@ -12,7 +12,7 @@ import (
 
 // DeleteEnvironment forgets an environment without apps, and its secrets with it.
 func (a environmentService) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteEnvironmentResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteEnvironmentResponse, error) {
 		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return nil, err
@@ -29,7 +29,7 @@ func (a environmentService) DeleteEnvironment(ctx context.Context, req *windlass
 	return res, err
 }
 
-func (c tenantChange) deleteEnvironment(e model.Environment) error {
+func (c tenantMutation) deleteEnvironment(e model.Environment) error {
 	_, err := c.LockEnvironment(e.WorkspaceID, e.ID)
 	if errors.Is(err, model.ErrNotFound) {
 		return nil

@@ -10,7 +10,7 @@ import (
 
 // DeleteProject forgets a project without apps, and its environments with it.
 func (a projectService) DeleteProject(ctx context.Context, req *windlassv1.DeleteProjectRequest) (*windlassv1.DeleteProjectResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteProjectResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteProjectResponse, error) {
 		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err
@@ -26,7 +26,7 @@ func (a projectService) DeleteProject(ctx context.Context, req *windlassv1.Delet
 // deleteProject takes a project and its environments away, unless one has apps.
 // Environments are locked before they are looked into: apps come to be under that
 // lock, too.
-func (c tenantChange) deleteProject(p model.Project) error {
+func (c tenantMutation) deleteProject(p model.Project) error {
 	for {
 		environments, err := c.ListEnvironments(p.WorkspaceID, p.ID, model.Page{Limit: 100})
 		if err != nil {

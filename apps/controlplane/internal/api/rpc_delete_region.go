@@ -14,7 +14,7 @@ const maxRegionUsers = 10
 
 // DeleteRegion forgets a region that no app uses, and none is about to use.
 func (a regionService) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequest) (*windlassv1.DeleteRegionResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteRegionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteRegionResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err

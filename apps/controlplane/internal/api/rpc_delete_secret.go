@@ -14,7 +14,7 @@ import (
 // DeleteSecret forgets a secret that nothing runs with, nor is about to. Versions
 // that referred to it once can no longer be rolled back to.
 func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequest) (*windlassv1.DeleteSecretResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteSecretResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteSecretResponse, error) {
 		// Who deploys something with a secret holds this lock, too.
 		e, err := c.lockedEnvironment(req.GetEnvironment())
 		if err != nil {
@@ -39,7 +39,7 @@ func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.De
 }
 
 // unused fails when something runs with the secret, or is on its way to.
-func (c secretChange) unused(e model.Environment, secret string) error {
+func (c secretMutation) unused(e model.Environment, secret string) error {
 	refuse := func(appID string) error {
 		app, err := c.GetApp(e.WorkspaceID, appID)
 		if err != nil {
@@ -66,7 +66,7 @@ func (c secretChange) unused(e model.Environment, secret string) error {
 
 // flightsWith are the environment's apps, by id, that are on their way to something with the
 // secret.
-func (c secretChange) flightsWith(e model.Environment, secret string) (ids []string, err error) {
+func (c secretMutation) flightsWith(e model.Environment, secret string) (ids []string, err error) {
 	page := model.Page{Limit: 500}
 	for {
 		apps, err := c.ListApps(e.WorkspaceID, e.ID, page)

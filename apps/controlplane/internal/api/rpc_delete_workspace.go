@@ -13,7 +13,7 @@ import (
 // DeleteWorkspace forgets a workspace that has neither apps nor regions; its keys
 // end with it.
 func (a workspaceService) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspaceRequest) (*windlassv1.DeleteWorkspaceResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeleteWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteWorkspaceResponse, error) {
 		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
 		if err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (a workspaceService) DeleteWorkspace(ctx context.Context, req *windlassv1.D
 }
 
 // deleteProjects takes the projects of a workspace without apps away.
-func (c tenantChange) deleteProjects(workspaceID string) error {
+func (c tenantMutation) deleteProjects(workspaceID string) error {
 	for {
 		projects, err := c.ListProjects(workspaceID, model.Page{Limit: 100})
 		if err != nil {

@@ -23,7 +23,7 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 	if err != nil {
 		return nil, err
 	}
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.DeployResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
 		return c.deploys().deploy(req, proto.CloneOf(spec))
 	})
 	return res, err
@@ -48,7 +48,7 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.Depl
 	return spec, nil
 }
 
-func (c deployChange) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
+func (c deployMutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
 	app, environment, err := c.appToDeploy(req.GetApp(), appspec.UsesSecrets(spec))
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (c deployChange) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Dep
 // appToDeploy returns the app, locked, and its environment; it makes the app when
 // there is none of that name. With pinEnvironment the environment's secrets stay
 // what they are to the end of the transaction. Locks: environment, then app.
-func (c deployChange) appToDeploy(ref string, pinEnvironment bool) (app model.App, e model.Environment, err error) {
+func (c deployMutation) appToDeploy(ref string, pinEnvironment bool) (app model.App, e model.Environment, err error) {
 	found := true
 	if ident.Valid("app", ref) {
 		if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
@@ -155,7 +155,7 @@ func (c deployChange) appToDeploy(ref string, pinEnvironment bool) (app model.Ap
 
 // insertApp writes a new app. That its environment was not deleted under it is
 // looked at in the end, with the workspace locked.
-func (c *change) insertApp(e model.Environment, name, description string) (model.App, error) {
+func (c *mutation) insertApp(e model.Environment, name, description string) (model.App, error) {
 	app := model.App{
 		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,
 		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: appspec.DefaultReplicas,

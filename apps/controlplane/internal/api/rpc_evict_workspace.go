@@ -18,7 +18,7 @@ const evictAtOnce = 50
 // EvictWorkspace takes a workspace's instances out of a platform region. Its grant goes first, so
 // that nothing can grow there while apps are scaled to nothing.
 func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspaceRequest) (*windlassv1.EvictWorkspaceResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.EvictWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.EvictWorkspaceResponse, error) {
 		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
 		if err != nil {
 			return nil, err
@@ -59,7 +59,7 @@ func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.Evict
 
 // evict scales the app to nothing in the region, in all versions, and takes its pins there away. It
 // returns how many replicas that are.
-func (c regionChange) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
+func (c regionMutation) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
 	app, err := c.lockedApp(appID)
 	if errors.Is(err, model.ErrNotFound) || err == nil && app.DeletingSince != 0 {
 		return 0, false, nil
@@ -104,7 +104,7 @@ func (c regionChange) evict(appID string, region model.Region, why string) (repl
 }
 
 // evictPins has no version stay pinned in the region.
-func (c regionChange) evictPins(app model.App, region model.Region) (changed bool, err error) {
+func (c regionMutation) evictPins(app model.App, region model.Region) (changed bool, err error) {
 	pins, err := c.ListPins([]string{app.ID})
 	if err != nil {
 		return false, fmt.Errorf("list pins of app %s: %w", app.ID, err)

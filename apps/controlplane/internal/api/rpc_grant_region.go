@@ -15,7 +15,7 @@ import (
 // the workspace knows another region by that name, or would share one that does
 // not isolate instances.
 func (a regionService) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionRequest) (*windlassv1.GrantRegionResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.GrantRegionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.GrantRegionResponse, error) {
 		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
 		if err != nil {
 			return nil, err
@@ -45,7 +45,7 @@ func (a regionService) GrantRegion(ctx context.Context, req *windlassv1.GrantReg
 }
 
 // wakeIn asks for a step of the workspace's apps in the region: what may grow there has changed.
-func (c regionChange) wakeIn(r model.Region, w model.Workspace) error {
+func (c regionMutation) wakeIn(r model.Region, w model.Workspace) error {
 	ids, err := c.appsIn(r, w)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (c regionChange) wakeIn(r model.Region, w model.Workspace) error {
 }
 
 // appsIn returns the ids of the workspace's apps that have anything in the region, in their order.
-func (c regionChange) appsIn(r model.Region, w model.Workspace) (ids []string, err error) {
+func (c regionMutation) appsIn(r model.Region, w model.Workspace) (ids []string, err error) {
 	all, err := c.AppsInRegion(r.ID)
 	if err != nil {
 		return nil, fmt.Errorf("list apps in region %s: %w", r.ID, err)
@@ -77,10 +77,10 @@ func (c regionChange) appsIn(r model.Region, w model.Workspace) (ids []string, e
 	return ids, nil
 }
 
-func (c regionChange) grantOf(region, workspace string) (r model.Region, w model.Workspace, err error) {
+func (c regionMutation) grantOf(region, workspace string) (r model.Region, w model.Workspace, err error) {
 	if r, err = c.managedRegion(region); err != nil {
 		return r, w, err
 	}
-	w, err = c.api.workspace(c.change, workspace, "workspace")
+	w, err = c.api.workspace(c.mutation, workspace, "workspace")
 	return r, w, err
 }

@@ -12,7 +12,7 @@ import (
 
 // LiftFreeze ends a freeze and forgets it.
 func (a freezeService) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest) (*windlassv1.LiftFreezeResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.LiftFreezeResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.LiftFreezeResponse, error) {
 		have, err := c.freezing().freezesFor("", req.GetName())
 		if err != nil {
 			return nil, err

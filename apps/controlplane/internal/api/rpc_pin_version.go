@@ -25,13 +25,13 @@ import (
 // answers once that is durable.
 func (a appService) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
 	defer func() { a.counted("pin", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.PinVersionResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PinVersionResponse, error) {
 		return c.pins().pinVersion(req)
 	})
 	return res, err
 }
 
-func (c pinChange) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinVersionResponse, error) {
+func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.PinVersionResponse, error) {
 	if err := c.versions().mayOverride(req.GetOverrideFreeze()); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func grownPin(had *model.Pin, p model.Pin) map[string]bool {
 }
 
 // versionOf finds a version of the app.
-func (c pinChange) versionOf(app model.App, number int32) (model.Deployment, error) {
+func (c pinMutation) versionOf(app model.App, number int32) (model.Deployment, error) {
 	d, err := c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
 	if errors.Is(err, model.ErrNotFound) {
 		return d, apierr.Missing("version", "version", fmt.Sprintf("v%d", number),
@@ -161,7 +161,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 }
 
 // pinSizes are the replicas that the pinned version gets, by region.
-func (c pinChange) pinSizes(app model.App, r running, d model.Deployment, had *model.Pin, req *windlassv1.PinVersionRequest) (map[string]int32, error) {
+func (c pinMutation) pinSizes(app model.App, r running, d model.Deployment, had *model.Pin, req *windlassv1.PinVersionRequest) (map[string]int32, error) {
 	sizes := map[string]int32{}
 	names, field := req.GetRegions(), "regions"
 	if len(names) == 0 && had != nil {
@@ -223,7 +223,7 @@ func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, regio
 }
 
 // leaveSome fails if nothing of a region's traffic were left to the live version.
-func (c pinChange) leaveSome(p model.Pin, others []model.Pin) error {
+func (c pinMutation) leaveSome(p model.Pin, others []model.Pin) error {
 	for _, r := range p.Regions {
 		if !p.Stays(r) {
 			continue
@@ -257,7 +257,7 @@ func (c pinChange) leaveSome(p model.Pin, others []model.Pin) error {
 
 // checkPinAgain judges a version that was good once by what there is now: a pin is a start.
 // override says why a freeze does not hold it.
-func (c pinChange) checkPinAgain(app model.App, e model.Environment, d model.Deployment, override string) error {
+func (c pinMutation) checkPinAgain(app model.App, e model.Environment, d model.Deployment, override string) error {
 	have, err := c.freezing().freezesFor(app.ID, "")
 	if err != nil {
 		return err
@@ -282,7 +282,7 @@ func (c pinChange) checkPinAgain(app model.App, e model.Environment, d model.Dep
 }
 
 // storePin writes the pin, and what it counts for.
-func (c pinChange) storePin(app model.App, r running, d model.Deployment, had *model.Pin, p model.Pin) (*windlassv1.Pin, error) {
+func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had *model.Pin, p model.Pin) (*windlassv1.Pin, error) {
 	var before *windlassv1.Pin
 	var err error
 	if had != nil {
@@ -313,7 +313,7 @@ func (c pinChange) storePin(app model.App, r running, d model.Deployment, had *m
 }
 
 // tellPin tells of a pin that was changed, and has the workflow do it.
-func (c pinChange) tellPin(app model.App, r running, p model.Pin, before *windlassv1.Pin, what, why string) (*windlassv1.Pin, error) {
+func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *windlassv1.Pin, what, why string) (*windlassv1.Pin, error) {
 	if p.Why != "" {
 		why += ": " + p.Why
 	}
@@ -336,7 +336,7 @@ func (c pinChange) tellPin(app model.App, r running, p model.Pin, before *windla
 }
 
 // pinView is the pin as the API shows it.
-func (c pinChange) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
+func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
 	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
 	if err != nil {
 		return nil, err
@@ -357,7 +357,7 @@ func (c pinChange) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) 
 
 // roomForPin refuses a pin that needs more than regions have free, unless the app's policy
 // has it wait for room.
-func (c pinChange) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
+func (c pinMutation) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
 	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return preview.HasGPU(override.In(d.Spec, r.RegionID)) }) {
 		return nil
 	}

@@ -33,7 +33,7 @@ func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRe
 
 // previewDeploy runs the deploy on a transaction that writes nothing.
 func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *windlassv1.DeployRequest) (*preview.Deploy, error) {
-	c := a.newChange(ctx, tx, by, true)
+	c := a.newMutation(ctx, tx, by, true)
 	c.dry = newDryTx(tx)
 	c.Tx = c.dry
 	var done *windlassv1.DeployResponse
@@ -61,8 +61,8 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	return p, c.deploys().previewRollout(p)
 }
 
-// previewQuota reads the workspace's quota, and works out its usage after the change.
-func (c deployChange) previewQuota(p *preview.Deploy) error {
+// previewQuota reads the workspace's quota, and works out its usage after the deploy.
+func (c deployMutation) previewQuota(p *preview.Deploy) error {
 	w, err := c.GetWorkspace(c.workspaceID)
 	if err != nil {
 		return fmt.Errorf("read workspace %s: %w", c.workspaceID, err)
@@ -71,7 +71,7 @@ func (c deployChange) previewQuota(p *preview.Deploy) error {
 	if err != nil {
 		return fmt.Errorf("read limits of workspace %s: %w", w.ID, err)
 	}
-	if p.Quota, err = c.api.quotaView(c.change, w, have); err != nil {
+	if p.Quota, err = c.api.quotaView(c.mutation, w, have); err != nil {
 		return err
 	}
 	p.UsageAfter = proto.CloneOf(p.Quota.GetUsage())
@@ -90,7 +90,7 @@ func (c deployChange) previewQuota(p *preview.Deploy) error {
 }
 
 // previewRollout reads what the workflow would go by, and what the app runs before and after.
-func (c deployChange) previewRollout(p *preview.Deploy) (err error) {
+func (c deployMutation) previewRollout(p *preview.Deploy) (err error) {
 	t, id := afterTx{c.dry}, p.Answer.GetDeploymentId()
 	if p.Preview, err = preview.Read(t, *t.app, id, t.wasRows); err != nil {
 		return err

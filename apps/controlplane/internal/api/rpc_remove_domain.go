@@ -15,7 +15,7 @@ func (a routeService) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDo
 	if err != nil {
 		return nil, apierr.Invalid("domain", err.Error())
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RemoveDomainResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RemoveDomainResponse, error) {
 		app, have, err := c.domains().appWithDomains(req.GetApp())
 		if err != nil {
 			return nil, err

@@ -15,7 +15,7 @@ import (
 
 // RemoveProtection forgets the protection of a scope.
 func (a protectionService) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtectionRequest) (*windlassv1.RemoveProtectionResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RemoveProtectionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RemoveProtectionResponse, error) {
 		of, have, err := c.protectionAt(req)
 		if err != nil {
 			return nil, err

@@ -55,7 +55,7 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 			return nil, err
 		}
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RestartInstanceResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RestartInstanceResponse, error) {
 		c.log(model.App{ID: instance.AppID, WorkspaceID: instance.WorkspaceID}, model.History{
 			What: "InstanceRestarted", Why: "asked for by a person: " + instance.ID, DeploymentID: instance.DeploymentID, RegionID: instance.RegionID,
 		})
@@ -69,9 +69,9 @@ func (a deploymentService) start(ctx context.Context, by caller) error {
 	if err := a.turnAway(by.WorkspaceID); err != nil {
 		return err
 	}
-	var c *change
+	var c *mutation
 	err := a.cfg.Store.Update(ctx, func(tx Tx) error {
-		c = a.newChange(ctx, tx, by, true)
+		c = a.newMutation(ctx, tx, by, true)
 		return c.admit()
 	})
 	a.learn(by.WorkspaceID, c)

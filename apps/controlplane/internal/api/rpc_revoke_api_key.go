@@ -16,7 +16,7 @@ import (
 // without them no other could be made.
 func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
 	var hash []byte
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RevokeApiKeyResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeApiKeyResponse, error) {
 		k, err := c.tenants().findKey(req.GetKey())
 		if err != nil {
 			return nil, err
@@ -42,7 +42,7 @@ func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeA
 }
 
 // notLastOwner fails when no other key of the workspace, or of the platform, could manage keys.
-func (c tenantChange) notLastOwner(k model.APIKey) error {
+func (c tenantMutation) notLastOwner(k model.APIKey) error {
 	if k.Role != windlassv1.Role_ROLE_OWNER && k.Role != windlassv1.Role_ROLE_OPERATOR {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (c tenantChange) notLastOwner(k model.APIKey) error {
 }
 
 // findKey finds one of the caller's workspace by id or name.
-func (c tenantChange) findKey(ref string) (model.APIKey, error) {
+func (c tenantMutation) findKey(ref string) (model.APIKey, error) {
 	unknown := apierr.Missing("key", "API key", ref, "List the keys that there are.")
 	if ident.Valid("key", ref) {
 		k, err := c.GetAPIKey(c.workspaceID, ref)

@@ -12,7 +12,7 @@ import (
 
 // RevokeAppKey ends a key of an app, and forgets it.
 func (a routeService) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAppKeyRequest) (*windlassv1.RevokeAppKeyResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RevokeAppKeyResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeAppKeyResponse, error) {
 		app, have, err := c.appWithKeys(req.GetApp())
 		if err != nil {
 			return nil, err

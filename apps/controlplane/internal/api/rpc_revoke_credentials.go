@@ -12,7 +12,7 @@ import (
 // same desired state.
 func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
 	salt := random("")
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.RevokeCredentialsResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeCredentialsResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ import (
 // version is on its way, it is the answer.
 func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	defer func() { a.counted("rollback", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.RollbackResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RollbackResponse, error) {
 		app, environment, err := c.appToChange(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -67,7 +67,7 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 // straight back: its code passed the policy once. Approvals are waived for the previous stable
 // version alone, which is what an emergency needs: an older one may be older than the reason why
 // somebody has to approve. Where a protection asks for approvals, new values of secrets keep them, too.
-func (c rollbackChange) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
+func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
 	spec := proto.CloneOf(old.Spec)
 	spec.Replicas = new(app.Replicas)
 	spec.Message = req.GetMessage()
@@ -125,7 +125,7 @@ func straightText(keepGates bool) string {
 
 // takeBackInFlight takes back what is in flight; nil if nothing is. A rollback that is in flight is
 // the answer instead: asked for twice in a hurry, it must not undo itself.
-func (c rollbackChange) takeBackInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
+func (c rollbackMutation) takeBackInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
 	f, err := c.versions().inFlight(app)
 	if err != nil || f.rollout == nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (c rollbackChange) takeBackInFlight(app model.App, message string) (*windla
 }
 
 // rollbackWarnings says what going back to the version brings that a person may not expect.
-func (c rollbackChange) rollbackWarnings(app model.App, old model.Deployment) (warnings []string, err error) {
+func (c rollbackMutation) rollbackWarnings(app model.App, old model.Deployment) (warnings []string, err error) {
 	if !old.Stable {
 		warnings = append(warnings, fmt.Sprintf("v%d was never stable: its rollout %s, and it takes all steps that a new version takes",
 			old.Version, neverStable(old)))
@@ -170,7 +170,7 @@ func (c rollbackChange) rollbackWarnings(app model.App, old model.Deployment) (w
 
 // rotatedSince are the secrets of which the version runs with one that is not the newest, and the
 // newest versions of those.
-func (c rollbackChange) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
+func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
 	names, _ := appspec.SecretsOf(old.Spec, "spec")
 	if len(names) == 0 {
 		return nil, nil
@@ -215,7 +215,7 @@ func neverStable(d model.Deployment) string {
 }
 
 // restore makes a retained version live again; nil if it is none, or serves no longer.
-func (c rollbackChange) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
+func (c rollbackMutation) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
 	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || s.Progress.Retained() != old.ID {
 		return nil, err
@@ -257,7 +257,7 @@ func (c rollbackChange) restore(app model.App, old model.Deployment, message str
 }
 
 // rollbackTo finds the version asked for; 0 is the previous stable one.
-func (c rollbackChange) rollbackTo(app model.App, number int32) (d model.Deployment, err error) {
+func (c rollbackMutation) rollbackTo(app model.App, number int32) (d model.Deployment, err error) {
 	if number == 0 {
 		if app.PreviousDeploymentID == "" {
 			return d, apierr.NothingToDo(fmt.Sprintf("app %s has no earlier version that was stable", app.Name), "Name a version.")

@@ -20,7 +20,7 @@ import (
 // way where it has begun, so that they last beyond the rollout.
 func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *windlassv1.ScaleResponse, err error) {
 	defer func() { a.counted("scale", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.ScaleResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ScaleResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -58,7 +58,7 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 }
 
 // scaleTo scales the app as asked for, and reports whether a region gets other replicas.
-func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
+func (c *mutation) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
 	live, f := r.live, r.flight
 	if live == nil {
 		return false, apierr.NothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
@@ -91,7 +91,7 @@ func (c *change) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest
 }
 
 // regionOf finds a region that the deployment runs in, or is to once it has caught up.
-func (c *change) regionOf(app model.App, deploymentID string, progress *model.Progress, ref string) (model.Region, error) {
+func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.Progress, ref string) (model.Region, error) {
 	rows, err := c.ListTopology([]string{app.ID})
 	if err != nil {
 		return model.Region{}, fmt.Errorf("list topology of app %s: %w", app.ID, err)

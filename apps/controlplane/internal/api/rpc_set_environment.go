@@ -24,7 +24,7 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 			return nil, apierr.Invalid(fmt.Sprintf("unset[%d]", i), fmt.Sprintf("variable %s is in both set and unset", name))
 		}
 	}
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetEnvironmentResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetEnvironmentResponse, error) {
 		app, environment, err := c.appToChange(req.GetApp())
 		if err != nil {
 			return nil, err
@@ -94,7 +94,7 @@ func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windla
 
 // appToChange returns an app, locked, that gets a new version, which may
 // refer to secrets, and its environment, locked.
-func (c *change) appToChange(ref string) (app model.App, e model.Environment, err error) {
+func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, err error) {
 	if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
 		return app, e, err
 	}
@@ -109,7 +109,7 @@ func (c *change) appToChange(ref string) (app model.App, e model.Environment, er
 
 // checkAgain judges a spec that was good once by what there is now. It takes regions that are gone
 // out of it, and returns their names.
-func (c *change) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) (gone []string, err error) {
+func (c *mutation) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) (gone []string, err error) {
 	if err := appspec.CheckEnv(spec.GetEnv(), envField); err != nil {
 		return nil, err
 	}

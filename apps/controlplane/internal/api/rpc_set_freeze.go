@@ -22,7 +22,7 @@ const keepEnded = int64(30*24*time.Hour) / int64(time.Millisecond)
 
 // SetFreeze makes the freeze of that name, or changes it.
 func (a freezeService) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (*windlassv1.SetFreezeResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetFreezeResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetFreezeResponse, error) {
 		f, err := c.freezing().freezeOf(req)
 		if err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ func auditable(f *windlassv1.Freeze) proto.Message {
 }
 
 // freezeOf is what the request asks for.
-func (c freezeChange) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error) {
+func (c freezeMutation) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error) {
 	f := model.Freeze{
 		ID: ident.New("frz"), WorkspaceID: c.workspaceID, Name: req.GetName(), Reason: req.GetReason(),
 		OnStart: cmp.Or(req.GetOnStart(), windlassv1.Freeze_ON_START_REFUSE),
@@ -94,14 +94,14 @@ func (c freezeChange) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, 
 		return f, apierr.InvalidFix("app", "the freeze names a project and an app", "Use one of the two, or neither for the workspace.")
 	}
 	if req.GetProject() != "" {
-		p, err := c.api.project(c.change, c.workspaceID, req.GetProject(), "project")
+		p, err := c.api.project(c.mutation, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return f, err
 		}
 		f.ProjectID = p.ID
 	}
 	if req.GetApp() != "" {
-		app, err := c.api.app(c.change, c.workspaceID, req.GetApp(), false)
+		app, err := c.api.app(c.mutation, c.workspaceID, req.GetApp(), false)
 		if err != nil {
 			return f, err
 		}
@@ -159,7 +159,7 @@ func sameFreeze(a, b *windlassv1.Freeze) bool {
 }
 
 // freezesFor the app, and that of the name: but for those of other apps' files.
-func (c freezeChange) freezesFor(appID, name string) ([]model.Freeze, error) {
+func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
 	rows, err := c.ListFreezesFor(c.workspaceID, name, appID)
 	if err != nil {
 		return nil, fmt.Errorf("list freezes of workspace %s: %w", c.workspaceID, err)
@@ -167,8 +167,8 @@ func (c freezeChange) freezesFor(appID, name string) ([]model.Freeze, error) {
 	return rows, nil
 }
 
-// freezesOf is freezesFor the app alone, which the change may have read already.
-func (c freezeChange) freezesOf(app model.App) ([]model.Freeze, error) {
+// freezesOf is freezesFor the app alone, which the mutation may have read already.
+func (c freezeMutation) freezesOf(app model.App) ([]model.Freeze, error) {
 	if c.freezesAre == app.ID {
 		return c.freezes, nil
 	}
@@ -176,7 +176,7 @@ func (c freezeChange) freezesOf(app model.App) ([]model.Freeze, error) {
 }
 
 // forgetEnded deletes what ended long ago, and returns the rest.
-func (c freezeChange) forgetEnded(have []model.Freeze) (left []model.Freeze, err error) {
+func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, err error) {
 	for _, f := range have {
 		if f.Until == 0 || f.Until+keepEnded > c.at {
 			left = append(left, f)
@@ -192,7 +192,7 @@ func (c freezeChange) forgetEnded(have []model.Freeze) (left []model.Freeze, err
 // wakeHeld has every rollout that a freeze holds be looked at again. A step that read the
 // freezes just before this call and is not committed yet is not among them: it looks
 // again by itself, a little later.
-func (c freezeChange) wakeHeld() ([]string, error) {
+func (c freezeMutation) wakeHeld() ([]string, error) {
 	ids, err := c.ListHeldApps(c.workspaceID)
 	if err != nil {
 		return nil, fmt.Errorf("list held apps: %w", err)

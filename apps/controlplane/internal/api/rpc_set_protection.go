@@ -22,7 +22,7 @@ func (a protectionService) SetProtection(ctx context.Context, req *windlassv1.Se
 	if err := checkRules(req.GetRules()); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetProtectionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetProtectionResponse, error) {
 		of, have, err := c.protectionAt(req)
 		if err != nil {
 			return nil, err
@@ -83,7 +83,7 @@ type inScope interface {
 
 // protectionAt returns a protection of the request's scope that asks for nothing yet, and all
 // protections that its workspace has.
-func (c *change) protectionAt(req inScope) (of model.Protection, have []model.Protection, err error) {
+func (c *mutation) protectionAt(req inScope) (of model.Protection, have []model.Protection, err error) {
 	w, err := c.api.visibleWorkspace(c, c.by, req.GetWorkspace())
 	if err != nil {
 		return of, nil, err
@@ -131,7 +131,7 @@ func protectionID(p model.Protection) string { return cmp.Or(p.ScopeID, p.Worksp
 const keysPage = 500
 
 // approversMissing warns of an approval that the workspace's keys cannot give.
-func (c *change) approversMissing(p model.Protection) ([]string, error) {
+func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 	asked := protection.ApprovalOf(p)
 	if asked == nil {
 		return nil, nil

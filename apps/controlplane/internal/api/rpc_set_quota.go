@@ -14,7 +14,7 @@ import (
 
 // SetQuota gives a workspace limits of its own.
 func (a workspaceService) SetQuota(ctx context.Context, req *windlassv1.SetQuotaRequest) (*windlassv1.SetQuotaResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetQuotaResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetQuotaResponse, error) {
 		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
 		if err != nil {
 			return nil, err

@@ -21,7 +21,7 @@ import (
 // SetSecret stores a new version of the secret, and in the same transaction makes versions of
 // the apps that are to run with it.
 func (a environmentService) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (*windlassv1.SetSecretResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.SetSecretResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetSecretResponse, error) {
 		if err := c.versions().mayOverride(req.GetOverrideFreeze()); err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (a environmentService) hasValue(s model.Secret, value string) bool {
 // after the other in the order of their ids, its apps that refer to the secret. An app that cannot
 // have such a version does not keep the others from theirs: warnings say why it is left out. What
 // came of it is added to res.
-func (c secretChange) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
+func (c secretMutation) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
 	users, err := c.usersOf(e, s.Name)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (c secretChange) rotate(e model.Environment, s model.Secret, override strin
 }
 
 // usersOf are the apps, by id and sorted, of which anything refers to the secret.
-func (c secretChange) usersOf(e model.Environment, secret string) (apps []string, err error) {
+func (c secretMutation) usersOf(e model.Environment, secret string) (apps []string, err error) {
 	rows, err := c.specs().runningWith(e.ID, secret)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (c secretChange) usersOf(e model.Environment, secret string) (apps []string
 
 // rotateOf does so for one app, which is locked. leftOut is why it gets no version, empty for one
 // that does or needs none. The rollout of a version that it gets is added to res.
-func (c secretChange) rotateOf(app model.App, s model.Secret, override string, res *windlassv1.SetSecretResponse) (rotated bool, leftOut string, err error) {
+func (c secretMutation) rotateOf(app model.App, s model.Secret, override string, res *windlassv1.SetSecretResponse) (rotated bool, leftOut string, err error) {
 	if app.DeletingSince != 0 {
 		return false, "", nil
 	}
@@ -163,7 +163,7 @@ func (c secretChange) rotateOf(app model.App, s model.Secret, override string, r
 				return false, "", err
 			}
 		}
-		if err := topology.Write(c.change, topology.State{Rows: have}, topology.State{Rows: changed}); err != nil {
+		if err := topology.Write(c.mutation, topology.State{Rows: have}, topology.State{Rows: changed}); err != nil {
 			return false, "", fmt.Errorf("rotate secret %s of app %s: %w", s.Name, app.ID, err)
 		}
 		c.log(app, model.History{
@@ -209,7 +209,7 @@ func (c secretChange) rotateOf(app model.App, s model.Secret, override string, r
 // newest returns the deployment that the app is to run: the one in flight unless it is being
 // taken back, or else the live one. A change is based on it, so that none is lost. nil: there is
 // none.
-func (c secretChange) newest(app model.App) (*model.Deployment, error) {
+func (c secretMutation) newest(app model.App) (*model.Deployment, error) {
 	f, err := c.versions().inFlight(app)
 	if err != nil || f.deployment != nil {
 		return f.deployment, err
@@ -234,7 +234,7 @@ func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.Deployme
 
 // fetching are the app's rows, and those of them, a generation later, that run with whatever
 // is the secret's newest version: what pulls images, and what names none.
-func (c secretChange) fetching(appID, secret string) (have, changed []model.Topology, err error) {
+func (c secretMutation) fetching(appID, secret string) (have, changed []model.Topology, err error) {
 	if have, err = c.LockTopology(appID); err != nil {
 		return nil, nil, fmt.Errorf("lock topology of app %s: %w", appID, err)
 	}

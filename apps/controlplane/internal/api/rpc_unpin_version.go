@@ -17,7 +17,7 @@ import (
 // freeze is about it.
 func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequest) (res *windlassv1.UnpinVersionResponse, err error) {
 	defer func() { a.counted("unpin", err) }()
-	res, _, err = mutate(ctx, a.server, req, func(c *change) (*windlassv1.UnpinVersionResponse, error) {
+	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UnpinVersionResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err

@@ -9,7 +9,7 @@ import (
 
 // UpdateApp changes the app's description.
 func (a appService) UpdateApp(ctx context.Context, req *windlassv1.UpdateAppRequest) (*windlassv1.UpdateAppResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.UpdateAppResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UpdateAppResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {
 			return nil, err

@@ -18,7 +18,7 @@ func (a environmentService) UpdateEnvironment(ctx context.Context, req *windlass
 	if err := appspec.CheckEnv(req.GetVariables(), "variables"); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.UpdateEnvironmentResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UpdateEnvironmentResponse, error) {
 		e, err := c.lockedEnvironment(req.GetEnvironment())
 		if err != nil {
 			return nil, err

@@ -12,7 +12,7 @@ import (
 
 // UpdateProject renames a project.
 func (a projectService) UpdateProject(ctx context.Context, req *windlassv1.UpdateProjectRequest) (*windlassv1.UpdateProjectResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.UpdateProjectResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UpdateProjectResponse, error) {
 		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err

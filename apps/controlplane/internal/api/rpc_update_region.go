@@ -15,7 +15,7 @@ func (a regionService) UpdateRegion(ctx context.Context, req *windlassv1.UpdateR
 	if err := checkLabels(req.GetLabels()); err != nil {
 		return nil, err
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.UpdateRegionResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UpdateRegionResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
 			return nil, err
@@ -44,7 +44,7 @@ func (a regionService) UpdateRegion(ctx context.Context, req *windlassv1.UpdateR
 }
 
 // storeRegion writes the locked region's row and keeps the copy in step with it.
-func (c regionChange) storeRegion(r *model.Region) error {
+func (c regionMutation) storeRegion(r *model.Region) error {
 	r.UpdatedAt = c.at
 	if err := c.UpdateRegion(*r); err != nil {
 		return fmt.Errorf("update region %s: %w", r.ID, err)

@@ -12,7 +12,7 @@ import (
 
 // UpdateWorkspace renames a workspace.
 func (a workspaceService) UpdateWorkspace(ctx context.Context, req *windlassv1.UpdateWorkspaceRequest) (*windlassv1.UpdateWorkspaceResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.UpdateWorkspaceResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UpdateWorkspaceResponse, error) {
 		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
 		if err != nil {
 			return nil, err

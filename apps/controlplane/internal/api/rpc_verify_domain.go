@@ -54,14 +54,14 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 			return nil, err
 		}
 	}
-	res, _, err := mutate(ctx, a.server, req, func(c *change) (*windlassv1.VerifyDomainResponse, error) {
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.VerifyDomainResponse, error) {
 		return c.domains().verified(req.GetApp(), d, texts)
 	})
 	return res, err
 }
 
 // verified gives the app the domain, whose record was found among texts.
-func (c domainChange) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
+func (c domainMutation) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
 	app, have, err := c.appWithDomains(ref)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (c domainChange) verified(ref string, found model.Domain, texts []string) (
 	if err != nil {
 		return nil, err
 	}
-	before, err := routeService{c.api}.domainView(c.change, d)
+	before, err := routeService{c.api}.domainView(c.mutation, d)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (c domainChange) verified(ref string, found model.Domain, texts []string) (
 	if err := c.routesChange(app, "DomainVerified", d.Name+" serves, wherever the app does"); err != nil {
 		return nil, err
 	}
-	after, err := routeService{c.api}.domainView(c.change, d)
+	after, err := routeService{c.api}.domainView(c.mutation, d)
 	if err != nil {
 		return nil, err
 	}
@@ -107,13 +107,13 @@ func (c domainChange) verified(ref string, found model.Domain, texts []string) (
 }
 
 // foundAgain notes that the record of a domain that the app has is there, when it was not.
-func (c domainChange) foundAgain(app model.App, d model.Domain, before *windlassv1.Domain) (*windlassv1.VerifyDomainResponse, error) {
+func (c domainMutation) foundAgain(app model.App, d model.Domain, before *windlassv1.Domain) (*windlassv1.VerifyDomainResponse, error) {
 	next, what, why := d.Checked(model.DomainFound, c.at)
 	if err := c.NoteDomainChecks(model.DomainChecks{Found: []string{d.Name}}, c.at); err != nil {
 		return nil, fmt.Errorf("note the record of domain %s: %w", d.Name, err)
 	}
 	c.log(app, model.History{What: what, Why: why})
-	after, err := routeService{c.api}.domainView(c.change, next)
+	after, err := routeService{c.api}.domainView(c.mutation, next)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (c domainChange) foundAgain(app model.App, d model.Domain, before *windlass
 }
 
 // takeLapsed takes the domain from the app that has it, if another does: it has lapsed there.
-func (c domainChange) takeLapsed(app model.App, name string) error {
+func (c domainMutation) takeLapsed(app model.App, name string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
 	case errors.Is(err, model.ErrNotFound), err == nil && holder.AppID == app.ID:
@@ -153,7 +153,7 @@ func (c domainChange) takeLapsed(app model.App, name string) error {
 
 // routesChange stores the app, of whose hosts or keys there are more or fewer, and has the
 // workflow tell regions.
-func (c domainChange) routesChange(app model.App, what, why string) error {
+func (c domainMutation) routesChange(app model.App, what, why string) error {
 	if err := c.store(&app); err != nil {
 		return err
 	}

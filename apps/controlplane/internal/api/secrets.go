@@ -12,7 +12,7 @@ import (
 )
 
 // runningWith returns rows of the environment that run with the secret.
-func (c specChange) runningWith(environmentID, secret string) ([]model.Topology, error) {
+func (c specMutation) runningWith(environmentID, secret string) ([]model.Topology, error) {
 	rows, err := c.ListTopologyByEnvironment(environmentID)
 	if err != nil {
 		return nil, fmt.Errorf("list topology of environment %s: %w", environmentID, err)
@@ -38,7 +38,7 @@ func (c specChange) runningWith(environmentID, secret string) ([]model.Topology,
 }
 
 // pinSecrets has the spec name the secrets' newest versions, which it fails for without.
-func (c specChange) pinSecrets(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
+func (c specMutation) pinSecrets(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
 	versions, err := c.secretVersions(environmentID, spec, field)
 	if err != nil {
 		return err

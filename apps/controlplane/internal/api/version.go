@@ -73,7 +73,7 @@ func (o outcome) tookBack() (version int32, rolloutID string) {
 //	   y        x        x       y is taken back: x stays
 //	   *        *     another    a new version, which supersedes what is in flight
 //	   x        -   x, resized   the same, while x has not begun: it has nothing to scale
-func (c versionChange) run(app model.App, v version) (outcome, error) {
+func (c versionMutation) run(app model.App, v version) (outcome, error) {
 	if err := c.mayOverride(v.Override); err != nil {
 		return outcome{}, err
 	}
@@ -139,7 +139,7 @@ func (r running) missesSizes(d model.Deployment, v version) bool {
 
 // keep has the deployment stay what the app runs, with other replicas if they were
 // asked for.
-func (c versionChange) keep(app model.App, r running, d model.Deployment, v version) (outcome, error) {
+func (c versionMutation) keep(app model.App, r running, d model.Deployment, v version) (outcome, error) {
 	out := outcome{
 		Deployment: d, RolloutID: app.RolloutID, Unchanged: true, Effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY,
 	}
@@ -171,7 +171,7 @@ func (c versionChange) keep(app model.App, r running, d model.Deployment, v vers
 
 // scale gives the deployments the replicas asked for, and tells how many regions that
 // changed. It stores the app.
-func (c versionChange) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
+func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress.Active(app.RolloutID) {
 		return c.resize(app, r, asked)
 	}
@@ -196,7 +196,7 @@ func (c versionChange) scale(app *model.App, r running, deploymentIDs []string, 
 	if len(changed)+behind == 0 {
 		return 0, nil
 	}
-	if err := topology.Write(c.change, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
+	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
 	c.claims(*app, r.live, r.flight.deployment, counted(r.rolloutState, *app, r.live, r.flight.deployment, replaced(r.rows, changed)))
@@ -208,7 +208,7 @@ func (c versionChange) scale(app *model.App, r running, deploymentIDs []string, 
 
 // storeReplicas stores the app, with how many replicas its next deployment gets. It writes nothing
 // if that stays the same and no region is scaled.
-func (c versionChange) storeReplicas(app *model.App, asked plan.Asked, scaled bool) error {
+func (c versionMutation) storeReplicas(app *model.App, asked plan.Asked, scaled bool) error {
 	if asked.All != nil && *asked.All != app.Replicas {
 		app.Replicas, scaled = *asked.All, true
 	}
@@ -232,7 +232,7 @@ func replaced(rows, changed []model.Topology) []model.Topology {
 }
 
 // make writes the next version and its rollout.
-func (c versionChange) make(app model.App, was running, v version) (outcome, error) {
+func (c versionMutation) make(app model.App, was running, v version) (outcome, error) {
 	f, live := was.flight, was.live
 	asked := carrySizes(app, was, v)
 	hash, err := appspec.Hash(v.Spec)
@@ -358,7 +358,7 @@ type running struct {
 }
 
 // running reads it, and notes what the app counts for before it is changed.
-func (c versionChange) running(app model.App) (r running, err error) {
+func (c versionMutation) running(app model.App) (r running, err error) {
 	if r.flight, err = c.inFlight(app); err != nil {
 		return r, err
 	}
@@ -390,7 +390,7 @@ type flight struct {
 	leaving *model.Deployment
 }
 
-func (c versionChange) inFlight(app model.App) (f flight, err error) {
+func (c versionMutation) inFlight(app model.App) (f flight, err error) {
 	if app.RolloutID == "" {
 		return f, nil
 	}
@@ -419,7 +419,7 @@ func (c versionChange) inFlight(app model.App) (f flight, err error) {
 	return f, nil
 }
 
-func (c versionChange) liveOf(app model.App) (*model.Deployment, error) {
+func (c versionMutation) liveOf(app model.App) (*model.Deployment, error) {
 	if app.LiveDeploymentID == "" {
 		return nil, nil
 	}
@@ -432,7 +432,7 @@ func (c versionChange) liveOf(app model.App) (*model.Deployment, error) {
 
 // turnBack asks the workflow to bring a staged rollout back, because what is live is
 // wanted again.
-func (c versionChange) turnBack(app model.App, r model.Rollout, why string) error {
+func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) error {
 	r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, why
 	if err := c.UpdateRollout(r); err != nil {
 		return fmt.Errorf("turn rollout %s back: %w", r.ID, err)
@@ -445,7 +445,7 @@ func (c versionChange) turnBack(app model.App, r model.Rollout, why string) erro
 
 // takeBack ends the rollout in flight, because something else is wanted now. What
 // it started leaves by the app's workflow.
-func (c versionChange) takeBack(app model.App, f flight, why string) (model.App, error) {
+func (c versionMutation) takeBack(app model.App, f flight, why string) (model.App, error) {
 	r := *f.rollout
 	r.Status, r.Reason, r.Message = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, plan.ReasonSuperseded, why
 	r.FinishedAt = c.at
@@ -472,7 +472,7 @@ func (c versionChange) takeBack(app model.App, f flight, why string) (model.App,
 }
 
 // store writes the locked app's row and keeps the copy in step with it.
-func (c *change) store(app *model.App) error {
+func (c *mutation) store(app *model.App) error {
 	app.UpdatedAt = c.at
 	if err := c.UpdateApp(*app); err != nil {
 		return fmt.Errorf("update app %s: %w", app.ID, err)

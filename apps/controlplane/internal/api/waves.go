@@ -14,7 +14,7 @@ import (
 )
 
 // checkWaves fails on a region that no wave takes, and on a wave that takes none.
-func (c specChange) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) error {
+func (c specMutation) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) error {
 	if len(p.GetWaves()) == 0 {
 		return nil
 	}
