@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -121,70 +120,52 @@ func (region) RecordOutcome(health.Outcome) {}
 func (region) RecordStall(time.Duration) {}
 func (region) End()                      {}
 
-// place finds who answers the request: an instance, or, where the route's policy has it so,
-// another region, which has then answered.
-func (t *transport) place(req *http.Request, x *exchange, want *upstream.Want, body []byte) (*upstream.Lease, *http.Response, error) {
-	switch {
-	case x.handedOver != "":
-		lease, why := x.route.Try(want)
-		if lease != nil {
-			return lease, nil, nil
-		}
-		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handedOver, spillover) {
-			return nil, nil, why // who handed it over knows others, and has a queue itself
-		}
-	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
-		lease, why := x.route.Try(want)
-		if lease != nil {
-			return lease, nil, nil
-		}
-		if res, err := t.handOver(req, x, why.Reason, body); res != nil || err != nil {
-			return nil, res, err
-		}
-		lease, res, err := t.await(req, x, want, why.Reason, body)
-		if res != nil || !errors.As(err, &why) {
-			return lease, res, err
-		}
-		// It has waited in vain, and others may have come up meanwhile.
-		res, handErr := t.handOver(req, x, why.Reason, body)
-		if res != nil || handErr != nil {
-			return nil, res, handErr
-		}
-		return nil, nil, err
+// cross implements carrier. The answer of another region is in c.res.
+func (c *trip) cross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
+	if done, err := c.handOver(why.Reason); done {
+		return nil, err
 	}
-	lease, err := x.route.Acquire(req.Context(), want)
-	return lease, nil, err
+	lease, done, err := c.awaitEither(want, why.Reason)
+	if done || !errors.As(err, &why) {
+		return lease, err
+	}
+	// It has waited in vain, and others may have come up meanwhile.
+	if done, handErr := c.handOver(why.Reason); done {
+		return nil, handErr
+	}
+	return nil, err
 }
 
 // errRemoteFree ends the wait in the queue because another region can have the request.
 var errRemoteFree = errors.New("another region can have the request")
 
-// await is Acquire that also ends when another region can have the request, because what is known of
-// the others is a few seconds old when the request comes.
-func (t *transport) await(req *http.Request, x *exchange, want *upstream.Want, reason upstream.Reason, body []byte) (*upstream.Lease, *http.Response, error) {
-	for resendable(x, body) && (reason == upstream.NoInstance || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
-		ctx, cancel := context.WithCancelCause(req.Context())
+// awaitEither is await that also ends when another region can have the request, because what is known of
+// the others is a few seconds old when the request comes. done is as in handOver.
+func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *upstream.Lease, done bool, err error) {
+	x := c.x
+	for resendable(x, c.body) && (reason == upstream.NoInstance || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
+		ctx, cancel := context.WithCancelCause(c.req.Context())
 		go func() {
-			if t.regions.Await(ctx, x.spec.AppID) == nil {
+			if c.t.regions.Await(ctx, x.spec.AppID) == nil {
 				cancel(errRemoteFree)
 			}
 		}()
 		lease, err := x.route.Acquire(ctx, want)
 		cancel(nil)
 		if lease != nil || !errors.Is(err, errRemoteFree) {
-			return lease, nil, err
+			return lease, false, err
 		}
-		if res, err := t.handOver(req, x, reason, body); res != nil || err != nil {
-			return nil, res, err
+		if done, err := c.handOver(reason); done {
+			return nil, true, err
 		}
 		lease, why := x.route.Try(want)
 		if lease != nil {
-			return lease, nil, nil
+			return lease, false, nil
 		}
 		reason = why.Reason
 	}
-	lease, err := x.route.Acquire(req.Context(), want)
-	return lease, nil, err
+	lease, err = c.await(want)
+	return lease, false, err
 }
 
 const (
@@ -192,22 +173,23 @@ const (
 	spillover = "spillover"
 )
 
-// handOver has another region answer, the nearest first. Nothing is returned when none does
-// and none can have had the request.
-func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Reason, body []byte) (*http.Response, error) {
+// handOver sends the request to other regions, the nearest first, until one answers. done is false if none
+// does and none can have had the request.
+func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
+	t, x, req, body := c.t, c.x, c.req, c.body
 	why := failover
 	switch {
 	case reason == upstream.Removed, !resendable(x, body):
-		return nil, nil //nolint:nilnil // no region was asked
+		return false, nil // no region was asked
 	case reason == upstream.AtLimit && x.policy.Cross != upstream.Spillover:
-		return nil, nil //nolint:nilnil // it waits its turn here
+		return false, nil // it waits its turn here
 	case reason == upstream.AtLimit:
 		why = spillover
 	}
 	for tried := []string(nil); ; {
 		at, ok := t.regions.Choose(x.spec.AppID, tried)
 		if !ok {
-			return nil, nil //nolint:nilnil // no region is left, and none has had the request
+			return false, nil // no region is left, and none has had the request
 		}
 		tried = append(tried, at.Name)
 		out := req.Clone(req.Context())
@@ -228,14 +210,15 @@ func (t *transport) handOver(req *http.Request, x *exchange, reason upstream.Rea
 			}
 			t.metrics.handedOver(x, at.Name, why)
 			x.handedTo, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
-			return res, nil
+			c.res = res
+			return true, nil
 		}
 		x.firstByte = time.Time{}
 		if own := failureOf(err); own != nil && own != failExhausted {
 			t.regions.Unreachable(at)
 		}
 		if req.Context().Err() != nil || attempt.Sent && !idempotent(req) || !resendable(x, body) {
-			return nil, fmt.Errorf("hand over to region %s: %w", at.Name, err)
+			return true, fmt.Errorf("hand over to region %s: %w", at.Name, err)
 		}
 	}
 }

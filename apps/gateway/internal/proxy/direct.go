@@ -131,7 +131,7 @@ func (d *direct) serve(ctx context.Context) engine.Outcome {
 	if x.policy.Total > 0 {
 		d.end = x.start.Add(x.policy.Total)
 	}
-	d.want = upstream.Want{Host: x.host, Affinity: string(d.fields.affinity), Until: x.start.Add(x.policy.QueueWait)}
+	d.want = x.want(string(d.fields.affinity))
 	lease, err := x.drive(d, d.p.metrics, &d.want, d.idempotent())
 	switch {
 	case err != nil:
@@ -143,18 +143,17 @@ func (d *direct) serve(ctx context.Context) engine.Outcome {
 	return d.pass(lease)
 }
 
-// place finds an instance; nil: another region may have to answer, which is the long way's.
-func (d *direct) place(want *upstream.Want) (*upstream.Lease, error) {
-	x := &d.x
-	lease, why := x.route.Try(want)
-	switch {
-	case lease != nil:
-		return lease, nil
-	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host) && !d.p.leaving.Load():
-		return nil, nil //nolint:nilnil // as it says
-	case why.Reason == upstream.Removed:
-		return nil, why
+// cross implements carrier: another region's answer is the long way's to get. A gateway that leaves gives
+// that no more connections.
+func (d *direct) cross(want *upstream.Want, _ *upstream.Refused) (*upstream.Lease, error) {
+	if d.p.leaving.Load() {
+		return d.await(want)
 	}
+	return nil, nil //nolint:nilnil // as it says
+}
+
+// await implements carrier.
+func (d *direct) await(want *upstream.Want) (lease *upstream.Lease, err error) {
 	waiting, stop := context.WithCancelCause(d.ctx)
 	if !d.end.IsZero() {
 		var cancel context.CancelFunc
@@ -162,8 +161,7 @@ func (d *direct) place(want *upstream.Want) (*upstream.Lease, error) {
 		defer cancel()
 	}
 	d.watch(stop)
-	var err error
-	d.c.Blocking(func() { lease, err = x.route.Acquire(waiting, want) })
+	d.c.Blocking(func() { lease, err = d.x.route.Acquire(waiting, want) })
 	return lease, err
 }
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
@@ -13,8 +14,11 @@ import (
 // carrier takes a request to instances, and their answers back: the transport of net/http, or that of the
 // engine's sockets. It moves bytes; what becomes of the request is decided by drive.
 type carrier interface {
-	// place finds an instance. Without a lease and an error, the request is another's to answer.
-	place(*upstream.Want) (*upstream.Lease, error)
+	// await waits in the queue for an instance.
+	await(*upstream.Want) (*upstream.Lease, error)
+	// cross is await for a request that another region may answer, because this one refused it for now.
+	// Without a lease and an error, the request is another's to answer.
+	cross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
 	// attempt sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
 	// the lease has ended, and the error is or wraps a failure.
 	attempt(*upstream.Lease) (decide.Attempt, error)
@@ -22,12 +26,17 @@ type carrier interface {
 	drop(*upstream.Lease)
 }
 
+// want is what the request asks of an instance.
+func (x *exchange) want(affinity string) upstream.Want {
+	return upstream.Want{Host: x.host, Affinity: affinity, Until: x.start.Add(x.policy.QueueWait)}
+}
+
 // drive takes the request to instances until one has answered, which then waits to be passed on. Without a
 // lease and an error, the request is another's to answer.
 func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent bool) (*upstream.Lease, error) {
 	retries := decide.Retries{Idempotent: idempotent, Left: x.policy.Retries}
 	for last := error(nil); ; {
-		lease, err := c.place(want)
+		lease, err := x.place(c, want)
 		if err != nil && last != nil {
 			return nil, errors.Join(err, last)
 		}
@@ -52,6 +61,25 @@ func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent 
 		last = err
 		want.Tried(lease)
 	}
+}
+
+// place finds an instance: one that is free, another region's if the route's policy says so, or one that
+// becomes free. Without a lease and an error, the request is another's to answer.
+func (x *exchange) place(c carrier, want *upstream.Want) (*upstream.Lease, error) {
+	lease, why := x.route.Try(want)
+	switch {
+	case lease != nil:
+		return lease, nil
+	case why.Reason == upstream.Removed:
+		return nil, why
+	case x.handedOver != "":
+		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handedOver, spillover) {
+			return nil, why // the region that handed it over knows others, and has a queue itself
+		}
+	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
+		return c.cross(want, why)
+	}
+	return c.await(want)
 }
 
 // failures are those of decide as they are answered.

@@ -139,9 +139,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	want := &upstream.Want{Host: x.host, Affinity: affinity(req, x.policy), Until: x.start.Add(x.policy.QueueWait)}
 	c := &trip{t: t, req: req, x: x, body: body}
-	if _, err := x.drive(c, t.metrics, want, idempotent(req)); err != nil {
+	want := x.want(affinity(req, x.policy))
+	if _, err := x.drive(c, t.metrics, &want, idempotent(req)); err != nil {
 		return nil, err
 	}
 	return c.res, nil
@@ -157,13 +157,12 @@ type trip struct {
 	res *http.Response
 }
 
-func (c *trip) place(want *upstream.Want) (lease *upstream.Lease, err error) {
-	lease, c.res, err = c.t.place(c.req, c.x, want, c.body) //nolint:bodyclose // by drop, or by ReverseProxy, which passes it on
-	return lease, err
+func (c *trip) await(want *upstream.Want) (*upstream.Lease, error) {
+	return c.x.route.Acquire(c.req.Context(), want)
 }
 
 func (c *trip) attempt(lease *upstream.Lease) (a decide.Attempt, err error) {
-	c.res, a, err = c.t.attempt(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // as above
+	c.res, a, err = c.t.attempt(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // by drop, or by ReverseProxy, which passes it on
 	return a, err
 }
 
