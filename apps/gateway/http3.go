@@ -4,14 +4,18 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+	"github.com/quic-go/quic-go/quicvarint"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/conns"
@@ -20,41 +24,65 @@ import (
 // http3Server serves HTTP/3. Packets of one connection have to reach one process, which
 // the kernel cannot promise for a UDP port that two share: a process that takes over has
 // the port once the one before has let go of it, and clients come by TCP until then.
+//
+// It accepts connections and streams itself, because http3.Server sets no deadline for the
+// header of a request.
 type http3Server struct {
 	address string
-	server  *http3.Server
+	server  *http3.Server // handles the requests of a connection
+	tls     *tls.Config
+	quic    *quic.Config
 	log     *slog.Logger
 	conns   *conns.Table
-	// first is what a client has until its first request.
-	first time.Duration
+	// header is how long a client has to send a request's header, and to send its first request.
+	header time.Duration
+	// altSvc is the value of Alt-Svc. Nil: the port is not served now.
+	altSvc atomic.Pointer[string]
 }
 
-// portRetry is how soon a port is asked for again that the process before still has.
-const portRetry = time.Second
-
-// maxQUICStreams is how many requests a connection may have at a time. No header of a request has a
-// deadline here, because the server of HTTP/3 has none: connections have.
-const maxQUICStreams = 100
+const (
+	// portRetry is how soon a port is asked for again that the process before still has.
+	portRetry = time.Second
+	// maxQUICStreams is how many requests a connection may have at a time.
+	maxQUICStreams = 100
+	// frameGoAway is the type of a GOAWAY frame (RFC 9114, section 7.2.6).
+	frameGoAway = 0x07
+)
 
 func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Config, table *conns.Table) *http3Server {
-	return &http3Server{address: address, log: cfg.Log, conns: table, first: cfg.HeaderTimeout, server: &http3.Server{
-		Handler: handler, TLSConfig: http3.ConfigureTLSConfig(config),
-		MaxHeaderBytes: cfg.MaxHeaderBytes, IdleTimeout: idleClient,
-		QUICConfig: &quic.Config{
+	return &http3Server{
+		address: address, log: cfg.Log, conns: table, header: cfg.HeaderTimeout,
+		tls: http3.ConfigureTLSConfig(config),
+		server: &http3.Server{
+			Handler: withoutReadDeadline(handler), MaxHeaderBytes: cfg.MaxHeaderBytes, IdleTimeout: idleClient,
+			Logger: slog.New(slog.DiscardHandler),
+		},
+		quic: &quic.Config{
 			HandshakeIdleTimeout: cfg.HeaderTimeout,
 			MaxIncomingStreams:   maxQUICStreams,
 			KeepAlivePeriod:      15 * time.Second, // for requests that wait; attend ends connections without any
 		},
-		Logger: slog.New(slog.DiscardHandler),
-	}}
+	}
 }
 
+// withoutReadDeadline clears the deadline of a request's header, because the header is complete when the
+// handler is called.
+func withoutReadDeadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the stream cannot refuse it
+		next.ServeHTTP(w, r)
+	})
+}
+
+// advertise sets Alt-Svc while the port is served.
 func (s *http3Server) advertise(h http.Header) {
-	_ = s.server.SetQUICHeaders(h) // its error is that it does not listen now
+	if value := s.altSvc.Load(); value != nil {
+		h["Alt-Svc"] = append(h["Alt-Svc"], *value)
+	}
 }
 
-// attend counts a connection until it ends, and ends it when it had no request for too long. Streams on
-// which half a header was sent are none, whatever else keeps the connection alive.
+// attend counts a connection until it ends, and ends it when it had no request for too long. Half a header
+// is no request, whatever else keeps the connection alive.
 func (s *http3Server) attend(conn *quic.Conn) *conns.Entry {
 	end := func(code http3.ErrCode) { _ = conn.CloseWithError(quic.ApplicationErrorCode(code), "") }
 	entry, ok := s.conns.Add(conn.RemoteAddr(), func() { end(http3.ErrCodeExcessiveLoad) })
@@ -65,11 +93,11 @@ func (s *http3Server) attend(conn *quic.Conn) *conns.Entry {
 	begun := time.Now()
 	go func() {
 		defer entry.Done()
-		for wait := s.first; backoff.Sleep(conn.Context(), wait) == nil; {
+		for wait := s.header; backoff.Sleep(conn.Context(), wait) == nil; {
 			since, idle := entry.Idle()
 			limit := idleClient
 			if !since.After(begun) { // it had no request
-				limit = s.first
+				limit = s.header
 			}
 			if wait = limit - time.Since(since); !idle {
 				wait = limit
@@ -87,36 +115,126 @@ func (s *http3Server) attend(conn *quic.Conn) *conns.Entry {
 func (s *http3Server) start(ctx, cut context.Context) func(context.Context) {
 	s.server.ConnContext = func(ctx context.Context, conn *quic.Conn) context.Context {
 		ctx, end := context.WithCancel(ctx)
-		context.AfterFunc(cut, end)
+		stop := context.AfterFunc(cut, end)
+		context.AfterFunc(ctx, func() { stop() }) // or cut would keep what belongs to connections that ended
 		return conns.WithEntry(ctx, s.attend(conn))
 	}
+	drains := context.WithoutCancel(ctx) // connections end after ctx
+	leaving, leave := context.WithCancel(drains)
+	closing, closeAll := context.WithCancel(drains)
 	ended := make(chan struct{})
-	stopping, stop := context.WithCancel(context.WithoutCancel(ctx)) // it drains after ctx ended
 	go func() {
 		defer close(ended)
-		for stopping.Err() == nil {
-			conn, err := (&net.ListenConfig{}).ListenPacket(stopping, "udp", s.address)
-			if err == nil {
-				err = s.server.Serve(conn)
-				if errors.Is(err, http.ErrServerClosed) {
-					<-stopping.Done() // what is under way needs the port
+		for leaving.Err() == nil {
+			if err := s.acceptAll(leaving, closing); err != nil {
+				if !errors.Is(err, syscall.EADDRINUSE) {
+					s.log.Error("HTTP/3 is not served for now", "address", s.address, "error", err)
 				}
-				_ = conn.Close()
+				_ = backoff.Sleep(leaving, portRetry) // the loop sees that it ended
 			}
-			if stopping.Err() != nil {
-				return
-			}
-			if !errors.Is(err, syscall.EADDRINUSE) {
-				s.log.Error("HTTP/3 is not served for now", "address", s.address, "error", err)
-			}
-			_ = backoff.Sleep(stopping, portRetry) // the loop sees that it ended
 		}
 	}()
 	return func(ctx context.Context) {
-		if err := s.server.Shutdown(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			s.log.Debug("HTTP/3 connections were cut", "error", err)
-		}
-		stop()
+		leave()
+		defer closeAll()
+		stop := context.AfterFunc(ctx, closeAll)
+		defer stop()
 		<-ended
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			s.log.Debug("HTTP/3 connections were cut", "error", ctx.Err())
+		}
 	}
+}
+
+// acceptAll accepts connections until leaving, and returns nil once they have ended. An error is about the port.
+func (s *http3Server) acceptAll(leaving, closing context.Context) error {
+	packets, err := (&net.ListenConfig{}).ListenPacket(leaving, "udp", s.address)
+	if err != nil {
+		return err
+	}
+	var open sync.WaitGroup
+	defer open.Wait()
+	defer func() { _ = packets.Close() }() // ends the connections that are left
+	listener, err := quic.ListenEarly(packets, s.tls, s.quic)
+	if err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(packets.LocalAddr().String())
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	value := fmt.Sprintf(`%s=":%s"; ma=2592000`, http3.NextProtoH3, port)
+	s.altSvc.Store(&value)
+	defer s.altSvc.Store(nil)
+	for {
+		conn, err := listener.Accept(leaving)
+		if err != nil {
+			_ = listener.Close() // it is out of use either way
+			if leaving.Err() == nil {
+				return err
+			}
+			s.altSvc.Store(nil)
+			open.Wait() // connections need the port
+			return nil
+		}
+		open.Go(func() { s.serve(leaving, closing, conn) })
+	}
+}
+
+// serve serves a connection until it has ended, and its requests with it. From leaving on, the connection
+// takes no further requests, which a GOAWAY frame tells the client; closing closes it.
+func (s *http3Server) serve(leaving, closing context.Context, conn *quic.Conn) {
+	requests, control, err := newServerConn(s.server, conn)
+	if err != nil { // the client allows no control stream, or is gone
+		_ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeGeneralProtocolError), "")
+		return
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() {
+		for {
+			stream, err := conn.AcceptUniStream(closing)
+			if err != nil {
+				return
+			}
+			all.Go(func() { requests.HandleUnidirectionalStream(stream) })
+		}
+	})
+	var next quic.StreamID // the first that is not handled
+	for {
+		stream, err := conn.AcceptStream(leaving)
+		if err != nil {
+			break
+		}
+		next = stream.StreamID() + 4
+		all.Go(func() { s.handle(requests, stream) })
+	}
+	if leaving.Err() == nil { // the connection has ended
+		return
+	}
+	all.Go(func() { _, _ = control.Write(goAway(next)) }) // it waits for the client's flow control, or the connection's end
+	for {
+		stream, err := conn.AcceptStream(closing)
+		if err != nil {
+			_ = requests.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
+			return
+		}
+		stream.ReleaseStreamCredit()
+		stream.CancelRead(quic.StreamErrorCode(http3.ErrCodeRequestRejected))
+		stream.CancelWrite(quic.StreamErrorCode(http3.ErrCodeRequestRejected))
+	}
+}
+
+// handle handles a request. A stream whose header is not complete in time is reset with
+// H3_REQUEST_INCOMPLETE, as any other whose header cannot be read.
+func (s *http3Server) handle(requests *http3.RawServerConn, stream *quic.Stream) {
+	_ = stream.SetReadDeadline(time.Now().Add(s.header)) // always nil
+	requests.HandleRequestStream(stream)
+}
+
+// goAway is a frame that says which requests of a connection are not handled: next and all after it.
+func goAway(next quic.StreamID) []byte {
+	frame := quicvarint.Append(nil, frameGoAway)
+	frame = quicvarint.Append(frame, uint64(quicvarint.Len(uint64(next))))
+	return quicvarint.Append(frame, uint64(next))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+	"github.com/quic-go/quic-go/quicvarint"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
@@ -156,4 +157,170 @@ func TestHalvesOfRequestsOfHTTP3AreBounded(t *testing.T) {
 			t.Fatal("a connection with halves of requests is open")
 		}
 	}
+}
+
+// halfOf3 is a HEADERS frame for GET or POST / of the host of the app, in two pieces.
+func halfOf3(method string) (first, rest []byte) {
+	index := map[string]byte{http.MethodGet: 17, http.MethodPost: 20}[method] // of QPACK's static table
+	block := append([]byte{0, 0, 0xc0 | index, 0xc0 | 23, 0xc0 | 1, 0x50, byte(len("echo.local"))}, "echo.local"...)
+	frame := append([]byte{0x01, byte(len(block))}, block...)
+	return frame[:len(frame)/2], frame[len(frame)/2:]
+}
+
+// A stream of HTTP/3 whose header does not end in time is reset. Its connection, the other requests and the
+// streams that it may have go on.
+func TestHTTP3HeadersHaveADeadline(t *testing.T) {
+	const header, streams = time.Second, 99
+	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.HeaderTimeout = header })
+	release := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(release) })
+	defer finish()
+	r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path == "/wait" {
+			_, _ = io.WriteString(w, "begun ")
+			_ = http.NewResponseController(w).Flush()
+			<-release
+		}
+		body, err := io.ReadAll(q.Body)
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(w, string(body)+"end")
+	})))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{})
+	require.NoError(t, err)
+	defer func() { _ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "") }()
+	client := (&http3.Transport{DisableCompression: true}).NewClientConn(conn)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/wait", nil)
+	require.NoError(t, err)
+	req.Host = "echo.local"
+	long, err := client.RoundTrip(req)
+	require.NoError(t, err)
+	defer long.Body.Close()
+	before := runtime.NumGoroutine()
+	incomplete := func(stream *quic.Stream) {
+		t.Helper()
+		require.NoError(t, stream.SetReadDeadline(time.Now().Add(10*header)))
+		_, err := stream.Read(make([]byte, 1))
+		var reset *quic.StreamError
+		require.ErrorAs(t, err, &reset)
+		require.Equal(t, quic.StreamErrorCode(http3.ErrCodeRequestIncomplete), reset.ErrorCode)
+		require.True(t, reset.Remote)
+		<-stream.Context().Done() // nothing more of it is taken
+	}
+	first, _ := halfOf3(http.MethodGet)
+	for range 2 { // more than a connection may have at a time
+		var all []*quic.Stream
+		for range streams {
+			stream, err := conn.OpenStreamSync(ctx)
+			require.NoError(t, err)
+			_, err = stream.Write(first)
+			require.NoError(t, err)
+			all = append(all, stream)
+		}
+		for _, stream := range all {
+			incomplete(stream)
+		}
+	}
+	for runtime.NumGoroutine() >= before+streams/2 { // others come and go
+		require.NoError(t, ctx.Err(), "%d goroutines, and %d before", runtime.NumGoroutine(), before)
+		<-time.After(10 * time.Millisecond)
+	}
+
+	// It is a deadline: a client gets no further time by each byte.
+	drips, err := conn.OpenStreamSync(ctx)
+	require.NoError(t, err)
+	go func() {
+		_, err := drips.Write([]byte{0x01, 0x7f, 0xff})
+		for tick := time.Tick(20 * time.Millisecond); err == nil; <-tick {
+			_, err = drips.Write([]byte{0})
+		}
+	}()
+	begun := time.Now()
+	incomplete(drips)
+	require.Less(t, time.Since(begun), 5*header)
+
+	// A header that is complete in time is served, and the body has more time than the header.
+	first, rest := halfOf3(http.MethodPost)
+	slow, err := conn.OpenStreamSync(ctx)
+	require.NoError(t, err)
+	for _, part := range [][]byte{first, rest, append([]byte{0, 4}, "body"...)} {
+		_, err = slow.Write(part)
+		require.NoError(t, err)
+		<-time.After(7 * header / 10)
+	}
+	require.NoError(t, slow.Close())
+	answer, err := io.ReadAll(slow)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "bodyend")
+
+	finish()
+	body, err := io.ReadAll(long.Body)
+	require.NoError(t, err)
+	require.Equal(t, "begun end", string(body))
+	require.NoError(t, conn.Context().Err())
+}
+
+// A gateway that stops tells clients of HTTP/3 which of their requests it handles: those that it has begun.
+// Later ones are rejected, so that they can be sent elsewhere.
+func TestHTTP3SaysWhichRequestsItLeaves(t *testing.T) {
+	r, config, address := startHTTP3(t, func(*gateway.Config) {})
+	began, release := make(chan struct{}), make(chan struct{})
+	finish := sync.OnceFunc(func() { close(release) })
+	defer finish()
+	r.put(t, echo(instance(t, func(w http.ResponseWriter, _ *http.Request) {
+		close(began)
+		<-release
+		_, _ = io.WriteString(w, "end")
+	})))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{})
+	require.NoError(t, err)
+	stream, err := conn.OpenStreamSync(ctx)
+	require.NoError(t, err)
+	first, rest := halfOf3(http.MethodGet)
+	_, err = stream.Write(append(first, rest...))
+	require.NoError(t, err)
+	require.NoError(t, stream.Close())
+	<-began
+	r.stop()
+
+	control, err := conn.AcceptUniStream(ctx)
+	require.NoError(t, err)
+	in := quicvarint.NewReader(control)
+	number := func() uint64 {
+		t.Helper()
+		n, err := quicvarint.Read(in)
+		require.NoError(t, err)
+		return n
+	}
+	require.Zero(t, number(), "the type of a control stream")
+	require.EqualValues(t, 4, number(), "the type of a SETTINGS frame")
+	_, err = io.CopyN(io.Discard, in, int64(number()))
+	require.NoError(t, err)
+	require.EqualValues(t, 7, number(), "the type of a GOAWAY frame")
+	require.EqualValues(t, 1, number(), "the length of the frame")
+	require.EqualValues(t, stream.StreamID()+4, number(), "the first request that is not handled")
+
+	late, err := conn.OpenStreamSync(ctx)
+	require.NoError(t, err)
+	_, err = late.Write(append(first, rest...))
+	require.NoError(t, err)
+	var reset *quic.StreamError
+	_, err = late.Read(make([]byte, 1))
+	require.ErrorAs(t, err, &reset)
+	require.Equal(t, quic.StreamErrorCode(http3.ErrCodeRequestRejected), reset.ErrorCode)
+
+	finish()
+	answer, err := io.ReadAll(stream)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "end")
+	r.wait(t)
+	<-conn.Context().Done()
+	var closed *quic.ApplicationError
+	require.ErrorAs(t, context.Cause(conn.Context()), &closed)
+	require.Equal(t, quic.ApplicationErrorCode(http3.ErrCodeNoError), closed.ErrorCode)
 }
