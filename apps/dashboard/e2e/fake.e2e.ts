@@ -59,15 +59,61 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("versions are compared, rolled back to and pinned", async () => {
+    const { page, fake, found } = await open(full, app, look);
+    await page.getByRole("link", { name: "Versions" }).click();
+    await page.getByRole("row", { name: /v5/ }).first().waitFor();
+    await page.getByRole("row", { name: /args\[3\]/ }).waitFor();
+    await page.getByRole("row", { name: /HF_TOKEN.*hf-token, version 4.*hf-token, version 5/ }).waitFor();
+    // Values of variables are not told.
+    await page.getByRole("row", { name: /LOG_LEVEL.*value is not shown/ }).waitFor();
+    expect(await page.getByText("debug", { exact: true }).count()).toBe(0);
+    await page.getByText("launch-week").waitFor();
+    expect(await page.getByText("elsewhere").count()).toBe(0);
+    await inspect(page, `versions-${look.name}`);
+    await page.getByRole("button", { name: "Compare v1" }).click();
+    await page.getByRole("table", { name: "From v1 to v4" }).waitFor();
+    expect(page.url()).toContain("from=1&to=4");
+    expect(await page.evaluate(() => document.activeElement?.getAttribute("aria-labelledby"))).toBe("compare");
+    await page.getByLabel("From", { exact: true }).selectOption("3");
+    await page.getByRole("table", { name: "From v3 to v4" }).waitFor();
+
+    expect(await page.getByRole("button", { name: /^Roll back to v[45]$/ }).count()).toBe(0);
+    await page.getByRole("button", { name: "Roll back to v1" }).click();
+    await page.getByRole("dialog").getByText("Approvals are waited for").waitFor();
+    await page.getByLabel("Take the versions of secrets of then").check();
+    await page.getByRole("dialog").getByText("Secrets go back to the versions that v1 ran with").waitFor();
+    await inspect(page, `rollback-${look.name}`);
+    await page.getByLabel("Why, for the history (optional)").fill("too slow");
+    await page.getByRole("dialog").getByRole("button", { name: "Roll back to v1" }).click();
+    await page.getByText("The app goes back to v1, as v6. us-east-1 has no GPU free for it now.").waitFor();
+    expect(fake.requests.find((r) => r.procedure === "Rollback")?.request).toMatchObject({ app: "app_chat", version: 1, message: "too slow", withSteps: false, withSecrets: true });
+
+    await page.getByRole("button", { name: "Pin v2" }).click();
+    await page.getByLabel("Percent of the traffic").fill("25");
+    await inspect(page, `pin-${look.name}`);
+    await page.getByRole("dialog").getByRole("button", { name: "Pin v2" }).click();
+    await page.getByText("v2 is pinned at 25 %").waitFor();
+    await page.getByRole("button", { name: "Unpin v3" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Unpin v3" }).click();
+    await page.getByText("v3 is pinned no longer").waitFor();
+    expect(fake.requests.filter((r) => /Pin|Unpin/.test(r.procedure)).map((r) => r.request)).toMatchObject([{ version: 2, weight: 25 }, { version: 3 }]);
+    expect(found).toEqual([]);
+  });
+
   it("the empty list shows the commands to type", async () => {
     const { page } = await open(empty, "/ui/apps", look);
     await page.getByText("windlass deploy -f app.yaml").waitFor();
     await inspect(page, `empty-${look.name}`);
+    await page.goto(new URL("/ui/apps/default/production/draft/versions", page.url()).href);
+    await page.getByText("No version was made yet").waitFor();
+    await page.getByText("windlass deploy -f app.yaml").waitFor();
+    await inspect(page, `empty-versions-${look.name}`);
   });
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`]) {
     const { page, found } = await open(hostile, path);
     await page.getByText("onerror=").first().waitFor();
     await page.waitForTimeout(300);
@@ -97,6 +143,9 @@ it("a viewer gets no buttons that change anything", async () => {
   const { page } = await open({ ...full, role: many.role }, rollout);
   await page.getByText("Your key reads only.").waitFor();
   expect(await page.getByRole("button", { name: /Pause|Abort|Promote|Approve/ }).count()).toBe(0);
+  await page.getByRole("link", { name: "Versions" }).click();
+  await page.getByRole("button", { name: "Compare v4" }).waitFor();
+  expect(await page.getByRole("button", { name: /Roll back|[Pp]in/ }).count()).toBe(0);
 });
 
 it("says that it is stale while the control plane is away, keeps what it shows and its place, and goes on by itself", async () => {

@@ -1,16 +1,20 @@
 // A control plane that serves the build and answers with what a test gives it, for what a real one
 // shows only after long, or should never show.
-import { create, toBinary, type DescMessage, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary, type DescMessage, type DescMethod, type DescService, type Message, type MessageInitShape } from "@bufbuild/protobuf";
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
-import { WhoAmIResponseSchema } from "../src/gen/windlass/v1/access_pb.js";
-import { WatchAppResponseSchema } from "../src/gen/windlass/v1/app_pb.js";
+import { AccessService, WhoAmIResponseSchema } from "../src/gen/windlass/v1/access_pb.js";
+import { AppService, WatchAppResponseSchema } from "../src/gen/windlass/v1/app_pb.js";
 import { Role } from "../src/gen/windlass/v1/common_pb.js";
-import { ListInstancesResponseSchema } from "../src/gen/windlass/v1/deployment_pb.js";
+import { DeploymentService, type ListInstancesResponseSchema } from "../src/gen/windlass/v1/deployment_pb.js";
 import { WatchFleetResponseSchema } from "../src/gen/windlass/v1/fleet_pb.js";
-import { PauseRolloutResponseSchema } from "../src/gen/windlass/v1/rollout_pb.js";
+import { FreezeService } from "../src/gen/windlass/v1/freeze_pb.js";
+import { RolloutService } from "../src/gen/windlass/v1/rollout_pb.js";
+
+const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, RolloutService];
+const methods = new Map<string, DescMethod>(services.flatMap((s) => s.methods.map((m) => [m.name, m] as const)));
 
 const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");
 const policy = /const policy = "([^"]*)" \+\s*"([^"]*)"/.exec(readFileSync("../controlplane/internal/console/console.go", "utf8"));
@@ -22,11 +26,23 @@ export type Scene = {
   fleet: MessageInitShape<typeof WatchFleetResponseSchema>;
   app?: MessageInitShape<typeof WatchAppResponseSchema>;
   instances?: MessageInitShape<typeof ListInstancesResponseSchema>;
+  /** What other procedures answer, by their names. */
+  answers?: Record<string, object | ((request: Message & Record<string, unknown>) => object)>;
 };
+
+/** An error that a procedure answers. */
+export class Refusal {
+  constructor(
+    readonly code: string,
+    readonly message: string,
+  ) {}
+}
 
 export class Fake {
   /** Procedures that were called. */
   calls: string[] = [];
+  /** Requests of procedures that scenes answer. */
+  requests: { procedure: string; request: Message & Record<string, unknown> }[] = [];
   signedIn = true;
   url = "";
   private server = http.createServer((req, res) => this.answer(req, res));
@@ -65,17 +81,35 @@ export class Fake {
     const procedure = url.pathname.split("/").pop() ?? "";
     this.calls.push(procedure);
     if (!this.signedIn) return void res.writeHead(401, { "Content-Type": "application/json" }).end(JSON.stringify({ code: "unauthenticated", message: "sign in" }));
-    req.resume();
     if (procedure.startsWith("Watch")) {
+      req.resume();
       res.writeHead(200, { "Content-Type": "application/connect+proto" });
       return this.send(res, procedure);
     }
-    const reply = <D extends DescMessage>(schema: D, init: MessageInitShape<D>) =>
+    const body: Buffer[] = [];
+    req.on("data", (part: Buffer) => body.push(part));
+    req.on("end", () => this.reply(procedure, Buffer.concat(body), res));
+  }
+
+  private reply(procedure: string, body: Uint8Array, res: http.ServerResponse): void {
+    const send = <D extends DescMessage>(schema: D, init: MessageInitShape<D>) =>
       void res.writeHead(200, { "Content-Type": "application/proto" }).end(toBinary(schema, create(schema, init)));
-    if (procedure === "WhoAmI") return reply(WhoAmIResponseSchema, { key: { name: "ann", role: this.scene.role }, workspaceName: "acme", serverVersion: "v1.2.3" });
-    if (procedure === "ListInstances") return reply(ListInstancesResponseSchema, this.scene.instances ?? {});
-    if (procedure === "PauseRollout") return reply(PauseRolloutResponseSchema, { effect: "The rollout is paused: us-east-1 stays at step 1." });
-    res.writeHead(404).end();
+    if (procedure === "WhoAmI")
+      return send(WhoAmIResponseSchema, { key: { id: "key_ann", name: "ann", role: this.scene.role }, workspaceName: this.scene.role === Role.OPERATOR ? "" : "acme", serverVersion: "v1.2.3" });
+    const answers: NonNullable<Scene["answers"]> = {
+      ListInstances: this.scene.instances ?? {},
+      PauseRollout: { effect: "The rollout is paused: us-east-1 stays at step 1." },
+      ...this.scene.answers,
+    };
+    const method = methods.get(procedure);
+    const answer = answers[procedure];
+    if (!method || !answer) return void res.writeHead(404).end();
+    const request = fromBinary(method.input, body) as Message & Record<string, unknown>;
+    this.requests.push({ procedure, request });
+    const given = typeof answer === "function" ? (answer as (r: Message & Record<string, unknown>) => object)(request) : answer;
+    if (given instanceof Refusal)
+      return void res.writeHead(400, { "Content-Type": "application/json" }).end(JSON.stringify({ code: given.code, message: given.message }));
+    send(method.output, given as MessageInitShape<DescMessage>);
   }
 
   private send(res: http.ServerResponse, procedure: string): void {

@@ -1,5 +1,7 @@
 import { AppStatus, DeploymentStatus, InstanceStatus, RegionStatus, Role, RolloutStatus, TopologyStatus } from "../src/gen/windlass/v1/common_pb.js";
 import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, WaveProgress_State } from "../src/gen/windlass/v1/rollout_pb.js";
+import { Freeze_OnStart } from "../src/gen/windlass/v1/freeze_pb.js";
+import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
 import type { Scene } from "./fake.js";
 
@@ -105,7 +107,51 @@ export const instances = {
   ],
 };
 
-export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, askedRollout: canary }, instances };
+const version = (n: number, more: object = {}, spec: object = {}) => ({
+  id: `dep_${n}`, appName: "chat", version: n, status: DeploymentStatus.SUPERSEDED, source: "deploy", createdBy: "ci", createdAt: ago((6 - n) * 50_000), stable: true,
+  resolvedImage: `registry.example/chat@sha256:${String(n).repeat(64)}`,
+  spec: {
+    image: "registry.example/chat:v1", args: ["--model", "chat-7b", "--max-len", String(4096 * n)], env: { LOG_LEVEL: n > 4 ? "debug" : "info" }, regions: n > 3 ? ["us-east-1", "eu-west-1"] : ["us-east-1"],
+    resources: { cpuMillicores: 4000, memoryMib: 32_768, gpu: { count: n > 4 ? 2 : 1 } }, secrets: [{ envName: "HF_TOKEN", secret: "hf-token", version: n }], versionLabel: `v1.${n}.0`,
+    message: n === 5 ? "longer context, two GPUs" : "weekly release", sourceCommit: `8c1d${n}0f`, ...spec,
+  },
+  ...more,
+});
+
+export const versions = [
+  version(5, { status: DeploymentStatus.DEPLOYING, stable: false }),
+  version(4, { status: DeploymentStatus.READY, live: true }),
+  version(3, { pinnedWeight: 10 }),
+  version(2, { status: DeploymentStatus.FAILED, stable: false, reason: "CrashLoop", message: "us-east-1: exit code 1; last output: CUDA out of memory" }),
+  version(1, { source: "environment" }),
+];
+
+const freezes = [
+  { id: "frz_1", name: "launch-week", reason: "the launch is on Thursday", project: "default", inForce: true, inForceUntil: BigInt(Date.now() + 86_400_000), onStart: Freeze_OnStart.HOLD },
+  { id: "frz_2", name: "nights", reason: "nobody is on call", inForce: false, nextAt: BigInt(Date.now() + 7_200_000) },
+  { id: "frz_3", name: "elsewhere", reason: "another project's", project: "other", inForce: true },
+];
+
+export const pinned = {
+  ...chat,
+  pins: [
+    {
+      deploymentId: "dep_3", version: 3, weight: 10, by: "ann", why: "compare with v4",
+      regions: [{ region: "us-east-1", state: PinRegion_State.SERVING, replicas: 1, ready: 1, weight: 10 }],
+    },
+  ],
+};
+
+const answers: Scene["answers"] = {
+  ListDeployments: { deployments: versions },
+  GetDeployment: ({ version: n }) => ({ deployment: version(Number(n)) }),
+  ListFreezes: { freezes },
+  Rollback: { version: 6, fromVersion: 1, warnings: ["us-east-1 has no GPU free for it now."] },
+  PinVersion: { pin: pinned.pins[0]! },
+  UnpinVersion: { pin: pinned.pins[0]! },
+};
+
+export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers };
 
 const nasty = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`;
 
@@ -127,6 +173,15 @@ export const hostile: Scene = {
     history: [{ id: "hst_1", at: 1n, what: nasty, why: nasty, who: nasty, region: nasty, rolloutId: "rol_1" }],
   },
   instances: { instances: [instance(0, { reason: nasty, message: nasty, runtimeName: nasty, gpus: [nasty] })] },
+  answers: {
+    ListDeployments: {
+      deployments: [
+        version(5, { createdBy: nasty, source: nasty, reason: nasty, message: nasty, resolvedImage: nasty }, { versionLabel: nasty, message: nasty, sourceCommit: nasty, args: [nasty], env: { [nasty]: nasty } }),
+        version(4, { live: true }, { regions: [nasty] }),
+      ],
+    },
+    ListFreezes: { freezes: [{ id: "frz_1", name: nasty, reason: nasty, inForce: true }] },
+  },
 };
 
 export const many: Scene = {
@@ -134,4 +189,9 @@ export const many: Scene = {
   fleet: { regions: fleet.regions, apps: Array.from({ length: 1000 }, (_, i) => app(`model-${String(i).padStart(4, "0")}`)) },
 };
 
-export const empty: Scene = { role: Role.DEPLOYER, fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] } };
+export const empty: Scene = {
+  role: Role.DEPLOYER,
+  fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] },
+  app: { app: app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, previousVersion: 0 }) },
+  answers: { ListDeployments: {}, ListFreezes: {} },
+};

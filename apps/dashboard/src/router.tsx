@@ -1,8 +1,10 @@
-import { createRootRoute, createRoute, createRouter, Link, redirect } from "@tanstack/react-router";
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Link, redirect, type ErrorComponentProps } from "@tanstack/react-router";
+import { explain } from "./api/clients.js";
 import { AppPage } from "./pages/app.js";
 import { AppsPage } from "./pages/apps.js";
 import { FleetPage } from "./pages/fleet.js";
 import { RolloutPage } from "./pages/rollout.js";
+import { Loading } from "./ui/pieces.js";
 import { Shell } from "./ui/shell.js";
 
 function NotFound() {
@@ -11,6 +13,28 @@ function NotFound() {
       <div className="empty">
         <h1>There is no such page</h1>
         <Link to="/apps">Show all apps</Link>
+      </div>
+    </section>
+  );
+}
+
+/** A page whose script could not be loaded, or that failed. */
+function Broken({ error, reset }: ErrorComponentProps) {
+  return (
+    <section className="panel">
+      <div className="empty">
+        <h1>The page could not be shown</h1>
+        <p className="note bad" role="alert">
+          {explain(error)}
+        </p>
+        <div className="buttons">
+          <button type="button" className="button" onClick={reset}>
+            Try again
+          </button>
+          <button type="button" className="button" onClick={() => window.location.reload()}>
+            Load the page anew
+          </button>
+        </div>
       </div>
     </section>
   );
@@ -51,10 +75,26 @@ const rollout = createRoute({
   component: RolloutPage,
 });
 
+export type VersionsSearch = { from?: number | undefined; to?: number | undefined };
+
+const versions = createRoute({
+  getParentRoute: () => root,
+  path: "/apps/$project/$environment/$name/versions",
+  component: lazyRouteComponent(() => import("./pages/versions.js"), "VersionsPage"),
+  validateSearch: (raw: Record<string, unknown>): VersionsSearch => {
+    const out: VersionsSearch = {};
+    if (Number.isSafeInteger(raw.from)) out.from = Number(raw.from);
+    if (Number.isSafeInteger(raw.to)) out.to = Number(raw.to);
+    return out;
+  },
+});
+
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions]),
   basepath: "/ui",
   scrollRestoration: true,
+  defaultPendingComponent: () => <Loading what="the page" />,
+  defaultErrorComponent: Broken,
   defaultNotFoundComponent: NotFound,
 });
 

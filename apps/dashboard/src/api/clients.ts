@@ -5,6 +5,7 @@ import { AppService } from "../gen/windlass/v1/app_pb.js";
 import { ErrorDetailSchema, ErrorReason } from "../gen/windlass/v1/common_pb.js";
 import { DeploymentService } from "../gen/windlass/v1/deployment_pb.js";
 import { FleetService } from "../gen/windlass/v1/fleet_pb.js";
+import { FreezeService } from "../gen/windlass/v1/freeze_pb.js";
 import { RolloutService } from "../gen/windlass/v1/rollout_pb.js";
 import { dashboardHeader } from "./session.js";
 
@@ -14,12 +15,14 @@ const marked: Interceptor = (next) => (req) => {
   return next(req);
 };
 
-const transport = createConnectTransport({ baseUrl: window.location.origin, useBinaryFormat: true, interceptors: [marked] });
+/** For clients of services that one page alone uses, which are made where that page is. */
+export const transport = createConnectTransport({ baseUrl: window.location.origin, useBinaryFormat: true, interceptors: [marked] });
 
 export const apps = createClient(AppService, transport);
 export const access = createClient(AccessService, transport);
 export const deployments = createClient(DeploymentService, transport);
 export const fleet = createClient(FleetService, transport);
+export const freezes = createClient(FreezeService, transport);
 export const rollouts = createClient(RolloutService, transport);
 
 export const isSignedOut = (error: unknown) => error instanceof ConnectError && error.code === Code.Unauthenticated;

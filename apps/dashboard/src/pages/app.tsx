@@ -1,9 +1,11 @@
 import { getRouteApi, Link } from "@tanstack/react-router";
+import type { ReactNode } from "react";
 import { useFleet } from "../api/fleet.js";
 import { useInstances, useApp } from "../api/watch.js";
 import type { App, WatchAppResponse } from "../gen/windlass/v1/app_pb.js";
 import type { Deployment, Instance, RegionTopology } from "../gen/windlass/v1/deployment_pb.js";
 import type { HistoryEntry } from "../gen/windlass/v1/history_pb.js";
+import type { Pin } from "../gen/windlass/v1/pin_pb.js";
 import type { Rollout } from "../gen/windlass/v1/rollout_pb.js";
 import { appPath } from "../model/fleet.js";
 import { running, trafficShare, waits } from "../model/rollout.js";
@@ -174,8 +176,8 @@ export function History({ entries }: { entries: HistoryEntry[] }) {
   );
 }
 
-/** Versions that are pinned beside the live one, by region. */
-function Pins({ app }: { app: App }) {
+/** Versions that are pinned beside the live one, by region. `buttons` are what can be done about a pin. */
+export function Pins({ app, buttons }: { app: App; buttons?: (pin: Pin) => ReactNode }) {
   return (
     <ul className="stack tight">
       {app.pins.map((p) => (
@@ -184,7 +186,8 @@ function Pins({ app }: { app: App }) {
           <span className="dim small">
             by {p.by}
             {p.why ? `: ${p.why}` : ""}
-          </span>
+          </span>{" "}
+          {p.removing ? <span className="chip">being taken away</span> : buttons?.(p)}
           {p.regions.map((r) => (
             <div key={r.region} className="check small">
               <span>{r.region}</span> <Badge word={r.regionUnreachable ? { text: "unreachable", tone: "bad" } : pinState(r.state)} />
@@ -232,6 +235,14 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
           {!sub && app.description ? <p className="dim">{app.description}</p> : null}
         </div>
       </div>
+      <nav className="tabs" aria-label={`Pages of ${app.name}`}>
+        <Link to="/apps/$project/$environment/$name" params={params} activeOptions={{ exact: true }}>
+          Overview
+        </Link>
+        <Link to="/apps/$project/$environment/$name/versions" params={params}>
+          Versions
+        </Link>
+      </nav>
     </>
   );
 }

@@ -1,4 +1,4 @@
-import { useEffect, useId, useRef, useState, type FormEvent } from "react";
+import { useEffect, useId, useRef, useState, type FormEvent, type ReactNode } from "react";
 
 export type Confirmation = {
   title: string;
@@ -9,17 +9,19 @@ export type Confirmation = {
   reason: string;
 };
 
-/** Asks before something is done. `act` gets the reason; what it throws is shown, and the dialog stays. */
+/** Asks before something is done. `act` gets the reason; what it throws is shown, and the dialog stays. Children are shown below the effect. */
 export function Confirm({
   ask,
   act,
   onClose,
   explain,
+  children,
 }: {
   ask: Confirmation;
   act: (reason: string) => Promise<void>;
   onClose: () => void;
   explain: (error: unknown) => string;
+  children?: ReactNode;
 }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();
@@ -47,6 +49,7 @@ export function Confirm({
       <form onSubmit={(e) => void submit(e)}>
         <h2 id={`${id}t`}>{ask.title}</h2>
         <p id={`${id}e`}>{ask.effect}</p>
+        {children}
         {ask.reason ? (
           <div className="field">
             <label htmlFor={`${id}r`}>{ask.reason}</label>
