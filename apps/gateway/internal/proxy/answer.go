@@ -193,8 +193,8 @@ func (p *Proxy) log(ctx context.Context, x *exchange, r *seen, to lines) {
 		attrs = append(attrs, slog.String("deployment_id", x.deployment), slog.Int("version", int(x.version)),
 			slog.String("instance_id", x.instance), slog.Int("attempts", x.attempts))
 	}
-	if x.key != "" {
-		attrs = append(attrs, slog.String("api_key", x.key))
+	if x.key.field != "" {
+		attrs = append(attrs, slog.String("api_key", x.key.name))
 	}
 	if x.handedTo != "" {
 		attrs = append(attrs, slog.String("handed_to", x.handedTo))

@@ -194,8 +194,8 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 		tried = append(tried, at.Name)
 		out := req.Clone(req.Context())
 		out.Header.Set(HandedOverHeader, why+" "+t.regions.Here())
-		if x.keyHeader != "" {
-			out.Header[x.keyHeader] = x.keyValue // the gateway there checks it, too
+		if x.key.field != "" {
+			out.Header.Set(x.key.field, x.key.value) // the gateway there checks it, too
 		}
 		res, attempt, err := t.attempt(out, x, region{at}, body)
 		if err == nil {

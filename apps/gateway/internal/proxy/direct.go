@@ -82,7 +82,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept
-	if !d.read() || spec.NeedsKey(d.host) && !d.admits() {
+	if !d.read() || spec.NeedsKey(d.host) && !d.x.admits(d) {
 		return engine.Other
 	}
 	d.x.id = requestID(string(d.fields.id), now)
@@ -131,7 +131,7 @@ func (d *direct) serve(ctx context.Context) engine.Outcome {
 	if x.policy.Total > 0 {
 		d.end = x.start.Add(x.policy.Total)
 	}
-	d.want = x.want(string(d.fields.affinity))
+	d.want = x.want(x.affinity(d))
 	lease, err := x.drive(d, d.p.metrics, &d.want, d.idempotent())
 	switch {
 	case err != nil:

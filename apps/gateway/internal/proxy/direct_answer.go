@@ -42,7 +42,7 @@ func (d *direct) head() {
 	}
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if hop(f) || names.Has(f.Name) {
+		if answerDrops(f.Name, names) {
 			continue
 		}
 		if len(f.Name) == len("content-length") && f.Is("content-length") {
@@ -54,32 +54,6 @@ func (d *direct) head() {
 		b = copyField(b, f)
 	}
 	d.out = b
-}
-
-// hop reports whether the field is between the instance and us, or ours to say.
-func hop(f *http1.Field) bool {
-	switch len(f.Name) {
-	case len("te"):
-		return f.Is("te")
-	case len("trailer"), // and upgrade
-		len("keep-alive"), // and connection
-		len("proxy-connection"),
-		len("transfer-encoding"),
-		len("proxy-authenticate"),
-		len("proxy-authorization"),
-		len(RequestIDHeader),
-		len(ErrorHeader),
-		len(RegionHeader):
-		for _, name := range [...]string{
-			"trailer", "upgrade", "keep-alive", "connection", "proxy-connection", "transfer-encoding", "proxy-authenticate", "proxy-authorization",
-			"x-request-id", "windlass-error", "windlass-region",
-		} {
-			if f.Is(name) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // ours is what the gateway has to say with every answer, and the end of its head.

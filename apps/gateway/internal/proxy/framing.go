@@ -116,17 +116,3 @@ func keepUpgrade(h http.Header) {
 	}
 	h.Set("Upgrade", strings.Join(kept, ", "))
 }
-
-// keepTrailers takes out of an answer's trailers what has no place there (RFC 9110, section
-// 6.5.1), like a Content-Length, and what is the gateway's to say.
-func keepTrailers(trailers http.Header) {
-	for name := range trailers {
-		if !keepsTrailer(name) {
-			delete(trailers, name)
-		}
-	}
-}
-
-func keepsTrailer(name string) bool {
-	return httpguts.ValidTrailerHeader(name) && name != ErrorHeader && name != RequestIDHeader
-}

@@ -2,40 +2,47 @@ package proxy
 
 import (
 	"crypto/sha256"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// keyHeaders are where a request has its key, and what is before it there.
-var keyHeaders = [...]struct{ name, lower, scheme string }{
-	{"Authorization", "authorization", "Bearer "},
-	{"X-Api-Key", "x-api-key", ""},
+// keyField is where a request may have its key, and what is before it there.
+type keyField struct{ name, scheme string }
+
+var keyFields = [...]keyField{{"Authorization", "Bearer "}, {"X-Api-Key", ""}}
+
+// appKey is the key of the app that a request came with. Its field is between the client and gateways.
+type appKey struct {
+	// name of the key; empty: the request has none.
+	name string
+	// field that it came in, with its value.
+	field, value string
 }
 
 // admits reports whether the request has one of the app's keys, and notes which.
-func (p *Proxy) admits(r *http.Request, x *exchange) bool {
-	for _, h := range keyHeaders {
-		values := r.Header[h.name]
-		if len(values) == 1 && x.admits(values[0], h.scheme) {
-			x.keyHeader, x.keyValue = h.name, values
-			return true
+func (x *exchange) admits(f fields) bool {
+	for i := range keyFields {
+		k := &keyFields[i]
+		if values := f.values(k.name); len(values) == 1 { // two are none
+			if name, ok := x.keyNamed(values[0], k.scheme); ok {
+				x.key = appKey{name, k.name, values[0]}
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// admits reports whether a field's value is one of the app's keys, and notes its name.
-func (x *exchange) admits(value, scheme string) bool {
+// keyNamed returns the name of the app's key that a field's value is. It is not ok if it is none.
+func (x *exchange) keyNamed(value, scheme string) (name string, ok bool) {
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
-		return false
+		return "", false
 	}
 	key, ok := x.spec.Keys[upstream.Hash(sha256.Sum256([]byte(strings.TrimSpace(value[len(scheme):]))))]
 	if !ok || !key.Until.IsZero() && !time.Now().Before(key.Until) {
-		return false
+		return "", false
 	}
-	x.key = key.Name
-	return true
+	return key.Name, true
 }

@@ -207,9 +207,7 @@ type exchange struct {
 	// region that it was handed over to; empty: none.
 	handedOver, handedTo string
 
-	// key is the name of the app's key that the request came with, in keyHeader; empty: none.
-	key, keyHeader string
-	keyValue       []string
+	key appKey
 
 	// Of the last attempt.
 	deployment string
@@ -346,7 +344,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 			return
 		}
 	}
-	if x.spec.NeedsKey(x.host) && !p.admits(r, x) {
+	if x.spec.NeedsKey(x.host) && !x.admits(netFields(r.Header)) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		if r.ContentLength != 0 {
 			w.Header().Set("Connection", "close") // the body is not read
@@ -392,34 +390,16 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 		pr.Out.Header.Del("Connection")
 	}
 	trusted := p.trusts(pr.In.RemoteAddr)
-	dropSpoofed(pr.Out.Header, trusted)
-	if trusted {
-		pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
-	}
-	pr.SetXForwarded()
-	if trusted {
-		for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
-			if v := pr.In.Header[name]; len(v) > 0 {
-				pr.Out.Header[name] = v
-			}
-		}
-	}
-	pr.Out.Header.Set(RequestIDHeader, x.id)
-	pr.Out.Header.Del(HandedOverHeader)
-	if x.keyHeader != "" {
-		pr.Out.Header.Del(x.keyHeader) // which is between the client and us
-	}
+	dropFields(pr.Out.Header, trusted)
+	pr.Out.Header.Del(x.key.field)
+	x.addFields(pr.Out.Header, pr.In, trusted)
 }
 
-// answered takes out of an answer what is ours to say. The error of another region's gateway is
-// as ours.
+// answered takes out of an answer what is the gateway's to say.
 func (p *Proxy) answered(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
-	res.Header.Del(RequestIDHeader)
-	res.Header.Del(RegionHeader)
-	if x.handedTo == "" {
-		res.Header.Del(ErrorHeader)
-	} else {
+	dropOwn(res.Header, x.handedTo != "")
+	if x.handedTo != "" {
 		res.Header.Set(RegionHeader, x.handedTo)
 	}
 	keepTrailers(res.Trailer)

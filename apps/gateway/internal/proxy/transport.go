@@ -140,7 +140,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	c := &trip{t: t, req: req, x: x, body: body}
-	want := x.want(affinity(req, x.policy))
+	want := x.want(x.affinity(c))
 	if _, err := x.drive(c, t.metrics, &want, idempotent(req)); err != nil {
 		return nil, err
 	}
@@ -155,6 +155,14 @@ type trip struct {
 	body []byte
 	// res is the answer: an instance's, or another region's.
 	res *http.Response
+}
+
+// values implements fields: what goes to an instance, and the key.
+func (c *trip) values(name string) []string {
+	if strings.EqualFold(name, c.x.key.field) {
+		return []string{c.x.key.value}
+	}
+	return c.req.Header.Values(name)
 }
 
 func (c *trip) await(want *upstream.Want) (*upstream.Lease, error) {
@@ -330,18 +338,6 @@ func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Durat
 // idempotent requests may be sent twice.
 func idempotent(req *http.Request) bool {
 	return decide.Idempotent(req.Method, req.Header.Get("Idempotency-Key") != "", req.Header.Get("Upgrade") != "")
-}
-
-func affinity(req *http.Request, p *upstream.Policy) string {
-	switch {
-	case p.AffinityHeader != "":
-		return req.Header.Get(p.AffinityHeader)
-	case p.AffinityCookie != "":
-		if c, err := req.Cookie(p.AffinityCookie); err == nil {
-			return c.Value
-		}
-	}
-	return ""
 }
 
 // responseBody ends the lease with the last byte of the answer.
