@@ -15,16 +15,19 @@ import (
 
 // crowd is groups that decide when they are let, and what they decided.
 type crowd struct {
-	groups
+	*groups
 	mu      sync.Mutex
 	decided [][]string
+	running int
 	gate    chan struct{}
 	fail    func(appIDs []string) error
 }
 
 func newCrowd() *crowd {
 	c := &crowd{gate: make(chan struct{})}
-	c.decide = func(ctx context.Context, group []*member) error {
+	c.groups = newGroups(func(ctx context.Context, group []*member) ([]decision, error) {
+		c.count(1)
+		defer c.count(-1)
 		var ids []string
 		for _, m := range group {
 			ids = append(ids, m.appID)
@@ -32,33 +35,49 @@ func newCrowd() *crowd {
 		select {
 		case <-c.gate:
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 		if c.fail != nil {
 			if err := c.fail(ids); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.decided = append(c.decided, ids)
-		return nil
-	}
+		return make([]decision, len(group)), nil
+	})
 	return c
 }
 
-// busy has a group wait at the gate with an app of its own.
-func (c *crowd) busy(t *testing.T) {
-	go c.join(&member{ctx: t.Context(), appID: "busy"})
-	synctest.Wait()
+func (c *crowd) count(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running += n
 }
 
-func (c *crowd) come(ctx context.Context, appIDs ...string) []*member {
-	var all []*member
+// atOnce returns how many groups are being decided.
+func (c *crowd) atOnce() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running
+}
+
+// busy lets a group wait at the gate with an app of its own.
+func (c *crowd) busy(t *testing.T) { c.come(t.Context(), "busy") }
+
+// step is one that was begun, and its error once it ended.
+type step struct {
+	appID string
+	err   error
+}
+
+func (c *crowd) come(ctx context.Context, appIDs ...string) []*step {
+	var all []*step
 	for _, id := range appIDs {
-		m := &member{ctx: ctx, appID: id, done: make(chan struct{})}
-		all = append(all, m)
-		go c.join(m)
+		s := &step{appID: id, err: errors.New("it waits")}
+		all = append(all, s)
+		go func() { _, s.err = c.Do(ctx, &member{ctx: ctx, appID: id}) }()
 		synctest.Wait()
 	}
 	return all
@@ -71,10 +90,7 @@ func TestStepsThatComeMeanwhileAreDecidedTogetherAndOneOfEachApp(t *testing.T) {
 		c.come(t.Context(), "a", "b", "a", "c")
 		close(c.gate)
 		synctest.Wait()
-		require.Len(t, c.decided, 3)
-		require.Contains(t, c.decided, []string{"a", "b", "c"})
-		require.Contains(t, c.decided, []string{"a"}, "its second step sees what the first wrote")
-		require.Zero(t, c.running)
+		require.Equal(t, [][]string{{"busy"}, {"a", "b", "c"}, {"a"}}, c.decided, "its second step sees what the first wrote")
 	})
 }
 
@@ -85,24 +101,22 @@ func TestAGroupThatTakesLongHoldsUpNoOther(t *testing.T) {
 		c.come(t.Context(), "a")
 		time.Sleep(patience - time.Nanosecond)
 		synctest.Wait()
-		require.Equal(t, 1, c.running)
+		require.Equal(t, 1, c.atOnce())
 		for n := range maxGroups + 1 { // and none of the next ends, either
 			time.Sleep(time.Nanosecond)
 			synctest.Wait()
-			require.Equal(t, min(n+2, maxGroups), c.running)
+			require.Equal(t, min(n+2, maxGroups), c.atOnce())
 			c.come(t.Context(), fmt.Sprint(n))
 			time.Sleep(patience - time.Nanosecond)
 		}
 		close(c.gate)
 		synctest.Wait()
 		require.Len(t, slices.Concat(c.decided...), maxGroups+3)
-		require.Zero(t, c.running)
-		require.Zero(t, c.late)
 
 		c.gate = make(chan struct{})
 		c.busy(t)
 		c.come(t.Context(), "a", "b")
-		require.Equal(t, 1, c.running, "one at a time again")
+		require.Equal(t, 1, c.atOnce(), "one at a time again")
 		close(c.gate)
 	})
 }
@@ -183,6 +197,6 @@ func TestAGroupGoesOnWithoutThoseWhoLeaveAndEndsWithTheLast(t *testing.T) {
 		end()
 		synctest.Wait()
 		require.ErrorIs(t, last[0].err, context.Canceled)
-		require.Zero(t, c.running)
+		require.Zero(t, c.atOnce())
 	})
 }

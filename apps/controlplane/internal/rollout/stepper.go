@@ -41,7 +41,7 @@ type Config struct {
 type Stepper struct {
 	cfg     Config
 	metrics *metrics
-	groups  groups
+	groups  *groups
 }
 
 // NewStepper checks cfg.
@@ -63,7 +63,7 @@ func NewStepper(cfg Config) (*Stepper, error) {
 		cfg.Random = rand.Float64
 	}
 	s := &Stepper{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
-	s.groups.decide = s.decide
+	s.groups = newGroups(s.decide)
 	return s, nil
 }
 
@@ -211,8 +211,8 @@ func polled(d decision) bool {
 		d.in.Rollout.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
 }
 
-// tell logs and counts what was decided, once it is durable.
-func (s *Stepper) tell(ctx context.Context, d decision) {
+// record logs and counts what was decided, once it is durable.
+func (s *Stepper) record(ctx context.Context, d decision) {
 	for _, finding := range plan.Lint(d.in, d.out) {
 		s.metrics.broken.Inc()
 		s.cfg.Log.ErrorContext(ctx, "a plan breaks a rule of staged rollouts: this is a bug", "app", d.in.App.ID, "finding", finding)

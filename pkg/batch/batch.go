@@ -1,0 +1,215 @@
+// Package batch is group commit: requests that arrive while a commit runs wait, and the next
+// commit takes them together. So batches grow with the load, no request waits for a timer, and a
+// commit costs about as much for many requests as for one.
+//
+//	Do --> lane: waiting requests --> one commit at a time --> a result for each request
+//
+// A request is in a lane, and each lane has its own commits and its own limits. A commit that takes
+// longer than its lane's patience delays no other: the next one begins beside it. Requests of one
+// key are never committed at the same time, and in the order in which they came.
+//
+// A batch that fails, by an error or a panic, may fail because of one of its requests. It is parted
+// as Config.Split says, so that in the end a request fails alone.
+//
+// A Group starts a goroutine when a commit is due, and has none while it is idle.
+package batch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+var (
+	// ErrFull is returned for a request that came while Config.MaxWaiting requests waited.
+	ErrFull = errors.New("batch: too many requests wait")
+	// ErrClosed is returned for a request that comes after its group closed, or waits when it closes.
+	// It is joined with the error of a commit that fails while the group closes.
+	ErrClosed = errors.New("batch: the group is closed")
+)
+
+// PanicError is a panic in a commit of one request, or the end of its goroutine.
+type PanicError struct {
+	// Value that was passed to panic, nil for runtime.Goexit.
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	if e.Value == nil {
+		return "the commit ended its goroutine"
+	}
+	return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack)
+}
+
+// Split is how a batch of several requests is parted after its commit failed.
+type Split int
+
+const (
+	// Halves commits the two halves of the batch, one after the other, and parts those that fail again.
+	Halves Split = iota
+	// Singly commits each request alone, one after the other.
+	Singly
+	// Apart commits each request alone, all at once, while the lane goes on with the next batch.
+	Apart
+)
+
+// Limits of a lane. They are asked for before each batch.
+type Limits struct {
+	// Size is the number of requests in a batch. It must be positive.
+	Size int
+	// Weight of a batch: it ends with the request that reaches it. 0: unlimited.
+	Weight int
+	// Commits that run at once. 0: unlimited.
+	Commits int
+	// Patience is how long a commit may run before the next one of its lane begins beside it.
+	Patience time.Duration
+}
+
+// Config of a Group. L names lanes: when a commit ends, lower lanes go first.
+type Config[L cmp.Ordered, Req, Res any] struct {
+	// Commit does what the requests ask for and returns a result for each, or an error if it did
+	// nothing. It runs on a goroutine of the group.
+	Commit func(ctx context.Context, requests []Req) ([]Res, error)
+	// Limits returns those of a lane. It must not block, nor call the group.
+	Limits func(L) Limits
+	// Lane returns the lane of a request. nil: there is one.
+	Lane func(Req) L
+	// Key returns the key of a request, empty for none. nil: no request has one. Not with Apart.
+	Key func(Req) string
+	// Weight of a request. nil: requests weigh nothing.
+	Weight func(Req) int
+	// Split is how a batch that failed is parted.
+	Split Split
+	// Adapt halves the size of a lane's batches after one that failed, and adds one to it after each
+	// full batch that did not fail.
+	Adapt bool
+	// Timeout bounds a commit, and together all commits of the parts of a batch that failed. 0: none.
+	Timeout time.Duration
+	// Detached lets Do return when its context ends although the request's commit runs, which goes on.
+	// Otherwise Do waits for the end of a commit that has begun, and the commit's context ends when
+	// those of all its requests have.
+	Detached bool
+	// MaxCommits run at once in all lanes. 0: unlimited.
+	MaxCommits int
+	// MaxWaiting is how many requests may wait in all lanes. 0: unlimited.
+	MaxWaiting int
+	// Admit returns why a request may not wait next to what waits already. It must not block, nor call
+	// the group. nil: all may.
+	Admit func(Req, Waiting[L]) error
+	// Observe is called after each commit, including those of parts. nil: not called.
+	Observe func(Outcome)
+}
+
+// Outcome of a commit.
+type Outcome struct {
+	// Size is the number of requests.
+	Size int
+	// Waited is how long the oldest of them waited for its first commit to begin.
+	Waited time.Duration
+	// Took is how long the commit ran.
+	Took time.Duration
+	// Err is why it failed.
+	Err error
+}
+
+// Group batches requests. Use New.
+type Group[L cmp.Ordered, Req, Res any] struct {
+	cfg Config[L, Req, Res]
+	// base ends when the group closes.
+	base context.Context
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	// lanes in their order: those that have requests, commits or a size of their own, and some idle ones.
+	lanes []*lane[L, Req, Res]
+	// keys of requests that wait or are being committed.
+	keys map[string]key
+	// waiting and running are the sums of all lanes.
+	waiting, running int
+}
+
+// New returns a Group. It panics if Commit or Limits is missing, or with both Key and Apart.
+func New[L cmp.Ordered, Req, Res any](cfg Config[L, Req, Res]) *Group[L, Req, Res] {
+	if cfg.Commit == nil || cfg.Limits == nil {
+		panic("batch: Commit and Limits are required")
+	}
+	if cfg.Key != nil && cfg.Split == Apart {
+		panic("batch: requests that are committed Apart cannot follow each other by Key")
+	}
+	g := &Group[L, Req, Res]{cfg: cfg, keys: map[string]key{}}
+	g.base, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// Do waits for the commit of a request and returns its result, or the error of its own commit. If ctx
+// ends before the commit began (see Config.Detached), it returns ctx's error. It fails at once with
+// ErrFull, ErrClosed or the error of Config.Admit, and with a *PanicError if the commit panics.
+func (g *Group[L, Req, Res]) Do(ctx context.Context, request Req) (Res, error) {
+	m := &member[Req, Res]{ctx: ctx, request: request, done: make(chan struct{})}
+	var none Res
+	l, err := g.enqueue(m)
+	if err != nil {
+		return none, err
+	}
+	select {
+	case <-m.done:
+		return m.result, m.err
+	case <-ctx.Done():
+	}
+	if g.leave(l, m) {
+		return none, ctx.Err()
+	}
+	if !g.cfg.Detached {
+		<-m.done
+		return m.result, m.err
+	}
+	select {
+	case <-m.done: // both had happened
+		return m.result, m.err
+	default:
+		return none, ctx.Err()
+	}
+}
+
+// Close fails requests that wait, ends the contexts of commits that run, and waits for these.
+func (g *Group[L, Req, Res]) Close() {
+	g.mu.Lock()
+	g.closed = true
+	for _, l := range g.lanes {
+		for _, m := range l.waiting {
+			g.dequeued(l, m)
+			m.finish(ErrClosed)
+		}
+		l.waiting = nil
+	}
+	g.mu.Unlock()
+	g.end()
+	g.work.Wait()
+}
+
+// member is a request, and its result once done is closed.
+type member[Req, Res any] struct {
+	ctx     context.Context
+	request Req
+	key     string
+	weight  int
+	since   time.Time
+	// queued: it waits in its lane.
+	queued bool
+
+	done     chan struct{}
+	finished bool
+	result   Res
+	err      error
+}
+
+func (m *member[Req, Res]) finish(err error) {
+	m.err, m.finished = err, true
+	close(m.done)
+}
