@@ -18,8 +18,6 @@ import (
 // store writes a batch in one transaction. errs has one entry a report: nil, or
 // why that one was refused.
 func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
-	defer cancel()
 	now := time.Now().UnixMilli()
 	var current []model.Region
 	var w writes
@@ -54,7 +52,6 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 			s.metrics.stale.Inc()
 		}
 	}
-	s.metrics.batch.Observe(float64(len(batch)))
 	s.metrics.rows.Add(float64(len(w.instances)))
 	s.metrics.wakes.Add(float64(len(w.wake)))
 	return errs, nil

@@ -5,8 +5,7 @@
 //
 // # Group commit
 //
-// While one transaction commits, the reports that arrive queue up and become the
-// next one: batches grow with load and no report waits for a timer. A batch costs a
+// Reports that arrive while a transaction commits share the next one (package batch). A batch costs a
 // constant number of statements and a few for each sixteen regions in it, never one per
 // instance; the end of an inventory and a new quarantine have some of their own. A batch
 // that fails is tried again report by report, so that one bad report fails alone.
@@ -36,7 +35,7 @@
 //	                 again after 5 times the wait, to 5 s; later when refused again
 //
 // Agents say edges at once, as counts and states; those and whatever else is small
-// have a lane and a worker of their own. Regions take turns: one report of each in a
+// have a lane and a transaction of their own. Regions take turns: one report of each in a
 // batch, two in the queue, so that a loud one waits for itself. Whatever happens, no
 // more than 200,000 rows or 4,096 reports wait, some 100 MiB; beyond it all reports are
 // refused. What a refusal stores is nothing, and the agent says then what is so then.
@@ -75,6 +74,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/batch"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -137,10 +137,12 @@ const (
 	// 100 MiB.
 	queueLength   = 4096
 	maxQueuedRows = 200_000
-	// bulkWorkers store large reports. Two cores are busy with four: three store a
-	// sixteenth less, and six no more.
-	bulkWorkers = 4
-	// batchTimeout bounds one transaction with its retries.
+	// bulkBatches of large reports are stored at once: while one waits for its commit, others have the
+	// database read and write, and one prepares. Two cores are busy with four: three store a sixteenth
+	// less, and six no more.
+	bulkBatches = 4
+	// batchTimeout bounds one transaction with its retries, and together those of the reports of a
+	// batch that failed: if the database fails, what waits must not wait for each of them in turn.
 	batchTimeout = 20 * time.Second
 	// heartbeatFlush is how long a lease renewal may wait for others, a fifth of
 	// the shortest heartbeat.
@@ -151,7 +153,6 @@ const (
 type Service struct {
 	cfg     Config
 	queue   *queue
-	ended   chan struct{} // closed at the end of Run
 	metrics *metrics
 
 	mu       sync.Mutex
@@ -167,15 +168,9 @@ type known struct {
 }
 
 type pending struct {
-	ctx      context.Context
 	region   string
 	issuedAt int64
 	req      *agentv1.ReportRequest
-	done     chan error
-	// lane and at: where it was queued, and when; queued: it still is.
-	lane   lane
-	at     time.Time
-	queued bool
 	// heard is the sequence of the newest report of the session that was stored before
 	// this one.
 	heard int64
@@ -200,12 +195,11 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg:      cfg,
-		queue:    newQueue(),
-		ended:    make(chan struct{}),
 		sessions: map[string]known{},
 		renewals: map[string]model.Region{},
 		noticing: map[string]budget{},
 	}
+	s.queue = newQueue(s.store, s.observe)
 	s.metrics = newMetrics(cfg.Registerer, s)
 	return s, nil
 }
@@ -236,7 +230,7 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 		return nil, rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "inventory_since",
 			"inventory_since has to be the sequence of the report that began the inventory, at most this report's")
 	}
-	p := &pending{ctx: ctx, region: region, issuedAt: issuedAt, req: req, done: make(chan error, 1)}
+	p := &pending{region: region, issuedAt: issuedAt, req: req}
 	if !s.heartbeat(p, start) {
 		if err := s.enqueue(ctx, p); err != nil {
 			return nil, err
@@ -247,23 +241,29 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 
 // enqueue waits for the report's turn and its answer.
 func (s *Service) enqueue(ctx context.Context, p *pending) error {
-	if v := s.queue.push(p, time.Now()); !v.ok {
-		return s.refuse(v)
-	}
-	defer s.queue.leave(p)
-	select {
-	case err := <-p.done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.ended:
-	}
-	// Its batch was perhaps the last one.
-	select {
-	case err := <-p.done:
-		return err
-	default:
+	answer, err := s.queue.Do(ctx, p)
+	refused, isRefused := errors.AsType[*refusal](err)
+	switch {
+	case err == nil:
+		return answer
+	case isRefused:
+		return s.refuse(refused)
+	case errors.Is(err, batch.ErrClosed):
 		return unavailable("this server is leaving: send the report again")
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	s.cfg.Log.ErrorContext(ctx, "cannot store a report", "region", p.region, "error", err)
+	return unavailable("the report could not be stored: send it again")
+}
+
+// observe is called after each transaction of reports.
+func (s *Service) observe(o batch.Outcome) {
+	switch {
+	case o.Err == nil:
+		s.metrics.batch.Observe(float64(o.Size))
+	case o.Size > 1 && !errors.Is(o.Err, batch.ErrClosed):
+		s.cfg.Log.Warn("a batch of reports failed: storing them one by one", "reports", o.Size, "error", o.Err)
 	}
 }
 
@@ -272,18 +272,18 @@ func unavailable(message string) error {
 }
 
 // refuse a report that did not get into the queue.
-func (s *Service) refuse(v verdict) error {
+func (s *Service) refuse(r *refusal) error {
 	why, message := "behind", "more instances are reported than can be stored: send them later"
 	switch {
-	case v.full:
+	case r.full:
 		why, message = "full", "too many reports are waiting: send it later"
-	case v.crowded:
+	case r.crowded:
 		why, message = "crowded", "reports of this region are waiting already: send one after the other"
 	}
 	s.metrics.refused.WithLabelValues(why).Inc()
 	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
-		Limit:  &windlassv1.LimitDetail{Name: "reports", RetryAfterMs: v.retryAfter.Milliseconds()},
+		Limit:  &windlassv1.LimitDetail{Name: "reports", RetryAfterMs: r.retryAfter.Milliseconds()},
 	}, message)
 }
 
@@ -331,79 +331,12 @@ func check(region model.Region, p *pending) error {
 	return nil
 }
 
-// Run commits batches and renewals until ctx ends; reports still queued then are
-// refused as unavailable, and their agents retry.
+// Run renews leases until ctx ends, and then closes the queue: reports that wait are refused as
+// unavailable, and their agents send them again.
 func (s *Service) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	wg.Go(func() { s.renew(ctx) })
-	// While one waits for its commit, others have the database read and write, and one
-	// prepares. The last never has a large batch in hand, so that what is small need not
-	// wait for one.
-	for range bulkWorkers {
-		wg.Go(func() { s.work(ctx, express, bulk) })
-	}
-	wg.Go(func() { s.work(ctx, express) })
-	wg.Wait()
-	close(s.ended)
+	s.renew(ctx)
+	s.queue.Close()
 	return nil
-}
-
-// work on the lanes, the first that has something first.
-func (s *Service) work(ctx context.Context, on ...lane) {
-	var large chan struct{} // nil: never ready
-	if slices.Contains(on, bulk) {
-		large = s.queue.ready[bulk]
-	}
-	for ctx.Err() == nil {
-		var batch []*pending
-		for _, l := range on {
-			if batch = s.queue.take(l, time.Now()); len(batch) > 0 {
-				break
-			}
-		}
-		if len(batch) > 0 {
-			s.process(ctx, batch)
-			s.queue.done(batch)
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-s.queue.ready[express]:
-		case <-large:
-		}
-	}
-}
-
-func (s *Service) process(ctx context.Context, batch []*pending) {
-	start, rows := time.Now(), 0
-	for _, p := range batch {
-		rows += p.rows()
-	}
-	s.queue.began(start, rows)
-	errs, err := s.store(ctx, batch)
-	s.queue.ended(time.Now(), rows, time.Since(start))
-	if err != nil && len(batch) > 1 && ctx.Err() == nil {
-		s.cfg.Log.WarnContext(ctx, "a batch of reports failed: storing them one by one", "reports", len(batch), "error", err)
-		// Together they get the time of one batch: if it is the database that fails,
-		// those behind this batch must not wait for each of its reports in turn.
-		bounded, cancel := context.WithTimeout(ctx, batchTimeout)
-		defer cancel()
-		for _, p := range batch {
-			s.process(bounded, []*pending{p})
-		}
-		return
-	}
-	for i, p := range batch {
-		switch {
-		case err != nil:
-			p.done <- unavailable("the report could not be stored: send it again")
-		default:
-			p.done <- errs[i]
-		}
-	}
-	if err != nil && ctx.Err() == nil {
-		s.cfg.Log.ErrorContext(ctx, "cannot store a report", "region", batch[0].region, "error", err)
-	}
 }
 
 // renew flushes the heartbeat lane.

@@ -14,7 +14,7 @@ const (
 	// maxDelay is the wait above which reports with many instances are refused.
 	maxDelay = 200 * time.Millisecond
 	// batchTime is about how long a batch of instances may take, beside those of the
-	// other workers.
+	// other batches.
 	batchTime = 100 * time.Millisecond
 	// pauseFactor: were the wait alone what slows agents, all of them would wait at
 	// once. With a pause of five times the wait, one in six does.
@@ -95,11 +95,11 @@ func (m *meter) perSecond() float64 {
 	return m.rate
 }
 
-// batch is how many rows make one that takes about batchTime, while each of the other
-// workers has one, too: together they store what the rate says. Larger ones leave nothing
+// batch is how many rows make one that takes about batchTime, while as many as may be stored at
+// once are: together they store what the rate says. Larger ones leave nothing
 // to the others, and their reports all wait for the last row.
 func (m *meter) batch() int {
-	return min(max(int(m.perSecond()*batchTime.Seconds())/bulkWorkers, minBatchRows), maxBatchRows)
+	return min(max(int(m.perSecond()*batchTime.Seconds())/bulkBatches, minBatchRows), maxBatchRows)
 }
 
 // begin of a batch.

@@ -1,9 +1,12 @@
 package ingest
 
 import (
-	"slices"
+	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/windlass-run/windlass/pkg/batch"
 )
 
 // lane is one of two: what is small does not wait behind what is large.
@@ -33,177 +36,115 @@ func laneOf(p *pending) lane {
 // whose reports would take the place of the others'.
 const maxWaiting = 2
 
-// queue holds what waits to be stored, in order, a lane each. Reports of one region
-// are stored one after the other, and a batch has one of each at the most: regions
-// take turns.
-type queue struct {
-	mu    sync.Mutex
-	lanes [lanes][]*pending
-	rows  [lanes]int
-	// waiting counts a region's reports; busy has those of which one is being stored.
-	waiting map[string]int
-	busy    map[string]bool
-	// ready is signalled when there may be something to take.
-	ready  [lanes]chan struct{}
-	meter  meter
-	steady smooth // delay
-	// small are batches of the express lane that are being stored, smallSince when the last
-	// of them began.
-	small      int
-	smallSince time.Time
-}
-
 // patience is how long a batch of the express lane may take before the next one begins beside
 // it. Until then what comes waits and is one batch: a report's part of the statements is
 // the smaller the more of them come at once.
 const patience = 50 * time.Millisecond
 
-func newQueue() *queue {
-	q := &queue{waiting: map[string]int{}, busy: map[string]bool{}}
-	for l := range q.ready {
-		q.ready[l] = make(chan struct{}, 1)
-	}
+// queue batches reports and learns how fast they are stored. A batch has one report of each region
+// at most, and reports of a region are stored one after the other: regions take turns.
+type queue struct {
+	*batch.Group[lane, *pending, error]
+
+	mu     sync.Mutex // is locked last
+	meter  meter
+	steady smooth // delay
+}
+
+// newQueue returns a queue of reports for commit, which returns why it refused each.
+func newQueue(commit func(context.Context, []*pending) ([]error, error), observe func(batch.Outcome)) *queue {
+	q := &queue{}
+	q.Group = batch.New(batch.Config[lane, *pending, error]{
+		Commit: func(ctx context.Context, reports []*pending) ([]error, error) {
+			start, rows := time.Now(), 0
+			for _, p := range reports {
+				rows += p.rows()
+			}
+			q.began(start, rows)
+			defer func() { q.ended(time.Now(), rows, time.Since(start)) }()
+			return commit(ctx, reports)
+		},
+		Lane:   laneOf,
+		Limits: q.limits,
+		Key:    func(p *pending) string { return p.region },
+		Weight: (*pending).rows,
+		Admit:  func(p *pending, w batch.Waiting[lane]) error { return q.admit(p, w, time.Now()) },
+		// Its caller's agent sends the report again, and what is stored twice counts once.
+		Detached: true,
+		Split:    batch.Singly,
+		Timeout:  batchTimeout,
+		// One that never has a large batch in hand, so that what is small need not wait for one.
+		MaxCommits: bulkBatches + 1,
+		Observe:    observe,
+	})
 	return q
 }
 
-// verdict on a report that came.
-type verdict struct {
-	ok bool
+func (q *queue) limits(l lane) batch.Limits {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	limits := batch.Limits{Size: maxBatchReports, Weight: q.meter.batch()}
+	if l == express {
+		limits.Patience = patience
+	} else {
+		limits.Commits = bulkBatches
+	}
+	return limits
+}
+
+// refusal is why a report may not wait.
+type refusal struct {
 	// full: whatever it was, there is no more room; otherwise that the store is
 	// behind, or crowded: that the region has too many reports waiting.
 	full, crowded bool
 	retryAfter    time.Duration
 }
 
-func (q *queue) push(p *pending, now time.Time) verdict {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	l, load := laneOf(p), q.load(now)
-	all := q.rows[express] + q.rows[bulk]
-	switch retryAfter, behind := load.refuses(q.rows[bulk]); {
-	case all > maxQueuedRows, len(q.lanes[express])+len(q.lanes[bulk]) >= queueLength:
-		return verdict{full: true, retryAfter: min(max(retryAfter, time.Second), maxPause)}
-	case q.waiting[p.region] >= maxWaiting:
-		return verdict{crowded: true, retryAfter: min(max(load.delay, time.Second), maxPause)}
-	case l == bulk && behind:
-		return verdict{retryAfter: retryAfter}
-	}
-	p.lane, p.at, p.queued = l, now, true
-	q.lanes[l] = append(q.lanes[l], p)
-	q.rows[l] += p.rows()
-	q.waiting[p.region]++
-	q.signal(l)
-	return verdict{ok: true}
+func (r *refusal) Error() string {
+	return fmt.Sprintf("too much waits: come again after %s", r.retryAfter)
 }
 
-// leave takes a report out that still waits; its caller has gone.
-func (q *queue) leave(p *pending) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if p.queued {
-		i := slices.Index(q.lanes[p.lane], p)
-		q.lanes[p.lane] = slices.Delete(q.lanes[p.lane], i, i+1)
-		q.left(p)
+// admit returns a refusal or nil.
+func (q *queue) admit(p *pending, w batch.Waiting[lane], now time.Time) error {
+	load := q.load(w, now)
+	small, large := w.Lane(express), w.Lane(bulk)
+	switch retryAfter, behind := load.refuses(large.Weight); {
+	case small.Weight+large.Weight > maxQueuedRows, small.Requests+large.Requests >= queueLength:
+		return &refusal{full: true, retryAfter: min(max(retryAfter, time.Second), maxPause)}
+	case w.Key(p.region) >= maxWaiting:
+		return &refusal{crowded: true, retryAfter: min(max(load.delay, time.Second), maxPause)}
+	case laneOf(p) == bulk && behind:
+		return &refusal{retryAfter: retryAfter}
 	}
+	return nil
 }
 
-func (q *queue) left(p *pending) {
-	p.queued = false
-	q.rows[p.lane] -= p.rows()
-	if q.waiting[p.region]--; q.waiting[p.region] == 0 {
-		delete(q.waiting, p.region)
-	}
-}
-
-// take a batch of a lane: one report of each region, in order, as many as go into
-// one transaction. Their regions are busy until done. Of the express lane there is one
-// at a time, unless it takes long.
-func (q *queue) take(l lane, now time.Time) []*pending {
+// load returns how far the store is behind what waits.
+func (q *queue) load(w batch.Waiting[lane], now time.Time) load {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l == express && q.small > 0 && now.Sub(q.smallSince) < patience {
-		return nil
-	}
-	var batch []*pending
-	rows, most := 0, q.meter.batch()
-	rest := q.lanes[l][:0]
-	for i, p := range q.lanes[l] {
-		if len(batch) == maxBatchReports || rows >= most {
-			rest = append(rest, q.lanes[l][i:]...)
-			break
-		}
-		if q.busy[p.region] {
-			rest = append(rest, p)
-			continue
-		}
-		q.left(p)
-		if p.ctx.Err() != nil {
-			continue // its caller has gone: it is sent again
-		}
-		q.busy[p.region] = true
-		batch = append(batch, p)
-		rows += p.rows()
-	}
-	clear(q.lanes[l][len(rest):])
-	q.lanes[l] = rest
-	switch {
-	case len(batch) == 0:
-	case l == express:
-		q.small++
-		q.smallSince = now
-		time.AfterFunc(patience, func() { q.signal(express) })
-	case len(rest) > 0:
-		q.signal(l) // for another worker
-	}
-	return batch
-}
-
-// done with a batch: the regions' next reports may be taken.
-func (q *queue) done(batch []*pending) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, p := range batch {
-		delete(q.busy, p.region)
-	}
-	if len(batch) > 0 && batch[0].lane == express {
-		q.small--
-	}
+	rows, oldest := 0, time.Duration(0)
 	for l := range lanes {
-		if len(q.lanes[l]) > 0 {
-			q.signal(l)
+		waits := w.Lane(l)
+		rows += waits.Weight
+		if waits.Requests > 0 {
+			oldest = max(oldest, now.Sub(waits.Since))
 		}
 	}
-}
-
-func (q *queue) signal(l lane) {
-	select {
-	case q.ready[l] <- struct{}{}:
-	default:
-	}
-}
-
-// load is read under the lock.
-func (q *queue) load(now time.Time) load {
 	out := load{
 		commit: q.meter.commit,
-		delay:  time.Duration(float64(q.rows[express]+q.rows[bulk]) / q.meter.perSecond() * float64(time.Second)),
-	}
-	for l := range lanes {
-		if len(q.lanes[l]) > 0 {
-			out.delay = max(out.delay, now.Sub(q.lanes[l][0].at))
-		}
+		delay:  max(time.Duration(float64(rows)/q.meter.perSecond()*float64(time.Second)), oldest),
 	}
 	out.steady = time.Duration(q.steady.follow(float64(out.delay), now))
 	return out
 }
 
-func (q *queue) loadAt(now time.Time) load {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.load(now)
+func (q *queue) loadAt(now time.Time) (l load) {
+	q.Look(func(w batch.Waiting[lane]) { l = q.load(w, now) })
+	return l
 }
 
-// began and ended tell of batches, for what the queue believes of the store.
+// began and ended measure batches, for what the queue believes of the store.
 func (q *queue) began(now time.Time, rows int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -2,28 +2,102 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/pkg/batch"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
 var start = time.Unix(1_900_000_000, 0)
 
-// waits returns a report of a region with that number of instances.
-func waits(region string, instances int) *pending {
-	return &pending{ctx: context.Background(), region: region, req: &agentv1.ReportRequest{Instances: make([]*agentv1.InstanceState, instances)}}
+// report returns one of a region with that number of instances.
+func report(region string, instances int) *pending {
+	return &pending{region: region, req: &agentv1.ReportRequest{Instances: make([]*agentv1.InstanceState, instances)}}
 }
 
-// regionsOf a batch, in order.
-func regionsOf(batch []*pending) (out []string) {
-	for _, p := range batch {
-		out = append(out, p.region)
+// yard is a queue of which nothing is stored, and what waits in it.
+type yard struct {
+	*queue
+	lanes    map[lane]batch.Queue
+	ofRegion map[string]int
+}
+
+func newYard() *yard {
+	return &yard{queue: newQueue(func(context.Context, []*pending) ([]error, error) { return nil, nil }, nil), lanes: map[lane]batch.Queue{}, ofRegion: map[string]int{}}
+}
+
+func (y *yard) Lane(l lane) batch.Queue { return y.lanes[l] }
+
+func (y *yard) Key(region string) int { return y.ofRegion[region] }
+
+// push returns the refusal, nil for a report that waits from now on.
+func (y *yard) push(p *pending, now time.Time) *refusal {
+	refused, _ := errors.AsType[*refusal](y.admit(p, y, now))
+	if refused == nil {
+		q := y.lanes[laneOf(p)]
+		if q.Requests == 0 {
+			q.Since = now
+		}
+		q.Requests++
+		q.Weight += p.rows()
+		y.lanes[laneOf(p)] = q
+		y.ofRegion[p.region]++
 	}
-	return out
+	return refused
+}
+
+// line is a queue whose batches are stored when the test says so.
+type line struct {
+	*queue
+	gate chan struct{}
+
+	mu      sync.Mutex
+	batches [][]string // regions, of each batch that began
+}
+
+func newLine() *line {
+	l := &line{gate: make(chan struct{})}
+	l.queue = newQueue(func(ctx context.Context, reports []*pending) ([]error, error) {
+		var regions []string
+		for _, p := range reports {
+			regions = append(regions, p.region)
+		}
+		l.mu.Lock()
+		l.batches = append(l.batches, regions)
+		l.mu.Unlock()
+		select {
+		case <-l.gate:
+			return make([]error, len(reports)), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}, nil)
+	return l
+}
+
+// push lets reports come, one after the other.
+func (l *line) push(ctx context.Context, reports ...*pending) {
+	for _, p := range reports {
+		go func() { _, _ = l.Do(ctx, p) }()
+		synctest.Wait()
+	}
+}
+
+// began returns the batches that began since the last call.
+func (l *line) began() [][]string {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	batches := l.batches
+	l.batches = nil
+	return batches
 }
 
 func TestLimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
@@ -56,19 +130,19 @@ func TestLimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
 }
 
 func TestInstancesAreRefusedOnceTheyWouldWaitTooLongAndEdgesAreNot(t *testing.T) {
-	q := newQueue()
+	q := newYard()
 	accepted := 0
-	var v verdict
+	var r *refusal
 	for n := range 100 {
-		if v = q.push(waits(fmt.Sprint("reg_", n), 1000), start); !v.ok {
+		if r = q.push(report(fmt.Sprint("reg_", n), 1000), start); r != nil {
 			break
 		}
 		accepted++
 	}
 	// At the rate that is believed at first, 10,000 rows a second.
 	require.Equal(t, 2, accepted)
-	require.False(t, v.full || v.crowded)
-	require.InDelta(t, maxDelay, v.retryAfter, float64(10*time.Millisecond), "when what waits is stored")
+	require.False(t, r.full || r.crowded)
+	require.InDelta(t, maxDelay, r.retryAfter, float64(10*time.Millisecond), "when what waits is stored")
 	for steady, want := range map[time.Duration]time.Duration{
 		maxDelay / 10: 2 * maxDelay, 2 * maxDelay: pauseFactor * 2 * maxDelay, time.Minute: maxPause,
 	} {
@@ -76,120 +150,136 @@ func TestInstancesAreRefusedOnceTheyWouldWaitTooLongAndEdgesAreNot(t *testing.T)
 		require.True(t, no)
 		require.Equal(t, want, after, "it was like that for a while, or not: %s", steady)
 	}
-	require.True(t, q.push(waits("reg_small", expressInstances), start).ok)
+	require.Nil(t, q.push(report("reg_small", expressInstances), start))
 
 	// A store that does more takes more, and one that stands still takes a batch.
 	q.meter.rate = 100_000
-	require.True(t, q.push(waits("reg_a", 1000), start).ok)
-	require.False(t, q.push(waits("reg_b", 1000), start.Add(time.Minute)).ok)
-	require.True(t, newQueue().push(waits("reg_a", 20_000), start).ok, "nothing waits: it is never too large")
+	require.Nil(t, q.push(report("reg_a", 1000), start))
+	require.NotNil(t, q.push(report("reg_b", 1000), start.Add(time.Minute)))
+	require.Nil(t, newYard().push(report("reg_a", 20_000), start), "nothing waits: it is never too large")
 }
 
 func TestWhateverItIsNoMoreWaitsThanThereIsMemoryFor(t *testing.T) {
-	q := newQueue()
+	q := newYard()
 	q.meter.rate = 1e9
 	n := 0
 	for ; n < 100_000; n++ {
-		if v := q.push(waits(fmt.Sprint("reg_", n), 1000), start); !v.ok {
-			require.True(t, v.full)
-			require.Positive(t, v.retryAfter)
+		if r := q.push(report(fmt.Sprint("reg_", n), 1000), start); r != nil {
+			require.True(t, r.full)
+			require.Positive(t, r.retryAfter)
 			break
 		}
 	}
 	require.LessOrEqual(t, n*1000, maxQueuedRows+1000)
-	require.False(t, q.push(waits("reg_small", 1), start).ok)
+	require.True(t, q.push(report("reg_small", 1), start).full)
 
-	q = newQueue()
+	q = newYard()
 	for n := range queueLength {
-		require.True(t, q.push(waits(fmt.Sprint("reg_", n), 1), start).ok)
+		require.Nil(t, q.push(report(fmt.Sprint("reg_", n), 1), start))
 	}
-	require.True(t, q.push(waits("reg_more", 1), start).full)
+	require.True(t, q.push(report("reg_more", 1), start).full)
 }
 
 func TestARegionThatIsLoudWaitsForItselfAlone(t *testing.T) {
-	q := newQueue()
+	q := newYard()
 	for range maxWaiting {
-		require.True(t, q.push(waits("reg_loud", 300), start).ok)
+		require.Nil(t, q.push(report("reg_loud", 300), start))
 	}
-	require.True(t, q.push(waits("reg_loud", 300), start).crowded)
-	v := q.push(waits("reg_loud", 1), start.Add(time.Hour))
-	require.True(t, v.crowded)
-	require.LessOrEqual(t, v.retryAfter, maxPause, "however long they have waited, or a clock says so")
-	for _, region := range []string{"reg_a", "reg_b"} {
-		require.True(t, q.push(waits(region, 100), start).ok)
-	}
-	batch := q.take(bulk, start)
-	require.Equal(t, []string{"reg_loud", "reg_a", "reg_b"}, regionsOf(batch), "one of each")
-	require.Empty(t, q.take(bulk, start), "one of its reports is being stored")
-	require.True(t, q.push(waits("reg_a", 1), start).ok)
-	require.Empty(t, q.take(express, start), "reports of a region are stored one after the other")
-	q.done(batch)
-	require.Equal(t, []string{"reg_loud"}, regionsOf(q.take(bulk, start)))
-	require.Equal(t, []string{"reg_a"}, regionsOf(q.take(express, start)))
+	require.True(t, q.push(report("reg_loud", 300), start).crowded)
+	r := q.push(report("reg_loud", 1), start.Add(time.Hour))
+	require.True(t, r.crowded)
+	require.LessOrEqual(t, r.retryAfter, maxPause, "however long they have waited, or a clock says so")
+	require.Nil(t, q.push(report("reg_a", 100), start))
+
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		for n := range bulkBatches {
+			l.push(t.Context(), report(fmt.Sprint("reg_", n), 300))
+		}
+		require.Len(t, l.began(), bulkBatches)
+		l.push(t.Context(), report("reg_loud", 300), report("reg_loud", 300), report("reg_a", 100), report("reg_b", 100))
+		require.Empty(t, l.began())
+		l.gate <- struct{}{}
+		require.Equal(t, [][]string{{"reg_loud", "reg_a", "reg_b"}}, l.began(), "one of each")
+		l.push(t.Context(), report("reg_a", 1))
+		require.Empty(t, l.began(), "reports of a region are stored one after the other")
+		close(l.gate)
+		require.ElementsMatch(t, [][]string{{"reg_loud"}, {"reg_a"}}, l.began())
+	})
 }
 
 func TestSmallReportsAreOneBatchAtATimeUnlessThatTakesLong(t *testing.T) {
-	q := newQueue()
-	push := func(regions ...string) {
-		for _, r := range regions {
-			require.True(t, q.push(waits(r, 1), start).ok)
-		}
-	}
-	push("reg_a")
-	first := q.take(express, start)
-	require.Equal(t, []string{"reg_a"}, regionsOf(first))
-	push("reg_b", "reg_c")
-	require.Empty(t, q.take(express, start.Add(patience-1)))
-	require.True(t, q.push(waits("reg_large", 300), start).ok)
-	large := q.take(bulk, start)
-	require.Len(t, large, 1, "what is large does not wait for it")
-	q.done(large)
-	require.Empty(t, q.take(express, start), "nor does that end the wait")
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		l.push(t.Context(), report("reg_a", 1))
+		require.Equal(t, [][]string{{"reg_a"}}, l.began())
+		l.push(t.Context(), report("reg_b", 1), report("reg_c", 1))
+		time.Sleep(patience - 1)
+		require.Empty(t, l.began())
+		l.push(t.Context(), report("reg_large", 300))
+		require.Equal(t, [][]string{{"reg_large"}}, l.began(), "what is large does not wait for it")
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, [][]string{{"reg_b", "reg_c"}}, l.began(), "those that came meanwhile, together")
+		l.push(t.Context(), report("reg_d", 1))
+		time.Sleep(patience - 1)
+		require.Empty(t, l.began(), "the second is not late yet")
+		close(l.gate)
+		require.Equal(t, [][]string{{"reg_d"}}, l.began())
+	})
+}
 
-	second := q.take(express, start.Add(patience))
-	require.Equal(t, []string{"reg_b", "reg_c"}, regionsOf(second), "those that came meanwhile, together")
-	push("reg_d")
-	q.done(first)
-	require.Empty(t, q.take(express, start.Add(2*patience-1)), "the second is not late yet")
-	q.done(second)
-	require.Equal(t, []string{"reg_d"}, regionsOf(q.take(express, start.Add(2*patience-1))))
+func TestLargeReportsLeaveRoomForASmallOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		for n := range bulkBatches + 2 {
+			l.push(t.Context(), report(fmt.Sprint("reg_", n), 300))
+		}
+		require.Len(t, l.began(), bulkBatches)
+		l.push(t.Context(), report("reg_small", 1))
+		require.Equal(t, [][]string{{"reg_small"}}, l.began())
+		l.push(t.Context(), report("reg_more", 1))
+		time.Sleep(2 * patience)
+		require.Empty(t, l.began(), "no more than that at once")
+		close(l.gate)
+		require.ElementsMatch(t, [][]string{{"reg_more"}, {"reg_4", "reg_5"}}, l.began())
+	})
 }
 
 func TestBatchesTakeTheirShareOfWhatIsStoredInTheirTime(t *testing.T) {
-	q := newQueue()
-	q.meter.rate = 1e9
-	for n := range 30 {
-		require.True(t, q.push(waits(fmt.Sprint("reg_", n), 1000), start).ok)
-	}
 	for _, c := range []struct {
 		rate float64
 		want int
-	}{{15_000 * bulkWorkers, 2}, {100, 1}, {1e9, 10}} {
-		q.meter.rate = c.rate
-		batch := q.take(bulk, start)
-		require.Len(t, batch, c.want, "at %v rows a second", c.rate)
-		q.done(batch)
+	}{{15_000 * bulkBatches, 2}, {100, 1}, {1e9, 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLine()
+			for n := range bulkBatches {
+				l.push(t.Context(), report(fmt.Sprint("reg_", n), 300))
+			}
+			l.meter.rate = 1e9
+			for n := range 20 {
+				l.push(t.Context(), report(fmt.Sprint("reg_more_", n), 1000))
+			}
+			require.Len(t, l.began(), bulkBatches)
+			l.meter.rate = c.rate
+			l.gate <- struct{}{}
+			require.Len(t, l.began()[0], c.want, "at %v rows a second", c.rate)
+			close(l.gate)
+		})
 	}
 }
 
 func TestAReportWhoseCallerHasGoneIsNotStored(t *testing.T) {
-	q := newQueue()
-	gone, cancel := context.WithCancel(context.Background())
-	left, late, stays := waits("reg_a", 100), waits("reg_b", 100), waits("reg_c", 100)
-	late.ctx = gone
-	for _, p := range []*pending{left, late, stays} {
-		require.True(t, q.push(p, start).ok)
-	}
-	q.leave(left)
-	q.leave(left)
-	cancel()
-	batch := q.take(bulk, start)
-	require.Equal(t, []string{"reg_c"}, regionsOf(batch))
-	q.done(batch)
-	q.leave(stays)
-	require.Zero(t, q.rows)
-	require.Empty(t, q.waiting)
-	require.Empty(t, q.busy)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		l.push(t.Context(), report("reg_first", 1))
+		gone, cancel := context.WithCancel(t.Context())
+		l.push(gone, report("reg_a", 1))
+		l.push(t.Context(), report("reg_b", 1))
+		cancel()
+		close(l.gate)
+		require.Equal(t, [][]string{{"reg_first"}, {"reg_b"}}, l.began())
+		require.Zero(t, l.loadAt(time.Now()).delay, "nothing waits")
+	})
 }
 
 func TestTheRateIsThatOfLargeBatchesTogether(t *testing.T) {
