@@ -27,7 +27,7 @@ func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
 	if err := t.locking("lock workspace", workspaceID); err != nil {
 		return model.Admission{}, err
 	}
-	c := t.batch
+	c := t.shared
 	if c != nil {
 		if a, ok := c.admissions[workspaceID]; ok {
 			return a, nil
@@ -57,7 +57,7 @@ func (t *tx) PutLimits(a model.Admission) error {
 }
 
 func (t *tx) PutStanding(a model.Admission) error {
-	c := t.batch
+	c := t.shared
 	if c == nil {
 		return t.putStanding(a)
 	}
@@ -111,7 +111,7 @@ var (
 )
 
 func (t *tx) PutClaims(claims []model.Claim) error {
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		keep(c, &c.late.claims, nil, claims...)
 		return nil
 	}

@@ -29,7 +29,7 @@ var insertApps = insertInto("InsertApps", "apps",
 	"deleting_since", "abandon_unreachable", "deleted_at", "created_at", "updated_at", "resource_version", "domains", "app_keys")
 
 func (t *tx) InsertApp(a model.App) error {
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		keep(c, &c.late.apps, []string{a.ID, nameOf(a.EnvironmentID, a.Name)}, a)
 	} else if err := t.insertApps([]model.App{a}); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (t *tx) getAppsByName(workspaceID, environmentID string, names []string) ([
 	apps, err := list(t, "get apps", "", app)(inChunks(names, func(names []string) ([]gen.App, error) {
 		return t.q.GetAppsByName(t.ctx, gen.GetAppsByNameParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Names: names})
 	}))
-	t.batch.prefetched.found(apps, &t.batch.prefetched.names, nameOfApp)
+	t.shared.prefetched.found(apps, &t.shared.prefetched.names, nameOfApp)
 	return apps, err
 }
 
@@ -134,7 +134,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 // lockPrefetched locks apps of members, who are going to read what those run.
 func (t *tx) lockPrefetched(ids []string) ([]model.App, error) {
 	apps, err := t.LockApps(ids)
-	t.batch.prefetched.found(apps, &t.batch.prefetched.apps, idOfApp)
+	t.shared.prefetched.found(apps, &t.shared.prefetched.apps, idOfApp)
 	return apps, err
 }
 
@@ -151,7 +151,7 @@ func (t *tx) LockApps(ids []string) ([]model.App, error) {
 
 func (t *tx) UpdateApp(a model.App) error {
 	t.touch(a.ID)
-	c := t.batch
+	c := t.shared
 	if c == nil {
 		return t.updateApps([]model.App{a})
 	}

@@ -1,218 +1,154 @@
 package mysql
 
 import (
-	"slices"
-	"strings"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/batch"
 )
 
-// batch is what a transaction keeps for the requests that share it (see UpdateBatched); nil
-// where it has a single one.
+// # Group commit
 //
-// Rows of the most frequent kinds are deferred and written for all requests in one statement of
-// each kind. A statement that reads one of those tables has them written first, unless it is
-// about rows of which none is deferred. What every request reads alike is read once, and what
-// each reads of its own app is read for all of them at once.
-type batch struct {
-	// member whose turn it is.
-	member int
-	late   late
-	// about are what rows that are kept back are about: ids of apps, deployments and rollouts,
-	// and names of apps.
-	about map[string]bool
-	// apart: the statement at hand has nothing to do with them. writing: it is one of theirs.
-	apart, writing bool
-	// bound are members of whom something is in the transaction that is not kept back: it
-	// cannot be without it.
-	bound map[int]bool
-	// admissions are those of workspaces that are locked, as they are to become.
-	admissions map[string]model.Admission
-	// read is what is read once, by question.
-	read map[string]any
-	// prefetched is what they ask alike, each about another app; nil: each is to ask for itself.
-	prefetched *prefetched
-	// failed is why what was kept back could not be written.
-	failed error
+// Requests of a key that arrive while a transaction of that key runs share the next one, which has
+// about as many statements as that of a single request. All of them run their first part, one after
+// the other, and then all run their last, in which they take the lock that all of them need: it is
+// held as briefly as one request would. See shared for how statements are shared.
+//
+// A request that fails is taken out, and gets its error once the others are durable, since
+// what they wrote may be the reason. Where that is not possible, or anything else fails,
+// nothing is written, and each request runs again by itself, as Update does.
+const (
+	// maxBatch is how many requests share a transaction: a statement's part is a thirtieth by then.
+	// After one that failed they are half as many, and one more after each full one that did not.
+	maxBatch = 32
+	// patience is how long a transaction may take before the next one begins beside it: one that
+	// waits for a row's lock delays no other.
+	patience = 250 * time.Millisecond
+	// sharedTimeout bounds a transaction of several requests, which have deadlines of their own.
+	sharedTimeout = 30 * time.Second
+)
+
+// batches are the requests that wait, by key.
+type batches = batch.Group[string, *request, error]
+
+// request is one of UpdateBatched.
+type request struct {
+	ctx context.Context
+	key string
+	// app that fn is about, by id or name; empty: unknown.
+	app  string
+	fn   func(store.Tx) (last func() error, err error)
+	last func() error
+	err  error
 }
 
-func newBatch(t *tx, group []*request) *batch {
-	return &batch{
-		prefetched: newPrefetched(group),
-		about:      map[string]bool{}, bound: map[int]bool{}, admissions: map[string]model.Admission{}, read: map[string]any{},
-		late: late{
-			apps:        kept[model.App]{table: "apps", write: t.insertApps},
-			updated:     kept[model.App]{table: "apps", write: t.updateApps},
-			deployments: kept[model.Deployment]{table: "deployments", write: t.insertDeployments},
-			rollouts:    kept[model.Rollout]{table: "rollouts", write: t.insertRollouts},
-			added:       kept[model.Topology]{table: "deployment_topology", write: t.addTopology},
-			replaced:    kept[model.Topology]{table: "deployment_topology", write: t.replaceTopology},
-			history:     kept[model.History]{table: "history", write: t.insertHistory},
-			audit:       kept[model.Audit]{table: "audit", write: t.insertAudit},
-			keys:        kept[model.Idempotency]{table: "idempotency", write: t.insertIdempotency},
-			claims:      kept[model.Claim]{table: "app_claims", write: t.putClaims},
-			standings:   kept[model.Admission]{table: "workspace_starts", write: t.putStandings},
-			wakes:       kept[wake]{table: "app_wake", write: t.wake},
+func (s *Store) newBatches() *batches {
+	return batch.New(batch.Config[string, *request, error]{
+		Commit: s.commitBatch,
+		Lane:   func(r *request) string { return r.key },
+		Limits: func(string) batch.Limits { return batch.Limits{Size: maxBatch, Patience: s.patience} },
+		Split:  batch.Apart,
+		Adapt:  true,
+		Observe: func(o batch.Outcome) {
+			if o.Size > 1 && o.Err != nil {
+				s.metrics.parted.Inc()
+			}
 		},
+	})
+}
+
+// UpdateBatched implements store.Store.
+func (s *Store) UpdateBatched(ctx context.Context, key, app string, fn func(store.Tx) (last func() error, err error)) error {
+	if key == "" {
+		return s.Update(ctx, store.Alone(fn))
 	}
-}
-
-// late are rows that are kept back.
-type late struct {
-	apps, updated   kept[model.App]
-	deployments     kept[model.Deployment]
-	rollouts        kept[model.Rollout]
-	added, replaced kept[model.Topology]
-	history         kept[model.History]
-	audit           kept[model.Audit]
-	keys            kept[model.Idempotency]
-	claims          kept[model.Claim]
-	standings       kept[model.Admission]
-	wakes           kept[wake]
-}
-
-// all of them, in the order in which they are written.
-func (l *late) all() []rows {
-	return []rows{
-		&l.apps, &l.updated, &l.deployments, &l.rollouts, &l.added, &l.replaced,
-		&l.history, &l.audit, &l.keys, &l.claims, &l.standings, &l.wakes,
+	result, err := s.batches.Do(ctx, &request{ctx: ctx, key: key, app: app, fn: fn})
+	if p, ok := errors.AsType[*batch.PanicError](err); ok {
+		panic(p) // as without a batch
 	}
+	if err != nil {
+		return fmt.Errorf("store: begin: %w", err)
+	}
+	return result
 }
 
-// rows are kept rows of one kind.
-type rows interface {
-	// members are who wrote them, one of each row.
-	members() []int
-	drop(member int)
-	// concern reports whether there are any and the statement may be about their table.
-	concern(query string) bool
-	flush() error
+// commitBatch runs the requests in one transaction. With an error nothing of them is durable.
+func (s *Store) commitBatch(ctx context.Context, requests []*request) ([]error, error) {
+	if len(requests) == 1 {
+		return []error{s.Update(ctx, store.Alone(requests[0].fn))}, nil
+	}
+	if err := s.share(ctx, requests); err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(requests))
+	for i, r := range requests {
+		errs[i] = r.err
+	}
+	return errs, nil
 }
 
-// kept are rows for a table, and the members that wrote them.
-type kept[R any] struct {
-	table string
-	write func([]R) error
-	rows  []R
-	by    []int
-}
+// share runs several requests in one transaction, and sets the error of each that was taken out.
+func (s *Store) share(ctx context.Context, requests []*request) (err error) {
+	defer s.observe("together", time.Now(), &err)
+	ctx, cancel := context.WithTimeout(ctx, sharedTimeout)
+	defer cancel()
+	sqlTx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("store: begin: %w", err)
+	}
+	defer func() { _ = sqlTx.Rollback() }() // as in try
 
-func (k *kept[R]) members() []int { return k.by }
-
-func (k *kept[R]) concern(query string) bool {
-	return len(k.rows) > 0 && strings.Contains(query, k.table)
-}
-
-func (k *kept[R]) drop(member int) {
-	n := 0
-	for i, by := range k.by {
-		if by != member {
-			k.rows[n], k.by[n] = k.rows[i], by
-			n++
+	t := s.newTx(ctx, sqlTx, sqlTx, false)
+	t.shared = newShared(t, requests)
+	first := func(r *request) (err error) {
+		r.last, err = r.fn(t)
+		return err
+	}
+	last := func(r *request) error {
+		if r.last == nil {
+			return nil
+		}
+		return r.last()
+	}
+	for n, part := range []func(*request) error{first, last} {
+		if n > 0 {
+			t.shared.prefetched = nil // all of them have changed their apps
+		}
+		for i, r := range requests {
+			if r.err != nil {
+				continue
+			}
+			t.shared.member = i
+			clear(t.locked) // it may be what another is still to take back
+			if r.err = r.ctx.Err(); r.err == nil {
+				r.err = part(r)
+			}
+			if err := cmp.Or(t.broken, t.shared.failed); err != nil {
+				return err
+			}
+			if r.err == nil {
+				continue
+			}
+			if !t.shared.drop(i) {
+				return r.err
+			}
 		}
 	}
-	k.rows, k.by = k.rows[:n], k.by[:n]
-}
-
-func (k *kept[R]) flush() error {
-	rows := k.rows
-	k.rows, k.by = nil, nil
-	return k.write(rows)
-}
-
-// wake is a wake-up of an app, in ms from now, or at once.
-type wake struct {
-	appID string
-	in    int64
-}
-
-// keep keeps rows back that are about something.
-func keep[R any](c *batch, k *kept[R], about []string, rows ...R) {
-	for _, id := range about {
-		c.about[id] = true
-	}
-	for _, r := range rows {
-		k.rows, k.by = append(k.rows, r), append(k.by, c.member)
-	}
-}
-
-// drop takes a member's work out of the transaction, and reports whether it could.
-func (c *batch) drop(member int) bool {
-	if c.bound[member] {
-		return false
-	}
-	for _, k := range c.late.all() {
-		k.drop(member)
-	}
-	return true
-}
-
-// bind says that the member whose turn it is cannot be taken out any more.
-func (t *tx) bind() {
-	if c := t.batch; c != nil {
-		c.bound[c.member] = true
-	}
-}
-
-// beside has the statements until the function that it returns is called not wait for what
-// is kept back, unless that is about one of these.
-func (t *tx) beside(about ...string) (done func()) {
-	c := t.batch
-	if c == nil || slices.ContainsFunc(about, func(id string) bool { return c.about[id] }) {
-		return func() {}
-	}
-	c.apart = true
-	return func() { c.apart = false }
-}
-
-// ahead of a statement what is kept back is written, if the statement may be about it.
-func (t *tx) ahead(query string) error {
-	c := t.batch
-	if c == nil || c.writing || c.apart || !slices.ContainsFunc(c.late.all(), func(k rows) bool { return k.concern(query) }) {
+	commit, err := t.commit(sqlTx)
+	if errors.Is(err, model.ErrOutcomeUnknown) {
+		for _, r := range requests {
+			r.err = cmp.Or(r.err, err)
+		}
 		return nil
 	}
-	return t.flush()
-}
-
-// once asks what every member asks alike.
-func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
-	c := t.batch
-	if c == nil {
-		return ask()
+	if err != nil {
+		return err
 	}
-	if known, ok := c.read[question].(M); ok {
-		return known, nil
-	}
-	m, err := ask()
-	if err == nil {
-		c.read[question] = m
-	}
-	return m, err
-}
-
-// onceList is once for rows: each member gets a list of its own, which it may sort and cut.
-func onceList[R any](t *tx, question string, ask func() ([]R, error)) ([]R, error) {
-	rows, err := once(t, question, ask)
-	return slices.Clone(rows), err
-}
-
-// flush writes what is kept back.
-func (t *tx) flush() error {
-	c := t.batch
-	if c == nil {
-		return nil
-	}
-	clear(c.about)
-	c.writing = true
-	defer func() { c.writing = false }()
-	for _, k := range c.late.all() {
-		for _, m := range k.members() {
-			c.bound[m] = true
-		}
-		if err := k.flush(); err != nil {
-			c.failed = err
-			return err
-		}
-	}
+	s.notify(commit)
 	return nil
 }

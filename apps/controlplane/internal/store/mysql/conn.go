@@ -59,10 +59,10 @@ func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 	if err := c.begin(query); err != nil {
 		return nil, err
 	}
-	if batch := c.tx.batch; batch != nil && !batch.writing {
+	if shared := c.tx.shared; shared != nil && !shared.writing {
 		c.tx.bind()
-		clear(batch.read)
-		batch.prefetched = nil
+		clear(shared.read)
+		shared.prefetched = nil
 	}
 	return c.db.ExecContext(ctx, query, args...)
 }

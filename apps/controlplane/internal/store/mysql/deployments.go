@@ -32,7 +32,7 @@ var insertDeployments = insertInto("InsertDeployments", "deployments",
 
 func (t *tx) InsertDeployment(d model.Deployment) error {
 	t.touch(d.AppID)
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		keep(c, &c.late.deployments, []string{d.ID, d.AppID}, d)
 		return nil
 	}

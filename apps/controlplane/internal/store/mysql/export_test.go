@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/pkg/batch"
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
@@ -19,7 +20,7 @@ func (s *Store) Patient() *Store {
 	return s
 }
 
-// Hasty has every transaction take too long from the first.
+// Hasty lets no transaction delay another.
 func (s *Store) Hasty() *Store {
 	s.patience = 0
 	return s
@@ -52,12 +53,9 @@ func (s *Store) Hold(tb testing.TB, key string, n int) {
 
 // Waiting is how many works of the key do.
 func (s *Store) Waiting(key string) int {
-	s.batcher.mu.Lock()
-	defer s.batcher.mu.Unlock()
-	if l := s.batcher.queues[key]; l != nil {
-		return len(l.waiting)
-	}
-	return 0
+	n := 0
+	s.batches.Look(func(w batch.Waiting[string]) { n = w.Lane(key).Requests })
+	return n
 }
 
 // Queries is how many statements of a name were sent.

@@ -44,7 +44,7 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 const fewFreezes = 100
 
 func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
-	if t.batch != nil {
+	if t.shared != nil {
 		all, err := onceList(t, "ListFreezes "+workspaceID, func() ([]model.Freeze, error) {
 			return t.ListFreezes(workspaceID, store.Page{Limit: fewFreezes + 1})
 		})

@@ -119,7 +119,7 @@ type Store struct {
 	db      *sql.DB
 	reads   *sql.DB // db itself when there is no replica
 	metrics *metrics
-	batcher batcher
+	batches *batches
 	// patience is for tests to lengthen.
 	patience time.Duration
 
@@ -139,7 +139,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: DSN: %w", err)
 	}
-	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), batcher: newBatcher(), patience: patience}
+	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), patience: patience}
+	s.batches = s.newBatches()
 	if cfg.ReadDSN != "" {
 		if s.reads, err = openDB(cfg, cfg.ReadDSN); err != nil {
 			return nil, errors.Join(fmt.Errorf("store: ReadDSN: %w", err), primary.Close())
@@ -242,6 +243,7 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // Close implements store.Store.
 func (s *Store) Close() error {
+	s.batches.Close()
 	err := s.db.Close()
 	if s.reads != s.db {
 		err = errors.Join(err, s.reads.Close())

@@ -29,14 +29,14 @@ type subjects struct {
 	answers map[string]map[string]any
 }
 
-func newPrefetched(group []*request) *prefetched {
+func newPrefetched(requests []*request) *prefetched {
 	none := func() subjects { return subjects{first: map[string]int{}, answers: map[string]map[string]any{}} }
 	f := &prefetched{names: none(), apps: none(), deployments: none(), known: map[string]model.App{}}
-	for i, g := range group {
-		if ident.Valid("app", g.app) {
-			f.apps.expect(g.app, i)
+	for i, r := range requests {
+		if ident.Valid("app", r.app) {
+			f.apps.expect(r.app, i)
 		} else {
-			f.names.expect(g.app, i)
+			f.names.expect(r.app, i)
 		}
 	}
 	return f
@@ -69,15 +69,15 @@ func (f *prefetched) forget(appID string) {
 	}
 }
 
-// theNames, theApps and theDeployments are what foresee is asked about.
+// theNames, theApps and theDeployments are the subjects of prefetch.
 func theNames(f *prefetched) *subjects       { return &f.names }
 func theApps(f *prefetched) *subjects        { return &f.apps }
 func theDeployments(f *prefetched) *subjects { return &f.deployments }
 
-// foresee answers the question of the member whose turn it is about one subject, and asks it for
-// those of others to come with it. ok is false for one that the member is to ask for itself.
+// prefetch answers the question of the current member about one subject. The first such question is
+// asked for the subjects of later members, too. With ok false the member queries for itself.
 func prefetch[R any](t *tx, about func(*prefetched) *subjects, kind string, ids []string, idOf func(R) string, ask func(ids []string) ([]R, error)) (rows []R, ok bool, err error) {
-	c := t.batch
+	c := t.shared
 	if c == nil || c.prefetched == nil || len(ids) != 1 {
 		return nil, false, nil
 	}

@@ -29,7 +29,7 @@ func (t *tx) ListProtections(workspaceID string) ([]model.Protection, error) {
 			WorkspaceID: workspaceID, Limit: model.MaxProtections,
 		}))
 	}
-	if t.batch != nil {
+	if t.shared != nil {
 		return onceList(t, "ListProtections "+workspaceID, read)
 	}
 	return read()

@@ -20,7 +20,7 @@ var insertHistory = insertInto("InsertHistory", "history",
 	"id", "workspace_id", "app_id", "at", "what", "why", "who", "rollout_id", "deployment_id", "version", "region")
 
 func (t *tx) InsertHistory(rows []model.History) error {
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		keep(c, &c.late.history, nil, rows...)
 		return nil
 	}
@@ -51,7 +51,7 @@ var insertAudit = insertInto("InsertAudit", "audit",
 	"id", "workspace_id", "at", "actor", "actor_id", "source", "procedure_name", "resource_kind", "resource_id", "before_json", "after_json")
 
 func (t *tx) InsertAudit(rows ...model.Audit) error {
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		for _, a := range rows {
 			keep(c, &c.late.audit, nil, a)
 		}
@@ -95,7 +95,7 @@ var insertIdempotency = insertInto("InsertIdempotency", "idempotency",
 	"workspace_id", "idem_key", "request_hash", "procedure_name", "response", "created_at")
 
 func (t *tx) InsertIdempotency(m model.Idempotency) error {
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		keep(c, &c.late.keys, nil, m)
 		return nil
 	}

@@ -32,7 +32,7 @@ var insertRollouts = insertInto("InsertRollouts", "rollouts",
 
 func (t *tx) InsertRollout(r model.Rollout) error {
 	t.touch(r.AppID)
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		keep(c, &c.late.rollouts, []string{r.ID, r.AppID}, r)
 		return nil
 	}

@@ -150,7 +150,7 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 			replaced = append(replaced, r)
 		}
 	}
-	if c := t.batch; c != nil {
+	if c := t.shared; c != nil {
 		for _, r := range rows {
 			c.about[r.AppID], c.about[r.DeploymentID] = true, true
 		}

@@ -47,7 +47,7 @@ type tx struct {
 	apps   map[string]struct{}
 	bumped map[string]int64 // regions whose epoch was bumped, and their revision
 
-	batch *batch
+	shared *shared
 }
 
 var _ store.Tx = (*tx)(nil)
@@ -79,12 +79,12 @@ func (t *tx) committed(revisions map[string]int64) store.Commit {
 }
 
 // Company implements store.Tx.
-func (t *tx) Batched() bool { return t.batch != nil }
+func (t *tx) Batched() bool { return t.shared != nil }
 
 func (t *tx) touch(appID string) {
 	t.apps[appID] = struct{}{}
-	if t.batch != nil {
-		t.batch.prefetched.forget(appID)
+	if t.shared != nil {
+		t.shared.prefetched.forget(appID)
 	}
 }
 

@@ -38,7 +38,7 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	if err := t.locking("wake app", ids[0]); err != nil {
 		return err
 	}
-	if c := t.batch; c != nil && !c.writing {
+	if c := t.shared; c != nil && !c.writing {
 		for _, id := range ids {
 			keep(c, &c.late.wakes, nil, wake{id, due[id] - now})
 		}

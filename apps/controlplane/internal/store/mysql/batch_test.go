@@ -203,7 +203,7 @@ func TestAWorkThatFailsTakesNoOtherAlong(t *testing.T) {
 			taken.Name = app(8).Name
 			return nil, tx.InsertApp(taken)
 		}, model.ErrExists.Error()},
-		"in a panic": {func(store.Tx) (func() error, error) { panic("oh") }, "panicked: oh"},
+		"in a panic": {func(store.Tx) (func() error, error) { panic("oh") }, "panicked: panic: oh"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, mysql.Config{}).Patient()

@@ -1,0 +1,218 @@
+package mysql
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// shared is what a transaction keeps for the requests that share it (see UpdateBatched); nil
+// where it has a single one.
+//
+// Rows of the most frequent kinds are deferred and written for all requests in one statement of
+// each kind. A statement that reads one of those tables has them written first, unless it is
+// about rows of which none is deferred. What every request reads alike is read once, and what
+// each reads of its own app is read for all of them at once.
+type shared struct {
+	// member whose turn it is.
+	member int
+	late   late
+	// about are what rows that are kept back are about: ids of apps, deployments and rollouts,
+	// and names of apps.
+	about map[string]bool
+	// apart: the statement at hand has nothing to do with them. writing: it is one of theirs.
+	apart, writing bool
+	// bound are members of whom something is in the transaction that is not kept back: it
+	// cannot be without it.
+	bound map[int]bool
+	// admissions are those of workspaces that are locked, as they are to become.
+	admissions map[string]model.Admission
+	// read is what is read once, by question.
+	read map[string]any
+	// prefetched is what they ask alike, each about another app; nil: each is to ask for itself.
+	prefetched *prefetched
+	// failed is why what was kept back could not be written.
+	failed error
+}
+
+func newShared(t *tx, requests []*request) *shared {
+	return &shared{
+		prefetched: newPrefetched(requests),
+		about:      map[string]bool{}, bound: map[int]bool{}, admissions: map[string]model.Admission{}, read: map[string]any{},
+		late: late{
+			apps:        kept[model.App]{table: "apps", write: t.insertApps},
+			updated:     kept[model.App]{table: "apps", write: t.updateApps},
+			deployments: kept[model.Deployment]{table: "deployments", write: t.insertDeployments},
+			rollouts:    kept[model.Rollout]{table: "rollouts", write: t.insertRollouts},
+			added:       kept[model.Topology]{table: "deployment_topology", write: t.addTopology},
+			replaced:    kept[model.Topology]{table: "deployment_topology", write: t.replaceTopology},
+			history:     kept[model.History]{table: "history", write: t.insertHistory},
+			audit:       kept[model.Audit]{table: "audit", write: t.insertAudit},
+			keys:        kept[model.Idempotency]{table: "idempotency", write: t.insertIdempotency},
+			claims:      kept[model.Claim]{table: "app_claims", write: t.putClaims},
+			standings:   kept[model.Admission]{table: "workspace_starts", write: t.putStandings},
+			wakes:       kept[wake]{table: "app_wake", write: t.wake},
+		},
+	}
+}
+
+// late are rows that are kept back.
+type late struct {
+	apps, updated   kept[model.App]
+	deployments     kept[model.Deployment]
+	rollouts        kept[model.Rollout]
+	added, replaced kept[model.Topology]
+	history         kept[model.History]
+	audit           kept[model.Audit]
+	keys            kept[model.Idempotency]
+	claims          kept[model.Claim]
+	standings       kept[model.Admission]
+	wakes           kept[wake]
+}
+
+// all of them, in the order in which they are written.
+func (l *late) all() []rows {
+	return []rows{
+		&l.apps, &l.updated, &l.deployments, &l.rollouts, &l.added, &l.replaced,
+		&l.history, &l.audit, &l.keys, &l.claims, &l.standings, &l.wakes,
+	}
+}
+
+// rows are kept rows of one kind.
+type rows interface {
+	// members are who wrote them, one of each row.
+	members() []int
+	drop(member int)
+	// concern reports whether there are any and the statement may be about their table.
+	concern(query string) bool
+	flush() error
+}
+
+// kept are rows for a table, and the members that wrote them.
+type kept[R any] struct {
+	table string
+	write func([]R) error
+	rows  []R
+	by    []int
+}
+
+func (k *kept[R]) members() []int { return k.by }
+
+func (k *kept[R]) concern(query string) bool {
+	return len(k.rows) > 0 && strings.Contains(query, k.table)
+}
+
+func (k *kept[R]) drop(member int) {
+	n := 0
+	for i, by := range k.by {
+		if by != member {
+			k.rows[n], k.by[n] = k.rows[i], by
+			n++
+		}
+	}
+	k.rows, k.by = k.rows[:n], k.by[:n]
+}
+
+func (k *kept[R]) flush() error {
+	rows := k.rows
+	k.rows, k.by = nil, nil
+	return k.write(rows)
+}
+
+// wake is a wake-up of an app, in ms from now, or at once.
+type wake struct {
+	appID string
+	in    int64
+}
+
+// keep keeps rows back that are about something.
+func keep[R any](c *shared, k *kept[R], about []string, rows ...R) {
+	for _, id := range about {
+		c.about[id] = true
+	}
+	for _, r := range rows {
+		k.rows, k.by = append(k.rows, r), append(k.by, c.member)
+	}
+}
+
+// drop takes a member's work out of the transaction, and reports whether it could.
+func (c *shared) drop(member int) bool {
+	if c.bound[member] {
+		return false
+	}
+	for _, k := range c.late.all() {
+		k.drop(member)
+	}
+	return true
+}
+
+// bind says that the member whose turn it is cannot be taken out any more.
+func (t *tx) bind() {
+	if c := t.shared; c != nil {
+		c.bound[c.member] = true
+	}
+}
+
+// beside has the statements until the function that it returns is called not wait for what
+// is kept back, unless that is about one of these.
+func (t *tx) beside(about ...string) (done func()) {
+	c := t.shared
+	if c == nil || slices.ContainsFunc(about, func(id string) bool { return c.about[id] }) {
+		return func() {}
+	}
+	c.apart = true
+	return func() { c.apart = false }
+}
+
+// ahead of a statement what is kept back is written, if the statement may be about it.
+func (t *tx) ahead(query string) error {
+	c := t.shared
+	if c == nil || c.writing || c.apart || !slices.ContainsFunc(c.late.all(), func(k rows) bool { return k.concern(query) }) {
+		return nil
+	}
+	return t.flush()
+}
+
+// once asks what every member asks alike.
+func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
+	c := t.shared
+	if c == nil {
+		return ask()
+	}
+	if known, ok := c.read[question].(M); ok {
+		return known, nil
+	}
+	m, err := ask()
+	if err == nil {
+		c.read[question] = m
+	}
+	return m, err
+}
+
+// onceList is once for rows: each member gets a list of its own, which it may sort and cut.
+func onceList[R any](t *tx, question string, ask func() ([]R, error)) ([]R, error) {
+	rows, err := once(t, question, ask)
+	return slices.Clone(rows), err
+}
+
+// flush writes what is kept back.
+func (t *tx) flush() error {
+	c := t.shared
+	if c == nil {
+		return nil
+	}
+	clear(c.about)
+	c.writing = true
+	defer func() { c.writing = false }()
+	for _, k := range c.late.all() {
+		for _, m := range k.members() {
+			c.bound[m] = true
+		}
+		if err := k.flush(); err != nil {
+			c.failed = err
+			return err
+		}
+	}
+	return nil
+}
