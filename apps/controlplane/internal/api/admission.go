@@ -34,16 +34,6 @@ type asked struct {
 	before, after model.Claim
 }
 
-// grows reports whether anything that is counted becomes more.
-func (q *asked) grows() bool { return q.was() != q.after.Usage() }
-
-func (q *asked) was() model.Usage {
-	if q.createdIn != "" {
-		return model.Usage{}
-	}
-	return q.before.Usage()
-}
-
 // claims notes what the app is to count for from now on. What it counted for when this
 // mutation first looked stays.
 func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
@@ -56,8 +46,8 @@ func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []mo
 	c.asked.after = claim
 }
 
-// alongside has what the app counts for be stored with the mutation, which is about others
-// as well: it asks for nothing beyond what is there already, and no quota refuses it.
+// alongside stores what the app counts for with a mutation that is about other apps as well. No quota
+// refuses that, because it asks for nothing beyond what is there already.
 func (c *mutation) alongside() {
 	if c.asked != nil {
 		c.also = append(c.also, c.asked.after)
@@ -109,6 +99,19 @@ func (c *mutation) admit() error {
 	return nil
 }
 
+// start takes a token from the locked workspace's bucket.
+func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
+	fullAt, wait := rate.Take(have.FullAt, have.Now)
+	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
+	if wait > 0 {
+		return c.refused(tooFast(c.workspaceID, rate, wait))
+	}
+	if rate.Limited() {
+		have.FullAt = fullAt
+	}
+	return nil
+}
+
 // enter holds what is asked for against the limits, and stores it.
 func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 	if len(c.also) > 0 {
@@ -141,6 +144,16 @@ func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 	return nil
 }
 
+// grows reports whether anything that is counted becomes more.
+func (q *asked) grows() bool { return q.was() != q.after.Usage() }
+
+func (q *asked) was() model.Usage {
+	if q.createdIn != "" {
+		return model.Usage{}
+	}
+	return q.before.Usage()
+}
+
 // grow refuses what is beyond a limit. What the workspace has is added up only where its ceiling
 // does not say already that there is room: it is of every app that there is.
 func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
@@ -160,27 +173,6 @@ func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	have.Ceiling = model.Ceiling{Usage: others.Plus(now), CountedAt: have.Now}
 	if r := admission.Check(limits, others, was, now); r != nil {
 		return c.hold(c.refused(beyond(c.workspaceID, r)))
-	}
-	return nil
-}
-
-// start takes a token from the locked workspace's bucket.
-func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
-	fullAt, wait := rate.Take(have.FullAt, have.Now)
-	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
-	if wait > 0 {
-		return c.refused(tooFast(c.workspaceID, rate, wait))
-	}
-	if rate.Limited() {
-		have.FullAt = fullAt
-	}
-	return nil
-}
-
-// turnAway refuses a start of a workspace that is known to start too much.
-func (a *server) turnAway(workspaceID string) error {
-	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
-		return a.refused(tooFast(workspaceID, rate, wait))
 	}
 	return nil
 }

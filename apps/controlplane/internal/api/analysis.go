@@ -38,30 +38,3 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 	}
 	return nil
 }
-
-// checkSigningSecrets fails on secrets that the environment does not have.
-func (c specMutation) checkSigningSecrets(environmentID string, p *windlassv1.RolloutPolicy, field string) error {
-	var names []string
-	for _, check := range p.GetAnalysis() {
-		if name := check.GetWebhook().GetSigningSecret(); name != "" {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	versions, err := c.SecretVersions(environmentID, names)
-	if err != nil {
-		return fmt.Errorf("read secrets of environment %s: %w", environmentID, err)
-	}
-	for i, check := range p.GetAnalysis() {
-		name := check.GetWebhook().GetSigningSecret()
-		if name == "" || versions[name] != 0 {
-			continue
-		}
-		if err := c.hold(unknownSecret(fmt.Sprintf("%s[%d].webhook.signingSecret", field, i), name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -2,8 +2,8 @@
 //
 //	call ─> who is it, may it (access table) ─> the schema's rules ─> rpc_*.go
 //	                                                                   │
-//	     one transaction: idempotency record, the change, history, audit, wake,
-//	                      and last: may the workspace have that? (package admission)
+//	     one transaction: rows and their audit, history, idempotency record,
+//	                      then quotas (package admission) and wake-ups of workflows
 //
 // What every call may rely on:
 //

@@ -75,7 +75,7 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 	c.log(app, model.History{
 		What: what, Why: text, RolloutID: f.rollout.ID, DeploymentID: f.rollout.DeploymentID, Version: f.rollout.Version,
 	})
-	if err := c.versions().putRolloutState(s); err != nil {
+	if err := c.putRolloutState(s); err != nil {
 		return out, err
 	}
 	if err := c.wake(app.ID); err != nil {
@@ -149,7 +149,7 @@ func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.Resum
 	return res, err
 }
 
-// RetryRollout has the regions that failed begin again.
+// RetryRollout begins the regions again that failed.
 func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
 	defer func() { a.counted("retry", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RetryRolloutResponse, error) {
@@ -190,7 +190,7 @@ func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard
 	return heard, nil
 }
 
-// retryBehind has the regions begin again that failed to catch up. It returns the id of
+// retryBehind begins the regions again that failed to catch up. It returns the id of
 // the rollout that left them behind; empty, if none did or a rollout is in flight.
 func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
@@ -214,7 +214,7 @@ func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err err
 		text += ": " + why
 	}
 	c.log(app, model.History{What: "RolloutRetried", Why: text, RolloutID: s.Progress.RolloutID, DeploymentID: app.LiveDeploymentID})
-	if err := c.versions().putRolloutState(s); err != nil {
+	if err := c.putRolloutState(s); err != nil {
 		return "", err
 	}
 	if err := c.wake(app.ID); err != nil {
@@ -223,7 +223,7 @@ func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err err
 	return s.Progress.RolloutID, c.audit("rollout", s.Progress.RolloutID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
-// Promote has the regions go on that wait at a step, or of all of them past all that is left.
+// Promote moves the regions on that wait at a step, or all of them past all steps that are left.
 func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
 	defer func() { a.counted("promote", err) }()
 	what := "Promoted"

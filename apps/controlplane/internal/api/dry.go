@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -126,7 +127,7 @@ func (t *dryTx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]mo
 		_, written := t.freezes[f.Name]
 		return written
 	})
-	for _, n := range keysOf(t.freezes) {
+	for _, n := range slices.Sorted(maps.Keys(t.freezes)) {
 		if f := t.freezes[n]; f != nil {
 			rows = append(rows, *f)
 		}

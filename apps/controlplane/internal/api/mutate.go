@@ -12,7 +12,6 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/telemetry"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -140,6 +139,18 @@ var batched = map[string]bool{
 	w.AppServiceRollbackProcedure: false,
 }
 
+// silence of regions, after which an app that they are expected to wake gets a step all the
+// same.
+const silence = time.Second
+
+// turnAway refuses a start of a workspace that is known to start too much.
+func (a *server) turnAway(workspaceID string) error {
+	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
+		return a.refused(tooFast(workspaceID, rate, wait))
+	}
+	return nil
+}
+
 // earlier returns the record of the key, or nil.
 func (a *server) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, error) {
 	if record.Key == "" {
@@ -153,39 +164,6 @@ func (a *server) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, e
 		return nil, fmt.Errorf("look up idempotency key: %w", err)
 	}
 	return &found, nil
-}
-
-func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
-	var none R
-	if earlier.Procedure != record.Procedure || !bytes.Equal(earlier.RequestHash, record.RequestHash) {
-		return none, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH,
-			Field:  "mutation.idempotency_key",
-			Fix:    "Use a fresh key for each new request, and the same one only to repeat a request unchanged.",
-		}, "the idempotency key was used for another request")
-	}
-	res, ok := none.ProtoReflect().New().Interface().(R)
-	if !ok {
-		return none, fmt.Errorf("replay %s: the response has another type", record.Procedure)
-	}
-	if err := proto.Unmarshal(earlier.Response, res); err != nil {
-		return none, fmt.Errorf("replay %s: %w", record.Procedure, err)
-	}
-	return res, nil
-}
-
-// storeError translates what the caller can act on.
-func (a *server) storeError(err error) error {
-	switch {
-	case errors.Is(err, model.ErrTooManyRegions):
-		return apierr.OverLimit("", "the change touches more regions than one transaction may", "Split it by region.")
-	case errors.Is(err, model.ErrOutcomeUnknown):
-		return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-			Fix:    "Repeat the call with the same idempotency key; without one, look first whether it was done.",
-		}, "the database was lost while it stored the change: it is done as a whole or not at all")
-	}
-	return err
 }
 
 func (a *server) newMutation(ctx context.Context, tx Tx, by caller, begins bool) *mutation {
@@ -232,69 +210,35 @@ func (a *server) learn(workspaceID string, c *mutation) {
 	}
 }
 
-// audit writes who changed what. before and after are what the API shows of it;
-// nil when there was or is none.
-func (c *mutation) audit(kind, id string, before, after proto.Message) error {
-	return c.auditIn(c.workspaceID, kind, id, before, after)
+func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
+	var none R
+	if earlier.Procedure != record.Procedure || !bytes.Equal(earlier.RequestHash, record.RequestHash) {
+		return none, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH,
+			Field:  "mutation.idempotency_key",
+			Fix:    "Use a fresh key for each new request, and the same one only to repeat a request unchanged.",
+		}, "the idempotency key was used for another request")
+	}
+	res, ok := none.ProtoReflect().New().Interface().(R)
+	if !ok {
+		return none, fmt.Errorf("replay %s: the response has another type", record.Procedure)
+	}
+	if err := proto.Unmarshal(earlier.Response, res); err != nil {
+		return none, fmt.Errorf("replay %s: %w", record.Procedure, err)
+	}
+	return res, nil
 }
 
-// auditFor writes what an operator did to a workspace in the platform's audit and in the
-// workspace's.
-func (c *mutation) auditFor(workspaceID, kind, id string, before, after proto.Message) error {
-	if c.by.WorkspaceID != workspaceID {
-		if err := c.auditIn(c.by.WorkspaceID, kind, id, before, after); err != nil {
-			return err
-		}
+// storeError translates what the caller can act on.
+func (a *server) storeError(err error) error {
+	switch {
+	case errors.Is(err, model.ErrTooManyRegions):
+		return apierr.OverLimit("", "the change touches more regions than one transaction may", "Split it by region.")
+	case errors.Is(err, model.ErrOutcomeUnknown):
+		return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+			Fix:    "Repeat the call with the same idempotency key; without one, look first whether it was done.",
+		}, "the database was lost while it stored the change: it is done as a whole or not at all")
 	}
-	return c.auditIn(workspaceID, kind, id, before, after)
-}
-
-func (c *mutation) auditIn(workspaceID, kind, id string, before, after proto.Message) error {
-	was, err := auditJSON(before)
-	if err != nil {
-		return err
-	}
-	is, err := auditJSON(after)
-	if err != nil {
-		return err
-	}
-	err = c.InsertAudit(model.Audit{
-		ID: ident.New("aud"), WorkspaceID: workspaceID, At: c.at,
-		Actor: c.by.Name, ActorID: c.by.ID, Source: c.by.Source, Procedure: c.by.Procedure,
-		ResourceKind: kind, ResourceID: id, Before: was, After: is,
-	})
-	if err != nil {
-		return fmt.Errorf("write audit of %s %s: %w", kind, id, err)
-	}
-	return nil
-}
-
-// log notes a decision about an app: what, why, and which rollout, deployment and
-// region it is about.
-func (c *mutation) log(app model.App, h model.History) {
-	h.ID, h.WorkspaceID, h.AppID, h.At, h.Who = ident.New("hst"), app.WorkspaceID, app.ID, c.at, c.by.Name
-	c.history = append(c.history, h)
-}
-
-// silence of regions, after which an app that they are expected to wake gets a step all the
-// same.
-const silence = time.Second
-
-// expect asks for a step once a region has done something about what is written already.
-// There would be nothing to do in one before.
-func (c *mutation) expect(appID string) error {
-	if c.dry != nil {
-		return c.wake(appID)
-	}
-	c.expected = append(c.expected, appID)
-	return nil
-}
-
-// wake asks for a step of the app's workflow at once.
-func (c *mutation) wake(appID string) error {
-	if c.dry != nil {
-		return c.Wake([]string{appID}, c.at, c.at)
-	}
-	c.woken = append(c.woken, appID)
-	return nil
+	return err
 }

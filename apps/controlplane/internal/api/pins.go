@@ -45,17 +45,6 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 	return out, nil
 }
 
-// countPins notes what the pins of the app count for.
-func (c versionMutation) countPins(app model.App) error {
-	if app.LatestVersion <= 1 { // one version has nothing to be pinned beside
-		c.pinned = model.Usage{}
-		return nil
-	}
-	usage, err := pinnedUsage(c.Tx, []string{app.ID})
-	c.pinned = usage[app.ID]
-	return err
-}
-
 // pinOf finds the deployment's pin, nil for none.
 func (f facts) pinOf(appID, deploymentID string) *model.Pin {
 	for i, p := range f.pins[appID] {

@@ -20,56 +20,6 @@ import (
 // neither two of a version, nor one beside another version's. A pod has an address of its own. A
 // region that no agent has joined yet, or whose agent runs anything else, is not judged.
 
-// fixedPort returns the index of the spec's first fixed port that all others have too, -1 for none.
-func fixedPort(spec *windlassv1.DeploymentSpec, others ...*windlassv1.DeploymentSpec) int {
-ports:
-	for i, p := range spec.GetPorts() {
-		if p.GetPort() == 0 {
-			continue
-		}
-		for _, other := range others {
-			if !hasPort(other, p.GetPort()) {
-				continue ports
-			}
-		}
-		return i
-	}
-	return -1
-}
-
-func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
-	for _, p := range spec.GetPorts() {
-		if p.GetPort() == port {
-			return true
-		}
-	}
-	return false
-}
-
-// portRefusal says why a fixed port of the spec cannot be had in the region.
-func portRefusal(spec *windlassv1.DeploymentSpec, i int, region, field, why, fix string) error {
-	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Field: field, Fix: fix,
-	}, fmt.Sprintf("port %d is fixed, and region %s is one host, which has it once: %s", spec.GetPorts()[i].GetPort(), region, why))
-}
-
-// instancesShare fails if more than one instance of the spec would have a fixed port in the region.
-func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replicas int32, field string) error {
-	each, _ := admission.PerReplica(spec)
-	i := fixedPort(spec)
-	n := int64(replicas) * each
-	if i < 0 || n <= 1 || region.AgentRuntime != model.RuntimeProcess {
-		return nil
-	}
-	fix := "Set the port to 0, and each instance gets one of its own, or run 1 replica there."
-	if each > 1 {
-		fix = "Set the port to 0, and each instance gets one of its own."
-	}
-	return portRefusal(spec, i, region.Name, cmp.Or(field, portField(i)), fmt.Sprintf("%d instances would run there", n), fix)
-}
-
-func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
-
 // portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
 // the live version's instances. progress is that of its rollout, nil for none.
 func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, progress *model.Progress, alike bool) error {
@@ -111,6 +61,56 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 		}
 	}
 	return nil
+}
+
+// instancesShare fails if more than one instance of the spec would have a fixed port in the region.
+func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replicas int32, field string) error {
+	each, _ := admission.PerReplica(spec)
+	i := fixedPort(spec)
+	n := int64(replicas) * each
+	if i < 0 || n <= 1 || region.AgentRuntime != model.RuntimeProcess {
+		return nil
+	}
+	fix := "Set the port to 0, and each instance gets one of its own, or run 1 replica there."
+	if each > 1 {
+		fix = "Set the port to 0, and each instance gets one of its own."
+	}
+	return portRefusal(spec, i, region.Name, cmp.Or(field, portField(i)), fmt.Sprintf("%d instances would run there", n), fix)
+}
+
+func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
+
+// portRefusal says why a fixed port of the spec cannot be had in the region.
+func portRefusal(spec *windlassv1.DeploymentSpec, i int, region, field, why, fix string) error {
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Field: field, Fix: fix,
+	}, fmt.Sprintf("port %d is fixed, and region %s is one host, which has it once: %s", spec.GetPorts()[i].GetPort(), region, why))
+}
+
+// fixedPort returns the index of the spec's first fixed port that all others have too, -1 for none.
+func fixedPort(spec *windlassv1.DeploymentSpec, others ...*windlassv1.DeploymentSpec) int {
+ports:
+	for i, p := range spec.GetPorts() {
+		if p.GetPort() == 0 {
+			continue
+		}
+		for _, other := range others {
+			if !hasPort(other, p.GetPort()) {
+				continue ports
+			}
+		}
+		return i
+	}
+	return -1
+}
+
+func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
+	for _, p := range spec.GetPorts() {
+		if p.GetPort() == port {
+			return true
+		}
+	}
+	return false
 }
 
 // besideFix says how a version with a fixed port takes the place of another.

@@ -13,15 +13,6 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// protectionsOn returns the protections that are about the app.
-func (c versionMutation) protectionsOn(app model.App) ([]model.Protection, error) {
-	all, err := c.ListProtections(app.WorkspaceID)
-	if err != nil {
-		return nil, fmt.Errorf("list protections of workspace %s: %w", app.WorkspaceID, err)
-	}
-	return protection.For(all, app), nil
-}
-
 // protectionsOf returns what the protections ask of the version's rollout. A straight way back to a
 // version that was stable waits for no bake, and for an approval only where it keeps gates.
 func (c versionMutation) protectionsOf(app model.App, v version) ([]model.Protection, error) {
@@ -37,6 +28,15 @@ func (c versionMutation) protectionsOf(app model.App, v version) ([]model.Protec
 		}
 	}
 	return of, nil
+}
+
+// protectionsOn returns the protections that are about the app.
+func (c versionMutation) protectionsOn(app model.App) ([]model.Protection, error) {
+	all, err := c.ListProtections(app.WorkspaceID)
+	if err != nil {
+		return nil, fmt.Errorf("list protections of workspace %s: %w", app.WorkspaceID, err)
+	}
+	return protection.For(all, app), nil
 }
 
 // mayServeAgain fails for a version that never was live, in an app whose rollouts a protection has
@@ -136,30 +136,4 @@ func startApprovalProto(r model.Rollout) *windlassv1.ApprovalProgress {
 		return nil
 	}
 	return &windlassv1.ApprovalProgress{Asked: g.Asked(), Given: approvalsProto(g.Approvals), Missing: plan.StartMissing(r)}
-}
-
-// progressOf is the progress of the version's rollout, nil for none, and the policy that the rollout
-// goes by. tightened says what that asks for because of protections.
-func progressOf(app model.App, was running, v version, rolloutID string, asked plan.Asked, of []model.Protection) (
-	progress *model.Progress, policy *windlassv1.RolloutPolicy, tightened []string,
-) {
-	if policy = was.rolloutState.Policy; policy == nil {
-		policy = plan.DefaultPolicy()
-	}
-	if progress = plan.NextProgress(was.rolloutState.Clone(), app, was.rows, rolloutID, asked); progress != nil {
-		policy = progress.Policy
-	}
-	if v.Straight {
-		policy = plan.StraightPolicy(policy, v.KeepGates)
-	}
-	policy, tightened = protection.Tighten(policy, of, app)
-	if progress == nil {
-		return nil, policy, tightened
-	}
-	progress.Policy, progress.BakeProtected = policy, protection.Bakes(of)
-	if v.Source == model.SourceRollback {
-		// The way back is a person's word already: what comes after it is held.
-		progress.Held, progress.RolledBack = false, true
-	}
-	return progress, policy, tightened
 }

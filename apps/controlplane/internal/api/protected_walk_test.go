@@ -12,7 +12,7 @@ import (
 // answer: how protections are asked for it, or why that is not needed.
 func TestProtection_EachMutationAsksItOrNeedsNot(t *testing.T) {
 	const (
-		newRollout = "asks: it makes a rollout (versionMutation.make), which starts by the protections of that moment"
+		newRollout = "asks: it makes a rollout (deployment.compose), which starts by the protections of that moment"
 		lessOnly   = "no: it stops or removes, and serves nothing new"
 		sameThing  = "no: what runs stays the version that was approved"
 		notARun    = "no: it changes nothing that runs"

@@ -6,9 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"connectrpc.com/connect"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // What a name means that says no more.
@@ -34,22 +38,14 @@ func plainID(s string) bool {
 	return true
 }
 
-// project finds one by id or name.
-func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
-	if ident.Valid("prj", ref) {
-		p, err = tx.GetProject(workspaceID, ref)
-	} else if ident.ValidName(ref) {
-		p, err = tx.GetProjectByName(workspaceID, ref)
-	} else {
-		return p, apierr.Missing(field, "project", ref, "Name it by its id or its name.")
+// splitApp parts an app's name from the environment that it names, "" for the
+// default one.
+func splitApp(ref string) (environment, name string) {
+	i := strings.LastIndexByte(ref, '/')
+	if i < 0 {
+		return "", ref
 	}
-	switch {
-	case errors.Is(err, model.ErrNotFound):
-		return p, apierr.Missing(field, "project", ref, "List the projects that there are, or create it.")
-	case err != nil:
-		return p, fmt.Errorf("read project %s: %w", ref, err)
-	}
-	return p, nil
+	return ref[:i], ref[i+1:]
 }
 
 // environment finds one by id, "project/environment", or name within the default
@@ -83,14 +79,22 @@ func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Env
 	return e, nil
 }
 
-// splitApp parts an app's name from the environment that it names, "" for the
-// default one.
-func splitApp(ref string) (environment, name string) {
-	i := strings.LastIndexByte(ref, '/')
-	if i < 0 {
-		return "", ref
+// project finds one by id or name.
+func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
+	if ident.Valid("prj", ref) {
+		p, err = tx.GetProject(workspaceID, ref)
+	} else if ident.ValidName(ref) {
+		p, err = tx.GetProjectByName(workspaceID, ref)
+	} else {
+		return p, apierr.Missing(field, "project", ref, "Name it by its id or its name.")
 	}
-	return ref[:i], ref[i+1:]
+	switch {
+	case errors.Is(err, model.ErrNotFound):
+		return p, apierr.Missing(field, "project", ref, "List the projects that there are, or create it.")
+	case err != nil:
+		return p, fmt.Errorf("read project %s: %w", ref, err)
+	}
+	return p, nil
 }
 
 const listApps = "List the apps that there are; one outside of default/production is named project/environment/name."
@@ -265,4 +269,15 @@ func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err err
 		return w, fmt.Errorf("read workspace %s: %w", ref, err)
 	}
 	return w, nil
+}
+
+// alive fails for an app that is on its way out.
+func alive(app model.App) error {
+	if app.DeletingSince == 0 {
+		return nil
+	}
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_APP_DELETING, Field: "app",
+		Fix: "Wait until it is gone, or use another name.",
+	}, fmt.Sprintf("app %s is being deleted: nothing new starts", app.Name))
 }

@@ -3,9 +3,12 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -30,4 +33,21 @@ func (a appService) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequ
 		return &windlassv1.CreateAppResponse{App: view}, c.audit("app", app.ID, nil, view)
 	})
 	return res, err
+}
+
+// insertApp writes a new app. That its environment was not deleted under it is
+// looked at in the end, with the workspace locked.
+func (c *mutation) insertApp(e model.Environment, name, description string) (model.App, error) {
+	app := model.App{
+		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,
+		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: appspec.DefaultReplicas,
+		CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
+	}
+	if err := c.InsertApp(app); err != nil {
+		return app, fmt.Errorf("create app %s: %w", name, err)
+	}
+	c.claims(app, nil, nil, nil)
+	c.asked.createdIn = e.ID
+	c.log(app, model.History{What: "AppCreated", Why: "it did not exist in environment " + e.Name})
+	return app, nil
 }

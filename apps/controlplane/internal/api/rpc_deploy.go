@@ -1,20 +1,39 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 	"github.com/windlass-run/windlass/pkg/ident"
-	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
+
+// Deploy, from the request to the rows, reads from top to bottom in this file:
+//
+//	checkDeploy    what can be judged without the database
+//	mutate         begins the transaction: key of idempotency, rate of starts
+//	findApp        the app and its environment, locked; a new app is made
+//	resolveSpec    what names in the spec mean now: regions, secrets, overrides, variables
+//	makeVersion    the steps of every call that makes a version
+//	findRoom       GPUs for the beginning of the rollout
+//	auditVersion
+//	mutate         ends the transaction: history, key of idempotency, quotas, wake-up
+//
+// PlanDeploy takes the same steps on a transaction that writes nothing.
 
 // Deploy makes the app's next version. It answers once that is durable.
 func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
@@ -24,13 +43,12 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 		return nil, err
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
-		return c.deploys().deploy(req, proto.CloneOf(spec))
+		return c.deploy(req, proto.CloneOf(spec))
 	})
 	return res, err
 }
 
-// checkDeploy judges what can be without the database, and returns the spec with its
-// defaults.
+// checkDeploy judges what can be judged without the database, and returns the spec with its defaults.
 func (a appService) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.DeploymentSpec, error) {
 	spec := appspec.WithDefaults(req.GetSpec())
 	if err := appspec.Check(spec, "spec"); err != nil {
@@ -48,135 +66,475 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.Depl
 	return spec, nil
 }
 
-func (c deployMutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
-	app, environment, err := c.appToDeploy(req.GetApp(), appspec.UsesSecrets(spec))
-	if err != nil {
+// deploy is Deploy in its transaction.
+func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
+	d := &deployment{versionMutation: versionMutation{c}, want: version{
+		Spec: spec, Source: "deploy",
+		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Freeze: req.GetFreeze(),
+		Override: req.GetOverrideFreeze(),
+	}}
+	if err := d.findApp(req.GetApp()); err != nil {
 		return nil, err
 	}
-	if err := c.specs().checkRegions(spec, "spec"); err != nil {
+	if err := d.resolveSpec(req.GetRollout()); err != nil {
 		return nil, err
 	}
-	if err := c.specs().pinSecrets(environment.ID, spec, "spec"); err != nil {
+	if err := d.makeVersion(); err != nil {
 		return nil, err
 	}
-	if err := c.specs().checkSigningSecrets(environment.ID, req.GetRollout(), "rollout.analysis"); err != nil {
+	if err := d.findRoom(); err != nil {
 		return nil, err
 	}
-	if err := c.hold(c.specs().pinOverrides(spec, "spec")); err != nil {
+	if err := d.auditVersion(nil); err != nil {
 		return nil, err
 	}
-	appspec.InheritEnv(spec, environment.Variables, spec.GetEnv())
-	if err := appspec.CheckEnv(spec.GetEnv(), "spec.env"); err != nil {
-		return nil, err
-	}
-	if err := c.hold(c.specs().checkWaves(req.GetRollout(), spec)); err != nil {
-		return nil, err
-	}
-	v := version{
-		Spec: spec, Asked: appspec.AskedBy(spec), Source: "deploy",
-		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Override: req.GetOverrideFreeze(),
-		Freeze: req.GetFreeze(),
-	}
-	if spec.Replicas == nil {
-		spec.Replicas = new(app.Replicas)
-	}
-	if err := appspec.Check(spec, "spec"); err != nil {
-		return nil, err
-	}
-	if err := appspec.CheckOverridden(spec, "spec"); err != nil {
-		return nil, err
-	}
-	out, err := c.versions().run(app, v)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.versions().roomToBegin(app, out); err != nil {
-		return nil, err
-	}
-	if !out.Unchanged {
-		if err := c.audit("deployment", out.Deployment.ID, nil, deploymentProto(facts{}, app, out.Deployment)); err != nil {
-			return nil, err
-		}
-	}
-	tookBack, tookBackID := out.tookBack()
 	return &windlassv1.DeployResponse{
-		AppId: app.ID, DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version,
-		Unchanged: out.Unchanged, Scaled: out.Scaled, Hold: out.Hold,
-		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: out.Tightened,
+		AppId: d.app.ID, DeploymentId: d.out.Deployment.ID, RolloutId: d.out.RolloutID, Version: d.out.Deployment.Version,
+		Unchanged: d.out.Unchanged, Scaled: d.out.Scaled, Hold: d.out.Hold,
+		Effect: d.out.Effect, TookBack: d.out.TookBack.Version, TookBackRolloutId: d.out.TookBack.ID, Warnings: d.out.Tightened,
 	}, nil
 }
 
-// appToDeploy returns the app, locked, and its environment; it makes the app when
-// there is none of that name. With pinEnvironment the environment's secrets stay
-// what they are to the end of the transaction. Locks: environment, then app.
-func (c deployMutation) appToDeploy(ref string, pinEnvironment bool) (app model.App, e model.Environment, err error) {
-	found := true
+// deployment is a version on its way into an app. Each step reads what the steps before it found.
+type deployment struct {
+	versionMutation
+	want version
+	app  model.App // locked: versions have no gaps
+	// environment of the app. Deploy alone reads it here.
+	environment model.Environment
+	// was is what the app ran before.
+	was running
+	// next, rollout and progress are the rows of the version: progress is nil for a rollout without a policy.
+	next     model.Deployment
+	rollout  model.Rollout
+	progress *model.Progress
+	// out is what came of it. done means that no further step of makeVersion is needed.
+	out  outcome
+	done bool
+}
+
+// findApp finds the app by its id or name, and locks it. It makes the app if there is none of that name.
+// If the spec uses secrets, those of the environment stay what they are to the end of the transaction.
+// Locks: environment, then app.
+func (d *deployment) findApp(ref string) (err error) {
 	if ident.Valid("app", ref) {
-		if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
-			return app, e, err
+		if d.app, err = d.api.app(d.Tx, d.workspaceID, ref, false); err != nil {
+			return err
 		}
-		if e, err = c.GetEnvironment(c.workspaceID, app.EnvironmentID); err != nil {
-			return app, e, fmt.Errorf("read environment %s: %w", app.EnvironmentID, err)
+		if d.environment, err = d.GetEnvironment(d.workspaceID, d.app.EnvironmentID); err != nil {
+			return fmt.Errorf("read environment %s: %w", d.app.EnvironmentID, err)
 		}
 	} else {
 		environment, name := splitApp(ref)
 		if !ident.ValidName(name) {
-			return app, e, apierr.Invalid("app", fmt.Sprintf(
+			return apierr.Invalid("app", fmt.Sprintf(
 				"%q does not name an app: use its id, name, or project/environment/name, each of at most 63 lower-case letters, digits and dashes", apierr.Clip(name, 100)))
 		}
-		if e, err = c.api.environment(c.Tx, c.workspaceID, environment, "app"); err != nil {
-			return app, e, err
+		if d.environment, err = d.api.environment(d.Tx, d.workspaceID, environment, "app"); err != nil {
+			return err
 		}
-		app, err = c.GetAppByName(c.workspaceID, e.ID, name)
-		if found = !errors.Is(err, model.ErrNotFound); found && err != nil {
-			return app, e, fmt.Errorf("read app %s: %w", ref, err)
+		d.app, err = d.GetAppByName(d.workspaceID, d.environment.ID, name)
+		if errors.Is(err, model.ErrNotFound) {
+			if d.app, err = d.insertApp(d.environment, name, ""); !errors.Is(err, model.ErrExists) {
+				return err
+			}
+			// Another call made it meanwhile.
+			d.app, err = d.GetAppByName(d.workspaceID, d.environment.ID, name)
 		}
-	}
-	if !found {
-		_, name := splitApp(ref)
-		if app, err = c.insertApp(e, name, ""); !errors.Is(err, model.ErrExists) {
-			return app, e, err
-		}
-		// It was made meanwhile.
-		if app, err = c.GetAppByName(c.workspaceID, e.ID, name); err != nil {
-			return app, e, fmt.Errorf("read app %s: %w", ref, err)
+		if err != nil {
+			return fmt.Errorf("read app %s: %w", ref, err)
 		}
 	}
-	if pinEnvironment {
-		if e, err = c.LockEnvironment(c.workspaceID, e.ID); err != nil {
-			return app, e, fmt.Errorf("lock environment %s: %w", e.ID, err)
+	if appspec.UsesSecrets(d.want.Spec) {
+		if d.environment, err = d.LockEnvironment(d.workspaceID, d.environment.ID); err != nil {
+			return fmt.Errorf("lock environment %s: %w", d.environment.ID, err)
 		}
 	}
-	if app, err = c.lockedApp(app.ID); err != nil {
-		return app, e, err
+	if d.app, err = d.lockedApp(d.app.ID); err != nil {
+		return err
 	}
-	return app, e, alive(app)
+	return alive(d.app)
 }
 
-// insertApp writes a new app. That its environment was not deleted under it is
-// looked at in the end, with the workspace locked.
-func (c *mutation) insertApp(e model.Environment, name, description string) (model.App, error) {
-	app := model.App{
-		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,
-		Name: name, Description: description, Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: appspec.DefaultReplicas,
-		CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1,
+// resolveSpec replaces names in the spec by what they mean at this moment: regions, the newest versions of
+// secrets, overrides by region, variables of the environment, and the app's replicas if the spec has none.
+func (d *deployment) resolveSpec(policy *windlassv1.RolloutPolicy) error {
+	specs, spec := specMutation{d.mutation}, d.want.Spec
+	if err := specs.checkRegions(spec, "spec"); err != nil {
+		return err
 	}
-	if err := c.InsertApp(app); err != nil {
-		return app, fmt.Errorf("create app %s: %w", name, err)
+	if err := specs.pinSecrets(d.environment.ID, spec, "spec"); err != nil {
+		return err
 	}
-	c.claims(app, nil, nil, nil)
-	c.asked.createdIn = e.ID
-	c.log(app, model.History{What: "AppCreated", Why: "it did not exist in environment " + e.Name})
-	return app, nil
+	if err := specs.checkSigningSecrets(d.environment.ID, policy, "rollout.analysis"); err != nil {
+		return err
+	}
+	if err := d.hold(specs.pinOverrides(spec, "spec")); err != nil {
+		return err
+	}
+	appspec.InheritEnv(spec, d.environment.Variables, spec.GetEnv())
+	if err := appspec.CheckEnv(spec.GetEnv(), "spec.env"); err != nil {
+		return err
+	}
+	if err := d.hold(specs.checkWaves(policy, spec)); err != nil {
+		return err
+	}
+	d.want.Asked = appspec.AskedBy(spec)
+	if spec.Replicas == nil {
+		spec.Replicas = new(d.app.Replicas)
+	}
+	if err := appspec.Check(spec, "spec"); err != nil {
+		return err
+	}
+	return appspec.CheckOverridden(spec, "spec")
 }
 
-// alive fails for an app that is on its way out.
-func alive(app model.App) error {
-	if app.DeletingSince == 0 {
+// makeVersion makes the version the newest of the locked app, for SetEnvironment, SetSecret and Rollback.
+// It takes the steps of deployment.makeVersion.
+func (c *mutation) makeVersion(app model.App, want version) (*deployment, error) {
+	d := &deployment{versionMutation: versionMutation{c}, app: app, want: want}
+	return d, d.makeVersion()
+}
+
+// makeVersion makes the version the app's newest, unless the app runs it already, or is on its way to it.
+func (d *deployment) makeVersion() (err error) {
+	if err := d.mayOverride(d.want.Override); err != nil {
+		return err
+	}
+	if d.was, err = d.running(d.app); err != nil {
+		return err
+	}
+	for _, step := range []func() error{d.setPolicy, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
+		if err := step(); err != nil || d.done {
+			return err
+		}
+	}
+	return nil
+}
+
+// setPolicy makes the app's next rollouts go by the policy that came with the version, nil for none, and
+// its own freeze be the one that came with it.
+func (d *deployment) setPolicy() error {
+	if !d.want.SetsPolicy {
 		return nil
 	}
-	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_APP_DELETING, Field: "app",
-		Fix: "Wait until it is gone, or use another name.",
-	}, fmt.Sprintf("app %s is being deleted: nothing new starts", app.Name))
+	if s := &d.was.rolloutState; !proto.Equal(s.Policy, d.want.Policy) {
+		if err := d.hold(d.mayLoosen(s.Policy, d.want.Policy)); err != nil {
+			return err
+		}
+		why := "rollouts go by the policy that came with it from now on"
+		if d.want.Policy == nil {
+			why = "rollouts go region by region, replica by replica from now on: no policy came with it"
+		}
+		if s.Progress.Active(d.app.RolloutID) {
+			why += "; the one in flight keeps its own"
+		}
+		s.Policy = d.want.Policy
+		d.log(d.app, model.History{What: "RolloutPolicyChanged", Why: why})
+		if err := d.putRolloutState(*s); err != nil {
+			return err
+		}
+	}
+	return d.hold(freezeMutation{d.mutation}.setFileFreeze(d.app, d.want.Freeze))
+}
+
+// keepRunning is done if the app runs the version already, or is on its way to it.
+//
+//	in flight  live   asked for
+//	   x        -        x       nothing to make
+//	   -        x        x       nothing to make, unless replicas are to change
+//	   y        x        x       y is taken back: x stays
+//	   *        *     another    a new version, which supersedes what is in flight
+//	   x        -   x, resized   the same, while x has not begun: it has nothing to scale
+func (d *deployment) keepRunning() error {
+	for _, have := range []*model.Deployment{d.was.flight.deployment, d.was.live} {
+		if have == nil {
+			continue
+		}
+		same, err := appspec.Same(have.Spec, d.want.Spec)
+		if err != nil {
+			return err
+		}
+		if same && !d.was.missesSizes(*have, d.want) {
+			d.done = true
+			return d.keep(*have)
+		}
+	}
+	return nil
+}
+
+// keep makes the deployment, which the app runs or is on its way to, the answer. A rollout away from it is
+// taken back, and it gets the replicas that were asked for.
+func (d *deployment) keep(have model.Deployment) (err error) {
+	isNewest := have.ID == cmp.Or(d.was.flight.deployment, d.was.live).ID
+	tookBack := d.was.flight.rollout
+	if isNewest && d.was.flight.leaving == nil {
+		tookBack = nil
+	}
+	if why := fmt.Sprintf("v%d, which is live, was asked for again", have.Version); !isNewest && d.was.rolloutState.Progress.Active(d.app.RolloutID) {
+		// Regions are between the two, and it takes the workflow to bring them back.
+		if err := d.turnBack(d.app, *d.was.flight.rollout, why); err != nil {
+			return err
+		}
+	} else if !isNewest {
+		if d.app, err = d.takeBack(d.app, d.was.flight, why); err != nil {
+			return err
+		}
+		d.was.flight = flight{}
+		d.claims(d.app, d.was.live, nil, d.was.rows)
+	}
+	d.out = outcome{
+		Deployment: have, RolloutID: d.app.RolloutID, Unchanged: true, Effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY,
+	}
+	if f := d.was.flight; f.deployment != nil && f.deployment.ID == have.ID {
+		d.out.Effect = windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY
+		if d.want.Override == "" {
+			d.out.Hold = holdProto(*f.rollout)
+		} else if err := d.release(d.app, f, d.want.Override); err != nil {
+			return err
+		}
+	}
+	if err := d.scaleKept(have); err != nil {
+		return err
+	}
+	if tookBack != nil {
+		d.out.TookBack, d.out.Effect = *tookBack, windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK
+	}
+	return nil
+}
+
+// scaleKept gives the deployment that is kept the replicas that were asked for, if any were.
+func (d *deployment) scaleKept(have model.Deployment) error {
+	if d.want.Asked.Nothing() {
+		return nil
+	}
+	if err := d.hold(d.portsFitScaled(d.was, d.want.Asked, "")); err != nil {
+		return err
+	}
+	n, err := d.scale(&d.app, d.was, []string{have.ID}, d.want.Asked)
+	if err != nil || n == 0 {
+		return err
+	}
+	d.out.Unchanged, d.out.Scaled, d.out.Effect = false, true, windlassv1.VersionEffect_VERSION_EFFECT_SCALED
+	d.log(d.app, model.History{
+		What: "Scaled", Why: fmt.Sprintf("v%d gets %s", have.Version, appspec.AskedText(d.want.Asked, d.want.Spec)),
+		RolloutID: d.app.RolloutID, DeploymentID: have.ID, Version: have.Version,
+	})
+	return nil
+}
+
+// compose makes the rows of the version, of its rollout and of the rollout's progress, and writes none.
+func (d *deployment) compose() error {
+	live := d.was.live
+	asked := d.carrySizes()
+	hash, err := appspec.Hash(d.want.Spec)
+	if err != nil {
+		return err
+	}
+	d.next = model.Deployment{
+		ID: ident.New("dep"), WorkspaceID: d.app.WorkspaceID, AppID: d.app.ID, Version: d.app.LatestVersion + 1,
+		Spec: d.want.Spec, SpecHash: hash, ResolvedImage: d.want.ResolvedImage,
+		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
+		Source: d.want.Source, FromVersion: d.want.FromVersion, CreatedBy: d.by.Name, CreatedAt: d.at,
+	}
+	d.rollout = model.Rollout{
+		ID: ident.New("rol"), WorkspaceID: d.app.WorkspaceID, AppID: d.app.ID, DeploymentID: d.next.ID, Version: d.next.Version,
+		Status:    windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING,
+		CreatedBy: d.by.Name, Traceparent: d.traceparent, CreatedAt: d.at,
+		Deadline: d.at + plan.ProgressDeadline(d.was.rolloutState.Policy, d.want.Spec),
+	}
+	if live != nil {
+		d.rollout.FromDeploymentID, d.rollout.FromVersion = live.ID, live.Version
+		alike, err := appspec.MadeAlike(live.Spec, d.want.Spec)
+		if err != nil {
+			return err
+		}
+		if alike {
+			d.next.MadeAs = live.Made()
+		}
+	}
+	protections, err := d.protectionsOf(d.app, d.want)
+	if err != nil {
+		return err
+	}
+	policy := d.beginProgress(asked, protections)
+	if gate, ok := plan.NewStartGate(policy); ok {
+		gate.DeployedByID, gate.DeployedByFamily = d.by.ID, d.by.Family()
+		d.rollout.StartGate = gate.Encode()
+	}
+	return nil
+}
+
+// carrySizes gives the version, in regions that have or had a number of replicas of their own, the number
+// that was asked for, or else the number that runs there now: scaling outlasts versions. Where nothing
+// runs, it is the number of the spec, which counts as asked for. carrySizes returns all that was asked for.
+func (d *deployment) carrySizes() plan.Asked {
+	spec := d.want.Spec
+	asked := plan.Asked{All: d.want.Asked.All, Regions: map[string]int32{}}
+	maps.Copy(asked.Regions, d.want.Asked.Regions)
+	now, done := d.was.sizes(), map[string]bool{}
+	size := func(p *windlassv1.PinnedOverride) (n int32, ok bool) {
+		done[p.GetRegionId()] = true
+		if n, ok = d.want.Asked.In(p.GetRegionId()); !ok {
+			n, ok = now[p.GetRegionId()]
+		}
+		return n, ok
+	}
+	for _, p := range slices.Clone(spec.GetPinnedOverrides()) {
+		if p.GetValues().Replicas == nil {
+			continue
+		}
+		n, ok := size(p)
+		if !ok {
+			n = p.GetValues().GetReplicas()
+			asked.Regions[p.GetRegionId()] = n
+		}
+		override.SetReplicas(spec, p.GetRegion(), p.GetRegionId(), n)
+	}
+	if d.was.live == nil {
+		return asked
+	}
+	for _, p := range d.was.live.Spec.GetPinnedOverrides() {
+		if p.GetValues().Replicas == nil || done[p.GetRegionId()] || !slices.Contains(spec.GetRegions(), p.GetRegion()) {
+			continue
+		}
+		n, ok := size(p)
+		if !ok {
+			n = d.app.Replicas
+		}
+		override.SetReplicas(spec, p.GetRegion(), p.GetRegionId(), n)
+	}
+	return asked
+}
+
+// beginProgress makes the progress of the rollout, nil for none, and returns the policy that the rollout
+// goes by: the app's, tightened by the protections.
+func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protection) *windlassv1.RolloutPolicy {
+	policy := cmp.Or(d.was.rolloutState.Policy, plan.DefaultPolicy())
+	d.progress = plan.NextProgress(d.was.rolloutState.Clone(), d.app, d.was.rows, d.rollout.ID, asked)
+	if d.progress != nil {
+		policy = d.progress.Policy
+	}
+	if d.want.Straight {
+		policy = plan.StraightPolicy(policy, d.want.KeepGates)
+	}
+	policy, d.out.Tightened = protection.Tighten(policy, protections, d.app)
+	if d.progress == nil {
+		return policy
+	}
+	d.progress.Policy, d.progress.BakeProtected = policy, protection.Bakes(protections)
+	d.progress.DeployedBy, d.progress.DeployedByID, d.progress.DeployedByFamily = d.by.Name, d.by.ID, d.by.Family()
+	if d.want.Source == model.SourceRollback {
+		// A person decided on the way back. What comes after it is held.
+		d.progress.Held, d.progress.RolledBack = false, true
+	}
+	return policy
+}
+
+// takePlace takes the place of the rollout in flight, which it ends. It fails if a region cannot give the
+// version its ports, or if a freeze refuses the rollout. A freeze that only holds the rollout is noted.
+func (d *deployment) takePlace() (err error) {
+	if err := d.hold(d.portsFit(d.app, d.was, d.want.Spec, d.progress, len(d.next.MadeAs) > 0)); err != nil {
+		return err
+	}
+	if d.was.flight.rollout != nil {
+		if d.app, err = d.takeBack(d.app, d.was.flight, fmt.Sprintf("v%d took its place", d.next.Version)); err != nil {
+			return err
+		}
+	}
+	d.out.Hold, err = d.thaw(d.app, d.was.flight, &d.rollout, d.want)
+	return d.hold(err)
+}
+
+// write stores the version, its rollout and that the app goes to it.
+func (d *deployment) write() error {
+	if err := d.InsertDeployment(d.next); err != nil {
+		return fmt.Errorf("create version %d of app %s: %w", d.next.Version, d.app.ID, err)
+	}
+	if err := d.InsertRollout(d.rollout); err != nil {
+		return fmt.Errorf("create rollout of version %d of app %s: %w", d.next.Version, d.app.ID, err)
+	}
+	d.app.LatestVersion, d.app.RolloutID, d.app.Replicas = d.next.Version, d.rollout.ID, d.want.Spec.GetReplicas()
+	d.app.Message = fmt.Sprintf("v%d: about to start", d.next.Version) // until the workflow's first message
+	if err := d.store(&d.app); err != nil {
+		return err
+	}
+	state := d.was.rolloutState.Clone()
+	if d.progress != nil {
+		state.Progress = d.progress
+		if err := d.putRolloutState(state); err != nil {
+			return err
+		}
+	}
+	d.claims(d.app, d.was.live, &d.next, counted(state, d.app, d.was.live, &d.next, d.was.rows))
+	return nil
+}
+
+// tell notes the version for the history and the answer, and wakes the app's workflow.
+func (d *deployment) tell() error {
+	d.log(d.app, model.History{
+		What: "DeploymentCreated", Why: whyCreated(d.want, d.next, d.rollout),
+		RolloutID: d.rollout.ID, DeploymentID: d.next.ID, Version: d.next.Version,
+	})
+	if len(d.out.Tightened) > 0 {
+		d.log(d.app, model.History{
+			What: "RolloutProtected", Why: strings.Join(d.out.Tightened, "; "),
+			RolloutID: d.rollout.ID, DeploymentID: d.next.ID, Version: d.next.Version,
+		})
+	}
+	d.out.Deployment, d.out.RolloutID, d.out.Effect = d.next, d.rollout.ID, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION
+	if superseded := d.was.flight.rollout; superseded != nil {
+		d.out.TookBack = *superseded
+	}
+	return d.wake(d.app.ID)
+}
+
+// whyCreated says for the history why the version was made.
+func whyCreated(v version, d model.Deployment, r model.Rollout) string {
+	why := map[string]string{
+		"deploy": "a new configuration was deployed", "environment": "its variables were changed",
+		model.SourceSecret: "a secret has a new value",
+	}[v.Source]
+	if v.FromVersion != 0 {
+		why = fmt.Sprintf("back to the configuration of v%d", v.FromVersion)
+	}
+	if v.Straight {
+		why += ", " + straightText(v.KeepGates)
+	}
+	for _, text := range leftOut(v.Gone) {
+		why += "; " + text
+	}
+	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return appspec.ReplicasIn(v.Spec, region) })
+	if r.FromVersion != 0 {
+		why += fmt.Sprintf("; v%d is live", r.FromVersion)
+		if len(d.MadeAs) > 0 {
+			why += ", and instances see no difference"
+		}
+	}
+	if m := v.Spec.GetMessage(); m != "" {
+		why += ": " + m
+	}
+	return why
+}
+
+// findRoom refuses a rollout that was made if what it begins with does not fit in a region that reports
+// its capacity, unless its policy waits for room. A dry run reports more than the beginning.
+func (d *deployment) findRoom() error {
+	if d.dry != nil || d.done || !slices.ContainsFunc(override.Any(d.out.Deployment.Spec), preview.HasGPU) {
+		return nil
+	}
+	return d.checkCapacity(d.app.ID, d.out.Deployment.ID)
+}
+
+// auditVersion writes the version into the audit, unless nothing changed. base is the version that it was
+// made from, nil for none.
+func (d *deployment) auditVersion(base *model.Deployment) error {
+	if d.out.Unchanged {
+		return nil
+	}
+	var before proto.Message
+	if base != nil {
+		before = deploymentProto(facts{}, d.app, *base)
+	}
+	return d.audit("deployment", d.out.Deployment.ID, before, deploymentProto(facts{}, d.app, d.out.Deployment))
 }

@@ -21,7 +21,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// PinVersion has a version be live beside the one that rollouts move, or changes how. It
+// PinVersion keeps a version live next to the one that rollouts move, or changes how. It
 // answers once that is durable.
 func (a appService) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
 	defer func() { a.counted("pin", err) }()
@@ -297,7 +297,7 @@ func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had 
 	if r.rolloutState.Progress.Retained() == d.ID {
 		rolloutState := r.rolloutState.Clone()
 		plan.TakeRetained(rolloutState.Progress, &d, c.at)
-		if err := c.versions().putRolloutState(rolloutState); err != nil {
+		if err := c.putRolloutState(rolloutState); err != nil {
 			return nil, err
 		}
 		if err := c.UpdateDeployment(d); err != nil {
@@ -312,7 +312,7 @@ func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had 
 	return c.tellPin(app, r, p, before, what, why)
 }
 
-// tellPin tells of a pin that was changed, and has the workflow do it.
+// tellPin notes a changed pin for the history, and wakes the workflow.
 func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *windlassv1.Pin, what, why string) (*windlassv1.Pin, error) {
 	if p.Why != "" {
 		why += ": " + p.Why

@@ -39,7 +39,7 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	var done *windlassv1.DeployResponse
 	spec, err := a.checkDeploy(req)
 	if err == nil {
-		done, err = c.deploys().deploy(req, spec)
+		done, err = c.deploy(req, spec)
 	}
 	c.dry.counts = true
 	if err == nil {
@@ -55,14 +55,14 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	if done == nil {
 		return p, nil
 	}
-	if err := c.deploys().previewQuota(p); err != nil {
+	if err := c.previewQuota(p); err != nil {
 		return nil, err
 	}
-	return p, c.deploys().previewRollout(p)
+	return p, c.previewRollout(p)
 }
 
 // previewQuota reads the workspace's quota, and works out its usage after the deploy.
-func (c deployMutation) previewQuota(p *preview.Deploy) error {
+func (c *mutation) previewQuota(p *preview.Deploy) error {
 	w, err := c.GetWorkspace(c.workspaceID)
 	if err != nil {
 		return fmt.Errorf("read workspace %s: %w", c.workspaceID, err)
@@ -71,7 +71,7 @@ func (c deployMutation) previewQuota(p *preview.Deploy) error {
 	if err != nil {
 		return fmt.Errorf("read limits of workspace %s: %w", w.ID, err)
 	}
-	if p.Quota, err = c.api.quotaView(c.mutation, w, have); err != nil {
+	if p.Quota, err = c.api.quotaView(c, w, have); err != nil {
 		return err
 	}
 	p.UsageAfter = proto.CloneOf(p.Quota.GetUsage())
@@ -90,7 +90,7 @@ func (c deployMutation) previewQuota(p *preview.Deploy) error {
 }
 
 // previewRollout reads what the workflow would go by, and what the app runs before and after.
-func (c deployMutation) previewRollout(p *preview.Deploy) (err error) {
+func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 	t, id := afterTx{c.dry}, p.Answer.GetDeploymentId()
 	if p.Preview, err = preview.Read(t, *t.app, id, t.wasRows); err != nil {
 		return err

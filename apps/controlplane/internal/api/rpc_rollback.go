@@ -88,10 +88,11 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 		Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage,
 		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID || newSecrets && protection.Approves(protections), Gone: gone,
 	}
-	out, err := c.versions().run(app, v)
+	d, err := c.makeVersion(app, v)
 	if err != nil {
 		return nil, err
 	}
+	out := d.out
 	if out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY {
 		text := fmt.Sprintf("v%d, which is live, has the configuration of v%d already", out.Deployment.Version, old.Version)
 		same, err := appspec.Same(out.Deployment.Spec, old.Spec)
@@ -107,10 +108,9 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 	if err != nil {
 		return nil, err
 	}
-	tookBack, tookBackID := out.tookBack()
 	return &windlassv1.RollbackResponse{
 		DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, FromVersion: old.Version,
-		Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: append(leftOut(gone), out.Tightened...),
+		Effect: out.Effect, TookBack: out.TookBack.Version, TookBackRolloutId: out.TookBack.ID, Warnings: append(leftOut(gone), out.Tightened...),
 		Straight: v.Straight && out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
 	}, nil
 }
@@ -238,7 +238,7 @@ func (c rollbackMutation) restore(app model.App, old model.Deployment, message s
 	if err := c.UpdateDeployment(*r.live); err != nil {
 		return nil, fmt.Errorf("supersede deployment %s: %w", r.live.ID, err)
 	}
-	if err := c.versions().putRolloutState(r.rolloutState); err != nil {
+	if err := c.putRolloutState(r.rolloutState); err != nil {
 		return nil, err
 	}
 	why := fmt.Sprintf("it was retained, and takes the place of v%d with the replicas that it has", r.live.Version)

@@ -54,23 +54,20 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 		if err := c.specs().pinSecrets(environment.ID, spec, "spec"); err != nil {
 			return nil, err
 		}
-		out, err := c.versions().run(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze(), Gone: gone})
+		d, err := c.makeVersion(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze(), Gone: gone})
 		if err != nil {
 			return nil, err
 		}
-		if err := c.versions().roomToBegin(app, out); err != nil {
+		if err := d.findRoom(); err != nil {
 			return nil, err
 		}
-		if !out.Unchanged {
-			err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, *base), deploymentProto(facts{}, app, out.Deployment))
-			if err != nil {
-				return nil, err
-			}
+		if err := d.auditVersion(base); err != nil {
+			return nil, err
 		}
-		tookBack, tookBackID := out.tookBack()
+		out := d.out
 		return &windlassv1.SetEnvironmentResponse{
 			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, Unchanged: out.Unchanged, Hold: out.Hold,
-			Effect: out.Effect, TookBack: tookBack, TookBackRolloutId: tookBackID, Warnings: leftOut(gone),
+			Effect: out.Effect, TookBack: out.TookBack.Version, TookBackRolloutId: out.TookBack.ID, Warnings: leftOut(gone),
 		}, nil
 	})
 	return res, err

@@ -158,23 +158,6 @@ func sameFreeze(a, b *windlassv1.Freeze) bool {
 	return proto.Equal(a, b)
 }
 
-// freezesFor the app, and that of the name: but for those of other apps' files.
-func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
-	rows, err := c.ListFreezesFor(c.workspaceID, name, appID)
-	if err != nil {
-		return nil, fmt.Errorf("list freezes of workspace %s: %w", c.workspaceID, err)
-	}
-	return rows, nil
-}
-
-// freezesOf is freezesFor the app alone, which the mutation may have read already.
-func (c freezeMutation) freezesOf(app model.App) ([]model.Freeze, error) {
-	if c.freezesAre == app.ID {
-		return c.freezes, nil
-	}
-	return c.freezesFor(app.ID, "")
-}
-
 // forgetEnded deletes what ended long ago, and returns the rest.
 func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, err error) {
 	for _, f := range have {
@@ -189,7 +172,7 @@ func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, e
 	return left, nil
 }
 
-// wakeHeld has every rollout that a freeze holds be looked at again. A step that read the
+// wakeHeld asks for a step of every app whose rollout a freeze holds. A step that read the
 // freezes just before this call and is not committed yet is not among them: it looks
 // again by itself, a little later.
 func (c freezeMutation) wakeHeld() ([]string, error) {

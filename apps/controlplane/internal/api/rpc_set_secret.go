@@ -189,7 +189,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 		spec, gone = whole, nil
 	}
 	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
-	out, err := c.versions().run(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
+	d, err := c.makeVersion(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
 	if detail := rpc.DetailOf(err); detail.GetReason() == windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY {
 		// A host cannot give the new version its fixed port while the live version uses it.
 		return len(changed) > 0, apierr.Message(err), nil
@@ -197,13 +197,13 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	if err != nil {
 		return false, "", err
 	}
-	if out.RolloutID != "" {
+	if out := d.out; out.RolloutID != "" {
 		res.Rollouts = append(res.Rollouts, &windlassv1.SecretRollout{
 			AppId: app.ID, App: app.Name, RolloutId: out.RolloutID, DeploymentId: out.Deployment.ID, Version: out.Deployment.Version, Hold: out.Hold,
 		})
 	}
 	c.alongside()
-	return true, "", c.versions().roomToBegin(app, out)
+	return true, "", d.findRoom()
 }
 
 // newest returns the deployment that the app is to run: the one in flight unless it is being

@@ -13,8 +13,6 @@ type (
 	rollbackMutation struct{ *mutation }
 	// pinMutation pins a version next to the live one.
 	pinMutation struct{ *mutation }
-	// deployMutation makes an app's next version.
-	deployMutation struct{ *mutation }
 	// rolloutMutation steers the rollout in flight.
 	rolloutMutation struct{ *mutation }
 	// regionMutation changes regions, and finds out who uses them.
@@ -32,7 +30,6 @@ func (c *mutation) specs() specMutation         { return specMutation{c} }
 func (c *mutation) freezing() freezeMutation    { return freezeMutation{c} }
 func (c *mutation) rollbacks() rollbackMutation { return rollbackMutation{c} }
 func (c *mutation) pins() pinMutation           { return pinMutation{c} }
-func (c *mutation) deploys() deployMutation     { return deployMutation{c} }
 func (c *mutation) rollouts() rolloutMutation   { return rolloutMutation{c} }
 func (c *mutation) regions() regionMutation     { return regionMutation{c} }
 func (c *mutation) secrets() secretMutation     { return secretMutation{c} }

@@ -1,0 +1,245 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// mayOverride fails for a caller who gives a reason to override freezes and may not override any. It fails
+// without a freeze too, so that what a call may do depends on the key alone.
+func (c versionMutation) mayOverride(why string) error {
+	if why == "" || owner.allows(c.by.Role) {
+		return nil
+	}
+	return apierr.Denied(fmt.Sprintf("a key of role %s may not override a freeze", model.RoleName(c.by.Role)),
+		fmt.Sprintf("Use a key of role %s, or leave override_freeze out.", owner))
+}
+
+// ofNoFile fails for a freeze that comes from an app's file: the next deploy of that would
+// undo what was done to it elsewhere.
+func ofNoFile(f model.Freeze) error {
+	if !f.FromFile {
+		return nil
+	}
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_FREEZE_OF_FILE, Field: "name",
+		Fix: "Change or take out the freeze block of that file and deploy it; that is never frozen. " +
+			`Or have an owner start what it holds: --override-freeze "why".`,
+	}, fmt.Sprintf("freeze %s comes from the file of app %s", f.Name, f.AppID))
+}
+
+// setFileFreeze makes the app's own freeze what its file says, before freezes judge the call, so that a
+// file can always lift what an earlier file has set.
+func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error {
+	name := fileFreezeName(app)
+	have, err := c.freezesFor(app.ID, name)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(have, func(f model.Freeze) bool { return f.Name == name })
+	var was *model.Freeze
+	if i >= 0 {
+		was = &have[i]
+	}
+	if was == nil && want == nil {
+		c.freezes, c.freezesAre = have, app.ID
+		return nil
+	}
+	switch {
+	case was != nil && !was.FromFile:
+		return apierr.InvalidFix("freeze", fmt.Sprintf("the workspace has a freeze %s, whose name that of this app's file would be", name),
+			"Give that one another name.")
+	case want == nil || want.GetUntil() != 0 && want.GetUntil() <= c.at:
+		return c.dropFileFreeze(app, was)
+	}
+	f := model.Freeze{
+		ID: ident.New("frz"), WorkspaceID: app.WorkspaceID, Name: name, AppID: app.ID, Reason: want.GetReason(),
+		OnStart: cmp.Or(want.GetOnStart(), windlassv1.Freeze_ON_START_REFUSE),
+		From:    cmp.Or(want.GetFrom(), c.at), Until: want.GetUntil(), TimeZone: want.GetTimeZone(),
+		SetBy: c.by.Name, SetAt: c.at, FromFile: true,
+	}
+	for _, w := range want.GetWeekly() {
+		f.Weekly = append(f.Weekly, model.FreezeWindow{Start: w.GetStart(), End: w.GetEnd()})
+	}
+	if was != nil {
+		f.ID = was.ID
+		if want.GetFrom() == 0 {
+			f.From = was.From
+		}
+	}
+	if err := checkWindows(f, c.at, "freeze."); err != nil {
+		return err
+	}
+	after, err := freezeView(c.mutation, f, c.at)
+	if err != nil {
+		return err
+	}
+	var before *windlassv1.Freeze
+	if was != nil {
+		if before, err = freezeView(c.mutation, *was, c.at); err != nil {
+			return err
+		}
+		if sameFreeze(before, after) {
+			return nil
+		}
+	}
+	if err := c.PutFreeze(f); err != nil {
+		return fmt.Errorf("store freeze %s: %w", f.Name, err)
+	}
+	c.log(app, model.History{What: "FreezeSet", Why: fmt.Sprintf("freeze %s, of the file that was deployed: %s", f.Name, f.Reason)})
+	if err := c.wakeIfHeld(app); err != nil {
+		return err
+	}
+	return c.audit("freeze", f.ID, auditable(before), after)
+}
+
+// fileFreezeName is made of the app's name, for people, and of the end of its id, which no
+// other app has.
+func fileFreezeName(app model.App) string {
+	return app.Name[:min(len(app.Name), 50)] + "-" + app.ID[max(0, len(app.ID)-12):]
+}
+
+// dropFileFreeze lifts the freeze of an earlier version of the app's file, nil for none.
+func (c freezeMutation) dropFileFreeze(app model.App, was *model.Freeze) error {
+	if was == nil {
+		return nil
+	}
+	before, err := freezeView(c.mutation, *was, c.at)
+	if err != nil {
+		return err
+	}
+	if err := c.DeleteFreeze(was.WorkspaceID, was.Name); err != nil {
+		return fmt.Errorf("lift freeze %s: %w", was.Name, err)
+	}
+	c.log(app, model.History{What: "FreezeLifted", Why: fmt.Sprintf("freeze %s is not in the file that was deployed, or has ended", was.Name)})
+	if err := c.wakeIfHeld(app); err != nil {
+		return err
+	}
+	return c.audit("freeze", was.ID, before, nil)
+}
+
+// wakeIfHeld asks for a step of an app whose rollout a freeze may hold.
+func (c freezeMutation) wakeIfHeld(app model.App) error {
+	if app.RolloutID == "" {
+		return nil
+	}
+	return c.wake(app.ID)
+}
+
+// freezesFor the app, and that of the name: but for those of other apps' files.
+func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
+	rows, err := c.ListFreezesFor(c.workspaceID, name, appID)
+	if err != nil {
+		return nil, fmt.Errorf("list freezes of workspace %s: %w", c.workspaceID, err)
+	}
+	return rows, nil
+}
+
+// thaw decides whether the new rollout of the locked app may start now: it fails if a
+// freeze refuses it, returns the freeze that holds it, or notes who overrides those that
+// there are. f is what it takes the place of.
+func (c versionMutation) thaw(app model.App, f flight, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
+	if v.Source == model.SourceRollback {
+		return nil, nil
+	}
+	have, err := freezeMutation(c).freezesOf(app)
+	if err != nil {
+		return nil, err
+	}
+	found, frozen := freeze.Of(have, app, c.at)
+	switch {
+	case v.Override != "":
+		// One that begins before the first step is overridden as well.
+		r.OverrideBy, r.OverrideWhy = c.by.Name, v.Override
+		if frozen {
+			return nil, c.overridden(app, *r, found, v.Override)
+		}
+		return nil, nil
+	case !frozen:
+		return nil, nil
+	case freeze.Refuses(found.Freeze):
+		return nil, refusal(fmt.Sprintf("app %s starts no rollout now", app.Name), found)
+	case f.deployment != nil && f.deployment.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING:
+		// What is under way would go back, in the freeze and for nothing.
+		return nil, refusal(fmt.Sprintf("v%d of app %s is under way, and what takes its place could not start now", f.deployment.Version, app.Name), found)
+	}
+	// The planner holds it, by the one that lasts longest.
+	found, _ = freeze.Longest(have, app, c.at)
+	return &windlassv1.FreezeHold{
+		Freeze: found.Name, Scope: freeze.Scope(found.Freeze), Reason: found.Reason, Since: c.at, Until: found.End,
+	}, nil
+}
+
+// freezesOf is freezesFor the app alone, which the mutation may have read already.
+func (c freezeMutation) freezesOf(app model.App) ([]model.Freeze, error) {
+	if c.freezesAre == app.ID {
+		return c.freezes, nil
+	}
+	return c.freezesFor(app.ID, "")
+}
+
+// refusal by a freeze.
+func refusal(what string, found freeze.Found) error {
+	wait := "Wait until it is lifted"
+	if found.End != 0 {
+		wait = "Wait until then"
+	}
+	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN,
+		Fix: wait + `, or have an owner override it: --override-freeze "why". ` +
+			"What runs may be scaled, rolled back and deleted all the same.",
+	}, what+": "+plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
+}
+
+// overridden tells that somebody had the app start something in spite of the freeze.
+func (c versionMutation) overridden(app model.App, r model.Rollout, found freeze.Found, why string) error {
+	text := fmt.Sprintf("%s; in spite of %s", why, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
+	c.log(app, model.History{
+		What: "FreezeOverridden", Why: text, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
+	})
+	// The call's own row has what it started.
+	return c.audit("freeze_override", app.ID, nil, historyProto(nil, c.history[len(c.history)-1]))
+}
+
+// release lets the rollout in flight start that a freeze holds; nil: none does.
+func (c versionMutation) release(app model.App, f flight, why string) error {
+	if why == "" || f.rollout == nil || f.deployment == nil || !plan.MayBeFrozen(*f.rollout, *f.deployment) {
+		return nil
+	}
+	have, err := c.freezing().freezesFor(app.ID, "")
+	if err != nil {
+		return err
+	}
+	r := *f.rollout
+	r.OverrideBy, r.OverrideWhy = c.by.Name, why
+	if err := c.UpdateRollout(r); err != nil {
+		return fmt.Errorf("release rollout %s: %w", r.ID, err)
+	}
+	if found, frozen := freeze.Longest(have, app, c.at); frozen {
+		if err := c.overridden(app, r, found, why); err != nil {
+			return err
+		}
+	}
+	return c.wake(app.ID)
+}
+
+// holdProto is what holds the rollout, nil for nothing.
+func holdProto(r model.Rollout) *windlassv1.FreezeHold {
+	if r.HeldSince == 0 || r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
+		return nil
+	}
+	return &windlassv1.FreezeHold{
+		Freeze: r.HeldBy, Scope: r.HeldScope, Reason: r.HeldWhy, Since: r.HeldSince, Until: r.HeldUntil,
+	}
+}

@@ -1,0 +1,29 @@
+package api
+
+import (
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// mayLoosen fails for a caller who may not approve at a gate that the next policy does not keep.
+// Otherwise a deployer who has to wait at a gate could deploy without it.
+func (c versionMutation) mayLoosen(was, next *windlassv1.RolloutPolicy) error {
+	for _, g := range plan.LoosenedGates(was, next) {
+		if c.by.Role >= g.Role() {
+			continue
+		}
+		kept := &windlassv1.Approval{Role: g.Role(), Count: max(1, g.Gate.GetCount()), NotDeployer: g.Gate.GetNotDeployer()}
+		text := fmt.Sprintf("{role: %s, count: %d, notDeployer: %t}", model.RoleName(kept.GetRole()), kept.GetCount(), kept.GetNotDeployer())
+		return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER, Field: "rollout." + g.Field,
+			Fix: fmt.Sprintf("Keep approval %s there, before no more traffic and no other regions, or have a key of role %s deploy the change.", text, model.RoleName(g.Role())),
+		}, fmt.Sprintf("the app's policy asks for approval %s, and this one loosens it: that takes role %s", text, model.RoleName(g.Role())))
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// running is what a locked app runs, and is to run.
+type running struct {
+	live   *model.Deployment
+	flight flight
+	rows   []model.Topology // locked
+	// rollout state is zero, but for its ids, while the app has none.
+	rolloutState model.RolloutState
+}
+
+// flight is the rollout in flight and its deployment, nil for none.
+type flight struct {
+	rollout *model.Rollout
+	// deployment that is still wanted: none once its end was asked for.
+	deployment *model.Deployment
+	// leaving is a deployment whose end was asked for and is not written yet.
+	leaving *model.Deployment
+}
+
+// running reads it, and notes what the app counts for before it is changed.
+func (c versionMutation) running(app model.App) (r running, err error) {
+	if r.flight, err = c.inFlight(app); err != nil {
+		return r, err
+	}
+	if r.live, err = c.liveOf(app); err != nil {
+		return r, err
+	}
+	// An app that never had a version has no rows.
+	if app.LatestVersion > 0 {
+		if r.rows, err = c.LockTopology(app.ID); err != nil {
+			return r, fmt.Errorf("lock topology of app %s: %w", app.ID, err)
+		}
+	}
+	if r.rolloutState, err = c.rolloutStateOf(app); err != nil {
+		return r, err
+	}
+	if err := c.countPins(app); err != nil {
+		return r, err
+	}
+	c.claims(app, r.live, r.flight.deployment, counted(r.rolloutState, app, r.live, r.flight.deployment, r.rows))
+	return r, nil
+}
+
+func (c versionMutation) inFlight(app model.App) (f flight, err error) {
+	if app.RolloutID == "" {
+		return f, nil
+	}
+	r, err := c.GetRollout(app.WorkspaceID, app.RolloutID)
+	if errors.Is(err, model.ErrNotFound) {
+		return f, nil
+	}
+	if err != nil {
+		return f, fmt.Errorf("read rollout %s: %w", app.RolloutID, err)
+	}
+	if r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
+		return f, nil
+	}
+	f.rollout = &r
+	d, err := c.GetDeployment(app.WorkspaceID, r.DeploymentID)
+	switch {
+	case errors.Is(err, model.ErrNotFound):
+	case err != nil:
+		return f, fmt.Errorf("read deployment %s: %w", r.DeploymentID, err)
+	case model.Terminal(model.DeploymentMoves, d.Status):
+	case r.CancelRequested:
+		f.leaving = &d
+	default:
+		f.deployment = &d
+	}
+	return f, nil
+}
+
+func (c versionMutation) liveOf(app model.App) (*model.Deployment, error) {
+	if app.LiveDeploymentID == "" {
+		return nil, nil
+	}
+	d, err := c.GetDeployment(app.WorkspaceID, app.LiveDeploymentID)
+	if err != nil {
+		return nil, fmt.Errorf("read live deployment %s: %w", app.LiveDeploymentID, err)
+	}
+	return &d, nil
+}
+
+// rolloutStateOf reads how the locked app's rollouts go.
+func (c versionMutation) rolloutStateOf(app model.App) (model.RolloutState, error) {
+	none := model.RolloutState{AppID: app.ID, WorkspaceID: app.WorkspaceID}
+	if app.LatestVersion == 0 {
+		return none, nil
+	}
+	rows, err := c.GetRolloutStates([]string{app.ID})
+	if err != nil {
+		return none, fmt.Errorf("read rollout state of app %s: %w", app.ID, err)
+	}
+	if len(rows) == 0 {
+		return none, nil
+	}
+	return rows[0], nil
+}
+
+// countPins notes what the pins of the app count for.
+func (c versionMutation) countPins(app model.App) error {
+	if app.LatestVersion <= 1 { // one version has nothing to be pinned beside
+		c.pinned = model.Usage{}
+		return nil
+	}
+	usage, err := pinnedUsage(c.Tx, []string{app.ID})
+	c.pinned = usage[app.ID]
+	return err
+}
+
+// counted are the rows that the app is to count by in its workspace's quotas. A staged
+// rollout's rows say what regions run for now: what counts is what they are to come to.
+func counted(s model.RolloutState, app model.App, live, next *model.Deployment, rows []model.Topology) []model.Topology {
+	if live == nil {
+		return rows
+	}
+	if !s.Progress.Active(app.RolloutID) {
+		return countedBehind(s, app, live, rows)
+	}
+	var out []model.Topology
+	for _, t := range rows {
+		if t.DeploymentID == live.ID {
+			if n, ok := s.Progress.OldSizes[t.RegionID]; ok {
+				t.Replicas = n
+			}
+			out = append(out, t)
+		}
+	}
+	if next == nil || next.ID == live.ID {
+		return out
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.Progress.Sizes)) {
+		out = append(out, model.Topology{
+			AppID: app.ID, DeploymentID: next.ID, RegionID: id, Replicas: s.Progress.Sizes[id],
+			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+		})
+	}
+	return out
+}
+
+// countedBehind are the live deployment's rows, with those that regions that are behind are
+// to come to.
+func countedBehind(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
+	if s.Progress == nil || len(s.Progress.Behind) == 0 {
+		return rows
+	}
+	rows = slices.DeleteFunc(slices.Clone(rows), func(t model.Topology) bool { return s.Progress.BehindIn(t.RegionID) != nil })
+	for _, b := range s.Progress.Behind {
+		rows = append(rows, model.Topology{
+			AppID: app.ID, DeploymentID: live.ID, RegionID: b.RegionID, Replicas: behindSize(b),
+			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+		})
+	}
+	return rows
+}
+
+// sizes are the replicas that the regions of what is live have, or have when no rollout
+// is under way; by id.
+func (r running) sizes() map[string]int32 {
+	out := map[string]int32{}
+	if r.live == nil {
+		return out
+	}
+	for _, t := range r.rows {
+		if t.DeploymentID == r.live.ID && topology.Active(t) {
+			out[t.RegionID] = t.Replicas
+		}
+	}
+	if c := r.rolloutState.Progress; c != nil && c.DoneAt == 0 {
+		maps.Copy(out, c.OldSizes)
+	}
+	return out
+}
+
+// missesSizes reports whether the version asks for other replicas than the deployment will begin
+// with. No rows could be scaled that are not there yet, and a spec that is stored stays so.
+func (r running) missesSizes(d model.Deployment, v version) bool {
+	if r.live != nil || v.Asked.Nothing() || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
+		return false
+	}
+	return slices.ContainsFunc(v.Spec.GetRegions(), func(region string) bool {
+		return appspec.ReplicasIn(d.Spec, region) != appspec.ReplicasIn(v.Spec, region)
+	})
+}

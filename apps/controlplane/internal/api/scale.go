@@ -1,0 +1,111 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+)
+
+// scale gives the deployments the replicas asked for, and tells how many regions that
+// changed. It stores the app.
+func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
+	if r.rolloutState.Progress.Active(app.RolloutID) {
+		return c.resize(app, r, asked)
+	}
+	var changed []model.Topology
+	if id := r.rolloutState.Progress.Retained(); id != "" {
+		deploymentIDs = append(deploymentIDs, id)
+	}
+	behind, err := c.scaleBehind(&r, asked)
+	if err != nil {
+		return 0, err
+	}
+	elsewhere := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool { return r.rolloutState.Progress.BehindIn(t.RegionID) != nil })
+	for _, id := range deploymentIDs {
+		changed = append(changed, topology.Scale(elsewhere, id, asked.In, c.traceparent, c.at)...)
+	}
+	if err := c.mayGrow(grownRows(r.rows, changed), asked); err != nil {
+		return 0, err
+	}
+	if err := c.storeReplicas(app, asked, len(changed)+behind > 0); err != nil {
+		return 0, err
+	}
+	if len(changed)+behind == 0 {
+		return 0, nil
+	}
+	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
+		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
+	}
+	c.claims(*app, r.live, r.flight.deployment, counted(r.rolloutState, *app, r.live, r.flight.deployment, replaced(r.rows, changed)))
+	if r.flight.rollout == nil && r.rolloutState.Progress == nil {
+		return len(changed), c.expect(app.ID) // the regions have all of it
+	}
+	return len(changed) + behind, c.wake(app.ID)
+}
+
+// storeReplicas stores the app, with how many replicas its next deployment gets. It writes nothing
+// if that stays the same and no region is scaled.
+func (c versionMutation) storeReplicas(app *model.App, asked plan.Asked, scaled bool) error {
+	if asked.All != nil && *asked.All != app.Replicas {
+		app.Replicas, scaled = *asked.All, true
+	}
+	if !scaled {
+		return nil
+	}
+	return c.store(app)
+}
+
+// replaced are the rows, with those that changed as they are now.
+func replaced(rows, changed []model.Topology) []model.Topology {
+	rows = slices.Clone(rows)
+	for i, t := range rows {
+		for _, now := range changed {
+			if now.DeploymentID == t.DeploymentID && now.RegionID == t.RegionID {
+				rows[i] = now
+			}
+		}
+	}
+	return rows
+}
+
+// scaleBehind scales the regions that are behind, and tells how many that changed. The
+// workflow takes them there.
+func (c versionMutation) scaleBehind(r *running, asked plan.Asked) (int, error) {
+	if r.rolloutState.Progress == nil {
+		return 0, nil
+	}
+	before := r.rolloutState.Progress
+	r.rolloutState = r.rolloutState.Clone()
+	n := plan.ResizeBehind(r.rolloutState.Progress, asked)
+	if n == 0 {
+		return 0, nil
+	}
+	if err := c.mayGrow(grownSizes(before, r.rolloutState.Progress), asked); err != nil {
+		return 0, err
+	}
+	return n, c.putRolloutState(r.rolloutState)
+}
+
+// resize scales an app in the middle of a staged rollout, and reports whether that
+// changes anything. The workflow takes the regions there.
+func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (int, error) {
+	s := r.rolloutState.Clone()
+	n := plan.Resize(s.Progress, asked)
+	if err := c.mayGrow(grownSizes(r.rolloutState.Progress, s.Progress), asked); err != nil {
+		return 0, err
+	}
+	if err := c.storeReplicas(app, asked, n > 0); err != nil {
+		return 0, err
+	}
+	if s.Progress.Equal(r.rolloutState.Progress) {
+		return 0, nil
+	}
+	if err := c.putRolloutState(s); err != nil || n == 0 {
+		return 0, err
+	}
+	c.claims(*app, r.live, r.flight.deployment, counted(s, *app, r.live, r.flight.deployment, r.rows))
+	return n, c.wake(app.ID)
+}
