@@ -91,6 +91,27 @@ func TestWhatItCountsIsByDeployment(t *testing.T) {
 	})
 }
 
+// A request that fails has no tokens, whatever the answer before it on its connection had.
+func TestTokensOfAnAnswerAreCountedOnce(t *testing.T) {
+	const version = "version=1,windlass_deployment=dep_1"
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
+		r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path == "/broken" {
+				panic(http.ErrAbortHandler)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":7,"completion_tokens":3}}`)
+		})))
+		r.do(t, r.request(t, http.MethodPost, "/v1/completions", "{}"))
+		res, _ := r.do(t, r.request(t, http.MethodPost, "/broken", "{}"))
+		require.Equal(t, http.StatusBadGateway, res.StatusCode)
+		r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=502,"+version, 1)
+		require.Equal(t, 7.0, r.series(t)["windlass_gateway_tokens_total app=echo,app_id=app_1,kind=prompt,"+version])
+		require.Equal(t, 3.0, r.series(t)["windlass_gateway_tokens_total app=echo,app_id=app_1,kind=completion,"+version])
+	})
+}
+
 // What is under way, waits, failed or was repeated is told of each app and version by itself,
 // though two apps have one name, as those of two environments may.
 func TestAppsOfOneNameAreToldApart(t *testing.T) {

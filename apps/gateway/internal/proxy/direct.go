@@ -81,7 +81,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	}
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
-	d.x.tail.kept = kept
+	d.x.tail.kept = kept[:0] // its room, and nothing of the answer before
 	if !d.read() || spec.NeedsKey(d.host) && !d.x.admits(d) {
 		return engine.Other
 	}
