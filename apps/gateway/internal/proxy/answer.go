@@ -62,22 +62,14 @@ func (a *answer) WriteHeader(status int) {
 
 func (a *answer) Write(p []byte) (int, error) {
 	limit := a.extend(len(p))
-	if a.x.sent == 0 && strings.HasPrefix(a.Header().Get("Content-Type"), "text/event-stream") {
-		a.x.firstToken = time.Now()
+	if a.x.sent == 0 {
+		a.x.begin(a.Header().Get("Content-Type"), a.Header().Get("Content-Encoding"))
 	}
-	if a.x.payload != nil {
-		a.x.payload.Answer.Write(p)
-	}
-	if a.x.instance != "" { // another region counts its own
-		if a.x.sent == 0 {
-			a.x.tail.begin(a.Header().Get("Content-Type"), a.Header().Get("Content-Encoding"))
-		}
-		a.x.tail.write(p)
-	}
+	a.x.count(p)
 	begun := time.Now()
 	n, err := a.ResponseWriter.Write(p)
+	a.x.sent -= int64(len(p) - n)
 	a.countTaken(n, time.Since(begun), limit, err)
-	a.x.sent += int64(n)
 	a.rest()
 	return n, err
 }
@@ -87,9 +79,10 @@ func (a *answer) countTaken(n int, waited, limit time.Duration, err error) {
 	a.x.answerMu.Lock()
 	defer a.x.answerMu.Unlock()
 	a.x.answerPace.Moved(n, waited)
-	if err != nil && (waited >= limit || errors.Is(err, os.ErrDeadlineExceeded)) && a.x.failure == nil {
-		a.x.failure, a.x.cause = failSlowAnswer, err
+	if err != nil && waited >= limit {
+		err = errors.Join(os.ErrDeadlineExceeded, err)
 	}
+	a.x.notTaken(err)
 }
 
 // Hijack implements http.Hijacker.
@@ -131,6 +124,36 @@ func (a *answer) extend(n int) time.Duration {
 func (a *answer) rest() {
 	if a.streams {
 		_ = a.control.SetWriteDeadline(time.Time{})
+	}
+}
+
+// begin the content of an answer of that Content-Type and Content-Encoding.
+func (x *exchange) begin(kind, coded string) {
+	x.streams = strings.HasPrefix(kind, "text/event-stream")
+	if x.handedTo == "" { // another region counts the tokens of its own
+		x.tail.begin(kind, coded)
+	}
+}
+
+// count what is passed on of an answer's content, before it is written.
+func (x *exchange) count(p []byte) {
+	if len(p) == 0 {
+		return
+	}
+	if x.streams && x.sent == 0 {
+		x.firstToken = time.Now()
+	}
+	if x.payload != nil {
+		x.payload.Answer.Write(p)
+	}
+	x.tail.write(p)
+	x.sent += int64(len(p))
+}
+
+// notTaken notes the failure if err says that the client did not take the answer in time.
+func (x *exchange) notTaken(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) && x.failure == nil {
+		x.failure, x.cause = failSlowAnswer, err
 	}
 }
 

@@ -462,8 +462,6 @@ func (d *direct) ended(err error, closing bool) engine.Outcome {
 
 func (d *direct) write(p []byte) error {
 	_, err := d.c.WritePaced(p, d.p.cfg.SlowClient, &d.x.answerPace)
-	if errors.Is(err, os.ErrDeadlineExceeded) && d.x.failure == nil {
-		d.x.failure, d.x.cause = failSlowAnswer, err
-	}
+	d.x.notTaken(err)
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -133,8 +132,8 @@ func (d *direct) pass(lease *upstream.Lease) engine.Outcome {
 			}
 		}
 	}
-	x.tail.begin(kind, coded)
-	b := &relay{d: d, g: g, lease: lease, left: r.ContentLength, stream: strings.HasPrefix(kind, "text/event-stream")}
+	x.begin(kind, coded)
+	b := &relay{d: d, g: g, lease: lease, left: r.ContentLength}
 	var err error
 	switch {
 	case !content:
@@ -171,8 +170,6 @@ type relay struct {
 	lease *upstream.Lease
 	// left of what has a length.
 	left int64
-	// stream: its first byte is a token's.
-	stream bool
 	// excess: something came behind the answer.
 	excess bool
 	// broken is why the instance did not end it.
@@ -195,19 +192,6 @@ func (b *relay) read() (p []byte, err error) {
 	return in[:n], err
 }
 
-// countSent counts what is sent on.
-func (b *relay) countSent(p []byte) {
-	x := &b.d.x
-	if len(p) == 0 {
-		return
-	}
-	if b.stream && x.sent == 0 {
-		x.firstToken = time.Now()
-	}
-	x.tail.write(p)
-	x.sent += int64(len(p))
-}
-
 // send p, which lies where it was read, with the head before it if that was not sent yet.
 func (b *relay) send(p []byte) error {
 	if b.headed {
@@ -227,7 +211,7 @@ func (b *relay) counted() error {
 			p, b.excess = p[:b.left], true
 		}
 		b.left -= int64(len(p))
-		b.countSent(p)
+		b.d.x.count(p)
 		if err := b.send(p); err != nil || b.left == 0 {
 			return err
 		}
@@ -255,7 +239,7 @@ func (b *relay) chunked() error {
 		}
 		b.excess = used < len(p)
 		p = p[:n]
-		b.countSent(p)
+		b.d.x.count(p)
 		if err := b.sendChunk(p, c.Done()); err != nil || c.Done() {
 			return err
 		}
@@ -267,7 +251,7 @@ func (b *relay) chunked() error {
 
 func (b *relay) untilEnd() error {
 	for p := b.g.rest; ; {
-		b.countSent(p)
+		b.d.x.count(p)
 		if err := b.sendChunk(p, false); err != nil {
 			return err
 		}

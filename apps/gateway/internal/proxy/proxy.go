@@ -215,7 +215,9 @@ type exchange struct {
 	instance   string
 	attempts   int
 	firstByte  time.Time
-	// firstToken is when a stream's body began.
+	// streams: the answer is a stream of events, so that its first byte is a token's. firstToken is when
+	// that was passed on.
+	streams    bool
 	firstToken time.Time
 	status     int
 	// grpc: the client speaks gRPC; grpcCode is the status that it was told.
