@@ -2,11 +2,13 @@ package modelserver
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"regexp"
 	"time"
 )
 
@@ -20,6 +22,9 @@ type Config struct {
 	Port int `default:"8000" env:"MODELSERVER_PORT,PORT" help:"Port to listen on."`
 	// Listener is served instead of Host and Port when it is set. Run closes it.
 	Listener net.Listener `kong:"-"`
+	// Listen makes the listener when the server is to listen, for engines that do
+	// so when the model is loaded; nil: Listener, or Host and Port.
+	Listen func(ctx context.Context) (net.Listener, error) `kong:"-"`
 
 	// Model is the name under which requests find the model; empty: echo.
 	Model string `default:"echo" help:"Name of the served model. Whatever its name, it repeats the prompt's words."`
@@ -30,7 +35,11 @@ type Config struct {
 	MaxModelLen int `default:"32768" help:"Longest prompt plus answer, in tokens."`
 
 	// LoadTime passes before the server is healthy.
-	LoadTime time.Duration `default:"0s" help:"Time that loading the model takes; health is 503 until then."`
+	LoadTime time.Duration `default:"0s" help:"Time that loading the model takes. Until then health is 503, or connections are refused as vLLM and SGLang do."`
+	// WarmUpTime passes after that, for engines that listen before they are healthy.
+	WarmUpTime time.Duration `default:"0s" help:"Time from listening to being healthy, of SGLang's command line."`
+	// EngineVersion chooses between names of metrics; empty: the newest.
+	EngineVersion string `help:"Version of the engine whose command line is used: it says so, and has that version's metrics. Default: the newest."`
 	// TimeToFirstToken passes between a request's slot and its first token.
 	TimeToFirstToken time.Duration `default:"20ms" help:"Time from a free slot to the first token."`
 	// TokenRate is tokens per second and request after the first; 0: no pacing.
@@ -39,7 +48,7 @@ type Config struct {
 	Concurrency int `default:"8" help:"Requests that run at once."`
 	// Queue is the number of requests that may wait for a slot; 0: none.
 	Queue int `default:"64" help:"Requests that may wait; more are refused with 429."`
-	// KVCacheTokens is the size of the cache that vllm:kv_cache_usage_perc is a
+	// KVCacheTokens is the size of the cache that the metric of its usage is a
 	// share of; 0: 131072.
 	KVCacheTokens int `default:"131072" help:"Tokens that fit the KV cache; only its usage metric reads it."`
 	// MaxBodyBytes bounds a request's body; 0: 4 MiB.
@@ -54,6 +63,9 @@ type Config struct {
 	// Seed makes ids and injected errors repeatable; 0: random.
 	Seed uint64 `default:"0" help:"Seed of ids and injected errors; 0 for a random one."`
 
+	// Engine is what only the command lines of vLLM and SGLang say.
+	Engine EngineConfig `kong:"-"`
+
 	// Faults are the faults to start with.
 	Faults Faults `embed:"" prefix:"fault-"`
 	// AllowFaultAPI serves /faults, which anyone who reaches the port may use.
@@ -65,7 +77,41 @@ type Config struct {
 	Logger *slog.Logger `kong:"-"`
 }
 
+// EngineConfig is what the command line of an engine says and the program's own does not.
+// The zero value is the program itself.
+type EngineConfig struct {
+	// Name is the engine whose endpoints and metrics the server has: echo, vllm or
+	// sglang; empty: echo.
+	Name string
+	// ModelPath is where the model would be loaded from.
+	ModelPath string
+	// Aliases are further names of the model.
+	Aliases []string
+	// APIKeys: requests need one of them; empty: none.
+	APIKeys []string
+	// RootPath is the path under which a proxy serves the engine.
+	RootPath string
+	// CertFile and KeyFile make it HTTPS.
+	CertFile, KeyFile string
+	// NoMetrics: the engine shows none.
+	NoMetrics bool
+	// CountLoad: vLLM's /load counts requests.
+	CountLoad bool
+	// Tensor, Pipeline and Data are the sizes of its parallelism; 0: 1.
+	Tensor, Pipeline, Data int
+	// Memory is the share of a GPU's memory; 0: the engine's default.
+	Memory float64
+	// Role is its part in disaggregated serving, in the engine's words; empty: none.
+	Role string
+	// Arguments is the command line by flag, for those endpoints that show it.
+	Arguments map[string][]string
+}
+
 func (c Config) withDefaults() Config {
+	c.Engine.Name = cmp.Or(c.Engine.Name, echo.name)
+	c.Engine.Tensor = cmp.Or(c.Engine.Tensor, 1)
+	c.Engine.Pipeline = cmp.Or(c.Engine.Pipeline, 1)
+	c.Engine.Data = cmp.Or(c.Engine.Data, 1)
 	c.Host = cmp.Or(c.Host, "127.0.0.1")
 	c.Model = cmp.Or(c.Model, "echo")
 	c.VersionLabel = cmp.Or(c.VersionLabel, "dev")
@@ -105,6 +151,9 @@ func (c Config) Validate() error {
 	refuse(!headerSafe(c.VersionLabel), "--version-label must be printable ASCII of at most 128 characters")
 	refuse(c.MaxModelLen < 1, "--max-model-len must be at least 1, not %d", c.MaxModelLen)
 	refuse(c.LoadTime < 0, "--load-time must not be negative")
+	refuse(c.WarmUpTime < 0, "--warm-up-time must not be negative")
+	refuse(engineNamed(c.Engine.Name) == nil, "there is no engine %q", c.Engine.Name)
+	refuse(c.EngineVersion != "" && !versionForm.MatchString(c.EngineVersion), "--engine-version must be like 0.11.0, not %q", c.EngineVersion)
 	refuse(c.TimeToFirstToken < 0, "--time-to-first-token must not be negative")
 	// A rate below one token in a thousand seconds is a typing error, and its
 	// interval would come near the end of what a Duration holds.
@@ -122,6 +171,8 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+var versionForm = regexp.MustCompile(`^v?\d+\.\d+(\.\w+)*$`)
 
 func headerSafe(s string) bool {
 	for i := range len(s) {

@@ -18,6 +18,7 @@ const (
 type plan struct {
 	promptTokens int
 	tokens       []string // joined, they are the text
+	limit        int      // tokens that the answer may have
 	finish       string
 }
 
@@ -26,7 +27,7 @@ type plan struct {
 // exact length. The text ends before the first stop sequence.
 func planEcho(promptTokens int, echo string, limit int, ignoreEOS bool, stop []string) plan {
 	words := strings.Fields(echo)
-	p := plan{promptTokens: promptTokens, finish: finishStop}
+	p := plan{promptTokens: promptTokens, finish: finishStop, limit: limit}
 	n := len(words)
 	if n > limit || ignoreEOS && n > 0 {
 		n, p.finish = limit, finishLength

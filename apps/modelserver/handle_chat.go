@@ -22,7 +22,7 @@ func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
 			}
 			promptTokens += countTokens(string(m.Content))
 		}
-		limit, problem := req.check(&s.cfg, promptTokens)
+		limit, problem := s.check(&req.sampling, promptTokens)
 		if problem != nil {
 			return nil, plan{}, shape{}, problem
 		}

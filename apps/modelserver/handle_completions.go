@@ -12,7 +12,7 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 			return nil, plan{}, shape{}, badRequest("prompt", "prompt is missing")
 		}
 		promptTokens := countTokens(req.Prompt.text)
-		limit, problem := req.check(&s.cfg, promptTokens)
+		limit, problem := s.check(&req.sampling, promptTokens)
 		if problem != nil {
 			return nil, plan{}, shape{}, problem
 		}

@@ -32,6 +32,7 @@ type endpoint struct {
 	client *http.Client
 	stop   context.CancelFunc // what SIGTERM does
 	result chan error         // what Run returned, once
+	bearer string             // sent as the API key, if there is one
 }
 
 func start(t *testing.T, cfg Config) *endpoint {
@@ -115,6 +116,9 @@ func (e *endpoint) try(method, path, body string) (reply, error) {
 	req, err := http.NewRequest(method, e.url+path, strings.NewReader(body))
 	if err != nil {
 		return reply{}, err
+	}
+	if e.bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+e.bearer)
 	}
 	r, err := e.client.Do(req)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -43,10 +42,10 @@ type shape struct {
 func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sampling, plan, shape, *apiError)) {
 	arrived := time.Now()
 	code := http.StatusOK
-	defer func() { s.metrics.responses.WithLabelValues(strconv.Itoa(code)).Inc() }()
+	defer func() { s.metrics.answered(r.URL.Path, code) }()
 	refuse := func(e *apiError) {
 		code = e.status
-		e.write(w)
+		s.refuse(w, e)
 	}
 
 	ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.RequestTimeout, errRequestTimeout)
@@ -69,7 +68,7 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sa
 	switch {
 	case errors.Is(err, errQueueFull):
 		refuse(&apiError{
-			status: http.StatusTooManyRequests, kind: "rate_limit_error", code: "queue_full",
+			status: s.engine.statusQueueFull, kind: "rate_limit_error", code: "queue_full",
 			message: "the server is at capacity and its queue is full; try again later", retryAfter: s.retryAfter(),
 		})
 		return
@@ -78,30 +77,34 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sa
 		return
 	}
 	defer release()
-	s.metrics.queueTime.Observe(time.Since(arrived).Seconds())
+	queued := time.Since(arrived)
+	s.metrics.admitted(queued)
 	if s.faults.drawError() {
 		refuse(&apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this request"})
 		return
 	}
-	if refused := s.answer(ctx, w, req, plan, form, arrived); refused != nil {
+	if refused := s.answer(ctx, w, req, plan, form, arrived, queued); refused != nil {
 		refuse(refused)
 	}
 }
 
 // answer generates and writes. It returns an error only while nothing has been
 // written yet.
-func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *sampling, plan plan, form shape, arrived time.Time) *apiError {
-	s.metrics.promptTokens.Add(float64(plan.promptTokens))
-	held := int64(plan.promptTokens)
-	s.metrics.cachedTokens.Add(held)
-	finish := finishAbort
+func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *sampling, plan plan, form shape, arrived time.Time, queued time.Duration) *apiError {
+	s.metrics.prefilled(plan.promptTokens)
+	s.cache.add(plan.promptTokens)
+	done := request{finish: finishAbort, prompt: plan.promptTokens, limit: plan.limit, queued: queued}
+	last := arrived
 	defer func() {
-		s.metrics.cachedTokens.Add(-held)
-		s.metrics.success.WithLabelValues(finish).Inc()
-		s.metrics.endToEnd.Observe(time.Since(arrived).Seconds())
+		s.cache.add(-done.prompt - done.generated)
+		done.total = time.Since(arrived)
+		if done.generated > 0 {
+			done.decode = done.total - done.first
+		}
+		s.metrics.finished(done)
 	}()
 
-	head := completion{ID: form.idPrefix + s.newID(), Object: form.object, Created: arrived.Unix(), Model: s.cfg.Model, SystemFingerprint: s.cfg.VersionLabel}
+	head := completion{ID: form.idPrefix + s.newID(), Object: form.object, Created: arrived.Unix(), Model: s.answeredModel(req.Model), SystemFingerprint: s.cfg.VersionLabel}
 	var out *stream
 	if req.Stream {
 		head.Object = form.chunkObject
@@ -113,12 +116,13 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *samplin
 	faults, _, _ := s.faults.get()
 	speed := newPace(s.cfg.TimeToFirstToken, s.cfg.TokenRate, faults.SlowFactor)
 	err := speed.run(ctx, plan.tokens, func(i int, token string) error {
-		if i == 0 {
-			s.metrics.timeToFirstToken.Observe(time.Since(arrived).Seconds())
+		now := time.Now()
+		s.metrics.token(i, now.Sub(arrived), now.Sub(last))
+		if last = now; i == 0 {
+			done.first = now.Sub(arrived)
 		}
-		s.metrics.generationTokens.Inc()
-		s.metrics.cachedTokens.Add(1)
-		held++
+		s.cache.add(1)
+		done.generated++
 		if out == nil {
 			return nil
 		}
@@ -129,20 +133,20 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *samplin
 		if out == nil {
 			return refused
 		}
-		out.fail(refused)
+		out.fail(s.engine.errorBody(refused))
 		return nil
 	}
 
-	finish = plan.finish
+	done.finish = plan.finish
 	total := &usage{PromptTokens: plan.promptTokens, CompletionTokens: len(plan.tokens), TotalTokens: plan.promptTokens + len(plan.tokens)}
 	if out != nil {
-		if out.close(form, finish, req.StreamOptions != nil && req.StreamOptions.IncludeUsage, total) != nil {
-			finish = finishAbort
+		if out.close(form, plan.finish, req.StreamOptions != nil && req.StreamOptions.IncludeUsage, total) != nil {
+			done.finish = finishAbort
 		}
 		return nil
 	}
 	c := form.whole(strings.Join(plan.tokens, ""))
-	c.FinishReason = &finish
+	c.FinishReason = &plan.finish
 	head.Choices, head.Usage = []choice{c}, total
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	writeJSON(w, http.StatusOK, head)
@@ -236,4 +240,4 @@ func (s *stream) close(form shape, finish string, includeUsage bool, total *usag
 // fail ends an incomplete answer: an error event and no [DONE], so that no
 // client takes it for a whole one. The client may be gone; then it is told
 // nothing.
-func (s *stream) fail(e *apiError) { _ = s.event(e.body()) }
+func (s *stream) fail(body any) { _ = s.event(body) }

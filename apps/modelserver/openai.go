@@ -24,6 +24,12 @@ type apiError struct {
 	retryAfter time.Duration
 }
 
+// Codes of requests that no endpoint takes.
+const (
+	codeNotFound         = "not_found"
+	codeMethodNotAllowed = "method_not_allowed"
+)
+
 func (e *apiError) Error() string { return e.message }
 
 func badRequest(param, format string, args ...any) *apiError {
@@ -59,11 +65,12 @@ func (e *apiError) body() errorBody {
 	return errorBody{errorDetail{Message: e.message, Type: e.kind, Param: optional(e.param), Code: optional(e.code)}}
 }
 
-func (e *apiError) write(w http.ResponseWriter) {
+// refuse answers with an error in the engine's form.
+func (s *Server) refuse(w http.ResponseWriter, e *apiError) {
 	if e.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(max(1, e.retryAfter.Round(time.Second)/time.Second))))
 	}
-	writeJSON(w, e.status, e.body())
+	writeJSON(w, e.status, s.engine.errorBody(e))
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -241,38 +248,61 @@ func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) *api
 
 // check validates what both endpoints share and returns how many tokens the
 // answer may have.
-func (s *sampling) check(cfg *Config, promptTokens int) (limit int, problem *apiError) {
+func (s *Server) check(r *sampling, promptTokens int) (limit int, problem *apiError) {
+	if !s.engine.anyModel {
+		if problem := s.checkModel(r.Model); problem != nil {
+			return 0, problem
+		}
+	}
 	switch {
-	case s.Model == "":
-		return 0, badRequest("model", "model is missing: name the model, %q", cfg.Model)
-	case s.Model != cfg.Model:
-		return 0, modelNotFound(s.Model, cfg.Model)
-	case s.N != nil && *s.N != 1:
-		return 0, badRequest("n", "n must be 1, not %d", *s.N)
-	case len(s.Stop) > 4:
-		return 0, badRequest("stop", "stop takes at most 4 sequences, not %d", len(s.Stop))
-	case s.StreamOptions != nil && !s.Stream:
+	case r.N != nil && *r.N != 1:
+		return 0, badRequest("n", "n must be 1, not %d", *r.N)
+	case len(r.Stop) > 4:
+		return 0, badRequest("stop", "stop takes at most 4 sequences, not %d", len(r.Stop))
+	case r.StreamOptions != nil && !r.Stream:
 		return 0, badRequest("stream_options", "stream_options needs stream to be true")
 	}
-	if slices.Contains(s.Stop, "") {
+	if slices.Contains(r.Stop, "") {
 		return 0, badRequest("stop", "stop must not contain an empty sequence")
 	}
-	room := cfg.MaxModelLen - promptTokens
-	asked, param := s.MaxTokens, "max_tokens"
-	if s.MaxCompletionTokens != nil {
-		asked, param = s.MaxCompletionTokens, "max_completion_tokens"
+	room := s.cfg.MaxModelLen - promptTokens
+	asked, param := r.MaxTokens, "max_tokens"
+	if r.MaxCompletionTokens != nil {
+		asked, param = r.MaxCompletionTokens, "max_completion_tokens"
 	}
 	switch {
 	case asked != nil && *asked < 1:
 		return 0, badRequest(param, "%s must be at least 1, not %d", param, *asked)
 	case room < 1, asked != nil && *asked > room:
-		e := badRequest("", "the model's context is %d tokens; the prompt has %d and leaves no room for the answer that was asked for", cfg.MaxModelLen, promptTokens)
+		e := badRequest("", "the model's context is %d tokens; the prompt has %d and leaves no room for the answer that was asked for", s.cfg.MaxModelLen, promptTokens)
 		e.code = "context_length_exceeded"
 		return 0, e
 	case asked != nil:
 		return *asked, nil
 	}
 	return room, nil
+}
+
+// checkModel refuses a request for a model that is not served.
+func (s *Server) checkModel(asked string) *apiError {
+	switch {
+	case asked == "":
+		return badRequest("model", "model is missing: name the model, %q", s.cfg.Model)
+	case !slices.Contains(s.modelNames(), asked):
+		return modelNotFound(asked, s.cfg.Model)
+	}
+	return nil
+}
+
+// modelNames are all names of the model, first the one that answers carry.
+func (s *Server) modelNames() []string { return append([]string{s.cfg.Model}, s.cfg.Engine.Aliases...) }
+
+// answeredModel is the name that an answer carries.
+func (s *Server) answeredModel(asked string) string {
+	if s.engine.anyModel && asked != "" {
+		return asked
+	}
+	return s.cfg.Model
 }
 
 // decodeStrict refuses a field that v does not have: a misspelt fault must not

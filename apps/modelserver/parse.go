@@ -12,37 +12,44 @@ import (
 // words that belong to none. It is for those who run servers in the place of
 // another program, whose command line this may really be.
 //
+// A command line of an engine, such as vllm serve MODEL, is read with the engine's
+// flags, all of them: the error is then a *CommandLineError. What the engine does
+// not know comes from MODELSERVER_*.
+//
 // lookup is the environment; nil means an empty one. A flag beats the environment. portGiven
 // reports whether either names the port. The error is about a value that does not fit its flag.
 func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) (cfg Config, portGiven bool, err error) {
+	if lookup == nil {
+		lookup = func(string) (string, bool) { return "", false }
+	}
 	parser, err := kong.New(&cfg, kong.Name("modelserver"), kong.DefaultEnvars("MODELSERVER"), kong.NoDefaultHelp())
 	if err != nil {
 		return Config{}, false, fmt.Errorf("modelserver command line: %w", err)
 	}
+	engine, rest := engineOf(args)
 	flags := map[string]*kong.Flag{}
+	given := map[string]bool{}
 	var known []string
 	for _, flag := range parser.Model.Flags {
 		flags[flag.Name] = flag
 		for _, name := range flag.Envs {
-			if lookup == nil {
-				break
-			}
-			if value, ok := lookup(name); ok {
+			// An engine has flags of its own for these, and reads no PORT.
+			if value, ok := lookup(name); ok && (engine == nil || flag.Name != "port" && flag.Name != "host" && flag.Name != "model") {
 				known = append(known, "--"+flag.Name+"="+value)
-				portGiven = portGiven || flag.Name == "port"
+				given[flag.Name] = true
 				break
 			}
 		}
 		// The environment of this process is another's.
 		flag.Envs, flag.Value.Tag.Envs = nil, nil
 	}
-	for i := 0; i < len(args); i++ {
+	for i := 0; i < len(args) && engine == nil; i++ {
 		name, _, joined := strings.Cut(strings.TrimPrefix(args[i], "--"), "=")
 		flag := flags[name]
 		if flag == nil || !strings.HasPrefix(args[i], "--") {
 			continue
 		}
-		portGiven = portGiven || name == "port"
+		given[name] = true
 		switch {
 		case joined || flag.IsBool():
 			known = append(known, args[i])
@@ -56,5 +63,11 @@ func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) 
 	if _, err := parser.Parse(known); err != nil {
 		return Config{}, false, fmt.Errorf("modelserver command line: %w", err)
 	}
-	return cfg, portGiven, nil
+	if engine == nil {
+		return cfg, given["port"], nil
+	}
+	if err := engine.parse(&cfg, rest, ownSettings{given, lookup}); err != nil {
+		return Config{}, false, err
+	}
+	return cfg, true, nil
 }

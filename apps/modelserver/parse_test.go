@@ -13,7 +13,7 @@ func TestParseArgsTakesWhatItKnowsOutOfAnotherProgramsCommandLine(t *testing.T) 
 	t.Setenv("MODELSERVER_CONCURRENCY", "77") // of this process: it must not be read
 	env := map[string]string{"MODELSERVER_FAULT_NEVER_READY": "true", "MODELSERVER_LOAD_TIME": "9s", "PORT": "7000"}
 	cfg, portGiven, err := modelserver.ParseArgs(
-		[]string{"vllm", "serve", "meta/llama", "--tensor-parallel-size", "8", "--max-model-len", "4096", "--enforce-eager", "--load-time=3s", "--seed=5", "-x", "--model", "m"},
+		[]string{"text-generation-launcher", "--model-id", "meta/llama", "--num-shard", "8", "--max-model-len", "4096", "--enforce-eager", "--load-time=3s", "--seed=5", "-x", "--model", "m"},
 		func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	require.NoError(t, err)
 	require.Equal(t, 4096, cfg.MaxModelLen)

@@ -2,55 +2,85 @@ package modelserver
 
 import (
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
+	allowed := map[string][]string{}
 	route := func(method, path string, handle http.HandlerFunc) {
 		mux.HandleFunc(method+" "+path, handle)
-	}
-	refuseOthers := func(path, allow string) {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Allow", allow)
-			(&apiError{
-				status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed",
-				message: fmt.Sprintf("%s takes %s, not %s", path, allow, r.Method),
-			}).write(w)
-		})
+		allowed[path] = append(allowed[path], method)
 	}
 	route("POST", "/v1/chat/completions", s.handleChat)
-	refuseOthers("/v1/chat/completions", "POST")
 	route("POST", "/v1/completions", s.handleCompletions)
-	refuseOthers("/v1/completions", "POST")
 	route("GET", "/v1/models", s.handleModels)
-	refuseOthers("/v1/models", "GET")
 	route("GET", "/v1/models/{model...}", s.handleModel)
-	route("GET", "/health", s.handleHealth)
-	refuseOthers("/health", "GET")
-	route("GET", "/metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
-	refuseOthers("/metrics", "GET")
+	s.engine.routes(s, route)
 	if s.cfg.AllowFaultAPI {
 		route("GET", "/faults", s.handleGetFaults)
 		route("POST", "/faults", s.handleSetFaults)
 		route("DELETE", "/faults", s.handleClearFaults)
-		refuseOthers("/faults", "GET, POST, DELETE")
+	}
+	for path, methods := range allowed {
+		if strings.Contains(path, "{") {
+			continue
+		}
+		allow := strings.Join(methods, ", ")
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", allow)
+			s.refuse(w, &apiError{
+				status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: codeMethodNotAllowed,
+				message: fmt.Sprintf("%s takes %s, not %s", path, allow, r.Method),
+			})
+		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		(&apiError{
-			status: http.StatusNotFound, kind: "invalid_request_error", code: "not_found",
+		s.refuse(w, &apiError{
+			status: http.StatusNotFound, kind: "invalid_request_error", code: codeNotFound,
 			message: fmt.Sprintf("there is no %s %s here", r.Method, r.URL.Path),
-		}).write(w)
+		})
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Model-Version", s.cfg.VersionLabel)
+		r = s.withoutRootPath(r)
+		if !s.authorized(r) {
+			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// withoutRootPath takes away the path under which a proxy serves the engine, for
+// proxies that leave it.
+func (s *Server) withoutRootPath(r *http.Request) *http.Request {
+	root := strings.TrimSuffix(s.cfg.Engine.RootPath, "/")
+	rest, ok := strings.CutPrefix(r.URL.Path, root)
+	if root == "" || !ok || !strings.HasPrefix(rest, "/") {
+		return r
+	}
+	stripped := r.Clone(r.Context())
+	stripped.URL.Path, stripped.URL.RawPath = rest, ""
+	return stripped
+}
+
+// authorized reports whether a request has one of the API keys, or needs none.
+func (s *Server) authorized(r *http.Request) bool {
+	if len(s.cfg.Engine.APIKeys) == 0 || r.Method == http.MethodOptions || s.engine.guards == nil || !s.engine.guards(r.URL.Path) {
+		return true
+	}
+	for _, key := range s.cfg.Engine.APIKeys {
+		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+key)) == 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // hang blocks while the fault says so and reports whether the request must go
@@ -70,25 +100,42 @@ func (s *Server) hang(ctx context.Context) bool {
 }
 
 func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
+	status := s.health(r)
+	code := http.StatusOK
+	if status != healthy {
+		code = http.StatusServiceUnavailable
+	}
+	writeJSON(w, code, map[string]string{"status": status})
+}
+
+// handleBareHealth answers without a body.
+func (s *Server) handleBareHealth(w http.ResponseWriter, r *http.Request) {
+	if s.health(r) != healthy {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+const healthy = "ok"
+
+// health is what a health check is told.
+func (s *Server) health(r *http.Request) string {
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
 	defer cancel()
 	if s.hang(ctx) {
 		panic(http.ErrAbortHandler)
 	}
-	status, code := "ok", http.StatusOK
 	faults, setAt, _ := s.faults.get()
 	switch {
 	case s.draining.Load():
-		status = "draining"
-	case !s.ready():
-		status = "loading"
+		return "draining"
+	case !s.ready() || !s.warm.Load():
+		return "loading"
 	case faults.healthFails(time.Since(setAt)):
-		status = "failing (injected fault)"
+		return "failing (injected fault)"
 	}
-	if status != "ok" {
-		code = http.StatusServiceUnavailable
-	}
-	writeJSON(w, code, map[string]string{"status": status})
+	return healthy
 }
 
 type modelObject struct {
@@ -96,26 +143,32 @@ type modelObject struct {
 	Object      string `json:"object"`
 	Created     int64  `json:"created"`
 	OwnedBy     string `json:"owned_by"`
+	Root        string `json:"root,omitempty"`
 	MaxModelLen int    `json:"max_model_len"`
 }
 
-func (s *Server) model() modelObject {
-	return modelObject{ID: s.cfg.Model, Object: "model", Created: s.started.Unix(), OwnedBy: "windlass", MaxModelLen: s.cfg.MaxModelLen}
+func (s *Server) model(name string) modelObject {
+	return modelObject{ID: name, Object: "model", Created: s.started.Unix(), OwnedBy: s.engine.ownedBy, Root: s.cfg.Engine.ModelPath, MaxModelLen: s.cfg.MaxModelLen}
 }
 
 func (s *Server) handleModels(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, struct {
+	list := struct {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
-	}{"list", []modelObject{s.model()}})
+	}{Object: "list"}
+	for _, name := range s.modelNames() {
+		list.Data = append(list.Data, s.model(name))
+	}
+	writeJSON(w, http.StatusOK, list)
 }
 
 func (s *Server) handleModel(w http.ResponseWriter, r *http.Request) {
-	if asked := r.PathValue("model"); asked != s.cfg.Model {
-		modelNotFound(asked, s.cfg.Model).write(w)
+	asked := r.PathValue("model")
+	if problem := s.checkModel(asked); problem != nil {
+		s.refuse(w, problem)
 		return
 	}
-	writeJSON(w, http.StatusOK, s.model())
+	writeJSON(w, http.StatusOK, s.model(asked))
 }
 
 func (s *Server) handleGetFaults(w http.ResponseWriter, _ *http.Request) {
@@ -127,7 +180,7 @@ func (s *Server) handleGetFaults(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) handleSetFaults(w http.ResponseWriter, r *http.Request) {
 	var body json.RawMessage
 	if problem := decodeBody(w, r, s.cfg.MaxBodyBytes, &body); problem != nil {
-		problem.write(w)
+		s.refuse(w, problem)
 		return
 	}
 	s.changeFaults(w, func(f *Faults) error { return decodeStrict(body, f) })
@@ -143,7 +196,7 @@ func (s *Server) handleClearFaults(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) changeFaults(w http.ResponseWriter, change func(*Faults) error) {
 	faults, err := s.faults.update(time.Now(), change)
 	if err != nil {
-		badRequest("", "%v", err).write(w)
+		s.refuse(w, badRequest("", "%v", err))
 		return
 	}
 	s.log.Warn("faults changed", "faults", faults)

@@ -12,19 +12,27 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Server is one model server. New makes it, Run runs it, once.
 type Server struct {
 	cfg      Config
+	engine   *engine
 	log      *slog.Logger
 	faults   *faultBoard
 	queue    *admission
-	metrics  *metrics
+	cache    *cache
+	metrics  recorder
+	registry *prometheus.Registry
 	handler  http.Handler
 	started  time.Time
 	loaded   atomic.Bool
+	warm     atomic.Bool
 	draining atomic.Bool
+	// whenLoaded closes with loaded.
+	whenLoaded chan struct{}
 
 	idMu sync.Mutex
 	ids  *rand.Rand
@@ -43,6 +51,7 @@ func New(cfg Config) (*Server, error) {
 	now := time.Now()
 	s := &Server{
 		cfg:     cfg,
+		engine:  engineNamed(cfg.Engine.Name),
 		log:     cfg.Logger,
 		started: now,
 		// Two streams of one seed: how many ids were drawn must not change
@@ -50,8 +59,11 @@ func New(cfg Config) (*Server, error) {
 		faults: newFaultBoard(cfg.Faults, rand.New(rand.NewPCG(seed, 1)), now),
 		ids:    rand.New(rand.NewPCG(seed, 2)),
 		queue:  &admission{slots: cfg.Concurrency, queue: cfg.Queue},
+		cache:  &cache{size: cfg.KVCacheTokens},
+
+		whenLoaded: make(chan struct{}),
 	}
-	s.metrics = newMetrics(cfg.Model, cfg.KVCacheTokens, s.queue)
+	s.metrics, s.registry = s.engine.metrics(measured{cfg: &s.cfg, queue: s.queue, cache: s.cache})
 	s.handler = s.routes()
 	return s, nil
 }
@@ -68,12 +80,36 @@ func (s *Server) Run(ctx context.Context) error {
 	if faults.CrashAtStart {
 		return &ExitError{Code: faults.ExitCode, Reason: "crashed at start"}
 	}
-	listener := s.cfg.Listener
+	listener, err := s.listenAtStart(ctx)
+	if err != nil {
+		return err
+	}
+
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stopBackground()
+	crashed := make(chan error, 1)
+	running.Go(func() { s.load(background) })
+	running.Go(func() { crashed <- s.runFaults(background) })
+	stop := make(chan struct{})
+	running.Go(func() {
+		if s.awaitStop(ctx, background) {
+			close(stop)
+		}
+	})
+
 	if listener == nil {
-		addr := net.JoinHostPort(s.cfg.Host, strconv.Itoa(s.cfg.Port))
-		var err error
-		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", addr); err != nil {
-			return fmt.Errorf("cannot listen on %s (choose another --host or --port): %w", addr, err)
+		s.log.Info("loading", "model", s.cfg.Model, "engine", s.engine.name)
+		select {
+		case <-s.whenLoaded:
+		case err := <-crashed:
+			return err
+		case <-stop:
+			return nil
+		}
+		if listener, err = s.listen(ctx); err != nil {
+			return err
 		}
 	}
 
@@ -90,21 +126,13 @@ func (s *Server) Run(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-
-	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stopBackground()
-	crashed := make(chan error, 1)
-	running.Go(func() { s.load(background) })
-	running.Go(func() { crashed <- s.runFaults(background) })
-	stop := make(chan struct{})
-	running.Go(func() {
-		if s.awaitStop(ctx, background) {
-			close(stop)
+	go func() {
+		if s.cfg.Engine.CertFile != "" {
+			served <- server.ServeTLS(listener, s.cfg.Engine.CertFile, s.cfg.Engine.KeyFile)
+			return
 		}
-	})
+		served <- server.Serve(listener)
+	}()
 
 	s.log.Info("listening", "address", listener.Addr().String(), "model", s.cfg.Model, "version", s.cfg.VersionLabel)
 	select {
@@ -115,6 +143,37 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-stop:
 	}
 	return s.drain(context.WithoutCancel(ctx), server, crashed, cutRequests)
+}
+
+// listenAtStart listens, or for an engine that does so when it is loaded, only
+// checks that the port is free, and returns nil.
+func (s *Server) listenAtStart(ctx context.Context) (net.Listener, error) {
+	if !s.engine.listensWhenLoaded {
+		return s.listen(ctx)
+	}
+	if s.cfg.Listener != nil || s.cfg.Listen == nil && s.cfg.Port == 0 {
+		return nil, nil
+	}
+	probe, err := s.listen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return nil, probe.Close()
+}
+
+func (s *Server) listen(ctx context.Context) (net.Listener, error) {
+	switch {
+	case s.cfg.Listener != nil:
+		return s.cfg.Listener, nil
+	case s.cfg.Listen != nil:
+		return s.cfg.Listen(ctx)
+	}
+	addr := net.JoinHostPort(s.cfg.Host, strconv.Itoa(s.cfg.Port))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %s (choose another --host or --port): %w", addr, err)
+	}
+	return listener, nil
 }
 
 // drain lets requests in flight finish within DrainTimeout and cuts the rest. Its
@@ -135,6 +194,11 @@ func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan 
 	}
 	deadline, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
 	defer cancel()
+	if s.engine.acceptsUntilIdle {
+		if err := s.awaitIdle(deadline, crashed); err != nil {
+			return errors.Join(err, ignoreClosed(server.Close()))
+		}
+	}
 	done := make(chan error, 1)
 	go func() { done <- server.Shutdown(deadline) }()
 	select {
@@ -148,6 +212,12 @@ func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan 
 	}
 	running, waiting := s.queue.load()
 	s.log.Warn("drain timeout passed, cutting requests", "running", running, "waiting", waiting)
+	if s.engine.abrupt {
+		// The connections end first, so that no request has a last word.
+		err := ignoreClosed(server.Close())
+		cutRequests(errDrainTimeout)
+		return err
+	}
 	cutRequests(errDrainTimeout)
 	// Those who are cut get a moment to be told.
 	goodbye, cancelGoodbye := context.WithTimeout(ctx, time.Second)
@@ -156,6 +226,25 @@ func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan 
 		return ignoreClosed(server.Close())
 	}
 	return nil
+}
+
+// awaitIdle waits until no request runs or waits, or ctx ends. The error is that
+// of a crash.
+func (s *Server) awaitIdle(ctx context.Context, crashed <-chan error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if running, waiting := s.queue.load(); running+waiting == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		case err := <-crashed:
+			return err
+		}
+	}
 }
 
 func ignoreClosed(err error) error {
@@ -188,22 +277,32 @@ func (s *Server) awaitStop(ctx, ended context.Context) bool {
 }
 
 // load makes the server ready after LoadTime, or when a fault that kept it from
-// that is lifted.
+// that is lifted. An engine that warms up is ready, but not yet healthy.
 func (s *Server) load(ctx context.Context) {
-	if sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil {
+	if sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
 		return
 	}
+	s.loaded.Store(true)
+	close(s.whenLoaded)
+	s.log.Info("model loaded", "model", s.cfg.Model)
+	if s.engine.warmsUp && (sleepUntil(ctx, time.Now().Add(s.cfg.WarmUpTime)) != nil || !s.awaitReadiness(ctx)) {
+		return
+	}
+	s.warm.Store(true)
+}
+
+// awaitReadiness waits for the end of the fault NeverReady, and returns false when
+// ctx ends first.
+func (s *Server) awaitReadiness(ctx context.Context) bool {
 	for {
 		faults, _, changed := s.faults.get()
 		if !faults.NeverReady {
-			s.loaded.Store(true)
-			s.log.Info("model loaded", "model", s.cfg.Model)
-			return
+			return true
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }

@@ -44,6 +44,11 @@ func launch(t *testing.T, env []string, args ...string) *process {
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append([]string{beTheProgram + "=1"}, env...)
+	return started(t, cmd)
+}
+
+func started(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -146,4 +151,46 @@ func TestABadFlagIsNamed(t *testing.T) {
 	p := launch(t, nil, "--queue=-1")
 	p.await("--queue must not be negative")
 	require.NotZero(t, p.exitCode())
+}
+
+func TestAnEnginesCommandLine(t *testing.T) {
+	t.Run("is refused as the engine refuses it", func(t *testing.T) {
+		p := launch(t, nil, "vllm", "serve", "m", "--load-time", "1s")
+		require.Equal(t, "vllm serve: error: unrecognized arguments: --load-time 1s", p.await("error"))
+		require.Equal(t, 2, p.exitCode())
+		p = launch(t, nil, "sglang", "serve")
+		p.await("the following arguments are required: --model-path/--model")
+		require.Equal(t, 2, p.exitCode())
+		p = launch(t, nil, "vllm", "serve", "m", "-tp", "0")
+		p.await("greater than or equal to 1")
+		require.Equal(t, 1, p.exitCode())
+		require.Zero(t, launch(t, nil, "vllm", "serve", "--help").exitCode())
+	})
+	t.Run("may be under the engine's name", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, os.Args[0])
+		cmd.Args = []string{"/usr/bin/vllm", "serve", "m", "--port", "0", "--host", "127.0.0.1"}
+		cmd.Env = []string{beTheProgram + "=1", "MODELSERVER_VERSION_LABEL=v3"}
+		p := started(t, cmd).ready()
+		r, err := http.Get("http://" + p.addr + "/version")
+		require.NoError(t, err)
+		require.NoError(t, r.Body.Close())
+		require.Equal(t, "v3", r.Header.Get("X-Model-Version"))
+		require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+		require.Zero(t, p.exitCode())
+	})
+	t.Run("may crash while it loads", func(t *testing.T) {
+		p := launch(t, []string{"MODELSERVER_LOAD_TIME=1h", "MODELSERVER_FAULT_CRASH_AFTER=10ms", "MODELSERVER_FAULT_EXIT_CODE=7"}, "vllm", "serve", "m", "--port", "0")
+		p.await("loading")
+		require.Equal(t, 7, p.exitCode())
+	})
+	t.Run("names a port that is taken before it loads", func(t *testing.T) {
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer taken.Close()
+		p := launch(t, []string{"MODELSERVER_LOAD_TIME=1h"}, "python3", "-m", "sglang.launch_server", "--model-path", "m", "--port", fmt.Sprint(taken.Addr().(*net.TCPAddr).Port))
+		p.await("cannot listen on")
+		require.Equal(t, 1, p.exitCode())
+	})
 }

@@ -19,7 +19,9 @@ var metricTrees = []struct{ title, about, tree string }{
 	{"Control plane", "", "apps/controlplane"},
 	{"Agent", "", "apps/agent"},
 	{"Gateway", "", "apps/gateway"},
-	{"Model server", "Every metric has the label `model_name`, too.", "apps/modelserver"},
+	{"Model server", "It has the metrics of the engine whose command line it runs with; without one, vLLM's names and those that begin with its own. " +
+		"Every metric but those of HTTP has the label `model_name`, too. Those of vLLM's command line have `engine`, those of SGLang's scheduler " +
+		"`engine_type`, `tp_rank` and `pp_rank`.", "apps/modelserver"},
 	{"Servers of RPCs", "Programs that serve RPCs have these: the control plane, and the agent on its listener for gateways.", "pkg/rpc"},
 	{"Certificates", "The control plane, the agent and the gateway have this for each file that a flag names.", "pkg/certfile"},
 	{"Connections", "The control plane has these for its listeners `api`, `peers` and `restate`, the agent for `gateways` and `xds`.", "pkg/conns"},
@@ -42,6 +44,10 @@ func metrics(s *source) (string, error) {
 			all = append(all, found...)
 		}
 		slices.SortFunc(all, func(a, b metric) int { return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.help, b.help)) })
+		// A program may make a metric in two places, of which it uses one.
+		all = slices.CompactFunc(all, func(a, b metric) bool {
+			return a.name == b.name && a.kind == b.kind && a.help == b.help && slices.Equal(a.labels, b.labels)
+		})
 		fmt.Fprintf(&out, "\n## %s\n\n", section.title)
 		if section.about != "" {
 			out.WriteString(section.about + "\n\n")

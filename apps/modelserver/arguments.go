@@ -1,0 +1,421 @@
+package modelserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// CommandLineError is a command line that the engine refuses, or its help. The
+// text is the engine's own.
+type CommandLineError struct {
+	// Usage is the line before the message, without its end; empty: none.
+	Usage string
+	// Message begins with the engine's name.
+	Message string
+	// Code is the exit code: 2 for flags, 1 for values that the engine refuses
+	// after it has read them, 0 for help.
+	Code int
+}
+
+func (e *CommandLineError) Error() string {
+	if e.Usage == "" {
+		return e.Message
+	}
+	return e.Usage + "\n" + e.Message
+}
+
+// ExitCode is the code that the process is to end with.
+func (e *CommandLineError) ExitCode() int { return e.Code }
+
+// kind is the type of a flag's value.
+type kind int
+
+const (
+	text kind = iota
+	integer
+	optionalInteger // says differently what is wrong
+	humanInteger    // 32k is 32,000 and 32K is 32,768
+	humanIntegerOrAuto
+	decimal
+	optionalDecimal
+	jsonValue
+	switched // takes no value
+	boolean  // takes no value, and has a --no- form
+)
+
+// count is how many values a flag takes.
+type count int
+
+const (
+	one count = iota
+	oneOrMore
+	anyNumber
+	oneOrNone
+)
+
+// flag is one flag of an engine.
+type flag struct {
+	// names are joined by a slash as the engine's messages do:
+	// --tensor-parallel-size/-tp. The first is the key of its values.
+	names   string
+	kind    kind
+	count   count
+	choices []string
+}
+
+func (f *flag) key() string {
+	key, _, _ := strings.Cut(f.names, "/")
+	return key
+}
+
+// flags makes flags of one kind.
+func flags(k kind, names ...string) []flag {
+	all := make([]flag, len(names))
+	for i, n := range names {
+		all[i] = flag{names: n, kind: k}
+	}
+	return all
+}
+
+// lists makes flags that take one value or more.
+func lists(k kind, names ...string) []flag {
+	all := flags(k, names...)
+	for i := range all {
+		all[i].count = oneOrMore
+	}
+	return all
+}
+
+// oneOf makes a flag whose values are words of a list.
+func oneOf(name string, choices ...string) []flag {
+	return []flag{{names: name, choices: choices}}
+}
+
+// arguments are what a command line says: values by the flag's first name.
+type arguments struct {
+	values     map[string][]string
+	positional []string
+}
+
+func (a *arguments) has(key string) bool { _, ok := a.values[key]; return ok }
+
+// text returns a flag's only value, and false without one. None is Python's
+// word for no value.
+func (a *arguments) text(key string) (string, bool) {
+	v := a.values[key]
+	if len(v) != 1 || v[0] == "None" || v[0] == "" {
+		return "", false
+	}
+	return v[0], true
+}
+
+// on reports whether a switch or boolean was given, and not taken back.
+func (a *arguments) on(key string) bool { v := a.values[key]; return len(v) == 1 && v[0] == "true" }
+
+// integer returns a flag's value, which the parser has checked.
+func (a *arguments) integer(key string) (int, bool) {
+	v, ok := a.text(key)
+	if !ok {
+		return 0, false
+	}
+	n, problem := humanInt(v)
+	return n, problem == ""
+}
+
+func (a *arguments) decimal(key string) (float64, bool) {
+	v, ok := a.text(key)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+	return n, err == nil
+}
+
+// parser reads a command line as Python's argparse does, which both engines use.
+type parser struct {
+	program string
+	usage   string
+	byName  map[string]*flag
+	// negated has the --no- forms.
+	negated map[string]*flag
+	names   []string
+	// positionals is how many words without a flag are taken.
+	positionals int
+}
+
+func newParser(e *engine) *parser {
+	p := &parser{program: e.program, usage: e.usage, byName: map[string]*flag{}, negated: map[string]*flag{}, positionals: e.positionals}
+	for i := range e.flags {
+		f := &e.flags[i]
+		for name := range strings.SplitSeq(f.names, "/") {
+			p.byName[name] = f
+			p.names = append(p.names, name)
+			if no, long := strings.CutPrefix(name, "--"); long && f.kind == boolean {
+				p.negated["--no-"+no] = f
+				p.names = append(p.names, "--no-"+no)
+			}
+		}
+	}
+	return p
+}
+
+func (p *parser) fail(format string, args ...any) error {
+	return &CommandLineError{Usage: "usage: " + p.usage, Message: p.program + ": error: " + fmt.Sprintf(format, args...), Code: 2}
+}
+
+// refuse is about values that the engine refuses after it has read its flags.
+func (p *parser) refuse(message string) error {
+	return &CommandLineError{Message: p.program + ": " + message, Code: 1}
+}
+
+func (p *parser) failFlag(f *flag, format string, args ...any) error {
+	return p.fail("argument %s: %s", f.names, fmt.Sprintf(format, args...))
+}
+
+var negativeNumber = regexp.MustCompile(`^-(\d+|\d*\.\d+)$`)
+
+// option is one word of the command line that is a flag.
+type option struct {
+	flag   *flag // nil: unknown
+	no     bool
+	value  string // after an equals sign
+	joined bool
+}
+
+// option reads a word. It returns nil for a word that is a value.
+func (p *parser) option(word string) (*option, error) {
+	if len(word) < 2 || word[0] != '-' {
+		return nil, nil
+	}
+	if o := p.exact(word); o != nil {
+		return o, nil
+	}
+	name, value, joined := strings.Cut(word, "=")
+	if joined {
+		if o := p.exact(name); o != nil {
+			o.value, o.joined = value, true
+			return o, nil
+		}
+	}
+	var matches []string
+	for _, known := range p.names {
+		if strings.HasPrefix(known, name) {
+			matches = append(matches, known)
+		}
+	}
+	switch {
+	case len(matches) > 1:
+		return nil, p.fail("ambiguous option: %s could match %s", name, strings.Join(matches, ", "))
+	case len(matches) == 1:
+		o := p.exact(matches[0])
+		o.value, o.joined = value, joined
+		return o, nil
+	}
+	// A flag of one letter may have its value at its side.
+	if f := p.byName[word[:2]]; f != nil && word[1] != '-' {
+		return &option{flag: f, value: word[2:], joined: true}, nil
+	}
+	if negativeNumber.MatchString(word) || strings.Contains(word, " ") {
+		return nil, nil
+	}
+	return &option{}, nil
+}
+
+func (p *parser) exact(name string) *option {
+	if f := p.byName[name]; f != nil {
+		return &option{flag: f}
+	}
+	if f := p.negated[name]; f != nil {
+		return &option{flag: f, no: true}
+	}
+	return nil
+}
+
+func (p *parser) parse(words []string) (*arguments, error) {
+	out := &arguments{values: map[string][]string{}}
+	var extra []string
+	for i := 0; i < len(words); {
+		word := words[i]
+		i++
+		if word == "-h" || word == "--help" {
+			return nil, p.help()
+		}
+		if word == "--" {
+			for _, rest := range words[i:] {
+				extra = p.takePositional(out, extra, rest)
+			}
+			break
+		}
+		o, err := p.option(word)
+		if err != nil {
+			return nil, err
+		}
+		if o == nil {
+			extra = p.takePositional(out, extra, word)
+			continue
+		}
+		if o.flag == nil {
+			extra = append(extra, word)
+			continue
+		}
+		var following []string
+		for ; i+len(following) < len(words); following = append(following, words[i+len(following)]) {
+			next := words[i+len(following)]
+			if next == "--" {
+				break
+			}
+			if o, err := p.option(next); err != nil || o != nil {
+				break // an error is said when the word's turn comes
+			}
+		}
+		taken, err := p.take(out, o, following)
+		if err != nil {
+			return nil, err
+		}
+		i += taken
+	}
+	if len(extra) > 0 {
+		return nil, p.fail("unrecognized arguments: %s", strings.Join(extra, " "))
+	}
+	return out, nil
+}
+
+func (p *parser) takePositional(out *arguments, extra []string, word string) []string {
+	if len(out.positional) < p.positionals {
+		out.positional = append(out.positional, word)
+		return extra
+	}
+	return append(extra, word)
+}
+
+// take gives a flag its values out of the words after it, and returns how many it took.
+func (p *parser) take(out *arguments, o *option, following []string) (int, error) {
+	f := o.flag
+	if f.kind == switched || f.kind == boolean {
+		if o.joined {
+			return 0, p.failFlag(f, "ignored explicit argument %s", quote(o.value))
+		}
+		out.values[f.key()] = []string{strconv.FormatBool(!o.no)}
+		return 0, nil
+	}
+	values := following
+	switch {
+	case o.joined:
+		values = []string{o.value}
+	case f.count == one && len(following) == 0:
+		return 0, p.failFlag(f, "expected one argument")
+	case f.count == oneOrMore && len(following) == 0:
+		return 0, p.failFlag(f, "expected at least one argument")
+	case f.count == one, f.count == oneOrNone:
+		values = following[:min(1, len(following))]
+	}
+	for _, v := range values {
+		if err := p.check(f, v); err != nil {
+			return 0, err
+		}
+	}
+	out.values[f.key()] = slices.Clone(values)
+	if o.joined {
+		return 0, nil
+	}
+	return len(values), nil
+}
+
+// check refuses a value that does not fit its flag, in argparse's words, or in
+// those of vLLM's types where a value may be absent.
+func (p *parser) check(f *flag, value string) error {
+	absent := value == "" || value == "None"
+	var wrong string
+	switch f.kind {
+	case text, switched, boolean:
+	case integer:
+		if _, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil {
+			wrong = "invalid int value: " + quote(value)
+		}
+	case optionalInteger:
+		if _, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil && !absent {
+			wrong = fmt.Sprintf("Value %s cannot be converted to <class 'int'>.", value)
+		}
+	case humanInteger, humanIntegerOrAuto:
+		auto := f.kind == humanIntegerOrAuto && strings.EqualFold(strings.TrimSpace(value), "auto")
+		if _, problem := humanInt(value); !absent && !auto {
+			wrong = problem
+		}
+	case decimal:
+		if _, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err != nil {
+			wrong = "invalid float value: " + quote(value)
+		}
+	case optionalDecimal:
+		if _, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err != nil && !absent {
+			wrong = fmt.Sprintf("Value %s cannot be converted to <class 'float'>.", value)
+		}
+	case jsonValue:
+		if !json.Valid([]byte(value)) && !absent {
+			wrong = fmt.Sprintf("Value %s cannot be converted to <function loads>.", value)
+		}
+	}
+	if wrong == "" && f.choices != nil && !slices.Contains(f.choices, value) {
+		quoted := make([]string, len(f.choices))
+		for i, c := range f.choices {
+			quoted[i] = quote(c)
+		}
+		wrong = fmt.Sprintf("invalid choice: %s (choose from %s)", quote(value), strings.Join(quoted, ", "))
+	}
+	if wrong != "" {
+		return p.failFlag(f, "%s", wrong)
+	}
+	return nil
+}
+
+// help lists the flags. It is an error so that a caller ends as the engine does.
+func (p *parser) help() error {
+	names := slices.Clone(p.names)
+	slices.Sort(names)
+	return &CommandLineError{Usage: "usage: " + p.usage, Message: "options:\n  -h, --help\n  " + strings.Join(names, "\n  "), Code: 0}
+}
+
+// quote writes text as Python's repr does.
+func quote(s string) string {
+	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
+		return `"` + s + `"`
+	}
+	return "'" + strings.ReplaceAll(strings.ReplaceAll(s, `\`, `\\`), "'", `\'`) + "'"
+}
+
+var human = regexp.MustCompile(`^(\d+(?:\.\d+)?)([kKmMgGtT])$`)
+
+// humanInt reads 32k as 32,000 and 32K as 32,768, and a plain number as itself.
+// The problem is in the engine's words.
+func humanInt(value string) (n int, problem string) {
+	value = strings.TrimSpace(value)
+	m := human.FindStringSubmatch(value)
+	if m == nil {
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return 0, fmt.Sprintf("Value %s cannot be converted to <function human_readable_int>.", value)
+		}
+		return int(n), ""
+	}
+	tooLarge := fmt.Sprintf("Value %s is too large.", value)
+	power := strings.IndexByte("kmgt", strings.ToLower(m[2])[0]) + 1
+	if m[2] == strings.ToLower(m[2]) {
+		f, err := strconv.ParseFloat(m[1], 64)
+		if f *= math.Pow(1000, float64(power)); err != nil || f >= math.MaxInt64 {
+			return 0, tooLarge
+		}
+		return int(f), ""
+	}
+	if strings.Contains(m[1], ".") {
+		return 0, fmt.Sprintf("Decimals are not allowed with binary suffixes like %s. Did you mean to use %s%s instead?", m[2], m[1], strings.ToLower(m[2]))
+	}
+	whole, err := strconv.ParseInt(m[1], 10, 64)
+	if err != nil || whole > math.MaxInt64>>(10*power) {
+		return 0, tooLarge
+	}
+	return int(whole) << (10 * power), ""
+}

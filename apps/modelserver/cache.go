@@ -1,0 +1,14 @@
+package modelserver
+
+import "sync/atomic"
+
+// cache counts the tokens of running requests as a KV cache holds them.
+type cache struct {
+	size int
+	held atomic.Int64
+}
+
+func (c *cache) add(tokens int) { c.held.Add(int64(tokens)) }
+
+// usage is the share in use; 1 is all of it.
+func (c *cache) usage() float64 { return min(1, float64(c.held.Load())/float64(c.size)) }
