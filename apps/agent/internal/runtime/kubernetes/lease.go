@@ -5,27 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/client-go/util/retry"
 )
 
 // A lease is held for leaseDuration after its holder last renewed it. One that has
 // not managed to renew it for renewDeadline stops, and has the time between the two
 // to do so: its calls end at once with their context. One that waits looks every
-// leaseRetry, and up to 2.2 times that by jitter; it counts from when it saw the
+// leaseRetry, and up to 1 + leaseJitter times that; it counts from when it saw the
 // last renewal. So after a holder was killed another one begins after at most
 // 9 + 2.2 + 2.2 s, and has its caches within 15.
 const (
 	leaseDuration = 9 * time.Second
 	renewDeadline = 6 * time.Second
 	leaseRetry    = time.Second
+	leaseJitter   = 1.2
 	// stopMargin is left of that time for the process to end, if what ran does not.
 	stopMargin = 500 * time.Millisecond
 	// releaseTimeout bounds giving the lease back; without that, it runs out.
@@ -60,55 +57,30 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 	cfg := rest.CopyConfig(l.Client)
 	cfg.Timeout = renewDeadline / 2
 	cfg.UserAgent = "windlass-agent-lease"
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := typedcoordinationv1.NewForConfig(cfg)
 	if err != nil {
 		return fmt.Errorf("kubernetes client: %w", err)
 	}
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name},
-		Client:     client.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: l.Identity},
-	}
-	// The elector's own context outlives f: it must go on renewing until f has ended,
-	// and it would give the lease back before.
-	electing, stopElecting := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopElecting()
-	leading := make(chan context.Context, 1)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: leaseRetry,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(held context.Context) { leading <- held },
-			OnStoppedLeading: func() {},
-			OnNewLeader: func(who string) {
-				if who != l.Identity {
-					l.Log.InfoContext(ctx, "standing by: another agent is active", "lease", l.Namespace+"/"+l.Name, "active", who)
-				}
-			},
-		},
-		Name: l.Name,
-	})
+	log := l.Log.With("lease", l.Namespace+"/"+l.Name)
+	e := &election{leases: client.Leases(l.Namespace), name: l.Name, identity: l.Identity, random: rand.Float64, log: log}
+	renewed, err := e.acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("lease %s/%s: %w", l.Namespace, l.Name, err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		elector.Run(electing)
-	}()
-	var held context.Context
-	select {
-	case held = <-leading:
-	case <-ctx.Done():
-		stopElecting()
-		<-ended
 		// It may have been got in the last moment.
-		l.release(ctx, lock)
+		giveBack(ctx, e)
 		return nil
 	}
-	l.Log.InfoContext(ctx, "active: the region's lease is ours", "lease", l.Namespace+"/"+l.Name)
+	log.InfoContext(ctx, "active: the region's lease is ours")
+	// It goes on renewing until f has ended, also when ctx has.
+	electing, stopElecting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopElecting()
+	held, drop := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer drop()
+		e.renew(electing, renewed)
+	}()
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	forget := context.AfterFunc(held, func() { stop(ErrLeaseLost) }) //nolint:contextcheck // held is the lease, which the work must not outlive
+	forget := context.AfterFunc(held, func() { stop(ErrLeaseLost) })
 	defer forget()
 	done := make(chan error, 1)
 	go func() { done <- f(working) }()
@@ -123,35 +95,20 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 	}
 	lost := held.Err() != nil
 	stopElecting()
-	<-ended
+	<-held.Done()
 	if lost && ctx.Err() == nil {
 		return errors.Join(ErrLeaseLost, err)
 	}
-	l.release(ctx, lock)
+	giveBack(ctx, e)
 	return err
 }
 
-// release gives the lease back, if it is ours, so that another agent need not wait
-// until it runs out. The last renewal was given up when the elector was stopped, but
-// may still arrive at the server between our look and our word: then it is looked at
-// again.
-func (l Lease) release(ctx context.Context, lock *resourcelock.LeaseLock) {
+// giveBack releases the lease within releaseTimeout, also after ctx has ended.
+func giveBack(ctx context.Context, e *election) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		record, _, err := lock.Get(ctx)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil || record.HolderIdentity != l.Identity {
-			return err
-		}
-		now := metav1.Now()
-		return lock.Update(ctx, resourcelock.LeaderElectionRecord{
-			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
-		})
-	}); err != nil {
+	if err := e.release(ctx); err != nil {
 		// Nothing is lost but a few seconds.
-		l.Log.WarnContext(ctx, "cannot give the lease back, if it is ours; it runs out by itself", "lease", l.Namespace+"/"+l.Name, "error", err)
+		e.log.WarnContext(ctx, "cannot give the lease back, if it is ours; it runs out by itself", "error", err)
 	}
 }

@@ -1,0 +1,178 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// errHeld says that the lease is another agent's, and has not run out.
+var errHeld = errors.New("another agent holds the lease")
+
+// election acquires and renews a lease. It writes the records of client-go's leader election, so agents with
+// either can share a lease. A program that imports client-go's compiles clients and informers of all API groups.
+//
+// It does not compare clocks: a lease has run out once its record did not change for as long as its holder
+// asked for, by this agent's clock.
+type election struct {
+	leases   typedcoordinationv1.LeaseInterface
+	name     string
+	identity string
+	random   func() float64
+	log      *slog.Logger
+
+	// lease is the record as it was last read or written, and changed when this agent saw it change.
+	lease   *coordinationv1.Lease
+	changed time.Time
+}
+
+// acquire waits for the lease. It returns when the request began by which this agent got it. Its error is that
+// ctx ended.
+func (e *election) acquire(ctx context.Context) (time.Time, error) {
+	active, failure := "", ""
+	for {
+		began := time.Now()
+		err := e.try(ctx)
+		switch {
+		case err == nil:
+			return began, nil
+		case ctx.Err() != nil:
+			return time.Time{}, ctx.Err()
+		case errors.Is(err, errHeld):
+			failure = ""
+			if holder := e.holder(); holder != active {
+				active = holder
+				e.log.InfoContext(ctx, "standing by: another agent is active", "active", active)
+			}
+		case err.Error() != failure:
+			failure = err.Error()
+			e.log.WarnContext(ctx, "cannot acquire the lease; will try again", "error", err)
+		}
+		if err := backoff.Sleep(ctx, leaseRetry+time.Duration(leaseJitter*e.random()*float64(leaseRetry))); err != nil {
+			return time.Time{}, err
+		}
+	}
+}
+
+// renew renews the lease, which was written by a request that began at renewed. It returns when ctx ends, or
+// when the lease is lost: another agent has it, or no request has succeeded for renewDeadline.
+func (e *election) renew(ctx context.Context, renewed time.Time) {
+	for {
+		deadline := renewed.Add(renewDeadline)
+		if backoff.Sleep(ctx, min(leaseRetry, time.Until(deadline))) != nil {
+			return
+		}
+		began := time.Now()
+		bounded, cancel := context.WithDeadline(ctx, deadline)
+		err := e.try(bounded)
+		cancel()
+		switch {
+		case err == nil:
+			renewed = began
+		case ctx.Err() != nil:
+			return
+		default:
+			e.log.WarnContext(ctx, "cannot renew the lease", "error", err, "lost_in", time.Until(deadline).Round(time.Millisecond))
+			if errors.Is(err, errHeld) || !time.Now().Before(deadline) {
+				return
+			}
+		}
+	}
+}
+
+// try acquires or renews the lease once.
+func (e *election) try(ctx context.Context) error {
+	if e.holder() == e.identity {
+		// Only its holder writes a lease, so its version is known. Otherwise it is read below.
+		if err := e.write(ctx); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	lease, err := e.leases.Get(ctx, e.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: e.name}}
+		e.claim(&lease.Spec)
+		if lease, err = e.leases.Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		e.lease, e.changed = lease, time.Now()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if e.lease == nil || !equality.Semantic.DeepEqual(e.lease.Spec, lease.Spec) {
+		e.changed = time.Now()
+	}
+	e.lease = lease
+	if holder := e.holder(); holder != "" && holder != e.identity && time.Now().Before(e.changed.Add(lasts(lease))) {
+		return errHeld
+	}
+	return e.write(ctx)
+}
+
+// write claims the lease as it was last seen; it fails with a conflict if the lease has changed since.
+func (e *election) write(ctx context.Context) error {
+	next := e.lease.DeepCopy()
+	e.claim(&next.Spec)
+	written, err := e.leases.Update(ctx, next, metav1.UpdateOptions{})
+	if err == nil {
+		e.lease, e.changed = written, time.Now()
+	}
+	return err
+}
+
+// claim changes a record to one that this agent renews now.
+func (e *election) claim(s *coordinationv1.LeaseSpec) {
+	now := metav1.NowMicro()
+	if ptr.Deref(s.HolderIdentity, "") != e.identity {
+		if s.RenewTime != nil {
+			s.LeaseTransitions = new(ptr.Deref(s.LeaseTransitions, 0) + 1)
+		}
+		s.HolderIdentity, s.AcquireTime = new(e.identity), &now
+	}
+	s.RenewTime, s.LeaseDurationSeconds = &now, new(int32(leaseDuration/time.Second))
+}
+
+// release gives the lease back, if it is this agent's, so that another agent need not wait until it runs out.
+// A last renewal that was given up may still arrive at the server between its read and its write: then it
+// reads again.
+func (e *election) release(ctx context.Context) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		lease, err := e.leases.Get(ctx, e.name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil || ptr.Deref(lease.Spec.HolderIdentity, "") != e.identity {
+			return err
+		}
+		now := metav1.NowMicro()
+		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = nil, new(int32(1))
+		lease.Spec.RenewTime, lease.Spec.AcquireTime = &now, &now
+		_, err = e.leases.Update(ctx, lease, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// holder is the identity of the agent that had the lease when it was last seen, "" for none.
+func (e *election) holder() string {
+	if e.lease == nil {
+		return ""
+	}
+	return ptr.Deref(e.lease.Spec.HolderIdentity, "")
+}
+
+func lasts(l *coordinationv1.Lease) time.Duration {
+	return time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
+}
