@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -84,8 +84,7 @@ func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 
 // cached is what is in the cluster of ours.
 type cached struct {
-	factory dynamicinformer.DynamicSharedInformerFactory
-	stores  map[kind]cache.SharedIndexInformer
+	stores map[kind]cache.SharedIndexInformer
 	// changed is signalled, with a buffer of one.
 	changed   chan struct{}
 	namespace string
@@ -98,13 +97,27 @@ type cached struct {
 func newCached(client dynamic.Interface, namespace, region string) *cached {
 	ours := labels.Set{labelManagedBy: managedBy, labelRegion: region}.AsSelector().String()
 	c := &cached{
-		factory: dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, namespace, func(o *metav1.ListOptions) { o.LabelSelector = ours }),
-		stores:  map[kind]cache.SharedIndexInformer{}, changed: make(chan struct{}, 1), namespace: namespace, gone: map[key]bool{},
+		stores: map[kind]cache.SharedIndexInformer{}, changed: make(chan struct{}, 1), namespace: namespace, gone: map[key]bool{},
 	}
 	for _, k := range kinds {
-		c.stores[k] = c.factory.ForResource(k.resource).Informer()
+		c.stores[k] = informer(client.Resource(k.resource).Namespace(namespace), ours)
 	}
 	return c
+}
+
+// informer caches the objects of a resource that have labels. Client-go's dynamicinformer is the same, but a
+// program that imports it compiles the informers of all API groups.
+func informer(client dynamic.ResourceInterface, labels string) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
+			o.LabelSelector = labels
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = labels
+			return client.Watch(ctx, o)
+		},
+	}, &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
 // seenWithin bounds how long everything may take to be seen at first.
@@ -115,9 +128,10 @@ func (c *cached) run(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	seen, end := context.WithTimeout(ctx, seenWithin)
 	defer end()
+	var running sync.WaitGroup
 	stop = func() {
 		cancel()
-		c.factory.Shutdown()
+		running.Wait()
 	}
 	for _, k := range kinds {
 		poke := func(any) {
@@ -141,11 +155,13 @@ func (c *cached) run(ctx context.Context) (stop func(), err error) {
 			return nil, err
 		}
 	}
-	c.factory.Start(ctx.Done())
-	for k, ok := range c.factory.WaitForCacheSync(seen.Done()) {
-		if !ok {
+	for _, store := range c.stores {
+		running.Go(func() { store.RunWithContext(ctx) })
+	}
+	for _, k := range kinds {
+		if !cache.WaitForCacheSync(seen.Done(), c.stores[k].HasSynced) {
 			stop()
-			return nil, fmt.Errorf("list and watch %s: %w", k.Resource, context.Cause(seen))
+			return nil, fmt.Errorf("list and watch %s: %w", k.resource.Resource, context.Cause(seen))
 		}
 	}
 	return stop, nil
