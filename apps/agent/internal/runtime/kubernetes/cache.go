@@ -14,7 +14,6 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
@@ -70,7 +69,7 @@ type written struct {
 // watch to the store.
 const unseenFor = 5 * time.Second
 
-func newCaches(c kubernetes.Interface, again patience, region string) *caches {
+func newCaches(c clients, again patience, region string) *caches {
 	ours := render.Ours(region).String()
 	mine := func(o *metav1.ListOptions) { o.LabelSelector = ours }
 	core, apps := c.CoreV1(), c.AppsV1()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -23,7 +22,7 @@ import (
 const maxRetryAfter = time.Minute
 
 // newClient returns a client within our limits, whose calls are counted.
-func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*kubernetes.Clientset, error) {
+func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, error) {
 	c := rest.CopyConfig(cfg.Client)
 	c.QPS, c.Burst = callsPerSecond, callBurst
 	c.UserAgent = "windlass-agent/" + cfg.AgentVersion
@@ -36,7 +35,7 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*kubernetes.C
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &counted{next: next, calls: calls, gate: g, pace: &pacer{policy: cfg.Reopen, random: cfg.Random}}
 	})
-	return kubernetes.NewForConfig(c)
+	return newClientset(c)
 }
 
 // findDeadConnections has the client library find a connection that swallows

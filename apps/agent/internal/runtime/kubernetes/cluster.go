@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
-	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
@@ -47,7 +47,7 @@ func LogTo(log *slog.Logger) { klog.SetSlogLogger(log.With("component", "kuberne
 // Kept is one value in a Secret of the agent's namespace, which its agents share.
 // The Secret must be there: the agent's role lets it change this one, and make none.
 type Kept struct {
-	client    kubernetes.Interface
+	client    typedcorev1.CoreV1Interface
 	namespace string
 	name      string
 }
@@ -61,7 +61,7 @@ const keptTimeout = 10 * time.Second
 func (c *Cluster) Keep(name string) (*Kept, error) {
 	cfg := rest.CopyConfig(c.Client)
 	cfg.Timeout = keptTimeout
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := typedcorev1.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
@@ -78,7 +78,7 @@ func (k *Kept) Load(ctx context.Context) ([]byte, error) {
 }
 
 func (k *Kept) get(ctx context.Context) (*corev1.Secret, error) {
-	s, err := k.client.CoreV1().Secrets(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
+	s, err := k.client.Secrets(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no Secret %s in namespace %s: make an empty one", k.name, k.namespace)
 	}
@@ -123,7 +123,7 @@ func (k *Kept) ShareKey(ctx context.Context, own []byte) ([]byte, error) {
 	}
 	// As another manager than the value's, so that neither takes the other's back. Another agent's key is not replaced.
 	config := coreac.Secret(k.name, k.namespace).WithResourceVersion(s.ResourceVersion).WithData(map[string][]byte{nameKey: own})
-	if _, err := k.client.CoreV1().Secrets(k.namespace).Apply(ctx, config, metav1.ApplyOptions{FieldManager: fieldManager + "-names"}); err != nil {
+	if _, err := k.client.Secrets(k.namespace).Apply(ctx, config, metav1.ApplyOptions{FieldManager: fieldManager + "-names"}); err != nil {
 		return nil, fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
 	}
 	return own, nil
@@ -138,7 +138,7 @@ func (k *Kept) Store(ctx context.Context, value []byte) error {
 }
 
 func (k *Kept) apply(ctx context.Context, secret *coreac.SecretApplyConfiguration) error {
-	_, err := k.client.CoreV1().Secrets(k.namespace).Apply(ctx, secret, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	_, err := k.client.Secrets(k.namespace).Apply(ctx, secret, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	if err != nil {
 		return fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
 	}

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -32,7 +31,7 @@ const fieldManager = "windlass-agent"
 type Runtime struct {
 	cfg       Config
 	render    render.Config
-	client    kubernetes.Interface
+	client    clients
 	resources map[kind]resource
 	caches    *caches
 	gate      *gate

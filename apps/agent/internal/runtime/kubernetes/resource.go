@@ -14,7 +14,6 @@ import (
 	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
 	networkingac "k8s.io/client-go/applyconfigurations/networking/v1"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
-	"k8s.io/client-go/kubernetes"
 )
 
 // kind of an object that we make, as people call it.
@@ -85,7 +84,7 @@ func asObject[T object](v T, err error) (object, error) {
 	return v, nil
 }
 
-func resourcesOf(c kubernetes.Interface) map[kind]resource {
+func resourcesOf(c clients) map[kind]resource {
 	core, apps := c.CoreV1(), c.AppsV1()
 	return map[kind]resource{
 		kindNamespace: resourceOf[*corev1.Namespace, *coreac.NamespaceApplyConfiguration](func(string) namespaces {
