@@ -2,7 +2,7 @@ import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 import { Fake, type Scene } from "./fake.js";
-import { empty, full, hostile, many } from "./scenes.js";
+import { empty, file, full, hostile, many } from "./scenes.js";
 
 let browser: Browser;
 beforeAll(async () => void (browser = await launch()));
@@ -101,6 +101,44 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("a file is planned, mended, and deployed from there", async () => {
+    const { page, fake, found } = await open(full, "/ui/plan", look);
+    await page.getByText("windlass plan -f app.yaml").waitFor();
+    await inspect(page, `empty-plan-${look.name}`);
+    const text = page.getByLabel("YAML or JSON");
+    await text.fill(file.replace("replicas: 4", "replicas: many").replace("regions:", "regoins:"));
+    await page.getByRole("button", { name: "Show the plan" }).click();
+    await page.getByRole("alert").getByText("did you mean regions?").waitFor();
+    await page.getByRole("alert").getByText("line 3:").waitFor();
+    await inspect(page, `faults-${look.name}`);
+    expect(fake.calls).not.toContain("PlanDeploy");
+    await page.locator("input[type=file]").setInputFiles({ name: "app.yaml", mimeType: "text/yaml", buffer: Buffer.from(file) });
+    await page.getByText("it would run").waitFor();
+    await page.getByText("A rollout of v6 in place of v4. The rollout of v5, which is in flight, ends.").waitFor();
+    await page.getByText("It waits 25m in all, besides the time that replicas take to load, 2 times in a row, and until people approve, 1 time.").waitFor();
+    await page.getByText("4 moves more, one by one").waitFor();
+    await page.getByRole("row", { name: /args\[1\].*chat-7b.*chat-8b/ }).waitFor();
+    expect(await page.getByRole("table").getByText("debug").count()).toBe(0);
+    await inspect(page, `plan-${look.name}`);
+    expect(fake.requests.find((r) => r.procedure === "PlanDeploy")?.request).toMatchObject({
+      app: "default/production/chat", spec: { replicas: 4, regions: ["us-east-1", "ap-south-1"], resources: { gpu: { count: 2 } } }, rollout: { steps: [{ weight: 5, pause: "5m" }, { pause: "manual" }] },
+    });
+    // What was planned is not what is in the field any more.
+    await text.press("Control+End");
+    await page.keyboard.type("# later");
+    await page.getByText("The file is another one now").waitFor();
+    expect(await page.getByRole("button", { name: "Deploy" }).isDisabled()).toBe(true);
+    await page.keyboard.press("Control+Enter");
+    await page.getByText("The file is another one now").waitFor({ state: "detached" });
+    await page.getByRole("button", { name: "Deploy" }).click();
+    await inspect(page, `deploy-${look.name}`);
+    await page.getByRole("dialog").getByRole("button", { name: "Deploy" }).click();
+    await page.getByText("v6 is on its way. Freeze launch-week holds it.").waitFor();
+    await page.getByRole("heading", { name: "chat" }).waitFor();
+    expect(fake.requests.find((r) => r.procedure === "Deploy")?.request).toMatchObject({ app: "default/production/chat", spec: { replicas: 4, env: { LOG_LEVEL: "debug" } } });
+    expect(found).toEqual([]);
+  });
+
   it("the empty list shows the commands to type", async () => {
     const { page } = await open(empty, "/ui/apps", look);
     await page.getByText("windlass deploy -f app.yaml").waitFor();
@@ -113,8 +151,12 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan"]) {
     const { page, found } = await open(hostile, path);
+    if (path === "/ui/plan") {
+      await page.getByLabel("YAML or JSON").fill(file);
+      await page.getByRole("button", { name: "Show the plan" }).click();
+    }
     await page.getByText("onerror=").first().waitFor();
     await page.waitForTimeout(300);
     expect(await page.evaluate(() => "hacked" in window), path).toBe(false);
@@ -146,6 +188,11 @@ it("a viewer gets no buttons that change anything", async () => {
   await page.getByRole("link", { name: "Versions" }).click();
   await page.getByRole("button", { name: "Compare v4" }).waitFor();
   expect(await page.getByRole("button", { name: /Roll back|[Pp]in/ }).count()).toBe(0);
+  await page.getByRole("link", { name: "Plan" }).click();
+  await page.getByLabel("YAML or JSON").fill(file);
+  await page.getByRole("button", { name: "Show the plan" }).click();
+  await page.getByText("Your key reads only").waitFor();
+  expect(await page.getByRole("button", { name: /Deploy/ }).count()).toBe(0);
 });
 
 it("says that it is stale while the control plane is away, keeps what it shows and its place, and goes on by itself", async () => {

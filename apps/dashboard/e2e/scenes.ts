@@ -1,6 +1,7 @@
-import { AppStatus, DeploymentStatus, InstanceStatus, RegionStatus, Role, RolloutStatus, TopologyStatus } from "../src/gen/windlass/v1/common_pb.js";
+import { AppStatus, DeploymentStatus, ErrorReason, InstanceStatus, RegionStatus, Role, RolloutStatus, TopologyStatus } from "../src/gen/windlass/v1/common_pb.js";
 import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, WaveProgress_State } from "../src/gen/windlass/v1/rollout_pb.js";
 import { Freeze_OnStart } from "../src/gen/windlass/v1/freeze_pb.js";
+import { FieldChange_Kind, PlanDeployResponse_Outcome, PlanStep_Kind } from "../src/gen/windlass/v1/plan_pb.js";
 import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
 import type { Scene } from "./fake.js";
@@ -142,7 +143,47 @@ export const pinned = {
   ],
 };
 
+const move = (at: number, loads: number, from: number, to: number) => ({
+  kind: PlanStep_Kind.MOVE, at: { seconds: BigInt(at) }, loads, wave: "first", region: "us-east-1", versions: [{ version: 5, replicas: 4 - to, weight: 100 - from }, { version: 6, replicas: to, weight: from }],
+});
+
+const plan = {
+  wouldRun: true, outcome: PlanDeployResponse_Outcome.ROLLOUT, version: 6, liveVersion: 4, supersedesVersion: 5, lasts: { seconds: 1500n }, loads: 2,
+  findings: [{ reason: ErrorReason.REGION_UNREACHABLE, region: "ap-south-1", message: "its agent was last heard of 7 min ago: nothing starts there until it is back", fix: "Look at the region's agent, or leave the region out." }],
+  changes: [
+    { path: "args[1]", kind: FieldChange_Kind.CHANGED, old: "chat-7b", new: "chat-8b" }, { path: 'env["LOG_LEVEL"]', kind: FieldChange_Kind.ADDED, hidden: true },
+    { path: 'regions["eu-west-1"].resources.gpu.pool', kind: FieldChange_Kind.REMOVED, old: "reserved" },
+  ],
+  steps: [
+    { kind: PlanStep_Kind.WAVE, wave: "first" }, move(0, 1, 5, 1),
+    { kind: PlanStep_Kind.PAUSE, at: { seconds: 0n }, loads: 1, wave: "first", region: "us-east-1", wait: { seconds: 300n }, step: 1, steps: 2, checks: ["errors", "latency"] },
+    { kind: PlanStep_Kind.GATE, at: { seconds: 300n }, loads: 1, wave: "first", region: "us-east-1", step: 2, steps: 2, approval: { role: Role.OWNER, count: 1, notDeployer: true } },
+    ...Array.from({ length: 20 }, (_, i) => move(300, 2, 5 * (i + 1), 1)),
+    { kind: PlanStep_Kind.LIVE, at: { seconds: 1500n }, loads: 2, versions: [{ version: 6 }] },
+  ],
+  regions: [
+    { region: "us-east-1", status: RegionStatus.CONNECTED, wave: "first", replicasNow: 4, replicasPeak: 5, replicasAfter: 4, gpu: { count: 2, product: "H100-80GB", pool: "reserved" }, gpusNow: 8, gpusPeak: 10, gpusAfter: 8, gpusNeeded: 2, gpusFree: 8 },
+    { region: "ap-south-1", status: RegionStatus.UNREACHABLE, replicasNow: 2, replicasPeak: 2, replicasAfter: 2 },
+  ],
+  quota: { workspaceName: "acme", limits: { apps: 20n, instances: 100n }, usage: { apps: 5n, deployments: 4n, instances: 22n, gpus: 30n, rollouts: 1n } },
+  usageAfter: { apps: 5n, deployments: 4n, instances: 24n, gpus: 34n, rollouts: 1n },
+};
+
+export const file = `app: chat
+regions: [us-east-1, ap-south-1]
+replicas: 4
+image: registry.example/chat:v2
+args: [--model, chat-8b]
+env: {LOG_LEVEL: debug}
+resources: {cpuMillicores: 4000, gpu: {count: 2, pool: reserved}}
+rollout:
+  strategy: canary
+  steps: [{weight: 5, pause: 5m}, {weight: 50, pause: manual}]
+`;
+
 const answers: Scene["answers"] = {
+  PlanDeploy: plan,
+  Deploy: { version: 6, rolloutId: "rol_2", hold: { freeze: "launch-week" } },
   ListDeployments: { deployments: versions },
   GetDeployment: ({ version: n }) => ({ deployment: version(Number(n)) }),
   ListFreezes: { freezes },
@@ -179,6 +220,10 @@ export const hostile: Scene = {
         version(5, { createdBy: nasty, source: nasty, reason: nasty, message: nasty, resolvedImage: nasty }, { versionLabel: nasty, message: nasty, sourceCommit: nasty, args: [nasty], env: { [nasty]: nasty } }),
         version(4, { live: true }, { regions: [nasty] }),
       ],
+    },
+    PlanDeploy: {
+      outcome: PlanDeployResponse_Outcome.ROLLOUT, findings: [{ message: nasty, fix: nasty, field: nasty, region: nasty, blocks: true }], changes: [{ path: nasty, old: nasty, new: nasty }],
+      steps: [{ wave: nasty, region: nasty, checks: [nasty], kind: PlanStep_Kind.PAUSE }], regions: [{ region: nasty, gpu: { product: nasty, pool: nasty } }], quota: { workspaceName: nasty },
     },
     ListFreezes: { freezes: [{ id: "frz_1", name: nasty, reason: nasty, inForce: true }] },
   },

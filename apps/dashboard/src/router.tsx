@@ -89,8 +89,10 @@ const versions = createRoute({
   },
 });
 
+const plan = createRoute({ getParentRoute: () => root, path: "/plan", component: lazyRouteComponent(() => import("./pages/plan.js"), "PlanPage") });
+
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

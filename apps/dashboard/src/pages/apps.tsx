@@ -33,6 +33,9 @@ function Empty({ region }: { region: string }) {
         <p>An app is a model service with a host of its own. Describe it in a file, see what a deploy would do, and deploy it:</p>
         <Command text={example.replace("us-east-1", region || "us-east-1")} what="the example of app.yaml" />
         <Command text={"windlass plan -f app.yaml\nwindlass deploy -f app.yaml"} what="the commands" />
+        <p>
+          Or <Link to="/plan">paste the file here</Link>.
+        </p>
         <p className="dim small">
           This page shows the app as soon as it is there.
           {steers(me.key?.role) ? "" : " Your key reads only: a deploy needs a deployer's key."}

@@ -102,7 +102,12 @@ export function Shell() {
           </Link>
           <nav className="nav" aria-label="Pages">
             <Link to="/fleet">Fleet</Link>
-            {me.workspaceName ? <Link to="/apps">Apps</Link> : null}
+            {me.workspaceName ? (
+              <>
+                <Link to="/apps">Apps</Link>
+                <Link to="/plan">Plan</Link>
+              </>
+            ) : null}
           </nav>
           <div className="top-end">
             <span className="link-state" role="status" aria-label={`Data: ${word.text}`}>
