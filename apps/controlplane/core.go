@@ -95,7 +95,6 @@ type core struct {
 	peerHandler http.Handler
 	dispatch    *dispatch.Service
 	components  []service.Component
-	agents      agents
 }
 
 // The compiler's word that a store's transaction is all that its users declare.
@@ -115,26 +114,23 @@ func (p parts) isUnavailable(err error) bool {
 	return errors.Is(err, model.ErrOutcomeUnknown) || p.unavailable != nil && p.unavailable(err)
 }
 
-// newCore puts the parts together, top to bottom as data flows.
+// newCore puts the parts together. Each is made after those that it uses.
 func newCore(p parts) (*core, error) {
 	if p.lookupTXT == nil {
 		p.lookupTXT = lookupTXT("")
 	}
 	c := &core{parts: p}
-	flows, err := p.newWorkflows(c)
-	if err != nil {
-		return nil, err
-	}
+	lease := dispatch.NewLease(p.leaseTTL)
 	ingestion, err := ingest.New(ingest.Config{
 		Store: store.Bind[ingest.Tx](p.store), Caller: fleet.Caller, Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
-		Log: p.log, Registerer: p.registerer, Lease: func() time.Duration { return c.dispatch.Lease() },
+		Log: p.log, Registerer: p.registerer, Lease: lease.Length,
 	})
 	if err != nil {
 		return nil, err
 	}
 	c.dispatch, err = dispatch.New(dispatch.Config{
 		Store: store.Bind[dispatch.Tx](p.store), Caller: fleet.Caller,
-		Log: p.log, Registerer: p.registerer, Random: p.rand, LeaseTTL: p.leaseTTL,
+		Log: p.log, Registerer: p.registerer, Random: p.rand, Lease: lease,
 		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat, Domain: p.domain,
 	})
 	if err != nil {
@@ -146,33 +142,33 @@ func newCore(p parts) (*core, error) {
 	}
 	fleets, err := fleet.New(fleet.Config{
 		Store: store.Bind[fleet.Tx](p.store), Box: p.box,
-		Log: p.log, Registerer: p.registerer, Lease: c.dispatch.Lease, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
+		Log: p.log, Registerer: p.registerer, Lease: lease.Length, LeaseTTL: p.leaseTTL, AuditRetention: p.auditRetention,
 		Retention: p.keep.Ended, KeepChanges: p.keep.Changes, KeepVersions: p.keep.Versions, KeepHistory: p.keep.History,
 		MaintainEvery: p.forgetEvery, LookupTXT: p.lookupTXT, FailedJoins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Trail: audited,
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.agents = agents{c.dispatch, c.dispatch.Ask}
-	var users *api.API
+	// The API and workflows ask agents wherever their streams are, and peers ask those whose streams are here.
+	var agents api.Agents = c.dispatch
 	var others *peers.Service
 	if p.peerID != "" {
 		others, err = peers.New(peers.Config{
-			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: c.agents,
-			Nudged: func(n peers.Nudge) {
-				c.nudged(n)
-				users.Notify(n.Apps)
-			},
+			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: c.dispatch,
 			HTTP: p.peerHTTP, Log: p.log, Registerer: p.registerer, Random: p.rand,
 		})
 		if err != nil {
 			return nil, err
 		}
-		c.agents.ask = others.Ask
+		agents = others
 	}
-	users, err = api.New(api.Config{
+	flows, err := p.newWorkflows(agents)
+	if err != nil {
+		return nil, err
+	}
+	users, err := api.New(api.Config{
 		Store: store.Bind[api.Tx](p.store), Box: p.box,
-		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: c.agents, RolloutEnded: flows.stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
+		Limits: p.limits, ReadsMetrics: p.metrics != nil, AllowsHookAt: p.allowHooks.Allows, Agents: agents, RolloutEnded: flows.stepper.Ended, Log: p.log, Registerer: p.registerer, Version: Version,
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
 		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
@@ -182,13 +178,22 @@ func newCore(p parts) (*core, error) {
 		return nil, err
 	}
 
+	// nudged makes streams and watchers on this process read what this process or another one committed.
+	nudged := func(n peers.Nudge) {
+		switch {
+		case n.AllRegions:
+			c.dispatch.Nudge()
+		case len(n.Regions) > 0:
+			c.dispatch.Nudge(n.Regions...)
+		}
+		users.Notify(n.Apps)
+	}
 	p.store.OnCommit(func(commit store.Commit) {
-		told := peers.Nudge{Regions: slices.Collect(maps.Keys(commit.Revisions)), Apps: commit.Apps}
-		c.nudged(told)
+		nudge := peers.Nudge{Regions: slices.Collect(maps.Keys(commit.Revisions)), Apps: commit.Apps}
+		nudged(nudge)
 		flows.waker.Notify(commit.Woken)
-		users.Notify(commit.Apps)
-		if others != nil && (len(told.Regions) > 0 || len(told.Apps) > 0) {
-			others.Tell(told)
+		if others != nil && (len(nudge.Regions) > 0 || len(nudge.Apps) > 0) {
+			others.Tell(nudge)
 		}
 	})
 
@@ -204,7 +209,7 @@ func newCore(p parts) (*core, error) {
 		{Name: "audit", Run: audited.Run},
 	}...)
 	if others != nil {
-		c.peerHandler = p.newPeerHandler(others)
+		c.peerHandler = p.newPeerHandler(others, nudged)
 		c.components = append(c.components, service.Component{Name: "peers", Run: others.Run})
 	}
 	return c, nil
@@ -219,8 +224,8 @@ type workflows struct {
 	driver  driver
 }
 
-// newWorkflows makes them. They ask agents through c.
-func (p parts) newWorkflows(c *core) (*workflows, error) {
+// newWorkflows makes them. They ask agents for figures of checks, unless the parts have another source.
+func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	hooks, err := webhook.New(webhook.Config{
 		Lookup: p.hookFacts, Allow: p.allowHooks, UserAgent: "windlass/" + Version, Log: p.log, Registerer: p.registerer,
 	})
@@ -229,7 +234,7 @@ func (p parts) newWorkflows(c *core) (*workflows, error) {
 	}
 	metrics := p.metrics
 	if metrics == nil {
-		metrics = traffic.Source{Ask: c.ask, IsUnreachable: c.agents.IsUnreachable}
+		metrics = traffic.Source{Ask: agents.Ask}
 	}
 	w := &workflows{waker: rollout.NewWaker(p.log)}
 	w.stepper, err = rollout.NewStepper(rollout.Config{
@@ -298,10 +303,10 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 }
 
 // newPeerHandler serves other processes of the control plane.
-func (p parts) newPeerHandler(others *peers.Service) http.Handler {
+func (p parts) newPeerHandler(others *peers.Service, nudged func(peers.Nudge)) http.Handler {
 	peerSide := p.rpcConfig()
 	peerSide.Timeout = peerTimeout
-	path, handler := others.Handler(peerSide)
+	path, handler := others.Handler(peerSide, nudged)
 	mux := http.NewServeMux()
 	mux.Handle(path, handler)
 	return mux
@@ -309,16 +314,6 @@ func (p parts) newPeerHandler(others *peers.Service) http.Handler {
 
 // peerTimeout bounds a peer's call that has no deadline of its own.
 const peerTimeout = 10 * time.Second
-
-// nudged has the streams here look for what was committed, here or elsewhere.
-func (c *core) nudged(n peers.Nudge) {
-	switch {
-	case n.AllRegions:
-		c.dispatch.Nudge()
-	case len(n.Regions) > 0:
-		c.dispatch.Nudge(n.Regions...)
-	}
-}
 
 const (
 	// maxReportBytes fits 20,000 instances with reasons and messages.
@@ -365,26 +360,6 @@ func (s agentService) UploadLogs(ctx context.Context, req *agentv1.UploadLogsReq
 
 func (s agentService) Report(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
 	return s.ingest.Report(ctx, req)
-}
-
-// agents lets the API ask agents, wherever their streams are, and peers those
-// whose streams are here.
-type agents struct {
-	*dispatch.Service
-	ask func(ctx context.Context, region string, req *agentv1.Request) ([]byte, error)
-}
-
-func (a agents) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
-	return a.ask(ctx, region, req)
-}
-
-// ask is there before those who can be asked are.
-func (c *core) ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
-	return c.agents.Ask(ctx, region, req)
-}
-
-func (a agents) IsUnreachable(err error) bool {
-	return errors.Is(err, dispatch.ErrNoAgent) || errors.Is(err, peers.ErrUnreachable)
 }
 
 // welcome leads browsers to the dashboard, and tells others what this address is. Strangers need not

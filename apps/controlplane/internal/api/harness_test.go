@@ -74,14 +74,10 @@ type fakeAgents struct {
 	answer func(region string, req *agentv1.Request) ([]byte, error)
 }
 
-var errUnreachable = errors.New("no agent there")
-
 func (f *fakeAgents) Ask(_ context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	f.asked.Add(1)
 	return f.answer(region, req)
 }
-
-func (f *fakeAgents) IsUnreachable(err error) bool { return errors.Is(err, errUnreachable) }
 
 func setup(t *testing.T, tweak ...func(*api.Config)) *world {
 	t.Helper()
@@ -95,7 +91,7 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
 	require.NoError(t, err)
 	w.box, err = seal.New(keys)
 	require.NoError(t, err)
-	w.agents = &fakeAgents{answer: func(string, *agentv1.Request) ([]byte, error) { return nil, errUnreachable }}
+	w.agents = &fakeAgents{answer: func(string, *agentv1.Request) ([]byte, error) { return nil, model.ErrAgentUnreachable }}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	cfg := api.Config{
 		Store: store.Bind[api.Tx](w.store), Box: w.box, Agents: w.agents,

@@ -76,7 +76,7 @@ func (a deploymentService) ask(ctx context.Context, i model.Instance, req *agent
 		return data, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case a.cfg.Agents.IsUnreachable(err) || asking.Err() != nil:
+	case errors.Is(err, model.ErrAgentUnreachable) || asking.Err() != nil:
 		return nil, rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "instance",
 			Fix: "Look whether the region is connected, then try again.",

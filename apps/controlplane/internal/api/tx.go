@@ -23,12 +23,10 @@ type Store interface {
 	Snapshot(ctx context.Context, fn func(Tx) error) error
 }
 
-// Agents asks a region's agent something, best effort. The context has a
-// deadline.
+// Agents asks a region's agent something, best effort. The context has a deadline. Ask fails with
+// model.ErrAgentUnreachable when it finds no agent, or gets no answer in time.
 type Agents interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
-	// IsUnreachable tells that Ask found no agent, or got no answer in time.
-	IsUnreachable(err error) bool
 }
 
 // Tx is what the API asks of a transaction.

@@ -87,9 +87,8 @@ type Config struct {
 	// Bookmark is the shortest time that the protocol allows between two of a stream, 10 s;
 	// the longest is twice that. Streams get them after 1.2 to 1.45 times: see bookmarks.
 	Bookmark time.Duration
-	// LeaseTTL of an agent's session in a small fleet (see Lease): 15 s, three signs of
-	// life.
-	LeaseTTL time.Duration
+	// Lease of agents' sessions; nil: NewLease(0).
+	Lease *Lease
 	// SendTimeout bounds one frame: 30 s, a stalled agent's whole patience.
 	SendTimeout time.Duration
 	// SnapshotRate and SnapshotBurst bound full reads: 50 a second, 100 at once.
@@ -118,7 +117,6 @@ func (c *Config) defaults() {
 	}
 	set(&c.Beat, 200*time.Millisecond)
 	set(&c.Bookmark, 10*time.Second)
-	set(&c.LeaseTTL, 15*time.Second)
 	set(&c.SendTimeout, 30*time.Second)
 	set(&c.Even, 5*time.Second)
 	set(&c.EvenAfter, 15*time.Second)
@@ -131,6 +129,9 @@ func (c *Config) defaults() {
 	}
 	if c.Random == nil {
 		c.Random = rand.Float64
+	}
+	if c.Lease == nil {
+		c.Lease = NewLease(0)
 	}
 	if c.Limits == nil {
 		c.Limits = func() *agentv1.ReportLimits { return nil }
@@ -148,7 +149,6 @@ type Service struct {
 
 	mu       sync.Mutex
 	streams  map[string]*stream // by region: the current session's
-	lease    lease
 	draining chan struct{}
 	drained  bool
 	// leavers is how many streams there were when draining began.
@@ -225,7 +225,7 @@ func (s *Service) enter(st *stream) {
 	if s.pictures != nil {
 		st.around <- struct{}{} // it is new, and so is its buffer
 	}
-	s.metrics.streams.Set(float64(len(s.streams)))
+	s.countStreams()
 }
 
 func (s *Service) leave(st *stream) {
@@ -234,5 +234,11 @@ func (s *Service) leave(st *stream) {
 	if s.streams[st.region] == st {
 		delete(s.streams, st.region)
 	}
+	s.countStreams()
+}
+
+// countStreams notes how many streams there are. The caller has locked s.mu.
+func (s *Service) countStreams() {
 	s.metrics.streams.Set(float64(len(s.streams)))
+	s.cfg.Lease.setAgents(len(s.streams))
 }

@@ -502,7 +502,7 @@ func TestADatabaseThatWentBackUnderOpenStreamsSendsThemAway(t *testing.T) {
 func TestARequestReachesTheAgentAndItsAnswerComesBack(t *testing.T) {
 	h := setup(t, time.Minute)
 	_, err := h.svc.Ask(t.Context(), region, &agentv1.Request{})
-	require.ErrorIs(t, err, dispatch.ErrNoAgent)
+	require.ErrorIs(t, err, model.ErrAgentUnreachable)
 
 	w := newWatcher(t, "session-1")
 	disconnect := w.connect(h)

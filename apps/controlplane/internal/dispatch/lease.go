@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 const (
 	// signsPerSecond is how many signs of life this process wants from agents that have
@@ -14,28 +17,45 @@ const (
 	longestLease = time.Minute
 )
 
-// Lease is the time for which an agent's sign of life holds. It is the configured one
-// for some 270 agents, and grows with the agents that this process has: what a fleet
-// costs at rest does not grow with it. It becomes no shorter before those to whom the
-// longer one was told have spoken again.
-func (s *Service) Lease() time.Duration {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lease.at(now, leaseOf(s.cfg.LeaseTTL, len(s.streams)))
+// Lease is the time for which an agent's sign of life holds. It is the shortest one for some 270
+// agents, and grows with the agents whose streams this process has, so that what a fleet costs at
+// rest does not grow with it. It becomes no shorter before agents that know the longer lease have
+// given another sign of life.
+type Lease struct {
+	shortest time.Duration
+
+	mu     sync.Mutex
+	agents int
+	// length is what agents were told last, and since when.
+	length time.Duration
+	since  time.Time
 }
 
-// lease is what is told, and since when.
-type lease struct {
-	told  time.Duration
-	since time.Time
-}
-
-func (l *lease) at(now time.Time, wanted time.Duration) time.Duration {
-	if wanted >= l.told || now.Sub(l.since) > longestLease {
-		l.told, l.since = wanted, now
+// NewLease returns the lease of a process. The shortest is 15 s if it is 0: three signs of life.
+func NewLease(shortest time.Duration) *Lease {
+	if shortest == 0 {
+		shortest = 15 * time.Second
 	}
-	return l.told
+	return &Lease{shortest: shortest}
+}
+
+// Length returns how long the lease is now.
+func (l *Lease) Length() time.Duration { return l.at(time.Now()) }
+
+func (l *Lease) at(now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if wanted := leaseOf(l.shortest, l.agents); wanted >= l.length || now.Sub(l.since) > longestLease {
+		l.length, l.since = wanted, now
+	}
+	return l.length
+}
+
+// setAgents notes how many agents have their streams on this process.
+func (l *Lease) setAgents(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.agents = n
 }
 
 func leaseOf(shortest time.Duration, agents int) time.Duration {

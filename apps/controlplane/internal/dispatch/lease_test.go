@@ -19,11 +19,14 @@ func TestALeaseGrowsWithTheFleet(t *testing.T) {
 	require.Equal(t, 5*time.Minute, leaseOf(5*time.Minute, 1000), "what was asked for is not made shorter")
 }
 
-func TestALeaseThatWasToldHolds(t *testing.T) {
-	begin := time.Unix(0, 0)
-	var l lease
-	require.Equal(t, 40*time.Second, l.at(begin, 40*time.Second))
-	require.Equal(t, 40*time.Second, l.at(begin.Add(longestLease), 15*time.Second), "somebody may not have spoken since")
-	require.Equal(t, 15*time.Second, l.at(begin.Add(longestLease+1), 15*time.Second))
-	require.Equal(t, 20*time.Second, l.at(begin.Add(longestLease+2), 20*time.Second), "a longer one is told at once")
+func TestALongerLeaseHoldsAfterAgentsLeft(t *testing.T) {
+	begin, l := time.Unix(0, 0), NewLease(0)
+	at := func(agents int, after time.Duration) time.Duration {
+		l.setAgents(agents)
+		return l.at(begin.Add(after))
+	}
+	require.Equal(t, 40*time.Second, at(720, 0))
+	require.Equal(t, 40*time.Second, at(270, longestLease), "an agent may not have given a sign of life since")
+	require.Equal(t, 15*time.Second, at(270, longestLease+1))
+	require.Equal(t, 20*time.Second, at(360, longestLease+2), "a longer one holds at once")
 }

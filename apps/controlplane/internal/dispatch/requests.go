@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -16,10 +17,6 @@ import (
 
 // maxAnswer bounds what one request may bring back.
 const maxAnswer = 1 << 20
-
-// ErrNoAgent says that the region has no stream on this process, or that its
-// agent did not answer in time.
-var ErrNoAgent = errors.New("the region's agent is not reachable")
 
 // requests matches answers to questions. They are best effort: a restart of
 // either side forgets them.
@@ -38,13 +35,13 @@ type pending struct {
 func newRequests() *requests { return &requests{pending: map[string]*pending{}} }
 
 // Ask sends a request to the region's agent and waits for its answer until ctx
-// ends. It fails with ErrNoAgent when there is none.
+// ends. It fails with model.ErrAgentUnreachable when there is none.
 func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	s.mu.Lock()
 	st := s.streams[region]
 	s.mu.Unlock()
 	if st == nil {
-		return nil, fmt.Errorf("ask region %s: %w", region, ErrNoAgent)
+		return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
 	}
 	req.Id = ident.New("req")
 	deadline, ok := ctx.Deadline()
@@ -66,13 +63,13 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 	select {
 	case st.requests <- req:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ask region %s: %w", region, ErrNoAgent)
+		return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
 	}
 	select {
 	case <-p.done:
 		return p.data, p.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ask region %s: %w", region, ErrNoAgent)
+		return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
 	}
 }
 

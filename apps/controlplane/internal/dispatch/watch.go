@@ -81,7 +81,7 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 		Epoch:         session.SessionEpoch,
 		Fence:         session.SessionFence,
 		Resumed:       verdict.resumed,
-		LeaseTtl:      durationpb.New(s.Lease()),
+		LeaseTtl:      durationpb.New(s.cfg.Lease.Length()),
 		Limits:        s.cfg.Limits(),
 		ServerVersion: s.cfg.Version,
 	}}}); err != nil {
@@ -156,7 +156,7 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 			}
 		}
 		v.head = head
-		session, v.resumed, err = tx.StartSession(region, req.SessionId, s.cfg.LeaseTTL.Milliseconds(), model.Region{
+		session, v.resumed, err = tx.StartSession(region, req.SessionId, s.cfg.Lease.shortest.Milliseconds(), model.Region{
 			AgentVersion:  req.GetAgent().GetVersion(),
 			AgentRuntime:  req.GetAgent().GetRuntime(),
 			AgentFeatures: req.GetAgent().GetFeatures(),

@@ -15,3 +15,7 @@ var (
 	// The caller may: with its idempotency key, its step number, its guard.
 	ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 )
+
+// ErrAgentUnreachable says that no process that can be reached has the stream of the region's agent,
+// or that the agent did not answer in time. Compare with errors.Is.
+var ErrAgentUnreachable = errors.New("the region's agent is not reachable")

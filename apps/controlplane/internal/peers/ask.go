@@ -12,16 +12,11 @@ import (
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
 )
 
-// ErrUnreachable says that no process that can be reached holds the region's
-// stream, or that the one that does got no answer.
-var ErrUnreachable = errors.New("the region's agent is not reachable")
-
 // maxHops bounds how often an agent is followed that moves while we look for it.
 const maxHops = 3
 
 // Ask asks the region's agent, through whichever process holds its stream. The
-// context has a deadline. An error that is neither ErrUnreachable nor the local
-// Agents' own is what the agent said.
+// context has a deadline. An error that is not model.ErrAgentUnreachable is what the agent said.
 func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	asked := ""
 	for range maxHops {
@@ -29,14 +24,14 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 		switch {
 		case err != nil:
 			// Callers tell tenants what an agent says, and nothing of our database.
-			return nil, fmt.Errorf("find the stream of region %s: %w: %w", region, ErrUnreachable, err)
+			return nil, fmt.Errorf("find the stream of region %s: %w: %w", region, model.ErrAgentUnreachable, err)
 		case holder == "" || holder == s.cfg.ID:
 			return s.cfg.Agents.Ask(ctx, region, req)
 		case peer.ID == "" || holder == asked:
 			// The process has gone, or has no such stream any more, and its agent has
 			// not come back yet.
-			s.metrics.asked(ErrUnreachable)
-			return nil, fmt.Errorf("ask region %s: %w", region, ErrUnreachable)
+			s.metrics.asked(model.ErrAgentUnreachable)
+			return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
 		}
 		data, moved, err := s.forward(ctx, peer, region, req)
 		if moved {
@@ -46,7 +41,7 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 		s.metrics.asked(err)
 		return data, err
 	}
-	return nil, fmt.Errorf("ask region %s: its agent moves on and on: %w", region, ErrUnreachable)
+	return nil, fmt.Errorf("ask region %s: its agent moves on and on: %w", region, model.ErrAgentUnreachable)
 }
 
 // holder is the process that the region's agent watched last, and its row as long
@@ -83,5 +78,5 @@ func (s *Service) forward(ctx context.Context, p model.Peer, region string, req 
 	case ctx.Err() == nil && connect.CodeOf(err) == connect.CodeNotFound:
 		return nil, true, nil
 	}
-	return nil, false, fmt.Errorf("ask region %s through %s at %s: %w: %w", region, p.ID, p.Address, ErrUnreachable, err)
+	return nil, false, fmt.Errorf("ask region %s through %s at %s: %w: %w", region, p.ID, p.Address, model.ErrAgentUnreachable, err)
 }

@@ -79,11 +79,10 @@ type Store interface {
 
 // Agents asks agents whose stream is on this process. The context has a deadline.
 type Agents interface {
+	// Ask fails with model.ErrAgentUnreachable when it finds no agent, or gets no answer in time.
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 	// Connected reports whether the region has a stream on this process.
 	Connected(regionID string) bool
-	// IsUnreachable tells that Ask found no agent, or got no answer in time.
-	IsUnreachable(err error) bool
 }
 
 // Nudge is what commits changed that a process may have streams for.
@@ -102,8 +101,6 @@ type Config struct {
 	Store       Store
 	Box         *seal.Box
 	Agents      Agents
-	// Nudged hears what other processes committed. It must not block.
-	Nudged func(Nudge)
 	// HTTP carries calls to peers.
 	HTTP       *http.Client
 	Log        *slog.Logger
@@ -149,9 +146,9 @@ type Service struct {
 
 // New checks the config and returns a service; Run makes it known.
 func New(cfg Config) (*Service, error) {
-	if cfg.ID == "" || cfg.Address == "" || cfg.Store == nil || cfg.Box == nil || cfg.Agents == nil || cfg.Nudged == nil ||
+	if cfg.ID == "" || cfg.Address == "" || cfg.Store == nil || cfg.Box == nil || cfg.Agents == nil ||
 		cfg.HTTP == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("peers: ID, Address, Store, Box, Agents, Nudged, HTTP, Log and Registerer are required")
+		return nil, errors.New("peers: ID, Address, Store, Box, Agents, HTTP, Log and Registerer are required")
 	}
 	cfg.defaults()
 	s := &Service{

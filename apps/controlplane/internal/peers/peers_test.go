@@ -56,13 +56,12 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 // noAgents has no agent connected.
 type noAgents struct{}
 
-var errNoAgent = errors.New("no agent")
+var errNoAgent = fmt.Errorf("no stream here: %w", model.ErrAgentUnreachable)
 
 func (noAgents) Ask(context.Context, string, *agentv1.Request) ([]byte, error) {
 	return nil, errNoAgent
 }
-func (noAgents) Connected(string) bool        { return false }
-func (noAgents) IsUnreachable(err error) bool { return errors.Is(err, errNoAgent) }
+func (noAgents) Connected(string) bool { return false }
 
 // house is a database, a network and the key of one installation.
 type house struct {
@@ -92,16 +91,17 @@ type process struct {
 	heard []Nudge
 }
 
+func (p *process) hear(n Nudge) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = append(p.heard, n)
+}
+
 func (h *house) start(id string, change ...func(*Config)) *process {
 	h.t.Helper()
 	p := &process{}
 	cfg := Config{
 		ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{},
-		Nudged: func(n Nudge) {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.heard = append(p.heard, n)
-		},
 		HTTP: &http.Client{Transport: h.net}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	}
 	for _, f := range change {
@@ -110,7 +110,7 @@ func (h *house) start(id string, change ...func(*Config)) *process {
 	var err error
 	p.Service, err = New(cfg)
 	require.NoError(h.t, err)
-	_, handler := p.Handler(rpc.Config{})
+	_, handler := p.Handler(rpc.Config{}, p.hear)
 	h.net.plug(cfg.Address, handler)
 	ctx, cancel := context.WithCancel(h.t.Context())
 	ended := make(chan struct{})
@@ -218,7 +218,7 @@ func TestWhatAPeerMissedItIsToldOnceItIsReached(t *testing.T) {
 		defer a.stop()
 		defer b.stop()
 		time.Sleep(time.Second)
-		_, handler := b.Handler(rpc.Config{})
+		_, handler := b.Handler(rpc.Config{}, b.hear)
 		h.net.plug("cp_b:1", nil)
 		for i := range 3 {
 			a.Tell(Nudge{Regions: []string{fmt.Sprint("reg_", i)}})
@@ -239,7 +239,7 @@ func TestAPeerThatHangsCostsABoundedSetAndDelaysNoOther(t *testing.T) {
 		defer b.stop()
 		defer c.stop()
 		time.Sleep(time.Second)
-		_, handler := b.Handler(rpc.Config{})
+		_, handler := b.Handler(rpc.Config{}, b.hear)
 		h.net.plug("cp_b:1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		const regions = maxTold + 10
 		begin := time.Now()
@@ -292,11 +292,11 @@ func TestAnAgentWhoseProcessHasGoneIsUnreachableAtOnce(t *testing.T) {
 		require.ErrorIs(t, ask(), errNoAgent, "of a stream that is not noted, this process knows best")
 		for _, holder := range []string{"cp_b", "cp_unknown"} {
 			stream(holder)
-			require.ErrorIs(t, ask(), ErrUnreachable, holder)
+			require.ErrorIs(t, ask(), model.ErrAgentUnreachable, holder)
 		}
 		stream("cp_b")
 		h.net.plug("cp_b:1", nil)
-		require.ErrorIs(t, ask(), ErrUnreachable)
+		require.ErrorIs(t, ask(), model.ErrAgentUnreachable)
 	})
 }
 
@@ -304,7 +304,7 @@ func TestACredentialIsGoodForOneProcessOnePurposeAndAWhile(t *testing.T) {
 	h := setup(t)
 	to := func(id string) *Service {
 		s, err := New(Config{
-			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{}, Nudged: func(Nudge) {},
+			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{},
 			HTTP: http.DefaultClient,
 			Log:  slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})
@@ -343,5 +343,5 @@ func (lost) View(context.Context, func(Tx) error) error {
 func TestADatabaseThatIsAwayIsNotWhatAnAgentSaid(t *testing.T) {
 	s := &Service{cfg: Config{ID: "cp_a", Store: lost{}, Agents: noAgents{}}}
 	_, err := s.Ask(t.Context(), "reg_1", &agentv1.Request{})
-	require.ErrorIs(t, err, ErrUnreachable, "what an agent says is told to tenants")
+	require.ErrorIs(t, err, model.ErrAgentUnreachable, "what an agent says is told to tenants")
 }

@@ -2,18 +2,24 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/peer/v1/peerv1connect"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-type handler struct{ *Service }
+// handler serves peers.
+type handler struct {
+	*Service
+	nudged func(Nudge)
+}
 
 // Ask asks an agent for another process.
 func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskResponse, error) {
@@ -25,7 +31,7 @@ func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskRe
 	switch {
 	case err == nil:
 		return &peerv1.AskResponse{Data: data}, nil
-	case h.cfg.Agents.IsUnreachable(err):
+	case errors.Is(err, model.ErrAgentUnreachable):
 		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, "region_id", err.Error())
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("ask region %s for a peer: %w", req.RegionId, err)
@@ -33,8 +39,9 @@ func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskRe
 	return &peerv1.AskResponse{Error: err.Error()}, nil
 }
 
-// Handler serves peers. Mount it at its path, on a listener that they alone reach.
-func (s *Service) Handler(cfg rpc.Config) (path string, h http.Handler) {
+// Handler serves peers. Mount it at its path, on a listener that they alone reach. It calls nudged with
+// what other processes committed, which must not block.
+func (s *Service) Handler(cfg rpc.Config, nudged func(Nudge)) (path string, h http.Handler) {
 	cfg.Gate = s.gate
-	return peerv1connect.NewPeerServiceHandler(handler{s}, rpc.HandlerOptions(cfg)...)
+	return peerv1connect.NewPeerServiceHandler(handler{s, nudged}, rpc.HandlerOptions(cfg)...)
 }

@@ -7,16 +7,16 @@ import (
 )
 
 // Nudge hears what another process committed.
-func (s *Service) Nudge(_ context.Context, req *peerv1.NudgeRequest) (*peerv1.NudgeResponse, error) {
-	s.metrics.received.Inc()
-	s.mu.RLock()
-	known := s.senders[req.From] != nil
-	s.mu.RUnlock()
+func (h handler) Nudge(_ context.Context, req *peerv1.NudgeRequest) (*peerv1.NudgeResponse, error) {
+	h.metrics.received.Inc()
+	h.mu.RLock()
+	known := h.senders[req.From] != nil
+	h.mu.RUnlock()
 	if !known {
-		s.again()
+		h.again()
 	}
 	if len(req.Regions) > 0 || req.AllRegions || len(req.Apps) > 0 {
-		s.cfg.Nudged(Nudge{Regions: req.Regions, AllRegions: req.AllRegions, Apps: req.Apps})
+		h.nudged(Nudge{Regions: req.Regions, AllRegions: req.AllRegions, Apps: req.Apps})
 	}
 	return &peerv1.NudgeResponse{}, nil
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -32,11 +33,9 @@ const (
 
 // Source measures. It is safe for concurrent use.
 type Source struct {
-	// Ask a region's agent, as peers.Service does. The context has a deadline.
+	// Ask a region's agent, as peers.Service does. The context has a deadline. Ask fails with
+	// model.ErrAgentUnreachable when the agent could not be reached.
 	Ask func(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
-	// IsUnreachable reports whether the error means that the region's agent could not be
-	// reached.
-	IsUnreachable func(error) bool
 }
 
 // Measure takes each measurement, or says why it could not.
@@ -98,7 +97,7 @@ func (s Source) region(ctx context.Context, id string, which []int, due []plan.M
 func (s Source) ask(ctx context.Context, id string, req *agentv1.TrafficRequest) ([]analysis.Seen, error) {
 	data, err := s.Ask(ctx, id, &agentv1.Request{Kind: &agentv1.Request_Traffic{Traffic: req}})
 	switch {
-	case err != nil && s.IsUnreachable(err):
+	case errors.Is(err, model.ErrAgentUnreachable):
 		return nil, errors.New("the region's agent cannot be reached")
 	case err != nil:
 		return nil, fmt.Errorf("the region's agent does not tell what its gateways saw: %w", err)

@@ -10,14 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/traffic"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
-
-var errAway = errors.New("away")
 
 // region answers as an agent does, by what its gateways saw of each deployment.
 type region struct {
@@ -30,7 +29,6 @@ type region struct {
 func source(regions map[string]region, asked *[]string) traffic.Source {
 	var mu sync.Mutex
 	return traffic.Source{
-		IsUnreachable: func(err error) bool { return errors.Is(err, errAway) },
 		Ask: func(ctx context.Context, id string, req *agentv1.Request) ([]byte, error) {
 			mu.Lock()
 			*asked = append(*asked, id)
@@ -63,7 +61,7 @@ func TestARegionIsAskedOnceForAllThatIsDueThere(t *testing.T) {
 		"reg_1": {gateways: 2, seen: map[string]*agentv1.Traffic{
 			"dep_new": {Requests: 20, Errors: 5, LatencyP95: new(0.5)}, "dep_old": {Requests: 80, LatencyP95: new(0.25)},
 		}},
-		"reg_none": {}, "reg_away": {err: errAway}, "reg_old": {err: errors.New("update the agent")}, "reg_odd": {gateways: 1, garbage: true},
+		"reg_none": {}, "reg_away": {err: model.ErrAgentUnreachable}, "reg_old": {err: errors.New("update the agent")}, "reg_odd": {gateways: 1, garbage: true},
 	}, &asked)
 	measure := func(region, check string, template windlassv1.AnalysisCheck_Template, old string) plan.Measure {
 		return plan.Measure{RegionID: region, Check: check, Since: 7, Traffic: &analysis.Traffic{Template: template, New: "dep_new", Old: old, Window: time.Minute}}
