@@ -40,7 +40,7 @@ func (m *Memory) Restore(backup *Memory) { m.store.Restore(backup.store) }
 // MemoryWrite is what one commit wrote.
 type MemoryWrite = memory.Written
 
-// Observe has f told of every commit to the database, in their order, before anybody
+// Observe calls f with every commit to the database, in their order, before anybody
 // else can see it. f must not use the database.
 func (m *Memory) Observe(f func(MemoryWrite)) { m.store.Observe(f) }
 

@@ -80,7 +80,7 @@ func (s *stack) movedTo(t *testing.T, app, rollout string, replicas int32) map[s
 
 // testPlan: what a plan told is what the deploy then did, in order, region by region.
 func testPlan(t *testing.T, s *stack) {
-	const app = "foreseen"
+	const app = "previewed"
 	c := s.cli(t)
 	file := func(label string) string {
 		path := filepath.Join(t.TempDir(), "app.yaml")

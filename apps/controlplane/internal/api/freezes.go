@@ -26,8 +26,8 @@ func (c versionMutation) mayOverride(why string) error {
 		fmt.Sprintf("Use a key of role %s, or leave override_freeze out.", owner))
 }
 
-// ofNoFile fails for a freeze that comes from an app's file: the next deploy of that would
-// undo what was done to it elsewhere.
+// ofNoFile fails for a freeze that comes from an app's file, because the next deploy of the file would undo
+// what another call did to the freeze.
 func ofNoFile(f model.Freeze) error {
 	if !f.FromFile {
 		return nil

@@ -17,7 +17,7 @@ import (
 )
 
 // A region whose agent runs processes is one host, so that a fixed port allows one instance there:
-// neither two of a version, nor one beside another version's. A pod has an address of its own. A
+// neither two of a version, nor one next to another version's. A pod has an address of its own. A
 // region that no agent has joined yet, or whose agent runs anything else, is not judged.
 
 // portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps

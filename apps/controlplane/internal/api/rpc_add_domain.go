@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// AddDomain has an app wait for a domain, which VerifyDomain gives it.
+// AddDomain makes an app wait for a domain, which VerifyDomain gives it.
 func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (*windlassv1.AddDomainResponse, error) {
 	name, err := a.domainName(req.GetDomain())
 	if err != nil {

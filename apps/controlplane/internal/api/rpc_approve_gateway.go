@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ApproveGateway has the platform's regions told of a workspace's region at one address. The
-// approval is of the address, so that it ends when the region's agent tells another.
+// ApproveGateway lets the platform's regions send requests to a workspace's region at one address. The
+// approval is of the address, so that it ends when the region's agent reports another one.
 func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.ApproveGatewayRequest) (*windlassv1.ApproveGatewayResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApproveGatewayResponse, error) {
 		r, err := c.regions().tenantRegion(req.GetRegion())

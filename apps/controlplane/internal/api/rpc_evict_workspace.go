@@ -103,7 +103,7 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 	return replicas, true, c.wake(app.ID)
 }
 
-// evictPins has no version stay pinned in the region.
+// evictPins unpins all versions in the region.
 func (c regionMutation) evictPins(app model.App, region model.Region) (changed bool, err error) {
 	pins, err := c.ListPins([]string{app.ID})
 	if err != nil {

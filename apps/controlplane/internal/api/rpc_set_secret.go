@@ -154,7 +154,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	}
 	found, frozen := freeze.Of(freezes, app, c.at)
 	if frozen && override == "" {
-		// The value is for now: a start that waits would have it come as a surprise.
+		// The value is for now: a start that waits would apply it at a moment that no one chose.
 		return false, "", refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
 	}
 	if len(changed) > 0 {

@@ -112,7 +112,7 @@ func (c versionMutation) rolloutStateOf(app model.App) (model.RolloutState, erro
 
 // countPins notes what the pins of the app count for.
 func (c versionMutation) countPins(app model.App) error {
-	if app.LatestVersion <= 1 { // one version has nothing to be pinned beside
+	if app.LatestVersion <= 1 { // a single version has no other one to be pinned
 		c.pinned = model.Usage{}
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 )
 
-// scale gives the deployments the replicas asked for, and tells how many regions that
+// scale gives the deployments the replicas asked for, and returns how many regions that
 // changed. It stores the app.
 func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress.Active(app.RolloutID) {
@@ -71,7 +71,7 @@ func replaced(rows, changed []model.Topology) []model.Topology {
 	return rows
 }
 
-// scaleBehind scales the regions that are behind, and tells how many that changed. The
+// scaleBehind scales the regions that are behind, and returns how many that changed. The
 // workflow takes them there.
 func (c versionMutation) scaleBehind(r *running, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress == nil {

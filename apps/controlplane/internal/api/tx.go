@@ -12,9 +12,9 @@ type Store interface {
 	// Update runs fn in a read-write transaction, again when the database asks for
 	// it: fn has no effects of its own.
 	Update(ctx context.Context, fn func(Tx) error) error
-	// Together is Update for works that may share a transaction with others of the same
-	// key, "" for none: all do what fn does, and then all what it returned, nil for nothing.
-	// app is what fn locks first, by id or name, so that it is read with those of others; or "".
+	// UpdateBatched is Update for requests that may share a transaction with others of the same key,
+	// "" for none. Each runs fn, and then each runs the function that fn returned, nil for none. app is
+	// the app that fn locks first, by id or name, so that it is read with those of others; or "".
 	UpdateBatched(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no common moment.
 	View(ctx context.Context, fn func(Tx) error) error
@@ -39,8 +39,8 @@ type Tx interface {
 	admissionTx
 	browserTx
 
-	// Company reports whether others share the transaction: a taken key has this one be done
-	// again alone.
+	// Batched reports whether other requests share the transaction. A request that fails because its
+	// idempotency key is taken runs again alone.
 	Batched() bool
 }
 

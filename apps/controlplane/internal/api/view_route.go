@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routeFacts are what views of routes are made of, beside those of their apps.
+// routeFacts are what views of routes are made of, besides the facts of their apps.
 type routeFacts struct {
 	facts
 	places  map[string][]rollup.RoutePlace // by app, by the name of the region

@@ -14,7 +14,7 @@ func environmentProto(p model.Project, e model.Environment) *windlassv1.Environm
 	}
 }
 
-// environmentView reads the environment's project beside it.
+// environmentView reads the environment's project too.
 func (a environmentService) environmentView(tx Tx, e model.Environment) (*windlassv1.Environment, error) {
 	p, err := tx.GetProject(e.WorkspaceID, e.ProjectID)
 	if err != nil {

@@ -69,7 +69,7 @@ func except(serving []model.AppRegion, regionID string, platform bool) *gatewayv
 	return app
 }
 
-// lookAround has every stream told what is around its region, as of a few seconds ago. A
+// lookAround tells every stream the neighbours of its region, as of a few seconds ago. A
 // database that is away is asked again with full jitter; what was told holds meanwhile.
 func (s *Service) lookAround(ctx context.Context) {
 	policy := backoff.Policy{Min: s.cfg.Neighbours, Max: 4 * s.cfg.Neighbours}

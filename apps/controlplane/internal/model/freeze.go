@@ -12,7 +12,7 @@ const SourceRollback = "rollback"
 // SourceSecret is the Source of deployments that are made for a secret's new value.
 const SourceSecret = "secret"
 
-// MaxFreezes that a workspace may have beside those of apps' files, of which each app has
+// MaxFreezes that a workspace may have besides those of apps' files, of which each app has
 // one: a step that could start something reads them all, and that of its app.
 const MaxFreezes = 100
 

@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Pin keeps a deployment live beside the one that rollouts move, until it is taken away.
+// Pin keeps a deployment live next to the one that rollouts move, until it is taken away.
 // The rows of its regions are its own: nothing else moves them.
 type Pin struct {
 	WorkspaceID, AppID, DeploymentID string

@@ -15,7 +15,7 @@ type Protection struct {
 	WorkspaceID string
 	// ScopeID is the id of a project or of an environment; empty: the workspace.
 	ScopeID string
-	// ByOperator: an operator set it, for the workspace. It is there beside the workspace's own.
+	// ByOperator: an operator set it, for the workspace. It holds in addition to the workspace's own.
 	ByOperator bool
 	// Approvals before a rollout starts, 0 for none, by keys of that role at least.
 	Approvals    int32

@@ -160,7 +160,7 @@ type RegionProgress struct {
 	Checks []CheckProgress
 }
 
-// StartClocks has the region's clocks run again that were stopped, as if no time had passed.
+// StartClocks runs the region's clocks again that were stopped, as if no time had passed.
 func (r *RegionProgress) StartClocks(now int64) {
 	if r.HeldSince == 0 {
 		return
@@ -209,7 +209,7 @@ type StepWait struct {
 	Approvals []Approval
 }
 
-// Reset has the region come to its step anew.
+// Reset makes the region come to its step anew.
 func (s *StepWait) Reset() { *s = StepWait{Step: s.Step} }
 
 // CapacityWait is a region's wait for capacity, which stops its progress clock for as long as the
@@ -246,7 +246,7 @@ type HealthWatch struct {
 	HealthTold       int32 `json:",omitempty"`
 }
 
-// Reset has replicas be ready again before they count.
+// Reset makes replicas count only once they are ready again.
 func (w *HealthWatch) Reset() { *w = HealthWatch{} }
 
 // RelapseCount counts how often a region served its new version and then did not any more.

@@ -163,7 +163,7 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Tell has the peers hear of a commit of this process. It never blocks.
+// Tell sends the peers what a commit of this process changed. It never blocks.
 func (s *Service) Tell(n Nudge) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -128,7 +128,7 @@ func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
 	if !f.Complete {
 		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 			Reason:  windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
-			Message: fmt.Sprintf("the rollout is too long to be foreseen: what its regions need is told as of its first %d steps", len(f.Steps)),
+			Message: fmt.Sprintf("the rollout is too long to preview: what its regions need is shown for its first %d steps", len(f.Steps)),
 			Fix:     "A larger rollout.maxSurge makes it shorter.",
 		})
 	}

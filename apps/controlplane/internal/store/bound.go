@@ -9,7 +9,7 @@ import (
 // declares. T must be satisfied by Tx.
 type Bound[T any] struct{ s Store }
 
-// Bind narrows s to T. The wiring states beside it, for the compiler, that Tx
+// Bind narrows s to T. Where it is called, an assignment states for the compiler that Tx
 // satisfies T.
 func Bind[T any](s Store) Bound[T] { return Bound[T]{s: s} }
 
@@ -18,7 +18,7 @@ func (b Bound[T]) Update(ctx context.Context, fn func(T) error) error {
 	return b.s.Update(ctx, narrow(fn))
 }
 
-// Together is Store.Together.
+// UpdateBatched is Store.UpdateBatched.
 func (b Bound[T]) UpdateBatched(ctx context.Context, key, app string, fn func(T) (last func() error, err error)) error {
 	return b.s.UpdateBatched(ctx, key, app, func(tx Tx) (last func() error, err error) {
 		err = narrow(func(t T) (err error) {
@@ -29,7 +29,7 @@ func (b Bound[T]) UpdateBatched(ctx context.Context, key, app string, fn func(T)
 	})
 }
 
-// Alone is a work of Together as one of Update.
+// Alone makes a function for UpdateBatched one for Update.
 func Alone(fn func(Tx) (last func() error, err error)) func(Tx) error {
 	return func(tx Tx) error {
 		last, err := fn(tx)

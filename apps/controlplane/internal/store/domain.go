@@ -4,7 +4,7 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 // DomainTx keeps users' own hosts.
 type DomainTx interface {
-	// InsertDomain has the app wait for a domain. model.ErrExists: it does, or has it.
+	// InsertDomain makes the app wait for a domain. model.ErrExists: the app waits for it already, or has it.
 	InsertDomain(model.Domain) error
 	// VerifyDomain gives it to the app. model.ErrExists: another app has it.
 	VerifyDomain(appID, name string, at int64) error

@@ -95,8 +95,8 @@ type Tx interface {
 	SealedTx
 	AdmissionTx
 
-	// Company reports whether other works share the transaction. A work that fails then for a
-	// taken key runs again alone, so that no work has to check first whether the key is free.
+	// Batched reports whether other requests share the transaction. A request that fails because its
+	// idempotency key is taken runs again alone, so that none has to check first whether the key is free.
 	Batched() bool
 }
 
@@ -412,7 +412,7 @@ type FeedTx interface {
 	ListRegionHeads(after string, limit int) ([]model.Head, error)
 	// Changes returns, for every region of after, changes with a revision above
 	// the one given, by (region, revision), at most limit rows in all: a region's
-	// rows are never torn except at the end of its own list.
+	// rows have no gap, and end early only where the limit cuts them.
 	Changes(after map[string]int64, limit int) ([]model.Change, error)
 	// ChainAt returns the chain value of a revision, model.ErrNotFound when that was
 	// compacted or never was. Revision 0 has 32 zeros.
@@ -435,7 +435,7 @@ type FeedTx interface {
 	CompactChanges(regionID string, upto int64, limit int) (int, error)
 }
 
-// RecordTx is what is written beside every decision.
+// RecordTx is what is written with every decision.
 type RecordTx interface {
 	InsertHistory([]model.History) error
 	// ListHistory is newest first by id. Page.After is the last id.
@@ -454,7 +454,7 @@ type RecordTx interface {
 
 // RetentionTx forgets what is over, and what there is too much of. (So do the
 // Delete methods with a limit of the interfaces above.) What has a limit forgets at
-// most as much and tells how much, so that a caller repeats it until it is less.
+// most as much and returns how much, so that a caller repeats it until it is less.
 type RetentionTx interface {
 	// DeleteApps forgets apps that were deleted before and have no topology left,
 	// with all that is theirs.

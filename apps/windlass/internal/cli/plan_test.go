@@ -20,20 +20,20 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// foresees is a control plane that answers each plan with the same.
-type foresees struct {
+// planAnswer is a control plane that answers each plan with the same.
+type planAnswer struct {
 	windlassv1connect.UnimplementedAppServiceHandler
 	asked *windlassv1.PlanDeployRequest
 	plan  *windlassv1.PlanDeployResponse
 	err   error
 }
 
-func (f *foresees) PlanDeploy(_ context.Context, req *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
+func (f *planAnswer) PlanDeploy(_ context.Context, req *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
 	f.asked = req
 	return f.plan, f.err
 }
 
-func (f *foresees) windlass(t *testing.T, args ...string) (stdout string, err error) {
+func (f *planAnswer) windlass(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewAppServiceHandler(f))
@@ -65,7 +65,7 @@ func TestAPlanReadsLikeThePictureOfARollout(t *testing.T) {
 		s.Wave, s.Region = wave, region
 		return s
 	}
-	f := &foresees{plan: &windlassv1.PlanDeployResponse{
+	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{
 		Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4, LiveVersion: 2, SupersedesVersion: 3,
 		Findings: []*windlassv1.PlanFinding{
 			{
@@ -160,7 +160,7 @@ starts-left   10    9       60 a minute
 }
 
 func TestMovesThatAreAllAlikeAreNotAllShown(t *testing.T) {
-	f := &foresees{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, WouldRun: true, Version: 2, LiveVersion: 1}}
+	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, WouldRun: true, Version: 2, LiveVersion: 1}}
 	for i := range int32(100) {
 		f.plan.Steps = append(f.plan.Steps, &windlassv1.PlanStep{
 			Kind: windlassv1.PlanStep_KIND_MOVE, Region: "eu", Versions: versions(1, 100-i, 100-i, 2, i+1, i),
@@ -174,7 +174,7 @@ func TestMovesThatAreAllAlikeAreNotAllShown(t *testing.T) {
 }
 
 func TestAPlanForProgramsHasEveryField(t *testing.T) {
-	f := &foresees{plan: &windlassv1.PlanDeployResponse{WouldRun: true, Outcome: windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED, Version: 1, LiveVersion: 1}}
+	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{WouldRun: true, Outcome: windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED, Version: 1, LiveVersion: 1}}
 	out, err := f.windlass(t, "-o", "json")
 	require.NoError(t, err)
 	require.JSONEq(t, `{
@@ -194,7 +194,7 @@ func TestAPlanForProgramsHasEveryField(t *testing.T) {
 }
 
 func TestAFileThatTheSchemaRefusesWouldNotRunAndAnErrorIsNone(t *testing.T) {
-	f := &foresees{err: rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.replicas", "at most 10000")}
+	f := &planAnswer{err: rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.replicas", "at most 10000")}
 	out, err := f.windlass(t, "-o", "json")
 	var exit *ExitError
 	require.ErrorAs(t, err, &exit)
@@ -220,7 +220,7 @@ func TestAFileThatTheSchemaRefusesWouldNotRunAndAnErrorIsNone(t *testing.T) {
 }
 
 func TestDryRun(t *testing.T) {
-	f := &foresees{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4, LiveVersion: 2, WouldRun: true}}
+	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4, LiveVersion: 2, WouldRun: true}}
 	for _, form := range []string{"table", "json"} {
 		want, err := f.windlass(t, "-o", form)
 		require.NoError(t, err)
@@ -230,7 +230,7 @@ func TestDryRun(t *testing.T) {
 	}
 
 	t.Run("a deploy that would be refused ends with the code of plan", func(t *testing.T) {
-		f := &foresees{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4}}
+		f := &planAnswer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4}}
 		_, want := f.windlass(t)
 		_, got := f.windlass(t, "deploy", "--dry-run=server")
 		require.Error(t, want)

@@ -89,7 +89,7 @@ func Stale(spec *windlassv1.DeploymentSpec, ids map[string]string) string {
 	return ""
 }
 
-// Repin has the pinned overrides be about the regions that have those names now. Those
+// Repin makes the pinned overrides refer to the regions that have those names now. Those
 // of regions that are none any more go.
 func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
 	var all []*windlassv1.PinnedOverride

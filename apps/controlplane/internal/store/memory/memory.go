@@ -73,7 +73,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return err
 }
 
-// Together implements store.Store. Transactions do not wait for each other here, so each runs
+// UpdateBatched implements store.Store. Transactions do not wait for each other here, so each runs
 // alone.
 func (s *Store) UpdateBatched(ctx context.Context, _, _ string, fn func(store.Tx) (last func() error, err error)) error {
 	return s.Update(ctx, store.Alone(fn))

@@ -25,7 +25,7 @@ type Written struct {
 	Deletes int
 }
 
-// Observe has f told of every commit, in their order, before anybody else can see
+// Observe calls f with every commit, in their order, before anybody else can see
 // it: for tests that hold each against what is promised. f must not use the store.
 func (s *Store) Observe(f func(Written)) {
 	s.mu.Lock()

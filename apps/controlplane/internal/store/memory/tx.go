@@ -30,7 +30,7 @@ type tx struct {
 
 var _ store.Tx = (*tx)(nil)
 
-// Company implements store.Tx.
+// Batched implements store.Tx.
 func (t *tx) Batched() bool { return false }
 
 func newTx(s *Store) *tx {

@@ -170,7 +170,7 @@ func rewriting(name, table string, guards []string, also string, columns ...stri
 // rewriteRows bounds what is compared in one statement: each column of a row with all ids.
 const rewriteRows = 64
 
-// runRewrite tells how many of the rows were found. args appends a row's id, guards and
+// runRewrite returns how many of the rows were found. args appends a row's id, guards and
 // columns.
 func runRewrite[R any](t *tx, w rewrite, rows []R, args func([]any, R) []any) (found int, err error) {
 	for part := range slices.Chunk(rows, rewriteRows) {

@@ -3,12 +3,12 @@
 //
 // # Transactions
 //
-//	Update    BEGIN (READ COMMITTED) -> fn -> feed -> COMMIT -> listeners
-//	             ^                                      |
-//	             +--- full jitter --- the server says: try again
-//	Together  the same, of all works of a key that came while another one ran
-//	View      single statements, each of its own moment
-//	Snapshot  REPEATABLE READ, READ ONLY, WITH CONSISTENT SNAPSHOT
+//	Update         BEGIN (READ COMMITTED) -> fn -> feed -> COMMIT -> listeners
+//	                  ^                                      |
+//	                  +--- full jitter --- the server says: try again
+//	UpdateBatched  the same, of all requests of a key that arrived while another one ran
+//	View           single statements, each of its own moment
+//	Snapshot       REPEATABLE READ, READ ONLY, WITH CONSISTENT SNAPSHOT
 //
 // Isolation READ COMMITTED is set once per connection, so that a transaction
 // begins in one round trip; arguments are interpolated, which saves a prepare

@@ -78,7 +78,7 @@ func (t *tx) committed(revisions map[string]int64) store.Commit {
 	}
 }
 
-// Company implements store.Tx.
+// Batched implements store.Tx.
 func (t *tx) Batched() bool { return t.shared != nil }
 
 func (t *tx) touch(appID string) {

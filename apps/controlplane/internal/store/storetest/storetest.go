@@ -35,7 +35,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		tests func(*testing.T, setup)
 	}{
 		{"Transactions", testTransactions},
-		{"Together", testUpdateBatched},
+		{"UpdateBatched", testUpdateBatched},
 		{"Commits", testCommits},
 		{"Rows", testRows},
 		{"Tenants", testTenants},
