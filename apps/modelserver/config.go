@@ -107,6 +107,13 @@ type EngineConfig struct {
 	Arguments map[string][]string
 }
 
+// ListensWhenLoaded reports whether connections are refused until the model is
+// loaded, as the engine does it.
+func (c Config) ListensWhenLoaded() bool {
+	e := engineNamed(c.withDefaults().Engine.Name)
+	return e != nil && e.listensWhenLoaded
+}
+
 func (c Config) withDefaults() Config {
 	c.Engine.Name = cmp.Or(c.Engine.Name, echo.name)
 	c.Engine.Tensor = cmp.Or(c.Engine.Tensor, 1)

@@ -138,6 +138,9 @@ func (l *loop) hostProcess(j launch, env map[string]string) workload.Host {
 func modelServer(j launch, env map[string]string) workload.Model {
 	expand := expander(env)
 	m := workload.Model{Log: j.log, Timing: j.timing, Env: env, Address: j.addr.pod, Done: j.setup}
+	if len(j.container.Command) == 0 {
+		m.Image = j.container.Image
+	}
 	for _, word := range slices.Concat(j.container.Command, j.container.Args) {
 		m.Args = append(m.Args, expand(word))
 	}

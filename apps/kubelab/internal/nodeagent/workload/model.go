@@ -25,8 +25,12 @@ const killPatience = time.Second
 type Model struct {
 	Log    *Log
 	Timing Timing
+	// Image is the container's, if it has no command: the entrypoint of an engine's
+	// image comes before Args. Empty: it has one.
+	Image string
 	// Args are the container's command and arguments; of them and of Env
-	// ("NAME=value") counts what the model server knows.
+	// ("NAME=value") counts what the model server knows. The command line of an
+	// engine is read with that engine's flags.
 	Args []string
 	Env  map[string]string
 	// Address is the pod's, Ports the container's ports. Without any it does not
@@ -44,16 +48,17 @@ func StartModel(m Model, exit func(lifecycle.Exit)) (*Run, error) {
 }
 
 type model struct {
-	listener *listener // nil: does not listen
-	server   *modelserver.Server
-	ports    []int
-	cancel   context.CancelFunc
+	server *modelserver.Server // nil: does not listen
+	ports  []int
+	cancel context.CancelFunc
 
 	exit func(lifecycle.Exit)
 
-	mu     sync.Mutex
-	killed bool
-	told   bool
+	mu       sync.Mutex
+	listener *listener // nil: does not listen yet
+	frozen   bool
+	killed   bool
+	told     bool
 }
 
 func (m Model) launch(exit func(lifecycle.Exit)) (program, error) {
@@ -64,13 +69,14 @@ func (m Model) launch(exit func(lifecycle.Exit)) (program, error) {
 		go p.tell(lifecycle.Exit{})
 		return p, nil
 	}
-	err := p.prepare(m)
+	err := p.prepare(ctx, m)
 	go p.run(ctx, m.Log, err)
 	return p, nil
 }
 
-func (p *model) prepare(m Model) error {
-	cfg, portGiven, err := modelserver.ParseArgs(m.Args, func(name string) (string, bool) {
+func (p *model) prepare(ctx context.Context, m Model) error {
+	args := append(modelserver.ImageEntrypoint(m.Image), m.Args...)
+	cfg, portGiven, err := modelserver.ParseArgs(args, func(name string) (string, bool) {
 		value, ok := m.Env[name]
 		return value, ok
 	})
@@ -84,25 +90,44 @@ func (p *model) prepare(m Model) error {
 	if len(p.ports) == 0 {
 		return nil
 	}
+	cfg.Listen = func(ctx context.Context) (net.Listener, error) { return p.listen(ctx, m.Address) }
+	if !cfg.ListensWhenLoaded() {
+		if cfg.Listener, err = p.listen(ctx, m.Address); err != nil {
+			return err
+		}
+	}
+	cfg.Logger = slog.New(slog.NewTextHandler(m.Log, nil))
+	if p.server, err = modelserver.New(cfg); err != nil {
+		p.cut()
+	}
+	return err
+}
+
+// listen opens all ports, when the server wants them.
+func (p *model) listen(ctx context.Context, address netip.Addr) (net.Listener, error) {
 	var inner []net.Listener
+	discard := func() {
+		for _, one := range inner {
+			_ = one.Close()
+		}
+	}
 	for _, port := range p.ports {
-		l, err := net.Listen("tcp", net.JoinHostPort(m.Address.String(), strconv.Itoa(port)))
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(address.String(), strconv.Itoa(port)))
 		if err != nil {
-			for _, one := range inner {
-				_ = one.Close()
-			}
-			return fmt.Errorf("cannot listen: %w", err)
+			discard()
+			return nil, fmt.Errorf("cannot listen: %w", err)
 		}
 		inner = append(inner, l)
 	}
-	p.listener = newListener(inner)
-	cfg.Listener = p.listener
-	cfg.Logger = slog.New(slog.NewTextHandler(m.Log, nil))
-	if p.server, err = modelserver.New(cfg); err != nil {
-		_ = p.listener.Close()
-		p.listener = nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.killed {
+		discard()
+		return nil, net.ErrClosed
 	}
-	return err
+	p.listener = newListener(inner)
+	p.listener.gate.freeze(p.frozen)
+	return p.listener, nil
 }
 
 func (p *model) run(ctx context.Context, log *Log, err error) {
@@ -116,11 +141,13 @@ func (p *model) run(ctx context.Context, log *Log, err error) {
 		return
 	default:
 		err = p.server.Run(ctx)
-		p.listener.cut()
+		p.cut()
 	}
 	e := lifecycle.Exit{}
-	if crash := new(modelserver.ExitError); errors.As(err, &crash) {
+	if crash, ok := errors.AsType[*modelserver.ExitError](err); ok {
 		e.Code = int32(crash.Code)
+	} else if refused, ok := errors.AsType[*modelserver.CommandLineError](err); ok {
+		e.Code = int32(refused.Code)
 	} else if err != nil {
 		e.Code = 1
 	}
@@ -145,6 +172,16 @@ func (p *model) tell(e lifecycle.Exit) {
 	}
 }
 
+// cut closes what the server listens on, and its connections.
+func (p *model) cut() {
+	p.mu.Lock()
+	l := p.listener
+	p.mu.Unlock()
+	if l != nil {
+		l.cut()
+	}
+}
+
 func (p *model) terminate() { p.cancel() }
 
 func (p *model) kill() {
@@ -155,21 +192,25 @@ func (p *model) kill() {
 	if again {
 		return
 	}
-	if p.listener != nil {
-		p.listener.cut()
-	}
+	p.cut()
 	p.cancel()
 	time.AfterFunc(killPatience, func() { p.tell(lifecycle.Exit{}) })
 }
 
 func (p *model) freeze(frozen bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = frozen
 	if p.listener != nil {
 		p.listener.gate.freeze(frozen)
 	}
 }
 
 func (p *model) handler(port int) http.Handler {
-	if p.listener == nil || !p.listener.listening() || !slices.Contains(p.ports, port) {
+	p.mu.Lock()
+	l := p.listener
+	p.mu.Unlock()
+	if l == nil || !l.listening() || !slices.Contains(p.ports, port) {
 		return nil
 	}
 	return p.server.Handler()

@@ -228,6 +228,44 @@ func TestModelServerListensWhereItsFlagSays(t *testing.T) {
 	require.Nil(t, handler)
 }
 
+func TestEngineImageIsRunByItsCommandLine(t *testing.T) {
+	port := freePort(t, "127.71.0.1")
+	args := []string{"m1", "--port", strconv.Itoa(port)}
+	run, e := startModel(t, Model{Ports: []int{1}, Image: "vllm/vllm-openai:v0.20.0", Args: args, Env: map[string]string{"MODELSERVER_FAULT_NEVER_READY": "true"}})
+	logged(t, run, "loading")
+	_, err := get(port, "/health")
+	require.ErrorContains(t, err, "connection refused", "it listens when the model is loaded")
+	handler, inProcess := run.Handler(port)
+	require.Nil(t, handler)
+	require.True(t, inProcess)
+	run.Terminate()
+	require.Equal(t, int32(0), e.await().Code)
+
+	run, e = startModel(t, Model{Image: "vllm/vllm-openai:v0.20.0", Args: args})
+	require.Eventually(t, func() bool { code, err := get(port, "/version"); return err == nil && code == http.StatusOK }, patience, time.Millisecond)
+	handler, _ = run.Handler(port)
+	require.NotNil(t, handler)
+	run.Freeze(true)
+	_, err = get(port, "/health")
+	require.ErrorContains(t, err, "Client.Timeout")
+	run.Kill()
+	require.Equal(t, int32(137), e.await().Code)
+
+	_, e = startModel(t, Model{Args: []string{"python3", "-m", "sglang.launch_server", "--model-path", "m", "--load-time", "1s"}})
+	x := e.await()
+	require.Equal(t, int32(2), x.Code)
+	require.Contains(t, x.LogTail, "launch_server.py: error: unrecognized arguments: --load-time 1s")
+}
+
+func TestModelServerThatIsFrozenBeforeItListensIsSilent(t *testing.T) {
+	port := freePort(t, "127.71.0.1")
+	run, _ := startModel(t, Model{Args: []string{"vllm", "serve", "m", "--port", strconv.Itoa(port)}, Env: map[string]string{"MODELSERVER_LOAD_TIME": "100ms"}})
+	run.Freeze(true)
+	logged(t, run, "listening")
+	_, err := get(port, "/health")
+	require.ErrorContains(t, err, "Client.Timeout")
+}
+
 func TestKilledModelServerCutsItsConnections(t *testing.T) {
 	port := freePort(t, "127.71.0.1")
 	run, e := startModel(t, Model{Ports: []int{port}, Env: map[string]string{"MODELSERVER_FAULT_IGNORE_SIGTERM": "true", "MODELSERVER_FAULT_HANG": "true"}})
