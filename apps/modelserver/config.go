@@ -103,6 +103,8 @@ type EngineConfig struct {
 	Memory float64
 	// Role is its part in disaggregated serving, in the engine's words; empty: none.
 	Role string
+	// KVTransfer is how it hands on the KV cache of prompts.
+	KVTransfer KVTransfer
 	// Arguments is the command line by flag, for those endpoints that show it.
 	Arguments map[string][]string
 }

@@ -352,11 +352,15 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 		}
 	}
 	if value, ok := args.text("--kv-transfer-config"); ok {
-		role, problem := kvTransfer(value)
+		role, connector, id, problem := kvTransfer(value)
 		if problem != "" {
 			refused = append(refused, "1 validation error for KVTransferConfig\n"+problem)
 		}
 		e.Role = role
+		var err error
+		if e.KVTransfer, err = kvTransferOf(p, own.lookup, connector, id); err != nil {
+			return err
+		}
 	}
 	if args.on("--enable-auto-tool-choice") && !args.has("--tool-call-parser") {
 		return p.refuse("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
@@ -385,8 +389,8 @@ func loraName(p *parser, module string) (string, error) {
 	return v.Name, nil
 }
 
-// kvTransfer checks a KVTransferConfig and returns its role.
-func kvTransfer(value string) (role, problem string) {
+// kvTransfer checks a KVTransferConfig and returns what of it has an effect.
+func kvTransfer(value string) (role, connector, engineID, problem string) {
 	var v struct {
 		Connector      *string        `json:"kv_connector"`
 		EngineID       *string        `json:"engine_id"`
@@ -403,18 +407,22 @@ func kvTransfer(value string) (role, problem string) {
 		FailurePolicy  *string        `json:"kv_load_failure_policy"`
 	}
 	if err := decodeStrict([]byte(value), &v); err != nil {
-		return "", "  " + err.Error()
+		return "", "", "", "  " + err.Error()
 	}
 	known := []string{"kv_producer", "kv_consumer", "kv_both"}
 	switch {
 	case v.Role != nil && !slices.Contains(known, *v.Role):
-		return "", fmt.Sprintf("kv_role\n  Input should be 'kv_producer', 'kv_both' or 'kv_consumer' [type=literal_error, input_value=%s, input_type=str]", quote(*v.Role))
+		return "", "", "", fmt.Sprintf("kv_role\n  Input should be 'kv_producer', 'kv_both' or 'kv_consumer' [type=literal_error, input_value=%s, input_type=str]", quote(*v.Role))
 	case v.Connector != nil && v.Role == nil:
-		return "", "  Value error, Please specify kv_role when kv_connector is set, supported roles are " + strings.Join(known, ", ")
-	case v.Role == nil:
-		return "", ""
+		return "", "", "", "  Value error, Please specify kv_role when kv_connector is set, supported roles are " + strings.Join(known, ", ")
 	}
-	return *v.Role, ""
+	optional := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	}
+	return optional(v.Role), optional(v.Connector), optional(v.EngineID), ""
 }
 
 func vllmRoutes(s *Server, route func(method, path string, handle http.HandlerFunc)) {

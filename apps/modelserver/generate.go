@@ -17,6 +17,7 @@ const (
 // first token; only the pace makes it look like work.
 type plan struct {
 	promptTokens int
+	prompt       []string // the same, as a KV cache holds them
 	tokens       []string // joined, they are the text
 	limit        int      // tokens that the answer may have
 	finish       string

@@ -1,6 +1,9 @@
 package modelserver
 
-import "net/http"
+import (
+	"net/http"
+	"strings"
+)
 
 func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
 	s.infer(w, r, func() (*sampling, plan, shape, *apiError) {
@@ -11,6 +14,7 @@ func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
 		if len(req.Messages) == 0 {
 			return nil, plan{}, shape{}, badRequest("messages", "messages is empty: send at least one message")
 		}
+		var prompt []string
 		promptTokens, echo := 0, string(req.Messages[len(req.Messages)-1].Content)
 		for i, m := range req.Messages {
 			switch m.Role {
@@ -21,12 +25,15 @@ func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
 				return nil, plan{}, shape{}, badRequest("messages", "messages[%d].role must be system, developer, user, assistant or tool, not %q", i, m.Role)
 			}
 			promptTokens += countTokens(string(m.Content))
+			prompt = append(prompt, strings.Fields(string(m.Content))...)
 		}
 		limit, problem := s.check(&req.sampling, promptTokens)
 		if problem != nil {
 			return nil, plan{}, shape{}, problem
 		}
-		return &req.sampling, planEcho(promptTokens, echo, limit, req.IgnoreEOS, req.Stop), chatShape, nil
+		p := planEcho(promptTokens, echo, limit, req.IgnoreEOS, req.Stop)
+		p.prompt = prompt
+		return &req.sampling, p, chatShape, nil
 	})
 }
 

@@ -1,6 +1,9 @@
 package modelserver
 
-import "net/http"
+import (
+	"net/http"
+	"strings"
+)
 
 func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 	s.infer(w, r, func() (*sampling, plan, shape, *apiError) {
@@ -16,7 +19,9 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 		if problem != nil {
 			return nil, plan{}, shape{}, problem
 		}
-		return &req.sampling, planEcho(promptTokens, req.Prompt.text, limit, req.IgnoreEOS, req.Stop), completionShape, nil
+		p := planEcho(promptTokens, req.Prompt.text, limit, req.IgnoreEOS, req.Stop)
+		p.prompt = strings.Fields(req.Prompt.text)
+		return &req.sampling, p, completionShape, nil
 	})
 }
 

@@ -83,6 +83,10 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sa
 		refuse(&apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this request"})
 		return
 	}
+	if refused := s.takeKV(ctx, req, plan); refused != nil {
+		refuse(refused)
+		return
+	}
 	if refused := s.answer(ctx, w, req, plan, form, arrived, queued); refused != nil {
 		refuse(refused)
 	}
@@ -147,7 +151,7 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *samplin
 	}
 	c := form.whole(strings.Join(plan.tokens, ""))
 	c.FinishReason = &plan.finish
-	head.Choices, head.Usage = []choice{c}, total
+	head.Choices, head.Usage, head.KVTransfer = []choice{c}, total, s.offerKV(req, plan, head.ID)
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	writeJSON(w, http.StatusOK, head)
 	return nil

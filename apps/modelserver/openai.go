@@ -95,6 +95,8 @@ type completion struct {
 	SystemFingerprint string   `json:"system_fingerprint"`
 	Choices           []choice `json:"choices"`
 	Usage             *usage   `json:"usage,omitempty"`
+
+	KVTransfer *kvParams `json:"kv_transfer_params,omitempty"`
 }
 
 // choice has exactly one of Message (chat), Delta (chat chunk) and Text.
@@ -123,6 +125,7 @@ type sampling struct {
 	Stop                stopSequences  `json:"stop"`
 	N                   *int           `json:"n"`
 	IgnoreEOS           bool           `json:"ignore_eos"`
+	KVTransfer          *kvParams      `json:"kv_transfer_params"`
 }
 
 type streamOptions struct {

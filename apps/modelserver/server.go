@@ -24,6 +24,7 @@ type Server struct {
 	faults   *faultBoard
 	queue    *admission
 	cache    *cache
+	kv       *kvStore // nil: no KV transfer
 	metrics  recorder
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -64,6 +65,9 @@ func New(cfg Config) (*Server, error) {
 		whenLoaded: make(chan struct{}),
 	}
 	s.metrics, s.registry = s.engine.metrics(measured{cfg: &s.cfg, queue: s.queue, cache: s.cache})
+	if cfg.Engine.KVTransfer.Enabled {
+		s.kv = newKVStore(&s.cfg, s.newID())
+	}
 	s.handler = s.routes()
 	return s, nil
 }
@@ -111,6 +115,16 @@ func (s *Server) Run(ctx context.Context) error {
 		if listener, err = s.listen(ctx); err != nil {
 			return err
 		}
+	}
+
+	if s.kv != nil {
+		channel, err := s.kv.listen(ctx)
+		if err != nil {
+			return errors.Join(err, ignoreClosed(listener.Close()))
+		}
+		running.Go(func() { s.kv.serve(channel) })
+		defer channel.Close()
+		s.log.Info("serving KV transfers", "engine", s.kv.engineID, "address", channel.Addr().String())
 	}
 
 	// Requests live on their own context: the end of ctx starts the drain and

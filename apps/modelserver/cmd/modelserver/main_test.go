@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -193,4 +194,32 @@ func TestAnEnginesCommandLine(t *testing.T) {
 		p.await("cannot listen on")
 		require.Equal(t, 1, p.exitCode())
 	})
+}
+
+func TestKVTransferBetweenProcesses(t *testing.T) {
+	serve := func(role string) *process {
+		return launch(t, []string{"VLLM_NIXL_SIDE_CHANNEL_PORT=0", "MODELSERVER_TOKEN_RATE=0"}, "vllm", "serve", "m", "--host", "127.0.0.1", "--port", "0",
+			"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"`+role+`"}`).ready()
+	}
+	post := func(p *process, params string) (int, map[string]json.RawMessage) {
+		r, err := http.Post("http://"+p.addr+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"a b c","kv_transfer_params":`+params+`}`))
+		require.NoError(t, err)
+		defer r.Body.Close()
+		var body map[string]json.RawMessage
+		require.NoError(t, json.NewDecoder(r.Body).Decode(&body))
+		return r.StatusCode, body
+	}
+	prefill, decode := serve("kv_producer"), serve("kv_consumer")
+	code, body := post(prefill, `{"do_remote_decode":true}`)
+	require.Equal(t, http.StatusOK, code)
+	code, answer := post(decode, string(body["kv_transfer_params"]))
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, string(answer["choices"]), "a b c")
+
+	_, body = post(prefill, `{"do_remote_decode":true}`)
+	require.NoError(t, prefill.cmd.Process.Kill())
+	require.Equal(t, -1, prefill.exitCode())
+	code, answer = post(decode, string(body["kv_transfer_params"]))
+	require.Equal(t, http.StatusInternalServerError, code)
+	require.Contains(t, string(answer["error"]), "KV load failure")
 }

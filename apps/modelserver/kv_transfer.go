@@ -1,0 +1,266 @@
+package modelserver
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// KVTransfer is how a vLLM hands the KV cache of a prompt to another, as its
+// NixlConnector does: a prefill request answers with where the blocks are, a
+// decode request fetches them from there. The zero value: not at all.
+//
+//	router --max_tokens 1, do_remote_decode--> prefill   holds the blocks
+//	       <--remote_engine_id, _block_ids, _host, _port--
+//	router --do_remote_prefill and the rest--> decode --side channel--> prefill
+//
+// Blocks can be fetched once. They are dropped after Timeout.
+type KVTransfer struct {
+	// EngineID names the process; empty: random.
+	EngineID string
+	// Host and Port are the side channel's; port 0: any free one.
+	Host string
+	Port int
+	// Timeout is how long blocks that were not fetched are held; 0: 480 s.
+	Timeout time.Duration
+	// Enabled: there is a side channel.
+	Enabled bool
+}
+
+// The limits of one exchange on the side channel.
+const (
+	kvBlockTokens     = 16
+	kvExchangeTimeout = 10 * time.Second
+	kvMessageLimit    = 64 << 20
+	kvHeldBlocks      = 65536
+)
+
+// kvParams is the field kv_transfer_params of requests and answers.
+type kvParams struct {
+	DoRemoteDecode  bool   `json:"do_remote_decode"`
+	DoRemotePrefill bool   `json:"do_remote_prefill"`
+	RemoteEngineID  string `json:"remote_engine_id,omitempty"`
+	RemoteRequestID string `json:"remote_request_id,omitempty"`
+	RemoteBlockIDs  []int  `json:"remote_block_ids,omitempty"`
+	RemoteHost      string `json:"remote_host,omitempty"`
+	RemotePort      int    `json:"remote_port,omitempty"`
+	TPSize          int    `json:"tp_size,omitempty"`
+}
+
+// kvFetch asks for blocks on the side channel, kvBlocks answers.
+type kvFetch struct {
+	EngineID string `json:"engine_id"`
+	// Compatibility is what both sides must have in common.
+	Compatibility string `json:"compatibility"`
+	BlockIDs      []int  `json:"block_ids"`
+}
+
+type kvBlocks struct {
+	Error  string     `json:"error,omitempty"`
+	Blocks [][]string `json:"blocks,omitempty"`
+}
+
+// kvStore holds blocks until they are fetched.
+type kvStore struct {
+	cfg           KVTransfer
+	engineID      string
+	compatibility string
+	port          int
+
+	mu     sync.Mutex
+	next   int // the last block's number
+	blocks map[int]kvBlock
+}
+
+type kvBlock struct {
+	tokens  []string
+	expires time.Time
+}
+
+func newKVStore(cfg *Config, engineID string) *kvStore {
+	t := cfg.Engine.KVTransfer
+	t.Timeout = cmp.Or(t.Timeout, 480*time.Second)
+	return &kvStore{
+		cfg: t, engineID: cmp.Or(t.EngineID, engineID), blocks: map[int]kvBlock{},
+		// As NIXL's handshake does it: what lays out the cache has to be the same.
+		compatibility: fmt.Sprintf("vllm %s, version %s, model %s, tensor parallel size %d", cmp.Or(cfg.EngineVersion, vllmVersion), cfg.VersionLabel, cfg.Engine.ModelPath, cfg.Engine.Tensor),
+	}
+}
+
+// hold keeps a prompt's tokens and returns their blocks.
+func (k *kvStore) hold(tokens []string, now time.Time) (ids []int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, b := range k.blocks {
+		if now.After(b.expires) {
+			delete(k.blocks, id)
+		}
+	}
+	if len(k.blocks) >= kvHeldBlocks {
+		return nil, errors.New("too many blocks wait to be fetched")
+	}
+	for block := range slices.Chunk(tokens, kvBlockTokens) {
+		k.next++
+		k.blocks[k.next] = kvBlock{tokens: slices.Clone(block), expires: now.Add(k.cfg.Timeout)}
+		ids = append(ids, k.next)
+	}
+	return ids, nil
+}
+
+// release returns blocks and drops them, all or none.
+func (k *kvStore) release(ask kvFetch, now time.Time) kvBlocks {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case ask.EngineID != k.engineID:
+		return kvBlocks{Error: fmt.Sprintf("this is engine %s, not %s", k.engineID, ask.EngineID)}
+	case ask.Compatibility != k.compatibility:
+		return kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", k.compatibility, ask.Compatibility)}
+	}
+	var out kvBlocks
+	for _, id := range ask.BlockIDs {
+		b, ok := k.blocks[id]
+		if !ok || now.After(b.expires) {
+			return kvBlocks{Error: fmt.Sprintf("block %d is gone", id)}
+		}
+		out.Blocks = append(out.Blocks, b.tokens)
+	}
+	for _, id := range ask.BlockIDs {
+		delete(k.blocks, id)
+	}
+	return out
+}
+
+// listen opens the side channel.
+func (k *kvStore) listen(ctx context.Context) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(k.cfg.Host, strconv.Itoa(k.cfg.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for KV transfers (choose another VLLM_NIXL_SIDE_CHANNEL_PORT): %w", err)
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		k.port = a.Port
+	}
+	return l, nil
+}
+
+// serve answers the side channel until it is closed, and returns when the last
+// exchange has ended.
+func (k *kvStore) serve(l net.Listener) {
+	var exchanges sync.WaitGroup
+	defer exchanges.Wait()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		exchanges.Go(func() {
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
+			var ask kvFetch
+			if json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&ask) == nil {
+				_ = json.NewEncoder(c).Encode(k.release(ask, time.Now()))
+			}
+		})
+	}
+}
+
+// fetch gets the blocks of a prompt from the engine that prefilled it.
+func (k *kvStore) fetch(ctx context.Context, from *kvParams) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, kvExchangeTimeout)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(from.RemoteHost, strconv.Itoa(from.RemotePort)))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	if err := json.NewEncoder(c).Encode(kvFetch{EngineID: from.RemoteEngineID, Compatibility: k.compatibility, BlockIDs: from.RemoteBlockIDs}); err != nil {
+		return nil, err
+	}
+	var got kvBlocks
+	if err := json.NewDecoder(bufio.NewReader(io.LimitReader(c, kvMessageLimit))).Decode(&got); err != nil {
+		return nil, fmt.Errorf("prefill engine %s broke off: %w", from.RemoteEngineID, err)
+	}
+	if got.Error != "" {
+		return nil, errors.New(got.Error)
+	}
+	return slices.Concat(got.Blocks...), nil
+}
+
+// takeKV fetches what a decode request's prompt was prefilled with elsewhere. The
+// request fails when that is not to be had: nothing is computed anew.
+func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
+	from := req.KVTransfer
+	if from == nil || !from.DoRemotePrefill || s.kv == nil {
+		return nil
+	}
+	fail := func(err error) *apiError {
+		s.log.Error("KV transfer failed", "engine", from.RemoteEngineID, "host", from.RemoteHost, "port", from.RemotePort, "error", err)
+		return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "kv_load_failed", message: fmt.Sprintf("KV load failure: %v", err)}
+	}
+	if from.RemoteEngineID == "" || from.RemoteHost == "" || from.RemotePort == 0 || len(from.RemoteBlockIDs) == 0 {
+		return badRequest("kv_transfer_params", "kv_transfer_params with do_remote_prefill needs remote_engine_id, remote_block_ids, remote_host and remote_port")
+	}
+	tokens, err := s.kv.fetch(ctx, from)
+	if err != nil {
+		return fail(err)
+	}
+	if !slices.Equal(tokens, p.prompt) {
+		return fail(fmt.Errorf("the blocks are of another prompt: %d tokens, not these %d", len(tokens), len(p.prompt)))
+	}
+	return nil
+}
+
+// offerKV holds what a prefill request's prompt left, and says where.
+func (s *Server) offerKV(req *sampling, p plan, id string) *kvParams {
+	if req.KVTransfer == nil || !req.KVTransfer.DoRemoteDecode || s.kv == nil {
+		return nil
+	}
+	ids, err := s.kv.hold(p.prompt, time.Now())
+	if err != nil {
+		s.log.Error("KV blocks not held", "error", err)
+		return nil
+	}
+	return &kvParams{
+		DoRemotePrefill: true, RemoteEngineID: s.kv.engineID, RemoteRequestID: id, RemoteBlockIDs: ids,
+		RemoteHost: s.kv.cfg.Host, RemotePort: s.kv.port, TPSize: s.cfg.Engine.Tensor,
+	}
+}
+
+// kvTransferOf reads vLLM's environment of the side channel.
+func kvTransferOf(p *parser, lookup func(string) (string, bool), connector, engineID string) (KVTransfer, error) {
+	if connector != "NixlConnector" {
+		return KVTransfer{}, nil
+	}
+	t := KVTransfer{Enabled: true, EngineID: engineID, Host: "localhost", Port: 5600}
+	if host, ok := lookup("VLLM_NIXL_SIDE_CHANNEL_HOST"); ok && host != "" {
+		t.Host = host
+	}
+	for name, set := range map[string]func(int){
+		"VLLM_NIXL_SIDE_CHANNEL_PORT":     func(n int) { t.Port = n },
+		"VLLM_NIXL_ABORT_REQUEST_TIMEOUT": func(n int) { t.Timeout = time.Duration(n) * time.Second },
+	} {
+		value, ok := lookup(name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(value))
+		if err != nil || n < 0 || n > 65535 {
+			return KVTransfer{}, p.refuse(fmt.Sprintf("ValueError: %s: invalid literal for int() with base 10: %s", name, quote(value)))
+		}
+		set(n)
+	}
+	return t, nil
+}
