@@ -105,6 +105,8 @@ type EngineConfig struct {
 	Role string
 	// KVTransfer is how it hands on the KV cache of prompts.
 	KVTransfer KVTransfer
+	// Bootstrap is how prefill and decode servers of SGLang meet.
+	Bootstrap Bootstrap
 	// Arguments is the command line by flag, for those endpoints that show it.
 	Arguments map[string][]string
 }

@@ -62,6 +62,9 @@ var sglang = engine{
 // sglangVersion is the version that the flags and metrics are of.
 const sglangVersion = "0.5.9"
 
+// What SGLang calls the parts of disaggregated serving.
+const sglangPrefill, sglangDecode = "prefill", "decode"
+
 const sglangDrain = 365 * 24 * time.Hour // it waits for as long as it is let
 
 var (
@@ -299,6 +302,17 @@ func configureSGLang(p *parser, cfg *Config, args *arguments, own ownSettings) e
 	e.Role, _ = args.text("--disaggregation-mode")
 	if e.Role == "null" {
 		e.Role = ""
+	}
+	e.Bootstrap.Port = 8998
+	if port, ok := args.integer("--disaggregation-bootstrap-port"); ok {
+		e.Bootstrap.Port = port
+	}
+	if value, ok := own.lookup("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"); ok {
+		seconds, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(seconds > 0 && seconds < 1e6) {
+			return p.refuse("ValueError: SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT must be a number of seconds, not " + quote(value))
+		}
+		e.Bootstrap.Timeout = time.Duration(seconds * float64(time.Second))
 	}
 	e.Arguments = args.values
 

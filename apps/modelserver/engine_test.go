@@ -310,7 +310,7 @@ func TestEngineMetrics(t *testing.T) {
 			labels: map[string]string{"model_name": "m", "engine": "0"},
 		},
 		"sglang": {
-			line: "sglang --model m --enable-metrics --disaggregation-mode decode", env: fast,
+			line: "sglang --model m --enable-metrics", env: fast,
 			want: map[string]dto.MetricType{
 				"sglang:num_running_reqs": gauge, "sglang:num_queue_reqs": gauge, "sglang:token_usage": gauge, "sglang:num_used_tokens": gauge,
 				"sglang:gen_throughput": gauge, "sglang:cache_hit_rate": gauge, "sglang:num_retracted_reqs": gauge, "sglang:num_aborted_requests_total": counter,
@@ -321,7 +321,7 @@ func TestEngineMetrics(t *testing.T) {
 				"sglang:e2e_request_latency_seconds": 1, "sglang:queue_time_seconds": 1,
 			},
 			absent: []string{"vllm:num_requests_running", "modelserver_http_responses_total"},
-			labels: map[string]string{"model_name": "m", "engine_type": "decode", "tp_rank": "0", "pp_rank": "0"},
+			labels: map[string]string{"model_name": "m", "engine_type": "unified", "tp_rank": "0", "pp_rank": "0"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,6 +87,10 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sa
 		refuse(refused)
 		return
 	}
+	if refused := s.meet(ctx, req, plan); refused != nil {
+		refuse(refused)
+		return
+	}
 	if refused := s.answer(ctx, w, req, plan, form, arrived, queued); refused != nil {
 		refuse(refused)
 	}

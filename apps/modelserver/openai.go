@@ -126,6 +126,9 @@ type sampling struct {
 	N                   *int           `json:"n"`
 	IgnoreEOS           bool           `json:"ignore_eos"`
 	KVTransfer          *kvParams      `json:"kv_transfer_params"`
+	BootstrapHost       string         `json:"bootstrap_host"`
+	BootstrapPort       *int           `json:"bootstrap_port"`
+	BootstrapRoom       *int64         `json:"bootstrap_room"`
 }
 
 type streamOptions struct {

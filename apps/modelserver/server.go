@@ -25,6 +25,7 @@ type Server struct {
 	queue    *admission
 	cache    *cache
 	kv       *kvStore // nil: no KV transfer
+	rooms    *kvRooms // nil: not disaggregated
 	metrics  recorder
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -67,6 +68,9 @@ func New(cfg Config) (*Server, error) {
 	s.metrics, s.registry = s.engine.metrics(measured{cfg: &s.cfg, queue: s.queue, cache: s.cache})
 	if cfg.Engine.KVTransfer.Enabled {
 		s.kv = newKVStore(&s.cfg, s.newID())
+	}
+	if r := cfg.Engine.Role; r == sglangPrefill || r == sglangDecode {
+		s.rooms = newKVRooms(&s.cfg)
 	}
 	s.handler = s.routes()
 	return s, nil
@@ -125,6 +129,16 @@ func (s *Server) Run(ctx context.Context) error {
 		running.Go(func() { s.kv.serve(channel) })
 		defer channel.Close()
 		s.log.Info("serving KV transfers", "engine", s.kv.engineID, "address", channel.Addr().String())
+	}
+
+	if s.rooms != nil && s.cfg.Engine.Role == sglangPrefill {
+		meeting, err := s.rooms.listen(ctx)
+		if err != nil {
+			return errors.Join(err, ignoreClosed(listener.Close()))
+		}
+		running.Go(func() { s.rooms.serve(background, meeting) })
+		defer meeting.Close()
+		s.log.Info("waiting for decode servers", "address", meeting.Addr().String())
 	}
 
 	// Requests live on their own context: the end of ctx starts the drain and

@@ -1,0 +1,221 @@
+package modelserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Bootstrap is how an SGLang prefill server hands the KV cache of a prompt to a
+// decode server: both get the request at once, with the prefill server's bootstrap
+// address and a room in which they meet. The zero value: not at all.
+//
+//	router --bootstrap_host, _port, _room--> prefill   waits in the room
+//	       --the same----------------------> decode --bootstrap port--> prefill
+type Bootstrap struct {
+	// Port is the prefill server's bootstrap port; 0: any free one.
+	Port int
+	// Timeout is how long one waits for the other; 0: 300 s.
+	Timeout time.Duration
+}
+
+// kvRooms are where the legs of requests meet. A decode server has it for its
+// settings only.
+type kvRooms struct {
+	cfg           Bootstrap
+	host          string
+	compatibility string
+	port          int
+
+	mu    sync.Mutex
+	rooms map[int64]*kvRoom
+}
+
+// kvRoom is of one request. tokens may be read when offered is closed.
+type kvRoom struct {
+	tokens  []string
+	offered chan struct{}
+	here    bool
+	fetched chan error // what became of the transfer, once
+}
+
+type kvEnter struct {
+	Room          int64  `json:"room"`
+	Compatibility string `json:"compatibility"`
+}
+
+func newKVRooms(cfg *Config) *kvRooms {
+	b := cfg.Engine.Bootstrap
+	b.Timeout = cmp.Or(b.Timeout, 300*time.Second)
+	return &kvRooms{
+		cfg: b, host: cfg.Host, rooms: map[int64]*kvRoom{},
+		compatibility: fmt.Sprintf("sglang %s, version %s, model %s, tensor parallel size %d", cmp.Or(cfg.EngineVersion, sglangVersion), cfg.VersionLabel, cfg.Engine.ModelPath, cfg.Engine.Tensor),
+	}
+}
+
+// room returns the room of a number, which the first who asks makes.
+func (k *kvRooms) room(number int64) *kvRoom {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.rooms[number]
+	if r == nil {
+		r = &kvRoom{offered: make(chan struct{}), fetched: make(chan error, 1)}
+		k.rooms[number] = r
+	}
+	return r
+}
+
+func (k *kvRooms) leave(number int64, r *kvRoom) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.rooms[number] == r {
+		delete(k.rooms, number)
+	}
+}
+
+// offer waits until the decode server has fetched tokens.
+func (k *kvRooms) offer(ctx context.Context, number int64, tokens []string) error {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
+	defer cancel()
+	r := k.room(number)
+	k.mu.Lock()
+	taken := r.here
+	if !taken {
+		r.here, r.tokens = true, tokens
+		close(r.offered)
+	}
+	k.mu.Unlock()
+	if taken {
+		return fmt.Errorf("bootstrap room %d is in use", number)
+	}
+	defer k.leave(number, r)
+	select {
+	case err := <-r.fetched:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("no decode server came to bootstrap room %d: %w", number, context.Cause(ctx))
+	}
+}
+
+// listen opens the bootstrap port.
+func (k *kvRooms) listen(ctx context.Context) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(k.host, strconv.Itoa(k.cfg.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for decode servers (choose another --disaggregation-bootstrap-port): %w", err)
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		k.port = a.Port
+	}
+	return l, nil
+}
+
+// serve answers decode servers until ctx ends and l is closed.
+func (k *kvRooms) serve(ctx context.Context, l net.Listener) {
+	var exchanges sync.WaitGroup
+	defer exchanges.Wait()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		exchanges.Go(func() {
+			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+			defer stop()
+			defer c.Close()
+			k.exchange(ctx, c)
+		})
+	}
+}
+
+func (k *kvRooms) exchange(ctx context.Context, c net.Conn) {
+	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
+	var enter kvEnter
+	if json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&enter) != nil {
+		return
+	}
+	r := k.room(enter.Room)
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
+	defer cancel()
+	select {
+	case <-r.offered:
+	case <-ctx.Done():
+		k.leave(enter.Room, r)
+		return
+	}
+	answer := kvBlocks{Blocks: [][]string{r.tokens}}
+	if enter.Compatibility != k.compatibility {
+		answer = kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", k.compatibility, enter.Compatibility)}
+	}
+	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
+	err := json.NewEncoder(c).Encode(answer)
+	if answer.Error != "" {
+		err = errors.New(answer.Error)
+	}
+	select {
+	case r.fetched <- err:
+	default: // another has it
+	}
+}
+
+// enter fetches the tokens of a room at a prefill server.
+func (k *kvRooms) enter(ctx context.Context, host string, port int, number int64) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	if err := json.NewEncoder(c).Encode(kvEnter{Room: number, Compatibility: k.compatibility}); err != nil {
+		return nil, err
+	}
+	var got kvBlocks
+	if err := json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&got); err != nil {
+		return nil, fmt.Errorf("the prefill server of bootstrap room %d broke off: %w", number, err)
+	}
+	if got.Error != "" {
+		return nil, errors.New(got.Error)
+	}
+	return slices.Concat(got.Blocks...), nil
+}
+
+// meet has a request's prompt go from prefill to decode. Either leg fails when the
+// other does not come, or does not fit.
+func (s *Server) meet(ctx context.Context, req *sampling, p plan) *apiError {
+	if s.rooms == nil {
+		return nil
+	}
+	if req.BootstrapRoom == nil || s.cfg.Engine.Role == sglangDecode && req.BootstrapHost == "" {
+		return badRequest("bootstrap_room", "Disaggregated request received without bootstrap room id")
+	}
+	var err error
+	if s.cfg.Engine.Role == sglangPrefill {
+		err = s.rooms.offer(ctx, *req.BootstrapRoom, p.prompt)
+	} else {
+		port := 8998
+		if req.BootstrapPort != nil {
+			port = *req.BootstrapPort
+		}
+		var tokens []string
+		tokens, err = s.rooms.enter(ctx, req.BootstrapHost, port, *req.BootstrapRoom)
+		if err == nil && !slices.Equal(tokens, p.prompt) {
+			err = fmt.Errorf("the room is of another prompt: %d tokens, not these %d", len(tokens), len(p.prompt))
+		}
+	}
+	if err != nil {
+		s.log.Error("KV transfer failed", "room", *req.BootstrapRoom, "error", err)
+		return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "kv_transfer_failed", message: fmt.Sprintf("KVTransferError(bootstrap_room=%d): %v", *req.BootstrapRoom, err)}
+	}
+	return nil
+}
