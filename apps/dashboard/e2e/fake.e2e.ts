@@ -2,7 +2,7 @@ import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 import { Fake, type Scene } from "./fake.js";
-import { empty, file, full, hostile, many } from "./scenes.js";
+import { empty, file, full, hostile, many, owned } from "./scenes.js";
 
 let browser: Browser;
 beforeAll(async () => void (browser = await launch()));
@@ -139,6 +139,50 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("keys are created, shown once and revoked, and the audit is searched", async () => {
+    const { page, fake, found } = await open(owned, "/ui/keys", look);
+    await page.getByRole("row", { name: /wl_77b2/ }).waitFor();
+    await inspect(page, `keys-${look.name}`);
+    expect(await page.getByRole("button", { name: "Revoke old" }).count()).toBe(0);
+    await page.getByRole("button", { name: "Create a key" }).click();
+    await inspect(page, `new-key-${look.name}`);
+    await page.getByLabel("Name").fill("Not A Name");
+    await page.getByRole("button", { name: "Create the key" }).click();
+    expect(fake.calls).not.toContain("CreateApiKey");
+    await page.getByLabel("Name").fill("mobile");
+    await page.getByLabel("Role").selectOption("deployer");
+    await page.getByLabel("Good for").selectOption("for ever");
+    await page.getByRole("button", { name: "Create the key" }).click();
+    await page.getByText("wl_s3cr3t-value-of-the-key").waitFor();
+    expect(fake.requests.find((r) => r.procedure === "CreateApiKey")?.request).toMatchObject({ name: "mobile", role: 2, expiresAt: 0n });
+    await inspect(page, `made-key-${look.name}`);
+    await page.getByRole("button", { name: "I have kept it" }).click();
+    expect(await page.content()).not.toContain("s3cr3t");
+    await page.getByRole("button", { name: "Revoke ci" }).click();
+    await page.getByRole("dialog").getByText("sessions of browsers that it signed in end. It cannot be undone.").waitFor();
+    await page.getByRole("dialog").getByRole("button", { name: "Revoke the key" }).click();
+    await page.getByText("Key ci is revoked.").waitFor();
+    expect(fake.requests.find((r) => r.procedure === "RevokeApiKey")?.request).toMatchObject({ key: "key_ci" });
+
+    await page.getByRole("link", { name: "Audit" }).click();
+    await page.getByText("refused (12 times)").waitFor();
+    await page.getByText("What changed").first().click();
+    await page.getByRole("table", { name: "From before to after" }).waitFor();
+    await inspect(page, `audit-${look.name}`);
+    await page.getByLabel("Call or resource").fill("createapikey");
+    // It is on the second page, which is read by itself.
+    await page.getByText("AccessService/CreateApiKey").waitFor();
+    await page.getByText("1 of the newest 130").waitFor();
+    expect(page.url()).toContain("call=createapikey");
+    await page.getByLabel("Call or resource").fill("nothing-like-it");
+    await page.getByText("No entry of the newest 130 is like that.").waitFor();
+    await page.getByLabel("Call or resource").fill("");
+    await page.getByLabel("Who").fill("ann");
+    await page.getByLabel("Time").selectOption("the last hour");
+    await page.getByText("3 of the newest").waitFor();
+    expect(found).toEqual([]);
+  });
+
   it("the empty list shows the commands to type", async () => {
     const { page } = await open(empty, "/ui/apps", look);
     await page.getByText("windlass deploy -f app.yaml").waitFor();
@@ -147,11 +191,15 @@ describe.each(looks)("at $name", (look) => {
     await page.getByText("No version was made yet").waitFor();
     await page.getByText("windlass deploy -f app.yaml").waitFor();
     await inspect(page, `empty-versions-${look.name}`);
+    await page.goto(new URL("/ui/audit", page.url()).href);
+    await page.getByText("Nothing was changed yet").waitFor();
+    await page.goto(new URL("/ui/keys", page.url()).href);
+    await page.getByText("windlass key create ci").waitFor();
   });
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan"]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit"]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);
@@ -193,6 +241,10 @@ it("a viewer gets no buttons that change anything", async () => {
   await page.getByRole("button", { name: "Show the plan" }).click();
   await page.getByText("Your key reads only").waitFor();
   expect(await page.getByRole("button", { name: /Deploy/ }).count()).toBe(0);
+  await page.getByRole("link", { name: "Keys" }).click();
+  await page.getByRole("row", { name: /wl_77b2/ }).waitFor();
+  expect(await page.getByRole("button", { name: /Create|Revoke/ }).count()).toBe(0);
+  expect(await page.getByRole("link", { name: "Audit" }).count()).toBe(0);
 });
 
 it("says that it is stale while the control plane is away, keeps what it shows and its place, and goes on by itself", async () => {

@@ -11,9 +11,10 @@ import { Role } from "../src/gen/windlass/v1/common_pb.js";
 import { DeploymentService, type ListInstancesResponseSchema } from "../src/gen/windlass/v1/deployment_pb.js";
 import { WatchFleetResponseSchema } from "../src/gen/windlass/v1/fleet_pb.js";
 import { FreezeService } from "../src/gen/windlass/v1/freeze_pb.js";
+import { HistoryService } from "../src/gen/windlass/v1/history_pb.js";
 import { RolloutService } from "../src/gen/windlass/v1/rollout_pb.js";
 
-const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, RolloutService];
+const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, HistoryService, RolloutService];
 const methods = new Map<string, DescMethod>(services.flatMap((s) => s.methods.map((m) => [m.name, m] as const)));
 
 const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");

@@ -181,7 +181,34 @@ rollout:
   steps: [{weight: 5, pause: 5m}, {weight: 50, pause: manual}]
 `;
 
+const audited = (n: number, more: object = {}) => ({
+  id: `aud_${String(900 - n)}`, at: ago(60 * n * n), actor: n % 3 === 0 ? "ann" : "ci", actorId: n % 3 === 0 ? "key_ann" : "key_ci", source: "10.2.0.7 windlass/1.2.3", procedure: "/windlass.v1.AppService/Scale", resourceKind: "app", resourceId: "app_chat",
+  before: '{"replicas":4}', after: `{"replicas":${n}}`, ...more,
+});
+
+/** 130 entries in pages of 100, as the API cuts them. */
+const audit = ({ page }: { page?: { token?: string } }) => {
+  const all = Array.from({ length: 130 }, (_, i) =>
+    i === 1
+      ? audited(1, { id: "aud_read", procedure: "/windlass.v1.DeploymentService/GetLogs", before: "", after: '{"outcome":"refused","count":12}' })
+      : i === 125
+        ? audited(i, { procedure: "/windlass.v1.AccessService/CreateApiKey", resourceKind: "api_key", resourceId: "key_old", before: "", after: '{"name":"old"}' })
+        : audited(i),
+  );
+  return page?.token ? { entries: all.slice(100) } : { entries: all.slice(0, 100), page: { next: "more" } };
+};
+
+const keys = [
+  { id: "key_ann", name: "ann", role: Role.OWNER, prefix: "wl_3fa9", createdAt: ago(900_000), family: "key_ann" },
+  { id: "key_ci", name: "ci", role: Role.DEPLOYER, prefix: "wl_77b2", createdAt: ago(800_000), expiresAt: BigInt(Date.now() + 86_400_000 * 3), madeBy: "key_ann", family: "key_ann" },
+  { id: "key_old", name: "old", role: Role.VIEWER, prefix: "wl_0c1d", createdAt: ago(2_000_000), revokedAt: ago(500_000) },
+];
+
 const answers: Scene["answers"] = {
+  ListAudit: (r) => audit(r as { page?: { token?: string } }),
+  ListApiKeys: { keys },
+  CreateApiKey: ({ name }) => ({ key: { id: "key_new", name: String(name) }, value: "wl_s3cr3t-value-of-the-key" }),
+  RevokeApiKey: {},
   PlanDeploy: plan,
   Deploy: { version: 6, rolloutId: "rol_2", hold: { freeze: "launch-week" } },
   ListDeployments: { deployments: versions },
@@ -193,6 +220,8 @@ const answers: Scene["answers"] = {
 };
 
 export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers };
+
+export const owned: Scene = { ...full, role: Role.OWNER };
 
 const nasty = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`;
 
@@ -221,6 +250,8 @@ export const hostile: Scene = {
         version(4, { live: true }, { regions: [nasty] }),
       ],
     },
+    ListAudit: { entries: [{ id: "aud_1", at: 1n, actor: nasty, source: nasty, procedure: nasty, resourceKind: nasty, resourceId: nasty, before: "", after: JSON.stringify({ outcome: nasty }) }] },
+    ListApiKeys: { keys: [{ id: nasty, name: nasty, prefix: nasty, madeBy: nasty, family: nasty }] },
     PlanDeploy: {
       outcome: PlanDeployResponse_Outcome.ROLLOUT, findings: [{ message: nasty, fix: nasty, field: nasty, region: nasty, blocks: true }], changes: [{ path: nasty, old: nasty, new: nasty }],
       steps: [{ wave: nasty, region: nasty, checks: [nasty], kind: PlanStep_Kind.PAUSE }], regions: [{ region: nasty, gpu: { product: nasty, pool: nasty } }], quota: { workspaceName: nasty },
@@ -238,5 +269,5 @@ export const empty: Scene = {
   role: Role.DEPLOYER,
   fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] },
   app: { app: app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, previousVersion: 0 }) },
-  answers: { ListDeployments: {}, ListFreezes: {} },
+  answers: { ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {} },
 };

@@ -91,8 +91,25 @@ const versions = createRoute({
 
 const plan = createRoute({ getParentRoute: () => root, path: "/plan", component: lazyRouteComponent(() => import("./pages/plan.js"), "PlanPage") });
 
+const keys = createRoute({ getParentRoute: () => root, path: "/keys", component: lazyRouteComponent(() => import("./pages/keys.js"), "KeysPage") });
+
+export type AuditSearch = { who?: string | undefined; call?: string | undefined; hours?: number | undefined };
+
+const audit = createRoute({
+  getParentRoute: () => root,
+  path: "/audit",
+  component: lazyRouteComponent(() => import("./pages/audit.js"), "AuditPage"),
+  validateSearch: (raw: Record<string, unknown>): AuditSearch => {
+    const out: AuditSearch = {};
+    if (typeof raw.who === "string" || typeof raw.who === "number") out.who = String(raw.who).slice(0, 200);
+    if (typeof raw.call === "string" || typeof raw.call === "number") out.call = String(raw.call).slice(0, 200);
+    if (typeof raw.hours === "number" && raw.hours > 0) out.hours = raw.hours;
+    return out;
+  },
+});
+
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

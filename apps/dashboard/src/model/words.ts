@@ -105,3 +105,6 @@ export const roleName = (r: Role) => roles[r] ?? "unknown";
 
 /** Whether keys of the role change what runs. */
 export const steers = (r: Role | undefined) => r === Role.DEPLOYER || r === Role.OWNER;
+
+/** Whether keys of the role manage keys and read the audit. */
+export const administers = (r: Role | undefined) => r === Role.OWNER || r === Role.OPERATOR;

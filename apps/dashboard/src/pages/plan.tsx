@@ -93,8 +93,7 @@ function Steps({ plan }: { plan: PlanDeployResponse }) {
         keyOf={(s) => s.key}
         columns={[
           { name: "At", cell: (s) => <span className="num">{s.step ? atText(s.step) : ""}</span> },
-          { name: "Wave", cell: (s) => s.step?.wave },
-          { name: "Region", cell: (s) => s.step?.region },
+          { name: "Wave and region", cell: (s) => [s.step?.wave, s.step?.region].filter(Boolean).join(", ") },
           { name: "What", cell: (s) => (s.step ? s.text : <span className="dim">{s.text}</span>) },
         ]}
       />

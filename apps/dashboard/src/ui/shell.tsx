@@ -4,7 +4,7 @@ import { useEffect } from "react";
 import { useFleet } from "../api/fleet.js";
 import type { Link as Stream } from "../api/follow.js";
 import icon from "../icon.svg";
-import { roleName } from "../model/words.js";
+import { administers, roleName } from "../model/words.js";
 import { duration } from "../model/time.js";
 import { useNow } from "./pieces.js";
 import { useSession } from "./session.js";
@@ -108,6 +108,8 @@ export function Shell() {
                 <Link to="/plan">Plan</Link>
               </>
             ) : null}
+            <Link to="/keys">Keys</Link>
+            {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
           </nav>
           <div className="top-end">
             <span className="link-state" role="status" aria-label={`Data: ${word.text}`}>
