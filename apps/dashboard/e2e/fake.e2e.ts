@@ -2,7 +2,7 @@ import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 import { Fake, type Scene } from "./fake.js";
-import { empty, file, full, hostile, many, owned } from "./scenes.js";
+import { empty, file, full, hostile, many, owned, platform } from "./scenes.js";
 
 let browser: Browser;
 beforeAll(async () => void (browser = await launch()));
@@ -183,6 +183,31 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("regions are created, joined and closed by those who manage them", async () => {
+    const { page, fake, found } = await open(owned, "/ui/fleet", look);
+    await page.getByRole("button", { name: "Create a region" }).click();
+    await page.getByLabel("Name").fill("eu-north-1");
+    await inspect(page, `new-region-${look.name}`);
+    await page.getByRole("dialog").getByRole("button", { name: "Create the region" }).click();
+    await page.getByText("wlj_t0ken-of-the-region").waitFor();
+    await inspect(page, `join-token-${look.name}`);
+    await page.getByRole("button", { name: "I have kept it" }).click();
+    expect(await page.content()).not.toContain("wlj_");
+    await page.getByRole("button", { name: "Make a join token of us-east-1" }).click();
+    await page.getByLabel("Good for").selectOption("a day");
+    await page.getByRole("dialog").getByRole("button", { name: "Make the token" }).click();
+    await page.getByText("wlj_t0ken-of-the-region").waitFor();
+    await page.getByRole("button", { name: "Revoke the credentials of us-east-1" }).click();
+    await page.getByRole("dialog").getByText("What runs there keeps running").waitFor();
+    await page.getByRole("dialog").getByRole("button", { name: "Revoke the credentials" }).click();
+    await page.getByText("1 credential is revoked.").waitFor();
+    expect(fake.requests.filter((r) => /Region|Token|Credentials/.test(r.procedure)).map((r) => r.request)).toMatchObject([
+      { name: "eu-north-1", platform: false }, { region: "eu-north-1", ttlSeconds: 3600 }, { region: "us-east-1", ttlSeconds: 86_400 }, { region: "us-east-1" },
+    ]);
+    expect(await page.getByRole("button", { name: /Evict/ }).count()).toBe(0);
+    expect(found).toEqual([]);
+  });
+
   it("the empty list shows the commands to type", async () => {
     const { page } = await open(empty, "/ui/apps", look);
     await page.getByText("windlass deploy -f app.yaml").waitFor();
@@ -229,6 +254,21 @@ it("a thousand apps are scrolled through with few rows, and found by a word", as
   expect(await page.getByRole("link", { name: /^model-/ }).count()).toBe(1);
 });
 
+it("an operator evicts a workspace from the platform's regions alone, after typing the region's name", async () => {
+  const { page, fake } = await open(platform, "/ui/fleet");
+  await page.getByRole("button", { name: "Evict a workspace from shared-1" }).click();
+  expect(await page.getByRole("button", { name: /theirs-1/ }).count()).toBe(0);
+  await page.getByRole("textbox", { name: "Workspace" }).fill("acme");
+  await page.getByLabel("Type shared-1 to confirm").fill("shared");
+  await page.getByRole("button", { name: "Evict the workspace" }).click();
+  await page.getByRole("alert").getByText("Type shared-1 to evict from it").waitFor();
+  expect(fake.calls).not.toContain("EvictWorkspace");
+  await page.getByLabel("Type shared-1 to confirm").fill("shared-1");
+  await page.getByRole("button", { name: "Evict the workspace" }).click();
+  await page.getByText("4 apps of acme are scaled to nothing in shared-1.").waitFor();
+  expect(await page.getByRole("link", { name: "Apps" }).count()).toBe(0);
+});
+
 it("a viewer gets no buttons that change anything", async () => {
   const { page } = await open({ ...full, role: many.role }, rollout);
   await page.getByText("Your key reads only.").waitFor();
@@ -245,6 +285,9 @@ it("a viewer gets no buttons that change anything", async () => {
   await page.getByRole("row", { name: /wl_77b2/ }).waitFor();
   expect(await page.getByRole("button", { name: /Create|Revoke/ }).count()).toBe(0);
   expect(await page.getByRole("link", { name: "Audit" }).count()).toBe(0);
+  await page.getByRole("link", { name: "Fleet" }).click();
+  await page.getByRole("article", { name: "us-east-1" }).waitFor();
+  expect(await page.getByRole("main").getByRole("button", { name: /Create|token|Revoke|Evict/ }).count()).toBe(0);
 });
 
 it("says that it is stale while the control plane is away, keeps what it shows and its place, and goes on by itself", async () => {

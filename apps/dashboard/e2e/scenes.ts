@@ -205,6 +205,9 @@ const keys = [
 ];
 
 const answers: Scene["answers"] = {
+  CreateRegion: {},
+  CreateJoinToken: { token: "wlj_t0ken-of-the-region" },
+  RevokeCredentials: { revoked: 1 },
   ListAudit: (r) => audit(r as { page?: { token?: string } }),
   ListApiKeys: { keys },
   CreateApiKey: ({ name }) => ({ key: { id: "key_new", name: String(name) }, value: "wl_s3cr3t-value-of-the-key" }),
@@ -222,6 +225,15 @@ const answers: Scene["answers"] = {
 export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers };
 
 export const owned: Scene = { ...full, role: Role.OWNER };
+
+let evictions = 0;
+
+export const platform: Scene = {
+  role: Role.OPERATOR,
+  fleet: { regions: [region("shared-1", { workspaceId: "" }), region("theirs-1")] },
+  // In two steps, as a real one does of many apps.
+  answers: { EvictWorkspace: () => ({ apps: 2, replicas: 5, more: evictions++ % 2 === 0 }) },
+};
 
 const nasty = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`;
 

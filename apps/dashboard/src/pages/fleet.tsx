@@ -1,10 +1,14 @@
+import { useState, type ReactNode } from "react";
 import { useFleet } from "../api/fleet.js";
-import { RegionStatus } from "../gen/windlass/v1/common_pb.js";
+import { RegionStatus, Role } from "../gen/windlass/v1/common_pb.js";
 import { Isolation, type GpuCapacity, type Region } from "../gen/windlass/v1/region_pb.js";
 import { gpus, lag, sortRegions } from "../model/fleet.js";
 import { ms } from "../model/time.js";
-import { regionStatus } from "../model/words.js";
+import { administers, regionStatus } from "../model/words.js";
+import { Once, type Made } from "../ui/once.js";
 import { Badge, Bar, Command, Loading, Time, useTitle } from "../ui/pieces.js";
+import { useSession } from "../ui/session.js";
+import { RegionButtons, RegionDialog, type RegionAsked } from "./region-actions.js";
 
 const isolations: Record<number, string> = {
   [Isolation.UNSPECIFIED]: "not known yet",
@@ -40,7 +44,7 @@ function Gpu({ capacity }: { capacity: GpuCapacity }) {
   );
 }
 
-function RegionCard({ region }: { region: Region }) {
+function RegionCard({ region, buttons }: { region: Region; buttons: ReactNode }) {
   const away = region.status === RegionStatus.UNREACHABLE;
   const behind = lag(region);
   const id = `region-${region.id}`;
@@ -128,6 +132,7 @@ function RegionCard({ region }: { region: Region }) {
               ))}
           </ul>
         ) : null}
+        {buttons}
       </div>
     </article>
   );
@@ -178,12 +183,26 @@ function Totals({ regions }: { regions: Region[] }) {
 export function FleetPage() {
   useTitle("Fleet");
   const fleet = useFleet();
+  const { me } = useSession();
+  const role = me.key?.role;
+  const [asked, setAsked] = useState<RegionAsked | null>(null);
+  const [made, setMade] = useState<Made | null>(null);
   const regions = sortRegions(fleet.regions.values());
   return (
     <>
       <div className="page-head">
         <h1 className="grow">Fleet</h1>
+        {administers(role) ? (
+          <button type="button" className="button" onClick={() => setAsked({ what: "create" })}>
+            Create a region
+          </button>
+        ) : null}
       </div>
+      {made ? (
+        <div className="above">
+          <Once made={made} close={() => setMade(null)} />
+        </div>
+      ) : null}
       {!fleet.ready ? (
         <Loading what="the regions" />
       ) : regions.length === 0 ? (
@@ -199,11 +218,12 @@ export function FleetPage() {
           <Totals regions={regions} />
           <div className="cards">
             {regions.map((r) => (
-              <RegionCard key={r.id} region={r} />
+              <RegionCard key={r.id} region={r} buttons={<RegionButtons region={r} role={role} ask={setAsked} />} />
             ))}
           </div>
         </>
       )}
+      {asked ? <RegionDialog asked={asked} platform={role === Role.OPERATOR} done={setMade} close={() => setAsked(null)} /> : null}
     </>
   );
 }
