@@ -208,6 +208,17 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("the quota shows what is used of each limit", async () => {
+    const { page, found } = await open(owned, "/ui/fleet", look);
+    await page.getByRole("link", { name: "Quota" }).click();
+    await page.getByRole("row", { name: /GPUs.*30 of 30.*set for this workspace/ }).waitFor();
+    await page.getByRole("row", { name: /Deployments.*4, no limit.*as of the control plane/ }).waitFor();
+    await page.getByRole("row", { name: /Starts at once.*10, 7 left now/ }).waitFor();
+    await page.getByText("windlass workspace quota --gpus 64").waitFor();
+    await inspect(page, `quota-${look.name}`);
+    expect(found).toEqual([]);
+  });
+
   it("the empty list shows the commands to type", async () => {
     const { page } = await open(empty, "/ui/apps", look);
     await page.getByText("windlass deploy -f app.yaml").waitFor();
@@ -224,7 +235,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit"]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", "/ui/quota"]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);

@@ -205,6 +205,12 @@ const keys = [
 ];
 
 const answers: Scene["answers"] = {
+  GetQuota: {
+    quota: {
+      workspaceName: "acme", limits: { apps: 20n, deployments: 0n, instances: 24n, gpus: 30n, rollouts: 4n, startsPerMinute: 60n, startsBurst: 10n }, own: { gpus: 30n },
+      usage: { apps: 5n, deployments: 4n, instances: 22n, gpus: 30n, rollouts: 1n, startsLeft: 7n },
+    },
+  },
   CreateRegion: {},
   CreateJoinToken: { token: "wlj_t0ken-of-the-region" },
   RevokeCredentials: { revoked: 1 },
@@ -262,6 +268,7 @@ export const hostile: Scene = {
         version(4, { live: true }, { regions: [nasty] }),
       ],
     },
+    GetQuota: { quota: { workspaceName: nasty } },
     ListAudit: { entries: [{ id: "aud_1", at: 1n, actor: nasty, source: nasty, procedure: nasty, resourceKind: nasty, resourceId: nasty, before: "", after: JSON.stringify({ outcome: nasty }) }] },
     ListApiKeys: { keys: [{ id: nasty, name: nasty, prefix: nasty, madeBy: nasty, family: nasty }] },
     PlanDeploy: {

@@ -108,8 +108,10 @@ const audit = createRoute({
   },
 });
 
+const quota = createRoute({ getParentRoute: () => root, path: "/quota", component: lazyRouteComponent(() => import("./pages/quota.js"), "QuotaPage") });
+
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

@@ -109,6 +109,7 @@ export function Shell() {
               </>
             ) : null}
             <Link to="/keys">Keys</Link>
+            {me.workspaceName ? <Link to="/quota">Quota</Link> : null}
             {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
           </nav>
           <div className="top-end">
