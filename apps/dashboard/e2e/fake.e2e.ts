@@ -219,6 +219,36 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("domains are added and verified, and app keys shown once", async () => {
+    const { page, fake, found } = await open(full, app, look);
+    await page.getByRole("navigation", { name: "Pages of chat" }).getByRole("link", { name: "Hosts" }).click();
+    await page.getByText("windlass-verify=0f77aa21c9d4").waitFor();
+    expect(await page.getByRole("button", { name: "Verify chat.example.com" }).count()).toBe(0);
+    await page.getByRole("button", { name: "Verify new.example.com" }).click();
+    await page.getByRole("alert").getByText("The DNS has no TXT record").waitFor();
+    await inspect(page, `hosts-${look.name}`);
+    await page.getByRole("button", { name: "Add a domain" }).click();
+    await page.getByLabel("Domain", { exact: true }).fill("more.example.com");
+    await page.getByRole("dialog").getByRole("button", { name: "Add the domain" }).click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await page.getByRole("button", { name: "Remove chat.example.com" }).click();
+    await page.getByRole("dialog").getByText("no longer served").waitFor();
+    await page.getByRole("dialog").getByRole("button", { name: "Remove the domain" }).click();
+    await page.getByText("chat.example.com is removed.").waitFor();
+    await page.getByRole("button", { name: "Create an app key" }).click();
+    await page.getByRole("textbox", { name: "Name" }).fill("web");
+    await page.getByRole("dialog").getByRole("button", { name: "Create the key" }).click();
+    await page.getByText("wak_v4lue-of-the-app-key").waitFor();
+    await page.getByRole("button", { name: "I have kept it" }).click();
+    await page.getByRole("button", { name: "Revoke mobile" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Revoke the key" }).click();
+    await page.getByText("App key mobile is revoked.").waitFor();
+    expect(fake.requests.filter((r) => /Domain|AppKey/.test(r.procedure) && !r.procedure.startsWith("List")).map((r) => [r.procedure, r.request.domain ?? r.request.name])).toEqual([
+      ["VerifyDomain", "new.example.com"], ["AddDomain", "more.example.com"], ["RemoveDomain", "chat.example.com"], ["CreateAppKey", "web"], ["RevokeAppKey", "mobile"],
+    ]);
+    expect(found).toEqual([]);
+  });
+
   it("the empty list shows the commands to type", async () => {
     const { page } = await open(empty, "/ui/apps", look);
     await page.getByText("windlass deploy -f app.yaml").waitFor();
@@ -227,6 +257,9 @@ describe.each(looks)("at $name", (look) => {
     await page.getByText("No version was made yet").waitFor();
     await page.getByText("windlass deploy -f app.yaml").waitFor();
     await inspect(page, `empty-versions-${look.name}`);
+    await page.goto(new URL("/ui/apps/default/production/draft/hosts", page.url()).href);
+    await page.getByText("windlass domain add").waitFor();
+    await page.getByText("windlass app-key create").waitFor();
     await page.goto(new URL("/ui/audit", page.url()).href);
     await page.getByText("Nothing was changed yet").waitFor();
     await page.goto(new URL("/ui/keys", page.url()).href);
@@ -235,7 +268,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", "/ui/quota"]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", "/ui/quota", `${app}/hosts`]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);
@@ -287,6 +320,9 @@ it("a viewer gets no buttons that change anything", async () => {
   await page.getByRole("link", { name: "Versions" }).click();
   await page.getByRole("button", { name: "Compare v4" }).waitFor();
   expect(await page.getByRole("button", { name: /Roll back|[Pp]in/ }).count()).toBe(0);
+  await page.getByRole("link", { name: "Hosts" }).click();
+  await page.getByText("wak_91c").waitFor();
+  expect(await page.getByRole("button", { name: /Add|Remove|Verify|Create|Revoke/ }).count()).toBe(0);
   await page.getByRole("link", { name: "Plan" }).click();
   await page.getByLabel("YAML or JSON").fill(file);
   await page.getByRole("button", { name: "Show the plan" }).click();

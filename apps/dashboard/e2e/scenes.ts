@@ -4,7 +4,7 @@ import { Freeze_OnStart } from "../src/gen/windlass/v1/freeze_pb.js";
 import { FieldChange_Kind, PlanDeployResponse_Outcome, PlanStep_Kind } from "../src/gen/windlass/v1/plan_pb.js";
 import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
-import type { Scene } from "./fake.js";
+import { Refusal, type Scene } from "./fake.js";
 
 const ago = (seconds: number) => BigInt(Date.now() - seconds * 1000);
 
@@ -211,6 +211,18 @@ const answers: Scene["answers"] = {
       usage: { apps: 5n, deployments: 4n, instances: 22n, gpus: 30n, rollouts: 1n, startsLeft: 7n },
     },
   },
+  ListDomains: {
+    domains: [
+      { name: "chat.example.com", verified: true, createdBy: "ann", createdAt: ago(90_000), txtName: "_windlass.chat.example.com", txtValue: "windlass-verify=8c1d50f0a7b3" },
+      { name: "new.example.com", createdBy: "ci", createdAt: ago(60), txtName: "_windlass.new.example.com", txtValue: "windlass-verify=0f77aa21c9d4" },
+    ],
+  },
+  AddDomain: {},
+  VerifyDomain: () => new Refusal("failed_precondition", "the DNS has no TXT record _windlass.new.example.com"),
+  RemoveDomain: {},
+  ListAppKeys: { keys: [{ name: "mobile", prefix: "wak_91c", createdBy: "ann", createdAt: ago(50_000), expiresAt: BigInt(Date.now() + 86_400_000 * 30) }] },
+  CreateAppKey: { value: "wak_v4lue-of-the-app-key" },
+  RevokeAppKey: {},
   CreateRegion: {},
   CreateJoinToken: { token: "wlj_t0ken-of-the-region" },
   RevokeCredentials: { revoked: 1 },
@@ -269,6 +281,8 @@ export const hostile: Scene = {
       ],
     },
     GetQuota: { quota: { workspaceName: nasty } },
+    ListDomains: { domains: [{ name: nasty, createdBy: nasty, txtName: nasty, txtValue: nasty }] },
+    ListAppKeys: { keys: [{ name: nasty, prefix: nasty, createdBy: nasty }] },
     ListAudit: { entries: [{ id: "aud_1", at: 1n, actor: nasty, source: nasty, procedure: nasty, resourceKind: nasty, resourceId: nasty, before: "", after: JSON.stringify({ outcome: nasty }) }] },
     ListApiKeys: { keys: [{ id: nasty, name: nasty, prefix: nasty, madeBy: nasty, family: nasty }] },
     PlanDeploy: {
@@ -288,5 +302,5 @@ export const empty: Scene = {
   role: Role.DEPLOYER,
   fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] },
   app: { app: app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, previousVersion: 0 }) },
-  answers: { ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {} },
+  answers: { ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {} },
 };

@@ -110,8 +110,14 @@ const audit = createRoute({
 
 const quota = createRoute({ getParentRoute: () => root, path: "/quota", component: lazyRouteComponent(() => import("./pages/quota.js"), "QuotaPage") });
 
+const hosts = createRoute({
+  getParentRoute: () => root,
+  path: "/apps/$project/$environment/$name/hosts",
+  component: lazyRouteComponent(() => import("./pages/hosts.js"), "HostsPage"),
+});
+
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

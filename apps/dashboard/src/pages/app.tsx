@@ -242,6 +242,9 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
         <Link to="/apps/$project/$environment/$name/versions" params={params}>
           Versions
         </Link>
+        <Link to="/apps/$project/$environment/$name/hosts" params={params}>
+          Hosts
+        </Link>
       </nav>
     </>
   );
