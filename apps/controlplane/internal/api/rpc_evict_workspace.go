@@ -8,6 +8,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -105,12 +106,12 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 
 // evictPins unpins all versions in the region.
 func (c regionMutation) evictPins(app model.App, region model.Region) (changed bool, err error) {
-	pins, err := c.ListPins([]string{app.ID})
+	pinned, err := c.ListPins([]string{app.ID})
 	if err != nil {
 		return false, fmt.Errorf("list pins of app %s: %w", app.ID, err)
 	}
-	for _, p := range pins {
-		if !plan.RemovePinIn(&p, region.ID, c.at) {
+	for _, p := range pinned {
+		if !pins.RemoveIn(&p, region.ID, c.at) {
 			continue
 		}
 		p.By, p.UpdatedAt = c.by.Name, c.at

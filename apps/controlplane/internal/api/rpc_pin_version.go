@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/freeze"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
@@ -47,14 +48,14 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err != nil {
 		return nil, err
 	}
-	pins, err := c.ListPins([]string{app.ID})
+	others, err := c.ListPins([]string{app.ID})
 	if err != nil {
 		return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
 	}
 	var had *model.Pin
-	if i := slices.IndexFunc(pins, func(p model.Pin) bool { return p.DeploymentID == d.ID }); i >= 0 {
-		was := pins[i].Clone()
-		had, pins = &was, slices.Delete(pins, i, i+1)
+	if i := slices.IndexFunc(others, func(p model.Pin) bool { return p.DeploymentID == d.ID }); i >= 0 {
+		was := others[i].Clone()
+		had, others = &was, slices.Delete(others, i, i+1)
 	}
 	if err := mayBePinned(app, r, d, had); err != nil {
 		return nil, err
@@ -72,7 +73,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if had != nil {
 		p = had.Clone()
 	}
-	changed := plan.SetPin(&p, req.GetWeight(), sizes, c.at)
+	changed := pins.Set(&p, req.GetWeight(), sizes, c.at)
 	if !changed {
 		view, err := c.pinView(app, p)
 		return &windlassv1.PinVersionResponse{Pin: view, Unchanged: true}, err
@@ -81,7 +82,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 		return nil, err
 	}
 	p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
-	if err := c.leaveSome(p, pins); err != nil {
+	if err := c.leaveSome(p, others); err != nil {
 		return nil, err
 	}
 	if err := c.versions().portsFitPinned(app, r, d, p); err != nil {

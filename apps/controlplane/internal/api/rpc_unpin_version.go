@@ -8,7 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -29,23 +29,23 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 		if err != nil {
 			return nil, err
 		}
-		pins, err := c.ListPins([]string{app.ID})
+		pinned, err := c.ListPins([]string{app.ID})
 		if err != nil {
 			return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
 		}
-		i := slices.IndexFunc(pins, func(p model.Pin) bool { return p.Version == req.GetVersion() })
+		i := slices.IndexFunc(pinned, func(p model.Pin) bool { return p.Version == req.GetVersion() })
 		if i < 0 {
 			return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_PINNED, Field: "version",
 				Fix: "`windlass pins` lists what is pinned.",
 			}, fmt.Sprintf("v%d of app %s is not pinned", req.GetVersion(), app.Name))
 		}
-		p := pins[i]
+		p := pinned[i]
 		before, err := c.pins().pinView(app, p)
 		if err != nil {
 			return nil, err
 		}
-		if !plan.RemovePin(&p, c.at) {
+		if !pins.Remove(&p, c.at) {
 			return &windlassv1.UnpinVersionResponse{Pin: before}, nil
 		}
 		p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at

@@ -5,6 +5,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -117,7 +118,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		return app.Status, app.Message // the workflow's word: it alone knows how far they are
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
-		in.Pins = plan.FailedPins(f.pins[app.ID], func(id string) string { return f.regions[id].ShownName() })
+		in.Pins = pins.Failed(f.pins[app.ID], func(id string) string { return f.regions[id].ShownName() })
 	case app.Status == windlassv1.AppStatus_APP_STATUS_FAILED:
 		return app.Status, app.Message
 	}

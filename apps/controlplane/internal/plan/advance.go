@@ -39,7 +39,7 @@ func (p *planner) endRollout() {
 	case r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING:
 		p.app.RolloutID = ""
 	case p.deps[r.DeploymentID] == nil:
-		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, ReasonDeploymentLost,
+		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, rollup.ReasonDeploymentLost,
 			"its deployment "+r.DeploymentID+" does not exist")
 		p.log("RolloutFailed", r.Message, nil, "")
 	case p.app.DeletingSince != 0:
@@ -306,7 +306,7 @@ func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool
 	for _, pl := range f.places(f.activeRows(d.ID)) {
 		if reason, message, doomed := f.hopelessAtStart(d, pl); doomed {
 			if reason == "" {
-				reason = ReasonInstancesFailed
+				reason = rollup.ReasonInstancesFailed
 			}
 			if message == "" {
 				message = "no detail was reported"

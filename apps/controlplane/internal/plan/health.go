@@ -105,7 +105,7 @@ func (v *view) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regio
 // it did.
 func (v *view) failsByHealth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
 	if reason, message, hopeless := v.hopeless(d, st, l); hopeless {
-		v.failRegion(d, w, st, cmp.Or(reason, ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
+		v.failRegion(d, w, st, cmp.Or(reason, rollup.ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
 		return true
 	}
 	if message, over := v.unhealthy(d, st, l); over {

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -24,7 +25,7 @@ func (w *world) pin(id string, weight, replicas int32, regions ...string) (refus
 	d := &w.deps[w.index(id)]
 	var others []model.Topology
 	for _, t := range w.rows {
-		if pinOf(w.pins, t) == nil {
+		if pins.Of(w.pins, t) == nil {
 			others = append(others, t)
 		}
 	}
@@ -56,14 +57,14 @@ func (w *world) pin(id string, weight, replicas int32, regions ...string) (refus
 			sizes[r] = max(1, w.rows[rowKey{id, r}].Replicas)
 		}
 	}
-	SetPin(&w.pins[i], weight, sizes, w.now)
+	pins.Set(&w.pins[i], weight, sizes, w.now)
 	return ""
 }
 
 func (w *world) unpin(id string) {
 	for i := range w.pins {
 		if w.pins[i].DeploymentID == id {
-			RemovePin(&w.pins[i], w.now)
+			pins.Remove(&w.pins[i], w.now)
 		}
 	}
 }
@@ -98,12 +99,12 @@ func (f *fleet) requirePins() {
 			key := rowKey{p.DeploymentID, r.RegionID}
 			row := f.rows[key]
 			switch r.State {
-			case pinServing:
+			case windlassv1.PinRegion_STATE_SERVING:
 				require.Equal(f.t, p.Weight, row.Weight)
 				require.Equal(f.t, r.Replicas, row.Replicas)
 				require.Equal(f.t, r.Replicas, f.runs[key].ready)
 				require.Contains(f.t, f.routes[r.RegionID], p.DeploymentID)
-			case pinFailed:
+			case windlassv1.PinRegion_STATE_FAILED:
 				require.Equal(f.t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status)
 				require.NotContains(f.t, f.routes[r.RegionID], p.DeploymentID)
 				require.NotEmpty(f.t, r.Reason)
@@ -116,7 +117,7 @@ func (f *fleet) requirePins() {
 
 // isPinned reports whether the row is a pin's: those count apart.
 func (w *world) isPinned(key rowKey) bool {
-	return pinOf(w.pins, model.Topology{DeploymentID: key.deployment, RegionID: key.region}) != nil
+	return pins.Of(w.pins, model.Topology{DeploymentID: key.deployment, RegionID: key.region}) != nil
 }
 
 // happenPinned lets one thing happen to pins.
@@ -181,7 +182,7 @@ func TestAnyHistoryWithPinsKeepsTheRules(t *testing.T) {
 			case k.deployment == live:
 				require.Equal(t, int32(100), row.Weight)
 				require.Contains(t, f.routes[k.region], live)
-			case pinOf(f.pins, row) == nil:
+			case pins.Of(f.pins, row) == nil:
 				require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status, k)
 				require.Zero(t, f.runs[k].existing())
 			}
@@ -236,15 +237,15 @@ func TestAPinThatStartsHasItsDeadlineWhileItsRegionIsInReach(t *testing.T) {
 	reach(windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE)
 	w.now += 3_600_000
 	w.step()
-	require.Equal(t, pinStarting, state())
+	require.Equal(t, windlassv1.PinRegion_STATE_STARTING, state())
 	reach(windlassv1.RegionStatus_REGION_STATUS_CONNECTED)
 	w.now += 599_000
 	w.heard("us")
 	w.step()
-	require.Equal(t, pinStarting, state())
+	require.Equal(t, windlassv1.PinRegion_STATE_STARTING, state())
 	require.LessOrEqual(t, w.next, w.now+1000)
 	w.now += 1000
 	w.step()
-	require.Equal(t, pinFailed, state())
+	require.Equal(t, windlassv1.PinRegion_STATE_FAILED, state())
 	require.Equal(t, "DeadlineExceeded", w.pins[0].Regions[0].Reason)
 }

@@ -41,15 +41,12 @@ const Who = "windlass"
 
 // Reasons that a deployment or rollout ended for, besides those of the agents.
 const (
-	ReasonImagePullError  = "ImagePullError"    // the registry does not have the image, or refuses to serve it
-	ReasonUnknownRegion   = "UnknownRegion"     // a region of the deployment does not exist, was made anew, or may not be used by the workspace
-	ReasonRegionClosed    = "RegionClosed"      // the workspace may use the region no longer: nothing grows there until its grant is back
-	ReasonCancelled       = "Cancelled"         // a person aborted the rollout
-	ReasonAppDeleted      = "AppDeleted"        // the app was deleted
-	ReasonSuperseded      = "Superseded"        // a newer rollout of the app replaced it
-	ReasonDeploymentLost  = "DeploymentMissing" // the database has no row of the deployment that the rollout goes to
-	ReasonAbandoned       = "Abandoned"         // a person gave the region up while it was out of reach
-	ReasonInstancesFailed = "InstancesFailed"   // instances fail, and the agent gave no reason
+	ReasonImagePullError = "ImagePullError" // the registry does not have the image, or refuses to serve it
+	ReasonUnknownRegion  = "UnknownRegion"  // a region of the deployment does not exist, was made anew, or may not be used by the workspace
+	ReasonCancelled      = "Cancelled"      // a person aborted the rollout
+	ReasonAppDeleted     = "AppDeleted"     // the app was deleted
+	ReasonSuperseded     = "Superseded"     // a newer rollout of the app replaced it
+	ReasonAbandoned      = "Abandoned"      // a person gave the region up while it was out of reach
 )
 
 const (

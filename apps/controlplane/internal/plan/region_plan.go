@@ -283,12 +283,12 @@ func (v *view) moveRegion(l *regionPlan) {
 		v.give(l.row, s.ToWeight)
 	case l.row != nil:
 		tell(l.row, l.To.Assigned, s.To)
-		v.tellReplicas(l.row, s.To)
+		v.setReplicas(l.row, s.To)
 		v.give(l.row, s.ToWeight)
 	}
 	for i, t := range l.from {
 		tell(t, l.RegionPlan.From[i].Assigned, s.From[i])
-		v.tellReplicas(t, s.From[i])
+		v.setReplicas(t, s.From[i])
 		v.give(t, s.FromWeights[i])
 	}
 	if i := l.successor(s); i >= 0 {
@@ -308,8 +308,8 @@ func (v *view) moveRegion(l *regionPlan) {
 	}
 }
 
-// tellReplicas sets the replicas that the row's region runs to n.
-func (p *planner) tellReplicas(t *model.Topology, n int32) {
+// setReplicas sets the replicas that the row's region runs to n.
+func (p *planner) setReplicas(t *model.Topology, n int32) {
 	if t.Replicas == n {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -288,7 +289,7 @@ func (w *world) requireServed(live string, progress *model.Progress) {
 		o := w.rob[k.region]
 		require.Equal(w.t, int32(100), row.Weight)
 		require.Equal(w.t, w.regs[k.region].SessionEpoch, o.Epoch)
-		if last := changedBelow(w.pins, k.region); last == 0 {
+		if last := pins.ChangedBelow(w.pins, k.region); last == 0 {
 			require.Equal(w.t, o.Generation, w.rts[k.region].Generation)
 		} else {
 			require.GreaterOrEqual(w.t, o.Generation, last)

@@ -19,6 +19,9 @@ import (
 const (
 	ReasonRegionUnreachable = "RegionUnreachable" // the lease of the region's agent ran out
 	ReasonDeadlineExceeded  = "DeadlineExceeded"  // the region made no progress for as long as the progress deadline
+	ReasonRegionClosed      = "RegionClosed"      // the workspace may use the region no longer: nothing grows there until its grant is back
+	ReasonDeploymentLost    = "DeploymentMissing" // the database has no row of the deployment that the rollout goes to
+	ReasonInstancesFailed   = "InstancesFailed"   // instances fail, and the agent gave no reason
 )
 
 // Reasons of agents for which instances have no room.

@@ -14,6 +14,7 @@ import (
 const (
 	runtimeDir  = "apps/agent/internal/runtime"
 	planDir     = "apps/controlplane/internal/plan"
+	pinsDir     = "apps/controlplane/internal/plan/pins"
 	rollupDir   = "apps/controlplane/internal/rollup"
 	remedy      = "[Troubleshooting](../guides/troubleshooting.md) has the cause and the remedy of each.\n\n"
 	errorPrefix = "ERROR_REASON_"
@@ -96,6 +97,7 @@ var camel = regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]+)*$`)
 // writers of history by the folder of their package.
 var writers = map[string]string{
 	planDir:                             "the planner",
+	pinsDir:                             "the planner",
 	"apps/controlplane/internal/api":    "a call",
 	"apps/controlplane/internal/ingest": "an agent",
 	"apps/controlplane/internal/fleet":  "the control plane's check of domains",
@@ -115,7 +117,7 @@ func historyEntries(s *source) ([]entry, error) {
 		positions := whatParameters(p)
 		add := func(e ast.Expr) {
 			if text, ok := literal(e); ok && camel.MatchString(text) {
-				if _, known := found[text]; !known || dir == planDir {
+				if _, known := found[text]; !known || by == writers[planDir] {
 					found[text] = by
 				}
 			}
@@ -171,6 +173,10 @@ func whatParameters(p *pkg) map[string]int {
 				switch n := n.(type) {
 				case *ast.FuncDecl:
 					name, params = n.Name.Name, n.Type.Params
+				case *ast.Field: // a method of an interface
+					if of, ok := n.Type.(*ast.FuncType); ok && len(n.Names) == 1 {
+						name, params = n.Names[0].Name, of.Params
+					}
 				case *ast.AssignStmt:
 					if fn, ok := n.Rhs[0].(*ast.FuncLit); ok {
 						if left, ok := n.Lhs[0].(*ast.Ident); ok {

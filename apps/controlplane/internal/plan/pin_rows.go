@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// pinRows are the planner's rows as pins see them. It implements pins.Rows.
+type pinRows struct {
+	*planner
+
+	// policy of the app, nil for none.
+	policy  *windlassv1.RolloutPolicy
+	reroute func(region string)
+}
+
+func (r pinRows) Now() int64 { return r.now }
+
+func (r pinRows) Deployment(id string) *model.Deployment { return r.deps[id] }
+
+func (r pinRows) Version(deploymentID string) string { return r.versionOf(deploymentID) }
+
+func (r pinRows) Row(deploymentID, region string) *model.Topology {
+	return r.rowIn(deploymentID, region)
+}
+
+func (r pinRows) Before(deploymentID, region string) model.Topology {
+	return r.before[rowKey{deploymentID, region}]
+}
+
+func (r pinRows) Place(t *model.Topology) rollup.Place { return r.place(t) }
+
+func (r pinRows) Observed(deploymentID, region string) model.Observed {
+	return r.observed[rowKey{deploymentID, region}]
+}
+
+func (r pinRows) Route(region string) *model.Route { return r.routes[region] }
+
+func (r pinRows) Acknowledged(region string) bool { return r.acknowledged(region) }
+
+func (r pinRows) Closed(region string) bool { return r.in.Closed[region] }
+
+func (r pinRows) Released(t *model.Topology) bool { return r.main().side(t).Known }
+
+func (r pinRows) Changed(t *model.Topology) int64 { return r.changed(t) }
+
+func (r pinRows) Stale(pl rollup.Place) bool {
+	return pl.Resyncing() || r.now-pl.Region.LastReportAt > freshFor
+}
+
+func (r pinRows) Blocks(reason string) bool { return slices.Contains(keepFromStarting, reason) }
+
+func (r pinRows) StartLimit(spec *windlassv1.DeploymentSpec, pl rollup.Place) int64 {
+	return pinLimit(r.policy, spec, pl)
+}
+
+func (r pinRows) Room(region string) bool { return r.room(region) }
+
+func (r pinRows) Assign(d *model.Deployment, region string, replicas int32) {
+	r.assign(d, region, replicas)
+}
+
+func (r pinRows) SetReplicas(t *model.Topology, n int32) { r.setReplicas(t, n) }
+
+func (r pinRows) Confirm(t *model.Topology) { r.confirm(t) }
+
+func (r pinRows) Reroute(region string) { r.reroute(region) }
+
+func (r pinRows) Log(what, why string, d *model.Deployment, region string) {
+	r.log(what, why, d, region)
+}
+
+func (r pinRows) Defer() { r.deferred = true }

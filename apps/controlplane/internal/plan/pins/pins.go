@@ -1,0 +1,338 @@
+// Package pins decides about versions that stay live next to the one that rollouts move. A plan has two
+// layers, and neither looks into the other:
+//
+//	below   the rollout of the app as if it had no pins: their rows
+//	        are left out, and the weights of the other rows add up to the whole
+//	pins    of the pinned rows, region by region: this package
+//
+//	pinned   starting -> serving          ready: it gets its weight
+//	         starting, serving -> failed  doomed, or late: its weight goes, then its replicas
+//	         any -> leaving               it is no longer wanted there, and then the same
+//
+// The route joins them: its targets are of both, and it changes once. model.Shares sets the weights in
+// relation when the route is read. So a region's acknowledgement is of both, too, and no version stops
+// before its region has acknowledged a route without it. But a rollout waits for no change of a route by
+// a pin: to the layer below the newest route is acknowledged with the last one that it changed itself.
+//
+// The package is pure. It reads and changes rows through Rows, which the planner implements.
+package pins
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	starting = windlassv1.PinRegion_STATE_STARTING
+	serving  = windlassv1.PinRegion_STATE_SERVING
+	failed   = windlassv1.PinRegion_STATE_FAILED
+	leaving  = windlassv1.PinRegion_STATE_LEAVING
+)
+
+const (
+	rowStarting = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING
+	rowStarted  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	rowStopping = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
+	rowStopped  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+)
+
+// Rows are the working copy of an app's rows in one decision.
+type Rows interface {
+	// Now of the decision, unix ms.
+	Now() int64
+	// Deployment by id, nil for none.
+	Deployment(id string) *model.Deployment
+	// Version of a deployment for people, such as "v3".
+	Version(deploymentID string) string
+	// Row of a deployment in a region, nil for none.
+	Row(deploymentID, region string) *model.Topology
+	// Before is the same row as it was before the decision.
+	Before(deploymentID, region string) model.Topology
+	Place(t *model.Topology) rollup.Place
+	Observed(deploymentID, region string) model.Observed
+	// Route of the region, nil for none.
+	Route(region string) *model.Route
+	// Acknowledged reports whether the region acknowledged its newest route.
+	Acknowledged(region string) bool
+	// Closed reports whether the app's workspace may use the region no longer.
+	Closed(region string) bool
+	// Released reports whether the region no longer runs the workload that the row transferred.
+	Released(t *model.Topology) bool
+	// Changed is when the row or what its region says of it last changed, unix ms.
+	Changed(t *model.Topology) int64
+	// Stale reports whether the region's last report is too old to fail anything for a deadline.
+	Stale(pl rollup.Place) bool
+	// Blocks reports whether a reason of instances keeps them from starting.
+	Blocks(reason string) bool
+	// StartLimit is how long the deployment may take to become ready, ms; 0 for no limit.
+	StartLimit(spec *windlassv1.DeploymentSpec, pl rollup.Place) int64
+
+	// Room reports whether this decision may change anything in the region.
+	Room(region string) bool
+	// Assign adds the row of a deployment in a region, or starts one that stopped.
+	Assign(d *model.Deployment, region string, replicas int32)
+	SetReplicas(t *model.Topology, n int32)
+	// Confirm takes a row that stops to stopped, once its region says so.
+	Confirm(t *model.Topology)
+	// Reroute gives the region a new generation of its route: one for all that this decision changes there.
+	Reroute(region string)
+	// Log adds to the app's history.
+	Log(what, why string, d *model.Deployment, region string)
+	// Defer leaves something to the next step, which follows at once.
+	Defer()
+}
+
+// Layer decides about pins.
+type Layer struct {
+	Rows
+
+	// Since is the newest fact about a pin that is not settled; 0: all are.
+	Since int64
+	// Due is the next deadline, 0 for none.
+	Due int64
+	// Late: a deadline passed whose region has to report first.
+	Late bool
+}
+
+// look takes the pin as far as the facts allow.
+func (l *Layer) Look(p *model.Pin) {
+	d := l.Deployment(p.DeploymentID)
+	var left []model.PinRegion
+	for _, r := range p.Regions {
+		if l.lookIn(p, d, &r) {
+			left = append(left, r)
+		}
+	}
+	p.Regions = left
+}
+
+// lookIn is look in one region. It reports whether the pin still has the region.
+func (l *Layer) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (has bool) {
+	if d == nil && (r.State == starting || r.State == serving) {
+		l.fail(p, &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r, rollup.ReasonDeploymentLost, "its deployment does not exist")
+	}
+	if r.State == starting || r.State == serving {
+		l.start(p, d, r)
+	}
+	if r.State != failed && r.State != leaving {
+		return true
+	}
+	if !l.stop(p, d, r) {
+		return true
+	}
+	switch {
+	case r.Again && d != nil:
+		*r = model.PinRegion{RegionID: r.RegionID, Replicas: r.Replicas, State: starting, Since: l.Now()}
+		l.start(p, d, r)
+		return true
+	case r.State == failed:
+		return true
+	}
+	l.Log("PinRegionRemoved", "nothing is left of it there", &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r.RegionID)
+	return false
+}
+
+// unsettled notes that the layer has to look at the region again.
+func (l *Layer) unsettled(r *model.PinRegion, t *model.Topology) {
+	l.Since = max(l.Since, r.Since)
+	if t != nil {
+		l.Since = max(l.Since, l.Changed(t), l.Observed(t.DeploymentID, t.RegionID).UpdatedAt)
+	}
+}
+
+// start lets the region run the pin, and gives it its weight once it is ready.
+func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
+	t := l.Row(d.ID, r.RegionID)
+	if t != nil && t.Status == rowStopping {
+		l.Confirm(t) // of a time before it was pinned
+		if t.Status == rowStopping {
+			l.unsettled(r, t)
+			return
+		}
+	}
+	if t == nil || t.Status == rowStopped {
+		if t != nil && l.Before(d.ID, r.RegionID).Status != t.Status {
+			l.Defer() // one step of the table at a time
+			return
+		}
+		if l.Closed(r.RegionID) {
+			r.Reason, r.Message = rollup.ReasonRegionClosed, "the workspace may use the region no longer"
+			return
+		}
+		if !l.Room(r.RegionID) {
+			return
+		}
+		l.Assign(d, r.RegionID, r.Replicas)
+		r.State, r.Since, r.Lost, r.Heard = starting, l.Now(), false, l.Observed(d.ID, r.RegionID).Guard
+		l.Log("PinStarting", fmt.Sprintf("pinned at %d %%: %d replicas start, and get it once they are ready", p.Weight, r.Replicas), d, r.RegionID)
+		t = l.Row(d.ID, r.RegionID)
+	}
+	if isActive(t) && t.Transferred {
+		if !l.Released(t) {
+			l.unsettled(r, t) // the region has yet to let go of what a rollout gave to another
+			return
+		}
+		r.Since, r.Lost, r.Heard = l.Now(), false, l.Observed(d.ID, r.RegionID).Guard
+	}
+	if t.Replicas != r.Replicas && (!l.Closed(r.RegionID) || r.Replicas < t.Replicas) && l.Room(r.RegionID) {
+		l.Log("ReplicasMoved", fmt.Sprintf("%s %d -> %d, as it is pinned", l.Version(d.ID), t.Replicas, r.Replicas), d, r.RegionID)
+		l.SetReplicas(t, r.Replicas)
+	}
+	if r.State == serving {
+		l.keep(p, d, r, t)
+		return
+	}
+	l.await(p, d, r, t)
+}
+
+// await waits until a version that starts is ready.
+func (l *Layer) await(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
+	pl := l.Place(t)
+	switch {
+	case pl.Unreachable():
+		r.Lost = true
+		l.unsettled(r, t)
+		return
+	case r.Lost:
+		r.Lost, r.Since, r.Heard = false, l.Now(), pl.Observed.Guard
+	}
+	if pl.Ready() {
+		if !l.route(t, p.Weight) {
+			return
+		}
+		t.Status = rowStarted
+		r.State, r.Since, r.Heard, r.Reason, r.Message = serving, l.Now(), pl.Observed.Guard, "", ""
+		l.Log("PinServing", fmt.Sprintf("%d of %d replicas ready: it gets %d %% of the traffic, as route generation %d",
+			pl.Observed.ReadyReplicas, t.Replicas, p.Weight, l.Route(r.RegionID).Generation), d, r.RegionID)
+		return
+	}
+	if l.isDoomed(p, d, r, pl) {
+		return
+	}
+	l.unsettled(r, t)
+	due := Due(*r, l.StartLimit(d.Spec, pl))
+	switch {
+	case due == 0:
+	case l.Now() < due:
+		if l.Due == 0 || due < l.Due {
+			l.Due = due
+		}
+	case l.Stale(pl):
+		l.Late = true
+	default:
+		reason := rollup.ReasonDeadlineExceeded
+		why, text := pl.Why()
+		if l.Blocks(why) {
+			reason = why
+		}
+		message := fmt.Sprintf("%d of %d replicas ready after %d s", pl.Observed.ReadyReplicas, t.Replicas, (l.Now()-r.Since)/1000)
+		if why != "" {
+			message += ": " + why
+			if text != "" {
+				message += ", " + text
+			}
+		}
+		l.fail(p, d, r, reason, message)
+	}
+}
+
+// Due is when a place that starts must be ready with a limit in ms, 0 for never.
+func Due(r model.PinRegion, limit int64) int64 {
+	if limit == 0 {
+		return 0
+	}
+	return r.Since + limit
+}
+
+// keep gives a version that serves the weight that its pin asks for. A region that is out of reach
+// keeps what it has.
+func (l *Layer) keep(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
+	was := t.Weight
+	if l.route(t, p.Weight) && was != p.Weight {
+		l.Log("PinServing", fmt.Sprintf("%d %% of the traffic instead of %d %%, as route generation %d",
+			p.Weight, was, l.Route(r.RegionID).Generation), d, r.RegionID)
+	}
+	pl := l.Place(t)
+	if pl.Unreachable() || l.isDoomed(p, d, r, pl) {
+		return
+	}
+	if !l.Acknowledged(r.RegionID) {
+		l.Since = max(l.Since, l.Route(r.RegionID).UpdatedAt)
+	}
+}
+
+// isDoomed reports whether instances of this try fail for good, and fails the pin then.
+func (l *Layer) isDoomed(p *model.Pin, d *model.Deployment, r *model.PinRegion, pl rollup.Place) bool {
+	reason, message, doomed := pl.Doomed()
+	if !doomed || pl.Observed.Guard <= r.Heard {
+		return false // the report is about the try before
+	}
+	l.fail(p, d, r, cmp.Or(reason, rollup.ReasonInstancesFailed),
+		fmt.Sprintf("%d of %d replicas ready: %s", pl.Observed.ReadyReplicas, pl.Row.Replicas, cmp.Or(message, "no detail was reported")))
+	return true
+}
+
+func (l *Layer) fail(p *model.Pin, d *model.Deployment, r *model.PinRegion, reason, message string) {
+	what := fmt.Sprintf("it gets nothing of its %d %% of the traffic", p.Weight)
+	if r.State == serving {
+		what = fmt.Sprintf("its %d %% of the traffic go to the others", p.Weight)
+	}
+	r.State, r.Since, r.Lost, r.Reason, r.Message = failed, l.Now(), false, reason, message
+	l.Log("PinFailed", fmt.Sprintf("%s: %s; %s, and its replicas are stopped: pin it again to try again, or unpin it", reason, message, what), d, r.RegionID)
+}
+
+// stop takes the weight and then the replicas of a version that must not run in the region, and
+// reports whether nothing is left.
+func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gone bool) {
+	t := l.Row(p.DeploymentID, r.RegionID)
+	if t == nil || t.Status == rowStopped {
+		return true
+	}
+	was := t.Weight
+	if !l.route(t, 0) {
+		return false
+	}
+	if was > 0 && r.State == leaving {
+		l.Log("PinLeaving", fmt.Sprintf("its %d %% of the traffic go to the others, as route generation %d", was, l.Route(r.RegionID).Generation), d, r.RegionID)
+	}
+	if isActive(t) && l.Acknowledged(r.RegionID) && l.Room(r.RegionID) {
+		t.Status = rowStopping
+		t.Generation++
+		why := "it is pinned there no longer"
+		if r.State == failed {
+			why = r.Reason + ": " + r.Message
+		}
+		l.Log("RegionsStopping", why+"; nothing is routed to it in "+l.Place(t).Name(), d, r.RegionID)
+	}
+	if t.Status == rowStopping {
+		l.Confirm(t)
+	}
+	if t.Status == rowStopped {
+		return true
+	}
+	l.unsettled(r, t)
+	return false
+}
+
+// route gives the row its weight, and its region a route that says so. It reports whether there was
+// room for that.
+func (l *Layer) route(t *model.Topology, weight int32) bool {
+	if t.Weight == weight {
+		return true
+	}
+	if !l.Room(t.RegionID) {
+		return false
+	}
+	t.Weight = weight
+	l.Reroute(t.RegionID)
+	return true
+}
+
+// isActive reports whether a row was not told to stop.
+func isActive(t *model.Topology) bool {
+	return t.Status == rowStarting || t.Status == rowStarted
+}
