@@ -320,7 +320,7 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 	return nil
 }
 
-// bookmark tells where the stream is and what the inbox should sum to. A stream
+// bookmark sends where the stream is and what the inbox should sum to. A stream
 // that resumed reads the whole once, at its first bookmark.
 func (st *stream) bookmark(ctx context.Context) error {
 	if !st.complete {

@@ -109,7 +109,7 @@ type Store interface {
 // Config of a Service. Zero durations take the defaults stated.
 type Config struct {
 	Store Store
-	// Caller tells whose credential the call carries and when that was issued.
+	// Caller returns the region of the call's credential and when that was issued.
 	Caller func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
 	// Edges reports whether a change of what a region reports can change a decision.
 	Edges func(before, after model.Observed) bool

@@ -75,7 +75,7 @@ func (v *view) skipsNew(region string) bool {
 		v.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
 }
 
-// absence says in words why the region cannot be told anything.
+// absence describes why the region gets nothing new.
 func (f *facts) absence(region string) string {
 	if f.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		return "has no agent yet"
@@ -344,7 +344,7 @@ func (p *planner) behindMessage() (text string, moving bool) {
 	return strings.Join(parts, "; "), moving
 }
 
-// RetryBehind has the regions begin again that failed to catch up, and tells how many.
+// RetryBehind lets regions that failed to catch up begin again, and returns how many.
 func RetryBehind(c *model.Progress, now int64) (retried int) {
 	for _, b := range c.Behind {
 		if b.Progress.Failed {

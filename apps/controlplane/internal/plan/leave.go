@@ -222,7 +222,7 @@ func (p *planner) confirm(t *model.Topology) {
 	}
 }
 
-// logWeights tells where traffic was sent, by cause.
+// logWeights adds where traffic goes to the history, by cause.
 func (p *planner) logWeights() {
 	if p.wasStaged {
 		return // told region by region, at the end

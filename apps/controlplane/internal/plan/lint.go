@@ -166,7 +166,7 @@ func (l *linter) region(region string, routed bool) {
 	floor, ceiling := l.bounds(region)
 	var could, was, serves, served, weight int32
 	shrinks := false
-	handed := l.handed(region)
+	transferred := l.transferred(region)
 	for _, key := range sortedRows(l.after) {
 		t := l.after[key]
 		if key.region != region {
@@ -184,9 +184,9 @@ func (l *linter) region(region string, routed bool) {
 		if had {
 			s = l.side(&before)
 		}
-		s.Existing = max(s.Existing, handed[t.WorkloadKey()].Existing)
+		s.Existing = max(s.Existing, transferred[t.WorkloadKey()].Existing)
 		if t.Told() {
-			s.Ready = max(s.Ready, handed[t.WorkloadKey()].Ready)
+			s.Ready = max(s.Ready, transferred[t.WorkloadKey()].Ready)
 		}
 		if before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 			s.Existing = l.seen(&before) // it was confirmed once, whatever the epoch is now
@@ -226,9 +226,10 @@ func (l *linter) region(region string, routed bool) {
 	l.liveWeight(region)
 }
 
-// handed is what there is of workloads that were transferred: replicas that there may be, and
-// those that serve if it was by this plan. They serve on, under the name of who has them now.
-func (l *linter) handed(region string) map[string]strategy.Side {
+// transferred returns, by workload, how many replicas the region may still run of workloads that were
+// transferred, and how many of them are ready. Those of a workload that this plan transfers go on
+// serving under its successor.
+func (l *linter) transferred(region string) map[string]strategy.Side {
 	out := map[string]strategy.Side{}
 	for key, t := range l.after {
 		if before, had := l.before[key]; had && key.region == region && t.Transferred {

@@ -116,8 +116,8 @@ func regionSize(c *model.Progress, region string) int32 {
 	return c.DefaultReplicas
 }
 
-// Resize has regions come to other numbers of replicas, of whichever version is wanted
-// there. It tells how many that changed.
+// Resize gives regions other numbers of replicas, of whichever version is wanted there. It returns how
+// many sizes changed.
 func Resize(c *model.Progress, asked Asked) (changed int) {
 	for _, sizes := range []map[string]int32{c.OldSizes, c.Sizes} {
 		for id, was := range sizes {
@@ -260,8 +260,8 @@ func Promote(c *model.Progress, who string, full bool, now int64) (waves []strin
 	return waves, nil
 }
 
-// acceptFailed has regions go on that failed by their analysis, past the step or the bake
-// that it was of, and tells the waves. Where others failed otherwise it accepts none.
+// acceptFailed lets regions that failed by their analysis go on past that step or bake, and returns
+// their waves. Where others failed otherwise it accepts none.
 func acceptFailed(c *model.Progress, who string, now int64) (waves []string, err error) {
 	if !c.Failed {
 		return nil, nil

@@ -214,7 +214,7 @@ func (v *view) side(t *model.Topology) strategy.Side {
 	return s
 }
 
-// seen is how many replicas of the row the region tells of, whatever their state.
+// seen is how many replicas of the row the region reports, whatever their state.
 func (f *facts) seen(t *model.Topology) int32 {
 	each := instancesEach(f.deps[t.DeploymentID])
 	return (f.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
@@ -353,7 +353,7 @@ func (l *regionPlan) ready(of int32) string {
 	return text
 }
 
-// outdated tells what is to come of the replicas that serve in the places of the others.
+// outdated describes what becomes of the replicas that serve in the places of the others.
 func (l *regionPlan) outdated() string {
 	if l.keeps {
 		return fmt.Sprintf("%d to be kept", l.To.Outdated)
@@ -368,7 +368,7 @@ func (f *facts) versionOf(deployment string) string {
 	return deployment
 }
 
-// logShares tells where traffic goes, region by region.
+// logShares adds where traffic goes to the history, region by region.
 func (p *planner) logShares() {
 	if !p.wasStaged {
 		return // told by cause, where they were set

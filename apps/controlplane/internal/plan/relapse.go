@@ -12,7 +12,7 @@ import (
 // ends one that lasts. What ends a version that comes and goes is how often it does so: without
 // a limit it would restart its step's pause or its wave's bake for ever.
 //
-// A change of what the region was told, its being out of reach and a pause are no relapses.
+// A change of what the region should run, its being out of reach and a pause are no relapses.
 //
 // A region may also lose the acknowledgement of its route while it serves, because gateways or the
 // agent restart. That is no relapse, and the bake goes on: if it began anew, restarts that come more

@@ -12,7 +12,7 @@ import (
 // A workload is what a region runs under one name: the instances of one row. In place, a
 // row takes the workload of another over, with all replicas and their traffic:
 //
-//	v1  3 replicas, 100 %            ->  transferred: none, and told to have nothing
+//	v1  3 replicas, 100 %            ->  transferred: none, and the region should run none
 //	v2  none                         ->  3 replicas of v1's workload, 100 %
 //
 // in one transaction, so that each instance has an owner at all times. The region then replaces
@@ -43,7 +43,7 @@ func (p *planner) joinWorkloads(l *regionPlan, inPlace bool) {
 			// Back is back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
 			if t.Told() && t.Replicas > 0 && (inPlace || back || p.madeAlike(l.to, t)) {
-				l.RegionPlan.From[i].HandsOver = true
+				l.RegionPlan.From[i].Transfers = true
 				break
 			}
 		}
@@ -74,7 +74,7 @@ func (f *facts) madeAlike(d *model.Deployment, t *model.Topology) bool {
 func (v *view) keepInstances(l *regionPlan) {
 	beside := int32(0)
 	for i, t := range l.from {
-		if l.RegionPlan.From[i].HandsOver || hasOf(l.row, t) {
+		if l.RegionPlan.From[i].Transfers || hasOf(l.row, t) {
 			if l.keeps = v.madeAlike(l.to, t); !l.keeps {
 				return
 			}
@@ -104,7 +104,7 @@ func (f *facts) observedOf(t model.Topology) model.Observed {
 
 // taken reports whether the row has taken over the workload of others of its app's rows, how
 // many replicas serve under its name, and how many of those are not yet of its deployment d.
-// Until the region tells of them under their new name they are under an old one.
+// Until the region reports them under the new row they count under an old one.
 func taken(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
 	var before int32
 	for _, o := range rows {
@@ -129,8 +129,8 @@ func (f *facts) hasTaken(t *model.Topology) bool {
 	return slices.ContainsFunc(f.rows, func(o *model.Topology) bool { return hasOf(t, o) })
 }
 
-// madeFor are the deployments that the instances were made for which d goes on with in the
-// region: who handed them over, and who started their workload.
+// madeFor returns the deployments for which the instances were made that d goes on with in the region:
+// those whose workload was transferred to it, and the one that started the workload.
 func (f *facts) madeFor(d *model.Deployment, region string) (ids []string) {
 	t := f.rowIn(d.ID, region)
 	for _, o := range f.rows {
@@ -239,7 +239,7 @@ func (f *facts) holder(t *model.Topology) *model.Topology {
 // successor returns which of the other rows the step takes the workload from, -1 for none.
 func (l *regionPlan) successor(s strategy.Targets) int {
 	for i, f := range l.RegionPlan.From {
-		if f.HandsOver && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {
+		if f.Transfers && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {
 			return i
 		}
 	}

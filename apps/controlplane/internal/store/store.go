@@ -43,7 +43,7 @@ const MaxRegions = 32
 // WakeWindow is how far ahead a wake-up may be so that the listener of its commit still serves it.
 const WakeWindow = 500 * time.Millisecond
 
-// Commit tells what an Update changed, after it is durable.
+// Commit is what an Update changed, once it is durable.
 type Commit struct {
 	// Heads that moved, by region id.
 	Revisions map[string]int64

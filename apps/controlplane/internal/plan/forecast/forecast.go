@@ -59,7 +59,7 @@ type Forecast struct {
 	Lasts int64
 	Loads int
 	// Complete: nothing is left to do after the last step. Else it was given up, as too
-	// long to be told.
+	// long to be shown.
 	Complete bool
 	// Progress at the end, nil without one, and the rollout's end; nil for one that there
 	// is not.
@@ -83,7 +83,7 @@ func Run(was []model.Topology, in plan.Input, now int64) Forecast {
 const beginLooks = 100
 
 // Begin is a forecast that ends when the deployment has begun: with the first step by which
-// regions are told to run any of it.
+// regions should run any of it.
 func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Forecast {
 	return foresee(was, in, now, beginLooks, deployment)
 }
@@ -328,7 +328,7 @@ func (w *world) promote() bool {
 	return false
 }
 
-// note tells what the planner decided, before it is applied.
+// note keeps what the planner decided, before it is applied.
 func (w *world) note(out plan.Output) {
 	before, after := w.progress(), w.progress()
 	if out.RolloutState != nil {
@@ -413,10 +413,10 @@ func (w *world) moves(before, after []model.Topology, c *model.Progress) {
 	was, is := w.sides(before), w.sides(after)
 	inPlace, keeps := map[string]bool{}, map[string]bool{}
 	for _, t := range after {
-		handed := slices.ContainsFunc(before, func(o model.Topology) bool {
+		already := slices.ContainsFunc(before, func(o model.Topology) bool {
 			return o.DeploymentID == t.DeploymentID && o.RegionID == t.RegionID && o.Transferred
 		})
-		if t.Transferred && !handed {
+		if t.Transferred && !already {
 			inPlace[t.RegionID] = true
 			keeps[t.RegionID] = slices.ContainsFunc(after, func(o model.Topology) bool {
 				return o.Told() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && w.madeAlike(o.DeploymentID, t.DeploymentID)

@@ -18,7 +18,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Scopes of a freeze, as they are told.
+// Scopes of a freeze, as people read them.
 const (
 	ScopeWorkspace = "workspace"
 	ScopeProject   = "project"

@@ -54,9 +54,9 @@ type Side struct {
 	// Withdrawn: the version failed, or people took it back. While another version serves, it
 	// gets no traffic.
 	Withdrawn bool
-	// HandsOver: the version takes its replicas over, all at once and with their traffic.
+	// Transfers: its workload goes to the other version, with all replicas and their traffic at once.
 	// The region replaces them in their places, within their number.
-	HandsOver bool
+	Transfers bool
 }
 
 // RegionPlan is a region that moves to one version from others.
@@ -239,7 +239,7 @@ func (l RegionPlan) handsOver() int {
 		return -1
 	}
 	for i, f := range l.From {
-		if f.HandsOver && f.Assigned > 0 {
+		if f.Transfers && f.Assigned > 0 {
 			return i
 		}
 	}

@@ -475,7 +475,7 @@ func TestReplicasAreTransferredAllAtOnceWithTheirTraffic(t *testing.T) {
 	regionPlan := func() RegionPlan {
 		return RegionPlan{
 			Size: 4, Need: 4, Unavailable: 1, Absent: true, LeavingKnown: true, To: Side{Known: true},
-			From: []Side{{Assigned: 1, Known: true, Ready: 1, Serving: 1, Existing: 1, Weight: 25}, {Assigned: 3, Weight: 75, HandsOver: true}},
+			From: []Side{{Assigned: 1, Known: true, Ready: 1, Serving: 1, Existing: 1, Weight: 25}, {Assigned: 3, Weight: 75, Transfers: true}},
 		}
 	}
 	// Nothing is waited for: neither an answer to the assignment before, nor a route.

@@ -119,7 +119,7 @@ func (t *tx) appendChanges(s *state, at uint64) {
 	}
 }
 
-// committed tells what the transaction changed.
+// committed returns what the transaction changed.
 func (t *tx) committed(s *state) store.Commit {
 	c := store.Commit{
 		Revisions: map[string]int64{},

@@ -36,7 +36,7 @@ func insertInto(name, table string, columns ...string) bulk {
 
 func columnList(columns []string) string { return " (" + strings.Join(columns, ", ") + ")" }
 
-// usually tells what columns are by default in the schema. Where all rows of a statement
+// usually sets the values that columns have by default in the schema. Where all rows of a statement
 // have that, it leaves the column out: to read a value costs the server about as much as
 // to compare and assign it.
 func (b bulk) usually(values map[string]any) bulk {
