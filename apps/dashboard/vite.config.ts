@@ -10,6 +10,8 @@ export default defineConfig({
     // Small files inlined as data: would need more of the Content-Security-Policy.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    // In kB before gzip: about the limit of the first view in apps/controlplane/internal/console/console_test.go.
+    chunkSizeWarningLimit: 1000,
     // Assets have a hash of their content in their names, and are kept for ever.
     assetsDir: "assets",
   },
