@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -119,23 +120,32 @@ func build(ctx context.Context, root, path string, progress func(string)) error 
 	if err != nil {
 		return err
 	}
-	// Without symbols it is a third smaller. The version is what Kubernetes' own
-	// build sets; without it the API server claims to be v0.0.0.
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", tmp,
-		"-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion="+version, "./cmd/kubelab")
-	cmd.Dir = filepath.Join(root, filepath.FromSlash(module))
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	cmd.WaitDelay = 5 * time.Second
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
+	dir := filepath.Join(root, filepath.FromSlash(module))
+	out := &buildOutput{}
+	stop := out.report(progress)
+	defer stop()
+	run := func(stdout io.Writer, args ...string) error {
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir, cmd.Env, cmd.WaitDelay = dir, append(os.Environ(), "GOWORK=off"), 5*time.Second
+		cmd.Stdout, cmd.Stderr = stdout, out
+		return cmd.Run()
+	}
+	var packages bytes.Buffer
+	err = run(&packages, "list", "-deps", "./cmd/kubelab")
+	if err == nil {
+		out.expect(bytes.Count(packages.Bytes(), []byte("\n")))
+		// Without symbols it is a third smaller. The version is what Kubernetes' own
+		// build sets; without it the API server claims to be v0.0.0.
+		err = run(out, "build", "-v", "-o", tmp, "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion="+version, "./cmd/kubelab")
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		if errors.Is(err, exec.ErrNotFound) {
 			return fmt.Errorf("%w: install Go, or set %s to a binary", err, EnvProgram)
 		}
-		return fmt.Errorf("go build in %s: %w: %s", cmd.Dir, err, lastOf(out.String()))
+		return fmt.Errorf("go build in %s: %w: %s", dir, err, lastOf(out.rest()))
 	}
 	if err := os.Rename(tmp, path); err != nil {
 		return err

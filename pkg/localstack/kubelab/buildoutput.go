@@ -1,0 +1,103 @@
+package kubelab
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// reportEvery is how often a build says how far it is, as that of .ci/build does without a terminal.
+const reportEvery = 15 * time.Second
+
+// buildOutput reads what `go build -v` prints: a line for each package whose build begins and for each module
+// that is fetched. It keeps other lines, for errors. It is an io.Writer for several goroutines.
+type buildOutput struct {
+	mu       sync.Mutex
+	line     []byte // without its end so far
+	packages int
+	total    int // packages at most
+	fetched  int
+	building bool // the last line named a package
+	others   strings.Builder
+}
+
+// Write implements io.Writer.
+func (o *buildOutput) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line = append(o.line, p...)
+	for {
+		line, after, ok := bytes.Cut(o.line, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		o.take(string(line))
+		o.line = after
+	}
+}
+
+func (o *buildOutput) take(line string) {
+	switch {
+	case strings.HasPrefix(line, "go: downloading "):
+		o.fetched++
+		o.building = false
+	case line == "" || strings.ContainsAny(line, " \t"):
+		o.others.WriteString(line + "\n")
+	default:
+		o.packages++
+		o.building = true
+	}
+}
+
+// expect sets how many packages there are at most; fewer are built where some are in the build cache.
+func (o *buildOutput) expect(total int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.total = total
+}
+
+// progress is how far the build is; "" before it has begun.
+func (o *buildOutput) progress() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.building:
+		return fmt.Sprintf("building kubelab: %d of at most %d packages", o.packages, o.total)
+	case o.fetched > 0:
+		return fmt.Sprintf("fetching modules: %d so far", o.fetched)
+	}
+	return ""
+}
+
+// rest returns what was neither a package nor a download.
+func (o *buildOutput) rest() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.others.String() + string(o.line)
+}
+
+// report tells how far the build is, until stop is called.
+func (o *buildOutput) report(progress func(string)) (stop func()) {
+	began, done := time.Now(), make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		ticker := time.NewTicker(reportEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				if text := o.progress(); text != "" {
+					progress(fmt.Sprintf("%s, %d s", text, int(time.Since(began).Seconds())))
+				}
+			}
+		}
+	})
+	return func() {
+		close(done)
+		running.Wait()
+	}
+}

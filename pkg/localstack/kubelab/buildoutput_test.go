@@ -1,0 +1,45 @@
+package kubelab
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestBuildOutput(t *testing.T) {
+	t.Run("counts what is fetched and built, and keeps the rest for errors", func(t *testing.T) {
+		o := &buildOutput{}
+		write := func(s string) {
+			n, err := io.WriteString(o, s)
+			require.NoError(t, err)
+			require.Len(t, s, n)
+		}
+		require.Empty(t, o.progress())
+		write("go: downloading k8s.io/api v0.37.2\ngo: down")
+		require.Equal(t, "fetching modules: 1 so far", o.progress())
+		write("loading k8s.io/client-go v0.37.2\n")
+		require.Equal(t, "fetching modules: 2 so far", o.progress())
+		o.expect(300)
+		write("k8s.io/api/core/v1\nk8s.io/api/apps/v1\n")
+		require.Equal(t, "building kubelab: 2 of at most 300 packages", o.progress())
+		write("# k8s.io/api/apps/v1\nfile.go:1:2: syntax error\nno end")
+		require.Equal(t, "# k8s.io/api/apps/v1\nfile.go:1:2: syntax error\nno end", o.rest())
+	})
+	t.Run("is told every 15 s until it is stopped", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			o := &buildOutput{}
+			var told []string
+			stop := o.report(func(line string) { told = append(told, line) })
+			_, err := io.WriteString(o, "std\n")
+			require.NoError(t, err)
+			o.expect(9)
+			time.Sleep(40 * time.Second)
+			stop()
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"building kubelab: 1 of at most 9 packages, 15 s", "building kubelab: 1 of at most 9 packages, 30 s"}, told)
+		})
+	})
+}
