@@ -122,7 +122,12 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	flags.StringVar(&a.configFile, "config", "", "file that holds the contexts")
 	flags.DurationVar(&a.timeout, "timeout", callTimeout, "how long one call may take")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		// Cobra checks this later, and does not say how the command is used.
+		if err := cmd.ValidateRequiredFlags(); err != nil {
+			return usageError(cmd, err)
+		}
 		switch a.output {
 		case "table", "json", "yaml":
 			return nil
@@ -146,22 +151,6 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	root.AddCommand(exitCodesTopic())
 	explainArgs(root)
 	return root
-}
-
-// explainArgs has every command answer a wrong number of arguments with how it is
-// used.
-func explainArgs(c *cobra.Command) {
-	if check := c.Args; check != nil {
-		c.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return fmt.Errorf("%s %w; it is used as `%s` (try --help)", cmd.CommandPath(), err, cmd.UseLine())
-			}
-			return nil
-		}
-	}
-	for _, sub := range c.Commands() {
-		explainArgs(sub)
-	}
 }
 
 func must(err error) {

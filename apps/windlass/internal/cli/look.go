@@ -157,9 +157,10 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 
 func (a *app) listCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls", "get"},
-		Short:   "List apps, deployments, instances or regions",
+		Use:        "list",
+		Aliases:    []string{"ls", "get"},
+		SuggestFor: []string{"app", "apps", "regions", "deployments", "instances"},
+		Short:      "List apps, deployments, instances or regions",
 	}
 	var ofApp, region string
 	var all bool

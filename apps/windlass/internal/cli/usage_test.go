@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"a flag that is required", []string{"deploy"}, "windlass: windlass deploy: required flag(s) \"file\" not set; it is used as `windlass deploy"},
+		{"a flag that is nearly one", []string{"deploy", "--fil=x"}, "there is no --fil: did you mean --file?; it is used as"},
+		{"a flag that is none", []string{"list", "apps", "--nonsense"}, "unknown flag: --nonsense; it is used as `windlass list apps"},
+		{"a number that is none", []string{"rollback", "chat", "--to", "x"}, `--to="x": use a number (int`},
+		{"an argument of a command without any", []string{"login", "https://x"}, "windlass login: takes no argument, found \"https://x\"; it is used as"},
+		{"an argument that is missing", []string{"history"}, "windlass history: accepts 1 arg(s), received 0; it is used as `windlass history APP"},
+		{"a plural for a command", []string{"apps"}, "list"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var errs bytes.Buffer
+			root := New(Config{Stdout: &bytes.Buffer{}, Stderr: &errs, Getenv: func(string) string { return "" }})
+			root.SetArgs(c.args)
+			err := root.ExecuteContext(t.Context())
+			require.Error(t, err)
+			require.Equal(t, 1, Report(&errs, err))
+			require.Contains(t, errs.String(), c.want)
+			require.NotContains(t, errs.String(), "strconv")
+		})
+	}
+}
