@@ -1,11 +1,12 @@
-// Package probe makes the health checks that a kubelet cannot: by another method than GET,
-// or with codes of their own. It runs in the pod, in a container beside the app's.
+// Package probe makes the health checks that a kubelet cannot make: those with another method
+// than GET, or with their own list of status codes that pass. It runs in the app's pod, in a
+// container of its own.
 //
 //	kubelet --gRPC--> probe --HEAD /health--> app
 //
-// The kubelet asks over gRPC because it passes on what it is told that way: of an answer over
-// HTTP people get to see the code, and no text. It also says how long it waits, so that no
-// check outlives who asked for it.
+// The kubelet calls the probe over gRPC, because it shows a gRPC error's message to people. Of
+// an HTTP answer it shows only the status code. A gRPC request also carries a deadline, so that
+// no check runs longer than the kubelet waits.
 package probe
 
 import (
@@ -22,23 +23,23 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// Config of what Run serves.
+// Config configures Run.
 type Config struct {
-	// Check to make, of Address. Its Timeout is for those who do not say how long they wait.
+	// Check is made at Address ("host:port"). Its Timeout holds for requests without a deadline.
 	Check   healthcheck.Check
 	Address string
-	// Margin is how much sooner than who asks the check gives up, so that its words arrive.
+	// Margin is how long before the request's deadline the check ends, so that its error arrives.
 	Margin time.Duration
 }
 
-// Run answers on the listener until ctx ends, and then no more: what it was asked until then
-// is of no use to anybody.
+// Run serves checks on the listener until ctx ends. Checks that are in flight then are cut off,
+// because nobody needs their results.
 func Run(ctx context.Context, l net.Listener, cfg Config) error {
 	g := grpc.NewServer()
-	// Each check connects anew: what is asked is whether the app takes connections.
+	// Each check opens a connection, because it has to find out whether the app accepts any.
 	healthv1.RegisterHealthServer(g, &server{cfg: cfg, transport: &http.Transport{DisableKeepAlives: true}})
-	stay := context.AfterFunc(ctx, g.Stop)
-	defer stay()
+	cancelStop := context.AfterFunc(ctx, g.Stop)
+	defer cancelStop()
 	if err := g.Serve(l); ctx.Err() == nil {
 		return err
 	}
@@ -55,7 +56,7 @@ type server struct {
 func (s *server) Check(ctx context.Context, _ *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 	c := s.cfg.Check
 	if deadline, ok := ctx.Deadline(); ok {
-		// In whole seconds, as the kubelet has it: some of the last is spent on the way.
+		// Rounded to whole seconds, the kubelet's unit, because transit has used a part of one.
 		c.Timeout = max((time.Until(deadline) - s.cfg.Margin).Round(time.Second), time.Second)
 	}
 	if err := c.Do(ctx, s.transport, s.cfg.Address); err != nil {

@@ -19,11 +19,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// margin is for a machine that is busy: what is waited for so long less comes in time.
+// margin is long, so that the check's error arrives in time on a busy machine.
 const margin = 30 * time.Second
 
-// started has a probe run for an app, and returns how a kubelet asks it.
-func started(t *testing.T, app http.HandlerFunc) healthv1.HealthClient {
+// startProbe runs a probe for an app, and returns the client that a kubelet would use.
+func startProbe(t *testing.T, app http.HandlerFunc) healthv1.HealthClient {
 	t.Helper()
 	server := httptest.NewServer(app)
 	t.Cleanup(server.Close)
@@ -42,15 +42,15 @@ func started(t *testing.T, app http.HandlerFunc) healthv1.HealthClient {
 	t.Cleanup(func() {
 		require.NoError(t, conn.Close())
 		stop()
-		require.NoError(t, <-ended, "it stops in order")
+		require.NoError(t, <-ended, "Run returns no error when ctx ends")
 	})
 	return healthv1.NewHealthClient(conn)
 }
 
-func TestAnAppPassesByTheCodesThatAreNamed(t *testing.T) {
+func TestCheck_PassesOnlyWithTheConfiguredCodes(t *testing.T) {
 	t.Parallel()
 	answers := make(chan int, 2)
-	c := started(t, func(w http.ResponseWriter, r *http.Request) {
+	c := startProbe(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodHead || r.URL.Path != "/up" {
 			w.WriteHeader(http.StatusTeapot)
 			return
@@ -68,25 +68,25 @@ func TestAnAppPassesByTheCodesThatAreNamed(t *testing.T) {
 	require.Equal(t, "HEAD /up answered 200 OK", status.Convert(err).Message())
 }
 
-func TestACheckEndsBeforeWhoAskedForItIsGone(t *testing.T) {
+func TestCheck_EndsBeforeTheDeadlineOfTheRequest(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
-	c := started(t, func(_ http.ResponseWriter, r *http.Request) {
+	c := startProbe(t, func(_ http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		close(gone)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), margin+time.Second)
 	defer cancel()
 	_, err := c.Check(ctx, &healthv1.HealthCheckRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v: the words of the check, and not the end of the wait", err)
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v: want the error of the check, not that of the deadline", err)
 	require.Equal(t, "HEAD /up: no answer within 1s", status.Convert(err).Message())
 	<-gone
 }
 
-func TestACheckIsGivenUpWithWhoAskedForIt(t *testing.T) {
+func TestCheck_EndsWhenTheRequestIsCancelled(t *testing.T) {
 	t.Parallel()
 	asked, gone := make(chan struct{}), make(chan struct{})
-	c := started(t, func(_ http.ResponseWriter, r *http.Request) {
+	c := startProbe(t, func(_ http.ResponseWriter, r *http.Request) {
 		close(asked)
 		<-r.Context().Done()
 		close(gone)

@@ -1,6 +1,6 @@
-// Package secrets fetches the values that deployments refer to and keeps them,
-// sealed, so that a region can restart instances while the control plane is
-// away. A kept value is used only for the exact versions that are assigned.
+// Package secrets fetches the secret values that deployments refer to. It caches
+// them sealed, so that a region can restart instances while the control plane is
+// unreachable. A cached value is used only if its version is the assigned one.
 package secrets
 
 import (
@@ -21,17 +21,17 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Fetch is the call to the control plane.
+// Fetch gets a deployment's secrets from the control plane.
 type Fetch func(ctx context.Context, req *agentv1.GetSecretsRequest) (*agentv1.GetSecretsResponse, error)
 
-// Cache keeps sealed values in a folder, one file a deployment.
+// Cache keeps sealed values in a folder, with one file per deployment.
 type Cache struct {
 	files disk.Files
 	box   *seal.Box
 	fetch Fetch
 }
 
-// Open makes the folder (mode 0700) and its key.
+// Open creates the folder (mode 0700) and the key that seals the values, unless they exist.
 func Open(dir string, fetch Fetch) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("secrets: %w", err)
@@ -43,7 +43,7 @@ func Open(dir string, fetch Fetch) (*Cache, error) {
 	return &Cache{files: disk.Dir(dir), box: box, fetch: fetch}, nil
 }
 
-// OpenMemory is Open where there is no disk.
+// OpenMemory is Open with files in memory, for an agent without a disk.
 func OpenMemory(files *disk.Memory, fetch Fetch) (*Cache, error) {
 	keyset, err := files.Read("key")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,14 +61,16 @@ func OpenMemory(files *disk.Memory, fetch Fetch) (*Cache, error) {
 	return &Cache{files: files, box: box, fetch: fetch}, nil
 }
 
-type kept struct {
+// entry holds the cached values of one deployment, and their versions, by secret.
+type entry struct {
 	Versions map[string]int32  `json:"versions"`
 	Values   map[string]string `json:"values"`
 }
 
-func (k kept) has(d *agentv1.Deployment) bool {
+// has reports whether the entry holds each secret of d in the assigned version.
+func (e entry) has(d *agentv1.Deployment) bool {
 	for _, s := range d.Secrets {
-		if k.Versions[s.Secret] != s.Version {
+		if e.Versions[s.Secret] != s.Version {
 			return false
 		}
 	}
@@ -78,12 +80,12 @@ func (k kept) has(d *agentv1.Deployment) bool {
 // Values returns the deployment's secret values by name, from the cache when it
 // holds the assigned versions, else from the control plane.
 func (c *Cache) Values(ctx context.Context, d *agentv1.Deployment, generation int64) (map[string]string, error) {
-	k, err := c.load(d.Id)
+	e, err := c.load(d.Id)
 	if err != nil {
 		return nil, err
 	}
-	if k.has(d) {
-		return k.Values, nil
+	if e.has(d) {
+		return e.Values, nil
 	}
 	resp, err := c.fetch(ctx, &agentv1.GetSecretsRequest{DeploymentId: d.Id, Generation: generation})
 	if err != nil {
@@ -93,46 +95,46 @@ func (c *Cache) Values(ctx context.Context, d *agentv1.Deployment, generation in
 			Retryable: true,
 		}
 	}
-	k = kept{Versions: map[string]int32{}, Values: map[string]string{}}
+	e = entry{Versions: map[string]int32{}, Values: map[string]string{}}
 	for _, s := range resp.Secrets {
-		k.Versions[s.Secret], k.Values[s.Secret] = s.Version, s.Value
+		e.Versions[s.Secret], e.Values[s.Secret] = s.Version, s.Value
 	}
-	return k.Values, c.store(d.Id, k)
+	return e.Values, c.store(d.Id, e)
 }
 
-// Forget drops what is kept of a deployment.
+// Forget removes the cached values of a deployment.
 func (c *Cache) Forget(deploymentID string) error {
-	if err := c.files.Remove(file(deploymentID)); err != nil {
+	if err := c.files.Remove(fileName(deploymentID)); err != nil {
 		return fmt.Errorf("forget secrets of %s: %w", deploymentID, err)
 	}
 	return nil
 }
 
-// file is safe whatever the id is: a name of the folder, never a way out of it.
-func file(deploymentID string) string {
+// fileName returns a name without path separators, so that no id leads out of the folder.
+func fileName(deploymentID string) string {
 	return strings.ReplaceAll(deploymentID, string(filepath.Separator), "_") + ".sealed"
 }
 
-func (c *Cache) load(id string) (k kept, err error) {
-	sealed, err := c.files.Read(file(id))
+func (c *Cache) load(id string) (e entry, err error) {
+	sealed, err := c.files.Read(fileName(id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
+		return e, nil
 	}
 	if err != nil {
-		return k, fmt.Errorf("read kept secrets of %s: %w", id, err)
+		return e, fmt.Errorf("read cached secrets of %s: %w", id, err)
 	}
 	plain, err := c.box.Open(sealed, id)
 	if err != nil {
-		return k, nil //nolint:nilerr // a damaged cache is an empty one: the values are fetched again
+		return e, nil //nolint:nilerr // a damaged file counts as missing: the values are fetched again
 	}
-	if err := json.Unmarshal(plain, &k); err != nil {
-		return kept{}, nil //nolint:nilerr // likewise
+	if err := json.Unmarshal(plain, &e); err != nil {
+		return entry{}, nil //nolint:nilerr // as above
 	}
-	return k, nil
+	return e, nil
 }
 
-func (c *Cache) store(id string, k kept) error {
-	plain, err := json.Marshal(k)
+func (c *Cache) store(id string, e entry) error {
+	plain, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("encode secrets of %s: %w", id, err)
 	}
@@ -140,13 +142,13 @@ func (c *Cache) store(id string, k kept) error {
 	if err != nil {
 		return err
 	}
-	if err := c.files.Replace(file(id), sealed); err != nil {
-		return fmt.Errorf("keep secrets of %s: %w", id, err)
+	if err := c.files.Replace(fileName(id), sealed); err != nil {
+		return fmt.Errorf("cache secrets of %s: %w", id, err)
 	}
 	return nil
 }
 
-// connectMessage is the server's text without the transport's decoration.
+// connectMessage returns the server's message without the code that Connect puts before it.
 func connectMessage(err error) string {
 	if ce, ok := errors.AsType[*connect.Error](err); ok {
 		return ce.Message()
