@@ -1,51 +1,51 @@
-// Package health decides, from what traffic sees, whether an instance gets more of it.
-// It is a value and its transitions: pure, with time as an argument.
+// Package health decides from the outcomes of requests whether an instance gets more requests.
+// State is a value, and its methods are pure transitions with the time as an argument.
 //
 //	in ── failures in a row ──▶ ejected ── time passes ──▶ trial ── success ──▶ in
 //	                               ▲                         │
 //	                               └──── failure, twice as long ◀┘
 //
-// The check of the region's agent, which asks each instance how it is, comes first:
-// what it calls not ready is not asked here, unless too few are left that are well. What
-// comes back ready from there starts with a clean slate.
+// The agent's health checks come first: the gateway sends no requests to an instance that the
+// agent reports as not ready, unless too few ready instances are left. An instance that
+// becomes ready again starts with the zero State.
 package health
 
 import "time"
 
-// Policy of ejection.
+// Policy says when an instance is ejected, and for how long.
 type Policy struct {
-	// Failures in a row that eject: errors after a connection was had, time-outs and
-	// answers of 5xx.
+	// Failures is how many failures in a row eject the instance: errors on a connection,
+	// timeouts, 5xx answers and failed connects.
 	Failures int
-	// Refusals in a row that eject: no connection was had. Fewer, because they are
-	// never the request's fault.
+	// Refusals is how many failed connects in a row eject it. It is lower than Failures,
+	// because a failed connect is never the request's fault.
 	Refusals int
-	// Base is how long the first ejection takes; each that follows takes twice as long
-	// as the one before, up to Longest.
+	// Base is the length of the first ejection. Each further ejection is twice as long as the
+	// one before, up to Longest.
 	Base, Longest time.Duration
 }
 
-// Default is five failures, as Envoy has it, or two refusals. A second is enough for a
-// process to start again; five minutes is what a model may take to load.
+// Default returns the policy of all routes. Five failures is Envoy's default. Base is one second,
+// which is enough for a process to restart. Longest is five minutes, the time a model may take to load.
 func Default() Policy {
 	return Policy{Failures: 5, Refusals: 2, Base: time.Second, Longest: 5 * time.Minute}
 }
 
-// Outcome of a request, as far as it tells about the instance.
+// Outcome is what the result of a request tells about the instance.
 type Outcome int
 
 const (
-	// Success: it answered, other than by 5xx.
+	// Success: the instance answered with a status other than 5xx.
 	Success Outcome = iota
-	// Failure: it answered by 5xx, broke off, or sent what is not HTTP.
+	// Failure: it answered with 5xx, closed the connection early, or sent invalid HTTP.
 	Failure
 	// Timeout: it did not answer in time.
 	Timeout
-	// Refusal: no connection was had.
+	// Refusal: the gateway could not connect.
 	Refusal
 )
 
-// String is the reason that agents are told.
+// String returns the reason that the gateway reports to the agent.
 func (o Outcome) String() string {
 	switch o {
 	case Success:
@@ -60,32 +60,32 @@ func (o Outcome) String() string {
 	return "Unknown"
 }
 
-// State of one instance. The zero value is in, without a failure.
+// State is the health of one instance. The zero value is In, without a failure.
 type State struct {
 	failures, refusals int
 	level              int       // ejections in a row
-	until              time.Time // zero: in
-	returned           time.Time // when the last ejection ended well
-	trial              time.Time // since when a trial is under way; zero: none
+	until              time.Time // end of the ejection; zero: not ejected
+	returned           time.Time // when a trial last succeeded
+	trial              time.Time // when the trial in flight began; zero: none
 }
 
-// Verdict on an instance.
+// Verdict says whether an instance may get a request.
 type Verdict int
 
 const (
-	// In: it gets traffic.
+	// In: it gets requests.
 	In Verdict = iota
-	// Out: it gets none before Until.
+	// Out: it gets no requests before Until, or while a trial is in flight.
 	Out
-	// Trial: one request may find out; see Try.
+	// Trial: one request may test whether it has recovered. See Try.
 	Trial
 )
 
-// trialLimit is how long a trial without an end keeps others out: requests may stream
-// for hours, and the first byte decides.
+// trialLimit is how long a trial without an outcome prevents another trial, because a request
+// can last for hours.
 const trialLimit = 30 * time.Second
 
-// Verdict at a time.
+// Verdict returns the verdict at a time.
 func (s State) Verdict(now time.Time) Verdict {
 	switch {
 	case s.until.IsZero():
@@ -97,22 +97,22 @@ func (s State) Verdict(now time.Time) Verdict {
 	}
 }
 
-// Until is when an ejection ends; zero when there is none.
+// Until returns when the ejection ends, or zero if the instance is not ejected.
 func (s State) Until() time.Time { return s.until }
 
-// Try begins the trial of an instance whose verdict is Trial.
+// Try begins a trial. The verdict must be Trial.
 func (s State) Try(now time.Time) State {
 	s.trial = now
 	return s
 }
 
-// After is the state after a request that was sent ended so. ejected tells that this is
-// what put the instance out.
+// After returns the state after a request with this outcome. ejected reports whether the outcome
+// ejected the instance.
 func (s State) After(outcome Outcome, now time.Time, p Policy) (_ State, ejected bool) {
 	if outcome == Success {
 		if !s.until.IsZero() {
 			if s.trial.IsZero() {
-				return s, false // one from before the ejection
+				return s, false // the request was sent before the ejection
 			}
 			s.until, s.trial, s.returned = time.Time{}, time.Time{}, now
 		}
@@ -121,7 +121,7 @@ func (s State) After(outcome Outcome, now time.Time, p Policy) (_ State, ejected
 	}
 	if !s.until.IsZero() {
 		if s.trial.IsZero() {
-			return s, false // it is known
+			return s, false // likewise: it does not prolong the ejection
 		}
 		return s.eject(now, p), true
 	}
@@ -135,14 +135,14 @@ func (s State) After(outcome Outcome, now time.Time, p Policy) (_ State, ejected
 	return s, false
 }
 
-// Cancelled is the state after a trial that told nothing: its client went away.
+// Cancelled returns the state after a trial without an outcome, because the client went away.
 func (s State) Cancelled() State {
 	s.trial = time.Time{}
 	return s
 }
 
 func (s State) eject(now time.Time, p Policy) State {
-	// Who behaved for as long as the longest ejection starts over.
+	// An instance without an ejection for p.Longest starts over with the shortest one.
 	if s.trial.IsZero() && now.Sub(s.returned) > p.Longest {
 		s.level = 0
 	}

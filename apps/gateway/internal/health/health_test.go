@@ -17,7 +17,7 @@ func after(s State, now time.Time, outcomes ...Outcome) State {
 	return s
 }
 
-func TestOnlyFailuresInARowEject(t *testing.T) {
+func TestState_OnlyFailuresInARowEject(t *testing.T) {
 	for name, test := range map[string]struct {
 		outcomes []Outcome
 		out      bool
@@ -40,15 +40,15 @@ func TestOnlyFailuresInARowEject(t *testing.T) {
 	}
 }
 
-func TestOneTrialAtATimeDecidesAboutTheReturn(t *testing.T) {
+func TestState_OneTrialAtATimeEndsOrProlongsAnEjection(t *testing.T) {
 	s := after(State{}, start, Refusal, Refusal)
 	require.Equal(t, Out, s.Verdict(start.Add(999*time.Millisecond)))
 	now := start.Add(time.Second)
 	require.Equal(t, Trial, s.Verdict(now))
 	s = s.Try(now)
-	require.Equal(t, Out, s.Verdict(now), "another request does not try, too")
-	require.Equal(t, Trial, s.Cancelled().Verdict(now), "a trial that told nothing leaves it to another")
-	require.Equal(t, Trial, s.Verdict(now.Add(trialLimit)), "so does one that does not end")
+	require.Equal(t, Out, s.Verdict(now), "only one request at a time is a trial")
+	require.Equal(t, Trial, s.Cancelled().Verdict(now), "a trial without an outcome allows another trial")
+	require.Equal(t, Trial, s.Verdict(now.Add(trialLimit)), "and so does a trial that lasts too long")
 
 	failed, ejected := s.After(Failure, now, Default())
 	require.True(t, ejected)
@@ -57,19 +57,19 @@ func TestOneTrialAtATimeDecidesAboutTheReturn(t *testing.T) {
 	require.Equal(t, In, back.Verdict(now))
 
 	again := after(back, now.Add(time.Second), Refusal, Refusal)
-	require.Equal(t, 2*time.Second, again.Until().Sub(now.Add(time.Second)), "it had not behaved for long")
+	require.Equal(t, 2*time.Second, again.Until().Sub(now.Add(time.Second)), "the last ejection was a short time ago")
 	later := now.Add(Default().Longest + time.Minute)
 	forgiven := after(back, later, Refusal, Refusal)
 	require.Equal(t, time.Second, forgiven.Until().Sub(later))
 }
 
-// Answers of requests from before an ejection arrive after it.
-func TestLateAnswersNeitherShortenNorProlongAnEjection(t *testing.T) {
+// Requests that were sent before an ejection can end after it.
+func TestState_LateOutcomesNeitherShortenNorProlongAnEjection(t *testing.T) {
 	s := after(State{}, start, Refusal, Refusal)
 	require.Equal(t, s, after(s, start.Add(time.Minute), Success, Failure, Refusal, Timeout))
 }
 
-func TestEveryInstanceIsTriedAgainInTime(t *testing.T) {
+func TestState_EveryInstanceGetsATrialInTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, now, p := State{}, start, Default()
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
@@ -78,7 +78,7 @@ func TestEveryInstanceIsTriedAgainInTime(t *testing.T) {
 			case Trial:
 				s = s.Try(now)
 			case Out:
-				if rapid.Bool().Draw(t, "gone") {
+				if rapid.Bool().Draw(t, "client went away") {
 					s = s.Cancelled()
 				}
 			case In:
@@ -89,7 +89,7 @@ func TestEveryInstanceIsTriedAgainInTime(t *testing.T) {
 				require.Equal(t, Trial, s.Verdict(now.Add(p.Longest+trialLimit)))
 			}
 		}
-		// Whatever was, a success in a trial takes it back.
+		// Whatever happened before, a trial that succeeds ends the ejection.
 		now = now.Add(p.Longest + trialLimit)
 		if s.Verdict(now) == Trial {
 			s = s.Try(now)

@@ -1,12 +1,11 @@
-// Package prober finds out whether the instances that the region's agent calls ready can be
-// reached from where the gateway is, before anybody counts on them. The agent's check asks
-// whether an instance is well; between it and the gateway there may be another network, and
-// something on it that answers in the instance's place.
+// Package prober finds out whether the gateway can reach the instances that the region's agent
+// reports as ready, before requests are sent to them. The agent's health check does not tell:
+// the gateway may be in another network, in which something else answers at the address.
 //
-// What is tried is a connection and, on it, the deployment's own health check, if the gateway
-// is told one. One that does not pass is tried again, ever more seldom, for as long as it is
-// called ready; one that has passed is not asked again: how it is from then on is the agent's
-// business, and traffic's. What is found is the instance's state as traffic would have found it.
+// A probe opens a connection and makes the deployment's health check on it, if the gateway knows
+// one. An instance that fails is probed again with growing delays, as long as the agent reports it
+// as ready. An instance that passes is not probed again, because the agent's checks and the
+// requests watch it from then on. The result counts like the outcome of a request.
 package prober
 
 import (
@@ -22,24 +21,24 @@ import (
 )
 
 const (
-	// timeout of a connection, as of those for requests.
-	timeout = 2 * time.Second
-	// atOnce bounds the tries that are being made. One that takes longer than a connection may
-	// does not count any more: it waits for an answer, for as long as the check allows, and
-	// others are not to wait for that.
-	atOnce = 64
+	// connectTimeout is that of connections for requests.
+	connectTimeout = 2 * time.Second
+	// maxConcurrent bounds the probes that run at the same time. A probe that runs longer than
+	// connectTimeout no longer counts, so that instances that do not answer their checks do not
+	// delay the probes of other instances.
+	maxConcurrent = 64
 )
 
-// again is when one that was not reached is tried again.
-var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+// retryDelays are the delays before an instance that failed is probed again.
+var retryDelays = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
-// Prober tries what Add is given. Make it with New, run it once.
+// Prober probes the instances that Add is given. Make it with New, and call Run once.
 type Prober struct {
 	rand func() float64
 
 	mu    sync.Mutex
 	queue []attempt
-	more  chan struct{}
+	added chan struct{}
 }
 
 type attempt struct {
@@ -50,10 +49,10 @@ type attempt struct {
 
 // New returns a Prober; rand draws from [0, 1).
 func New(rand func() float64) *Prober {
-	return &Prober{rand: rand, more: make(chan struct{}, 1)}
+	return &Prober{rand: rand, added: make(chan struct{}, 1)}
 }
 
-// Add has an instance tried. It does not block, and may be called before Run.
+// Add queues an instance for a probe. It does not block, and may be called before Run.
 func (p *Prober) Add(a upstream.Arrival) { p.add(attempt{Arrival: a}) }
 
 func (p *Prober) add(a attempt) {
@@ -61,12 +60,13 @@ func (p *Prober) add(a attempt) {
 	p.queue = append(p.queue, a)
 	p.mu.Unlock()
 	select {
-	case p.more <- struct{}{}:
+	case p.added <- struct{}{}:
 	default:
 	}
 }
 
-func (p *Prober) take() []attempt {
+// takeAll empties the queue and returns what was in it.
+func (p *Prober) takeAll() []attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.queue
@@ -74,28 +74,28 @@ func (p *Prober) take() []attempt {
 	return all
 }
 
-// Run tries until ctx ends.
+// Run probes instances until ctx ends.
 func (p *Prober) Run(ctx context.Context) error {
-	var tries sync.WaitGroup
-	defer tries.Wait()
-	slots := make(chan struct{}, atOnce)
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	slots := make(chan struct{}, maxConcurrent)
 	for {
-		for _, a := range p.take() {
+		for _, a := range p.takeAll() {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case slots <- struct{}{}:
 			}
-			tries.Go(func() {
-				done := sync.OnceFunc(func() { <-slots })
-				slow := time.AfterFunc(timeout, done)
-				err := p.try(ctx, a)
-				slow.Stop()
-				done()
+			probes.Go(func() {
+				release := sync.OnceFunc(func() { <-slots })
+				timer := time.AfterFunc(connectTimeout, release)
+				err := p.probe(ctx, a)
+				timer.Stop()
+				release()
 				if err == nil {
 					return
 				}
-				if backoff.Sleep(ctx, again.Delay(a.failures, p.rand)) == nil && a.Wanted() {
+				if backoff.Sleep(ctx, retryDelays.Delay(a.failures, p.rand)) == nil && a.Wanted() {
 					p.add(attempt{Arrival: a.Arrival, failures: a.failures + 1})
 				}
 			})
@@ -103,16 +103,16 @@ func (p *Prober) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-p.more:
+		case <-p.added:
 		}
 	}
 }
 
-func (p *Prober) try(ctx context.Context, a attempt) error {
+func (p *Prober) probe(ctx context.Context, a attempt) error {
 	if !a.Wanted() {
 		return nil
 	}
-	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, "tcp", a.Address)
+	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "tcp", a.Address)
 	if err != nil {
 		if ctx.Err() == nil && !conns.Local(err) {
 			a.Unreached()
@@ -121,7 +121,7 @@ func (p *Prober) try(ctx context.Context, a attempt) error {
 	}
 	defer func() { _ = conn.Close() }() // no other goroutine uses it
 	if check := a.Check(); check != nil {
-		if err := check.Do(ctx, once(conn), a.Address); err != nil {
+		if err := check.Do(ctx, transportOver(conn), a.Address); err != nil {
 			if ctx.Err() == nil && !conns.Local(err) {
 				a.Failed(err.Error())
 			}
@@ -132,10 +132,10 @@ func (p *Prober) try(ctx context.Context, a attempt) error {
 	return nil
 }
 
-// once has the first request go by the connection, which is there, and those that it is redirected
-// to by others.
-func once(conn net.Conn) *http.Transport {
-	first := true // requests follow each other
+// transportOver returns a transport that sends the first request over conn. Requests that follow a
+// redirect get new connections.
+func transportOver(conn net.Conn) *http.Transport {
+	first := true // needs no lock: the check sends one request after the other
 	return &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -143,7 +143,7 @@ func once(conn net.Conn) *http.Transport {
 				first = false
 				return conn, nil
 			}
-			return (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, address)
+			return (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, address)
 		},
 	}
 }

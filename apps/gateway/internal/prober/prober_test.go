@@ -19,9 +19,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// bound returns an address that no other process can take, and that refuses connections until
-// listen.
-func bound(t *testing.T) (address string, listen func()) {
+// bindAddress returns an address that no other process can take. It refuses connections until
+// listen is called.
+func bindAddress(t *testing.T) (address string, listen func()) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
@@ -31,8 +31,8 @@ func bound(t *testing.T) (address string, listen func()) {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*unix.SockaddrInet4).Port)), func() { require.NoError(t, unix.Listen(fd, 16)) }
 }
 
-func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
-	late, listen := bound(t)
+func TestProber_ProbesInstancesUntilTheyAreReached(t *testing.T) {
+	late, listen := bindAddress(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -47,7 +47,7 @@ func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
 			DeploymentID: "dep", Weight: 1, Instances: instances,
 		}}}))
 	}
-	// What is there before it runs is tried, too.
+	// Instances that are added before Run are probed, too.
 	put(upstream.InstanceSpec{ID: "there", Address: l.Addr().String(), State: upstream.Ready},
 		upstream.InstanceSpec{ID: "late", Address: late, State: upstream.Ready})
 	require.Len(t, route.Health(), 2)
@@ -55,7 +55,7 @@ func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	is := func(want ...upstream.Health) func() bool {
+	healthIs := func(want ...upstream.Health) func() bool {
 		return func() bool {
 			got := route.Health()
 			if len(got) != len(want) {
@@ -70,11 +70,11 @@ func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
 		}
 	}
 	const patience, often = 30 * time.Second, 5 * time.Millisecond
-	require.Eventually(t, is(upstream.Health{InstanceID: "late", Unproven: true, Ejected: true, Reason: "ConnectError"}), patience, often)
+	require.Eventually(t, healthIs(upstream.Health{InstanceID: "late", Unproven: true, Ejected: true, Reason: "ConnectError"}), patience, often)
 	listen()
-	require.Eventually(t, is(), patience, often)
+	require.Eventually(t, healthIs(), patience, often)
 
-	// An instance that is not wanted any more is not tried.
+	// An instance that was removed is not probed.
 	gone := "127.0.0.1:1"
 	put(upstream.InstanceSpec{ID: "gone", Address: gone, State: upstream.Ready})
 	put()
@@ -82,26 +82,26 @@ func TestInstancesAreTriedUntilTheyAreReached(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// What takes connections is not always the instance that was meant, or ready.
-func TestInstancesAreAskedUntilTheyPassTheirCheck(t *testing.T) {
-	var well atomic.Bool
-	var asked, hung atomic.Int64
-	over := make(chan struct{})
+// A connection does not prove that the instance is ready, or that the address is still its own.
+func TestProber_ProbesInstancesUntilTheyPassTheirCheck(t *testing.T) {
+	var healthy atomic.Bool
+	var passed, hung atomic.Int64
+	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/hangs":
 			hung.Add(1)
-			<-over
+			<-release
 		case r.URL.Path == "/moved":
 			http.Redirect(w, r, "/health", http.StatusFound)
-		case !well.Load():
+		case !healthy.Load():
 			w.WriteHeader(http.StatusServiceUnavailable)
 		default:
-			asked.Add(1)
+			passed.Add(1)
 		}
 	}))
 	defer server.Close()
-	defer close(over)
+	defer close(release)
 	p := New(rand.Float64)
 	route := upstream.New(upstream.Config{
 		Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {},
@@ -112,7 +112,7 @@ func TestInstancesAreAskedUntilTheyPassTheirCheck(t *testing.T) {
 	}
 	at := server.Listener.Addr().String()
 	var instances []upstream.InstanceSpec
-	for n := range atOnce {
+	for n := range maxConcurrent {
 		instances = append(instances, upstream.InstanceSpec{ID: fmt.Sprintf("hangs-%02d", n), Address: at, State: upstream.Ready, Check: check("/hangs")})
 	}
 	instances = append(instances, upstream.InstanceSpec{ID: "one", Address: at, State: upstream.Ready, Check: check("/health")},
@@ -127,7 +127,7 @@ func TestInstancesAreAskedUntilTheyPassTheirCheck(t *testing.T) {
 		stop()
 		require.ErrorIs(t, <-ended, context.Canceled)
 	}()
-	found := func() map[string]string {
+	unproven := func() map[string]string {
 		out := map[string]string{}
 		for _, h := range route.Health() {
 			if h.Unproven {
@@ -137,13 +137,13 @@ func TestInstancesAreAskedUntilTheyPassTheirCheck(t *testing.T) {
 		return out
 	}
 	const patience, often = 30 * time.Second, 5 * time.Millisecond
-	// Instances that do not answer are waited for, and do not keep others from being asked.
+	// Instances that do not answer do not keep the prober from probing other instances.
 	require.Eventually(t, func() bool {
-		f := found()
+		f := unproven()
 		return f["one"] == "GET /health answered 503 Service Unavailable" && f["two"] == "GET /moved answered 503 Service Unavailable"
 	}, patience, often)
-	require.EqualValues(t, atOnce, hung.Load())
-	well.Store(true)
-	require.Eventually(t, func() bool { return len(found()) == atOnce }, patience, often)
-	require.EqualValues(t, 2, asked.Load(), "who has passed is asked no more")
+	require.EqualValues(t, maxConcurrent, hung.Load())
+	healthy.Store(true)
+	require.Eventually(t, func() bool { return len(unproven()) == maxConcurrent }, patience, often)
+	require.EqualValues(t, 2, passed.Load(), "an instance that passed is not probed again")
 }
