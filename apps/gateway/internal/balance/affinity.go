@@ -1,14 +1,14 @@
 package balance
 
-// Affinity sends requests with the same key to the same instance, whose KV cache holds
-// their prefix, as long as that has no more than its share of the work: rendezvous
-// hashing with bounded load. When an instance comes or goes, only the keys that it
-// gains or had move. A request without a key goes by power of two.
+// Affinity sends requests with the same key to the same instance, whose KV cache holds their
+// prefix. It is rendezvous hashing with bounded load: an instance that has more than its share of
+// the requests in flight is passed over. When an instance is added or removed, only its own keys
+// move. For requests without a key it is power of two.
 var Affinity = register("affinity", func() Strategy { return affinity{} })
 
-// An instance takes a key's requests up to 5/4 of the mean that is under way, and always
-// overShare more: a cache that is lost costs a prefill, a queue costs it to all who
-// wait. The constant keeps few requests, whose mean says little, at their place.
+// An instance gets a key's requests up to 5/4 of the mean of requests in flight, plus overShare.
+// Beyond that another instance is better: a cache miss costs one prefill, but a queue delays every
+// request in it. overShare avoids moves while the mean is small.
 const (
 	boundNumerator, boundDenominator = 5, 4
 	overShare                        = 2
@@ -41,7 +41,7 @@ func (affinity) Pick(candidates []*Endpoint, req Request) int {
 			best, score = i, s
 		}
 	}
-	if best < 0 { // counters moved while they were read
+	if best < 0 { // all are at the limit, because counters changed while they were read
 		return least
 	}
 	return best

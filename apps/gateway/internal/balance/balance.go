@@ -1,10 +1,10 @@
-// Package balance chooses: the deployment of a route by weight, in turn or by a key, and the
-// instance of a deployment by a strategy. It is pure: randomness and time come in as arguments, and
-// what is under way at an instance is a counter that the caller keeps.
+// Package balance chooses a deployment of a route and an instance of that deployment. Turns and
+// Shares choose the deployment by weight, a Strategy chooses the instance. Randomness and time are
+// arguments, and the caller counts the requests in flight at each instance.
 //
-// A strategy is one file: it implements Strategy, and Observer if it goes by how requests fare,
-// and registers itself by name. One is made for each deployment of each route and lives as long as
-// that does, so that its state (a turn, a counter) outlives changes of the instances.
+// Each strategy has its own file. It implements Strategy, and also Observer if it depends on the
+// outcomes of requests, and registers itself by name. Each deployment of each route has its own
+// Strategy, whose state stays when the instances change.
 package balance
 
 import (
@@ -20,81 +20,80 @@ import (
 
 // Endpoint is an instance as strategies see it.
 type Endpoint struct {
-	// ID of the instance, and where it listens: "host:port".
+	// ID is the instance's. Address is where it listens: "host:port".
 	ID, Address string
-	hash        uint64
+	hash        uint64 // hashOf(ID)
 	inFlight    atomic.Int64
 	meter       atomic.Pointer[meter]
 }
 
-// NewEndpoint returns one with nothing under way.
+// NewEndpoint returns an Endpoint without requests in flight.
 func NewEndpoint(id, address string) *Endpoint {
 	return &Endpoint{ID: id, Address: address, hash: hashOf(id)}
 }
 
-// InFlight is how many requests are under way at it from this gateway.
+// InFlight returns how many requests from this gateway are in flight at the instance.
 func (e *Endpoint) InFlight() int64 { return e.inFlight.Load() }
 
-// Begin counts a request in and returns how many are under way with it.
+// Begin counts a request that begins. It returns how many are in flight, including this one.
 func (e *Endpoint) Begin() int64 { return e.inFlight.Add(1) }
 
-// End counts it out.
+// End counts a request that ended. It returns how many are still in flight.
 func (e *Endpoint) End() int64 { return e.inFlight.Add(-1) }
 
-// Request is what a strategy may go by.
+// Request is what a Strategy knows about the request.
 type Request struct {
-	// Affinity is the value of the header or cookie that the route names; empty: none.
+	// Affinity is the value of the header or cookie that the route names; empty if there is none.
 	Affinity string
-	// Random is drawn anew for each choice.
+	// Random is a new random number for each choice.
 	Random uint64
-	// Now is when the choice is made.
+	// Now is the time of the choice.
 	Now time.Time
 }
 
-// Strategy chooses among instances. It is safe for concurrent use and does not keep
-// candidates.
+// Strategy chooses among instances. It is safe for concurrent use. It does not retain the slice
+// of candidates.
 type Strategy interface {
-	// Pick returns the index of one of candidates, of which there is at least one.
+	// Pick returns the index of one of the candidates. There must be at least one.
 	Pick(candidates []*Endpoint, req Request) int
 }
 
-// Observer is a Strategy that chooses by how requests fare, and by the load that instances report.
-// It is told when each request begins and ends at an endpoint. For a Strategy that is no Observer,
-// neither is looked at.
+// Observer is a Strategy that chooses by the outcomes of requests and by the load that instances
+// report. Its methods are called for each request and each report.
 type Observer interface {
 	Strategy
 
 	Began(e *Endpoint, now time.Time)
 	Ended(e *Endpoint, now time.Time, how Outcome)
-	// Reported is called for each report; failed: it came with an answer that is a failure.
+	// Reported is called for each load report. failed: the report came with an answer that is a failure.
 	Reported(e *Endpoint, now time.Time, load orca.Load, failed bool)
 }
 
-// Outcome of a request, as far as it tells what work the instance does.
+// Outcome is what the end of a request tells about the work that the instance did.
 type Outcome int32
 
 const (
-	// Nothing: the client went away, or the instance refused what was asked.
+	// Nothing: the end tells nothing. The client went away, or the instance refused the request.
 	Nothing Outcome = iota
-	// Served: the answer was passed on, whole.
+	// Served: the whole answer was passed on.
 	Served
-	// Failed: it was the instance that failed.
+	// Failed: the instance failed.
 	Failed
 )
 
-// registry is filled while the package's variables are made, by one line of each
-// strategy's file.
+// registry holds the constructors of all strategies by name. The file of each strategy calls
+// register when the package is initialized.
 var registry = map[string]func() Strategy{}
 
 func register(name string, create func() Strategy) string {
 	if registry[name] != nil {
-		panic("two strategies are called " + name)
+		panic("two balancing strategies have the name " + name)
 	}
 	registry[name] = create
 	return name
 }
 
-// New makes a strategy by its name.
+// New returns a new Strategy by its name.
 func New(name string) (Strategy, error) {
 	if create := registry[name]; create != nil {
 		return create(), nil
@@ -102,20 +101,19 @@ func New(name string) (Strategy, error) {
 	return nil, fmt.Errorf("balancing strategy %q is not known: use one of %v", name, Names())
 }
 
-// Names of all strategies, sorted.
+// Names returns the names of all strategies, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(registry)) }
 
-// Turns spread choices over weights by a sequence that fills the unit interval evenly
-// (Weyl's, by the golden ratio): after any number of draws, what each weight got is
-// within a few draws of its share. Independent draws would be off by one percent once
-// in twenty runs of 10,000. The zero value begins at zero; begin elsewhere so that many
-// gateways do not march in step.
+// Turns spreads choices in proportion to weights. It uses a Weyl sequence (multiples of the golden
+// ratio), which fills the unit interval evenly: after any number of choices, each weight has
+// its share of them within a few. Random numbers would be off by more: by one percent in one of
+// twenty runs of 10,000 choices. The zero value begins at zero. Begin makes gateways differ.
 type Turns struct{ at atomic.Uint64 }
 
 // golden is 2^64 divided by the golden ratio.
 const golden = 0x9E3779B97F4A7C15
 
-// Begin the sequence at a random place.
+// Begin starts the sequence at a random point.
 func (t *Turns) Begin(random uint64) { t.at.Store(random) }
 
 // Next returns the index of one of weights, or -1 if none is positive.
@@ -144,8 +142,8 @@ func (t *Turns) Next(weights []int64) int {
 	return last
 }
 
-// hashOf is FNV-1a, mixed: the same in every gateway, so that they agree about who
-// holds whose cache.
+// hashOf returns the FNV-1a hash of s, mixed. All gateways use it, so that they choose the same
+// instance for a key.
 func hashOf(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -154,14 +152,14 @@ func hashOf(s string) uint64 {
 	return mix(h)
 }
 
-// mix is the finaliser of splitmix64.
+// mix is the finalizer of splitmix64.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
 	x = (x ^ x>>27) * 0x94D049BB133111EB
 	return x ^ x>>31
 }
 
-// below draws a number in [0, n) from random.
+// below maps random to a number in [0, n).
 func below(random uint64, n int) int {
 	hi, _ := bits.Mul64(random, uint64(n))
 	return int(hi)

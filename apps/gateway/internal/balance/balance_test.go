@@ -18,7 +18,7 @@ func endpoints(n int) []*Endpoint {
 	return out
 }
 
-func TestWeightsHoldWithinOnePercentOverTenThousandRequests(t *testing.T) {
+func TestTurns_HoldWeightsWithinOnePercentOverTenThousandRequests(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		weights := rapid.SliceOfN(rapid.Int64Range(0, 1000), 1, 6).Draw(t, "weights")
 		var turns Turns
@@ -47,7 +47,7 @@ func TestWeightsHoldWithinOnePercentOverTenThousandRequests(t *testing.T) {
 	})
 }
 
-func TestWeightsHoldWhateverAsksAtOnce(t *testing.T) {
+func TestTurns_HoldWeightsWithConcurrentCallers(t *testing.T) {
 	var turns Turns
 	weights := []int64{90, 10}
 	var mu sync.Mutex
@@ -69,7 +69,7 @@ func TestWeightsHoldWhateverAsksAtOnce(t *testing.T) {
 	require.InDelta(t, 2000, got[1], 20)
 }
 
-func TestEveryStrategyChoosesOneOfTheCandidates(t *testing.T) {
+func TestStrategy_ChoosesOneOfTheCandidates(t *testing.T) {
 	require.Equal(t, []string{Affinity, LeastRequests, PowerOfTwo, RoundRobin, Weighted}, Names())
 	_, err := New("fastest")
 	require.ErrorContains(t, err, `"fastest" is not known`)
@@ -87,7 +87,7 @@ func TestEveryStrategyChoosesOneOfTheCandidates(t *testing.T) {
 	})
 }
 
-func TestRoundRobinAndLeastRequestsSpreadEvenly(t *testing.T) {
+func TestStrategy_SpreadsRequestsEvenlyOverEqualInstances(t *testing.T) {
 	for _, name := range []string{RoundRobin, LeastRequests, Weighted} {
 		s, err := New(name)
 		require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestRoundRobinAndLeastRequestsSpreadEvenly(t *testing.T) {
 	}
 }
 
-func TestLeastRequestsAvoidsWhoIsBusy(t *testing.T) {
+func TestLeastRequests_AvoidsBusyInstances(t *testing.T) {
 	s, err := New(LeastRequests)
 	require.NoError(t, err)
 	all := endpoints(3)
@@ -115,7 +115,7 @@ func TestLeastRequestsAvoidsWhoIsBusy(t *testing.T) {
 	}
 }
 
-func TestPowerOfTwoNeverTakesTheBusierOfTwo(t *testing.T) {
+func TestPowerOfTwo_NeverChoosesTheBusierOfTwo(t *testing.T) {
 	s, err := New(PowerOfTwo)
 	require.NoError(t, err)
 	all := endpoints(2)
@@ -125,7 +125,7 @@ func TestPowerOfTwoNeverTakesTheBusierOfTwo(t *testing.T) {
 	}
 }
 
-func TestAffinityMovesOnlyTheKeysOfAnInstanceThatLeft(t *testing.T) {
+func TestAffinity_MovesOnlyTheKeysOfAnInstanceThatIsRemoved(t *testing.T) {
 	s, err := New(Affinity)
 	require.NoError(t, err)
 	all := endpoints(10)
@@ -149,11 +149,11 @@ func TestAffinityMovesOnlyTheKeysOfAnInstanceThatLeft(t *testing.T) {
 	require.Equal(t, perInstance[3], moved)
 }
 
-func TestAffinityDoesNotPileUpOnOneInstance(t *testing.T) {
+func TestAffinity_DoesNotOverloadTheInstanceOfOneKey(t *testing.T) {
 	s, err := New(Affinity)
 	require.NoError(t, err)
 	all := endpoints(4)
-	for range 400 { // all of one key, and none ends
+	for range 400 { // all with the same key, and none ends
 		all[s.Pick(all, Request{Affinity: "hot"})].Begin()
 	}
 	for _, e := range all {

@@ -2,8 +2,8 @@ package balance
 
 import "sync/atomic"
 
-// LeastRequests takes the instance with the fewest requests under way; among equals,
-// in turn.
+// LeastRequests chooses the instance with the fewest requests in flight. Instances with equal
+// counts take turns.
 var LeastRequests = register("least_requests", func() Strategy { return &leastRequests{} })
 
 type leastRequests struct{ turn atomic.Uint64 }

@@ -10,52 +10,55 @@ import (
 )
 
 const (
-	// What was seen fades to 1/e in memoryAnswers times the mean time of an answer, because a few
-	// answers say little. That is leastMemory at least, because one bad second says little, too. It
-	// is mostMemory at most, so that the gateway notices a throttled GPU before people do.
-	memoryAnswers           = 4
-	leastMemory, mostMemory = 20 * time.Second, 2 * time.Minute
-	// prior is how many answers of the mean time each instance is believed to have given, besides
-	// those that were seen. So a new instance begins as an average one, and none is judged by a
-	// single long prompt.
+	// Measurements fade to 1/e in memoryAnswers times the mean time of an answer, because a few
+	// answers say little. The fading takes at least minMemory, because one bad second says little,
+	// too. It takes at most maxMemory, so that the gateway soon notices a throttled GPU.
+	memoryAnswers        = 4
+	minMemory, maxMemory = 20 * time.Second, 2 * time.Minute
+	// prior is how many answers of the mean time are added to the measurements of each instance. So a
+	// new instance begins with the mean weight, and a single long prompt does not decide a weight.
 	prior = 4
-	// penalty of a failure in answers of the mean's time, in which nothing was done; in ORCA's
-	// measure, of the share that failed in utilization. It is the default of gRFC A58.
+	// penalty is the cost of a failure. A measured failure costs as much time as one mean answer. For
+	// ORCA reports, the share of failed requests is added to the utilization. gRFC A58's default.
 	penalty = 1
 
-	// Of gRFC A58: how long an instance has to have reported before it is believed, so that its
-	// warming up does not count, and how long a report is.
+	// blackout and expiry are the defaults of gRFC A58. Reports count only after an instance has
+	// reported for blackout, so that its warm-up is ignored. A report is valid for expiry.
 	blackout = 10 * time.Second
 	expiry   = 3 * time.Minute
 
-	// What an instance says can be as wrong as it likes; sums of these are finite, and not 0.
-	leastSaid, mostSaid = 1e-9, 1e15
+	// Reported weights are clamped to this range, because reports can be wrong. Sums of weights then
+	// stay finite, and above 0.
+	minReported, maxReported = 1e-9, 1e15
 )
 
-// meter is what is known of the work that an instance does. What is seen is requests answered in
-// the time that requests spent there, those under way included: the inverse of the mean time in
-// service, which falls at once when the instance hangs, and not only when it answers again. It is
-// the same at any load that the instance takes in its stride, and where its requests wait for each
-// other, shares by it settle where each instance has as many under way.
+// meter measures the work that an instance does, and keeps its load reports. The measured weight is
+// the number of answers divided by the time that requests spent at the instance, which includes
+// requests in flight. So the weight of an instance that hangs falls at once, and not only when it
+// answers. The weight does not depend on the load, as long as requests do not queue. Where they
+// queue, the shares settle where all instances have the same number of requests in flight.
 //
-// It has a lock of its own, which is held for nanoseconds; its weight is read without.
+// mu is held only briefly. weight is read without it.
 type meter struct {
-	weight atomic.Uint64 // bits of a float; 0: none
+	weight atomic.Uint64 // bits of a float; 0: unknown
 
 	mu sync.Mutex
-	// inFlight since at; busy is the seconds that requests spent up to then. It counts for itself
-	// what it was told the beginning of.
-	inFlight           int
-	at                 time.Time
-	busy, done, failed float64
-	faded              time.Time
-	// load was reported last at reported, and has been since first.
+	// inFlight counts the requests since begin. It can differ from Endpoint.InFlight, because the
+	// meter can be younger than the requests.
+	inFlight int
+	// busy is the seconds that requests spent at the instance until advanced.
+	busy     float64
+	advanced time.Time
+	// done and failed count requests. Like busy they fade; faded is when they last did.
+	done, failed float64
+	faded        time.Time
+	// load is the last report, from the time reported. The first of the series came at first.
 	load            orca.Load
 	first, reported time.Time
 }
 
-// metered is the endpoint's meter. Only those have one that are asked for it.
-func (e *Endpoint) metered() *meter {
+// ensureMeter returns the endpoint's meter, and creates it the first time.
+func (e *Endpoint) ensureMeter() *meter {
 	if m := e.meter.Load(); m != nil {
 		return m
 	}
@@ -71,7 +74,7 @@ func (e *Endpoint) weight() float64 {
 	return math.Float64frombits(m.weight.Load())
 }
 
-// Forget what was seen of it: another process has its place.
+// Forget drops measurements and reports, because another process runs in the instance's place.
 func (e *Endpoint) Forget() {
 	m := e.meter.Load()
 	if m == nil {
@@ -84,14 +87,15 @@ func (e *Endpoint) Forget() {
 	m.weight.Store(0)
 }
 
-// advance to now. Who asks for the time before he has the lock may come late with it.
+// advance adds the time since the last call to busy. now can be earlier than in that call, because
+// callers read the clock before they take the lock.
 func (m *meter) advance(now time.Time) {
-	if m.at.IsZero() {
-		m.at, m.faded = now, now
+	if m.advanced.IsZero() {
+		m.advanced, m.faded = now, now
 	}
-	if passed := now.Sub(m.at); passed > 0 {
+	if passed := now.Sub(m.advanced); passed > 0 {
 		m.busy += float64(m.inFlight) * passed.Seconds()
-		m.at = now
+		m.advanced = now
 	}
 }
 
@@ -116,17 +120,17 @@ func (m *meter) end(now time.Time, how Outcome) {
 	m.mu.Unlock()
 }
 
-// report takes what an instance said. An answer that is a failure cost it little, so that what it
-// says then is taken only where it makes it lighter.
+// report keeps a load report. A failure costs the instance little work, so a report that comes with
+// one counts only if it lowers the weight.
 func (m *meter) report(now time.Time, load orca.Load, failed bool) {
-	said := saidBy(load, 0)
-	if said == 0 {
+	weight := reportedWeight(load, 0)
+	if weight == 0 {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	stale := m.reported.IsZero() || now.Sub(m.reported) >= expiry
-	if failed && (stale || said >= saidBy(m.load, 0)) {
+	if failed && (stale || weight >= reportedWeight(m.load, 0)) {
 		return
 	}
 	if stale {
@@ -135,24 +139,25 @@ func (m *meter) report(now time.Time, load orca.Load, failed bool) {
 	m.load, m.reported = load, now
 }
 
-// saidBy is the weight by a report, where so large a share of the requests were seen to fail.
-func saidBy(load orca.Load, failing float64) float64 {
+// reportedWeight returns the weight of a load report; 0: the report has none. failing is the measured
+// share of requests that failed.
+func reportedWeight(load orca.Load, failing float64) float64 {
 	utilization, errors, ok := load.Utilization()
 	if !ok {
 		return 0
 	}
-	return min(max(load.Requests/(utilization+max(errors, failing)*penalty), leastSaid), mostSaid)
+	return min(max(load.Requests/(utilization+max(errors, failing)*penalty), minReported), maxReported)
 }
 
-// estimate is what is known of an instance at a time.
+// estimate is what a meter says about an instance at a time.
 type estimate struct {
-	// done and failed are requests, busy the seconds that they and others spent.
+	// done, failed and busy are those of the meter, faded.
 	done, failed, busy float64
-	// said is the weight by what it says; 0: nothing that counts.
-	said float64
+	// reported is the weight of the valid load report; 0: there is none.
+	reported float64
 }
 
-// estimate at a time, of which what was seen fades with memory.
+// estimate fades the measurements, with memory as the time constant, and returns the estimate at now.
 func (m *meter) estimate(now time.Time, memory time.Duration) estimate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,7 +172,7 @@ func (m *meter) estimate(now time.Time, memory time.Duration) estimate {
 		if m.failed > 0 {
 			failing = m.failed / (m.done + m.failed)
 		}
-		e.said = saidBy(m.load, failing)
+		e.reported = reportedWeight(m.load, failing)
 	}
 	return e
 }

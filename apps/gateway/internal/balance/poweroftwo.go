@@ -1,8 +1,8 @@
 package balance
 
-// PowerOfTwo draws two instances and takes the one with fewer requests under way. With
-// several gateways that each see only their own requests it spreads better than the
-// least of all, which all of them would take at once.
+// PowerOfTwo draws two instances and chooses the one with fewer requests in flight. With several
+// gateways it spreads requests better than least requests, because gateways count only their
+// own requests, and could all choose the same instance at once.
 var PowerOfTwo = register("power_of_two", func() Strategy { return powerOfTwo{} })
 
 type powerOfTwo struct{}

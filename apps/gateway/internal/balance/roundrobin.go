@@ -2,7 +2,7 @@ package balance
 
 import "sync/atomic"
 
-// RoundRobin takes instances in turn.
+// RoundRobin chooses instances in turn.
 var RoundRobin = register("round_robin", func() Strategy { return &roundRobin{} })
 
 type roundRobin struct{ turn atomic.Uint64 }

@@ -10,20 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// machine serves as many requests at a time as it has workers, first come, first served.
+// machine simulates an instance: it serves requests first come, first served, one per worker.
 type machine struct {
 	workers, busy int
 	mean          time.Duration
 	queue         []*job
-	// stood are requests that found all workers busy.
-	served, stood int
+	// queued counts the requests that found all workers busy.
+	served, queued int
 }
 
+// job is something that happens at a simulated time.
 type job struct {
 	at   time.Time
 	then func()
 }
 
+// agenda is a heap of jobs by time.
 type agenda []*job
 
 func (a *agenda) Len() int           { return len(*a) }
@@ -36,7 +38,7 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// world is time that passes as fast as it can be worked out.
+// world simulates machines and clients in simulated time.
 type world struct {
 	random   *rand.Rand
 	now      time.Time
@@ -57,8 +59,8 @@ func (w *world) in(d time.Duration, then func()) {
 	heap.Push(&w.agenda, &job{at: w.now.Add(d), then: then})
 }
 
-// ask sends a request where the strategy has it.
-func (w *world) ask(done func()) {
+// send sends a request to the machine that the strategy picks, and calls done at its end.
+func (w *world) send(done func()) {
 	i := w.strategy.Pick(w.all, Request{Now: w.now, Random: w.random.Uint64()})
 	e, m := w.all[i], w.machines[i]
 	e.Begin()
@@ -79,11 +81,12 @@ func (w *world) ask(done func()) {
 	}
 	m.queue = append(m.queue, j)
 	if m.busy == m.workers {
-		m.stood++
+		m.queued++
 	}
 	w.start(m)
 }
 
+// start gives queued requests to free workers.
 func (w *world) start(m *machine) {
 	for m.busy < m.workers && len(m.queue) > 0 {
 		j := m.queue[0]
@@ -94,6 +97,7 @@ func (w *world) start(m *machine) {
 	}
 }
 
+// run simulates the time d.
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); len(w.agenda) > 0 && w.agenda[0].at.Before(end); {
 		j := heap.Pop(&w.agenda).(*job)
@@ -102,25 +106,24 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// open makes requests come at random, rate a second on average, whether the earlier ones are
-// answered or not.
-func (w *world) open(rate float64) {
+// openLoop sends requests at random times, rate per second on average, without waiting for answers.
+func (w *world) openLoop(rate float64) {
 	w.in(time.Duration(w.random.ExpFloat64()/rate*float64(time.Second)), func() {
-		w.ask(func() {})
-		w.open(rate)
+		w.send(func() {})
+		w.openLoop(rate)
 	})
 }
 
-// clients ask again as soon as they are answered.
-func (w *world) clients(n int) {
+// closedLoop adds n clients that each send the next request when the last one is answered.
+func (w *world) closedLoop(n int) {
 	var again func()
-	again = func() { w.ask(again) }
+	again = func() { w.send(again) }
 	for range n {
 		w.in(0, again)
 	}
 }
 
-// share of the first machine in the windows that follow, one after the other.
+// share returns the lowest and the highest share of the first machine in the next windows.
 func (w *world) share(window time.Duration, windows int) (low, high float64) {
 	low, high = 1, 0
 	for range windows {
@@ -139,18 +142,18 @@ func (w *world) share(window time.Duration, windows int) (low, high float64) {
 	return low, high
 }
 
-// Of two instances, one three times as fast, that has three quarters of the requests, at any load,
-// and for as long as it lasts: weights do not swing with the queues that they make.
-func TestSharesSettleWhereTheWorkIsDone(t *testing.T) {
+// An instance that is three times as fast as the other gets three quarters of the requests at any
+// load. Its share stays there: the queues that weights cause do not make the weights oscillate.
+func TestWeighted_SharesSettleInProportionToSpeed(t *testing.T) {
 	machines := func(workers int, mean time.Duration) []*machine {
 		return []*machine{{workers: workers, mean: mean}, {workers: workers, mean: 3 * mean}}
 	}
 	const mean = 10 * time.Millisecond
 	capacity := 1/mean.Seconds() + 1/(3*mean).Seconds()
 	for _, load := range []float64{0.2, 0.5, 0.8, 0.9, 0.95} {
-		t.Run(fmt.Sprint("open at ", load), func(t *testing.T) {
+		t.Run(fmt.Sprint("open loop at ", load), func(t *testing.T) {
 			w := newWorld(t, Weighted, machines(1, mean)...)
-			w.open(load * capacity)
+			w.openLoop(load * capacity)
 			w.run(time.Minute)
 			low, high := w.share(10*time.Second, 30)
 			require.InDelta(t, 0.75, low, 0.06)
@@ -160,18 +163,18 @@ func TestSharesSettleWhereTheWorkIsDone(t *testing.T) {
 	for _, n := range []int{2, 8, 64} {
 		t.Run(fmt.Sprint("clients ", n), func(t *testing.T) {
 			w := newWorld(t, Weighted, machines(1, mean)...)
-			w.clients(n)
+			w.closedLoop(n)
 			w.run(time.Minute)
 			low, high := w.share(10*time.Second, 30)
 			require.InDelta(t, 0.75, low, 0.02)
 			require.InDelta(t, 0.75, high, 0.02)
 		})
 	}
-	// Prompts that take ten seconds and half a minute: of a few answers not too much is made.
+	// Answers take 10 s and 30 s. A few of them do not change the weights much.
 	for _, n := range []int{8, 32} {
 		t.Run(fmt.Sprint("long answers, clients ", n), func(t *testing.T) {
 			w := newWorld(t, Weighted, machines(16, 10*time.Second)...)
-			w.clients(n)
+			w.closedLoop(n)
 			w.run(2 * time.Minute)
 			low, high := w.share(10*time.Minute, 6)
 			require.Greater(t, low, 0.6)
@@ -180,26 +183,25 @@ func TestSharesSettleWhereTheWorkIsDone(t *testing.T) {
 	}
 }
 
-// Near what both can do together, round robin lets half of the requests stand in the queue of the
-// slow one for good, and weights do not.
-func TestFewStandInTheQueueOfTheSlowOne(t *testing.T) {
-	stood := map[string]int{}
+// At a load that round robin cannot serve without a queue at the slow instance, weights avoid the queue.
+func TestWeighted_FewRequestsQueueAtTheSlowInstance(t *testing.T) {
+	queued := map[string]int{}
 	for _, strategy := range []string{RoundRobin, Weighted} {
 		w := newWorld(t, strategy, &machine{workers: 4, mean: 10 * time.Millisecond}, &machine{workers: 4, mean: 30 * time.Millisecond})
-		w.open(350) // of 533
+		w.openLoop(350) // both can serve 533
 		w.run(time.Minute)
-		w.machines[1].stood = 0
+		w.machines[1].queued = 0
 		w.run(time.Minute)
-		stood[strategy] = w.machines[1].stood
+		queued[strategy] = w.machines[1].queued
 	}
-	require.Less(t, stood[Weighted], stood[RoundRobin]/3, "%v", stood)
+	require.Less(t, queued[Weighted], queued[RoundRobin]/3, "%v", queued)
 }
 
-// An instance that is throttled loses what it gets too much within a minute, and has it back as
-// soon when it recovers.
-func TestAnInstanceThatIsThrottledIsFollowed(t *testing.T) {
+// The share of an instance that is throttled falls within a minute. It rises as fast when the
+// instance recovers.
+func TestWeighted_FollowsAnInstanceThatIsThrottled(t *testing.T) {
 	w := newWorld(t, Weighted, &machine{workers: 8, mean: 20 * time.Millisecond}, &machine{workers: 8, mean: 20 * time.Millisecond})
-	w.open(200)
+	w.openLoop(200)
 	w.run(time.Minute)
 	for _, step := range []struct {
 		mean time.Duration

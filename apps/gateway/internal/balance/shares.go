@@ -2,18 +2,18 @@ package balance
 
 import "math"
 
-// Shares has each key of an affinity at one of several deployments, which therefore get keys, and
-// not requests, by their weights: weighted rendezvous hashing. Each draws its number for the key,
-// from the names of both, and the one whose number is largest by its weight has it. So every
-// gateway has a key at the same one; and when weights change, or one has no weight for a time, only
-// the keys move that the heavier gain or the lighter lose. In a canary, whose weight grows step by
-// step, a session moves once, from the old version to the new.
+// Shares assigns each affinity key to one of several deployments by weighted rendezvous hashing. The
+// weights therefore divide the keys, not the requests. A deployment's score for a key is a hash of
+// both, scaled by its weight, and the best score wins. So all gateways assign a key to the same
+// deployment. When weights change, a key moves only away from a deployment whose share shrank, or to
+// one whose share grew. In a canary, whose weight grows step by step, a session moves once, from the
+// old version to the new one.
 //
-// Numbers are as if drawn: of n keys, a deployment with the share p gets p·n, give or take
-// sqrt(p·(1-p)·n), of 10,000 half a percent at most.
+// Scores behave like random numbers: of n keys, a deployment with the share p gets p·n with a
+// standard deviation of sqrt(p·(1-p)·n). For 10,000 keys that is at most half a percent.
 type Shares struct{ hashes []uint64 }
 
-// NewShares are those of deployments by these ids.
+// NewShares returns the Shares of the deployments with these ids.
 func NewShares(ids []string) Shares {
 	s := Shares{hashes: make([]uint64, len(ids))}
 	for i, id := range ids {
@@ -22,17 +22,17 @@ func NewShares(ids []string) Shares {
 	return s
 }
 
-// Of the key is the index of the deployment that has it, given the weight of each; -1 if none is
-// positive.
+// Of returns the index of the deployment that the key is assigned to, given the weight of each
+// deployment, or -1 if no weight is positive.
 func (s Shares) Of(key string, weights []int64) int {
-	best, at, least := -1, hashOf(key), math.Inf(1)
+	best, keyHash, least := -1, hashOf(key), math.Inf(1)
 	for i, w := range weights {
 		if w <= 0 {
 			continue
 		}
-		// Of times that are exponentially distributed, by rates that are the weights, each is the
-		// first as often as its share is. The number is in (0, 1), so that its logarithm is finite.
-		u := (float64(mix(at^s.hashes[i])>>11) + 0.5) / (1 << 53)
+		// t is exponentially distributed with the weight as its rate. The probability that it is the
+		// least is then the deployment's share. u is in (0, 1), so that its logarithm is finite.
+		u := (float64(mix(keyHash^s.hashes[i])>>11) + 0.5) / (1 << 53)
 		if t := -math.Log(u) / float64(w); t < least {
 			best, least = i, t
 		}

@@ -16,7 +16,7 @@ func sessions(n int) []string {
 	return keys
 }
 
-func TestTheStepsOfACanaryHoldWithinOnePercentOverTenThousandKeys(t *testing.T) {
+func TestShares_HoldTheStepsOfACanaryWithinOnePercent(t *testing.T) {
 	keys, shares := sessions(10_000), NewShares([]string{"dep_old", "dep_new"})
 	before, moved := make([]int, len(keys)), 0
 	for _, percent := range []int{0, 1, 5, 10, 25, 50, 75, 100} {
@@ -30,15 +30,15 @@ func TestTheStepsOfACanaryHoldWithinOnePercentOverTenThousandKeys(t *testing.T) 
 		}
 		require.InDelta(t, len(keys)*percent/100, got, float64(len(keys)/100), "%d percent", percent)
 	}
-	require.Equal(t, len(keys), moved, "each of them once")
+	require.Equal(t, len(keys), moved, "each key moves once")
 }
 
-// Whatever the deployments are called, and however many there are.
-func TestWeightsHoldOverKeys(t *testing.T) {
-	// Of as many keys, one percent is six standard deviations and more.
+// The shares hold for any ids and any number of deployments.
+func TestShares_HoldWeightsOverKeys(t *testing.T) {
+	// For this many keys, one percent is at least six standard deviations.
 	keys := sessions(100_000)
 	rapid.Check(t, func(t *rapid.T) {
-		shares, weights := draw(t)
+		shares, weights := drawShares(t)
 		var total int64
 		for _, w := range weights {
 			total += w
@@ -61,10 +61,10 @@ func TestWeightsHoldOverKeys(t *testing.T) {
 	})
 }
 
-func TestAWeightThatGrowsOnlyGainsKeys(t *testing.T) {
+func TestShares_AWeightThatGrowsOnlyGainsKeys(t *testing.T) {
 	keys := sessions(10_000)
 	rapid.Check(t, func(t *rapid.T) {
-		shares, weights := draw(t)
+		shares, weights := drawShares(t)
 		grows := rapid.IntRange(0, len(weights)-1).Draw(t, "grows")
 		more := append([]int64{}, weights...)
 		more[grows] += rapid.Int64Range(0, 1000).Draw(t, "by")
@@ -87,8 +87,8 @@ func TestAWeightThatGrowsOnlyGainsKeys(t *testing.T) {
 	})
 }
 
-// draw deployments and their weights.
-func draw(t *rapid.T) (Shares, []int64) {
+// drawShares draws deployments and their weights.
+func drawShares(t *rapid.T) (Shares, []int64) {
 	weights := rapid.SliceOfN(rapid.Int64Range(0, 1000), 1, 6).Draw(t, "weights")
 	name := rapid.StringMatching("[a-z]{1,8}").Draw(t, "name")
 	ids := make([]string, len(weights))

@@ -8,41 +8,44 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/orca"
 )
 
-// Weighted takes instances in turn, and those that do more work more often. What work one does it
-// says itself, by ORCA, or is what meter sees of it.
+// Weighted chooses instances in turn, and those that do more work more often. An instance's weight
+// is the work that it reports by ORCA or, without reports, the work that its meter measures.
 //
-// The turns are a static stride schedule, as gRPC's clients have it: a number that grows tells the
-// instance that has the turn, and the round. It takes part in as many of stride rounds as its
-// weight says, spread evenly over them. So nothing is locked or allocated for a choice, which takes
-// as many steps as the mean goes into the largest weight; equal weights are round robin; and
-// instances that are left out, because they are ejected or were tried, change nothing of the others.
+// The schedule is the static stride schedule of gRPC's clients. A counter determines the instance
+// whose turn it is and the round. An instance takes part in a number of every stride rounds that is
+// proportional to its weight, spread evenly. This has these properties:
+//   - A choice neither locks nor allocates. Its mean number of steps is the largest weight divided
+//     by the mean weight.
+//   - With equal weights it is round robin.
+//   - Candidates that are missing, because they are ejected or were tried, do not change the
+//     ratios of the other instances.
 var Weighted = register("weighted", func() Strategy { return &weighted{} })
 
 const (
-	// weighEvery is how often weights are made anew, as gRFC A58 has it: instances say and show
-	// anything new less often, and the sums of a hundred of them take microseconds.
-	weighEvery = time.Second
-	// stride is the rounds in which the largest weight has all its turns.
+	// updateInterval is how often weights are updated. It is gRFC A58's default: an update is
+	// cheap, and measurements change no faster.
+	updateInterval = time.Second
+	// stride is the number of rounds after which the schedule repeats. The instance with the
+	// largest weight takes part in all of them.
 	stride = math.MaxUint16
-	// spread bounds how many times as much as another an instance gets. GPUs of one version
-	// differ by less; and who is thought to be a hundred times as slow has to get requests, to
-	// show when he no longer is.
-	spread = 10
+	// maxRatio bounds the ratio of the largest weight to the smallest. GPUs of one version differ
+	// by less. An instance that seems slower still has to get requests, to show when it recovers.
+	maxRatio = 10
 )
 
 type weighted struct {
 	turn atomic.Uint64
-	// weighed is when, in nanoseconds of Unix.
-	weighed atomic.Int64
-	// scale turns the largest weight into stride; 0: all are equal. mean is of those that have a
-	// weight, for those that have none. Both are bits of floats.
+	// updated is when the weights were last updated, in Unix nanoseconds.
+	updated atomic.Int64
+	// scale is stride divided by the largest weight; 0: all weights are equal. mean is the mean of
+	// the known weights, for instances whose weight is unknown. Both are bits of floats.
 	scale, mean atomic.Uint64
-	// answer is what one took on average at the last look.
-	answer atomic.Int64
+	// meanAnswer is the mean time of an answer at the last update, in nanoseconds.
+	meanAnswer atomic.Int64
 }
 
 func (s *weighted) Pick(candidates []*Endpoint, req Request) int {
-	s.weigh(candidates, req)
+	s.updateWeights(candidates, req)
 	n := uint64(len(candidates))
 	scale := math.Float64frombits(s.scale.Load())
 	if scale == 0 {
@@ -55,40 +58,40 @@ func (s *weighted) Pick(candidates []*Endpoint, req Request) int {
 		if weight == 0 {
 			weight = math.Float64frombits(s.mean.Load())
 		}
-		// It may be of a look that saw others than the last one did.
-		w := uint64(min(max(weight*scale, stride/spread), stride))
-		// Every second one begins half way, so that not all that are light sit out the same rounds.
+		// Clamped, because the weight can be from an update with other candidates than the last one.
+		w := uint64(min(max(weight*scale, stride/maxRatio), stride))
+		// The offset of every second instance keeps light instances from all skipping the same rounds.
 		if (w*round+i*(stride/2))%stride >= stride-w {
 			return int(i)
 		}
 	}
 }
 
-// weigh makes weights anew, if it is time: one of those who choose does it for all.
-func (s *weighted) weigh(candidates []*Endpoint, req Request) {
-	now, before := req.Now.UnixNano(), s.weighed.Load()
-	if since := now - before; since >= 0 && since < int64(weighEvery) || !s.weighed.CompareAndSwap(before, now) {
-		return // a clock that was set back is followed
+// updateWeights updates the weights if updateInterval has passed. One of the concurrent callers does it.
+func (s *weighted) updateWeights(candidates []*Endpoint, req Request) {
+	now, before := req.Now.UnixNano(), s.updated.Load()
+	if since := now - before; since >= 0 && since < int64(updateInterval) || !s.updated.CompareAndSwap(before, now) {
+		return // a negative since, after the clock was set back, updates too
 	}
 	if before == 0 {
-		s.turn.Store(req.Random >> 32) // gateways that start together do not march in step
+		s.turn.Store(req.Random >> 32) // so that gateways do not all begin with the same instance
 	}
-	memory := min(max(memoryAnswers*time.Duration(s.answer.Load()), leastMemory), mostMemory)
+	memory := min(max(memoryAnswers*time.Duration(s.meanAnswer.Load()), minMemory), maxMemory)
 	all := make([]estimate, len(candidates))
 	for i, c := range candidates {
-		all[i] = c.metered().estimate(req.Now, memory)
+		all[i] = c.ensureMeter().estimate(req.Now, memory)
 	}
-	s.answer.Store(int64(meanOf(all) * float64(time.Second)))
-	made := weights(all)
-	for i, w := range made {
-		candidates[i].metered().weight.Store(math.Float64bits(w))
+	s.meanAnswer.Store(int64(meanOf(all) * float64(time.Second)))
+	updated := weights(all)
+	for i, w := range updated {
+		candidates[i].ensureMeter().weight.Store(math.Float64bits(w))
 	}
-	s.compare(made)
+	s.setScale(updated)
 }
 
-// compare weights, as they are from now on.
-func (s *weighted) compare(weights []float64) {
-	mean, largest, known := compared(weights)
+// setScale derives scale and mean from the weights.
+func (s *weighted) setScale(weights []float64) {
+	mean, largest, known := summarize(weights)
 	if known < 2 { // nothing to compare
 		s.scale.Store(0)
 		return
@@ -97,8 +100,8 @@ func (s *weighted) compare(weights []float64) {
 	s.scale.Store(math.Float64bits(stride / largest))
 }
 
-// compared are the mean and the largest of the weights that are known, and how many that is.
-func compared(weights []float64) (mean, largest float64, known int) {
+// summarize returns the mean, the largest and the number of the known weights.
+func summarize(weights []float64) (mean, largest float64, known int) {
 	for _, w := range weights {
 		if w > 0 {
 			mean, largest, known = mean+w, max(largest, w), known+1
@@ -107,21 +110,22 @@ func compared(weights []float64) (mean, largest float64, known int) {
 	return mean / float64(max(known, 1)), largest, known
 }
 
-func (s *weighted) Began(e *Endpoint, now time.Time) { e.metered().begin(now) }
+func (s *weighted) Began(e *Endpoint, now time.Time) { e.ensureMeter().begin(now) }
 
-func (s *weighted) Ended(e *Endpoint, now time.Time, how Outcome) { e.metered().end(now, how) }
+func (s *weighted) Ended(e *Endpoint, now time.Time, how Outcome) { e.ensureMeter().end(now, how) }
 
 func (s *weighted) Reported(e *Endpoint, now time.Time, load orca.Load, failed bool) {
-	e.metered().report(now, load, failed)
+	e.ensureMeter().report(now, load, failed)
 }
 
-// Parts that instances of a weighted deployment have of its requests, for people: 1 is the mean.
-func Parts(all []*Endpoint) []float64 {
+// RelativeShares returns each instance's share of the requests of a weighted deployment, relative to
+// the mean share, which is 1. It is for people to read.
+func RelativeShares(all []*Endpoint) []float64 {
 	out := make([]float64, len(all))
 	for i, e := range all {
 		out[i] = e.weight()
 	}
-	mean, largest, known := compared(out)
+	mean, largest, known := summarize(out)
 	total := 0.0
 	for i, w := range out {
 		switch {
@@ -130,7 +134,7 @@ func Parts(all []*Endpoint) []float64 {
 		case w == 0:
 			out[i] = mean
 		default:
-			out[i] = max(w, largest/spread)
+			out[i] = max(w, largest/maxRatio)
 		}
 		total += out[i]
 	}
@@ -140,18 +144,18 @@ func Parts(all []*Endpoint) []float64 {
 	return out
 }
 
-// weights of instances, relative to each other; 0: nothing is known.
+// weights returns the relative weights of instances; 0: unknown.
 func weights(all []estimate) []float64 {
 	out := make([]float64, len(all))
-	said := 0
+	reported := 0
 	for i := range all {
-		if all[i].said > 0 {
-			said++
+		if all[i].reported > 0 {
+			reported++
 		}
 	}
-	if said >= 2 { // what is said and what is seen have no common measure
+	if reported >= 2 { // reported and measured weights have different units, so they cannot be mixed
 		for i := range all {
-			out[i] = all[i].said
+			out[i] = all[i].reported
 		}
 		return out
 	}
@@ -164,7 +168,7 @@ func weights(all []estimate) []float64 {
 	return out
 }
 
-// meanOf is the seconds that an answer takes in the mean of all; 0: too few are remembered.
+// meanOf returns the mean seconds per answer over all instances; 0: too few answers are remembered.
 func meanOf(all []estimate) float64 {
 	done, busy := 0.0, 0.0
 	for i := range all {

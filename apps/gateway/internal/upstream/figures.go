@@ -45,7 +45,7 @@ func (r *Route) Parts() []Part {
 	var out []Part
 	for i := range v.targets {
 		t := &v.targets[i]
-		for k, part := range balance.Parts(t.endpoints[:t.ready]) {
+		for k, part := range balance.RelativeShares(t.endpoints[:t.ready]) {
 			out = append(out, Part{t.DeploymentID, t.Version, t.endpoints[k].ID, part})
 		}
 	}
