@@ -1,13 +1,15 @@
-// Package cors tells browsers which pages of other origins may use an app, as its route
-// says.
+// Package cors makes the CORS headers of a route. They tell browsers which pages of other
+// origins may use the app.
 //
-// What a preflight asks and what answers say is github.com/rs/cors. Ours are three things
-// around it. Origins are matched here: its wildcard is any text between a prefix and a
-// suffix, "https://user@evil.test:x.example.com" included, and ours is labels of a host
-// name. Headers are made apart from the answer, as they are set twice: on what the gateway
-// answers itself, so that a page may read why it was refused, and on an instance's answer,
-// in the place of what that says. And a request with headers that no browser sends is given
-// no leave, and nothing of it is repeated.
+// github.com/rs/cors implements the protocol. This package differs from it in three ways:
+//   - It matches origins itself. The wildcard of rs/cors stands for any text, so that
+//     "https://*.example.com" matches "https://user@evil.test:x.example.com". Here it stands for
+//     labels of a host name.
+//   - It returns the headers instead of writing them, because they are set in two places. On the
+//     gateway's own answers they let a page read an error. On an instance's answers they
+//     replace the instance's CORS headers.
+//   - It allows nothing to a request with headers that no browser sends, and does not copy
+//     anything from it into the answer.
 package cors
 
 import (
@@ -22,24 +24,27 @@ import (
 	rs "github.com/rs/cors"
 )
 
-// prefix of all headers that are about CORS.
+// prefix is that of the names of all CORS headers.
 const prefix = "Access-Control-"
 
-// Config of a route.
+// Config holds the CORS settings of a route.
 type Config struct {
-	// Origins: "*", "https://chat.example.com", or "https://*.example.com" for all below.
+	// Origins are the allowed origins: "*", "https://chat.example.com", or "https://*.example.com"
+	// for all its subdomains.
 	Origins []string
-	// Methods, Headers of requests and Exposed headers of answers. Headers may be "*".
+	// Methods and Headers are what requests may use. Exposed are the headers of answers that pages
+	// may read. Headers may be "*".
 	Methods, Headers, Exposed []string
-	Credentials               bool
-	// MaxAge of what a preflight tells; nil: not told.
+	// Credentials allows requests with cookies and other credentials.
+	Credentials bool
+	// MaxAge is how long a browser may cache the answer to a preflight; nil: the browser's default.
 	MaxAge *time.Duration
 }
 
-// Policy of a route. It is safe for concurrent use.
+// Policy makes the CORS headers of a route. It is safe for concurrent use.
 type Policy struct{ rs *rs.Cors }
 
-// New returns the policy, or an error that names what of it cannot be.
+// New returns the Policy, or an error that names the invalid origin.
 func New(cfg Config) (*Policy, error) {
 	options := rs.Options{
 		AllowedMethods: cfg.Methods, AllowedHeaders: cfg.Headers, ExposedHeaders: cfg.Exposed,
@@ -50,38 +55,38 @@ func New(cfg Config) (*Policy, error) {
 	}
 	if cfg.MaxAge != nil {
 		if options.MaxAge = int(*cfg.MaxAge / time.Second); options.MaxAge == 0 {
-			options.MaxAge = -1 // its word for 0
+			options.MaxAge = -1 // rs/cors sends 0 for -1, and no header for 0
 		}
 	}
 	if slices.Contains(cfg.Origins, "*") {
 		if cfg.Credentials {
-			return nil, errors.New(`cors: origin "*" with credentials: browsers refuse the two together`)
+			return nil, errors.New(`cors: origin "*" with credentials: browsers refuse the combination, name the origins`)
 		}
 		options.AllowedOrigins = []string{"*"}
 		return &Policy{rs: rs.New(options)}, nil
 	}
-	exact, below := map[string]bool{}, []pattern(nil)
+	exact, wildcards := map[string]bool{}, []pattern(nil)
 	for _, o := range cfg.Origins {
 		scheme, host, ok := strings.Cut(o, "://")
 		if !ok || host == "" {
 			return nil, fmt.Errorf("cors: origin %q is not scheme://host", o)
 		}
-		if suffix, wild := strings.CutPrefix(host, "*"); wild {
+		if suffix, isWildcard := strings.CutPrefix(host, "*"); isWildcard {
 			if !strings.HasPrefix(suffix, ".") {
-				return nil, fmt.Errorf("cors: origin %q: * stands for whole labels", o)
+				return nil, fmt.Errorf("cors: origin %q: * stands for whole labels of a host name, write *.example.com", o)
 			}
-			below = append(below, pattern{strings.ToLower(scheme + "://"), strings.ToLower(suffix)})
+			wildcards = append(wildcards, pattern{strings.ToLower(scheme + "://"), strings.ToLower(suffix)})
 			continue
 		}
 		exact[strings.ToLower(o)] = true
 	}
 	options.AllowOriginFunc = func(origin string) bool {
-		return exact[origin] || slices.ContainsFunc(below, func(p pattern) bool { return p.matches(origin) })
+		return exact[origin] || slices.ContainsFunc(wildcards, func(p pattern) bool { return p.matches(origin) })
 	}
 	return &Policy{rs: rs.New(options)}, nil
 }
 
-// pattern is a wildcard's.
+// pattern is an origin with a wildcard: scheme is "https://", suffix is ".example.com".
 type pattern struct{ scheme, suffix string }
 
 func (p pattern) matches(origin string) bool {
@@ -101,17 +106,17 @@ func (p pattern) matches(origin string) bool {
 	return true
 }
 
-// Preflight reports whether the request asks for leave and nothing else.
+// Preflight reports whether the request is a CORS preflight.
 func Preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get(prefix+"Request-Method") != ""
 }
 
-// Headers returns the CORS fields of the answer to the request. Of a preflight they are the whole
-// answer.
+// Headers returns the CORS headers of the answer to the request. The answer to a preflight has no
+// other headers and no body.
 func (p *Policy) Headers(r *http.Request) http.Header {
-	w := &headers{h: http.Header{}}
-	if !sane(r) {
-		// No leave. Caches must keep this answer apart from those to other origins.
+	w := &headerRecorder{h: http.Header{}}
+	if !canBeFromBrowser(r) {
+		// Nothing is allowed. Vary makes caches keep this answer apart from those to other origins.
 		w.h.Set("Vary", "Origin")
 		return w.h
 	}
@@ -119,8 +124,9 @@ func (p *Policy) Headers(r *http.Request) http.Header {
 	return w.h
 }
 
-// sane tells that what is repeated to the client is what a browser may have sent.
-func sane(r *http.Request) bool {
+// canBeFromBrowser reports whether a browser can have sent the headers that Headers copies into the
+// answer.
+func canBeFromBrowser(r *http.Request) bool {
 	if len(r.Header["Origin"]) > 1 || len(r.Header[prefix+"Request-Method"]) > 1 {
 		return false
 	}
@@ -130,49 +136,49 @@ func sane(r *http.Request) bool {
 		}
 	}
 	for _, list := range r.Header[prefix+"Request-Headers"] {
-		if len(list) > maxNames || strings.Trim(list, names) != "" {
+		if len(list) > maxNameList || strings.Trim(list, nameListChars) != "" {
 			return false
 		}
 	}
 	return true
 }
 
-// names are the characters of names of headers, and of lists of them. maxNames is how long a
-// list may be that is repeated.
 const (
-	names    = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ, \t"
-	maxNames = 4096
+	// nameListChars are the characters of a list of header names.
+	nameListChars = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ, \t"
+	// maxNameList is the longest list of header names that is copied into an answer, in bytes.
+	maxNameList = 4096
 )
 
-// Replace puts the gateway's headers in the place of an instance's: to, which are those of
-// the answer so far, get ours, and from lose theirs.
-func Replace(to, from, ours http.Header) {
-	for name := range from {
+// Replace removes the CORS headers from an instance's headers, and sets ours in answer, the headers
+// of the gateway's answer.
+func Replace(answer, instance, ours http.Header) {
+	for name := range instance {
 		if strings.HasPrefix(name, prefix) {
-			delete(from, name)
+			delete(instance, name)
 		}
 	}
-	Set(to, ours)
+	Set(answer, ours)
 }
 
-// Set the headers; of Vary, add what it lacks.
-func Set(to, ours http.Header) {
+// Set sets the headers in answer. It adds to Vary what is missing there, and replaces other headers.
+func Set(answer, ours http.Header) {
 	for name, values := range ours {
 		if name != "Vary" {
-			to[name] = slices.Clone(values)
+			answer[name] = slices.Clone(values)
 			continue
 		}
 		for _, v := range values {
-			if !slices.Contains(to["Vary"], v) {
-				to["Vary"] = append(slices.Clip(to["Vary"]), v)
+			if !slices.Contains(answer["Vary"], v) {
+				answer["Vary"] = append(slices.Clip(answer["Vary"]), v)
 			}
 		}
 	}
 }
 
-// headers is a ResponseWriter of which nothing but the headers count.
-type headers struct{ h http.Header }
+// headerRecorder is a ResponseWriter that keeps the headers and drops the rest.
+type headerRecorder struct{ h http.Header }
 
-func (w *headers) Header() http.Header         { return w.h }
-func (w *headers) Write(p []byte) (int, error) { return len(p), nil }
-func (w *headers) WriteHeader(int)             {}
+func (w *headerRecorder) Header() http.Header         { return w.h }
+func (w *headerRecorder) Write(p []byte) (int, error) { return len(p), nil }
+func (w *headerRecorder) WriteHeader(int)             {}

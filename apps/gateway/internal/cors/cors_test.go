@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPolicyThatCannotBeIsRefusedByName(t *testing.T) {
+func TestNew_RefusesInvalidOriginsByName(t *testing.T) {
 	for want, cfg := range map[string]Config{
 		`origin "*" with credentials`:                         {Origins: []string{"*"}, Credentials: true},
 		`origin "chat.test" is not scheme://host`:             {Origins: []string{"chat.test"}},
@@ -21,7 +21,7 @@ func TestAPolicyThatCannotBeIsRefusedByName(t *testing.T) {
 	}
 }
 
-func TestNoOriginsAreNone(t *testing.T) {
+func TestHeaders_WithoutOriginsNoneIsAllowed(t *testing.T) {
 	p, err := New(Config{})
 	require.NoError(t, err)
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -29,7 +29,7 @@ func TestNoOriginsAreNone(t *testing.T) {
 	require.Equal(t, http.Header{"Vary": {"Origin"}}, p.Headers(r))
 }
 
-func TestMaxAgeIsToldAsItIs(t *testing.T) {
+func TestHeaders_MaxAgeIsInSeconds(t *testing.T) {
 	for _, c := range []struct {
 		age  *time.Duration
 		want []string
@@ -43,7 +43,7 @@ func TestMaxAgeIsToldAsItIs(t *testing.T) {
 	}
 }
 
-func FuzzNoHeaderOfARequestIsRepeatedUnlessItIsAllowed(f *testing.F) {
+func FuzzHeaders_CopyOnlyAllowedValues(f *testing.F) {
 	f.Add("https://a.example.com", "PUT", "x-key")
 	f.Add("https://evil.test#.example.com", "GET", "")
 	f.Fuzz(func(t *testing.T, origin, method, names string) {
