@@ -1,14 +1,14 @@
-// Package topology writes desired state: which deployment is to run where, and
-// what is routed to it. It is the only way rows change, because it is what keeps
-// one invariant: a row whose generation grew is told to its region, in the same
-// transaction, and one whose generation did not grow is not.
+// Package topology writes the desired state: where each deployment should run, and
+// where its requests are routed. All writes of rows go through this package, because
+// it keeps an invariant: the region gets a change for a row exactly if its generation
+// grew, in the same transaction.
 //
-// A generation grows exactly when agents must see the change. A weight is not
-// part of what an agent runs, so it moves the route's generation and not the
-// row's; a status (started, stopped) moves neither.
+// A generation grows exactly if agents must see the change. A weight is part of the
+// route and not of the workload, so a new weight raises only the route's generation.
+// A status that follows what an agent reports raises neither.
 //
-// A workload is wanted by one row of a region at the most: a row takes it over from
-// another in the transaction in which that one stops or hands it over.
+// In a region at most one row wants a workload. A row takes a workload over in the
+// same transaction in which the other row stops or is transferred.
 package topology
 
 import (
@@ -21,14 +21,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Tx is what writing needs of a transaction that holds the app's row.
+// Tx is the part of a transaction that this package needs. The transaction must hold the lock of the app's row.
 type Tx interface {
 	PutTopology([]model.Topology) error
 	PutRoutes([]model.Route) error
 	Change(regionID string, kind model.ChangeKind, key string, generation int64)
 }
 
-// State is an app's rows and routes, or some of them.
+// State is topology rows and routes of an app, not necessarily all of them.
 type State struct {
 	Rows   []model.Topology
 	Routes []model.Route
@@ -36,9 +36,9 @@ type State struct {
 
 type rowKey struct{ deployment, region string }
 
-// Diff returns what of want differs from have, in lock order. What want does not
-// mention stays. A generation that would go back is an error of the caller: the
-// agents that hold the higher one would ignore the row forever.
+// Diff returns the rows and routes of want that differ from have, in lock order. Rows
+// and routes that want does not mention stay. A lower generation than that of have is
+// an error, because agents that have the higher one would ignore the row for ever.
 func Diff(have, want State) (State, error) {
 	var d State
 	rows := make(map[rowKey]model.Topology, len(have.Rows))
@@ -69,7 +69,7 @@ func Diff(have, want State) (State, error) {
 			d.Routes = append(d.Routes, r)
 		}
 	}
-	if err := oneEach(have.Rows, want.Rows); err != nil {
+	if err := checkOneOwner(have.Rows, want.Rows); err != nil {
 		return State{}, err
 	}
 	slices.SortFunc(d.Rows, func(a, b model.Topology) int {
@@ -79,9 +79,9 @@ func Diff(have, want State) (State, error) {
 	return d, nil
 }
 
-// oneEach refuses two rows of a region that are to run with one workload: its
-// instances would go back and forth between them.
-func oneEach(have, want []model.Topology) error {
+// checkOneOwner returns an error if two rows of a region want the same workload. Its
+// instances would be changed back and forth between the two.
+func checkOneOwner(have, want []model.Topology) error {
 	after := make(map[rowKey]model.Topology, len(have))
 	for _, t := range slices.Concat(have, want) {
 		after[rowKey{t.DeploymentID, t.RegionID}] = t
@@ -94,24 +94,24 @@ func oneEach(have, want []model.Topology) error {
 		workload := rowKey{t.WorkloadKey(), at.region}
 		if other, taken := owners[workload]; taken {
 			first, second := min(other, at.deployment), max(other, at.deployment)
-			return fmt.Errorf("topology of %s in %s: %s is to run with workload %s too", first, at.region, second, workload.deployment)
+			return fmt.Errorf("topology of %s in %s: %s wants the same workload %s", first, at.region, second, workload.deployment)
 		}
 		owners[workload] = at.deployment
 	}
 	return nil
 }
 
-// Move holds the state that an app has and the state that it should have.
+// Move is the state that an app has, and the state that it should have.
 type Move struct{ Have, Want State }
 
 // Write is WriteAll for one app.
 func Write(tx Tx, have, want State) error { return WriteAll(tx, []Move{{have, want}}) }
 
-// WriteAll puts what of each app's want differs from its have, and notes a change for each
+// WriteAll writes the differences between the two states of each app. It adds a change for each
 // row and route whose generation grew.
 func WriteAll(tx Tx, moves []Move) error {
 	var all State
-	grown := map[rowKey]int64{}
+	generations := map[rowKey]int64{}
 	for _, m := range moves {
 		d, err := Diff(m.Have, m.Want)
 		if err != nil {
@@ -119,7 +119,7 @@ func WriteAll(tx Tx, moves []Move) error {
 		}
 		all.Rows, all.Routes = append(all.Rows, d.Rows...), append(all.Routes, d.Routes...)
 		for _, t := range m.Have.Rows {
-			grown[rowKey{t.DeploymentID, t.RegionID}] = t.Generation
+			generations[rowKey{t.DeploymentID, t.RegionID}] = t.Generation
 		}
 	}
 	if len(all.Rows) > 0 {
@@ -132,10 +132,11 @@ func WriteAll(tx Tx, moves []Move) error {
 			return fmt.Errorf("put routes: %w", err)
 		}
 	}
-	// Who takes a workload over is told first: who lets go of it would stop it.
-	slices.SortStableFunc(all.Rows, func(a, b model.Topology) int { return cmp.Compare(last(a), last(b)) })
+	// The row that takes a workload over comes first. Otherwise the region would stop the workload when it
+	// gets the row that gives it up.
+	slices.SortStableFunc(all.Rows, func(a, b model.Topology) int { return cmp.Compare(changeOrder(a), changeOrder(b)) })
 	for _, t := range all.Rows {
-		if t.Generation > grown[rowKey{t.DeploymentID, t.RegionID}] {
+		if t.Generation > generations[rowKey{t.DeploymentID, t.RegionID}] {
 			tx.Change(t.RegionID, model.KindDeployment, t.DeploymentID, t.Generation)
 		}
 	}
@@ -145,23 +146,22 @@ func WriteAll(tx Tx, moves []Move) error {
 	return nil
 }
 
-// last orders what regions are told: what is to run before what is to go.
-func last(t model.Topology) int {
+// changeOrder is lower for rows that should run than for rows that should be removed.
+func changeOrder(t model.Topology) int {
 	if t.Told() {
 		return 0
 	}
 	return 1
 }
 
-// Active reports whether the row is to run.
+// Active reports whether the row's status is starting or started. Unlike Told it includes transferred rows.
 func Active(t model.Topology) bool {
 	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 }
 
-// Scale returns the rows of the deployment with other replicas: those that run in
-// regions that want tells a number for. Rows that have that many are left out, so an
-// empty answer means that there is nothing to do.
+// Scale returns the running rows of the deployment whose replicas change, with the new
+// number. want returns the number for a region, and false to leave the region as it is.
 func Scale(rows []model.Topology, deploymentID string, want func(regionID string) (int32, bool), traceparent string, now int64) []model.Topology {
 	return bump(rows, traceparent, now, func(t *model.Topology) bool {
 		replicas, wanted := want(t.RegionID)
@@ -173,9 +173,9 @@ func Scale(rows []model.Topology, deploymentID string, want func(regionID string
 	})
 }
 
-// BumpSecrets returns the rows that are to fetch their secrets again: those that
-// run and whose deployment, by id in specs, refers to the secret's newest version, whatever
-// that is, in their region.
+// BumpSecrets returns the rows whose agents should fetch the secret again, with a new
+// generation. They are the running rows whose deployment refers to the secret without a fixed
+// version, in that region. specs holds the deployments by id.
 func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentSpec, secret, traceparent string, now int64) []model.Topology {
 	return bump(rows, traceparent, now, func(t *model.Topology) bool {
 		return slices.ContainsFunc(override.In(specs[t.DeploymentID], t.RegionID).GetSecrets(), func(r *windlassv1.SecretReference) bool {
@@ -184,7 +184,8 @@ func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentS
 	})
 }
 
-// bump returns the rows that regions run and that change has changed, a generation later.
+// bump calls change for each running row. It returns the rows for which change returns true, with the
+// next generation.
 func bump(rows []model.Topology, traceparent string, now int64, change func(*model.Topology) bool) []model.Topology {
 	var changed []model.Topology
 	for _, t := range rows {

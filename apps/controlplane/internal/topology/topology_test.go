@@ -16,43 +16,43 @@ const (
 	stopped  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
 )
 
-// table is a database of rows and of what regions were told.
-type table struct {
+// fakeTx keeps rows, routes and changes in memory.
+type fakeTx struct {
 	rows    map[rowKey]model.Topology
 	routes  map[string]model.Route
 	changes map[string]int64
 	order   []string
 }
 
-func newTable() *table {
-	return &table{rows: map[rowKey]model.Topology{}, routes: map[string]model.Route{}, changes: map[string]int64{}}
+func newFakeTx() *fakeTx {
+	return &fakeTx{rows: map[rowKey]model.Topology{}, routes: map[string]model.Route{}, changes: map[string]int64{}}
 }
 
-func (t *table) PutTopology(rows []model.Topology) error {
+func (tx *fakeTx) PutTopology(rows []model.Topology) error {
 	for _, r := range rows {
-		t.rows[rowKey{r.DeploymentID, r.RegionID}] = r
+		tx.rows[rowKey{r.DeploymentID, r.RegionID}] = r
 	}
 	return nil
 }
 
-func (t *table) PutRoutes(routes []model.Route) error {
+func (tx *fakeTx) PutRoutes(routes []model.Route) error {
 	for _, r := range routes {
-		t.routes[r.RegionID] = r
+		tx.routes[r.RegionID] = r
 	}
 	return nil
 }
 
-func (t *table) Change(region string, kind model.ChangeKind, key string, generation int64) {
-	t.changes[region+"/"+key] = generation
-	t.order = append(t.order, region+"/"+key)
+func (tx *fakeTx) Change(region string, kind model.ChangeKind, key string, generation int64) {
+	tx.changes[region+"/"+key] = generation
+	tx.order = append(tx.order, region+"/"+key)
 }
 
-func (t *table) state() State {
+func (tx *fakeTx) state() State {
 	var s State
-	for _, r := range t.rows {
+	for _, r := range tx.rows {
 		s.Rows = append(s.Rows, r)
 	}
-	for _, r := range t.routes {
+	for _, r := range tx.routes {
 		s.Routes = append(s.Routes, r)
 	}
 	return s
@@ -62,8 +62,8 @@ func row(deployment, region string, generation int64) model.Topology {
 	return model.Topology{AppID: "app", DeploymentID: deployment, RegionID: region, Replicas: 2, Generation: generation, Status: started}
 }
 
-func TestRegionsAreToldExactlyWhatGrew(t *testing.T) {
-	db := newTable()
+func TestWrite_AddsChangesExactlyForGenerationsThatGrew(t *testing.T) {
+	db := newFakeTx()
 	have := State{Rows: []model.Topology{row("v1", "us", 1), row("v1", "eu", 1)}}
 	require.NoError(t, Write(db, State{}, have))
 	require.Equal(t, map[string]int64{"us/v1": 1, "eu/v1": 1}, db.changes)
@@ -71,7 +71,7 @@ func TestRegionsAreToldExactlyWhatGrew(t *testing.T) {
 	clear(db.changes)
 	want := db.state()
 	for i := range want.Rows {
-		want.Rows[i].Weight = 100 // what an agent does not see of the row
+		want.Rows[i].Weight = 100 // agents do not see the weight
 		if want.Rows[i].RegionID == "us" {
 			want.Rows[i].Generation++
 		}
@@ -83,11 +83,11 @@ func TestRegionsAreToldExactlyWhatGrew(t *testing.T) {
 
 	clear(db.changes)
 	require.NoError(t, Write(db, db.state(), db.state()))
-	require.Empty(t, db.changes, "nothing differs, nothing is told")
+	require.Empty(t, db.changes, "without a difference there is no change")
 }
 
-func TestAGenerationNeverGoesBack(t *testing.T) {
-	db := newTable()
+func TestWrite_RefusesALowerGeneration(t *testing.T) {
+	db := newFakeTx()
 	require.ErrorContains(t, Write(db, State{Rows: []model.Topology{row("v1", "us", 4)}},
 		State{Rows: []model.Topology{row("v1", "us", 3)}}), "topology of v1 in us: generation 3 after 4")
 	require.Error(t, Write(db, State{}, State{Rows: []model.Topology{row("v1", "us", 0)}}))
@@ -97,32 +97,32 @@ func TestAGenerationNeverGoesBack(t *testing.T) {
 	require.Empty(t, db.changes)
 }
 
-func TestAWorkloadIsWantedByOneRowOfARegion(t *testing.T) {
+func TestWrite_AllowsOneOwnerOfAWorkloadInARegion(t *testing.T) {
 	was, elsewhere := row("v1", "us", 1), row("v1", "eu", 1)
 	successor := row("v2", "us", 1)
 	successor.Workload, successor.WorkloadVersion = "v1", 1
 	have := State{Rows: []model.Topology{was, elsewhere}}
 
-	db := newTable()
+	db := newFakeTx()
 	require.ErrorContains(t, Write(db, have, State{Rows: []model.Topology{successor}}),
-		"topology of v1 in us: v2 is to run with workload v1 too")
+		"topology of v1 in us: v2 wants the same workload v1")
 	require.Empty(t, db.rows)
 	require.Empty(t, db.changes)
 
-	let := was
-	let.Status, let.Generation = stopping, 2
-	require.NoError(t, Write(db, have, State{Rows: []model.Topology{successor, let}}))
+	given := was
+	given.Status, given.Generation = stopping, 2
+	require.NoError(t, Write(db, have, State{Rows: []model.Topology{successor, given}}))
 	require.Equal(t, map[string]int64{"us/v1": 2, "us/v2": 1}, db.changes)
-	require.Equal(t, []string{"us/v2", "us/v1"}, db.order, "the one that takes over is told first")
+	require.Equal(t, []string{"us/v2", "us/v1"}, db.order, "the change of the row that takes over comes first")
 
 	back, gone := was, successor
 	back.Generation, gone.Generation, gone.Status = 3, 2, stopping
-	require.Error(t, Write(db, db.state(), State{Rows: []model.Topology{back}}), "it is not given back yet")
+	require.Error(t, Write(db, db.state(), State{Rows: []model.Topology{back}}), "v2 still has the workload")
 	require.NoError(t, Write(db, db.state(), State{Rows: []model.Topology{back, gone}}))
 	require.Equal(t, map[string]int64{"us/v1": 3, "us/v2": 2}, db.changes)
 }
 
-func TestScaleTouchesOnlyRunningRowsThatDiffer(t *testing.T) {
+func TestScale_ChangesOnlyRunningRowsThatDiffer(t *testing.T) {
 	gone := row("v1", "ap", 3)
 	gone.Status = stopping
 	rows := []model.Topology{row("v1", "us", 1), row("v1", "eu", 1), gone, row("v2", "us", 1)}
@@ -141,10 +141,10 @@ func TestScaleTouchesOnlyRunningRowsThatDiffer(t *testing.T) {
 	one := Scale(rows, "v1", in("eu", 0), "", 9)
 	require.Len(t, one, 1)
 	require.Equal(t, "eu", one[0].RegionID)
-	require.Empty(t, Scale(rows, "v1", in("", 2), "", 9), "they have two")
+	require.Empty(t, Scale(rows, "v1", in("", 2), "", 9), "all rows have 2 replicas already")
 }
 
-func TestARotatedSecretReachesRowsThatUseItAndNoOthers(t *testing.T) {
+func TestBumpSecrets_ChangesOnlyRowsThatUseTheSecret(t *testing.T) {
 	gone := row("uses", "ap", 1)
 	gone.Status = stopped
 	rows := []model.Topology{row("uses", "us", 1), gone, row("other", "us", 1), row("none", "us", 1)}
@@ -157,11 +157,11 @@ func TestARotatedSecretReachesRowsThatUseItAndNoOthers(t *testing.T) {
 	require.Equal(t, int64(2), bumped[0].Generation)
 }
 
-// TestWhatIsWrittenIsWhatWasWanted for any rows, and regions hear of each
-// generation that grew, once.
-func TestWhatIsWrittenIsWhatWasWanted(t *testing.T) {
+// For any sequence of writes, the stored rows are the wanted ones, and each generation that grew
+// has one change.
+func TestWrite_StoresWhatIsWanted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		db, want := newTable(), newTable()
+		db, want := newFakeTx(), newFakeTx()
 		var have State
 		for range rapid.IntRange(1, 10).Draw(t, "writes") {
 			have = db.state()
