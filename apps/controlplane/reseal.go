@@ -156,7 +156,7 @@ func (u keyUse) sayUnused(ctx context.Context, out io.Writer) error {
 			continue
 		}
 		left += usage.Values[k.ID]
-		if err := usage.Removable(k.ID, fleet.CredentialTTL); err != nil {
+		if err := usage.CheckRemovable(k.ID, fleet.CredentialTTL); err != nil {
 			text.WriteString(err.Error() + "\n")
 			continue
 		}
@@ -180,7 +180,7 @@ func (u keyUse) remove(ctx context.Context, f removeKeyFlags, out io.Writer) err
 	if f.EndCredentials {
 		valid = 0
 	}
-	if err := usage.Removable(f.ID, valid); err != nil {
+	if err := usage.CheckRemovable(f.ID, valid); err != nil {
 		return err
 	}
 	if err := seal.Remove(u.path, f.ID); err != nil {

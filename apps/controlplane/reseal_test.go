@@ -235,7 +235,7 @@ func TestReseal(t *testing.T) {
 			require.Equal(t, map[uint32]int64{old: 1}, v.counts())
 			require.NoError(t, v.store.Update(t.Context(), func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: "cp_0", Address: "cp_0:7702"}) }))
 			_, err = v.reseal(resealFlags{})
-			require.ErrorContains(t, err, "cp_0 at cp_0:7702 does not say which keys it has: upgrade it first")
+			require.ErrorContains(t, err, "cp_0 at cp_0:7702 is of a release that does not say which keys it has: upgrade it first")
 		})
 	})
 
@@ -308,7 +308,7 @@ func TestKeyset_AKeyInUseIsNotRemoved(t *testing.T) {
 	v.process("cp_1", first)
 	old, _ := v.rotate()
 	_, err := v.remove(old, true)
-	require.ErrorContains(t, err, "1 control planes seal with it (cp_1:7702): restart them")
+	require.ErrorContains(t, err, "1 control plane processes seal with it (cp_1:7702): restart them")
 	// It restarted under another id, and its earlier self is remembered.
 	require.NoError(t, v.store.Update(t.Context(), func(tx store.Tx) error { return tx.DeletePeer("cp_1") }))
 	v.process("cp_2", v.box())

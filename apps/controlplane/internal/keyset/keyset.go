@@ -1,10 +1,10 @@
-// Package keyset moves stored values from one key of the keyset to another: it counts what each key
-// sealed, seals values anew under the primary key, and decides whether a key may be removed.
+// Package keyset moves stored values from one key of the keyset to another. It counts the values that
+// each key sealed, seals values again with the primary key, and decides whether a key can be removed.
 //
-// The values of secrets are all that is stored sealed; web-hooks and registries refer to secrets, and of
-// API keys, app keys and join tokens only hashes are stored. Agents hold credentials that a key sealed for
-// fleet.CredentialTTL. Processes of the control plane note the keys that they read at their start, and the
-// one that they seal with, among their peers.
+// Only the values of secrets are stored sealed. Web-hooks and registries refer to secrets, and API keys,
+// app keys and join tokens are stored as hashes. Besides, a key seals the credentials of agents, which are
+// valid for fleet.CredentialTTL. Each process of the control plane stores in the peers table which
+// keys it has read at its start, and which of them it seals with.
 package keyset
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-// Tx is what keyset asks of a transaction.
+// Tx is the part of a transaction that keyset needs.
 type Tx interface {
 	ListSealedValues(keyID uint32, after model.SealedValue, limit int) ([]model.SealedValue, error)
 	ResealValues(values []model.ResealedValue) (int64, error)
@@ -34,23 +34,25 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 }
 
-// running is how recently a process was seen that counts as running. Its row is renewed every few seconds.
-const running = time.Minute
+// runningWithin is how recently a process has renewed its peer row if it counts as running. Processes renew
+// it every few seconds.
+const runningWithin = time.Minute
 
 // Usage is how the keys are used.
 type Usage struct {
 	// Values counts the stored values by the key that sealed them.
 	Values map[uint32]int64
-	// Sealed is how long ago a process was last seen that sealed with the key.
+	// Sealed is how long ago a process that seals with the key was last seen, by key.
 	Sealed map[uint32]time.Duration
-	// Processes are the processes that run, with their keys.
+	// Processes are the running processes of the control plane.
 	Processes []Process
 }
 
-// Process is a process of the control plane that runs.
+// Process is a running process of the control plane.
 type Process struct {
 	ID, Address string
-	// Seals is the key that it seals with. Keys are all that it has; none: it is of an earlier release.
+	// Seals is the key that it seals with. Keys are all keys that it has. Both are empty if it is of an
+	// earlier release, which does not store them.
 	Seals uint32
 	Keys  []uint32
 }
@@ -59,8 +61,9 @@ type Process struct {
 func ReadUsage(ctx context.Context, store Store) (Usage, error) {
 	usage := Usage{Sealed: map[uint32]time.Duration{}}
 	err := store.View(ctx, func(tx Tx) (err error) {
-		// Processes first: a value that one of them seals after that is one of a process that is known.
-		peers, err := tx.ListPeers(running.Milliseconds())
+		// Processes are read before the values are counted. So a value that is sealed in between belongs to
+		// a process in the list.
+		peers, err := tx.ListPeers(runningWithin.Milliseconds())
 		if err != nil {
 			return err
 		}
@@ -68,14 +71,14 @@ func ReadUsage(ctx context.Context, store Store) (Usage, error) {
 		if err != nil {
 			return err
 		}
-		usage.note(peers, keys)
+		usage.addProcesses(peers, keys)
 		usage.Values, err = tx.CountSealedValues()
 		return err
 	})
 	return usage, err
 }
 
-func (u *Usage) note(peers []model.Peer, keys []model.PeerKey) {
+func (u *Usage) addProcesses(peers []model.Peer, keys []model.PeerKey) {
 	byID := map[string]int{}
 	for i, p := range peers {
 		byID[p.ID] = i
@@ -98,11 +101,11 @@ func (u *Usage) note(peers []model.Peer, keys []model.PeerKey) {
 	}
 }
 
-// CanOpen fails when a process runs that could not open what the key seals.
-func (u *Usage) CanOpen(key uint32) error {
+// CheckCanOpen returns an error if a running process cannot open values that the key seals.
+func (u *Usage) CheckCanOpen(key uint32) error {
 	for _, p := range u.Processes {
 		if len(p.Keys) == 0 {
-			return fmt.Errorf("the control plane %s at %s does not say which keys it has: upgrade it first", p.ID, p.Address)
+			return fmt.Errorf("the control plane %s at %s is of a release that does not say which keys it has: upgrade it first", p.ID, p.Address)
 		}
 		if !slices.Contains(p.Keys, key) {
 			return fmt.Errorf("the control plane %s at %s does not have key %d: restart it with this keyset first", p.ID, p.Address, key)
@@ -111,8 +114,8 @@ func (u *Usage) CanOpen(key uint32) error {
 	return nil
 }
 
-// sealing names the running processes that seal with the key.
-func (u *Usage) sealing(key uint32) (addresses []string) {
+// sealersWith returns the addresses of the running processes that seal with the key.
+func (u *Usage) sealersWith(key uint32) (addresses []string) {
 	for _, p := range u.Processes {
 		if p.Seals == key {
 			addresses = append(addresses, p.Address)
@@ -121,53 +124,53 @@ func (u *Usage) sealing(key uint32) (addresses []string) {
 	return addresses
 }
 
-// Removable fails while the key is in use. valid is how long agents' credentials are; 0 removes the key
-// although agents may have credentials that it sealed.
-func (u *Usage) Removable(key uint32, valid time.Duration) error {
+// CheckRemovable returns an error while the key is in use. valid is how long the credentials of agents are
+// valid. With 0, credentials that the key sealed do not keep it in use.
+func (u *Usage) CheckRemovable(key uint32, valid time.Duration) error {
 	if n := u.Values[key]; n > 0 {
 		return fmt.Errorf("key %d is in use: %d stored values are sealed with it: run keyset reseal first", key, n)
 	}
-	if at := u.sealing(key); len(at) > 0 {
-		return fmt.Errorf("key %d is in use: %d control planes seal with it (%s): restart them with the keyset in which another key is primary",
+	if at := u.sealersWith(key); len(at) > 0 {
+		return fmt.Errorf("key %d is in use: %d control plane processes seal with it (%s): restart them with the keyset in which another key is primary",
 			key, len(at), strings.Join(at, ", "))
 	}
 	ago, ok := u.Sealed[key]
-	if ok && ago < running {
+	if ok && ago < runningWithin {
 		return fmt.Errorf("key %d is in use: a control plane sealed with it %s ago: try again in a minute", key, ago.Round(time.Second))
 	}
 	if ok && ago < valid {
-		return fmt.Errorf("key %d is in use: agents may have credentials that it sealed for another %s: wait, or remove it with --end-credentials, after which these agents have to join again",
+		return fmt.Errorf("key %d is in use: credentials of agents that it sealed can be valid for another %s: wait, or remove it with --end-credentials: these agents then have to join again",
 			key, (valid - ago).Round(time.Minute))
 	}
 	return nil
 }
 
-// Config of Reseal.
+// Config configures Reseal.
 type Config struct {
 	Store Store
 	Box   *seal.Box
 	// Batch is how many values one transaction replaces.
 	Batch int
-	// DryRun opens the values and writes nothing.
+	// DryRun opens and seals the values, and writes nothing.
 	DryRun bool
-	// Progress is called after each batch. Nil: it is not.
+	// Progress is called after each batch, unless it is nil.
 	Progress func(Result)
 }
 
-// Result of Reseal.
+// Result says what Reseal did.
 type Result struct {
-	// Total values that other keys than the primary sealed at the start.
+	// Total is the number of values that were sealed with other keys than the primary at the start.
 	Total int64
-	// Resealed counts the values that the primary seals now, or would without DryRun. Changed counts those
-	// that were deleted or resealed by another run meanwhile.
+	// Resealed counts the values that were sealed again, or would be without DryRun. Changed counts the values
+	// that were skipped, because they were deleted or resealed by another run in the meantime.
 	Resealed, Changed int64
-	// Damaged are the values that no key of the set opens.
+	// Damaged are the values that no key of the keyset opens.
 	Damaged []model.SealedValue
 }
 
-// Reseal seals all values that other keys sealed anew with the primary. Each batch is one transaction, and
-// a value is replaced only while it is the one that was opened. So it may end at any moment, and run again
-// and at the same time elsewhere: what is resealed is not listed again.
+// Reseal seals all values that are sealed with other keys again, with the primary key. Each batch is one
+// transaction, and a value is replaced only if it has not changed since it was opened. So Reseal can be
+// interrupted, repeated and run concurrently: values that are resealed already are not listed.
 func Reseal(ctx context.Context, cfg Config) (Result, error) {
 	var result Result
 	if cfg.Batch < 1 {
@@ -178,7 +181,7 @@ func Reseal(ctx context.Context, cfg Config) (Result, error) {
 		return result, err
 	}
 	primary := cfg.Box.Primary()
-	if err := usage.CanOpen(primary); err != nil {
+	if err := usage.CheckCanOpen(primary); err != nil {
 		return result, err
 	}
 	for key, n := range usage.Values {
@@ -197,7 +200,7 @@ func Reseal(ctx context.Context, cfg Config) (Result, error) {
 			return result, err
 		}
 		after = values[len(values)-1]
-		if err := cfg.batch(ctx, values, &result); err != nil {
+		if err := cfg.resealBatch(ctx, values, &result); err != nil {
 			return result, err
 		}
 		if cfg.Progress != nil {
@@ -206,7 +209,7 @@ func Reseal(ctx context.Context, cfg Config) (Result, error) {
 	}
 }
 
-func (cfg Config) batch(ctx context.Context, values []model.SealedValue, result *Result) error {
+func (cfg Config) resealBatch(ctx context.Context, values []model.SealedValue, result *Result) error {
 	resealed := make([]model.ResealedValue, 0, len(values))
 	for _, v := range values {
 		bound := model.SecretContext(v.EnvironmentID, v.Name, v.Version)
