@@ -163,7 +163,7 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 			"Measure more often, or promote later.")
 	}
 	steps := strategy.Of(p).Steps(p)
-	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.OfRequests(c) {
+	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.NeedsRequests(c) {
 		return apierr.InvalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
 			"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
 	}

@@ -80,7 +80,7 @@ func TestTheStatusOfARolloutTellsWhatHoldsIt(t *testing.T) {
 			},
 			{
 				Name: "latency-p95", State: windlassv1.CheckProgress_STATE_HELD, HeldSince: now - 90_000, MeasuredAt: now - 5000,
-				Message: "nothing is known of the new version",
+				Message: "there is no figure of the new version",
 			},
 		},
 	}
@@ -98,8 +98,8 @@ func TestTheStatusOfARolloutTellsWhatHoldsIt(t *testing.T) {
 	text := picture(t, ro)
 	require.Contains(t, text, "check error-rate, check latency-p95")
 	require.Regexp(t, `error-rate +eu +failed +0\.062 +0\.01 +120/1000 +1 of 2 +5s +in 55s +figure 0.062, at most 0.05`, text)
-	require.Regexp(t, `latency-p95 +eu +held for 1m30s +- +- +- +0 of 0 +5s +- +nothing is known`, text)
-	require.Regexp(t, `Status: +held: latency-p95 in eu for 1m30s: nothing is known of the new version; .windlass rollout promote. goes on`, text)
+	require.Regexp(t, `latency-p95 +eu +held for 1m30s +- +- +- +0 of 0 +5s +- +there is no figure`, text)
+	require.Regexp(t, `Status: +held: latency-p95 in eu for 1m30s: there is no figure of the new version; .windlass rollout promote. goes on`, text)
 
 	wave.State, wave.BakingUntil = windlassv1.WaveProgress_STATE_BAKING, now-1
 	require.Contains(t, picture(t, ro), "`windlass rollout skip-bake` goes on")

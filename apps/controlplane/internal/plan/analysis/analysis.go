@@ -1,9 +1,9 @@
-// Package analysis says, purely, what a check of a rollout's policy asks for, and what an
-// answer means. It sends no requests itself: an answer comes in as an argument.
+// Package analysis determines what a check of a rollout's analysis has to query, and judges the
+// answers. It is pure: it sends no requests, and answers are arguments.
 //
-// A measurement passes, fails or is inconclusive, and nothing else. It passes only on
-// figures, or on the word of a web-hook: whatever is missing, too little, no number or no
-// such word is inconclusive.
+// A measurement passes, fails or is inconclusive. It passes or fails only by a figure, or by the
+// verdict of a web-hook. A figure that is missing, is not a finite number or has too few samples
+// is inconclusive. So is a missing or invalid verdict.
 package analysis
 
 import (
@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Defaults of what a check does not say. Requests vary: ten are the fewest of which a
-// share or a percentile says anything. Five minutes are twenty scrapes at the usual 15 s.
+// Defaults for fields that a check leaves out. A share or a percentile of fewer than ten requests
+// says little. Five minutes are twenty scrapes at Prometheus' usual interval of 15 s.
 const (
 	defaultInterval    = time.Minute
 	defaultWindow      = 5 * time.Minute
@@ -26,7 +26,7 @@ const (
 	defaultMinValues   = 1
 )
 
-// WithDefaults fills in what the check leaves out.
+// WithDefaults sets the name and the minimum of samples that the check leaves out.
 func WithDefaults(c *windlassv1.AnalysisCheck) {
 	c.Name = cmp.Or(c.GetName(), Name(c))
 	if c.GetMinSamples() == 0 {
@@ -34,7 +34,7 @@ func WithDefaults(c *windlassv1.AnalysisCheck) {
 	}
 }
 
-// Name of the check.
+// Name returns the name of the check, by default that of its template.
 func Name(c *windlassv1.AnalysisCheck) string {
 	if c.GetName() != "" || c.GetTemplate() == windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED {
 		return c.GetName()
@@ -42,7 +42,7 @@ func Name(c *windlassv1.AnalysisCheck) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(c.GetTemplate().String(), "TEMPLATE_")), "_", "-")
 }
 
-// Interval between two measurements.
+// Interval returns the time between two measurements.
 func Interval(c *windlassv1.AnalysisCheck) time.Duration {
 	if c.GetInterval() == nil {
 		return defaultInterval
@@ -50,7 +50,7 @@ func Interval(c *windlassv1.AnalysisCheck) time.Duration {
 	return c.GetInterval().AsDuration()
 }
 
-// Window that a measurement looks back on at most.
+// Window returns the longest time that a measurement looks back on.
 func Window(c *windlassv1.AnalysisCheck) time.Duration {
 	if c.GetWindow() == nil {
 		return defaultWindow
@@ -58,38 +58,39 @@ func Window(c *windlassv1.AnalysisCheck) time.Duration {
 	return c.GetWindow().AsDuration()
 }
 
-// Absolute reports whether the check says something of the new version by itself.
+// Absolute reports whether the check can judge the new version without the old one.
 func Absolute(c *windlassv1.AnalysisCheck) bool {
 	return c.Max != nil || c.Min != nil || c.GetWebhook() != nil
 }
 
-// Compares reports whether the check bounds it by the old version's.
+// Compares reports whether the check compares the new version's figure with the old version's.
 func Compares(c *windlassv1.AnalysisCheck) bool {
 	v := c.GetVersusOld()
 	return v != nil && (v.MaxRatio != nil || v.MinRatio != nil || v.MaxDifference != nil || v.MinDifference != nil)
 }
 
-// OfRequests reports whether the check says nothing where there are no requests.
-func OfRequests(c *windlassv1.AnalysisCheck) bool {
+// NeedsRequests reports whether the check is inconclusive without requests.
+func NeedsRequests(c *windlassv1.AnalysisCheck) bool {
 	return templates[c.GetTemplate()].minSamples == defaultMinRequests
 }
 
-// Subject is one version of an app in one region, over one window.
+// Subject is what a measurement is about: one version of an app, in one region, over one window.
 type Subject struct {
 	App, AppID, Deployment string
 	Version                int32
 	Region                 string
 	Window                 time.Duration
-	// MadeFor are other versions whose instances it goes on with: figures that instances
-	// give are of the version that they were made for.
+	// MadeFor are the deployments from which this version has taken instances over. Metrics of an
+	// instance have the label of the deployment that it was created for.
 	MadeFor []string
 }
 
-// Variables of a query, in the order in which they are documented.
+// Variables returns the names of the variables of a query, in the order of the documentation.
 func Variables() []string {
 	return []string{"app", "app_id", "deployment", "version", "region", "window", "selector"}
 }
 
+// value returns the value of a variable, and false if there is no such variable.
 func (s Subject) value(variable string) (string, bool) {
 	switch variable {
 	case "app":
@@ -103,22 +104,22 @@ func (s Subject) value(variable string) (string, bool) {
 	case "region":
 		return s.Region, true
 	case "window":
-		// Prometheus reads milliseconds, and people read seconds.
+		// Seconds are easier to read. Milliseconds are used only where seconds would be rounded.
 		if s.Window%time.Second == 0 {
 			return strconv.FormatInt(int64(s.Window/time.Second), 10) + "s", true
 		}
 		return strconv.FormatInt(s.Window.Milliseconds(), 10) + "ms", true
 	case "selector":
-		of := fmt.Sprintf("=%q", s.Deployment)
+		matcher := fmt.Sprintf("=%q", s.Deployment)
 		if len(s.MadeFor) > 0 {
-			of = fmt.Sprintf("=~%q", strings.Join(s.within(), "|"))
+			matcher = fmt.Sprintf("=~%q", strings.Join(s.deployments(), "|"))
 		}
-		return fmt.Sprintf("windlass_deployment%s,windlass_region=%q", of, s.Region), true
+		return fmt.Sprintf("windlass_deployment%s,windlass_region=%q", matcher, s.Region), true
 	}
 	return "", false
 }
 
-// Expand replaces the variables of a query. It fails on one that there is not.
+// Expand replaces the variables of a query. An unknown variable is an error.
 func Expand(query string, s Subject) (string, error) {
 	var b strings.Builder
 	for rest := query; ; {
@@ -126,7 +127,7 @@ func Expand(query string, s Subject) (string, error) {
 		if at < 0 {
 			return b.String() + rest, nil
 		}
-		// Of "up{{{selector}}}" the first brace is PromQL's.
+		// In "up{{{selector}}}" the first brace belongs to PromQL.
 		for strings.HasPrefix(rest[at+2:], "{") {
 			at++
 		}
@@ -138,32 +139,33 @@ func Expand(query string, s Subject) (string, error) {
 		}
 		value, ok := s.value(strings.TrimSpace(name))
 		if !ok {
-			return "", fmt.Errorf("{{%s}} is no variable", strings.TrimSpace(name))
+			return "", fmt.Errorf("{{%s}} is not a variable", strings.TrimSpace(name))
 		}
 		b.WriteString(value)
 		rest = left
 	}
 }
 
-// NamesVersion reports whether the query differs from version to version.
+// NamesVersion reports whether the expanded query is different for different versions.
 func NamesVersion(query string) bool {
 	one, _ := Expand(query, Subject{Deployment: "a", Version: 1})
 	other, _ := Expand(query, Subject{Deployment: "b", Version: 2})
 	return one != other
 }
 
-// Queries are what a measurement asks Prometheus for; empty ones are not asked.
+// Queries are the PromQL queries of a measurement: the figure of each version and the number of its
+// samples. Empty queries are not sent.
 type Queries struct {
 	New, NewSamples, Old, OldSamples string
-	// Within are the deployments whose series the queries may read.
+	// Within are the ids of the deployments whose series the queries may read.
 	Within []string
 }
 
-// within are the deployments that instances of the subject were made for.
-func (s Subject) within() []string { return append([]string{s.Deployment}, s.MadeFor...) }
+// deployments returns the ids of the deployments that instances of the subject were created for.
+func (s Subject) deployments() []string { return append([]string{s.Deployment}, s.MadeFor...) }
 
-// Ask returns the queries of the check for the new version, and for the old one if that
-// serves beside it.
+// Ask returns the queries of the check for the new version, and for the old one if it compares them.
+// old is nil if the old version does not serve.
 func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, err error) {
 	figure, samples := c.GetQuery(), c.GetSamplesQuery()
 	if t, ok := templates[c.GetTemplate()]; ok && figure == "" {
@@ -172,7 +174,7 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 	if c.GetMinSamples() == 0 {
 		samples = ""
 	}
-	q.Within = fresh.within()
+	q.Within = fresh.deployments()
 	if q.New, err = Expand(figure, fresh); err != nil {
 		return q, err
 	}
@@ -182,7 +184,7 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 	if old == nil || !Compares(c) {
 		return q, nil
 	}
-	q.Within = append(q.Within, old.within()...)
+	q.Within = append(q.Within, old.deployments()...)
 	if q.Old, err = Expand(figure, *old); err != nil {
 		return q, err
 	}
@@ -190,34 +192,34 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 	return q, err
 }
 
-// Figures are the answers; nil for what was not asked or is missing.
+// Figures are the answers to Queries. They are nil if the query was not sent or has no result.
 type Figures struct {
 	New, NewSamples, Old, OldSamples *float64
-	// Said is the web-hook's word, nil for none. New is the figure that came with it.
+	// Said is the web-hook's answer; nil: none. Its figure is in New.
 	Said *Said
-	// Problem is why there are no figures, empty for none.
+	// Problem says why there are no figures; empty: no problem.
 	Problem string
 }
 
-// Verdict on a measurement.
+// Verdict is the result of a measurement.
 type Verdict int
 
-// What a measurement comes to.
+// Verdicts of a measurement.
 const (
 	Inconclusive Verdict = iota
 	Passed
 	Failed
 )
 
-// Judge returns what the figures mean for the check, and says so. compares: the old
-// version serves beside the new one. Every bound that there is has to hold.
-func Judge(c *windlassv1.AnalysisCheck, f Figures, compares bool) (Verdict, string) {
-	compares = compares && Compares(c)
+// Judge returns the verdict on the figures, with an explanation for people. All bounds of the check
+// have to hold. oldServes: the old version serves next to the new one.
+func Judge(c *windlassv1.AnalysisCheck, f Figures, oldServes bool) (Verdict, string) {
+	compares := oldServes && Compares(c)
 	if f.Problem != "" {
 		return Inconclusive, f.Problem
 	}
 	if c.GetWebhook() != nil {
-		return judgeSaid(f)
+		return judgeWebHook(f)
 	}
 	if text := unusable(c, "the new version", f.New, f.NewSamples); text != "" {
 		return Inconclusive, text
@@ -239,7 +241,7 @@ func Judge(c *windlassv1.AnalysisCheck, f Figures, compares bool) (Verdict, stri
 	}
 	var broken, kept []string
 	for _, b := range bounds(c, f, compares) {
-		if b.value > b.limit && b.most || b.value < b.limit && !b.most {
+		if b.isMax && b.value > b.limit || !b.isMax && b.value < b.limit {
 			broken = append(broken, b.String())
 		} else {
 			kept = append(kept, b.String())
@@ -249,33 +251,34 @@ func Judge(c *windlassv1.AnalysisCheck, f Figures, compares bool) (Verdict, stri
 	case len(broken) > 0:
 		return Failed, text + ": " + strings.Join(broken, ", ")
 	case len(kept) == 0:
-		return Inconclusive, text + ": nothing bounds it here"
+		return Inconclusive, text + ": no bound of the check applies here"
 	}
 	return Passed, text
 }
 
-// bound is a limit and what is held against it.
+// bound is a limit, and the value that is compared with it.
 type bound struct {
-	what         string
+	what         string // figure, ratio or difference
 	value, limit float64
-	most         bool
+	isMax        bool // else limit is a minimum
 }
 
 func (b bound) String() string {
 	word := "least"
-	if b.most {
+	if b.isMax {
 		word = "most"
 	}
 	return fmt.Sprintf("%s %s, at %s %s", b.what, number(b.value), word, number(b.limit))
 }
 
+// bounds returns the bounds of the check with the values of f.
 func bounds(c *windlassv1.AnalysisCheck, f Figures, compares bool) (out []bound) {
-	add := func(what string, value float64, most, least *float64) {
-		if most != nil {
-			out = append(out, bound{what, value, *most, true})
+	add := func(what string, value float64, upper, lower *float64) {
+		if upper != nil {
+			out = append(out, bound{what, value, *upper, true})
 		}
-		if least != nil {
-			out = append(out, bound{what, value, *least, false})
+		if lower != nil {
+			out = append(out, bound{what, value, *lower, false})
 		}
 	}
 	add("figure", *f.New, c.Max, c.Min)
@@ -292,26 +295,26 @@ func bounds(c *windlassv1.AnalysisCheck, f Figures, compares bool) (out []bound)
 	return out
 }
 
-// unusable says why the figure of a version says nothing, empty if it does.
-func unusable(c *windlassv1.AnalysisCheck, who string, figure, samples *float64) string {
+// unusable returns why the figure of a version cannot be judged, or "" if it can.
+func unusable(c *windlassv1.AnalysisCheck, version string, figure, samples *float64) string {
 	if c.GetMinSamples() > 0 {
 		have := 0.0
 		if samples != nil && !math.IsNaN(*samples) {
 			have = *samples
 		}
-		// Prometheus extrapolates: 9.97 requests were 10.
+		// Rounded, because Prometheus extrapolates: 9.97 can stand for 10 requests.
 		if math.Round(have) < float64(c.GetMinSamples()) {
-			return fmt.Sprintf("%s has %s samples of the %d that it takes", who, number(math.Round(have)), c.GetMinSamples())
+			return fmt.Sprintf("%s has %s samples of the %d that it takes", version, number(math.Round(have)), c.GetMinSamples())
 		}
 	}
 	switch {
 	case figure == nil:
-		return "nothing is known of " + who
+		return "there is no figure of " + version
 	case math.IsNaN(*figure) || math.IsInf(*figure, 0):
-		return "the figure of " + who + " is no number"
+		return "the figure of " + version + " is not a finite number"
 	}
 	return ""
 }
 
-// number is short, and exact enough to see which side of a limit it is on.
+// number formats v with six digits, which is short and still shows on which side of a limit it is.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }

@@ -17,11 +17,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// defaultTimeout is ample for an answer that is known; what has to be found out first is
-// inconclusive until then.
+// defaultTimeout is long enough for a web-hook that knows its answer. A web-hook that has to measure first
+// answers inconclusive until it has a result.
 const defaultTimeout = 5 * time.Second
 
-// Timeout of a call of the web-hook.
+// Timeout returns the timeout of a call of the web-hook.
 func Timeout(h *windlassv1.WebHook) time.Duration {
 	if h.GetTimeout() == nil {
 		return defaultTimeout
@@ -33,12 +33,12 @@ func Timeout(h *windlassv1.WebHook) time.Duration {
 type Hook struct {
 	URL     string
 	Timeout time.Duration
-	// SigningSecret is the name of a secret of the environment, empty for none.
+	// SigningSecret is the name of a secret of the environment; empty: calls are not signed.
 	SigningSecret string
 	Call          Call
 }
 
-// Call is what a web-hook is told: the schema's WebHook documents it.
+// Call is the body of the request to a web-hook. The message WebHook in the proto documents it.
 type Call struct {
 	ID            string   `json:"id"`
 	Attempt       int32    `json:"attempt"`
@@ -53,9 +53,9 @@ type Call struct {
 	Region        string   `json:"region"`
 	Wave          string   `json:"wave"`
 	Stage         string   `json:"stage"`
-	// Step from 1; 0 in a bake.
+	// Step counts from 1; 0 in a bake.
 	Step int `json:"step,omitempty"`
-	// Since when the new version serves so, unix ms.
+	// Since is when the new version began to serve at this step or in this bake, in Unix milliseconds.
 	Since int64 `json:"since"`
 }
 
@@ -65,13 +65,13 @@ const (
 	StageBake = "bake"
 )
 
-// Named is a thing by its id, and by the name that it has now.
+// Named identifies an object by its id and its present name.
 type Named struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 }
 
-// Release is a version of an app.
+// Release identifies a version of an app by its deployment's id and its number.
 type Release struct {
 	ID      string `json:"id"`
 	Version int32  `json:"version"`
@@ -84,30 +84,30 @@ func CallID(rollout, region, check string, since int64, attempt int32) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// ParseHookURL reads the address of a web-hook. Its errors do not repeat the address, which
-// may hold what somebody should not have put there.
+// ParseHookURL parses the URL of a web-hook. Its errors do not quote the URL, because it can contain a
+// password.
 func ParseHookURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New("it is no address of http or https")
+		return nil, errors.New("it is not an http or https URL")
 	case u.User != nil:
-		return nil, errors.New("it holds a user or a password, for all to see who may see the app")
+		return nil, errors.New("it contains a user or a password, which everybody who can read the app would see")
 	case u.Fragment != "":
-		return nil, errors.New("it holds a fragment, which is never sent")
+		return nil, errors.New("it contains a fragment, which is never sent")
 	}
 	return u, nil
 }
 
-// Said is what a web-hook says of the new version.
+// Said is the answer of a web-hook about the new version.
 type Said struct {
 	Verdict Verdict
-	// Message is one line of printable text, or none.
+	// Message is one line of printable text, or empty.
 	Message string
 }
 
-// ParseAnswer reads the body of a web-hook's answer. Its errors are for people, and repeat
-// nothing of the body.
+// ParseAnswer parses the body of a web-hook's answer. Its errors are shown to people, and do not quote
+// the body.
 func ParseAnswer(body []byte) (said *Said, figure *float64, err error) {
 	var answer struct {
 		Verdict string   `json:"verdict"`
@@ -135,7 +135,7 @@ func ParseAnswer(body []byte) (said *Said, figure *float64, err error) {
 	return said, answer.Figure, nil
 }
 
-// Printable is the text as one line that does nothing to the terminal that shows it.
+// Printable returns the text as one line without control characters, which a terminal could interpret.
 func Printable(text string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -145,10 +145,10 @@ func Printable(text string) string {
 	}, text)), " ")
 }
 
-// judgeSaid takes a web-hook at its word.
-func judgeSaid(f Figures) (Verdict, string) {
+// judgeWebHook returns the web-hook's verdict, with its message and figure as the explanation.
+func judgeWebHook(f Figures) (Verdict, string) {
 	if f.Said == nil {
-		return Inconclusive, "the web-hook has said nothing"
+		return Inconclusive, "the web-hook has not answered"
 	}
 	text := f.Said.Message
 	if text == "" {

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestOnlyAVerdictIsAnAnswer(t *testing.T) {
+func TestParseAnswer_AcceptsOnlyAVerdict(t *testing.T) {
 	for name, c := range map[string]struct {
 		body   string
 		want   *Said
@@ -21,18 +21,18 @@ func TestOnlyAVerdictIsAnAnswer(t *testing.T) {
 		"a figure of null":        {`{"verdict": "pass", "figure": null}`, &Said{Verdict: Passed}, nil},
 		"a message for terminals": {`{"verdict": "fail", "message": "a\u001b[2J\r\nb\u202e\u0000c"}`, &Said{Failed, "a [2J b c"}, nil},
 
-		"nothing":             {``, nil, nil},
-		"a page":              {`<html>pass</html>`, nil, nil},
-		"another verdict":     {`{"verdict": "PASSED"}`, nil, nil},
-		"no verdict":          {`{"message": "fine"}`, nil, nil},
-		"a verdict of true":   {`{"verdict": true}`, nil, nil},
-		"null":                {`null`, nil, nil},
-		"a list":              {`[{"verdict": "pass"}]`, nil, nil},
-		"half of it":          {`{"verdict": "pass"`, nil, nil},
-		"more than one":       {`{"verdict": "pass"}{"verdict": "fail"}`, nil, nil},
-		"more behind it":      {`{"verdict": "pass"} fail`, nil, nil},
-		"a figure in quotes":  {`{"verdict": "pass", "figure": "1"}`, nil, nil},
-		"a figure of no size": {`{"verdict": "pass", "figure": 1e999}`, nil, nil},
+		"nothing":            {``, nil, nil},
+		"an HTML page":       {`<html>pass</html>`, nil, nil},
+		"another verdict":    {`{"verdict": "PASSED"}`, nil, nil},
+		"no verdict":         {`{"message": "fine"}`, nil, nil},
+		"a verdict of true":  {`{"verdict": true}`, nil, nil},
+		"null":               {`null`, nil, nil},
+		"a list":             {`[{"verdict": "pass"}]`, nil, nil},
+		"half of it":         {`{"verdict": "pass"`, nil, nil},
+		"more than one":      {`{"verdict": "pass"}{"verdict": "fail"}`, nil, nil},
+		"text after it":      {`{"verdict": "pass"} fail`, nil, nil},
+		"a figure in quotes": {`{"verdict": "pass", "figure": "1"}`, nil, nil},
+		"an infinite figure": {`{"verdict": "pass", "figure": 1e999}`, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			said, figure, err := ParseAnswer([]byte(c.body))
@@ -40,13 +40,13 @@ func TestOnlyAVerdictIsAnAnswer(t *testing.T) {
 			require.Equal(t, c.figure, figure)
 			require.Equal(t, c.want == nil, err != nil)
 			if err != nil {
-				require.NotContains(t, err.Error(), "html", "nothing of the body is repeated")
+				require.NotContains(t, err.Error(), "html", "errors do not quote the body")
 			}
 		})
 	}
 }
 
-func TestAWebHookIsTakenAtItsWordAndAtNothingElse(t *testing.T) {
+func TestJudge_AWebHookOnlyByItsVerdict(t *testing.T) {
 	hook := &windlassv1.AnalysisCheck{Name: "smoke", Webhook: &windlassv1.WebHook{Url: "https://hook.test"}}
 	figures := &windlassv1.AnalysisCheck{Max: new(0.5)}
 	for name, c := range map[string]struct {
@@ -55,13 +55,13 @@ func TestAWebHookIsTakenAtItsWordAndAtNothingElse(t *testing.T) {
 		want    Verdict
 		says    string
 	}{
-		"passes":              {hook, Figures{Said: &Said{Verdict: Passed}}, Passed, "the web-hook passes it"},
-		"fails, on a figure":  {hook, Figures{New: new(0.4), Said: &Said{Failed, "wrong answers"}}, Failed, "0.4: wrong answers"},
-		"cannot tell":         {hook, Figures{Said: &Said{Inconclusive, "it still runs"}}, Inconclusive, "it still runs"},
-		"is away":             {hook, Figures{Problem: "it is away", Said: &Said{Verdict: Passed}}, Inconclusive, "it is away"},
-		"was not called":      {hook, Figures{}, Inconclusive, "has said nothing"},
-		"a figure, no word":   {hook, Figures{New: new(0.1)}, Inconclusive, "has said nothing"},
-		"a word for a figure": {figures, Figures{Said: &Said{Verdict: Passed}}, Inconclusive, "nothing is known"},
+		"passes":               {hook, Figures{Said: &Said{Verdict: Passed}}, Passed, "the web-hook passes it"},
+		"fails, on a figure":   {hook, Figures{New: new(0.4), Said: &Said{Failed, "wrong answers"}}, Failed, "0.4: wrong answers"},
+		"cannot tell":          {hook, Figures{Said: &Said{Inconclusive, "it still runs"}}, Inconclusive, "it still runs"},
+		"a problem":            {hook, Figures{Problem: "it is unreachable", Said: &Said{Verdict: Passed}}, Inconclusive, "it is unreachable"},
+		"was not called":       {hook, Figures{}, Inconclusive, "has not answered"},
+		"a figure, no verdict": {hook, Figures{New: new(0.1)}, Inconclusive, "has not answered"},
+		"a verdict, no figure": {figures, Figures{Said: &Said{Verdict: Passed}}, Inconclusive, "there is no figure"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdict, text := Judge(c.check, c.figures, true)
@@ -73,7 +73,7 @@ func TestAWebHookIsTakenAtItsWordAndAtNothingElse(t *testing.T) {
 	require.False(t, Compares(hook))
 }
 
-func TestACallHasTheShapeThatIsDocumented(t *testing.T) {
+func TestCall_HasTheDocumentedFields(t *testing.T) {
 	call := Call{
 		ID: "3f", Attempt: 1, Check: "smoke", Workspace: Named{"ws_1", "acme"}, Project: Named{"prj_1", "search"},
 		Environment: Named{"env_1", "production"}, App: Named{"app_1", "chat"}, RolloutID: "rol_1",
@@ -97,7 +97,7 @@ func TestACallHasTheShapeThatIsDocumented(t *testing.T) {
 	require.NotContains(t, string(got), "oldDeployment")
 }
 
-func TestEveryCallHasAnIDOfItsOwnAndKeepsIt(t *testing.T) {
+func TestCallID_IsUniqueAndStable(t *testing.T) {
 	id := CallID
 	seen := map[string]bool{}
 	for _, one := range []string{
@@ -112,7 +112,7 @@ func TestEveryCallHasAnIDOfItsOwnAndKeepsIt(t *testing.T) {
 	require.True(t, seen[id("rol_1", "reg_1", "smoke", 5, 1)])
 }
 
-func TestAnAddressThatIsNoneIsRefusedAndNotRepeated(t *testing.T) {
+func TestParseHookURL_RefusesInvalidURLsWithoutQuotingThem(t *testing.T) {
 	for _, text := range []string{
 		"", "hook", "hook.test/x", "ftp://hook.test", "http://", "https:///path", "http://:80", "file:///etc/passwd", "://secret",
 		"http://ada:secret@hook.test", "http://secret@hook.test", "https://hook.test/#secret", "http://hook.test:port/secret", "http://[::1/secret",

@@ -6,18 +6,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// template is what a well-known figure is asked by. Model servers name it differently,
-// and one exports one of the names.
+// template holds the queries of a well-known figure. Model servers use different names for its series,
+// and each server exports one of them.
 type template struct {
 	query, samples string
 	minSamples     int32
 }
 
-// Answers as model servers count them: vLLM's and SGLang's HTTP middleware by status,
-// ours by code.
+// Counts of HTTP answers. The HTTP middleware of vLLM and SGLang has the label status, and Windlass'
+// own model server has the label code.
 const (
 	answers = `(sum(increase(http_requests_total{{{selector}}}[{{window}}]) or increase(modelserver_http_responses_total{{{selector}}}[{{window}}])))`
-	// No error was ever seen is 0 errors; that anything was answered is in the count of all.
+	// vector(0), because before the first error there is no series of errors.
 	errors5xx = `(sum(increase(http_requests_total{{{selector}},status=~"5.."}[{{window}}]) or increase(modelserver_http_responses_total{{{selector}},code=~"5.."}[{{window}}])) or vector(0))`
 )
 
@@ -47,7 +47,7 @@ var templates = map[windlassv1.AnalysisCheck_Template]template{
 	},
 }
 
-// Series with the suffix, under whichever of the names there is.
+// series selects the series that have one of the names, with the suffix.
 func series(suffix string, names []string) string {
 	pattern := strings.Join(names, suffix+"|") + suffix
 	return `{__name__=~"` + pattern + `",{{selector}}}[{{window}}]`

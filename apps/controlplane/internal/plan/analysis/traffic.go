@@ -6,16 +6,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Traffic is what a measurement asks the gateways of a region for, where there is no
-// Prometheus to ask.
+// Traffic is the question of a measurement to the gateways of a region. It replaces Queries where
+// there is no Prometheus.
 type Traffic struct {
 	Template windlassv1.AnalysisCheck_Template
-	// New and Old are ids of deployments; no Old: it is not asked for.
+	// New and Old are ids of deployments. Old is empty if the versions are not compared.
 	New, Old string
 	Window   time.Duration
 }
 
-// SeenByGateways reports whether gateways have the figure.
+// SeenByGateways reports whether gateways measure the figure of the template.
 func SeenByGateways(t windlassv1.AnalysisCheck_Template) bool {
 	switch t {
 	case windlassv1.AnalysisCheck_TEMPLATE_ERROR_RATE, windlassv1.AnalysisCheck_TEMPLATE_LATENCY_P95, windlassv1.AnalysisCheck_TEMPLATE_TIME_TO_FIRST_TOKEN:
@@ -25,8 +25,8 @@ func SeenByGateways(t windlassv1.AnalysisCheck_Template) bool {
 	return false
 }
 
-// AskGateways returns the question for the gateways; nil when they do not measure what the
-// check needs.
+// AskGateways returns the question to the gateways, or nil if they do not measure what the check
+// needs.
 func AskGateways(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) *Traffic {
 	if !SeenByGateways(c.GetTemplate()) {
 		return nil
@@ -38,14 +38,14 @@ func AskGateways(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) *Traf
 	return t
 }
 
-// Seen is what the gateways of a region saw of one deployment.
+// Seen is what the gateways of a region measured of one deployment.
 type Seen struct {
 	Requests, Errors, Streams uint64
-	// Seconds; nil of nothing.
+	// In seconds; nil without requests.
 	LatencyP95, FirstTokenP95 *float64
 }
 
-// Figure that was asked for, nil if there is none, and of how many samples it is.
+// Figure returns the figure of the template and the number of its samples. figure is nil if there is none.
 func (t *Traffic) Figure(of Seen) (figure, samples *float64) {
 	count := func(n uint64) *float64 { return new(float64(n)) }
 	switch t.Template {

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestGatewaysAreAskedForWhatTheyHave(t *testing.T) {
+func TestAskGateways_AsksForWhatGatewaysMeasure(t *testing.T) {
 	t.Parallel()
 	fresh, old := analysis.Subject{Deployment: "dep_2", Window: 7}, &analysis.Subject{Deployment: "dep_1"}
 	for template := range windlassv1.AnalysisCheck_Template_name {
@@ -25,7 +25,7 @@ func TestGatewaysAreAskedForWhatTheyHave(t *testing.T) {
 		require.Empty(t, analysis.AskGateways(c, fresh, nil).Old)
 
 		figure, samples := asked.Figure(analysis.Seen{})
-		require.Nil(t, figure, "nothing was seen: %s", c.Template)
+		require.Nil(t, figure, "without requests there is no figure: %s", c.Template)
 		require.Zero(t, *samples)
 		seen := analysis.Seen{Requests: 10, Errors: 4, Streams: 5, LatencyP95: new(0.4), FirstTokenP95: new(0.4)}
 		figure, samples = asked.Figure(seen)
