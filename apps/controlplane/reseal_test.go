@@ -316,7 +316,7 @@ func TestKeyset_AKeyInUseIsNotRemoved(t *testing.T) {
 	require.ErrorContains(t, err, "try again in a minute")
 	v.now += (2 * time.Minute).Milliseconds()
 	_, err = v.remove(old, false)
-	require.ErrorContains(t, err, "agents may have credentials that it sealed for another 23h58m0s: wait, or remove it with --end-credentials")
+	require.ErrorContains(t, err, "credentials of agents that it sealed can be valid for another 23h58m0s: wait, or remove it with --end-credentials")
 	copied := filepath.Join(t.TempDir(), "copy")
 	data, err := os.ReadFile(v.path)
 	require.NoError(t, err)
