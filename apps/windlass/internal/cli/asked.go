@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// asked is what a call that asks for a version of an app came to.
+// asked is the result of a call that asked for a version of an app.
 type asked struct {
 	appID, deploymentID, rolloutID string
 	version, fromVersion, tookBack int32
@@ -21,7 +21,7 @@ type asked struct {
 	answer                         proto.Message
 }
 
-// effectOf is the effect of a deploy, also by a control plane that does not tell it.
+// effectOf returns the effect of a deploy. It derives the effect if an older control plane does not send it.
 func effectOf(resp *windlassv1.DeployResponse) windlassv1.VersionEffect {
 	switch {
 	case resp.Effect != windlassv1.VersionEffect_VERSION_EFFECT_UNSPECIFIED:
@@ -36,7 +36,7 @@ func effectOf(resp *windlassv1.DeployResponse) windlassv1.VersionEffect {
 	return windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION
 }
 
-// finishVersion says what the call came to, and waits for that.
+// finishVersion prints the result of the call, and waits for its end.
 func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting) error {
 	a.infof("%s: %s", name, x.text())
 	for _, text := range x.warnings {
@@ -50,7 +50,7 @@ func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting
 		s.done = isLive
 	case windlassv1.VersionEffect_VERSION_EFFECT_SCALED:
 		if s.rolloutID != "" {
-			break // the version that is on its way
+			break // the rollout in flight is followed
 		}
 		seen := false
 		s.done = isScaled
@@ -109,13 +109,13 @@ func (x asked) text() string {
 	return text
 }
 
-// isLive is the line of a version that was live before, and stays so.
+// isLive returns the last line for a version that was live before and stays live.
 func isLive(last *windlassv1.WatchAppResponse, _ time.Duration) string {
 	app := last.GetApp()
 	return fmt.Sprintf("%s %s is live: %d of %d replicas ready", app.GetName(), version(app.GetLiveVersion()), app.GetReadyReplicas(), app.GetReplicas())
 }
 
-// isScaled is the line of an app that has its replicas, of whichever version.
+// isScaled returns the last line for an app that has its replicas, of any version.
 func isScaled(last *windlassv1.WatchAppResponse, after time.Duration) string {
 	text := isReady(last, after)
 	if ro := last.GetRollout(); ro.GetId() != "" && ro.GetFinishedAt() == 0 {

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// Bounds of a bundle, which people send by mail.
+	// Bounds of a bundle, because people send bundles by mail.
 	bundleApps    = 100
 	bundleItems   = 5000
 	bundleHistory = 200
@@ -103,14 +103,14 @@ func (a *app) supportBundleCommand() *cobra.Command {
 	var metrics, only []string
 	var withMessages bool
 	c := &cobra.Command{
-		Use: "support-bundle", Short: "Collect what helps to find a fault, without secrets, into an archive", Args: cobra.NoArgs,
+		Use: "support-bundle", Short: "Collect data for troubleshooting in an archive, without secrets", Args: cobra.NoArgs,
 		Long: `Writes a tar.gz with the checks of windlass doctor, versions, regions, apps, deployments,
-instances, rollouts and history of the workspace, and the metrics of programs that --metrics
-names. Calls that fail are noted in it.
+instances, rollouts and history of the workspace, and the metrics of the programs
+named by --metrics. The archive lists calls that failed.
 
-It has no values of secrets and variables, no arguments of programs and no logs. Keys, tokens
-and passwords are removed from texts. Messages are left out, too, because they can quote
-the output of instances; --messages adds them. Look into the archive before you send it.`,
+It has no values of secrets or variables, no arguments of programs and no logs. Keys, tokens
+and passwords are removed from texts. Messages are left out, because they can quote the output
+of instances. --messages includes them. Look into the archive before you send it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at := time.Now().UTC()
 			folder := "windlass-support-" + at.Format("20060102T150405Z")
@@ -136,14 +136,14 @@ the output of instances; --messages adds them. Look into the archive before you 
 	c.Flags().StringVar(&file, "file", "", "archive to write; replaced if it exists. Default: windlass-support-TIME.tar.gz here")
 	c.Flags().StringArrayVar(&only, "app", nil, "app to collect; can be repeated. Default: the 100 that changed last")
 	c.Flags().StringArrayVar(&metrics, "metrics", nil, "URL of a program's /metrics to collect; can be repeated")
-	c.Flags().BoolVar(&withMessages, "messages", false, "with messages, which can quote the output of instances")
+	c.Flags().BoolVar(&withMessages, "messages", false, "include messages, which can quote the output of instances")
 	return c
 }
 
 // collect makes the files, and returns how many apps are in them.
 func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) int {
 	connected := a.connect()
-	// The key is removed wherever it turns up.
+	// The key is removed from all texts.
 	b.redactor.secret = a.target.APIKey
 	b.json("doctor.json", a.examine(ctx))
 	about := map[string]any{"createdAt": b.at.Format(time.RFC3339), "windlass": a.Version, "server": a.target.Server, "messages": b.redactor.messages}

@@ -22,7 +22,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// secretive is a control plane with secrets everywhere where there can be any.
+// secretive is a control plane with a secret in every field that can contain one.
 type secretive struct {
 	*patient
 	windlassv1connect.UnimplementedAppServiceHandler
@@ -67,7 +67,7 @@ func (s secretive) ListHistory(context.Context, *windlassv1.ListHistoryRequest) 
 	return &windlassv1.ListHistoryResponse{Entries: []*windlassv1.HistoryEntry{{Id: "his_1", What: "failed", Why: "token: hunter2"}}}, nil
 }
 
-// open reads an archive.
+// open returns the files of an archive.
 func open(t *testing.T, file string) (files map[string]string) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -124,7 +124,7 @@ func TestSupportBundle(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 
-	t.Run("no secret is in it, and what a fault is found by is", func(t *testing.T) {
+	t.Run("it has no secrets, and has the data for troubleshooting", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", file, "--metrics", server.URL+"/metrics", "--metrics", server.URL+"/page")
 		require.Zero(t, code)
 		files := open(t, file)
@@ -146,7 +146,7 @@ func TestSupportBundle(t *testing.T) {
 		require.Contains(t, files["errors.json"], "/page: ")
 	})
 
-	t.Run("messages that are asked for have their credentials removed", func(t *testing.T) {
+	t.Run("with --messages, credentials are removed from messages", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", file, "--messages")
 		require.Zero(t, code)
 		files := open(t, file)
@@ -155,7 +155,7 @@ func TestSupportBundle(t *testing.T) {
 		require.NotContains(t, text+files["apps/app_1/history.json"], "hunter2")
 	})
 
-	t.Run("an app that is not there does not keep others out", func(t *testing.T) {
+	t.Run("an unknown app does not keep other apps out", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", file, "--app", "gone", "--app", "chat")
 		require.Zero(t, code)
 		files := open(t, file)
@@ -163,7 +163,7 @@ func TestSupportBundle(t *testing.T) {
 		require.Contains(t, files["errors.json"], "app gone: ")
 	})
 
-	t.Run("without a control plane there is a bundle that says so", func(t *testing.T) {
+	t.Run("without a control plane the bundle has the errors", func(t *testing.T) {
 		e := env()
 		e["WINDLASS_SERVER"] = "http://127.0.0.1:1"
 		out, code := windlass(t, e, "support-bundle", "--file", file, "-o", "json")

@@ -20,20 +20,24 @@ func (a *app) deployCommand() *cobra.Command {
 		Use:   "deploy -f FILE",
 		Short: "Make the file's state the app's next version",
 		Long: `Deploy reads an app's file, shows what changes against the version that is live,
-makes the next version and follows its rollout to its end. A file that says what is
-live or on its way already makes no version; one that differs in replicas alone scales.
+makes the next version and follows its rollout to its end. If the file equals the version
+that is live or in flight, no version is made. If only replicas differ, the app is scaled.
 
-The file is YAML or JSON: "app" is its name ("project" and "environment" default to
-the context's), "rollout" how it moves to new versions (a RolloutPolicy; without it
-region by region, with a small surge, and back by itself), "freeze" when it does not
-(a FileFreeze), the rest are the fields of a DeploymentSpec. "overrides" among them say
-what is different in some regions, by name or by label: replicas, resources, args or
-extraArgs, env and secrets. It is one document; aliases and merge keys (<<: *base) are
-read, and numbers that readers of YAML disagree about (010, 1_000) are refused.
+The file is one YAML or JSON document with these fields:
 
-Where only people can take the rollout on (a manual step, an approval, a pause of
-somebody's) it says so and ends with code 5, and the rollout stays there. With --until
-ready it waits there, too; with --until promotion it ends there with 0.
+  app          name of the app; "project" and "environment" default to the context's
+  rollout      how the app moves to new versions (a RolloutPolicy). Default: region by
+               region with a small surge, and back to the old version if it fails
+  freeze       when no rollout of the app starts (a FileFreeze)
+  overrides    what is different in some regions, by name or by label: replicas,
+               resources, args or extraArgs, env and secrets
+
+All other fields are those of a DeploymentSpec. YAML aliases and merge keys (<<: *base) are
+supported. Numbers that YAML parsers read differently (010, 1_000) are refused.
+
+If the rollout waits for people (a manual step, an approval, or a pause by a person), the
+command says so and ends with code 5. The rollout goes on waiting. With --until ready the
+command waits, too. With --until promotion it ends with code 0 there.
 
 ` + exitCodesText,
 		Example: "  windlass deploy -f deployments/examples/echo.yaml\n  windlass deploy -f app.yaml --wait=false -o json",
@@ -46,7 +50,7 @@ ready it waits there, too; with --until promotion it ends there with 0.
 			case dryRun != "none" && dryRun != "server":
 				return fmt.Errorf("--dry-run=%q: use none or server", dryRun)
 			case dryRun == "server" && onlyDiff:
-				return errors.New("--dry-run and --diff are two answers: the plan of --dry-run=server begins with what would change")
+				return errors.New("use only one of --dry-run and --diff: the plan of --dry-run=server includes the changes")
 			}
 			f, err := readAppFile(file, a.Stdin)
 			if err != nil {
@@ -60,7 +64,7 @@ ready it waits there, too; with --until promotion it ends there with 0.
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
 	c.Flags().BoolVar(&onlyDiff, "diff", false, "only show what would change")
-	c.Flags().StringVar(&dryRun, "dry-run", "none", "server: change nothing, and answer as windlass plan does, with its exit codes")
+	c.Flags().StringVar(&dryRun, "dry-run", "none", "none or server; server: change nothing, print the plan and end with the exit codes of windlass plan")
 	must(c.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "server"}, cobra.ShellCompDirectiveNoFileComp)))
 	w.flags(c, true)
 	overrideFlag(c, &override)
@@ -99,7 +103,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 	}, w)
 }
 
-// pathOf is the full path of the file's app.
+// pathOf returns the full path of the file's app, and sets the file's defaults for project and environment.
 func (a *app) pathOf(f *appFile) string {
 	if f.Project == "" {
 		f.Project = a.target.Project
@@ -116,8 +120,8 @@ func (a *app) pathOf(f *appFile) string {
 	return f.Project + "/" + f.Environment + "/" + f.App
 }
 
-// showChanges prints the difference between the live version and the file. It reports whether
-// there is no such app yet, which is news only once it is accepted.
+// showChanges prints the difference between the live version and the file. isNew reports that the app
+// does not exist yet. The caller prints that only after the deploy is accepted.
 func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew bool, _ error) {
 	got, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: path})
 	if connect.CodeOf(err) == connect.CodeNotFound {
@@ -160,10 +164,10 @@ func (a *app) scaleCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "scale APP --replicas N",
 		Short: "Set the number of replicas of the live version",
-		Long: `Scale sets the number of replicas in every region, those included that the app's file
-gives a number of their own, or in one. That holds, for later versions too, until a file
-is deployed that says another number for the region. It waits until they are ready, in
-the middle of a rollout whichever version they are of, and not for the rollout.
+		Long: `Scale sets the number of replicas in every region, or in one. That includes regions for which
+the app's file has an override. The number also holds for later versions, until a file with
+another number for the region is deployed. The command waits until the replicas are ready.
+During a rollout, replicas of both versions count, and it does not wait for the rollout.
 
 ` + exitCodesText,
 		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1",
@@ -174,7 +178,7 @@ the middle of a rollout whichever version they are of, and not for the rollout.
 				return err
 			}
 			if resp.Unchanged {
-				a.infof("%s: has %d replicas in %s, or is on its way to them", args[0], replicas, orAll(region))
+				a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))
 			} else {
 				a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
 			}
@@ -206,14 +210,14 @@ func (a *app) rollbackCommand() *cobra.Command {
 	var w waiting
 	c := &cobra.Command{
 		Use:   "rollback APP",
-		Short: "Take back what is in flight, or go back to an earlier version",
+		Short: "Take back the rollout in flight, or go back to an earlier version",
 		Long: `Rollback takes back the rollout in flight, as ` + "`windlass rollout abort`" + ` does. With
-nothing in flight it goes back to the previous stable version, and with --to to the one
-given: while that is retained it is live again at once, else a new version is made with
-its configuration. One that was stable goes straight back, past the steps, pauses,
-approvals, analysis and bake times of the app's policy, unless --with-steps asks for them.
-Secrets stay at their newest versions, so that a key that was rotated stays rotated:
---with-secrets goes back to those that the version ran with.
+no rollout in flight it goes back to the previous stable version, and with --to to the given
+version. A retained version is live again at once. Otherwise a new version is made with the
+configuration of the earlier one. If that was stable, the steps, pauses, approvals, analysis
+and bake times of the app's policy are skipped, unless --with-steps is given. Secrets stay
+at their newest versions, so that a rotated key stays rotated. --with-secrets goes back to
+the secret versions that the earlier version ran with.
 
 ` + exitCodesText,
 		Example: "  windlass rollback echo\n  windlass rollback echo --to 1",
@@ -232,10 +236,10 @@ Secrets stay at their newest versions, so that a key that was rotated stays rota
 			}, w)
 		}),
 	}
-	c.Flags().Int32Var(&to, "to", 0, "number of the version (2 for v2); default: what is live while a rollout is in flight, else the previous stable one")
+	c.Flags().Int32Var(&to, "to", 0, "number of the version (2 for v2). Default: the live version if a rollout is in flight, else the previous stable one")
 	c.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
-	c.Flags().BoolVar(&withSecrets, "with-secrets", false, "go back to the versions of secrets that the version ran with, too")
-	c.Flags().BoolVar(&withSteps, "with-steps", false, "take the policy's steps, pauses, approvals, analysis and bake times on the way back")
+	c.Flags().BoolVar(&withSecrets, "with-secrets", false, "also go back to the secret versions that the version ran with")
+	c.Flags().BoolVar(&withSteps, "with-steps", false, "do not skip the policy's steps, pauses, approvals, analysis and bake times")
 	w.flags(c, true)
 	return c
 }
@@ -244,7 +248,7 @@ func (a *app) cancelCommand() *cobra.Command {
 	var why string
 	c := &cobra.Command{
 		Use:   "cancel APP",
-		Short: "Stop the rollout that is under way and undo it",
+		Short: "Stop the rollout in flight and take it back",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: mutation(), App: a.appPath(args[0]), Why: why})
@@ -293,8 +297,8 @@ func (a *app) deleteCommand() *cobra.Command {
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	c.Flags().BoolVar(&wait, "wait", true, "wait until nothing of it is left")
-	c.Flags().BoolVar(&abandon, "abandon-unreachable", false, "do not wait for regions that are out of reach (owners)")
+	c.Flags().BoolVar(&wait, "wait", true, "wait until the app is removed in every region")
+	c.Flags().BoolVar(&abandon, "abandon-unreachable", false, "do not wait for unreachable regions (owners)")
 	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	return c
 }
@@ -302,7 +306,7 @@ func (a *app) deleteCommand() *cobra.Command {
 func (a *app) restartCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "restart INSTANCE",
-		Short: "Restart one instance, with its grace",
+		Short: "Restart one instance, with its grace period",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.deployments.RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: args[0]})

@@ -15,9 +15,9 @@ import (
 
 var secretVersion = regexp.MustCompile(`^(overrides\[\d+\]\.)?secrets\[\d+\]\.version$`)
 
-// diffSpecs tells what of the file differs from what is live, a line a field.
-// What the file does not mention takes its default, or what the live version
-// has, and is not shown; variables that it no longer has are.
+// diffSpecs returns the differences between the live spec and the file's, one line
+// per field. A field that the file does not mention is shown only if leaving it out
+// removes it. Other fields keep their live values or take their defaults.
 func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 	before, err := flatten(live)
 	if err != nil {
@@ -41,8 +41,8 @@ func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 		if _, ok := after[key]; ok {
 			continue
 		}
-		// No file says which version of a secret it is.
-		if goes(key, was) && !secretVersion.MatchString(key) {
+		// The file does not have versions of secrets. The control plane sets them.
+		if isRemoved(key, was) && !secretVersion.MatchString(key) {
 			lines = append(lines, fmt.Sprintf("- %s: %s", key, was))
 		}
 	}
@@ -50,8 +50,8 @@ func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 	return lines, nil
 }
 
-// withSizes are the changes with the replicas that regions have and would have, as a plan
-// tells them, in place of what the two specs say: scaling changes no spec.
+// withSizes replaces the changes of replicas by those of the plan. Scaling does not change the spec, so
+// only the plan knows the replicas that regions have.
 func withSizes(changes []string, plan *windlassv1.PlanDeployResponse) []string {
 	changes = slices.DeleteFunc(changes, func(line string) bool {
 		path, _, _ := strings.Cut(line[2:], ": ")
@@ -66,25 +66,25 @@ func withSizes(changes []string, plan *windlassv1.PlanDeployResponse) []string {
 	return changes
 }
 
-// isSize reports whether the field is a number of replicas, of all regions or of some.
+// isSize reports whether the field is a number of replicas, of all regions or of an override.
 func isSize(path string) bool { return path == "replicas" || strings.HasSuffix(path, "].replicas") }
 
-// withoutDefault are parts of a spec that are not there when a file leaves them
-// out, but for the values that they take with anything else of the part.
+// withoutDefault are the prefixes of fields without a default. Leaving them out of a file
+// removes them.
 var withoutDefault = []string{
 	"args[", "command[", "secrets[", "regions[", "overrides[", "resources.gpu.", "resources.shmMib", "resources.ephemeralStorageMib",
 	"drainDelay", "modelCache.", "kubernetes.", "routing.",
 }
 
-// goes reports whether leaving the field out of the file takes it away.
-func goes(key, was string) bool {
+// isRemoved reports whether leaving the field out of the file removes it. The two values are defaults.
+func isRemoved(key, was string) bool {
 	if was == "ZONE_SPREAD_PREFERRED" || was == "RETENTION_DELETE" {
 		return false
 	}
 	return slices.ContainsFunc(withoutDefault, func(part string) bool { return strings.HasPrefix(key, part) })
 }
 
-// flatten lists the leaves of a spec by path.
+// flatten returns the values of a spec's fields by path.
 func flatten(spec *windlassv1.DeploymentSpec) (map[string]string, error) {
 	data, err := protojson.Marshal(spec)
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	checkOK   = "ok"
 	checkWarn = "warn"
 	checkFail = "fail"
-	// checkSkip is a check that needs one before it to succeed.
+	// checkSkip: the check was not made, because an earlier check failed.
 	checkSkip = "skipped"
 )
 
@@ -38,10 +38,10 @@ type check struct {
 }
 
 const (
-	// certificateWarning is the time before a certificate's end that doctor speaks of it.
+	// Doctor warns when a certificate or a key expires within these times.
 	certificateWarning = 14 * 24 * time.Hour
 	keyWarning         = 7 * 24 * time.Hour
-	// Tokens, leases and certificates bear a clock that is a few seconds off.
+	// Tokens, leases and certificates tolerate clocks that differ by a few seconds.
 	skewWarning = 5 * time.Second
 	skewFailure = time.Minute
 	// doctorTimeout bounds the connections that doctor makes itself.
@@ -88,7 +88,7 @@ func (a *app) showChecks(checks []check) error {
 	})
 }
 
-// examine makes the checks. Those that need what failed are skipped.
+// examine makes the checks. It skips checks that depend on one that failed.
 func (a *app) examine(ctx context.Context) []check {
 	var checks []check
 	add := func(c check) bool {
@@ -189,7 +189,7 @@ type probe struct {
 	before, after time.Time
 }
 
-// probe asks the server as the clients do, by the same proxy and the same TLS.
+// probe sends a request to the server, with the proxy and the TLS configuration of the clients.
 func (a *app) probe(ctx context.Context) (probe, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
@@ -293,7 +293,7 @@ func clockCheck(date, before, after time.Time) check {
 	case skew >= skewWarning:
 		c.Result = checkWarn
 	default:
-		c.Detail = "as the control plane's"
+		c.Detail = "equals that of the control plane"
 		return c
 	}
 	c.Fix = "Synchronise both clocks with NTP: certificates, keys and leases end by them."
@@ -324,7 +324,7 @@ func regionCheck(r *windlassv1.Region, server string) check {
 	switch r.Status {
 	case windlassv1.RegionStatus_REGION_STATUS_CONNECTED:
 	case windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE:
-		return check{c.Name, checkFail, "unreachable, last report " + ago(r.LastReportAt), "Look at the agent's log there. What runs stays as it is."}
+		return check{c.Name, checkFail, "unreachable, last report " + ago(r.LastReportAt), "Look at the agent's log there. Instances keep running."}
 	default:
 		return check{c.Name, checkWarn, "no agent has joined", "Start one with the token of `windlass region token " + r.Name + "`."}
 	}
@@ -339,7 +339,7 @@ func regionCheck(r *windlassv1.Region, server string) check {
 	} else if s.minors < -agentMinors || s.minors > 0 {
 		c.Result = checkWarn
 		c.Detail += ", control plane " + server
-		c.Fix = fmt.Sprintf("An agent may be %d minor versions older than the control plane, and no newer. Upgrade the older of both.", agentMinors)
+		c.Fix = fmt.Sprintf("An agent may be %d minor versions older than the control plane, and no newer. Upgrade the older one.", agentMinors)
 	}
 	return c
 }

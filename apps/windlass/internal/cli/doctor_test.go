@@ -274,6 +274,6 @@ func TestClock(t *testing.T) {
 	} {
 		c := clockCheck(sent.Truncate(time.Second).Add(date), sent, came)
 		require.Equal(t, want, c.Result, "%s: %s", date, c.Detail)
-		require.Equal(t, want == checkOK, strings.HasPrefix(c.Detail, "as "), c.Detail)
+		require.Equal(t, want == checkOK, strings.HasPrefix(c.Detail, "equals "), c.Detail)
 	}
 }

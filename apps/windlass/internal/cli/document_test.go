@@ -129,7 +129,7 @@ func TestReadSecret(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	for text, want := range map[string]string{
-		"": "nothing on standard input", "\n": "nothing on standard input", "a\x00b": "not a text", "\xff": "not a text",
+		"": "nothing on standard input", "\n": "nothing on standard input", "a\x00b": "not valid UTF-8", "\xff": "not valid UTF-8",
 		strings.Repeat("x", maxSecret+1): "larger than 1024 KiB",
 	} {
 		_, err := (&app{Config: Config{Stdin: strings.NewReader(text)}}).readSecret("")

@@ -18,9 +18,9 @@ func (a *app) envCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "env",
 		Short: "Show and change the variables of an app or of its environment",
-		Long: `An app's variables are pinned by each of its versions: changing them makes the next
-version, with the same image. The environment's variables are taken up by the next
-version of each of its apps.`,
+		Long: `The variables of an app belong to its version: changing them makes the next version, with
+the same image. Changes of the environment's variables take effect in the next version of
+each of its apps.`,
 	}
 	list := &cobra.Command{
 		Use: "list [APP]", Aliases: []string{"ls"}, Short: "Show the variables of an app's live version, or of the environment", Args: cobra.MaximumNArgs(1),
@@ -51,8 +51,8 @@ version of each of its apps.`,
 	var w waiting
 	set := &cobra.Command{
 		Use: "set APP NAME=VALUE...", Short: "Make the app's next version with these variables", Args: cobra.MinimumNArgs(1),
-		Long: `Set makes the next version from the one in flight, or else the live one, with other
-variables, and follows its rollout to its end, as deploy does.
+		Long: `Set makes the next version from the version in flight, or else from the live version, with the
+changed variables. It follows the rollout to its end, as deploy does.
 
 ` + exitCodesText,
 		Example: "  windlass env set echo GREETING=hi\n  windlass env set echo --unset GREETING",
@@ -78,7 +78,7 @@ variables, and follows its rollout to its end, as deploy does.
 		}),
 	}
 	overrideFlag(set, &override)
-	set.Flags().StringSliceVar(&unset, "unset", nil, "variables to take away")
+	set.Flags().StringSliceVar(&unset, "unset", nil, "variables to remove")
 	set.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
 	w.flags(set, true)
 
@@ -114,12 +114,12 @@ variables, and follows its rollout to its end, as deploy does.
 			if resp.Unchanged {
 				a.infof("%s: nothing changed", a.environmentPath())
 			} else {
-				a.infof("%s: the next version of each app takes these up", a.environmentPath())
+				a.infof("%s: changed, for the next version of each app", a.environmentPath())
 			}
 			return a.show(resp.Environment, variables(resp.Environment.Variables))
 		}),
 	}
-	shared.Flags().StringSliceVar(&unsetShared, "unset", nil, "variables to take away")
+	shared.Flags().StringSliceVar(&unsetShared, "unset", nil, "variables to remove")
 	return group(c, list, set, shared)
 }
 
@@ -135,7 +135,7 @@ func assignments(args []string) (map[string]string, error) {
 	return out, nil
 }
 
-// showVariables prints variables, of an app as of an environment: {"variables": {NAME: VALUE}}.
+// showVariables prints the variables of an app or an environment, as JSON {"variables": {NAME: VALUE}}.
 func (a *app) showVariables(env map[string]string) error {
 	if a.output == "table" {
 		return a.show(nil, variables(env))

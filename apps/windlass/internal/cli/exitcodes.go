@@ -12,23 +12,23 @@ func exitCodesTopic() *cobra.Command {
 		Short: "What the exit codes of commands mean",
 		Long: `Exit codes:
 
-    0  done: what was asked for is so, or is accepted with --wait=false
+    0  done or, with --wait=false, accepted
     1  failed or refused: standard error says why, and how to go on
-    2  plan, deploy --dry-run=server: it would not run
-    3  --patience ended before it was done; it goes on by itself
-    4  superseded: another version, or another number of replicas, was asked for since
-    5  waits for people: a promotion, an approval, or the end of somebody's pause
-    6  paused by a failure: retry, promote or abort it
-  130  interrupted (Ctrl-C); what was started goes on by itself
+    2  plan, deploy --dry-run=server: the version would not run
+    3  the time of --patience is over; the rollout goes on by itself
+    4  superseded by another version, or by another number of replicas
+    5  waits for people: a promotion, an approval, or the end of a pause by a person
+    6  paused because of a failure: retry, promote or abort it
+  130  interrupted (Ctrl-C); the rollout goes on by itself
 
-Codes 3 to 6 are those of commands that wait for a rollout or its likes: deploy, env set,
-rollback, scale, rollout status --watch, and secret set, which ends as the rollout that
-came to the worst end. With --until promotion, 5 is 0.
+Only commands that wait use the codes 3 to 6: deploy, env set, rollback, scale, rollout
+status --watch, and secret set, which uses the code of the rollout with the worst end. With
+--until promotion, code 0 replaces code 5.
 
-With -o json or -o yaml standard output holds the answer and nothing else, also where a
-rollout that began failed: "outcome" is then a word for the code (succeeded, unchanged,
-accepted, failed, taken-back, under-way, superseded, waits-for-people, paused,
-interrupted), and "app" and "rollout" are as they were at the end. It is empty where a
-call was refused. Errors are texts on standard error, whatever the form of the output.`,
+With -o json or -o yaml, standard output has only the answer, also if a rollout fails after
+it began. "outcome" is then the code as a word (succeeded, unchanged, accepted, failed,
+taken-back, under-way, superseded, waits-for-people, paused, interrupted). "app" and
+"rollout" show the state at the end. If a call is refused, standard output is empty. Errors
+are always plain text on standard error.`,
 	}
 }

@@ -14,9 +14,9 @@ func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [REASON]",
 		Short: "Show the cause of a reason, where to see it, and what to do",
-		Long: `Show the cause of a reason, where to see it, and what to do. Reasons stand in errors, in the
-status of apps, rollouts, instances and regions, and in histories. Without a reason, all of
-them are listed. The control plane is not asked.`,
+		Long: `Show the cause of a reason, where to see it, and what to do. Reasons are part of errors, of the
+status of apps, rollouts, instances and regions, and of histories. Without an argument, all
+reasons are listed. The command does not call the control plane.`,
 		Example: `  windlass explain CrashLoop
   windlass explain no-capacity`,
 		Args: cobra.MaximumNArgs(1),
@@ -69,7 +69,8 @@ func (a *app) showReason(e explain.Entry) {
 	}
 }
 
-// unknownReason names the known reasons that contain what was asked for, or that it contains.
+// unknownReason returns an error that names similar reasons: those that contain asked, or that asked
+// contains.
 func unknownReason(asked string) error {
 	var near []string
 	for _, e := range explain.All() {

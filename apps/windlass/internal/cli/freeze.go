@@ -15,16 +15,16 @@ import (
 
 func (a *app) freezeCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "freeze", Aliases: []string{"freezes"}, Short: "Keep rollouts from starting, now or at certain times",
-		Long: `While a freeze is in force no rollout starts that it is about: of the workspace, of a
-project or of an app. A deploy is refused or, with --hold, accepted and held until the
-freeze is over. What has begun goes on; scaling, rolling back, aborting and deleting are
-never frozen. A new value of a secret that a frozen app runs with is refused, since it
-replaces instances. Owners start what is frozen with --override-freeze "why".
+		Use: "freeze", Aliases: []string{"freezes"}, Short: "Prevent rollouts from starting, now or at certain times",
+		Long: `While a freeze is in force, no rollout starts in its scope: the workspace, a project or an
+app. A deploy is refused or, if the freeze was set with --hold, accepted and held until the
+freeze ends. Rollouts in flight go on. Scaling, rollback, abort and delete are never frozen. A
+new value of a secret that a frozen app runs with is refused, because it would replace
+instances. Owners start a rollout in spite of a freeze with --override-freeze "why".
 
-An app's file may have a freeze of its own, a block "freeze" with reason, onStart, from,
-until, weekly and timeZone. It is set by deploying the file, and lifted by deploying one
-without it: that is never frozen by it. List tells where each freeze comes from.`,
+An app's file can have its own freeze, a block "freeze" with reason, onStart, from, until,
+weekly and timeZone. Deploying the file sets it, and deploying a file without the block
+lifts it. It does not freeze that deploy itself. List shows where each freeze comes from.`,
 	}
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List freezes by name", Args: cobra.NoArgs,
@@ -57,10 +57,11 @@ func (a *app) setFreezeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "set NAME --reason WHY", Short: "Make a freeze, or change the one of that name", Args: cobra.ExactArgs(1),
 		Long: `Set makes a freeze of the workspace, or of --project or --app. It is in force from --from
-(now) until --until, or for --for, or until it is lifted; with --weekly only in those
-windows, by the clocks of --time-zone. A window is "Fri 16:00 - Mon 08:00", every week, or
-"22:00 - 06:00", every day. Times are RFC 3339 or "2026-12-24 18:00", which is of --time-zone
-or else of this machine's. What is left out a freeze has no longer.`,
+(default: now) until --until, or for --for, or until it is lifted. With --weekly it is in force
+only in the given windows, in the time zone --time-zone. A window is "Fri 16:00 - Mon 08:00"
+(every week) or "22:00 - 06:00" (every day). Times are RFC 3339, or "2026-12-24 18:00" in
+--time-zone or else in the time zone of this machine. Setting a freeze of the same name replaces
+it: flags that are left out return to their defaults.`,
 		Example: `  windlass freeze set incident --reason "we look into 4711" --for 2h
   windlass freeze set christmas --reason "all are on leave" --hold --from 2026-12-24 --until 2026-12-27
   windlass freeze set weekends --reason "no on-call engineer" --app chat --weekly "Fri 16:00 - Mon 08:00" --time-zone Europe/London`,
@@ -80,20 +81,20 @@ or else of this machine's. What is left out a freeze has no longer.`,
 		}),
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.reason, "reason", "", "why, for everybody whom it stops")
-	flags.StringVar(&f.project, "project", "", "of this project")
-	flags.StringVar(&f.app, "app", "", "of this app")
-	flags.BoolVar(&f.hold, "hold", false, "hold what would start, instead of refusing it")
-	flags.StringVar(&f.from, "from", "", "when it begins; default: now")
-	flags.StringVar(&f.until, "until", "", "when it ends; default: when it is lifted")
+	flags.StringVar(&f.reason, "reason", "", "why, for people whose rollouts it stops")
+	flags.StringVar(&f.project, "project", "", "project of the freeze. Default: the whole workspace")
+	flags.StringVar(&f.app, "app", "", "app of the freeze. Default: the whole workspace")
+	flags.BoolVar(&f.hold, "hold", false, "hold rollouts until the freeze ends, instead of refusing them")
+	flags.StringVar(&f.from, "from", "", "when it begins. Default: now")
+	flags.StringVar(&f.until, "until", "", "when it ends. Default: when it is lifted")
 	flags.DurationVar(&f.lasts, "for", 0, "how long it lasts, instead of --until")
-	flags.StringArrayVar(&f.weekly, "weekly", nil, "a window that comes back, START - END; may be repeated")
-	flags.StringVar(&f.zone, "time-zone", "", "of the windows, such as Europe/London")
+	flags.StringArrayVar(&f.weekly, "weekly", nil, "a window that recurs, START - END; can be repeated")
+	flags.StringVar(&f.zone, "time-zone", "", "time zone of the windows and times, such as Europe/London")
 	must(c.MarkFlagRequired("reason"))
 	return c
 }
 
-// freezeFlags are a freeze as it is typed.
+// freezeFlags are the values of the flags of freeze set.
 type freezeFlags struct {
 	reason, project, app, from, until, zone string
 	hold                                    bool
@@ -146,7 +147,7 @@ func (f freezeFlags) request(name string, now time.Time) (*windlassv1.SetFreezeR
 	return req, nil
 }
 
-// moment reads a time, in unix ms; 0 for an empty one.
+// moment parses the time in a flag. It returns Unix milliseconds, or 0 for an empty text.
 func moment(flag, text string, zone *time.Location) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -158,7 +159,7 @@ func moment(flag, text string, zone *time.Location) (int64, error) {
 	return at, nil
 }
 
-// clockTime reads a time, in unix ms.
+// clockTime parses a time. It returns Unix milliseconds.
 func clockTime(text string, zone *time.Location) (int64, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", "2006-01-02"} {
 		if at, err := time.ParseInLocation(layout, text, zone); err == nil {
@@ -168,7 +169,7 @@ func clockTime(text string, zone *time.Location) (int64, error) {
 	return 0, fmt.Errorf(`%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, clip(text))
 }
 
-// weeklyWindow reads a window that comes back.
+// weeklyWindow parses a window that recurs every week or every day.
 func weeklyWindow(text string) (*windlassv1.WeeklyWindow, error) {
 	start, end, ok := strings.Cut(text, "-")
 	if !ok {
@@ -222,7 +223,7 @@ func freezeTimes(f *windlassv1.Freeze) string {
 	return text
 }
 
-// holdText says what holds a rollout, empty for nothing.
+// holdText returns what holds a rollout, or "" without a hold.
 func holdText(h *windlassv1.FreezeHold) string {
 	if h == nil {
 		return ""
@@ -234,7 +235,7 @@ func holdText(h *windlassv1.FreezeHold) string {
 	return fmt.Sprintf("held by freeze %s of the %s, %s: %s", h.Freeze, h.Scope, end, firstLine(h.Reason))
 }
 
-// overrideFlag lets a command start what is frozen.
+// overrideFlag adds --override-freeze to a command.
 func overrideFlag(c *cobra.Command, why *string) {
-	c.Flags().StringVar(why, "override-freeze", "", "start it in spite of a freeze, and why (owners)")
+	c.Flags().StringVar(why, "override-freeze", "", "reason to start the rollout in spite of a freeze (owners)")
 }

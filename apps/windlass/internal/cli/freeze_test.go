@@ -67,7 +67,7 @@ func TestTheStatusOfARolloutTellsWhichFreezeHoldsIt(t *testing.T) {
 		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "ada",
 		Hold: &windlassv1.FreezeHold{Freeze: "christmas", Scope: "workspace", Reason: "all are on leave"},
 	}
-	require.Regexp(t, `Status: +held by freeze christmas of the workspace, until it is lifted: all are on leave`, picture(t, ro))
+	require.Regexp(t, `Status: +held by freeze christmas of the workspace, until it is lifted: all are on leave`, rendered(t, ro))
 }
 
 func TestTheStatusOfARolloutTellsWhoHasToApprove(t *testing.T) {
@@ -88,19 +88,19 @@ func TestTheStatusOfARolloutTellsWhoHasToApprove(t *testing.T) {
 			Waves: []*windlassv1.WaveProgress{wave},
 		},
 	}
-	text := picture(t, ro)
+	text := rendered(t, ro)
 	require.Contains(t, text, "step 1: 10% 5m and approval by 2 of role owner, not who deployed")
 	require.Contains(t, text, "end of wave first: approval by deployer")
 	require.Regexp(t, `Status: +waits for approval by 2 keys of role owner \(not by ada, who deployed it\): windlass rollout approve echo\n`, text)
 	require.Regexp(t, `eu +step 1 of 1, waits for approval`, text)
 
 	eu.StepUntil = time.Now().Add(90 * time.Second).UnixMilli()
-	require.Regexp(t, `eu +step 1 of 1, 1m\d\ds left`, picture(t, ro), "its time is not over")
+	require.Regexp(t, `eu +step 1 of 1, 1m\d\ds left`, rendered(t, ro), "its time is not over")
 
 	eu.State, eu.Approval = windlassv1.RegionProgress_STATE_MOVED, nil
 	wave.State, wave.BakingUntil = windlassv1.WaveProgress_STATE_BAKING, 1
 	wave.Approval = &windlassv1.ApprovalProgress{Missing: "approval by a key of role deployer"}
-	text = picture(t, ro)
+	text = rendered(t, ro)
 	require.Contains(t, text, "waits for approval by a key of role deployer: windlass rollout approve echo")
 	require.Regexp(t, `eu +waits for approval`, text)
 }

@@ -26,10 +26,10 @@ func (a *app) loginCommand() *cobra.Command {
 	var secure certfile.ClientFlags
 	c := &cobra.Command{
 		Use:   "login --server URL",
-		Short: "Keep a control plane's address and a key, and use them from now on",
-		Long: `Login checks an API key against a control plane and keeps both as a context. The
-key is read from standard input, or asked for. WINDLASS_SERVER and WINDLASS_API_KEY
-do without a context.`,
+		Short: "Store the URL of a control plane and an API key as a context",
+		Long: `Login checks an API key against a control plane. It stores both as a context, which later
+commands use. The key is read from standard input; on a terminal, login asks for it.
+WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 		Example: "  windlass login --server https://windlass.example.com < key.txt",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -81,8 +81,8 @@ do without a context.`,
 	}
 	c.Flags().StringVar(&server, "server", "", "URL of the control plane")
 	c.Flags().StringVar(&name, "name", "default", "name of the context")
-	c.Flags().StringVar(&project, "project", "default", "project that names without one belong to")
-	c.Flags().StringVar(&environment, "environment", "production", "environment that names without one belong to")
+	c.Flags().StringVar(&project, "project", "default", "project of app names without one")
+	c.Flags().StringVar(&environment, "environment", "production", "environment of app names without one")
 	c.Flags().StringVar(&secure.ServerCA, "server-ca", "", "PEM file with the CAs of the server's certificate (default: the CAs of this machine)")
 	c.Flags().StringVar(&secure.Cert, "client-cert", "", "PEM file with a client certificate, for a server that asks for one")
 	c.Flags().StringVar(&secure.Key, "client-key", "", "PEM file with the key of --client-cert")
@@ -91,7 +91,8 @@ do without a context.`,
 	return c
 }
 
-// maxSecret is more than the API takes, so that it is the API that says what it takes.
+// maxSecret is above the limit of the API, so that the API refuses values that are too large, and
+// names its limit.
 const maxSecret = 1 << 20
 
 // readSecret reads a value from standard input, without an echo on a terminal. Line ends
@@ -113,9 +114,9 @@ func (a *app) readSecret(prompt string) (string, error) {
 	value := strings.TrimRight(string(data), "\r\n")
 	switch {
 	case len(data) > maxSecret:
-		return "", fmt.Errorf("the value on standard input is larger than %d KiB: no variable may be", maxSecret>>10)
+		return "", fmt.Errorf("the value on standard input is larger than %d KiB, which a variable cannot be", maxSecret>>10)
 	case strings.ContainsRune(value, 0) || !utf8.ValidString(value):
-		return "", errors.New("the value on standard input is not a text, which a variable has to be: encode it, for example with base64")
+		return "", errors.New("the value on standard input is not valid UTF-8 without zero bytes, which a variable has to be: encode it, for example with base64")
 	}
 	if value == "" {
 		return "", errors.New("nothing on standard input: give the value there, for example `printf %s VALUE | windlass ...`")
@@ -124,7 +125,7 @@ func (a *app) readSecret(prompt string) (string, error) {
 }
 
 func (a *app) regionCommand() *cobra.Command {
-	c := &cobra.Command{Use: "region", Aliases: []string{"regions"}, Short: "Manage the places that run instances"}
+	c := &cobra.Command{Use: "region", Aliases: []string{"regions"}, Short: "Manage regions, the places that run instances"}
 
 	var labels map[string]string
 	create := &cobra.Command{
@@ -139,12 +140,12 @@ func (a *app) regionCommand() *cobra.Command {
 			})
 		}),
 	}
-	create.Flags().StringToStringVar(&labels, "label", nil, "label of the region, NAME=VALUE; may be repeated")
+	create.Flags().StringToStringVar(&labels, "label", nil, "label of the region, NAME=VALUE; can be repeated")
 
 	var ttl time.Duration
 	token := &cobra.Command{
 		Use: "token NAME", Short: "Make a token with which one agent can join once", Args: cobra.ExactArgs(1),
-		Long: "Token prints a join token and nothing else, so that it can go straight into the agent's file:\n\n  windlass region token us-east-1 > join-token\n  agent --server URL --data-dir DIR --join-token-file join-token",
+		Long: "Token prints a join token and nothing else, so that its output can be the agent's file:\n\n  windlass region token us-east-1 > join-token\n  agent --server URL --data-dir DIR --join-token-file join-token",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: mutation(), Region: args[0], TtlSeconds: int32(ttl.Seconds())})
 			if err != nil {
@@ -153,12 +154,12 @@ func (a *app) regionCommand() *cobra.Command {
 			if a.output != "table" {
 				return a.show(resp, nil)
 			}
-			a.infof("good for one agent, until %s", clock(resp.ExpiresAt))
+			a.infof("valid for one agent, until %s", clock(resp.ExpiresAt))
 			_, err = fmt.Fprintln(a.Stdout, resp.Token)
 			return err
 		}),
 	}
-	token.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long it is good for")
+	token.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long the token is valid")
 
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List regions by name", Args: cobra.NoArgs,
@@ -189,7 +190,7 @@ func (a *app) regionCommand() *cobra.Command {
 	var approve bool
 	prune := &cobra.Command{
 		Use: "prune NAME [KEY...]", Short: "List workloads that the control plane does not know, or release them for removal", Args: cobra.MinimumNArgs(1),
-		Long: "A workload that the control plane does not know (after a restored backup, say) keeps running, quarantined. Prune lists them; with --approve it releases exactly those listed, or those named.",
+		Long: "A workload that the control plane does not know, for example after a backup was restored, is quarantined: it keeps running. Prune lists these workloads. With --approve it releases all of them, or the named ones, for removal.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.QuarantinedWorkload, *windlassv1.PageResponse, error) {
 				r, err := a.clients.regions.ListQuarantine(ctx, &windlassv1.ListQuarantineRequest{Page: p, Region: args[0]})
@@ -226,7 +227,7 @@ func (a *app) regionCommand() *cobra.Command {
 			return a.done(resp, "released %d workloads of %s for removal", resp.Approved, args[0])
 		}),
 	}
-	prune.Flags().BoolVar(&approve, "approve", false, "release them for removal")
+	prune.Flags().BoolVar(&approve, "approve", false, "release the workloads for removal")
 	return group(c, create, token, list, a.showRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand(),
 		a.gatewaysCommand(), a.approveGatewayCommand(), a.disapproveGatewayCommand())
 }
@@ -237,8 +238,8 @@ func (a *app) keyCommand() *cobra.Command {
 	var ttl time.Duration
 	create := &cobra.Command{
 		Use: "create NAME --role ROLE", Short: "Make a key and print it, once", Args: cobra.ExactArgs(1),
-		Long: `Keys that one key made, directly or not, are a family, and count as one at an approval gate. An operator
-makes keys for a workspace that begin a family of their own: one for each person who approves.`,
+		Long: `All keys that were made with one key, directly or not, are a family, which counts as one approver at a
+gate. A key that an operator makes for a workspace begins a new family. Make one for each person who approves.`,
 		Example: `  windlass key create ci --role deployer --ttl 2160h
   windlass key create bob --role owner --workspace acme   # with an operator's key`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -263,8 +264,8 @@ makes keys for a workspace that begin a family of their own: one for each person
 		}),
 	}
 	create.Flags().StringVar(&role, "role", "deployer", "viewer, deployer or owner; with an operator's key: operator")
-	create.Flags().StringVar(&workspace, "workspace", "", "workspace of the key; for operators, default none")
-	create.Flags().DurationVar(&ttl, "ttl", 0, "how long it is good for; 0 for ever")
+	create.Flags().StringVar(&workspace, "workspace", "", "workspace of the key, with an operator's key. Default: none")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "how long the key is valid; 0: for ever")
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List keys by name, without values", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
@@ -317,7 +318,7 @@ func (a *app) versionCommand() *cobra.Command {
 					return err
 				}
 				if err != nil {
-					// Our own version is an answer without it.
+					// The version of this command is shown anyway.
 					a.infof("control plane  unknown: %s", firstLine(Explain(err)))
 				} else {
 					versions["controlPlane"] = who.ServerVersion
@@ -336,11 +337,11 @@ func (a *app) versionCommand() *cobra.Command {
 			return a.versionsFit(strict, versions)
 		},
 	}
-	c.Flags().BoolVar(&strict, "check", false, "end with 1 if the control plane is not reached, or if it and this command do not go together")
+	c.Flags().BoolVar(&strict, "check", false, "end with 1 if the control plane cannot be reached, or if its version does not fit this command")
 	return c
 }
 
-// versionsFit returns an error if it is asked for and the versions do not go together.
+// versionsFit returns an error if strict is set and the two versions do not fit.
 func (a *app) versionsFit(strict bool, versions map[string]string) error {
 	if fit := checkVersions(versions["windlass"], versions["controlPlane"]); strict && fit.Result == checkFail {
 		return errors.New(fit.Detail + "\n" + fit.Fix)

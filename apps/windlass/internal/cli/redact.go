@@ -10,11 +10,11 @@ import (
 
 const redacted = "[redacted]"
 
-// redactor removes from JSON of the API what can hold secrets.
+// redactor removes secrets from JSON of the API.
 type redactor struct {
-	// messages are kept, with credentials removed.
+	// messages keeps messages, without the credentials in them. By default they are removed.
 	messages bool
-	// secret is removed wherever it is.
+	// secret is removed from all texts.
 	secret string
 }
 
@@ -67,7 +67,7 @@ func (r redactor) value(field string, v any) any {
 		return v
 	case []any:
 		if field == "args" || field == "extraArgs" || field == "command" && len(v) > 1 {
-			// The program of a command is no secret.
+			// The first element of a command is the program, which is not a secret.
 			kept := min(len(v), map[string]int{"command": 1}[field])
 			return append(r.values(field, v[:kept]), fmt.Sprintf("%s %d", redacted, len(v)-kept))
 		}

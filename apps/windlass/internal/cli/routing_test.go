@@ -39,7 +39,7 @@ routing:
     maxAge: 10m
 `
 
-func TestAFileSaysHowRequestsAreRouted(t *testing.T) {
+func TestAppFile_ParsesTheRoutingPolicy(t *testing.T) {
 	file, err := parseAppFile([]byte(withRouting))
 	require.NoError(t, err)
 	want := &windlassv1.RoutingPolicy{
@@ -72,7 +72,7 @@ func TestAFileSaysHowRequestsAreRouted(t *testing.T) {
 	}
 }
 
-func TestADiffHasTheRoutingBlockAndItsEnd(t *testing.T) {
+func TestDiffSpecs_ShowsChangesAndRemovalOfRouting(t *testing.T) {
 	file, err := parseAppFile([]byte(withRouting))
 	require.NoError(t, err)
 	with := file.Spec
@@ -94,7 +94,7 @@ func TestADiffHasTheRoutingBlockAndItsEnd(t *testing.T) {
 	require.Contains(t, lines, "- routing.queueSize: 0")
 }
 
-func TestRoutesTellThePolicyInForce(t *testing.T) {
+func TestRoutePolicies_ShowThePolicyInForce(t *testing.T) {
 	policy := &windlassv1.RoutingPolicy{
 		Balancing: windlassv1.RoutingPolicy_BALANCING_LEAST_REQUESTS, QueueWait: durationpb.New(3 * time.Second),
 		Cors: &windlassv1.Cors{AllowedOrigins: []string{"*"}},

@@ -17,21 +17,21 @@ func (a *app) secretCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
 		Short: "Manage the secrets of the environment",
-		Long: `A secret belongs to an environment. An app names it in its file, and finds its
-value in a variable:
+		Long: `A secret belongs to an environment. An app names it in its file, and gets its value in an
+environment variable:
 
   secrets: [{envName: HF_TOKEN, secret: hf-token}]
 
-Setting it again makes a version of each app that uses it: a rollout like any other,
-by the app's own policy, which goes back to the value before if it fails.`,
+Setting it again makes a new version of each app that uses it. Its rollout follows the app's
+policy. If the rollout fails, the app goes back to the earlier value.`,
 	}
 	var override string
 	var w waiting
 	set := &cobra.Command{
 		Use: "set NAME", Short: "Store a new version, read from standard input or asked for", Args: cobra.ExactArgs(1),
 		Long: `Set stores a value, makes the next version of each app that runs with the secret, and
-follows their rollouts to their ends, as deploy does. The value that the secret has
-already makes none. The exit code is that of the rollout that came to the worst end.
+follows their rollouts to their ends, as deploy does. If the secret has this value already,
+no version is made. The exit code is that of the rollout with the worst end.
 
 ` + exitCodesText,
 		Example: "  printf %s \"$TOKEN\" | windlass secret set hf-token",
@@ -83,8 +83,8 @@ already makes none. The exit code is that of the rollout that came to the worst 
 	return group(c, set, list, remove)
 }
 
-// finishSecret says what a new value came to, waits for the rollouts that bring it to apps,
-// and ends as the one that came to the worst end.
+// finishSecret prints the result of a new value and waits for the rollouts of the apps that use it. It
+// returns the error of the rollout with the worst end.
 func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretResponse, w waiting) error {
 	text := ""
 	switch pulls := len(resp.AppIds) - len(resp.Rollouts); {
@@ -139,14 +139,14 @@ func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretRespon
 	return nil
 }
 
-// worseCode reports whether one exit code is a worse end than another: an interruption, then a
-// failure, then what is paused, superseded, or goes on.
+// worseCode reports whether one exit code is worse than another. From the worst: interrupted, failed,
+// paused, superseded, waits for people, out of patience, done.
 func worseCode(one, other int) bool {
 	order := []int{0, codePatience, codePeople, codeSuperseded, codePaused, 1, codeInterrupted}
 	return slices.Index(order, one) > slices.Index(order, other)
 }
 
-// awaitSecret follows one of the rollouts for as long as patience.
+// awaitSecret follows one of the rollouts, for patience at most.
 func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, until string, patience time.Duration) (verdict, error) {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
 	v, last, err := a.watch(ctx, p, started{app: ro.AppId, rolloutID: ro.RolloutId, deploymentID: ro.DeploymentId}, until, patience)

@@ -25,7 +25,7 @@ func TestSecretSet_FollowsEachRolloutByItsID(t *testing.T) {
 		}}
 	})
 	run := commandRun{args: []string{"secret", "set", "a"}, stdin: "x"}
-	// The second app's rollout is not the app's newest: it is told of because it is asked for.
+	// The second app's rollout is not its newest one. The control plane sends it because the command asked for it.
 	second := func(change func(*windlassv1.Rollout)) func(*windlassv1.WatchAppResponse) {
 		return func(r *windlassv1.WatchAppResponse) {
 			r.AskedRollout = &windlassv1.Rollout{Id: "rol_2", Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED}
@@ -44,13 +44,13 @@ func TestSecretSet_FollowsEachRolloutByItsID(t *testing.T) {
 		"the second waits": {second(func(r *windlassv1.Rollout) {
 			r.Status, r.Progress = windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.WaitsForPromotion = true })).Progress
 		}), nil, codePeople, outcomePeople},
-		"till promotion": {second(func(r *windlassv1.Rollout) {
+		"until promotion": {second(func(r *windlassv1.Rollout) {
 			r.Status, r.Progress = windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.WaitsForPromotion = true })).Progress
 		}), []string{"--until", "promotion"}, 0, outcomePeople},
-		"the second fails, and no patience is left": {second(func(r *windlassv1.Rollout) {
+		"the second fails after patience": {second(func(r *windlassv1.Rollout) {
 			r.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
 		}), []string{"--patience", "1ns"}, 1, outcomeFailed},
-		"the second goes on, and no patience is left": {second(func(r *windlassv1.Rollout) {
+		"the second goes on after patience": {second(func(r *windlassv1.Rollout) {
 			r.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
 		}), []string{"--patience", "1ns"}, codePatience, outcomePatience},
 		"not waited for": {func(r *windlassv1.WatchAppResponse) { panic("watched") }, []string{"--wait=false"}, 0, outcomeAccepted},

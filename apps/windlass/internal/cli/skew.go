@@ -6,21 +6,21 @@ import (
 	"strconv"
 )
 
-// Versions that go together: this command may be a minor version older or newer than the control
-// plane, an agent two older and no newer, because the control plane is upgraded first.
+// Allowed differences of minor versions: this command may be one older or newer than the control plane.
+// An agent may be two older and none newer, because the control plane is upgraded first.
 const (
 	commandMinors = 1
 	agentMinors   = 2
 )
 
-// release is the beginning of a version: v0.3.1, or v0.3.1-12-gabcdef0 of a commit after it.
+// release matches the beginning of a version: v0.3.1, or v0.3.1-12-gabcdef0 of a commit after it.
 var release = regexp.MustCompile(`^v?(\d+)\.(\d+)\.`)
 
-// skew is how far a version is from another.
+// skew is the difference between two versions.
 type skew struct {
-	// known is false if one of them is no release, such as "dev" or a commit.
+	// known is false if one of them is not a release, but "dev" or a commit.
 	known bool
-	// minors are the minor versions that it is newer. Another major version counts as a thousand.
+	// minors is by how many minor versions the first is newer. A major version counts as a thousand.
 	minors int
 }
 
@@ -30,7 +30,7 @@ func skewOf(version, from string) skew {
 	return skew{okV && okF, v - f}
 }
 
-// minorOf numbers minor versions through.
+// minorOf returns a number for the minor version, which also counts its major version.
 func minorOf(version string) (int, bool) {
 	m := release.FindStringSubmatch(version)
 	if m == nil {

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Exit codes of commands that wait, besides 0 and 1. notRunning is plan's.
+// Exit codes of commands that wait, besides 0 and 1. Code 2 is notRunning of plan.
 const (
 	codePatience    = 3
 	codeSuperseded  = 4
@@ -18,7 +18,7 @@ const (
 	codeInterrupted = 130
 )
 
-// Outcomes are what a command that started something came to, for programs.
+// Outcomes are the exit codes as words, for programs that read the JSON output.
 const (
 	outcomeAccepted    = "accepted"
 	outcomeUnchanged   = "unchanged"
@@ -33,17 +33,17 @@ const (
 	outcomeInterrupted = "interrupted"
 )
 
-// verdict is where what is waited for is.
+// verdict is the state of a rollout or an app that a command waits for.
 type verdict struct {
-	// over: there is nothing more to wait for.
+	// over reports that the command should stop waiting.
 	over    bool
 	outcome string
-	// code and message are those of the command's end, 0 and empty where it ends well.
+	// code and message are the exit code and the error's text, 0 and empty for success.
 	code    int
 	message string
 }
 
-// err is how the command ends.
+// err returns the error that the command ends with, or nil.
 func (v verdict) err() error {
 	if v.code == 0 {
 		return nil
@@ -51,14 +51,14 @@ func (v verdict) err() error {
 	return &ExitError{Code: v.code, Message: v.message}
 }
 
-// Places of --until.
+// Values of --until.
 const (
 	untilReady     = "ready"
 	untilPromotion = "promotion"
 )
 
-// judgeRollout tells where a rollout is. It is over when its status is final, when it is
-// paused, and when nothing moves but by people, unless until says to go on.
+// judgeRollout returns the verdict on a rollout. It is over when its status is final, when a failure
+// paused it, and when it waits for people, unless until is ready.
 func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now time.Time) verdict {
 	name := app.GetName() + " " + version(ro.GetVersion())
 	why := inFull(ro.GetReason(), ro.GetMessage())
@@ -94,7 +94,7 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 	return verdict{true, outcomePeople, codePeople, fmt.Sprintf("%s %s\n`windlass rollout status %s --watch` follows it from there.", name, waits, app.GetName())}
 }
 
-// hintLine is a line that leads to the explanation of a reason; empty without one.
+// hintLine returns a line that names the explanation of a reason, or "" without an explanation.
 func hintLine(reason string) string {
 	if hint := explain.Hint(reason); hint != "" {
 		return "\n" + hint
@@ -102,11 +102,11 @@ func hintLine(reason string) string {
 	return ""
 }
 
-// pausedByItself is who pauses a rollout for a failure.
+// pausedByItself is the value of paused_by if the control plane paused a rollout because of a failure.
 const pausedByItself = "windlass"
 
-// waitsForPeople describes the action of people that a rollout waits for; empty while anything
-// else may still move it.
+// waitsForPeople describes the action of people that a rollout waits for. It returns "" while the
+// rollout can still move by itself.
 func waitsForPeople(app *windlassv1.App, p *windlassv1.RolloutProgress, now time.Time) string {
 	switch {
 	case p.GetGoingBack():
@@ -119,7 +119,7 @@ func waitsForPeople(app *windlassv1.App, p *windlassv1.RolloutProgress, now time
 	return gateWaitedAt(app, p, now)
 }
 
-// gateWaitedAt says for whom a rollout waits at a gate, and how to go on.
+// gateWaitedAt describes the approval or promotion that a rollout waits for, and the command that gives it.
 func gateWaitedAt(app *windlassv1.App, p *windlassv1.RolloutProgress, now time.Time) string {
 	if missing := approvalMissing(p, now); missing != "" {
 		return "waits for " + missing + ": windlass rollout approve " + app.GetName()
@@ -129,12 +129,12 @@ func gateWaitedAt(app *windlassv1.App, p *windlassv1.RolloutProgress, now time.T
 	}
 	text := "waits for promotion: windlass rollout promote " + app.GetName()
 	if p.GetPromotionHeld() {
-		text += ": an earlier rollout went back, and nothing is promoted by itself since"
+		text += ": an earlier rollout went back, so promotion is no longer automatic"
 	}
 	return text
 }
 
-// startText says which approvals the rollout needs before it starts.
+// startText describes the approvals that the rollout needs before it starts.
 func startText(app *windlassv1.App, ro *windlassv1.Rollout) string {
 	return "waits for " + ro.GetStartApproval().GetMissing() + " before it starts: windlass rollout approve " + app.GetName()
 }
@@ -150,7 +150,7 @@ func pausedText(app *windlassv1.App, p *windlassv1.RolloutProgress) string {
 	return text + ": windlass rollout resume " + app.GetName()
 }
 
-// movesByItself reports whether a region may come further by itself.
+// movesByItself reports whether a region can make progress without people.
 func movesByItself(p *windlassv1.RolloutProgress, now time.Time) bool {
 	for _, w := range p.GetWaves() {
 		if w.GetState() == windlassv1.WaveProgress_STATE_BAKING && now.UnixMilli() < w.GetBakingUntil() {
@@ -172,7 +172,8 @@ func movesByItself(p *windlassv1.RolloutProgress, now time.Time) bool {
 	return false
 }
 
-// waitLines say what a rollout waits for, in words that stay the same while it does.
+// waitLines describes what a rollout waits for. The text does not change while it waits, so that the
+// caller can print only changes.
 func waitLines(app *windlassv1.App, ro *windlassv1.Rollout, now time.Time) (lines []string) {
 	p := ro.GetProgress()
 	switch {
@@ -223,7 +224,7 @@ func regionNames(w *windlassv1.WaveProgress) (names []string) {
 	return names
 }
 
-// behindText names the regions that were left out and have yet to catch up.
+// behindText names the regions that the rollout left out and that still have to catch up.
 func behindText(ro *windlassv1.Rollout) string {
 	var names []string
 	for _, w := range ro.GetProgress().GetBehind() {
@@ -235,9 +236,9 @@ func behindText(ro *windlassv1.Rollout) string {
 	return strings.Join(names, ", ") + " is left out for now and catches up by itself"
 }
 
-// judgeSize reports whether an app has the replicas that were asked for, in a region or in all,
-// whichever versions they are of. asked below 0 is what the app's state says; seen keeps
-// whether it was as asked before.
+// judgeSize returns the verdict on a scale, in a region or (empty) in all. Replicas of all versions
+// count. With asked below 0 the app's present number is right. seen is kept between calls. It
+// tells whether the number was as asked before, so that another number now supersedes the scale.
 func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
 	all := sizes(r)
 	if len(all) == 0 {
@@ -264,10 +265,10 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 	return verdict{over: as && settled, outcome: outcomeSucceeded}
 }
 
-// size holds how many replicas a region should have, and how many are ready.
+// size is how many replicas a region should have, and how many are ready.
 type size struct{ wanted, ready int32 }
 
-// sizes are those of the live version's regions, and in a rollout's those of both versions.
+// sizes returns the size by region. During a rollout it adds the replicas of both versions.
 func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 	out := map[string]size{}
 	for _, d := range r.GetDeployments() {
@@ -296,7 +297,7 @@ func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 	return out
 }
 
-// judgeLive reports whether a version that is live again serves all of what its regions have.
+// judgeLive returns the verdict on a version that is live again: done when all its replicas are ready.
 func judgeLive(r *windlassv1.WatchAppResponse, deploymentID string) verdict {
 	if r.GetApp().GetLiveDeploymentId() != deploymentID {
 		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + ": another version is live since: `windlass history " + r.GetApp().GetName() + "` tells why"}

@@ -112,7 +112,7 @@ func TestWaitLines(t *testing.T) {
 	require.Empty(t, lines(inFlight(region("eu", nil))))
 	require.Equal(t, []string{"waits at step 1 of 2 in eu until " + clock(later), "waits for room in us"}, lines(inFlight(
 		region("eu", func(g *windlassv1.RegionProgress) { g.StepUntil = later }), region("us", func(g *windlassv1.RegionProgress) { g.WaitsForCapacitySince = 5 }))))
-	require.Equal(t, []string{"waits for promotion: windlass rollout promote echo: an earlier rollout went back, and nothing is promoted by itself since"},
+	require.Equal(t, []string{"waits for promotion: windlass rollout promote echo: an earlier rollout went back, so promotion is no longer automatic"},
 		lines(changed(inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.WaitsForPromotion = true })), func(ro *windlassv1.Rollout) { ro.Progress.PromotionHeld = true })))
 	require.Equal(t, []string{"goes back to v1: CrashLoop"}, lines(changed(inFlight(), func(ro *windlassv1.Rollout) { ro.Progress.GoingBack, ro.Reason = true, "CrashLoop" })))
 	require.Equal(t, []string{"is paused by windlass (eu failed)"}, lines(changed(inFlight(), func(ro *windlassv1.Rollout) {

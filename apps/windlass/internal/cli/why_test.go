@@ -22,7 +22,7 @@ func printed(f func(w *tabwriter.Writer)) string {
 	return out.String()
 }
 
-func TestStatusTellsInFullWhyAReplicaIsNotReady(t *testing.T) {
+func TestStatus_ShowsInFullWhyAReplicaIsNotReady(t *testing.T) {
 	out := printed(func(w *tabwriter.Writer) {
 		statusTable(w, &windlassv1.WatchAppResponse{
 			App: &windlassv1.App{Name: "llama", ProjectName: "default", EnvironmentName: "production"},
@@ -55,7 +55,7 @@ v2 in ap-1: CrashLoop
 	require.NotContains(t, out, "\x1b")
 }
 
-func TestWhysOfAThousandInstancesStayReadable(t *testing.T) {
+func TestWhys_OfAThousandInstancesStayReadable(t *testing.T) {
 	var cut whys
 	for i := range 1000 {
 		cut.add("ins", "Unschedulable", unschedulable)
@@ -67,7 +67,7 @@ func TestWhysOfAThousandInstancesStayReadable(t *testing.T) {
 	require.Less(t, len(out), 10_000)
 }
 
-func TestARegionShowsWhatIsFreeByPool(t *testing.T) {
+func TestRegion_ShowsFreeGPUsByPool(t *testing.T) {
 	out := printed(func(w *tabwriter.Writer) {
 		regionTable(w, &windlassv1.Region{
 			Name: "us-east-1", Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, Runtime: "kubernetes", AgentVersion: "1.2",
@@ -90,7 +90,7 @@ h100   NVIDIA-H100-80GB-HBM3   nvidia.com/gpu   79.6 GiB   4       32           
 `)
 }
 
-func TestPoolsOfOneProductAreOneSumInAList(t *testing.T) {
+func TestRegionList_SumsThePoolsOfAProduct(t *testing.T) {
 	require.Equal(t, "5/8 H100, 1/2 amd.com/gpu", gpus(&windlassv1.Region{Gpus: []*windlassv1.GpuCapacity{
 		{Product: "H100", Pool: "a", Requested: 4, Allocatable: 4},
 		{ResourceName: "amd.com/gpu", Requested: 1, Allocatable: 2},

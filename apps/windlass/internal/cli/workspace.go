@@ -12,25 +12,25 @@ import (
 )
 
 func (a *app) workspaceCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Look after workspaces"}, a.quotaCommand())
+	return group(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Manage workspaces"}, a.quotaCommand())
 }
 
-// limit is one of a workspace's: its flag, and where it is in what the API speaks.
+// limit is one limit of a workspace: its flag, and its field in the API's messages.
 type limit struct {
 	name, help string
 	of         func(*windlassv1.Limits) **int64
-	// used is nil for what is not in use, but done.
+	// used returns the usage; nil for rates of calls, which have none.
 	used func(*windlassv1.Usage) int64
 }
 
 var limits = []limit{
 	{"apps", "apps", func(l *windlassv1.Limits) **int64 { return &l.Apps }, (*windlassv1.Usage).GetApps},
-	{"deployments", "apps that have a deployment live or on its way", func(l *windlassv1.Limits) **int64 { return &l.Deployments }, (*windlassv1.Usage).GetDeployments},
-	{"instances", "instances of those, in all regions", func(l *windlassv1.Limits) **int64 { return &l.Instances }, (*windlassv1.Usage).GetInstances},
-	{"gpus", "GPUs of those instances", func(l *windlassv1.Limits) **int64 { return &l.Gpus }, (*windlassv1.Usage).GetGpus},
+	{"deployments", "apps with a live deployment or a rollout in flight", func(l *windlassv1.Limits) **int64 { return &l.Deployments }, (*windlassv1.Usage).GetDeployments},
+	{"instances", "instances of these apps, in all regions", func(l *windlassv1.Limits) **int64 { return &l.Instances }, (*windlassv1.Usage).GetInstances},
+	{"gpus", "GPUs of these instances", func(l *windlassv1.Limits) **int64 { return &l.Gpus }, (*windlassv1.Usage).GetGpus},
 	{"rollouts", "rollouts in flight", func(l *windlassv1.Limits) **int64 { return &l.Rollouts }, (*windlassv1.Usage).GetRollouts},
-	{"starts-per-minute", "calls that start work, in the long run", func(l *windlassv1.Limits) **int64 { return &l.StartsPerMinute }, nil},
-	{"starts-burst", "how many of them at once", func(l *windlassv1.Limits) **int64 { return &l.StartsBurst }, nil},
+	{"starts-per-minute", "calls that start work per minute, on average", func(l *windlassv1.Limits) **int64 { return &l.StartsPerMinute }, nil},
+	{"starts-burst", "calls that start work at once", func(l *windlassv1.Limits) **int64 { return &l.StartsBurst }, nil},
 }
 
 const (
@@ -43,14 +43,14 @@ func (a *app) quotaCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "quota [WORKSPACE]",
-		Short: "Show what a workspace may have and has, or change what it may",
-		Long: `Quota shows a workspace's limits beside what there is: of the key's own workspace, or,
-for operators, of the one named. With flags it changes them first. A limit is a number,
-"unlimited", or "default", which is what the control plane was started with.
+		Short: "Show the limits and the usage of a workspace, or change its limits",
+		Long: `Quota shows the limits of a workspace and its usage: of the key's own workspace or, with an
+operator's key, of the named one. With flags it changes limits first. A limit is a number,
+"unlimited", or "default", the limit that the control plane was started with.
 
-Operators set any limit; owners may lower those of their workspace, and are asked first,
-because only an operator raises them again. What is there already stays, also where it
-is more than is allowed from then on.`,
+Operators can set any limit. Owners can lower the limits of their workspace. They are asked
+first, because only an operator can raise them again. Apps and instances that exist stay,
+even if they exceed the new limit.`,
 		Example: "  windlass workspace quota\n  windlass workspace quota search --gpus 64 --instances default",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -100,7 +100,7 @@ is more than is allowed from then on.`,
 	return c
 }
 
-// changeLimits sets those for which there is a value.
+// changeLimits sets the limits whose flags have a value.
 func changeLimits(own *windlassv1.Limits, values []string) (_ *windlassv1.Limits, changed bool, err error) {
 	if own == nil {
 		own = &windlassv1.Limits{}
@@ -146,6 +146,6 @@ func quotaTable(w *tabwriter.Writer, q *windlassv1.Quota) {
 	}
 	if left := q.GetUsage().GetStartsLeft(); left >= 0 {
 		row(w)
-		row(w, fmt.Sprintf("%d calls that start work may be made at once, now.", left))
+		row(w, fmt.Sprintf("%d calls that start work can be made at once now.", left))
 	}
 }

@@ -127,7 +127,7 @@ rollouts            1      20          control plane
 starts-per-minute   -      1200        control plane
 starts-burst        -      1000        control plane
 
-998 calls that start work may be made at once, now.
+998 calls that start work can be made at once now.
 `, out)
 
 	out, err = f.windlass(t, "workspace", "quota", "search", "--gpus", "128", "--apps", "unlimited", "--deployments", "default")
