@@ -33,7 +33,7 @@ type Config struct {
 }
 
 // Run serves checks on the listener until ctx ends. Checks that are in flight then are cut off,
-// because nobody needs their results.
+// because their results are not needed.
 func Run(ctx context.Context, l net.Listener, cfg Config) error {
 	g := grpc.NewServer()
 	// Each check opens a connection, because it has to find out whether the app accepts any.

@@ -237,8 +237,8 @@ func behindText(ro *windlassv1.Rollout) string {
 }
 
 // judgeSize returns the verdict on a scale, in a region or (empty) in all. Replicas of all versions
-// count. With asked below 0 the app's present number is right. seen is kept between calls. It
-// tells whether the number was as asked before, so that another number now supersedes the scale.
+// count. With asked below 0 the app's present number is right. seen is kept between calls: once the
+// number was as asked, another number supersedes the scale.
 func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
 	all := sizes(r)
 	if len(all) == 0 {
