@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -14,25 +16,72 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// noDescriptors has this process get no more descriptors until the returned function is called.
-func noDescriptors(t *testing.T) (again func()) {
+// runAlone runs the test in a process of its own. It returns true in that process, and false in this one
+// once that process has ended well.
+func runAlone(t *testing.T) bool {
+	t.Helper()
+	const name = "WINDLASS_TEST_ALONE"
+	if os.Getenv(name) == t.Name() {
+		return true
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.v")
+	cmd.Env = append(os.Environ(), name+"="+t.Name())
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: "+t.Name())
+	return false
+}
+
+// takeDescriptors leaves this process no descriptors until the returned function is called. It also takes
+// those that are closed meanwhile.
+func takeDescriptors(t *testing.T) (giveBack func()) {
 	t.Helper()
 	lowest, err := os.Open(os.DevNull)
 	require.NoError(t, err)
-	defer lowest.Close()
 	var before syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	limit := before
-	limit.Cur = uint64(lowest.Fd())
+	limit.Cur = uint64(lowest.Fd()) + 1
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
-	return func() { require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)) }
+	taken := []*os.File{lowest}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for tick := time.Tick(time.Millisecond); ; {
+			for file, err := os.Open(os.DevNull); err == nil; file, err = os.Open(os.DevNull) {
+				taken = append(taken, file)
+			}
+			select {
+			case <-stop:
+				return
+			case <-tick:
+			}
+		}
+	}()
+	giveBack = sync.OnceFunc(func() {
+		close(stop)
+		<-stopped
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+		for _, file := range taken {
+			require.NoError(t, file.Close())
+		}
+	})
+	t.Cleanup(giveBack)
+	return giveBack
 }
 
 // A gateway that has run out of descriptors says so, and blames no instance for it.
 func TestLackOfDescriptorsIsTheGateways(t *testing.T) {
+	if !runAlone(t) { // other tests close descriptors, and need them
+		return
+	}
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
-		r.put(t, echo(instance(t, named("a"))))
+		r.put(t, echo(instance(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "close") // each request needs a connection
+		})))
 		r.until(t, func() bool { return len(r.health) == 0 })
 		var conn net.Conn
 		var in *bufio.Reader
@@ -47,36 +96,36 @@ func TestLackOfDescriptorsIsTheGateways(t *testing.T) {
 			_, err = io.Copy(io.Discard, res.Body)
 			return res, errors.Join(err, res.Body.Close())
 		}
-		var again func()
-		var res *http.Response
-		for err := error(syscall.EMFILE); err != nil; {
-			// The listener may find that there are none before it waits, and close idle connections.
-			if again != nil {
-				again()
-				require.NoError(t, conn.Close())
-			}
-			open := func(n float64) {
-				require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_connections") == n }, patience, time.Millisecond)
-			}
-			open(0)
-			conn, in = r.dial(t)
-			open(1)
-			again = noDescriptors(t)
-			res, err = ask()
+		open := func(n float64) {
+			require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_connections") == n }, patience, time.Millisecond)
 		}
-		defer again()
 		const requests = 3 // one more than the refusals that eject
-		for n := range requests {
-			if n > 0 {
-				var err error
-				res, err = ask()
-				require.NoError(t, err)
+		refused := 0
+		var giveBack func()
+		for end := time.Now().Add(patience); refused < requests; {
+			require.True(t, time.Now().Before(end), "%d requests found no descriptor", refused)
+			if conn == nil {
+				conn, in = r.dial(t)
+				open(1)
+				giveBack = takeDescriptors(t)
 			}
+			res, err := ask()
+			if err != nil { // it was idle, and closed for a descriptor
+				giveBack()
+				require.NoError(t, conn.Close())
+				open(0)
+				conn = nil
+				continue
+			}
+			if res.StatusCode == http.StatusOK { // another connection was closed for a descriptor
+				continue
+			}
+			refused++
 			require.Equal(t, "gateway_exhausted", res.Header.Get("Windlass-Error"))
 			require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
 			require.Equal(t, "1", res.Header.Get("Retry-After"))
 		}
-		again()
+		giveBack()
 		res, err := ask()
 		require.NoError(t, err)
 		require.Equal(t, http.StatusOK, res.StatusCode)
