@@ -83,16 +83,18 @@ func TestWatchApp_OfOneKeyOrWorkspaceLeavesPlacesForOthers(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.MaxWatchers, c.KeyWatchers, c.WorkspaceWatchers = 10, 2, 3 })
 	w.deploy("chat")
 	limit := windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED
-	open := func(key string) error {
+	openOf := func(key, app string) error {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
-		stream, err := w.apps(key).WatchApp(ctx, &windlassv1.WatchAppRequest{App: "chat"})
+		stream, err := w.apps(key).WatchApp(ctx, &windlassv1.WatchAppRequest{App: app})
 		require.NoError(t, err)
 		stream.Receive()
 		return stream.Err()
 	}
+	open := func(key string) error { return openOf(key, "chat") }
 	require.NoError(t, open(w.viewer))
 	require.NoError(t, open(w.viewer))
+	refused(t, openOf(w.viewer, "none"), connect.CodeResourceExhausted, limit, "") // the app is not read
 	err := open(w.viewer)
 	refused(t, err, connect.CodeResourceExhausted, limit, "")
 	require.ErrorContains(t, err, "your key has as many watchers as it may have")

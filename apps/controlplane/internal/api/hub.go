@@ -146,6 +146,13 @@ func (t *topic) stir() {
 	}
 }
 
+// check returns the error of join while the caller may have no more watchers.
+func (h *hub) check(by caller) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.full(by)
+}
+
 // full returns the refusal of a watcher that there is no place for, nil if there is one.
 func (h *hub) full(by caller) error {
 	var text, name string

@@ -32,6 +32,11 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 	if err != nil {
 		return err
 	}
+	if !req.GetOnce() {
+		if err := a.hub.check(by); err != nil { // before the app is read: clients that are refused try again
+			return a.refused(err)
+		}
+	}
 	var app model.App
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
 		if app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true); err != nil || req.GetRollout() == "" {
