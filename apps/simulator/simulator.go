@@ -77,6 +77,7 @@ type cli struct {
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
 	Gateway   scenario.Gateway   `cmd:"" help:"Cost of the gateway compared with nginx and HAProxy, which must be installed."`
 	Siege     scenario.Siege     `cmd:"" help:"What attacks of one tenant's clients on a gateway cost another tenant."`
+	Watchers  scenario.Watchers  `cmd:"" help:"What one workspace's WatchApp streams cost another."`
 	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`
 	All       all                `cmd:"" help:"Every scenario, one after the other, into a file."`

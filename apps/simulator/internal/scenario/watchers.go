@@ -1,0 +1,309 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
+	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// Watchers measures what a workspace that opens far too many WatchApp streams costs another: p99 of the other's
+// reads, of its calls that deploy, and from such a call to ready, before and during. The latter goes through the feed
+// to a region and back. Each stream that is refused is tried again. It fails where more streams are open than a
+// workspace may have. It also fails where p99 is more than twice what it was and above the floor, or where the control
+// plane uses more memory than it may.
+//
+// What limits it: the client of the streams shares the processor with the control plane and the database.
+type Watchers struct {
+	Window   time.Duration `help:"How long the other workspace is measured, before and during." default:"15s"`
+	Streams  int           `help:"Streams that the workspace opens." default:"10000"`
+	Keys     int           `help:"Keys that it opens them with, in turn." default:"20"`
+	Again    time.Duration `help:"Mean time until a refused stream is tried again." default:"5s"`
+	Reads    float64       `help:"Reads of the other workspace a second." default:"50"`
+	Deploys  float64       `help:"Deployments of the other workspace a second." default:"4"`
+	Most     int           `help:"Streams that may be open: the limit of one workspace." default:"2000"`
+	Floor    time.Duration `help:"p99 that is no failure, however short it was before." default:"25ms"`
+	PlaneMiB float64       `name:"plane-mib" help:"Memory that the control plane may use." default:"1024"`
+
+	made atomic.Int64 // apps of the workspace that does not watch
+}
+
+// Deadline implements Scenario.
+func (s *Watchers) Deadline() time.Duration { return 10*time.Minute + 2*s.Window }
+
+// Run implements Scenario.
+func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
+	if err := positive("--window", s.Window, "--streams", s.Streams, "--keys", s.Keys, "--again", s.Again, "--reads", s.Reads,
+		"--deploys", s.Deploys, "--most", s.Most, "--plane-mib", s.PlaneMiB); err != nil {
+		return err
+	}
+	env.sizes("window", s.Window.String(), "streams", s.Streams, "keys", s.Keys, "reads_per_s", s.Reads, "deploys_per_s", s.Deploys)
+	ctx, w, err := env.start(ctx, world.Config{Regions: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	v, err := s.viewers(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer v.stop()
+	if _, _, err := s.load(ctx, w); err != nil { // the first calls of an installation are slow
+		return err
+	}
+	before, _, err := s.load(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := v.begin(ctx); err != nil {
+		return err
+	}
+	w.Progressf("%d streams are open, and %d tries were refused", v.open.Load(), v.refused.Load())
+	refused := v.refused.Load()
+	during, parts, err := s.load(ctx, w)
+	if err != nil {
+		return err
+	}
+	open, most := v.open.Load(), v.most.Load()
+	tries := float64(v.refused.Load()-refused) / during.took.Seconds()
+	mib := parts[stack.ControlPlane(1)].PeakRSSMiB
+	env.Result.Parts = parts
+	w.Progressf("%d streams are open, and %.0f tries a second were refused: p99 of reads %s before and %s during, of calls that deploy %s and %s, to ready %s and %s, %.0f MiB",
+		open, tries, before.reads, during.reads, before.deploys, during.deploys, before.ready, during.ready, mib)
+	env.Result.Figure("streams", float64(open), "open")
+	env.Result.Figure("refused_per_s", tries, "tries")
+	env.Result.Figure("reads_p99_before_ms", measure.Millis(before.reads), "ms")
+	env.Result.Figure("reads_p99_ms", measure.Millis(during.reads), "ms beside the streams")
+	env.Result.Figure("deploys_p99_before_ms", measure.Millis(before.deploys), "ms")
+	env.Result.Figure("deploys_p99_ms", measure.Millis(during.deploys), "ms beside the streams")
+	env.Result.Figure("ready_p99_before_ms", measure.Millis(before.ready), "ms from the call to ready")
+	env.Result.Figure("ready_p99_ms", measure.Millis(during.ready), "ms beside the streams")
+	env.Result.Figure("plane_mib", mib, "MiB of the control plane at most")
+	var failures []error
+	if most > int64(s.Most) {
+		failures = append(failures, fmt.Errorf("%d streams of one workspace were open, and %d may be", most, s.Most))
+	}
+	for what, p99 := range map[string][2]time.Duration{
+		"reads":                   {before.reads, during.reads},
+		"calls that deploy":       {before.deploys, during.deploys},
+		"deployments until ready": {before.ready, during.ready},
+	} {
+		if p99[1] > 2*p99[0] && p99[1] > s.Floor {
+			failures = append(failures, fmt.Errorf("p99 of another workspace's %s went from %s to %s", what, p99[0], p99[1]))
+		}
+	}
+	if mib > s.PlaneMiB {
+		failures = append(failures, fmt.Errorf("the control plane had %.0f MiB", mib))
+	}
+	return errors.Join(failures...)
+}
+
+// served is p99 of calls, and from a call that deploys to ready, and how long was measured.
+type served struct{ reads, deploys, ready, took time.Duration }
+
+// load is the other workspace's, for a window. Each deployment is of a new app.
+func (s *Watchers) load(ctx context.Context, w *world.World) (out served, parts map[string]measure.Part, err error) {
+	var mu sync.Mutex
+	var reads, calls, ready measure.Durations
+	note := func(to *measure.Durations, began time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		to.Add(time.Since(began))
+	}
+	watch := newReadiness(w.DB)
+	watching, stop := context.WithCancel(ctx)
+	var watched sync.WaitGroup
+	watched.Go(func() { watch.run(watching) })
+	defer func() { stop(); watched.Wait() }()
+	deploy := func() error {
+		app := world.App{Name: world.AppName(int(s.made.Add(1))), Regions: w.Regions, Replicas: 1, Version: "v1"}
+		began := time.Now()
+		id, err := w.Deploy(ctx, app)
+		if err != nil {
+			return err
+		}
+		note(&calls, began)
+		bounded, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app.Name, wedged))
+		defer cancel()
+		if err := watch.wait(bounded, id); err != nil {
+			return err
+		}
+		note(&ready, began)
+		return nil
+	}
+	if err := deploy(); err != nil { // there is an app to read
+		return out, nil, err
+	}
+	path := world.Path(world.AppName(1))
+	out.took, parts, err = measured(ctx, w, func() error {
+		end := time.Now().Add(s.Window)
+		var all sync.WaitGroup
+		var failed [2]error
+		all.Go(func() {
+			failed[0] = paced(ctx, end, s.Reads, func() error {
+				began := time.Now()
+				_, err := w.API.Apps.GetApp(ctx, &windlassv1.GetAppRequest{App: path})
+				note(&reads, began)
+				return err
+			})
+		})
+		all.Go(func() { failed[1] = paced(ctx, end, s.Deploys, deploy) })
+		all.Wait()
+		return errors.Join(failed[:]...)
+	})
+	out.reads, out.deploys, out.ready = reads.Quantile(0.99), calls.Quantile(0.99), ready.Quantile(0.99)
+	return out, parts, err
+}
+
+// paced begins a call perSecond times a second until end, however long those before it take, and waits for all.
+func paced(ctx context.Context, end time.Time, perSecond float64, call func() error) error {
+	every := time.Duration(float64(time.Second) / perSecond)
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	for due := time.Now(); due.Before(end); due = due.Add(every) {
+		if err := pause(ctx, time.Until(due)); err != nil {
+			break
+		}
+		calls.Go(func() {
+			if err := call(); err != nil {
+				fail(err)
+			}
+		})
+	}
+	calls.Wait()
+	return context.Cause(ctx)
+}
+
+// viewers are the clients of a workspace that watch.
+type viewers struct {
+	s       *Watchers
+	clients []*world.Client
+	// open streams, how many there were at most, and tries that were refused.
+	open, most, refused atomic.Int64
+	// tried is how many streams were opened or refused once.
+	tried  atomic.Int64
+	cancel context.CancelFunc
+	all    sync.WaitGroup
+}
+
+const (
+	watchedRegion = "watched"
+	// watchesEach is how many streams a connection of HTTP/2 has.
+	watchesEach = 200
+	// dials is how many streams are opened at a time.
+	dials = 256
+)
+
+var watchedApp = world.App{Name: "watched", Regions: []string{watchedRegion}, Replicas: 1, Version: "v1"}
+
+func (s *Watchers) viewers(ctx context.Context, w *world.World) (*viewers, error) {
+	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
+		MySQLDSN: w.Stack.DSN(), Workspace: "watchers", Regions: []string{watchedRegion},
+	})
+	if err != nil {
+		return nil, err
+	}
+	owner := world.NewClient(w.URL(), made.APIKey)
+	defer owner.Close()
+	if _, err := owner.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: world.Mutation(), App: world.Path(watchedApp.Name), Spec: watchedApp.Spec()}); err != nil {
+		return nil, fmt.Errorf("deploy the app that is watched: %w", err)
+	}
+	access := windlassv1connect.NewAccessServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), w.URL(),
+		rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return made.APIKey }, UserAgent: "windlass-simulator"})...)
+	var keys []string
+	for i := range s.Keys {
+		key, err := access.CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
+			Mutation: world.Mutation(), Name: fmt.Sprint("watcher-", i), Role: windlassv1.Role_ROLE_VIEWER,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("make a key of a watcher: %w", err)
+		}
+		keys = append(keys, key.Value)
+	}
+	v := &viewers{s: s}
+	for i := range (s.Streams + watchesEach - 1) / watchesEach {
+		v.clients = append(v.clients, world.NewClient(w.URL(), keys[i%len(keys)]))
+	}
+	return v, nil
+}
+
+// begin opens the streams, and returns once each was opened or refused.
+func (v *viewers) begin(ctx context.Context) error {
+	ctx, v.cancel = context.WithCancel(ctx)
+	slots := make(chan struct{}, dials)
+	for i := range v.s.Streams {
+		v.all.Go(func() {
+			slots <- struct{}{}
+			first := sync.OnceFunc(func() { <-slots; v.tried.Add(1) })
+			defer first()
+			for ctx.Err() == nil {
+				v.watch(ctx, v.clients[i/watchesEach], first)
+				first()
+				select {
+				case <-ctx.Done():
+				case <-time.After(v.s.Again/2 + rand.N(v.s.Again)):
+				}
+			}
+		})
+	}
+	return world.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		return v.tried.Load() >= int64(v.s.Streams), nil
+	}, func() string {
+		return fmt.Sprintf("%d of %d streams were opened or refused", v.tried.Load(), v.s.Streams)
+	})
+}
+
+// opened counts a stream that was opened.
+func (v *viewers) opened() {
+	now := v.open.Add(1)
+	for most := v.most.Load(); now > most; most = v.most.Load() {
+		if v.most.CompareAndSwap(most, now) {
+			return
+		}
+	}
+}
+
+// watch has a stream until it ends, and calls first once it is open.
+func (v *viewers) watch(ctx context.Context, client *world.Client, first func()) {
+	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: world.Path(watchedApp.Name)})
+	if err == nil {
+		counted := false
+		for stream.Receive() {
+			if !counted {
+				counted = true
+				v.opened()
+				first()
+			}
+		}
+		if counted {
+			v.open.Add(-1)
+		}
+		err = errors.Join(stream.Err(), stream.Close())
+	}
+	if err != nil && ctx.Err() == nil { // in whatever way
+		v.refused.Add(1)
+	}
+}
+
+func (v *viewers) stop() {
+	if v.cancel != nil {
+		v.cancel()
+	}
+	v.all.Wait()
+	for _, c := range v.clients {
+		c.Close()
+	}
+}
