@@ -23,6 +23,8 @@ type cli struct {
 	t    *testing.T
 	path string
 	env  []string
+	// folder that it runs in, empty: that of these tests.
+	folder string
 }
 
 // ran is what a command left.
@@ -36,7 +38,7 @@ func (c cli) run(stdin string, args ...string) ran {
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.path, args...)
-	cmd.Env = c.env
+	cmd.Dir, cmd.Env = c.folder, c.env
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -85,6 +85,7 @@ func TestDocs(t *testing.T) {
 
 	d := newDevHouse(t)
 	path := filepath.Dir(d.path) + ":" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH")
+	d.folder = repository // where it finds the programs of examples
 	d.up("--regions", us+","+eu)
 	for _, name := range order {
 		t.Run(name, func(t *testing.T) {
