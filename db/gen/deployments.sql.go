@@ -352,6 +352,63 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 	return items, nil
 }
 
+const getNewestDeployments = `-- name: GetNewestDeployments :many
+SELECT d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as FROM deployments d JOIN apps a ON a.id = d.app_id AND a.latest_version = d.version
+WHERE a.id IN (/*SLICE:apps*/?)
+`
+
+func (q *Queries) GetNewestDeployments(ctx context.Context, apps []string) ([]Deployment, error) {
+	query := getNewestDeployments
+	var queryParams []interface{}
+	if len(apps) > 0 {
+		for _, v := range apps {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:apps*/?", strings.Repeat(",?", len(apps))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:apps*/?", "NULL", 1)
+	}
+	rows, err := q.db.QueryContext(ctx, query, queryParams...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Deployment
+	for rows.Next() {
+		var i Deployment
+		if err := rows.Scan(
+			&i.ID,
+			&i.WorkspaceID,
+			&i.AppID,
+			&i.Version,
+			&i.Spec,
+			&i.SpecHash,
+			&i.ResolvedImage,
+			&i.Status,
+			&i.Reason,
+			&i.Message,
+			&i.Source,
+			&i.FromVersion,
+			&i.CreatedBy,
+			&i.Stable,
+			&i.CreatedAt,
+			&i.ReadyAt,
+			&i.EndedAt,
+			&i.MadeAs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listDeployments = `-- name: ListDeployments :many
 SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
 WHERE workspace_id = ? AND id < ?

@@ -7,6 +7,10 @@ SELECT * FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?;
 -- name: GetDeployments :many
 SELECT * FROM deployments WHERE id IN (sqlc.slice(ids));
 
+-- name: GetNewestDeployments :many
+SELECT d.* FROM deployments d JOIN apps a ON a.id = d.app_id AND a.latest_version = d.version
+WHERE a.id IN (sqlc.slice(apps));
+
 -- name: ListDeployments :many
 SELECT * FROM deployments
 WHERE workspace_id = ? AND id < sqlc.arg(before)

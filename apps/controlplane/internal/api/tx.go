@@ -98,6 +98,7 @@ type appTx interface {
 	GetDeployment(workspaceID, id string) (model.Deployment, error)
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
 	GetDeployments(ids []string) ([]model.Deployment, error)
+	GetNewestDeployments(appIDs []string) ([]model.Deployment, error)
 	UpdateDeployment(...model.Deployment) error
 	ListDeployments(workspaceID, appID string, p model.Page) ([]model.Deployment, error)
 

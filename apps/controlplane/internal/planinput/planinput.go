@@ -1,11 +1,9 @@
 // Package planinput reads plan.Input, all that a plan of apps goes by. The stepper, which carries
 // plans out, the preview, which forecasts them, and the views of apps read the same rows in the same
-// way. The number of queries does not depend on the number of apps, regions or instances, except that Load
-// reads the newest deployment of an app with a query of its own.
+// way. The number of queries does not depend on the number of apps, regions or instances.
 package planinput
 
 import (
-	"errors"
 	"maps"
 	"slices"
 
@@ -26,7 +24,7 @@ type Tx interface {
 	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)
 	ListPins(appIDs []string) ([]model.Pin, error)
 	GetDeployments(ids []string) ([]model.Deployment, error)
-	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
+	GetNewestDeployments(appIDs []string) ([]model.Deployment, error)
 	DomainsOfApps(appIDs []string) ([]model.Domain, error)
 	KeysOfApps(appIDs []string) ([]model.AppKey, error)
 	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
@@ -51,7 +49,7 @@ func Load(tx Tx, apps []model.App, domain string) ([]*plan.Input, error) {
 // freezes.
 func Rows(tx Tx, apps []model.App) ([]*plan.Input, error) {
 	l := newLoader(tx, apps)
-	return l.load(l.readTopology, l.readActiveRollouts, l.readPins, l.readDeployments, l.readRegions, l.readRegionNames)
+	return l.load(l.readTopology, l.readActiveRollouts, l.readPins, l.readDeployments, l.readNewest, l.readRegions, l.readRegionNames)
 }
 
 // loader has the inputs by the app's id, and in the order of the apps.
@@ -254,20 +252,17 @@ func plannedDeployments(in *plan.Input) map[string]bool {
 
 // readNewest adds the newest deployment of an app where nothing else names it.
 func (l *loader) readNewest() error {
-	for _, in := range l.order {
-		if in.App.LatestVersion == 0 || slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
+	missing := func(in *plan.Input) bool {
+		return in.App.LatestVersion != 0 && !slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
 			return d.Version == in.App.LatestVersion
-		}) {
-			continue
-		}
-		newest, err := l.tx.GetDeploymentByVersion(in.App.WorkspaceID, in.App.ID, in.App.LatestVersion)
-		if err == nil {
-			in.Deployments = append(in.Deployments, newest)
-		} else if !errors.Is(err, model.ErrNotFound) {
-			return err
-		}
+		})
 	}
-	return nil
+	return each(l, missing, l.tx.GetNewestDeployments, func(d model.Deployment) {
+		// The app may be as a mutation that is only tried would leave it.
+		if in := l.of[d.AppID]; d.Version == in.App.LatestVersion {
+			in.Deployments = append(in.Deployments, d)
+		}
+	})
 }
 
 // mayBeFrozen reports whether freezes matter: they do to a rollout that has not begun.

@@ -71,6 +71,10 @@ func apps(t *testing.T, tx store.Tx, suffix string) (ids []string) {
 	must(tx.InsertAppKey(model.AppKey{WorkspaceID: workspace, AppID: idle, Name: "mobile", Hash: []byte("hash")}))
 	runs(idle, "dep_"+idle+"_1", here)
 
+	failed := "app_failed_" + suffix
+	insert(model.App{ID: failed, LatestVersion: 2, LiveDeploymentID: deployment(failed, 1, ready)})
+	deployment(failed, 2, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED)
+
 	staged := "app_staged_" + suffix
 	live, next := deployment(staged, 1, ready), deployment(staged, 2, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
 	insert(model.App{ID: staged, LatestVersion: 2, LiveDeploymentID: live, RolloutID: rollout(staged, next)})
@@ -148,7 +152,7 @@ func shown(tx store.Tx, apps []model.App) ([]*plan.Input, error) {
 func TestInput(t *testing.T) {
 	s, ids := seeded(t, 1)
 	loaded := read(t, s, ids, load)
-	require.Len(t, loaded, 5)
+	require.Len(t, loaded, 6)
 
 	t.Run("a step reads everything that its app names", func(t *testing.T) {
 		of := map[string]plan.Input{}
@@ -165,6 +169,7 @@ func TestInput(t *testing.T) {
 		require.Len(t, staged.Deployments, 2)
 		require.Len(t, staged.Regions, 3, "of rows and waves")
 		require.Len(t, staged.Observed, 2)
+		require.Len(t, of["failed_0"].Deployments, 2, "the live and the newest one")
 		require.Len(t, of["pinned_0"].Pins, 1)
 		require.Len(t, of["pinned_0"].Deployments, 2, "the live and the pinned one")
 		require.Equal(t, catchesUp, of["lags_0"].Regions[0].ID)
@@ -299,9 +304,9 @@ func (c *counting) GetDeployments(ids []string) ([]model.Deployment, error) {
 	return c.Tx.GetDeployments(ids)
 }
 
-func (c *counting) GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error) {
-	c.ask("deployment by version")
-	return c.Tx.GetDeploymentByVersion(workspaceID, appID, version)
+func (c *counting) GetNewestDeployments(ids []string) ([]model.Deployment, error) {
+	c.ask("newest deployments")
+	return c.Tx.GetNewestDeployments(ids)
 }
 
 func (c *counting) ListFreezesFor(workspaceID, name string, ids ...string) ([]model.Freeze, error) {

@@ -185,6 +185,8 @@ type AppTx interface {
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
 	// GetDeployments returns those of the ids that exist, in no order.
 	GetDeployments(ids []string) ([]model.Deployment, error)
+	// GetNewestDeployments returns the deployment of the latest version of each app that has one, in no order.
+	GetNewestDeployments(appIDs []string) ([]model.Deployment, error)
 	// UpdateDeployment stores status, reason, message, resolved image, stable and
 	// the times; the rest is immutable. model.ErrNotFound unless all exist.
 	UpdateDeployment(...model.Deployment) error

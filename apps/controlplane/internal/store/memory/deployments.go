@@ -23,6 +23,20 @@ func (t *tx) GetDeploymentByVersion(workspaceID, appID string, version int32) (m
 	return one(d, ok && d.WorkspaceID == workspaceID, "deployment of app", appID)
 }
 
+func (t *tx) GetNewestDeployments(appIDs []string) ([]model.Deployment, error) {
+	var rows []model.Deployment
+	for _, id := range distinct(appIDs) {
+		a, ok := appTable.in(t).get(id)
+		if !ok {
+			continue
+		}
+		if d, ok := deploymentTable.in(t).find(0, versionName(id, a.LatestVersion)); ok {
+			rows = append(rows, d)
+		}
+	}
+	return rows, nil
+}
+
 func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	var rows []model.Deployment
 	for _, id := range distinct(ids) {

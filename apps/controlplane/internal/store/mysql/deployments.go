@@ -86,6 +86,12 @@ func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	}))
 }
 
+func (t *tx) GetNewestDeployments(appIDs []string) ([]model.Deployment, error) {
+	return list(t, "get newest deployments", "", deployment)(inChunks(distinct(appIDs), func(ids []string) ([]gen.Deployment, error) {
+		return t.q.GetNewestDeployments(t.ctx, ids)
+	}))
+}
+
 // What else there is of a deployment is immutable.
 var updateDeployments = rewriting("UpdateDeployments", "deployments", []string{"workspace_id"}, "",
 	"status", "reason", "message", "resolved_image", "stable", "ready_at", "ended_at")

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -219,6 +220,28 @@ func testApps(t *testing.T, setup setup) {
 		d := w.deployment(other, 1)
 		same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 1) }))
 		missing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 2) })
+	})
+
+	t.Run("the newest deployments of apps are those of their latest versions", func(t *testing.T) {
+		w := setup(t)
+		app, other, without := w.app("chat"), w.app("other"), w.app("without")
+		w.deployment(app, 1)
+		newest, only := w.deployment(app, 2), w.deployment(other, 1)
+		for _, a := range []struct {
+			app     model.App
+			version int32
+		}{{app, 2}, {other, 1}, {without, 3}} {
+			a.app.LatestVersion = a.version
+			w.update(func(tx store.Tx) error { return tx.UpdateApp(a.app) })
+		}
+		found := read(w, func(tx store.Tx) ([]model.Deployment, error) {
+			return tx.GetNewestDeployments([]string{app.ID, other.ID, without.ID, app.ID, "app_none"})
+		})
+		slices.SortFunc(found, func(a, b model.Deployment) int { return cmp.Compare(b.Version, a.Version) })
+		require.Len(t, found, 2)
+		same(t, newest, found[0])
+		same(t, only, found[1])
+		require.Empty(t, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.GetNewestDeployments(nil) }))
 	})
 
 	t.Run("of a deployment only its status changes", func(t *testing.T) {
