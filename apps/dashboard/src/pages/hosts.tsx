@@ -9,6 +9,7 @@ import { ms } from "../model/time.js";
 import { steers, type Word } from "../model/words.js";
 import { Confirm } from "../ui/confirm.js";
 import { Once, type Made } from "../ui/once.js";
+import { NameField } from "../ui/name-field.js";
 import { Badge, Command, Copy, Panel, Time, Urls, useTitle } from "../ui/pieces.js";
 import { Paged, Rows } from "../ui/rows.js";
 import { useSession } from "../ui/session.js";
@@ -82,21 +83,7 @@ function AskKey({ app, done, close }: { app: string; done: (made: Made) => void;
       explain={explain}
     >
       <div className="pair">
-        <div className="field">
-          <label htmlFor={`${id}n`}>Name</label>
-          <input
-            id={`${id}n`}
-            className="input"
-            required
-            maxLength={63}
-            pattern="[a-z]([\-a-z0-9]{0,61}[a-z0-9])?"
-            title="small letters, digits and -, and a letter first"
-            autoComplete="off"
-            spellCheck={false}
-            value={name}
-            onChange={(e) => setName(e.target.value)}
-          />
-        </div>
+        <NameField value={name} onChange={setName} />
         <div className="field">
           <label htmlFor={`${id}t`}>Good for</label>
           <select id={`${id}t`} className="select" value={days} onChange={(e) => setDays(Number(e.target.value))}>

@@ -8,6 +8,7 @@ import { ms } from "../model/time.js";
 import { roleName } from "../model/words.js";
 import { Confirm } from "../ui/confirm.js";
 import { Once, type Made } from "../ui/once.js";
+import { NameField } from "../ui/name-field.js";
 import { Badge, Command, Time, useNow, useTitle } from "../ui/pieces.js";
 import { Paged, Rows } from "../ui/rows.js";
 import { useSession } from "../ui/session.js";
@@ -36,21 +37,7 @@ function AskNew({ roles, done, close }: { roles: Role[]; done: (made: Made) => v
       onClose={close}
       explain={explain}
     >
-      <div className="field">
-        <label htmlFor={`${id}n`}>Name</label>
-        <input
-          id={`${id}n`}
-          className="input"
-          required
-          maxLength={63}
-          pattern="[a-z]([\-a-z0-9]{0,61}[a-z0-9])?"
-          title="small letters, digits and -, and a letter first"
-          autoComplete="off"
-          spellCheck={false}
-          value={name}
-          onChange={(e) => setName(e.target.value)}
-        />
-      </div>
+      <NameField value={name} onChange={setName} />
       <div className="pair">
         <div className="field">
           <label htmlFor={`${id}r`}>Role</label>

@@ -6,6 +6,7 @@ import { RegionService, type Region } from "../gen/windlass/v1/region_pb.js";
 import { administers } from "../model/words.js";
 import { Confirm } from "../ui/confirm.js";
 import type { Made } from "../ui/once.js";
+import { NameField } from "../ui/name-field.js";
 import { useToast } from "../ui/toast.js";
 
 const regions = createClient(RegionService, transport);
@@ -27,7 +28,6 @@ const tokenOf = async (region: string, ttlSeconds: number): Promise<Made> => ({
 });
 
 function AskCreate({ platform, done, close }: { platform: boolean; done: (made: Made) => void; close: () => void }) {
-  const id = useId();
   const [name, setName] = useState("");
   const [created, setCreated] = useState(false);
   return (
@@ -48,23 +48,7 @@ function AskCreate({ platform, done, close }: { platform: boolean; done: (made: 
       onClose={close}
       explain={explain}
     >
-      <div className="field">
-        <label htmlFor={`${id}n`}>Name</label>
-        <input
-          id={`${id}n`}
-          className="input"
-          required
-          maxLength={63}
-          pattern="[a-z]([\-a-z0-9]{0,61}[a-z0-9])?"
-          title="small letters, digits and -, and a letter first"
-          placeholder="eu-west-1"
-          autoComplete="off"
-          spellCheck={false}
-          disabled={created}
-          value={name}
-          onChange={(e) => setName(e.target.value)}
-        />
-      </div>
+      <NameField value={name} onChange={setName} placeholder="eu-west-1" disabled={created} />
     </Confirm>
   );
 }
