@@ -3,6 +3,7 @@ package restate
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,7 +22,14 @@ const Version = "1.7.12"
 // installDeadline bounds the download of about 60 MB.
 const installDeadline = 10 * time.Minute
 
-const npmPackage = "@restatedev/restate-server"
+// integrity has the SHA-512 of the server's npm packages of Version, by platform in npm's words. npm refuses other content.
+// A new Version needs new ones: npm view @restatedev/restate-server-PLATFORM@VERSION dist.integrity
+var integrity = map[string]string{
+	"darwin-arm64": "sha512-pHrZMaaeBJxXTgI19WG/aJvxuUDQ2nhSDEEJVseTZQiTEdJ7hboPlhvYacgXIE2iMnLMmWkN5XIlXqosHK8Byg==",
+	"darwin-x64":   "sha512-ZRS1kk3S4pzIiup2IRRQ3eHoKJSZ43FG4rDe7UbGFWwZ/Yz0xSDa4/3/kiuwaMHXWs/CsKtJe0shx8JCR0DO1g==",
+	"linux-arm64":  "sha512-aV7YxWvPhp88MjQtObGDhDCTwCBa68wwZOAMmJqDreO0auHYuSfOqabEx4I90coZsx3zShNusppbTPKprOa+dw==",
+	"linux-x64":    "sha512-URotJ1AIqaSCDkRMl4OrQfTLH+NYuOZb3ZsP7wxxiuAB6pncgPhTUYSvegTF5PTrAShnNyHNpju9kjf2O3QxoA==",
+}
 
 // Ensure returns the path of restate-server: one of this Version in PATH, else
 // the one in the user's cache, where npm installs it when it is missing.
@@ -60,17 +68,20 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if server := inside(home); usable(server) {
 		return server, nil
 	}
-	if err := install(ctx, npm, home, progress); err != nil {
+	if err := install(ctx, npm, home, integrity[platform()], progress); err != nil {
 		return "", fmt.Errorf("install Restate: %w", err)
 	}
 	progress("installed Restate " + Version)
 	return inside(home), nil
 }
 
-// install makes home in one step: npm works in a folder beside it, which is
-// renamed once the program in it has run. The lock is held, so whatever lies
-// there is of an installation that was killed.
-func install(ctx context.Context, npm, home string, progress func(string)) error {
+// install makes home in one step: npm works in a folder next to it, which is renamed once the program in it has run.
+// npm verifies the package by its digest. The caller holds the lock, so whatever is in the folder is of an installation
+// that was killed.
+func install(ctx context.Context, npm, home, digest string, progress func(string)) error {
+	if digest == "" {
+		return fmt.Errorf("there is no server for %s/%s: install restate-server %s into PATH", runtime.GOOS, runtime.GOARCH, Version)
+	}
 	tmp := home + ".tmp"
 	if err := errors.Join(os.RemoveAll(tmp), os.RemoveAll(home)); err != nil {
 		return err
@@ -78,10 +89,14 @@ func install(ctx context.Context, npm, home string, progress func(string)) error
 	if err := os.MkdirAll(tmp, 0o755); err != nil {
 		return err
 	}
-	progress(fmt.Sprintf("installing Restate %s (npm install %s@%s)", Version, npmPackage, Version))
-	// Scripts are not run: the package's only one reports the installation.
-	cmd := exec.CommandContext(ctx, npm, "install", "--prefix", tmp, "--no-save", "--ignore-scripts",
-		"--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", npmPackage+"@"+Version)
+	name := npmPackage()
+	if err := writeLock(tmp, name, digest); err != nil {
+		return err
+	}
+	progress(fmt.Sprintf("installing Restate %s (npm install %s@%s)", Version, name, Version))
+	// npm ci takes the versions and digests of the lock file. Scripts are not run: the package needs none.
+	cmd := exec.CommandContext(ctx, npm, "ci", "--ignore-scripts",
+		"--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 	cmd.Dir = tmp
 	cmd.WaitDelay = 5 * time.Second
 	var out bytes.Buffer
@@ -90,11 +105,11 @@ func install(ctx context.Context, npm, home string, progress func(string)) error
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("npm install %s@%s: %w: %s", npmPackage, Version, err, explain(out.String()))
+		return fmt.Errorf("npm install %s@%s: %w: %s", name, Version, err, explain(out.String()))
 	}
 	server := inside(tmp)
 	if !usable(server) {
-		return fmt.Errorf("%s has no server for %s/%s", npmPackage, runtime.GOOS, runtime.GOARCH)
+		return fmt.Errorf("%s has no server for %s/%s", name, runtime.GOOS, runtime.GOARCH)
 	}
 	if err := version(ctx, server); err != nil {
 		return err
@@ -102,15 +117,42 @@ func install(ctx context.Context, npm, home string, progress func(string)) error
 	return os.Rename(tmp, home)
 }
 
-// inside is the path of the program in an npm prefix: the platform's own, not
-// the JavaScript wrapper, whose pid would be that of node.
-func inside(prefix string) string {
+// writeLock writes what npm ci installs into dir: the package of Version with the digest.
+func writeLock(dir, name, digest string) error {
+	type object = map[string]any
+	project := object{"name": "windlass-restate", "private": true, "dependencies": object{name: Version}}
+	lock := object{"name": "windlass-restate", "lockfileVersion": 3, "packages": object{
+		"":                     project,
+		"node_modules/" + name: object{"version": Version, "integrity": digest},
+	}}
+	for file, content := range map[string]object{"package.json": project, "package-lock.json": lock} {
+		text, err := json.Marshal(content)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// platform is this one in npm's words.
+func platform() string {
 	arch := runtime.GOARCH
 	if arch == "amd64" {
 		arch = "x64"
 	}
-	return filepath.Join(prefix, "node_modules", "@restatedev",
-		"restate-server-"+runtime.GOOS+"-"+arch, "bin", "restate-server")
+	return runtime.GOOS + "-" + arch
+}
+
+// npmPackage is the package of the program for this platform. The package restate-server without a platform is a
+// JavaScript wrapper, whose pid would be that of node.
+func npmPackage() string { return "@restatedev/restate-server-" + platform() }
+
+// inside is the path of the program in an npm prefix.
+func inside(prefix string) string {
+	return filepath.Join(prefix, "node_modules", filepath.FromSlash(npmPackage()), "bin", "restate-server")
 }
 
 // usable reports whether path is a program, and no script.
