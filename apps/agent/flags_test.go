@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-func TestAMistakeInTheFlagsOfAClusterIsNamed(t *testing.T) {
+func TestClusterFlags_NameMistakes(t *testing.T) {
 	dir := t.TempDir()
 	pools := func(text string) string {
 		path := filepath.Join(dir, t.Name()+".yaml")
@@ -79,7 +79,7 @@ func TestAMistakeInTheFlagsOfAClusterIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheFlagsOfAClusterAreWhatItsRuntimeGets(t *testing.T) {
+func TestClusterFlags_ReachTheRuntime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pools.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("pools: [{name: h100, nodeSelector: {pool: h100}, quota: 8}]"), 0o600))
 	cfg, err := clusterFlags{

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatTheHealthCommandCannotDoIsSaidByItsFlag(t *testing.T) {
+func TestHealthCommand_NamesTheFlagThatItCannotServe(t *testing.T) {
 	t.Parallel()
 	good := []string{"--address=127.0.0.1", "--port=1", "--target-port=2"}
 	for said, args := range map[string][]string{

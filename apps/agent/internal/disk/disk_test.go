@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAFileIsReplacedWholeAndNothingElseIsLeft(t *testing.T) { //nolint:tparallel // what they leave is looked at below
+func TestWriteFile_ReplacesWholeAndLeavesNothingElse(t *testing.T) { //nolint:tparallel // what they leave is looked at below
 	t.Parallel()
 	dir := t.TempDir()
 	for name, files := range map[string]Files{"dir": Dir(dir), "memory": NewMemory()} {
@@ -33,7 +33,7 @@ func TestAFileIsReplacedWholeAndNothingElseIsLeft(t *testing.T) { //nolint:tpara
 	require.Error(t, Dir(dir+"/none").Replace("a", nil))
 }
 
-func TestAClonedMemoryGoesItsOwnWay(t *testing.T) {
+func TestMemory_CloneIsIndependent(t *testing.T) {
 	t.Parallel()
 	m := NewMemory()
 	require.NoError(t, m.Replace("a", []byte("one")))

@@ -8,9 +8,9 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// BenchmarkALookAfterOneChange measures how long it takes to find the apps that changed when the
+// BenchmarkLookAfterOneChange measures how long it takes to find the apps that changed when the
 // instances of one deployment did, in regions of few and of many deployments.
-func BenchmarkALookAfterOneChange(b *testing.B) {
+func BenchmarkLookAfterOneChange(b *testing.B) {
 	for _, deployments := range []int{100, 3000} {
 		b.Run(fmt.Sprintf("deployments=%d", deployments), func(b *testing.B) {
 			table := newTable(func(string) *agentv1.DeploymentState { return nil })

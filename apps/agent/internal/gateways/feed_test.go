@@ -13,7 +13,7 @@ import (
 
 // An agent before this one routed an app to one deployment, and this one is told of another.
 // Until those behind the feed serve that, they send to the first, whatever else they serve.
-func TestWhatAFeedHadBeforeARestartIsNotReleased(t *testing.T) {
+func TestFeed_ReleasesNothingFromBeforeARestart(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	h := newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, time.Minute)
 	h.recall([]string{"feed"}, now)

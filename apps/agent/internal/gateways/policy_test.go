@@ -29,7 +29,7 @@ func policy() *windlassv1.RoutingPolicy {
 	}
 }
 
-func TestEveryFieldOfAPolicyReachesTheGatewaysInTheirWords(t *testing.T) {
+func TestPolicy_EveryFieldReachesGateways(t *testing.T) {
 	from := policy()
 	for _, m := range []proto.Message{from, from.Cors, from.PayloadLog} {
 		for f := range fields(m) {
@@ -80,7 +80,7 @@ func fields(m proto.Message) func(func(protoreflect.FieldDescriptor) bool) {
 	}
 }
 
-func TestAPolicyIsServedWithTheGenerationThatBroughtIt(t *testing.T) {
+func TestPolicy_IsServedWithItsGeneration(t *testing.T) {
 	tab := newTable(func(string) *agentv1.DeploymentState { return nil })
 	route := func(p *windlassv1.RoutingPolicy) *agentv1.Routes {
 		return &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}, Policy: p}

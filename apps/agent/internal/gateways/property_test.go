@@ -277,7 +277,7 @@ func (m *model) requireNoneSends(instance string) {
 	}
 }
 
-func TestNoInstanceIsReleasedThatAGatewayStillSendsTo(t *testing.T) {
+func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{

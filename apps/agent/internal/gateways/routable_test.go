@@ -96,7 +96,7 @@ func (c *counted) holds(want map[string]string) {
 // none: all instances that are ready count.
 var none = map[string]string{}
 
-func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
+func TestRoutable_NewInstanceIsReachedByEveryGateway(t *testing.T) {
 	c := newCounted(t)
 	c.runs("old")
 	a, b := c.joins("gw_a"), c.joins("gw_b")
@@ -123,7 +123,7 @@ func TestANewInstanceCountsWhenEveryGatewayHasReachedIt(t *testing.T) {
 	c.holds(none)
 }
 
-func TestOnlyGatewaysThatReportAreAsked(t *testing.T) {
+func TestRoutable_AsksOnlyGatewaysThatReport(t *testing.T) {
 	c := newCounted(t)
 	c.runs("old")
 	a, b := c.joins("gw_a"), c.joins("gw_b")
@@ -146,7 +146,7 @@ func TestOnlyGatewaysThatReportAreAsked(t *testing.T) {
 	c.holds(none)
 }
 
-func TestAnInstanceThatIsReadyAnewIsReachedAnew(t *testing.T) {
+func TestRoutable_ReadyAgainIsReachedAgain(t *testing.T) {
 	c := newCounted(t)
 	c.runs("one")
 	a := c.joins("gw_a")
@@ -172,7 +172,7 @@ func TestAnInstanceThatIsReadyAnewIsReachedAnew(t *testing.T) {
 	require.Empty(t, c.h.waiting)
 }
 
-func TestWhatEveryGatewayHasEjectedIsTold(t *testing.T) {
+func TestRoutable_ReportsWhatEveryGatewayEjected(t *testing.T) {
 	c := newCounted(t)
 	c.runs("one", "two")
 	a, b := c.joins("gw_a"), c.joins("gw_b")
@@ -198,7 +198,7 @@ func TestWhatEveryGatewayHasEjectedIsTold(t *testing.T) {
 	c.holds(none)
 }
 
-func TestWithoutGatewaysTheAgentsWordCounts(t *testing.T) {
+func TestRoutable_WithoutGatewaysFollowsTheAgent(t *testing.T) {
 	c := newCounted(t)
 	c.runs("one")
 	c.runs("one", "two")
@@ -217,7 +217,7 @@ func TestWithoutGatewaysTheAgentsWordCounts(t *testing.T) {
 }
 
 // A gateway that starts knows no better, and sends to what was ready where few are well.
-func TestAGatewayIsToldOfWhatIsNotReadyWhetherItWas(t *testing.T) {
+func TestWatch_SaysWhetherAnUnreadyInstanceWasReady(t *testing.T) {
 	const running = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
 	tab := newTable(func(string) *agentv1.DeploymentState { return nil })
 	tab.see([]runtime.ObservedDeployment{{DeploymentID: "dep", Instances: []runtime.Instance{
@@ -234,7 +234,7 @@ func TestAGatewayIsToldOfWhatIsNotReadyWhetherItWas(t *testing.T) {
 }
 
 // What a deployment took over is not what its health check is of.
-func TestAGatewayIsToldWhichInstancesAreOfAnotherVersion(t *testing.T) {
+func TestWatch_NamesInstancesOfAnotherVersion(t *testing.T) {
 	const ready = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
 	tab := newTable(func(string) *agentv1.DeploymentState { return &agentv1.DeploymentState{WorkloadKey: "key"} })
 	tab.see([]runtime.ObservedDeployment{

@@ -163,7 +163,7 @@ func (r *region) report(t *testing.T, id, table string, a *gatewayv1.AppRoutes, 
 
 const first = "gateway-0001"
 
-func TestAGatewayIsToldOfRoutesAndInstancesAndItsWordCounts(t *testing.T) {
+func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 	r := startRegion(t, disk.NewMemory(), 0)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, Have: []*gatewayv1.AppVersion{{AppId: "app_gone", Change: 7}}})
 	route := r.hold(t)
@@ -208,7 +208,7 @@ func TestAGatewayIsToldOfRoutesAndInstancesAndItsWordCounts(t *testing.T) {
 	require.Equal(t, int64(6), w.next().GetApps().GetApps()[0].Generation)
 }
 
-func TestWhatAGatewayHasIsNotSentAgain(t *testing.T) {
+func TestWatch_DoesNotResendWhatAGatewayHas(t *testing.T) {
 	r := startRegion(t, disk.NewMemory(), 0)
 	r.hold(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
@@ -226,7 +226,7 @@ func TestWhatAGatewayHasIsNotSentAgain(t *testing.T) {
 	require.Empty(t, r.Annotate(&agentv1.Capacity{}).Notes)
 }
 
-func TestAReportWithoutItsStreamIsRefused(t *testing.T) {
+func TestReport_WithoutItsStreamIsRefused(t *testing.T) {
 	r := startRegion(t, disk.NewMemory(), 0)
 	_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, TableId: "tbl_" + t.Name()})
 	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err))
@@ -255,7 +255,7 @@ func TestExpectedGatewaysAreWaitedForAndThePeopleAreTold(t *testing.T) {
 	require.Same(t, noted, short.Annotate(c), "what did not change is the same")
 }
 
-func TestAGatewayCountsAcrossARestartOfTheAgentUnlessItLeft(t *testing.T) {
+func TestGateway_CountsAcrossAgentRestartsUnlessItLeft(t *testing.T) {
 	files := disk.NewMemory()
 	require.NoError(t, files.Replace("gateways.json", []byte(`["`+first+`"]`)))
 	r := startRegion(t, files, 0)
@@ -281,7 +281,7 @@ func TestAGatewayCountsAcrossARestartOfTheAgentUnlessItLeft(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond)
 }
 
-func TestAPreviewLeadsToOneDeploymentAloneWithARouteOrWithoutAny(t *testing.T) {
+func TestPreview_LeadsToOneDeploymentWithOrWithoutARoute(t *testing.T) {
 	const apply, remove = agentv1.DeploymentState_ACTION_APPLY, agentv1.DeploymentState_ACTION_DELETE
 	ready := windlassv1.InstanceStatus_INSTANCE_STATUS_READY
 	tab := newTable(func(id string) *agentv1.DeploymentState {
@@ -315,7 +315,7 @@ func TestAPreviewLeadsToOneDeploymentAloneWithARouteOrWithoutAny(t *testing.T) {
 
 // What is around the region a gateway is told whole, and then what changes; one that comes
 // later, all of it.
-func TestAGatewayIsToldOfTheRegionsAround(t *testing.T) {
+func TestWatch_SendsOtherRegions(t *testing.T) {
 	r := startRegion(t, disk.NewMemory(), 0)
 	around := func(whole bool, app string, regions ...string) {
 		n := &gatewayv1.Neighbours{Region: "here", Whole: whole, Apps: []*gatewayv1.AppNeighbours{{AppId: app}}}
@@ -361,7 +361,7 @@ func TestAGatewayIsToldOfTheRegionsAround(t *testing.T) {
 
 // An agent that has yet to hear from its control plane tells what the one before it was told; what
 // it cannot read it does without.
-func TestWhatIsAroundIsToldAfterARestart(t *testing.T) {
+func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	files := disk.NewMemory()
 	r := startRegion(t, files, 0)
 	want := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{
@@ -425,7 +425,7 @@ func TestWatch(t *testing.T) {
 
 // A gateway that crashed is not waited for once another process has its place, and what it may
 // still have told is not that one's word.
-func TestAProcessTakesThePlaceOfOneThatEnded(t *testing.T) {
+func TestGateway_TakesThePlaceOfAnEndedProcess(t *testing.T) {
 	r := startRegion(t, disk.NewMemory(), 0)
 	r.hold(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"})

@@ -40,7 +40,7 @@ func open(t *testing.T, path string) *Inbox {
 	return in
 }
 
-func TestARestartFindsItemsAndCursorAsTheyWere(t *testing.T) {
+func TestInbox_RestartFindsItemsAndCursor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	in := open(t, path)
 	require.False(t, in.Synced())
@@ -61,7 +61,7 @@ func TestARestartFindsItemsAndCursorAsTheyWere(t *testing.T) {
 	require.True(t, IsDelete(item))
 }
 
-func TestALowerGenerationLosesAndALaterEpochWins(t *testing.T) {
+func TestGeneration_LowerLosesAndLaterEpochWins(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	_, err := in.Snapshot(begin(1, 1, 1), []*agentv1.Item{apply("a", 1, 9)})
@@ -78,7 +78,7 @@ func TestALowerGenerationLosesAndALaterEpochWins(t *testing.T) {
 	require.Equal(t, int64(3), item.Generation)
 }
 
-func TestADeltaThatDoesNotContinueTheCursorChangesNothing(t *testing.T) {
+func TestDelta_OffTheCursorChangesNothing(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	_, err := in.Snapshot(begin(1, 5, 0), nil)
@@ -96,7 +96,7 @@ func TestADeltaThatDoesNotContinueTheCursorChangesNothing(t *testing.T) {
 	}
 }
 
-func TestASnapshotForgetsOnlyWhatItSpeaksOf(t *testing.T) {
+func TestSnapshot_ForgetsOnlyItsScope(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	_, err := in.Snapshot(begin(1, 5, 3), []*agentv1.Item{apply("a", 1, 1), apply("b", 1, 1), apply("c", 1, 1)})
@@ -154,7 +154,7 @@ func TestHeldSince(t *testing.T) {
 	require.Zero(t, since("a"), "it was held before the start")
 }
 
-func TestATornSnapshotLeavesTheInboxAsItWas(t *testing.T) {
+func TestSnapshot_TornLeavesTheInboxAsItWas(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	_, err := in.Snapshot(begin(1, 5, 2), []*agentv1.Item{apply("a", 1, 1)})
@@ -163,7 +163,7 @@ func TestATornSnapshotLeavesTheInboxAsItWas(t *testing.T) {
 	require.False(t, in.Synced())
 }
 
-func TestTheNewestOfAKeyThatAFrameNamesTwiceStays(t *testing.T) {
+func TestFrame_KeepsTheNewestOfAKeyNamedTwice(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	changed, err := in.Snapshot(begin(1, 5, 2), []*agentv1.Item{apply("a", 1, 2), apply("a", 1, 1)})
@@ -173,7 +173,7 @@ func TestTheNewestOfAKeyThatAFrameNamesTwiceStays(t *testing.T) {
 	require.EqualValues(t, 2, item.Generation)
 }
 
-func TestASnapshotThatIsArrivingIsNotHeldBeforeItsEnd(t *testing.T) {
+func TestSnapshot_IsNotHeldBeforeItsEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	in := open(t, path)
 	st := in.Stage(begin(1, 5, 201))
@@ -203,7 +203,7 @@ func TestASnapshotThatIsArrivingIsNotHeldBeforeItsEnd(t *testing.T) {
 	require.EqualValues(t, 2, item.Generation)
 }
 
-func TestAnItemThatNoFileCanHoldFailsItsSnapshotWhole(t *testing.T) {
+func TestSnapshot_WithAnUnstorableItemFailsWhole(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	items := []*agentv1.Item{apply(strings.Repeat("a", maxKey+1), 1, 1)}
@@ -215,7 +215,7 @@ func TestAnItemThatNoFileCanHoldFailsItsSnapshotWhole(t *testing.T) {
 	require.Empty(t, in.Items())
 }
 
-func TestASnapshotFromAnotherTimeIsRefused(t *testing.T) {
+func TestSnapshot_OfAnotherTimeIsRefused(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	_, err := in.Snapshot(begin(2, 5, 1), []*agentv1.Item{apply("a", 2, 1)})
@@ -229,7 +229,7 @@ func TestASnapshotFromAnotherTimeIsRefused(t *testing.T) {
 	require.Len(t, in.Items(), 1)
 }
 
-func TestAnInboxOfTombstonesSaysSoAndForgetsThem(t *testing.T) {
+func TestTombstones_AreCountedAndForgotten(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	var items []*agentv1.Item
@@ -250,7 +250,7 @@ func TestAnInboxOfTombstonesSaysSoAndForgetsThem(t *testing.T) {
 }
 
 // A frame is stored in several writes. The kill falls before, between and after them.
-func TestAKilledAgentsInboxIsAsOfAFrameThatItStoredOrWasStoring(t *testing.T) {
+func TestInbox_KilledHoldsOneFrameWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	at := int64(0)
 	for round := range 24 {
@@ -284,7 +284,7 @@ func TestAKilledAgentsInboxIsAsOfAFrameThatItStoredOrWasStoring(t *testing.T) {
 	require.Positive(t, at)
 }
 
-func TestAnAbandonedInboxStoresNothingInMemoryEither(t *testing.T) {
+func TestInbox_AbandonedStoresNothingInMemory(t *testing.T) {
 	m := NewMemory()
 	in, err := OpenMemory(m)
 	require.NoError(t, err)

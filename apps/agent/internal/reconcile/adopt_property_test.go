@@ -302,7 +302,7 @@ func (h *successors) happen() {
 // However a region is told which deployment has a workload, and whatever happens to its agent
 // meanwhile: while a deployment should have it, no more of its replicas are out of service
 // than may be, and in the end what runs is what is wanted.
-func TestAWorkloadServesWhileItGoesFromOneToAnother(t *testing.T) {
+func TestTransfer_WorkloadServesThroughoutProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var calls atomic.Int64

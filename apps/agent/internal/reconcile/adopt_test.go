@@ -19,7 +19,7 @@ func of(workload string, it *agentv1.Item) *agentv1.Item {
 	return it
 }
 
-func TestWhatIsAdoptedIsRemovedOnlyOnceItsSuccessorWasTaken(t *testing.T) {
+func TestTransfer_RemovesOnceTheSuccessorWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -53,7 +53,7 @@ func TestWhatIsAdoptedIsRemovedOnlyOnceItsSuccessorWasTaken(t *testing.T) {
 	})
 }
 
-func TestARemovalIsNoLongerHeldUpWhenItsSuccessorIsNotWanted(t *testing.T) {
+func TestRemoval_GoesOnWhenItsSuccessorIsNotWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -71,7 +71,7 @@ func TestARemovalIsNoLongerHeldUpWhenItsSuccessorIsNotWanted(t *testing.T) {
 	})
 }
 
-func TestOneThatAdoptsBackEndsTheRemovalOfIt(t *testing.T) {
+func TestTransfer_BackEndsTheRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -101,7 +101,7 @@ func transferred(it *agentv1.Item) *agentv1.Item {
 	return it
 }
 
-func TestWhatWasTransferredStaysUntilItsSuccessorIsToldOf(t *testing.T) {
+func TestTransfer_StaysUntilItsSuccessorArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
@@ -121,7 +121,7 @@ func TestWhatWasTransferredStaysUntilItsSuccessorIsToldOf(t *testing.T) {
 	})
 }
 
-func TestAWorkloadThatWasTransferredIsRemovedWhenASnapshotKnowsNoSuccessor(t *testing.T) {
+func TestTransfer_SnapshotWithoutSuccessorRemovesTheWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
@@ -137,7 +137,7 @@ func TestAWorkloadThatWasTransferredIsRemovedWhenASnapshotKnowsNoSuccessor(t *te
 	})
 }
 
-func TestWhatWasTransferredGoesAtOnceWithTheSuccessorThatIsRemoved(t *testing.T) {
+func TestTransfer_SuccessorThatIsRemovedTakesItAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))
@@ -152,7 +152,7 @@ func TestWhatWasTransferredGoesAtOnceWithTheSuccessorThatIsRemoved(t *testing.T)
 	})
 }
 
-func TestOfTwoThatWantOneWorkloadNoneIsAppliedBeforeOneGoes(t *testing.T) {
+func TestTransfer_OfTwoSuccessorsNeitherIsAppliedUntilOneGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("b", item("b", 1, 1, apply)))

@@ -85,7 +85,7 @@ func route(generation int64) *agentv1.Item {
 	}
 }
 
-func TestARouteIsAppliedOnceGatewaysServeItAndStaysSo(t *testing.T) {
+func TestRoute_IsAppliedOnceGatewaysServeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &doors{behind: "waits for gateway 1"}
 		g := startWithGateways(t, d)
@@ -111,7 +111,7 @@ func TestARouteIsAppliedOnceGatewaysServeItAndStaysSo(t *testing.T) {
 	})
 }
 
-func TestNothingIsRemovedThatAGatewaySendsToUntilItsTimeIsOver(t *testing.T) {
+func TestRemoval_WaitsForGatewaysUntilItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &doors{sending: true, left: 30 * time.Second}
 		g := startWithGateways(t, d)

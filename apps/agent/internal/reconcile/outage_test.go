@@ -67,7 +67,7 @@ func TestHoweverLongAnOutageAllIsAppliedWithinTenSecondsOfItsEnd(t *testing.T) {
 	}
 }
 
-func TestAKeyThatFailsByItselfDoesNotHoldUpTheKeysThatWaitWithIt(t *testing.T) {
+func TestOutage_FailingKeyDelaysNoOtherKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("not now")
 		rt := simulate()
@@ -94,7 +94,7 @@ func TestAKeyThatFailsByItselfDoesNotHoldUpTheKeysThatWaitWithIt(t *testing.T) {
 	})
 }
 
-func TestAFlappingOutageIsNotAskedEverFaster(t *testing.T) {
+func TestOutage_FlappingIsAskedNoFaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		var n atomic.Int64
@@ -112,7 +112,7 @@ func TestAFlappingOutageIsNotAskedEverFaster(t *testing.T) {
 	})
 }
 
-func TestAKeyThatLeavesTheInboxDuringAnOutageIsNotWaitedFor(t *testing.T) {
+func TestOutage_ForgetsAKeyThatLeftTheInbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		rt.fail = func(string) error { return errors.New("not now") }
@@ -143,7 +143,7 @@ func (b *blind) Observe(ctx context.Context) (runtime.Observation, error) {
 	return b.spy.Observe(ctx)
 }
 
-func TestAnObservationThatFailsIsMadeAgainSoon(t *testing.T) {
+func TestObservation_ThatFailsIsRepeatedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := &blind{spy: simulate()}
 		rt.away.Store(true)

@@ -190,7 +190,7 @@ const (
 	isRejected = agentv1.AppliedState_PHASE_REJECTED
 )
 
-func TestADeleteIsConfirmedOnlyWhenNothingIsLeft(t *testing.T) {
+func TestDelete_IsConfirmedOnceNothingIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, item("dep_1", 1, 2, apply))
@@ -205,7 +205,7 @@ func TestADeleteIsConfirmedOnlyWhenNothingIsLeft(t *testing.T) {
 	})
 }
 
-func TestTheLastOfApplyDeleteApplyStandsAndCallsNeverOverlap(t *testing.T) {
+func TestApply_LastOfApplyDeleteApplyStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		rt.slow = 3 * time.Second
@@ -227,7 +227,7 @@ func TestTheLastOfApplyDeleteApplyStandsAndCallsNeverOverlap(t *testing.T) {
 	})
 }
 
-func TestAfterAForkTheHigherEpochWinsWithALowerGeneration(t *testing.T) {
+func TestFork_HigherEpochWinsWithALowerGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, item("dep_1", 1, 5, apply))
@@ -242,7 +242,7 @@ func TestAfterAForkTheHigherEpochWinsWithALowerGeneration(t *testing.T) {
 	})
 }
 
-func TestAFinalRejectionWaitsForAnotherGeneration(t *testing.T) {
+func TestRejection_FinalWaitsForAnotherGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		rt.fail = func(string) error { return &runtime.Rejection{Code: runtime.ReasonInvalidSpec, Message: "no"} }
@@ -258,7 +258,7 @@ func TestAFinalRejectionWaitsForAnotherGeneration(t *testing.T) {
 	})
 }
 
-func TestARetryableFailureIsTriedAgainEverLessOftenAndHoldsUpNoOther(t *testing.T) {
+func TestRetry_BacksOffAndDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		rt.fail = func(string) error {
@@ -281,7 +281,7 @@ func TestARetryableFailureIsTriedAgainEverLessOftenAndHoldsUpNoOther(t *testing.
 	})
 }
 
-func TestWhatRunsUnaskedIsQuarantinedOnceAbsenceMeansSomething(t *testing.T) {
+func TestQuarantine_BeginsOnceAbsenceMeansSomething(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		require.NoError(t, rt.Apply(t.Context(), runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_lost", Replicas: 2}, Generation: 4}))
@@ -308,7 +308,7 @@ func TestWhatRunsUnaskedIsQuarantinedOnceAbsenceMeansSomething(t *testing.T) {
 	})
 }
 
-func TestAKeyThatLeftTheInboxIsForgottenAndKeepsRunning(t *testing.T) {
+func TestInbox_KeyThatLeftIsForgottenAndKeepsRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, item("dep_1", 1, 1, apply))
@@ -323,7 +323,7 @@ func TestAKeyThatLeftTheInboxIsForgottenAndKeepsRunning(t *testing.T) {
 	})
 }
 
-func TestAnAssignmentThatTheAgentDoesNotUnderstandIsRefusedAndNothingElse(t *testing.T) {
+func TestFeatures_RefuseOnlyWhatTheAgentDoesNotUnderstand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		empty := &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_empty", Epoch: 1, Generation: 1}
@@ -342,7 +342,7 @@ func TestAnAssignmentThatTheAgentDoesNotUnderstandIsRefusedAndNothingElse(t *tes
 	})
 }
 
-func TestAnAgentOfAReleaseBeforePoolsRefusesOneAndKeepsWhatItRuns(t *testing.T) {
+func TestPools_AreRefusedByAnOlderAgentThatKeepsWhatItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate()) // announces nothing
 		g.snapshot(1, item("dep_1", 1, 1, apply))
@@ -358,7 +358,7 @@ func TestAnAgentOfAReleaseBeforePoolsRefusesOneAndKeepsWhatItRuns(t *testing.T) 
 	})
 }
 
-func TestWhatIsRemovedIsNoLongerRoutedToWhenARegionGetsBothAtOnce(t *testing.T) {
+func TestRemoval_LeavesRoutesWhenBothArriveAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)

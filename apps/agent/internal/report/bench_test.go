@@ -52,7 +52,7 @@ func (s *steady) restart(n int) {
 	d.Instances[n%len(d.Instances)].Restarts++
 }
 
-func TestWhatDidNotChangeIsNotMadeAnew(t *testing.T) {
+func TestReport_ReusesWhatDidNotChange(t *testing.T) {
 	for _, copies := range []bool{false, true} {
 		s := newSteady(3, 5, copies)
 		before, _ := takePicture(s, emptyPicture())
@@ -68,10 +68,10 @@ func TestWhatDidNotChangeIsNotMadeAnew(t *testing.T) {
 	}
 }
 
-// BenchmarkALookAfterOneChange is what it costs to find the one instance that
+// BenchmarkLookAfterOneChange is what it costs to find the one instance that
 // changed: where the runtime shares the lists of what did not, where it makes all
 // anew each time (which costs most of it), and in one deployment that has them all.
-func BenchmarkALookAfterOneChange(b *testing.B) {
+func BenchmarkLookAfterOneChange(b *testing.B) {
 	for _, instances := range []int{1000, 20_000, 200_000} {
 		for _, c := range []struct {
 			name   string

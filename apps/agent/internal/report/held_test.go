@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnAgentThatHoldsNothingTellsItsInventoryOnceItDoes(t *testing.T) {
+func TestHeldAgent_SendsItsInventoryOnceItHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1", "ins_2")
 		held := make(chan struct{})
@@ -28,7 +28,7 @@ func TestAnAgentThatHoldsNothingTellsItsInventoryOnceItDoes(t *testing.T) {
 	})
 }
 
-func TestARegionWhoseTurnDoesNotComeIsNotUnknownForLong(t *testing.T) {
+func TestHeldRegion_IsNotUnknownForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		held := make(chan struct{})

@@ -36,7 +36,7 @@ func noticed(reports []*agentv1.ReportRequest) (out []string) {
 	return out
 }
 
-func TestEachNoticeIsSentOnceWhateverSessionsComeAndGo(t *testing.T) {
+func TestNotices_AreSentOnceOverSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		p.notice(1, 2)
@@ -65,7 +65,7 @@ func TestEachNoticeIsSentOnceWhateverSessionsComeAndGo(t *testing.T) {
 	})
 }
 
-func TestANoticeThatWasNotAnsweredComesWithTheNextSession(t *testing.T) {
+func TestNotice_UnansweredComesWithTheNextSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		over := make(chan error, 1)
@@ -90,7 +90,7 @@ func TestANoticeThatWasNotAnsweredComesWithTheNextSession(t *testing.T) {
 	})
 }
 
-func TestAReportHasAsManyNoticesAsItMayTheNewest(t *testing.T) {
+func TestNotices_AreBoundedToTheNewest(t *testing.T) {
 	var all []runtime.Notice
 	for i := range int64(2 * runtime.MaxNotices) {
 		all = append(all, runtime.Notice{Seq: i + 1, Object: fmt.Sprint(i + 1), Message: "\xff"})

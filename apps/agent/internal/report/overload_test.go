@@ -54,7 +54,7 @@ func instancesIn(reqs []*agentv1.ReportRequest) (n int) {
 	return n
 }
 
-func TestAPauseIsKeptBetweenInstancesAndEdgesGoAheadOfThem(t *testing.T) {
+func TestOverload_PausesInstancesAndLetsEdgesPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, many(6)...)
 		stop := p.run(first)
@@ -85,7 +85,7 @@ func TestAPauseIsKeptBetweenInstancesAndEdgesGoAheadOfThem(t *testing.T) {
 	})
 }
 
-func TestHoweverOftenThingsChangeDuringAPauseTheLastStateIsToldOnce(t *testing.T) {
+func TestOverload_LastStateOfAPauseIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1", "ins_2")
 		stop := p.run(first)
@@ -111,7 +111,7 @@ func TestHoweverOftenThingsChangeDuringAPauseTheLastStateIsToldOnce(t *testing.T
 	})
 }
 
-func TestWhatIsRefusedIsHeldBackAndThenTold(t *testing.T) {
+func TestOverload_RefusedStatesAreSentLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1", "ins_2", "ins_3")
 		stop := p.run(first)
@@ -154,7 +154,7 @@ func TestWhatIsRefusedIsHeldBackAndThenTold(t *testing.T) {
 	})
 }
 
-func TestARefusedInventoryIsBegunAgain(t *testing.T) {
+func TestOverload_RefusedInventoryStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1", "ins_2", "ins_3")
 		refusals := 2
@@ -185,7 +185,7 @@ func TestARefusedInventoryIsBegunAgain(t *testing.T) {
 	})
 }
 
-func TestARefusalOfEverythingIsNotAskedAgainAtOnce(t *testing.T) {
+func TestOverload_RefusalOfEverythingWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		stop := p.run(first)
@@ -209,7 +209,7 @@ func TestARefusalOfEverythingIsNotAskedAgainAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhatSomebodyWaitsForIsAskedAgainInSecondsHoweverOftenItIsRefused(t *testing.T) {
+func TestOverload_EdgesAreRetriedInSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		stop := p.run(first)

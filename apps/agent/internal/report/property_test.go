@@ -187,7 +187,7 @@ func (s *scene) happenTo(t *rapid.T, d *runtime.ObservedDeployment, what string,
 	}
 }
 
-func TestAPictureThatSharesSaysWhatAWholeOneSays(t *testing.T) {
+func TestPicture_SharedEqualsWholeProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &scene{}
 		latest, reported := emptyPicture(), emptyPicture()

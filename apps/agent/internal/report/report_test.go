@@ -182,7 +182,7 @@ func states(reqs []*agentv1.ReportRequest, id string) (out []windlassv1.Instance
 	return out
 }
 
-func TestASessionStartsWithACompleteInventoryInChunks(t *testing.T) {
+func TestSession_StartsWithACompleteInventory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1", "ins_2", "ins_3", "ins_4", "ins_5")
 		// What changes while the inventory runs is told after it.
@@ -225,7 +225,7 @@ func TestASessionStartsWithACompleteInventoryInChunks(t *testing.T) {
 	})
 }
 
-func TestAnUnansweredReportIsSentAgainAsItWas(t *testing.T) {
+func TestReport_UnansweredIsSentAgainUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		stop := p.run(first)
@@ -251,7 +251,7 @@ func TestAnUnansweredReportIsSentAgainAsItWas(t *testing.T) {
 	})
 }
 
-func TestWhatAnUnansweredReportNamedIsNotForgottenWithItsStream(t *testing.T) {
+func TestReport_UnansweredOutlivesItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)
 		stop := p.run(first)
@@ -272,7 +272,7 @@ func TestWhatAnUnansweredReportNamedIsNotForgottenWithItsStream(t *testing.T) {
 	})
 }
 
-func TestAVanishedInstanceIsTerminatedOnce(t *testing.T) {
+func TestInstance_VanishedIsTerminatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1", "ins_2")
 		stop := p.run(first)
@@ -284,7 +284,7 @@ func TestAVanishedInstanceIsTerminatedOnce(t *testing.T) {
 	})
 }
 
-func TestAnEndIsToldWithTheReasonThatItHad(t *testing.T) {
+func TestInstance_EndKeepsItsReason(t *testing.T) {
 	for _, c := range []struct {
 		status       windlassv1.InstanceStatus
 		reason, want string
@@ -331,7 +331,7 @@ func TestEdgesGoAtOnceAndTheRestIsCoalesced(t *testing.T) {
 	})
 }
 
-func TestABusySourceWithNothingToSayDoesNotPutOffTheHeartbeat(t *testing.T) {
+func TestHeartbeat_IsNotDelayedByABusySource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		stop := p.run(first)
@@ -351,7 +351,7 @@ func TestABusySourceWithNothingToSayDoesNotPutOffTheHeartbeat(t *testing.T) {
 	})
 }
 
-func TestASignOfLifeThatIsDueBeforeLongIsGivenInAnswerToOne(t *testing.T) {
+func TestHeartbeat_DueSoonIsSentInAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		stop := p.run(first)
@@ -371,7 +371,7 @@ func TestASignOfLifeThatIsDueBeforeLongIsGivenInAnswerToOne(t *testing.T) {
 	})
 }
 
-func TestARefusedSessionEndsAndTheNextTellsEverything(t *testing.T) {
+func TestSession_RefusedEndsAndTheNextReportsEverything(t *testing.T) {
 	for _, code := range []connect.Code{connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeInvalidArgument} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlace(t, "ins_1")
@@ -389,7 +389,7 @@ func TestARefusedSessionEndsAndTheNextTellsEverything(t *testing.T) {
 	}
 }
 
-func TestAnUnknownQuarantineIsNotReportedAsEmpty(t *testing.T) {
+func TestQuarantine_UnknownIsNotReportedAsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		p.judged = false
@@ -407,7 +407,7 @@ func TestAnUnknownQuarantineIsNotReportedAsEmpty(t *testing.T) {
 
 // The control plane takes no note of what it did not assign. When it does after all, as
 // when a restored backup comes to a step again that it had taken before, it hears all of it.
-func TestWhatIsWantedAgainIsToldAgain(t *testing.T) {
+func TestWant_ReportsAgain(t *testing.T) {
 	again := func(t *testing.T, p *place, change func()) {
 		t.Helper()
 		p.mu.Lock()
@@ -454,7 +454,7 @@ func TestWhatIsWantedAgainIsToldAgain(t *testing.T) {
 	}
 }
 
-func TestWhatIsWantedAgainIsToldAgainAfterARefusal(t *testing.T) {
+func TestWant_ReportsAgainAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		p.unwanted = true
@@ -479,7 +479,7 @@ func TestWhatIsWantedAgainIsToldAgainAfterARefusal(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoTextIsMadeOne(t *testing.T) {
+func TestText_InvalidUTF8IsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t, "ins_1")
 		p.message = "bad \xff byte" + strings.Repeat("é", 4000)

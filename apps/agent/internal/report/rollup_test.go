@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAReplicaThatIsBeingReplacedIsNotReady(t *testing.T) {
+func TestReplica_BeingReplacedIsNotReady(t *testing.T) {
 	const ready, failed = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
 	d := runtime.ObservedDeployment{DeploymentID: "v2", Generation: 1, TemplateHash: "new", Instances: []runtime.Instance{
 		{Group: 0, Role: "main", TemplateHash: "new", Status: ready},

@@ -9,7 +9,7 @@ import (
 )
 
 // What a release's control plane may require, its agents know.
-func TestAnAgentAnnouncesEveryFeatureThatItsReleaseHasAWordFor(t *testing.T) {
+func TestFeatures_AreAllAnnounced(t *testing.T) {
 	for n, name := range agentv1.Feature_name {
 		// An agent of a host isolates instances or not, as it was started.
 		if n != 0 && agentv1.Feature(n) != agentv1.Feature_FEATURE_INSTANCE_ISOLATION {

@@ -13,7 +13,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-func TestCache_ServesOnlyTheAssignedVersionsWhileTheControlPlaneIsUnreachable(t *testing.T) {
+func TestCache_ServesOnlyAssignedVersionsDuringAnOutage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	var unreachable bool
 	version, fetched := int32(1), 0

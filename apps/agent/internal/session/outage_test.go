@@ -72,7 +72,7 @@ func emptyInbox(t *testing.T) *inbox.Inbox {
 	return in
 }
 
-func TestHoweverLongTheControlPlaneIsAwayEveryAgentAsksAgainWithinThreeSecondsAndACrowdStaysSpread(t *testing.T) {
+func TestOutage_AgentsAskWithinThreeSecondsAndStaySpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const crowd = 100
 		in := emptyInbox(t)
@@ -107,7 +107,7 @@ func TestHoweverLongTheControlPlaneIsAwayEveryAgentAsksAgainWithinThreeSecondsAn
 	})
 }
 
-func TestACredentialThatFellDueDuringAnOutageIsRenewedAsSoonAsThereIsAStream(t *testing.T) {
+func TestCredential_DueInAnOutageIsRenewedWithTheNextStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		away := &absent{renewed: func() (*agentv1.RenewCredentialResponse, error) { return nil, errors.New("refused") }}
@@ -132,7 +132,7 @@ func TestACredentialThatFellDueDuringAnOutageIsRenewedAsSoonAsThereIsAStream(t *
 	})
 }
 
-func TestAnAgentThatCouldNotJoinDuringAnOutageHasJoinedFiveSecondsAfterIt(t *testing.T) {
+func TestJoin_SucceedsWithinFiveSecondsAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, away := t.TempDir(), &absent{}
 		token := filepath.Join(dir, "token")

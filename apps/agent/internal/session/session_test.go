@@ -204,7 +204,7 @@ func item(key string) *agentv1.Item {
 	}}
 }
 
-func TestAGapLeadsToANewStreamFromWhatIsHeld(t *testing.T) {
+func TestGap_StartsAStreamFromWhatIsHeld(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	require.Zero(t, w.req.ReceivedRevision)
@@ -216,7 +216,7 @@ func TestAGapLeadsToANewStreamFromWhatIsHeld(t *testing.T) {
 	require.Equal(t, w.req.SessionId, next.req.SessionId, "it is the same session")
 }
 
-func TestASnapshotTellsItsNumberAtTheEndAndIsDroppedWithoutAll(t *testing.T) {
+func TestSnapshot_IncompleteIsDropped(t *testing.T) {
 	a := setup(t, patience)
 	counted := func(n int64) []*agentv1.WatchResponse {
 		frames := snapshot(5, item("dep_1"))
@@ -236,7 +236,7 @@ func TestASnapshotTellsItsNumberAtTheEndAndIsDroppedWithoutAll(t *testing.T) {
 	require.Len(t, a.in.Items(), 1)
 }
 
-func TestADriftLeadsToAStreamWithBucketSumsOnce(t *testing.T) {
+func TestDrift_StartsAStreamWithBucketSumsOnce(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, hello())
@@ -250,7 +250,7 @@ func TestADriftLeadsToAStreamWithBucketSumsOnce(t *testing.T) {
 	require.Empty(t, a.watched().req.BucketSums)
 }
 
-func TestAnInboxThatAskedForASnapshotGetsOneAfterABookmark(t *testing.T) {
+func TestSnapshot_AskedForComesAfterABookmark(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, hello())
@@ -276,7 +276,7 @@ func TestAnInboxThatAskedForASnapshotGetsOneAfterABookmark(t *testing.T) {
 	require.NotEmpty(t, a.watched().req.BucketSums, "until one came")
 }
 
-func TestARefusedReportLeadsToANewStream(t *testing.T) {
+func TestReport_RefusedStartsAStream(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, hello())
@@ -291,7 +291,7 @@ func TestARefusedReportLeadsToANewStream(t *testing.T) {
 	a.watched()
 }
 
-func TestASilentStreamIsLeft(t *testing.T) {
+func TestStream_SilentIsLeft(t *testing.T) {
 	a := setup(t, 100*time.Millisecond)
 	a.watched() // never even says hello
 	w := a.watched()
@@ -300,14 +300,14 @@ func TestASilentStreamIsLeft(t *testing.T) {
 	a.watched()
 }
 
-func TestAStreamThatDoesNotBeginWithAHelloIsLeft(t *testing.T) {
+func TestStream_WithoutAHelloIsLeft(t *testing.T) {
 	a := setup(t, patience)
 	a.watched().send(t, delta(0, 5))
 	a.watched()
 	require.Zero(t, a.in.Cursor())
 }
 
-func TestASnapshotLargerThanAnnouncedIsNotHeldInMemory(t *testing.T) {
+func TestSnapshot_LargerThanAnnouncedIsNotHeld(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, hello())
@@ -317,7 +317,7 @@ func TestASnapshotLargerThanAnnouncedIsNotHeldInMemory(t *testing.T) {
 	require.False(t, a.in.Synced())
 }
 
-func TestAnAgentThatIsSentAwayComesBack(t *testing.T) {
+func TestAgent_SentAwayComesBack(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{RetryAfter: durationpb.New(20 * time.Millisecond)}}})
@@ -330,7 +330,7 @@ func TestAnAgentThatIsSentAwayComesBack(t *testing.T) {
 	require.EqualValues(t, 1, a.left.Load())
 }
 
-func TestAnUnknownFrameIsSkippedUnlessItIsRequired(t *testing.T) {
+func TestFrame_UnknownIsSkippedUnlessRequired(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, hello(), &agentv1.WatchResponse{})
@@ -339,7 +339,7 @@ func TestAnUnknownFrameIsSkippedUnlessItIsRequired(t *testing.T) {
 	require.EqualValues(t, 5, a.watched().req.ReceivedRevision)
 }
 
-func TestAJoinThatWasNotHeardOfIsMadeAgainUnderTheSameID(t *testing.T) {
+func TestJoin_UnansweredIsRepeatedWithTheSameID(t *testing.T) {
 	dir := t.TempDir()
 	token, path := filepath.Join(dir, "token"), filepath.Join(dir, "credential.json")
 	require.NoError(t, os.WriteFile(token, []byte("wlj_token\n"), 0o600))
@@ -375,7 +375,7 @@ func TestAJoinThatWasNotHeardOfIsMadeAgainUnderTheSameID(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-func TestARefusedCredentialIsReplacedByJoiningAgain(t *testing.T) {
+func TestCredential_RefusedJoinsAgain(t *testing.T) {
 	a := setup(t, patience)
 	a.watched().end <- connect.NewError(connect.CodeUnauthenticated, errors.New("revoked"))
 	a.watched()

@@ -19,7 +19,7 @@ func counted(requests, errors uint64) traffic.Counts {
 	return c
 }
 
-func TestNothingOlderThanTheWindowCountsAndLittleIsLeftOut(t *testing.T) {
+func TestWindow_CountsNothingOlderAndMissesLittle(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := traffic.New()

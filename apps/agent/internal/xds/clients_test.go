@@ -24,7 +24,7 @@ func take(c *clients, id int64, typeURL, version string, names ...string) {
 	c.request(id, "edge", request{typeURL: typeURL, nonce: "n" + version, version: version, names: names}, at)
 }
 
-func TestWhoHasNotAcknowledgedIsWaitedForForTheGrace(t *testing.T) {
+func TestAcknowledgement_IsAwaitedForTheGrace(t *testing.T) {
 	c := newClients(time.Minute)
 	is := c.serve(all("v1"), at)
 	require.Equal(t, state{all: true}, is, "no Envoy is connected")
@@ -44,7 +44,7 @@ func TestWhoHasNotAcknowledgedIsWaitedForForTheGrace(t *testing.T) {
 	require.Equal(t, state{all: true, anybody: true}, c.serve(all("v2"), next))
 }
 
-func TestAClusterThatIsNewIsNotServedBeforeItsEndpointsAre(t *testing.T) {
+func TestCluster_IsServedAfterItsEndpoints(t *testing.T) {
 	c := newClients(time.Minute)
 	for _, typeURL := range []string{resource.ClusterType, resource.RouteType} {
 		take(c, 1, typeURL, "v1")
@@ -67,7 +67,7 @@ func TestAnswersToOldResponsesSayNothing(t *testing.T) {
 	require.False(t, is.soon, "it has said what it has to say")
 }
 
-func TestANodeIsAwayWhenItsLastStreamHasEnded(t *testing.T) {
+func TestNode_IsAwayAfterItsLastStream(t *testing.T) {
 	c := newClients(time.Minute)
 	c.request(1, "edge", request{typeURL: resource.ClusterType}, at)
 	c.request(2, "edge", request{typeURL: resource.ClusterType}, at)

@@ -23,7 +23,7 @@ func target(id string, weight int32, instances ...*gatewayv1.Instance) *gatewayv
 	return &gatewayv1.Target{DeploymentId: id, Weight: weight, Instances: instances}
 }
 
-func TestAnEndpointIsWhatRequestsMayBeSentTo(t *testing.T) {
+func TestEndpoint_IsWhatMayGetRequests(t *testing.T) {
 	got := endpointsOf(target("dep_1", 1,
 		&gatewayv1.Instance{InstanceId: "a", Address: "10.0.0.1:80", State: gatewayv1.Instance_STATE_READY},
 		&gatewayv1.Instance{InstanceId: "b", Address: "10.0.0.2:80", State: gatewayv1.Instance_STATE_NOT_READY, WasReady: new(true)},
@@ -45,7 +45,7 @@ func TestAnEndpointIsWhatRequestsMayBeSentTo(t *testing.T) {
 	require.Equal(t, "eu", got.Endpoints[0].Locality.Region)
 }
 
-func TestARouteHasItsPolicy(t *testing.T) {
+func TestRoute_HasItsPolicy(t *testing.T) {
 	r := app("app_1", 1, "chat.test", target("dep_1", 1), target("dep_2", 0))
 	r.Previews = []*gatewayv1.Preview{{Host: "v2.chat.test", DeploymentId: "dep_2"}}
 	retries := int32(2)
@@ -88,7 +88,7 @@ func TestWeightedIsByLoadForWhoCanAndElseRoundRobin(t *testing.T) {
 	require.Nil(t, later.LoadBalancingPolicy)
 }
 
-func TestAHostOfTwoAppsIsThatOnesWhichChangedLast(t *testing.T) {
+func TestHost_OfTwoAppsBelongsToTheLastChanged(t *testing.T) {
 	c := assemble(map[string]*part{
 		"app_1": partOf(app("app_1", 7, "chat.test", target("dep_1", 1)), "eu"),
 		"app_2": partOf(app("app_2", 9, "chat.test", target("dep_2", 1)), "eu"),
@@ -161,7 +161,7 @@ func leadsTo(c *config) (out []string) {
 }
 
 // Envoys and gRPC clients do not check keys: a host that needs one refuses every request.
-func TestAHostThatNeedsAKeyIsRefused(t *testing.T) {
+func TestHost_ThatNeedsAKeyIsRefused(t *testing.T) {
 	r := app("app_1", 1, "chat.test", target("dep_1", 1), target("dep_2", 0))
 	r.Previews = []*gatewayv1.Preview{{Host: "v1.chat.test", DeploymentId: "dep_1"}, {Host: "v2.chat.test", DeploymentId: "dep_2", RequireApiKey: true}}
 	refused := func() (out []string) {

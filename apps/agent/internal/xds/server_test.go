@@ -197,7 +197,7 @@ func call(t *testing.T, c healthv1.HealthClient, n int) {
 	}
 }
 
-func TestAClientOfGRPCFollowsTheRoutes(t *testing.T) {
+func TestGRPCClient_FollowsRoutes(t *testing.T) {
 	r, one, two, spare := start(t, time.Minute), serve(t), serve(t), serve(t)
 	r.hold(1, 80, 20)
 	r.see(ready(one.address), ready(two.address, spare.address))
@@ -239,7 +239,7 @@ func TestAClientOfGRPCFollowsTheRoutes(t *testing.T) {
 
 // What instances report of their load, grpc-go's own client goes by; where they report none it is
 // plain round robin.
-func TestAClientOfGRPCWeighsInstancesByTheLoadThatTheyReport(t *testing.T) {
+func TestGRPCClient_WeighsInstancesByReportedLoad(t *testing.T) {
 	reporting := func(utilization float64) *backend {
 		return serve(t, func(ctx context.Context) {
 			recorder := orca.CallMetricsRecorderFromContext(ctx)
@@ -491,7 +491,7 @@ func (r *region) notes() string {
 	return strings.Join(r.Annotate(&agentv1.Capacity{}).GetNotes(), " ")
 }
 
-func TestARefusalIsNamedAndDoesNotHoldUpForEver(t *testing.T) {
+func TestRefusal_IsNamedAndBounded(t *testing.T) {
 	r := start(t, 10*time.Second)
 	r.hold(1, 100)
 	r.see(ready("127.0.0.1:4001"))
@@ -530,7 +530,7 @@ func TestIncrementalIsRefusedWithTheWayOut(t *testing.T) {
 }
 
 // The example is what an Envoy's operator begins with.
-func TestTheGuidesBootstrapIsOne(t *testing.T) {
+func TestBootstrap_OfTheGuideIsValid(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/guides/xds.md")
 	require.NoError(t, err)
 	_, rest, ok := strings.Cut(string(text), "```yaml\nnode: {id: edge-1")

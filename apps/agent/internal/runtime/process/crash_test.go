@@ -122,7 +122,7 @@ func (h *host) shimOf(t *testing.T, id string) int {
 	return f.Shim.PID
 }
 
-func TestAKilledShimTakesItsInstanceAlongAndTheAgentStartsItAgain(t *testing.T) {
+func TestShim_KilledTakesItsInstanceAndIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	for _, away := range []bool{false, true} {
 		t.Run(fmt.Sprintf("agent away %v", away), func(t *testing.T) {
@@ -154,7 +154,7 @@ func exists(pid int) bool {
 	return err == nil && !strings.Contains(string(b), ") Z ")
 }
 
-func TestNothingThatAnInstanceStartedOutlivesIt(t *testing.T) {
+func TestInstance_LeavesNoProcessBehind(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -173,7 +173,7 @@ wait`
 	require.Empty(t, h.leftovers(t))
 }
 
-func TestTheAgentSweepsWhatAKilledShimCouldNot(t *testing.T) {
+func TestAgent_SweepsWhatAKilledShimCouldNot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -190,7 +190,7 @@ func TestTheAgentSweepsWhatAKilledShimCouldNot(t *testing.T) {
 	require.Empty(t, h.leftovers(t))
 }
 
-func TestASecondAgentOnTheSameDataIsRefused(t *testing.T) {
+func TestAgent_SecondOnTheSameDataIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.open(t)
@@ -219,7 +219,7 @@ func TestStopInstancesOnExitStopsAllAndBringsThemBack(t *testing.T) {
 	require.Equal(t, before[1].ID, after[1].ID)
 }
 
-func TestAfterARebootEverythingIsStartedAgain(t *testing.T) {
+func TestReboot_StartsEverythingAgain(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -248,7 +248,7 @@ func TestAfterARebootEverythingIsStartedAgain(t *testing.T) {
 	require.False(t, again.Doomed)
 }
 
-func TestALostAssignmentStopsNothing(t *testing.T) {
+func TestAssignment_LostStopsNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -309,7 +309,7 @@ func agentMain(dir string) int {
 	return 1
 }
 
-func TestAnAgentKilledAtAnyMomentNeitherRestartsNorDuplicatesNorLosesAnything(t *testing.T) {
+func TestCrash_AgentKilledAnywhereLosesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	want := func(lines ...string) {

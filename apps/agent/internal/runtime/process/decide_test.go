@@ -172,7 +172,7 @@ func TestBackoffDoublesToItsLimitAndIsJittered(t *testing.T) {
 	require.InDelta(t, time.Minute, longest, float64(time.Second))
 }
 
-func TestAFullDiskIsTriedAgainSoonHoweverOftenItWasFull(t *testing.T) {
+func TestDecide_FullDiskIsRetriedSoon(t *testing.T) {
 	s := ins(0, ended(9))
 	for range 100 {
 		s.record = s.concluded(exit{At: t0, Kind: exitNoSpace}, 0.999)
@@ -183,7 +183,7 @@ func TestAFullDiskIsTriedAgainSoonHoweverOftenItWasFull(t *testing.T) {
 	require.Equal(t, 9, s.Streak, "it is no end of the instance's")
 }
 
-func TestWhatAnEndMeans(t *testing.T) {
+func TestExit_Meanings(t *testing.T) {
 	crashed := exit{At: t0.Add(time.Second), Kind: exitedByCode, Code: 3, Tail: []string{"boom"}}
 	for _, c := range []struct {
 		name   string
@@ -269,7 +269,7 @@ func TestCrashLoop(t *testing.T) {
 	})
 }
 
-func TestAnAttemptThatNeverRanLeavesWhatWasKnown(t *testing.T) {
+func TestAttempt_NeverRunLeavesWhatWasKnown(t *testing.T) {
 	r := ins(0, ended(2), func(s *seen) { s.Runs = 2 }).started(t0)
 	require.Equal(t, 2, r.Attempt)
 	r = r.concluded(exit{At: t0, Kind: exitNeverRan}, 0)
@@ -488,7 +488,7 @@ func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 	})
 }
 
-func TestEveryStatusHasAName(t *testing.T) {
+func TestStatus_EachHasAName(t *testing.T) {
 	for n := range windlassv1.InstanceStatus_name {
 		if st := windlassv1.InstanceStatus(n); st != windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED {
 			require.NotEmpty(t, statusNames[st], st)

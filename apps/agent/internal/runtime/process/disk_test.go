@@ -20,7 +20,7 @@ func (h *host) fill(t *testing.T, id, file string) (free func()) {
 	return func() { require.NoError(t, os.Remove(path)) }
 }
 
-func TestAFullDiskIsNoCrashAndTheInstanceStartsSoonAfterThereIsRoom(t *testing.T) {
+func TestFullDisk_IsNoCrashAndStartsOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{
 		"facts.json",  // the shim's

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAnInstanceInServiceGoesOnServingWhileItDrainsAlsoWithoutAnAgent(t *testing.T) {
+func TestDrain_ServesOnAlsoWithoutAnAgent(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -37,7 +37,7 @@ func TestAnInstanceInServiceGoesOnServingWhileItDrainsAlsoWithoutAnAgent(t *test
 	require.GreaterOrEqual(t, time.Since(told), drain)
 }
 
-func TestAnInstanceThatNeverServedIsNotDrained(t *testing.T) {
+func TestDrain_IsSkippedForInstancesThatNeverServed(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -54,7 +54,7 @@ func isDraining(all []runtime.Instance) bool {
 	return len(all) == 1 && all[0].Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
 }
 
-func TestAnInstanceInServiceIsToldToStopOnceNoGatewaySendsToItAlsoByTheNextAgent(t *testing.T) {
+func TestDrain_StopsOnceGatewaysReleaseAlsoForTheNextAgent(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	var released atomic.Bool
@@ -76,7 +76,7 @@ func TestAnInstanceInServiceIsToldToStopOnceNoGatewaySendsToItAlsoByTheNextAgent
 	require.NotEqual(t, pid, pidOf(t, again))
 }
 
-func TestAnInstanceThatIsNeverReleasedIsToldToStopInTheEnd(t *testing.T) {
+func TestDrain_UnreleasedStopsInTheEnd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	const patience = 700 * time.Millisecond
@@ -92,7 +92,7 @@ func TestAnInstanceThatIsNeverReleasedIsToldToStopInTheEnd(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(told), patience)
 }
 
-func TestAnInstanceThatIsRemovedOrStopsWithItsAgentDoesNotWaitForGateways(t *testing.T) {
+func TestDrain_IsSkippedByRemovalAndAgentStop(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.released, h.patience = func(string) bool { return false }, 10*time.Minute

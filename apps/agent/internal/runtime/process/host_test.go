@@ -30,7 +30,7 @@ var sized = []GPU{
 	{ID: "0", Product: "A", MemoryMiB: 40960}, {ID: "1", Product: "A", MemoryMiB: 81920}, {ID: "2", Product: "A"}, {ID: "3", Product: "B", MemoryMiB: 81920},
 }
 
-func TestAGPUWithTooLittleMemoryOrAnUnknownOneIsNotGiven(t *testing.T) {
+func TestGPU_TooSmallOrUnknownIsNotGiven(t *testing.T) {
 	l := testLedger(Config{GPUs: sized, Pool: "mixed"})
 	a := &record{ID: "a"}
 	large := need{gpus: needGPUs{count: 1, product: "A", memoryMiB: 80000}}
@@ -84,7 +84,7 @@ func TestRefusalsOfGPUsSayWhatThisHostHas(t *testing.T) {
 	}
 }
 
-func TestADrainIsAsLongAsItWasMeantWhateverTheClockDoes(t *testing.T) {
+func TestDrain_DurationIgnoresTheClock(t *testing.T) {
 	o := order{At: t0, Drain: 10 * time.Second}
 	require.Equal(t, t0.Add(40*time.Second), o.deadline(30*time.Second), "grace begins after it")
 	for after, left := range map[time.Duration]time.Duration{
@@ -160,7 +160,7 @@ func TestPortsAreRememberedAndExchangedWhenTaken(t *testing.T) {
 	require.Nil(t, l.claim(&record{ID: "b"}, two, false, t0))
 }
 
-func TestAFixedPortIsOneInstances(t *testing.T) {
+func TestPort_FixedIsOneInstances(t *testing.T) {
 	l := testLedger(Config{})
 	fixed := need{ports: []needPort{{name: "http", port: 8080}}}
 	require.Nil(t, l.claim(&record{ID: "a"}, fixed, false, t0))
@@ -169,7 +169,7 @@ func TestAFixedPortIsOneInstances(t *testing.T) {
 	require.Contains(t, b.Message, "port 8080 is taken by instance a of this host")
 }
 
-func TestAPortThatSomebodyListensOnIsToldWithHisName(t *testing.T) {
+func TestPort_TakenNamesTheListener(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = ln.Close() }()
@@ -196,7 +196,7 @@ func TestArgumentsNameVariables(t *testing.T) {
 	}
 }
 
-func TestAnInstanceInheritsNothingOfTheAgents(t *testing.T) {
+func TestInstance_InheritsNothingOfTheAgent(t *testing.T) {
 	host := map[string]string{"PATH": "/bin", "AGENT_TOKEN": "x", "TZ": "UTC"}
 	env := environment(&agentv1.Deployment{Id: "dep_1", Replicas: 2, Spec: &windlassv1.DeploymentSpec{
 		Env: map[string]string{"A": "spec", "KEY": "spec", "PORT": "1", "WINDLASS_ROLE": "mine", "LANG": "de_DE"},
@@ -387,7 +387,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestAnAttemptInDoubtIsOverBeforeTheNext(t *testing.T) {
+func TestAttempt_InDoubtEndsBeforeTheNext(t *testing.T) {
 	const boot = "this"
 	dir := t.TempDir()
 	// No shim ever took it up.
@@ -446,7 +446,7 @@ func TestLastWords(t *testing.T) {
 	})
 }
 
-func TestATornFileCountsAsAbsent(t *testing.T) {
+func TestFile_TornCountsAsAbsent(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, factsFile), []byte(`{"attempt": 3, "bo`), 0o600))
 	_, found, err := readJSON[facts](dir, factsFile)
@@ -454,7 +454,7 @@ func TestATornFileCountsAsAbsent(t *testing.T) {
 	require.False(t, found)
 }
 
-func TestADeletedInstanceIsNotLocked(t *testing.T) {
+func TestInstance_DeletedIsNotLocked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "ins")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	lock, err := lockInstance(dir)

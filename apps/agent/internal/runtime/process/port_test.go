@@ -27,7 +27,7 @@ func freePort(t *testing.T) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-func TestAFixedPortAllowsOneInstanceAndTheNextOneTakesOver(t *testing.T) {
+func TestPort_FixedPassesToTheNextInstance(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -51,7 +51,7 @@ func TestAFixedPortAllowsOneInstanceAndTheNextOneTakesOver(t *testing.T) {
 	require.False(t, in.Doomed)
 }
 
-func TestAPortOfSomebodyElseIsToldWithHisName(t *testing.T) {
+func TestPort_OfAnotherProcessIsNamed(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestAPortOfSomebodyElseIsToldWithHisName(t *testing.T) {
 	require.Contains(t, in.Message, fmt.Sprintf("port %d is in use by pid %d", port, os.Getpid()))
 }
 
-func TestAnInstanceIsNotReadyBecauseAStrangerAnswersOnItsPort(t *testing.T) {
+func TestReadiness_IgnoresAStrangerOnThePort(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.cfg.RestartDelay = lookable
@@ -92,7 +92,7 @@ func TestAnInstanceIsNotReadyBecauseAStrangerAnswersOnItsPort(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeExecutedIsABadCommand(t *testing.T) {
+func TestCommand_NotExecutableIsBad(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -107,7 +107,7 @@ func TestWhatCannotBeExecutedIsABadCommand(t *testing.T) {
 	}
 }
 
-func TestWhatStaysSickThroughRestartsIsReplaced(t *testing.T) {
+func TestHealthCheck_SickThroughRestartsIsReplaced(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestADeploymentThatIsRemovedWhileItsInstancesAreMadeLeavesNothing(t *testing.T) {
+func TestRemove_DuringCreationLeavesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)

@@ -47,7 +47,7 @@ func TestInstancesBecomeReadyAtTheTimeThatWasDrawn(t *testing.T) {
 	})
 }
 
-func TestAnotherTemplateReplacesAndFewerReplicasStop(t *testing.T) {
+func TestTemplate_OtherReplacesAndFewerReplicasStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Stop: func() time.Duration { return time.Second }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 3, 1, "a")))
@@ -67,7 +67,7 @@ func TestAnotherTemplateReplacesAndFewerReplicasStop(t *testing.T) {
 	})
 }
 
-func TestWhatWasDueToAReplacedInstanceDoesNotHappenToItsSuccessor(t *testing.T) {
+func TestReplacement_IsFreeOfItsPredecessorsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Start: func() time.Duration { return 10 * time.Second }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 1, 1, "a")))
@@ -80,7 +80,7 @@ func TestWhatWasDueToAReplacedInstanceDoesNotHappenToItsSuccessor(t *testing.T) 
 	})
 }
 
-func TestAFewFailuresAreSurvivedAndThreeAreACrashLoop(t *testing.T) {
+func TestCrashLoop_IsThreeFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures := map[string]int{"dep_ok": 2, "dep_bad": Doomed}
 		r := New(Config{
@@ -102,7 +102,7 @@ func TestAFewFailuresAreSurvivedAndThreeAreACrashLoop(t *testing.T) {
 	})
 }
 
-func TestAnObservationIsNotChangedByWhatHappensAfterIt(t *testing.T) {
+func TestObservation_IsImmutable(t *testing.T) {
 	r := New(Config{})
 	require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
 	before := observe(t, r)
@@ -115,7 +115,7 @@ func TestAnObservationIsNotChangedByWhatHappensAfterIt(t *testing.T) {
 	require.ErrorIs(t, r.Restart(t.Context(), "ins_none"), runtime.ErrUnknownInstance)
 }
 
-func TestASilentRuntimeRefusesForNowAndItsInstancesGoOn(t *testing.T) {
+func TestSilentRuntime_RefusesAndItsInstancesGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Start: func() time.Duration { return time.Second }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))

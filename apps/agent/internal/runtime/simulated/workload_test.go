@@ -20,7 +20,7 @@ func successor(id, workload string, replicas int, generation int64, template str
 	return a
 }
 
-func TestTheDeploymentThatWasAssignedLastHasTheInstances(t *testing.T) {
+func TestWorkload_BelongsToTheLastAssignment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
 		old := assignment("dep_1", 2, 1, "a")
@@ -44,7 +44,7 @@ func TestTheDeploymentThatWasAssignedLastHasTheInstances(t *testing.T) {
 	})
 }
 
-func TestWhoTakesReadyInstancesOverAsTheyAreIsToldToHaveThem(t *testing.T) {
+func TestTransfer_OfReadyInstancesIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		count := map[string]int{}
@@ -73,7 +73,7 @@ func TestWhoTakesReadyInstancesOverAsTheyAreIsToldToHaveThem(t *testing.T) {
 	})
 }
 
-func TestInstancesOfAnotherTemplateAreReplacedMaxUnavailableAtATime(t *testing.T) {
+func TestReplacement_IsMaxUnavailableAtATime(t *testing.T) {
 	for _, most := range []int{0, 1, 2, 5} {
 		synctest.Test(t, func(t *testing.T) {
 			r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
@@ -99,7 +99,7 @@ func TestInstancesOfAnotherTemplateAreReplacedMaxUnavailableAtATime(t *testing.T
 
 // What a workload comes to is what the deployment wants that was assigned last and not
 // removed since, however it came to it.
-func TestAWorkloadIsWhatItsOwnerWantsForAnyHistory(t *testing.T) {
+func TestWorkload_FollowsItsOwnerProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			second := func() time.Duration { return time.Second }
