@@ -11,7 +11,7 @@ import (
 )
 
 // A server that speaks DNS answers what the resolver of --dns-server asks.
-func TestTheDNSServerIsAskedThatTheFlagNames(t *testing.T) {
+func TestDNSFlag_ServerIsAsked(t *testing.T) {
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = server.Close() })

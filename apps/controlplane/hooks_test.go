@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-func TestAWebHookIsToldNamesAndSignedWithTheNewestSecretOfItsEnvironment(t *testing.T) {
+func TestWebHook_IsSignedWithTheNewestSecretOfItsEnvironment(t *testing.T) {
 	keyset, err := seal.Generate()
 	require.NoError(t, err)
 	box, err := seal.New(keyset)

@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestACommitOnOneProcessReachesAStreamOfAnotherWithoutABeat(t *testing.T) {
+func TestPeers_CommitReachesAStreamOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us", "eu")
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
@@ -34,7 +34,7 @@ func TestACommitOnOneProcessReachesAStreamOfAnotherWithoutABeat(t *testing.T) {
 	agent.assigned(d.DeploymentId)
 }
 
-func TestAWatcherHearsOfWhatAnotherProcessCommits(t *testing.T) {
+func TestPeers_WatcherSeesAnotherProcessesCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
@@ -56,7 +56,7 @@ func TestAWatcherHearsOfWhatAnotherProcessCommits(t *testing.T) {
 	require.NoError(t, stream.Close())
 }
 
-func TestAPeerThatHangsDelaysNoOtherPeer(t *testing.T) {
+func TestPeers_HangingOneDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	w.peerRow(ident.New("cp"), hang(t))
@@ -92,7 +92,7 @@ func hang(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestALostNudgeIsCaughtByTheBeat(t *testing.T) {
+func TestPeers_LostNudgeIsCaughtByTheBeat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	// Nothing listens at the address that the second one advertises.
@@ -106,7 +106,7 @@ func TestALostNudgeIsCaughtByTheBeat(t *testing.T) {
 	require.Zero(t, a.metric("windlass_peer_nudges_total", "outcome=ok"))
 }
 
-func TestAnAgentIsAskedThroughTheProcessThatHoldsItsStream(t *testing.T) {
+func TestPeers_AgentIsAskedThroughItsProcess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	a, b := w.start(planeConfig{}), w.start(planeConfig{})
@@ -170,7 +170,7 @@ func TestRolloutsThatACallSupersedesAreCounted(t *testing.T) {
 	require.EqualValues(t, 3, a.metric("deployment_workflow_status", "status=superseded"))
 }
 
-func TestAProcessThatEndsIsForgotten(t *testing.T) {
+func TestPeers_EndedProcessIsForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	a, b, c := w.start(planeConfig{}), w.start(planeConfig{}), w.start(planeConfig{})
@@ -184,7 +184,7 @@ func TestAProcessThatEndsIsForgotten(t *testing.T) {
 	})
 }
 
-func TestTheListenerForPeersRefusesOtherClients(t *testing.T) {
+func TestPeers_ListenerRefusesOtherClients(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "us")
 	a := w.start(planeConfig{})

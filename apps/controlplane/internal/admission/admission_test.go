@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestACallPassesUnlessItGrowsWhatIsLimitedBeyondItsLimit(t *testing.T) {
+func TestQuota_RefusesOnlyGrowthBeyondTheLimit(t *testing.T) {
 	limits := model.Limits{Apps: 3, Deployments: 3, Instances: 10, GPUs: 8, Rollouts: 2}
 	app := func(instances, gpus, rollouts int64) model.Usage {
 		return model.Usage{Apps: 1, Deployments: 1, Instances: instances, GPUs: gpus, Rollouts: rollouts}
@@ -50,7 +50,7 @@ func TestACallPassesUnlessItGrowsWhatIsLimitedBeyondItsLimit(t *testing.T) {
 	require.True(t, Counted(model.Limits{Rollouts: 1}))
 }
 
-func TestACeilingHoldsForAMomentAndBelowEveryLimit(t *testing.T) {
+func TestCeiling_HoldsForAMomentBelowEveryLimit(t *testing.T) {
 	const now, second = int64(1_000_000_000_000), int64(1_000_000)
 	limits := model.Limits{Apps: 10, Instances: 20}
 	before, after := model.Usage{Apps: 1, Instances: 4}, model.Usage{Apps: 1, Instances: 8}
@@ -74,7 +74,7 @@ func TestACeilingHoldsForAMomentAndBelowEveryLimit(t *testing.T) {
 	require.Equal(t, model.Usage{Apps: 3, Instances: 16}, at(now, 16).Grown(after, before), "what it gave up is found out when it is added up")
 }
 
-func TestARefusalSaysWhatThereIsAndWhatWasAskedFor(t *testing.T) {
+func TestRefusal_SaysWhatThereIsAndWhatWasAskedFor(t *testing.T) {
 	r := Check(model.Limits{GPUs: 8}, model.Usage{GPUs: 6}, model.Usage{GPUs: 1}, model.Usage{GPUs: 4})
 	require.Equal(t, "the workspace may have 8 GPUs: it has 7, and this call asks for 3 more", r.String())
 }
@@ -90,7 +90,7 @@ func TestOwnLimitsStandInForOurs(t *testing.T) {
 	require.Equal(t, ours.Apps, InForce(ours, own).Apps)
 }
 
-func TestAnAppCountsWithTheLargerOfItsVersions(t *testing.T) {
+func TestQuota_CountsAnAppsLargerVersion(t *testing.T) {
 	const east, west = "reg_e", "reg_w"
 	spec := func(replicas int32, gpus int32, regions ...string) *windlassv1.DeploymentSpec {
 		return &windlassv1.DeploymentSpec{Replicas: &replicas, Regions: regions, Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: gpus}}}
@@ -137,7 +137,7 @@ func TestAnAppCountsWithTheLargerOfItsVersions(t *testing.T) {
 	}
 }
 
-func TestTheLongRunIsTheRateAndTheStartIsTheBurst(t *testing.T) {
+func TestRate_StartsWithTheBurst(t *testing.T) {
 	rate := RateOf(model.Limits{StartsPerMinute: 120, StartsBurst: 5})
 	const second = int64(1_000_000)
 	fullAt, taken := int64(0), 0
@@ -161,7 +161,7 @@ func TestTheLongRunIsTheRateAndTheStartIsTheBurst(t *testing.T) {
 	require.InDelta(t, 5+119, taken, 1)
 }
 
-func TestABucketOfAnotherClockIsEmptyAtMost(t *testing.T) {
+func TestBucket_OfAnotherClockIsEmptyAtMost(t *testing.T) {
 	rate := RateOf(model.Limits{StartsPerMinute: 60})
 	require.EqualValues(t, 60, rate.Burst, "a minute's, if nothing is said")
 	_, wait := rate.Take(1<<50, 1_000_000)
@@ -169,7 +169,7 @@ func TestABucketOfAnotherClockIsEmptyAtMost(t *testing.T) {
 	require.EqualValues(t, 60, rate.Left(0, 1_000_000))
 }
 
-func TestWithoutARateEverythingPasses(t *testing.T) {
+func TestRate_UnlimitedPassesEverything(t *testing.T) {
 	rate := RateOf(model.Limits{StartsBurst: 3})
 	require.False(t, rate.Limited())
 	_, wait := rate.Take(1<<50, 0)
@@ -177,7 +177,7 @@ func TestWithoutARateEverythingPasses(t *testing.T) {
 	require.EqualValues(t, -1, rate.Left(0, 0))
 }
 
-func TestAGateTurnsAwayWhatItKnowsAndAsksAgainOnceASecond(t *testing.T) {
+func TestGate_RefusesWhatItKnowsAndAsksOnceASecond(t *testing.T) {
 	const ms = int64(1000)
 	rate := RateOf(model.Limits{StartsPerMinute: 6, StartsBurst: 2})
 	g := NewGate()
@@ -207,7 +207,7 @@ func TestAGateTurnsAwayWhatItKnowsAndAsksAgainOnceASecond(t *testing.T) {
 	require.Zero(t, enter("ws"), "the limit is lifted")
 }
 
-func TestAGateRemembersNoMoreThanItMay(t *testing.T) {
+func TestGate_MemoryIsBounded(t *testing.T) {
 	g := NewGate()
 	rate := RateOf(model.Limits{StartsPerMinute: 60})
 	for i := range maxGates + 10 {

@@ -33,7 +33,7 @@ func methods() map[string]protoreflect.MethodDescriptor {
 	return found
 }
 
-func TestEveryMethodIsInTheAccessTable(t *testing.T) {
+func TestAccess_TableHasEveryMethod(t *testing.T) {
 	known := methods()
 	require.NotEmpty(t, known)
 	for procedure := range known {
@@ -44,7 +44,7 @@ func TestEveryMethodIsInTheAccessTable(t *testing.T) {
 	}
 }
 
-func TestEveryMethodIsServedToExactlyTheRolesOfTheTable(t *testing.T) {
+func TestAccess_MethodsServeExactlyTheirRoles(t *testing.T) {
 	w := setup(t)
 	keys := map[windlassv1.Role]string{
 		windlassv1.Role_ROLE_VIEWER: w.viewer, windlassv1.Role_ROLE_DEPLOYER: w.deployer,
@@ -105,7 +105,7 @@ func TestKeysThatDoNotWorkSayWhy(t *testing.T) {
 	}
 }
 
-func TestARevokedKeyEndsAtOnceInTheProcessThatRevokedIt(t *testing.T) {
+func TestRevocation_CountsAtOnceInItsProcess(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made, err := w.access(w.owner).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{Name: "ci", Role: windlassv1.Role_ROLE_VIEWER})
@@ -122,7 +122,7 @@ func TestARevokedKeyEndsAtOnceInTheProcessThatRevokedIt(t *testing.T) {
 	require.ErrorContains(t, err, "revoked")
 }
 
-func TestARevocationElsewhereIsFeltWithinTheCachesTime(t *testing.T) {
+func TestRevocation_ElsewhereCountsWithinTheCachesTime(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyCacheTTL = 20 * time.Millisecond })
 	made, err := w.access(w.owner).CreateApiKey(t.Context(), &windlassv1.CreateApiKeyRequest{Name: "ci", Role: windlassv1.Role_ROLE_VIEWER})
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestARevocationElsewhereIsFeltWithinTheCachesTime(t *testing.T) {
 	}, 5*time.Second, 5*time.Millisecond)
 }
 
-func TestTheLastOwnersKeyIsKept(t *testing.T) {
+func TestKeys_LastOwnersIsKept(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	_, err := w.access(w.owner).RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Key: "owner"})

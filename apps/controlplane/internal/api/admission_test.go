@@ -117,7 +117,7 @@ func deploysAtOnce(t *testing.T, w *world, name string, passes int) {
 	require.Len(t, apps.GetApps(), passes, "who was refused left an app behind")
 }
 
-func TestARefusedDeployLeavesNothing(t *testing.T) {
+func TestQuota_RefusedDeployLeavesNothing(t *testing.T) {
 	w := setup(t, limited(model.Limits{Instances: 6}))
 	w.deploy("chat", replicas(2))
 	w.settle("chat")
@@ -142,7 +142,7 @@ func TestARefusedDeployLeavesNothing(t *testing.T) {
 	require.EqualValues(t, 6, w.usage().Instances)
 }
 
-func TestAFullWorkspaceUpdatesRollsBackAndScalesDown(t *testing.T) {
+func TestQuota_FullWorkspaceUpdatesRollsBackAndScalesDown(t *testing.T) {
 	w := setup(t, limited(model.Limits{Apps: 1, Deployments: 1, Instances: 4, GPUs: 4, Rollouts: 1}))
 	full := model.Usage{Apps: 1, Deployments: 1, Instances: 4, GPUs: 4}
 	w.deploy("chat", gpus(1))
@@ -172,7 +172,7 @@ func TestAFullWorkspaceUpdatesRollsBackAndScalesDown(t *testing.T) {
 	w.deploy("other", gpus(1))
 }
 
-func TestWhatEndedInTheMeantimeIsFreeAgain(t *testing.T) {
+func TestQuota_EndedWorkloadsAreFree(t *testing.T) {
 	w := setup(t, limited(model.Limits{Instances: 8, Rollouts: 2}))
 	w.deploy("a")
 	w.settle("a")
@@ -214,7 +214,7 @@ func TestAppsWithoutAClaimAreCounted(t *testing.T) {
 	require.EqualValues(t, 22, w.usage().Instances)
 }
 
-func TestARepeatedCallIsNeitherRefusedNorChargedTwice(t *testing.T) {
+func TestIdempotencyKey_IsNeitherRefusedNorChargedTwice(t *testing.T) {
 	w := setup(t, limited(model.Limits{Apps: 1, StartsPerMinute: 1, StartsBurst: 2}))
 	first, err := w.tryDeploy("chat", "k1")
 	require.NoError(t, err)
@@ -250,7 +250,7 @@ func TestCallsOfOneKeyAtOnceAreOneStart(t *testing.T) {
 	require.Equal(t, model.Usage{Apps: 1, Deployments: 1, Instances: 4, Rollouts: 1}, w.usage())
 }
 
-func TestARefusalForTheRateSaysHowLongToWait(t *testing.T) {
+func TestRate_RefusalSaysHowLongToWait(t *testing.T) {
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 1}))
 	w.deploy("chat")
 	before := w.dump()
@@ -293,7 +293,7 @@ func TestARefusalForTheRateSaysHowLongToWait(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestTheRateIsTheWorkspacesAndNotOthers(t *testing.T) {
+func TestRate_IsOfOneWorkspace(t *testing.T) {
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 3}))
 	_, err := w.regionService(w.rival).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "us-east-1"})
 	require.NoError(t, err)
@@ -312,7 +312,7 @@ func TestTheRateIsTheWorkspacesAndNotOthers(t *testing.T) {
 }
 
 // Two processes of the control plane share the bucket through the database.
-func TestTheRateHoldsAcrossProcesses(t *testing.T) {
+func TestRate_HoldsAcrossProcesses(t *testing.T) {
 	var cfg api.Config
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 4}), func(c *api.Config) { cfg = *c })
 	another := w.another(cfg)
@@ -345,7 +345,7 @@ func (w *world) another(cfg api.Config) *world {
 	return &copied
 }
 
-func TestARestartTakesItsTokenOnceAndBeforeTheAgentIsAsked(t *testing.T) {
+func TestRestart_TakesItsTokenOnceBeforeTheAgentIsAsked(t *testing.T) {
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 2}))
 	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }
 	w.deploy("chat")
@@ -367,7 +367,7 @@ func TestARestartTakesItsTokenOnceAndBeforeTheAgentIsAsked(t *testing.T) {
 	require.EqualValues(t, 1, w.agents.asked.Load())
 }
 
-func TestAnOperatorSetsQuotasAndAnOwnerOnlyStricterOnes(t *testing.T) {
+func TestQuota_OwnersMaySetStricterOnesOnly(t *testing.T) {
 	w := setup(t, limited(model.Limits{Apps: 10, GPUs: 8, StartsPerMinute: 60, StartsBurst: 5}))
 	q := w.quota()
 	require.EqualValues(t, 10, q.GetLimits().GetApps())
@@ -426,7 +426,7 @@ func TestAnOperatorSetsQuotasAndAnOwnerOnlyStricterOnes(t *testing.T) {
 	require.EqualValues(t, 10, q.GetLimits().GetApps(), "ours again")
 }
 
-func TestALimitThatIsLoweredTakesNothingAwayAndOneThatIsRaisedIsFeltAtOnce(t *testing.T) {
+func TestQuota_LoweredTakesNothingAndRaisedCountsAtOnce(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", replicas(3))
 	w.settle("chat")
@@ -445,7 +445,7 @@ func TestALimitThatIsLoweredTakesNothingAwayAndOneThatIsRaisedIsFeltAtOnce(t *te
 	}
 }
 
-func TestAFloodOfRefusedCallsCostsNoTransactions(t *testing.T) {
+func TestRefusedCalls_CostNoTransactions(t *testing.T) {
 	var updates atomic.Int32
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 1}), func(c *api.Config) { c.Store = updating{c.Store, &updates} })
 	w.deploy("chat")
@@ -479,7 +479,7 @@ func (u updating) UpdateBatched(ctx context.Context, key, app string, fn func(ap
 
 // What a workspace has is of every app that it has: with thousands of them no call waits for it
 // who asks for one more, far below the limit.
-func TestAWorkspaceIsAddedUpOnceWhileThereIsRoom(t *testing.T) {
+func TestQuota_IsSummedOnceWhileThereIsRoom(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(name, func(t *testing.T) {
 			var counted atomic.Int32
@@ -541,7 +541,7 @@ func (c addingUpTx) UsageOf(workspaceID, but string) (model.Usage, int, error) {
 	return c.Tx.UsageOf(workspaceID, but)
 }
 
-func TestOverHTTPARefusalIsTooManyRequests(t *testing.T) {
+func TestRate_RefusalOverHTTPIs429(t *testing.T) {
 	w := setup(t, limited(model.Limits{Apps: 1}))
 	w.deploy("chat")
 	status, body := w.post(w.deployer, "/windlass.v1.AppService/CreateApp", map[string]any{"name": "more"})

@@ -20,7 +20,7 @@ const (
 	queueLength = windlassv1.AnalysisCheck_TEMPLATE_QUEUE_LENGTH
 )
 
-func TestAnAnalysisThatContradictsItselfIsToldByField(t *testing.T) {
+func TestAnalysis_ContradictionNamesItsField(t *testing.T) {
 	w := setup(t, readsMetrics)
 	steps := []*windlassv1.CanaryStep{{Weight: 10, Pause: "5m"}}
 	of := func(strategy windlassv1.RolloutPolicy_Strategy, checks ...*windlassv1.AnalysisCheck) *windlassv1.RolloutPolicy {
@@ -83,7 +83,7 @@ func hookAt(url string) *windlassv1.AnalysisCheck {
 	return &windlassv1.AnalysisCheck{Name: "smoke", Webhook: &windlassv1.WebHook{Url: url}}
 }
 
-func TestAWebHookThatContradictsItselfIsToldByField(t *testing.T) {
+func TestWebHook_ContradictionNamesItsField(t *testing.T) {
 	const url = "https://hook.test/smoke"
 	w := setup(t)
 	with := func(edit func(*windlassv1.AnalysisCheck)) *windlassv1.AnalysisCheck {
@@ -128,7 +128,7 @@ func TestAWebHookThatContradictsItselfIsToldByField(t *testing.T) {
 	require.NoError(t, err, "a web-hook needs no metrics, and judges while waves bake")
 }
 
-func TestAWebHookThatCouldNeverBeCalledIsRefused(t *testing.T) {
+func TestWebHook_UncallableIsRefused(t *testing.T) {
 	w := setup(t, func(cfg *api.Config) {
 		cfg.AllowsHookAt = func(a netip.Addr) bool { return !a.IsLoopback() }
 	})
@@ -148,7 +148,7 @@ func TestAWebHookThatCouldNeverBeCalledIsRefused(t *testing.T) {
 	require.NoError(t, deploy(signed))
 }
 
-func TestAWebHookIsShownWithItsDefaults(t *testing.T) {
+func TestWebHook_IsShownWithItsDefaults(t *testing.T) {
 	w := setup(t)
 	p := canary(&windlassv1.CanaryStep{Weight: 50, Pause: "1h"})
 	p.Analysis = []*windlassv1.AnalysisCheck{hookAt("https://hook.test/smoke")}
@@ -168,7 +168,7 @@ func nan() float64 {
 	return zero / zero
 }
 
-func TestWithoutAPrometheusThereIsWhatGatewaysSee(t *testing.T) {
+func TestAnalysis_WithoutPrometheusUsesGateways(t *testing.T) {
 	w := setup(t)
 	p := canary(&windlassv1.CanaryStep{Weight: 10, Pause: "5m"})
 	p.Analysis = []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(0.1)}}
@@ -181,7 +181,7 @@ func TestWithoutAPrometheusThereIsWhatGatewaysSee(t *testing.T) {
 	}
 }
 
-func TestAnAnalysisIsShownWithItsDefaultsAndWhereItIs(t *testing.T) {
+func TestAnalysis_IsShownWithDefaultsAndProgress(t *testing.T) {
 	w := setup(t, readsMetrics)
 	p := canary(&windlassv1.CanaryStep{Weight: 50, Pause: "1h"})
 	p.Analysis = []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(0.1)}}

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAKeyOfAnAppIsToldToItsRegions(t *testing.T) {
+func TestAppKey_IsSentToItsRegions(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		w.deploy("chat", args("a"))
 		app := w.settle("chat")
@@ -97,7 +97,7 @@ func TestAKeyOfAnAppIsToldToItsRegions(t *testing.T) {
 	})
 }
 
-func TestAnAppHasOnlySoManyKeys(t *testing.T) {
+func TestAppKeys_AreBounded(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	app := w.settle("chat")

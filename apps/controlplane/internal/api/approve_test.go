@@ -27,7 +27,7 @@ func (w *world) approve(key, comment string) (*windlassv1.ApproveResponse, error
 	return w.rollouts(key).Approve(w.t.Context(), &windlassv1.ApproveRequest{App: "chat", Comment: comment})
 }
 
-func TestAGateWaitsForAsManyOfTheRoleAsItAsksFor(t *testing.T) {
+func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		second := w.personsKey("second", windlassv1.Role_ROLE_OWNER)
@@ -119,7 +119,7 @@ func TestGatesThatMakeNoSenseAreToldByField(t *testing.T) {
 	require.Equal(t, []any{windlassv1.Role_ROLE_OWNER, int32(1)}, []any{stored.GetRole(), stored.GetCount()})
 }
 
-func TestALooserGateTakesAKeyThatMayApprove(t *testing.T) {
+func TestGate_LooserTakesAKeyThatMayApprove(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	gated := func(count int32) *windlassv1.RolloutPolicy {

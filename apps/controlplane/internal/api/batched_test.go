@@ -15,7 +15,7 @@ import (
 
 // Calls that come at once share transactions: what one of them asks for, and what is wrong with
 // it, is its own all the same.
-func TestOfManyCallsAtOnceEachIsDoneOnceOrRefused(t *testing.T) {
+func TestMutations_ConcurrentAreDoneOnceOrRefused(t *testing.T) {
 	const room = 20
 	for name, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(name, func(t *testing.T) {

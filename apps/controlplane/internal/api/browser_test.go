@@ -96,7 +96,7 @@ func (b *browser) copied() *browser {
 	return c
 }
 
-func TestASessionHasTheRightsOfItsKeyAndTheKeyIsNotInTheCookie(t *testing.T) {
+func TestSession_HasTheRightsOfItsKeyButNotTheKey(t *testing.T) {
 	w := setup(t)
 	b := w.browser()
 	status, body, cookies := b.post("/ui/session/sign-in", `{"key": "`+w.viewer+`"}`)
@@ -135,7 +135,7 @@ func TestASessionHasTheRightsOfItsKeyAndTheKeyIsNotInTheCookie(t *testing.T) {
 	require.Equal(t, me.GetKey().GetName(), found[windlassv1connect.ProjectServiceCreateProjectProcedure])
 }
 
-func TestAViewersSessionCannotMutateByAnyPath(t *testing.T) {
+func TestSession_OfAViewerCannotMutate(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	b := w.browser().signIn(w.viewer)
@@ -159,7 +159,7 @@ func TestAViewersSessionCannotMutateByAnyPath(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status, "a session makes no links")
 }
 
-func TestACookieIsGoodForTheDashboardsOwnRequestsOnly(t *testing.T) {
+func TestCookie_IsForTheDashboardsRequestsOnly(t *testing.T) {
 	w := setup(t)
 	for name, change := range map[string]func(*browser){
 		"another site":                   func(b *browser) { b.headers["Sec-Fetch-Site"] = "cross-site" },
@@ -207,7 +207,7 @@ func TestSignOutEndsTheSessionWhereverTheCookieIs(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, "signing out again")
 }
 
-func TestARevokedKeyEndsItsSessionsAtOnceAndTheirStreams(t *testing.T) {
+func TestSession_EndsWithItsRevokedKeyAndSoDoStreams(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyCacheTTL = 50 * time.Millisecond })
 	made, err := w.access(w.owner).CreateApiKey(t.Context(), &windlassv1.CreateApiKeyRequest{Name: "short", Role: windlassv1.Role_ROLE_VIEWER})
 	require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestSignOutEndsOpenStreams(t *testing.T) {
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(stream.Err()))
 }
 
-func TestARenewalGivesAnotherValueAndTheOldOneEndsSoon(t *testing.T) {
+func TestSession_RenewalEndsTheOldValueSoon(t *testing.T) {
 	w := setup(t)
 	b := w.browser().signIn(w.viewer)
 	old := b.copied()
@@ -299,7 +299,7 @@ func TestFailuresOfOthersAtItsAddressDoNotSignABrowserOut(t *testing.T) {
 	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
 }
 
-func TestAKeyHasABoundedNumberOfSessionsAndLinks(t *testing.T) {
+func TestKey_HasABoundedNumberOfSessionsAndLinks(t *testing.T) {
 	w := setup(t)
 	b := w.browser().signIn(w.viewer)
 	who, err := b.whoAmI()
@@ -326,14 +326,14 @@ func TestAKeyHasABoundedNumberOfSessionsAndLinks(t *testing.T) {
 	b.signIn(w.viewer)
 }
 
-func TestASessionEndsByItsTime(t *testing.T) {
+func TestSession_EndsByItsTime(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.SessionIdle, c.SessionMax = 300*time.Millisecond, 300*time.Millisecond })
 	b := w.browser().signIn(w.viewer)
 	require.Eventually(t, func() bool { _, err := b.whoAmI(); return err != nil }, 10*time.Second, 20*time.Millisecond)
 	b.requireOut()
 }
 
-func TestALinkSignsInOnce(t *testing.T) {
+func TestLink_SignsInOnce(t *testing.T) {
 	w := setup(t)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/ui/link", http.NoBody)
 	require.NoError(t, err)
@@ -363,7 +363,7 @@ func TestALinkSignsInOnce(t *testing.T) {
 	}
 }
 
-func TestASignInThatIsNotGoodSetsNoCookieAndSaysWhy(t *testing.T) {
+func TestSignIn_FailureSetsNoCookieAndSaysWhy(t *testing.T) {
 	w := setup(t)
 	for body, want := range map[string]int{
 		"": http.StatusBadRequest, "{}": http.StatusBadRequest, `{"key":"a","link":"b"}`: http.StatusBadRequest, `"x"`: http.StatusBadRequest,
@@ -385,7 +385,7 @@ func TestASignInThatIsNotGoodSetsNoCookieAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestByTLSTheCookieIsSecureAndOfThisHostAlone(t *testing.T) {
+func TestCookie_WithTLSIsSecureAndOfThisHost(t *testing.T) {
 	loopback, err := guard.Parse([]string{"127.0.0.0/8"})
 	require.NoError(t, err)
 	w := setup(t, func(c *api.Config) { c.Proxies = loopback })
@@ -402,7 +402,7 @@ func TestByTLSTheCookieIsSecureAndOfThisHostAlone(t *testing.T) {
 	b.requireOut()
 }
 
-func TestAFleetIsSentAtOnceAndThenWhatChanges(t *testing.T) {
+func TestWatchFleet_SendsAllAtOnceAndThenChanges(t *testing.T) {
 	w := setup(t)
 	for range 120 {
 		w.deploy("app-" + strings.ToLower(strings.ReplaceAll(time.Now().Format("150405.000000000"), ".", "")))

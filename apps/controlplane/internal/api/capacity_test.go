@@ -22,7 +22,7 @@ func h100s(n int32) func(*windlassv1.DeploymentSpec) {
 	}
 }
 
-func TestAStartWithoutRoomIsRefusedWithWhatIsMissing(t *testing.T) {
+func TestCapacity_RefusalSaysWhatIsMissing(t *testing.T) {
 	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(database, func(t *testing.T) {
 			w := setupOn(t, open(t))
@@ -62,7 +62,7 @@ func TestAStartWithoutRoomIsRefusedWithWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestAStartWithoutRoomWaitsIfItsPolicySaysSo(t *testing.T) {
+func TestCapacity_MayBeAwaitedByPolicy(t *testing.T) {
 	w := setup(t)
 	w.connected(0)
 	policy := &windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(6 * time.Hour)}
@@ -77,7 +77,7 @@ func TestAStartWithoutRoomWaitsIfItsPolicySaysSo(t *testing.T) {
 }
 
 // What is not wanted any more makes room for what takes its place.
-func TestAVersionThatIsSupersededMakesRoomForTheNext(t *testing.T) {
+func TestCapacity_SupersededVersionMakesRoom(t *testing.T) {
 	w := setup(t)
 	w.connected(8)
 	_, err := w.deployBy("chat", nil, h100s(4))
@@ -91,7 +91,7 @@ func TestAVersionThatIsSupersededMakesRoomForTheNext(t *testing.T) {
 }
 
 // A region whose turn comes later may be full now; without the pool it stays so.
-func TestARolloutDoesNotStartTowardsARegionWithoutThePool(t *testing.T) {
+func TestCapacity_RegionWithoutThePoolIsRefused(t *testing.T) {
 	w := setup(t)
 	w.connected(8)
 	w.deploy("chat", h100s(4))

@@ -45,7 +45,7 @@ func (w *world) said(app string) []string {
 	return what
 }
 
-func TestAFirstDeployMakesTheAppAndFillsEveryDefault(t *testing.T) {
+func TestDeploy_FirstMakesTheAppWithDefaults(t *testing.T) {
 	w := setup(t)
 	res := w.deploy("chat")
 	require.Equal(t, int32(1), res.GetVersion())
@@ -84,7 +84,7 @@ func TestAFirstDeployMakesTheAppAndFillsEveryDefault(t *testing.T) {
 	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, rollout.GetRollout().GetStatus())
 }
 
-func TestAnUnchangedSpecMakesNoVersionAndOtherReplicasScale(t *testing.T) {
+func TestDeploy_UnchangedSpecMakesNoVersion(t *testing.T) {
 	w := setup(t)
 	first := w.deploy("chat", args("a"))
 	again := w.deploy("chat", args("a"))
@@ -113,7 +113,7 @@ func TestAnUnchangedSpecMakesNoVersionAndOtherReplicasScale(t *testing.T) {
 	require.Equal(t, int32(5), w.version("chat", 2).GetSpec().GetReplicas())
 }
 
-func TestANewerDeploySupersedesTheOneInFlight(t *testing.T) {
+func TestDeploy_SupersedesTheOneInFlight(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")
@@ -135,7 +135,7 @@ func TestANewerDeploySupersedesTheOneInFlight(t *testing.T) {
 	require.Equal(t, int32(1), app.GetPreviousVersion())
 }
 
-func TestARolloutThatACallEndsIsToldOnceItIsDurable(t *testing.T) {
+func TestRollout_EndedByACallIsReportedOnceDurable(t *testing.T) {
 	var ended []model.Rollout
 	w := setup(t, func(c *api.Config) { c.RolloutEnded = func(r model.Rollout) { ended = append(ended, r) } })
 	first := w.deploy("chat", args("a"))
@@ -321,7 +321,7 @@ func TestCancelLeavesWhatIsLive(t *testing.T) {
 	require.Contains(t, d.GetMessage(), "wrong one")
 }
 
-func TestADeploymentThatWasCancelledAndAtOnceReplacedHasEnded(t *testing.T) {
+func TestDeployment_CancelledAndReplacedHasEnded(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	_, err := w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "chat"})
@@ -331,7 +331,7 @@ func TestADeploymentThatWasCancelledAndAtOnceReplacedHasEnded(t *testing.T) {
 	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
 }
 
-func TestNothingStartsInAnAppThatIsBeingDeleted(t *testing.T) {
+func TestDeleteApp_LetsNothingStart(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made := w.deploy("chat")
@@ -445,7 +445,7 @@ func TestDeployRefusesWhatOnlyTheWholeSpecCanTell(t *testing.T) {
 	require.Equal(t, before, w.dump(), "nothing changed, and no app was made")
 }
 
-func TestEveryChangeWakesItsWorkflow(t *testing.T) {
+func TestMutations_WakeTheirWorkflow(t *testing.T) {
 	w := setup(t)
 	woken := w.woken()
 	res := w.deploy("chat")

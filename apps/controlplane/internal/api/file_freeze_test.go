@@ -24,7 +24,7 @@ func (w *world) allFreezes() []*windlassv1.Freeze {
 	return res.GetFreezes()
 }
 
-func TestAFreezeOfTheFileComesAndGoesWithIt(t *testing.T) {
+func TestFileFreeze_ComesAndGoesWithTheFile(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		_, err := w.deployFrozen(nil, args("a"))
@@ -62,7 +62,7 @@ func TestAFreezeOfTheFileComesAndGoesWithIt(t *testing.T) {
 	})
 }
 
-func TestAFreezeOfTheFileIsPlannedHeldByAndForgottenWithTheApp(t *testing.T) {
+func TestFileFreeze_IsPlannedHoldsAndEndsWithTheApp(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	_, err := w.deployFrozen(nil, args("a"))
@@ -97,7 +97,7 @@ func TestAFreezeOfTheFileIsPlannedHeldByAndForgottenWithTheApp(t *testing.T) {
 	require.Empty(t, w.allFreezes())
 }
 
-func TestAFreezeOfTheFileThatMakesNoSenseIsToldByField(t *testing.T) {
+func TestFileFreeze_InvalidNamesItsField(t *testing.T) {
 	w := setup(t)
 	now := time.Now().UnixMilli()
 	window := []*windlassv1.WeeklyWindow{{Start: "Fri 16:00", End: "Mon 08:00"}}

@@ -59,7 +59,7 @@ func (w *world) wakesDue() (ids []string) {
 	return ids
 }
 
-func TestAFreezeRefusesWhatWouldStartAndNothingElse(t *testing.T) {
+func TestFreeze_RefusesOnlyStarts(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx, c := t.Context(), w.apps(w.deployer)
 		secret := func(value string) error {
@@ -112,7 +112,7 @@ func TestAFreezeRefusesWhatWouldStartAndNothingElse(t *testing.T) {
 	})
 }
 
-func TestAFreezeHoldsARolloutUntilItIsLifted(t *testing.T) {
+func TestFreeze_HoldsARolloutUntilLifted(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		w.deploy("chat", args("a"))
@@ -148,7 +148,7 @@ func TestAFreezeHoldsARolloutUntilItIsLifted(t *testing.T) {
 	})
 }
 
-func TestAHeldRolloutIsAbortedOrReplacedAsAnyOther(t *testing.T) {
+func TestFreeze_HeldRolloutIsAbortedOrReplaced(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.deploy("chat", args("a"))
@@ -166,7 +166,7 @@ func TestAHeldRolloutIsAbortedOrReplacedAsAnyOther(t *testing.T) {
 	require.Empty(t, w.lift("quarter").GetAppIds())
 }
 
-func TestNothingIsHeldInThePlaceOfARolloutThatHasBegun(t *testing.T) {
+func TestFreeze_ReplacesNoRolloutThatHasBegun(t *testing.T) {
 	w := rollingOut(t)
 	w.freeze("quarter", hold)
 	_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(args("c"))})
@@ -177,7 +177,7 @@ func TestNothingIsHeldInThePlaceOfARolloutThatHasBegun(t *testing.T) {
 	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "what has begun goes on")
 }
 
-func TestAnOwnerOverridesAFreezeAndThatIsOnRecord(t *testing.T) {
+func TestFreeze_OwnersOverrideIsAudited(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.freeze("quarter", refuse)
@@ -217,7 +217,7 @@ func TestAnOwnerOverridesAFreezeAndThatIsOnRecord(t *testing.T) {
 	require.Contains(t, w.said("chat"), "RolloutReleased")
 }
 
-func TestAFreezeIsOfWhatItNamesAndOfItsWorkspace(t *testing.T) {
+func TestFreeze_CoversItsScopeInItsWorkspace(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		_, err := w.projects(w.owner).CreateProject(ctx, &windlassv1.CreateProjectRequest{Name: "lab"})
@@ -250,7 +250,7 @@ func TestAFreezeIsOfWhatItNamesAndOfItsWorkspace(t *testing.T) {
 	})
 }
 
-func TestAFreezeThatIsSetAgainIsTheSameOne(t *testing.T) {
+func TestFreeze_SetAgainIsTheSame(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		first := w.freeze("quarter", refuse)
@@ -279,7 +279,7 @@ func TestAFreezeThatIsSetAgainIsTheSameOne(t *testing.T) {
 	})
 }
 
-func TestAWorkspaceHasNoMoreFreezesThanAStepReads(t *testing.T) {
+func TestFreezes_AreBoundedByWhatAStepReads(t *testing.T) {
 	w := setup(t)
 	long := time.Now().Add(-60 * 24 * time.Hour).UnixMilli()
 	w.update(func(tx store.Tx) error {
@@ -341,7 +341,7 @@ func TestFreezesThatMakeNoSenseAreToldByField(t *testing.T) {
 	}
 }
 
-func TestAPlanTellsWhatAFreezeDoesToADeploy(t *testing.T) {
+func TestFreeze_IsShownByAPlan(t *testing.T) {
 	w := setup(t)
 	w.connected(8)
 	w.deploy("chat", args("a"))

@@ -35,7 +35,7 @@ func follow(ctx context.Context, topic *topic) *atomic.Int32 {
 	return &taken
 }
 
-func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing.T) {
+func TestHub_AppIsReadOnceForAllWatchersTenTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		h := newHub(100, 100, 100)
@@ -84,7 +84,7 @@ func TestAnAppIsReadOnceForAllItsWatchersAndNoMoreThanTenTimesASecond(t *testing
 	})
 }
 
-func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
+func TestHub_FirstPictureIsReadAfterItsWatcherCame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(100, 100, 100)
 		var message atomic.Value
@@ -112,7 +112,7 @@ func TestTheFirstPictureOfAWatcherWasReadAfterItCame(t *testing.T) {
 	})
 }
 
-func TestAPictureThatDidNotChangeIsNotShownAgain(t *testing.T) {
+func TestHub_UnchangedPictureIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		h := newHub(100, 100, 100)

@@ -14,7 +14,7 @@ import (
 
 func keyed(key string) *windlassv1.Mutation { return &windlassv1.Mutation{IdempotencyKey: key} }
 
-func TestAKeyThatIsRepeatedReturnsTheFirstAnswerAndDoesNothing(t *testing.T) {
+func TestIdempotencyKey_RepeatedReturnsTheFirstAnswer(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	req := &windlassv1.DeployRequest{Mutation: keyed("k1"), App: "chat", Spec: echo(args("a"))}
@@ -30,7 +30,7 @@ func TestAKeyThatIsRepeatedReturnsTheFirstAnswerAndDoesNothing(t *testing.T) {
 	require.Equal(t, before, w.dump())
 }
 
-func TestAKeyIsForOneRequestOnly(t *testing.T) {
+func TestIdempotencyKey_IsForOneRequest(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	_, err := w.apps(w.deployer).CreateApp(ctx, &windlassv1.CreateAppRequest{Mutation: keyed("k1"), Name: "one"})
@@ -48,7 +48,7 @@ func TestAKeyIsForOneRequestOnly(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestOfConcurrentCallsWithOneKeyExactlyOneActs(t *testing.T) {
+func TestIdempotencyKey_ConcurrentCallsActOnce(t *testing.T) {
 	w := setup(t)
 	var mu sync.Mutex
 	versions := map[int32]int{}
@@ -85,7 +85,7 @@ func TestOfConcurrentCallsWithOneKeyExactlyOneActs(t *testing.T) {
 	require.Len(t, made, 1, "a taken name is no error for who took it: %v", made)
 }
 
-func TestACallThatFailedMayBeRepeatedWithItsKey(t *testing.T) {
+func TestIdempotencyKey_MayBeRepeatedAfterAFailure(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	req := &windlassv1.CancelRequest{Mutation: keyed("c"), App: "chat"}
@@ -137,7 +137,7 @@ func TestValuesOfCredentialsAreNotReplayed(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestOfTwoRestartsWithOneKeyOneReachesTheAgent(t *testing.T) {
+func TestIdempotencyKey_ConcurrentRestartsReachTheAgentOnce(t *testing.T) {
 	w := setup(t)
 	id := w.instance("chat")
 	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }

@@ -409,7 +409,7 @@ func TestPagesAreStableUnderInserts(t *testing.T) {
 	require.Equal(t, []string{"b", "d", "e", "f", "h", "j"}, names)
 }
 
-func TestAnUpdateOfWhatChangedSinceIsRefused(t *testing.T) {
+func TestUpdate_OfAChangedVersionIsRefused(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made, err := w.apps(w.deployer).CreateApp(ctx, &windlassv1.CreateAppRequest{Name: "chat"})

@@ -67,7 +67,7 @@ func TestInstancesAreListedByFilterAndShownWithTheirNames(t *testing.T) {
 	require.Empty(t, theirs.GetInstances())
 }
 
-func TestANewVersionHasAPreviewUntilItIsLive(t *testing.T) {
+func TestPreview_EndsWhenTheVersionIsLive(t *testing.T) {
 	w := setup(t)
 	preview := func(rollout string) []string {
 		res, err := w.rollouts(w.viewer).GetRollout(t.Context(), &windlassv1.GetRolloutRequest{Rollout: rollout})
@@ -92,7 +92,7 @@ func TestANewVersionHasAPreviewUntilItIsLive(t *testing.T) {
 	require.Empty(t, preview(second.GetRolloutId()))
 }
 
-func TestWhatIsYetToBeReplacedIsNoPreview(t *testing.T) {
+func TestPreview_IsNotWhatWillBeReplaced(t *testing.T) {
 	w := setup(t)
 	w.connected(8)
 	inPlace := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}

@@ -37,7 +37,7 @@ func (w *world) lastRollout(app string) *windlassv1.Rollout {
 	return got.GetRollout()
 }
 
-func TestARegionThatWasSkippedIsShownUntilItHasCaughtUp(t *testing.T) {
+func TestLaggingRegion_IsShownUntilItHasCaughtUp(t *testing.T) {
 	w := leftBehind(t)
 	app := w.app("chat")
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DEGRADED, app.GetStatus())
@@ -70,7 +70,7 @@ func TestARegionThatWasSkippedIsShownUntilItHasCaughtUp(t *testing.T) {
 	require.Empty(t, w.told("chat", 1), "what it had is gone")
 }
 
-func TestARegionThatIsBehindIsScaledLikeAnyOther(t *testing.T) {
+func TestLaggingRegion_IsScaled(t *testing.T) {
 	w := leftBehind(t)
 	used := w.usage().Instances
 	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 5, Region: "eu-west-1"})
@@ -83,7 +83,7 @@ func TestARegionThatIsBehindIsScaledLikeAnyOther(t *testing.T) {
 	require.Equal(t, []int32{5, 100}, w.told("chat", 2)["eu-west-1"][:2])
 }
 
-func TestARollbackWhileARegionIsBehindEndsWithOneVersionEverywhere(t *testing.T) {
+func TestLaggingRegion_RollbackEndsWithOneVersion(t *testing.T) {
 	w := leftBehind(t)
 	_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestARollbackWhileARegionIsBehindEndsWithOneVersionEverywhere(t *testing.T)
 	require.Len(t, w.told("chat", 3), 2)
 }
 
-func TestAppsWithoutAPolicyDoNotWaitForARegionThatNoAgentEverJoined(t *testing.T) {
+func TestLaggingRegion_NeverJoinedIsNotAwaitedWithoutAPolicy(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestTwoProgressDeadlinesMayNotDiffer(t *testing.T) {
+func TestProgressDeadline_TwoMayNotDiffer(t *testing.T) {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{Deadlines: &windlassv1.Deadlines{Progress: durationpb.New(5 * time.Minute)}}
 	own := func(d time.Duration) func(*windlassv1.DeploymentSpec) {
@@ -23,7 +23,7 @@ func TestTwoProgressDeadlinesMayNotDiffer(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestTheRolloutGoesByThePolicysProgressDeadline(t *testing.T) {
+func TestProgressDeadline_IsThePolicys(t *testing.T) {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{Deadlines: &windlassv1.Deadlines{Progress: durationpb.New(5 * time.Minute)}}
 	_, err := w.deployBy("chat", policy)
@@ -38,7 +38,7 @@ func TestTheRolloutGoesByThePolicysProgressDeadline(t *testing.T) {
 	require.InDelta(t, time.Now().UnixMilli()+300_000, p.GetWaves()[0].GetRegions()[0].GetDeadline(), 60_000)
 }
 
-func TestARolloutPromotedInFullWaitsForNothingAndSaysWhoDidIt(t *testing.T) {
+func TestPromote_InFullWaitsForNothingAndIsOnRecord(t *testing.T) {
 	w := setup(t)
 	ctx, c := t.Context(), w.rollouts(w.deployer)
 	policy := canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual"}, &windlassv1.CanaryStep{Weight: 50, Pause: "1h"})

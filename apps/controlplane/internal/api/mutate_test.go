@@ -38,7 +38,7 @@ func (l losing) lost(err error) error {
 	return err
 }
 
-func TestACommitOfUnknownOutcomeIsFoundByItsKey(t *testing.T) {
+func TestCommit_OfUnknownOutcomeIsFoundByItsKey(t *testing.T) {
 	lose := false
 	w := setup(t, func(c *api.Config) { c.Store = losing{c.Store, &lose} })
 	ctx := t.Context()

@@ -50,7 +50,7 @@ func (w *world) settleWhole(app string) *windlassv1.WatchAppResponse {
 	return w.requireWhole(app)
 }
 
-func TestWhatIsShownOfARegionAddsUp(t *testing.T) {
+func TestRegion_ViewAddsUp(t *testing.T) {
 	w := setup(t)
 	canary := &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",

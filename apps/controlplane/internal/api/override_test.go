@@ -161,7 +161,7 @@ func TestScalingOutlastsVersionsUntilAFileSaysOtherwise(t *testing.T) {
 	}
 }
 
-func TestAVersionBeginsWithTheSizesThatItWasGivenWhereNothingRuns(t *testing.T) {
+func TestReplicas_OfANewVersionApplyWhereNothingRuns(t *testing.T) {
 	for name, policy := range map[string]*windlassv1.RolloutPolicy{"at once": nil, "by waves": {MaxSurge: "100%"}} {
 		t.Run(name, func(t *testing.T) {
 			w := setup(t)
@@ -191,7 +191,7 @@ func TestAVersionBeginsWithTheSizesThatItWasGivenWhereNothingRuns(t *testing.T) 
 	}
 }
 
-func TestARegionThatIsAddedHasItsOverrideFromItsFirstRowOn(t *testing.T) {
+func TestOverrides_ApplyFromARegionsFirstRow(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		w.label("eu-west-1", map[string]string{"tier": "small"})
 		small := extra(sized(&windlassv1.Override{Labels: map[string]string{"tier": "small"}}, 1), "--tp", "8")
@@ -241,7 +241,7 @@ func TestSecretsOfAnOverrideAreThoseRegionsAlone(t *testing.T) {
 	})
 }
 
-func TestAPlanTellsOfOverridesByRegion(t *testing.T) {
+func TestOverrides_AreShownByAPlan(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		eu := func(n, gpus int32) func(*windlassv1.DeploymentSpec) {
 			return overrides(with(sized(inRegions("eu-west-1"), n), func(o *windlassv1.Override) {
@@ -349,7 +349,7 @@ func TestOverridesThatContradictAreRefused(t *testing.T) {
 
 // A release that hashes what there is otherwise makes a version of every app that is
 // deployed again.
-func TestASpecWithoutOverridesHasTheHashThatItHad(t *testing.T) {
+func TestOverrides_NoneLeavesTheHashOfTheSpec(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	var d model.Deployment

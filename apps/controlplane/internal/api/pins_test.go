@@ -68,7 +68,7 @@ func (w *world) shares(app *windlassv1.App, region string) map[int32]int32 {
 	return out
 }
 
-func TestAVersionIsPinnedBesideTheLiveOneUntilItIsTakenAway(t *testing.T) {
+func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		w.versions("chat", "a", "b")
 		used := w.usage()
@@ -136,7 +136,7 @@ func TestAVersionIsPinnedBesideTheLiveOneUntilItIsTakenAway(t *testing.T) {
 	})
 }
 
-func TestAPinThatMakesNoSenseIsRefusedWithTheFigures(t *testing.T) {
+func TestPin_InvalidIsRefusedWithFigures(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		w.deploy("chat", args("a"))
 		_, err := w.pin(1, 10)
@@ -184,7 +184,7 @@ func TestAPinThatMakesNoSenseIsRefusedWithTheFigures(t *testing.T) {
 	})
 }
 
-func TestAFreezeRefusesAPinAndNotItsEnd(t *testing.T) {
+func TestPin_IsRefusedByAFreezeButNotItsEnd(t *testing.T) {
 	w := setup(t)
 	w.versions("chat", "a", "b")
 	_, err := w.pin(1, 10)
@@ -206,7 +206,7 @@ func TestAFreezeRefusesAPinAndNotItsEnd(t *testing.T) {
 	require.Empty(t, w.settle("chat").GetPins())
 }
 
-func TestAPinCountsInTheQuotaAndNeedsRoom(t *testing.T) {
+func TestPin_CountsInTheQuotaAndNeedsRoom(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		w.connected(16)
 		for _, name := range []string{"a", "b"} {
@@ -243,7 +243,7 @@ func TestAPinCountsInTheQuotaAndNeedsRoom(t *testing.T) {
 	})
 }
 
-func TestWhatIsRetainedIsPinnedWithTheReplicasThatItHas(t *testing.T) {
+func TestPin_OfARetainedVersionKeepsItsReplicas(t *testing.T) {
 	w := switched(t)
 	before := w.told("chat", 1)
 	_, err := w.pin(1, 30)
@@ -261,7 +261,7 @@ func TestWhatIsRetainedIsPinnedWithTheReplicasThatItHas(t *testing.T) {
 	require.False(t, res.GetRetained())
 }
 
-func TestAVersionThatARegionIsBehindWithIsNotPinned(t *testing.T) {
+func TestPin_OfALaggingVersionIsRefused(t *testing.T) {
 	w := leftBehind(t)
 	_, err := w.pin(1, 10)
 	refused(t, err, connect.CodeFailedPrecondition, pinInRollout, "version")
@@ -271,7 +271,7 @@ func TestAVersionThatARegionIsBehindWithIsNotPinned(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestADeletedAppTakesItsPinsAlong(t *testing.T) {
+func TestPins_GoWithTheirApp(t *testing.T) {
 	w := setup(t)
 	w.versions("chat", "a", "b")
 	_, err := w.pin(1, 10)
@@ -290,7 +290,7 @@ func TestADeletedAppTakesItsPinsAlong(t *testing.T) {
 	require.Zero(t, w.usage().Instances)
 }
 
-func TestAPinThatWaitsForRoomIsNotRefused(t *testing.T) {
+func TestPin_MayWaitForRoom(t *testing.T) {
 	w := setup(t)
 	w.connected(16)
 	policy := &windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(time.Hour)}

@@ -130,7 +130,7 @@ func movesOf(p *windlassv1.PlanDeployResponse) map[string][]string {
 	return out
 }
 
-func TestADeployTakesTheStepsThatItsPlanTold(t *testing.T) {
+func TestPlan_IsWhatADeployThenDoes(t *testing.T) {
 	waves := []*windlassv1.Wave{{Name: "canary", Regions: []string{"eu-west-1"}}, {Name: "rest"}}
 	for name, policy := range map[string]*windlassv1.RolloutPolicy{
 		"none":     nil,
@@ -187,7 +187,7 @@ func TestADeployTakesTheStepsThatItsPlanTold(t *testing.T) {
 	}
 }
 
-func TestAPlanTellsWhatADeployWouldMakeOfTheApp(t *testing.T) {
+func TestPlan_ShowsTheAppAfterADeploy(t *testing.T) {
 	w := rollingOut(t)
 	policy := w.app("chat").GetRolloutPolicy()
 	p := w.planned("chat", policy, args("c"))
@@ -215,7 +215,7 @@ func TestAPlanTellsWhatADeployWouldMakeOfTheApp(t *testing.T) {
 	require.Equal(t, []int64{4, 10}, []int64{p.GetQuota().GetUsage().GetInstances(), p.GetUsageAfter().GetInstances()})
 }
 
-func TestAPlanTellsWhatDiffersByNameAndNoVariablesValue(t *testing.T) {
+func TestPlan_ShowsNamesButNoValuesOfVariables(t *testing.T) {
 	w := setup(t)
 	env := func(pairs ...string) func(*windlassv1.DeploymentSpec) {
 		return func(s *windlassv1.DeploymentSpec) {
@@ -257,7 +257,7 @@ func TestAPlanTellsWhatDiffersByNameAndNoVariablesValue(t *testing.T) {
 	require.NotContains(t, string(text), "hush")
 }
 
-func TestAPlanTellsAllThatStandsAgainstADeploy(t *testing.T) {
+func TestPlan_NamesEveryObstacle(t *testing.T) {
 	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(database, func(t *testing.T) {
 			w := setupOn(t, open(t), limited(model.Limits{Instances: 3, Apps: 9, StartsPerMinute: 1, StartsBurst: 1}))
@@ -301,7 +301,7 @@ func TestAPlanTellsAllThatStandsAgainstADeploy(t *testing.T) {
 	require.Equal(t, []string{"APP_DELETING app"}, reasons(w.planned("gone", nil)))
 }
 
-func TestAPlanHoldsThePeakAgainstTheGPUsThatAreFree(t *testing.T) {
+func TestPlan_ComparesThePeakWithFreeGPUs(t *testing.T) {
 	pool := func(n int32, pool string) func(*windlassv1.DeploymentSpec) {
 		return func(s *windlassv1.DeploymentSpec) {
 			s.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: n, Pool: pool}}
@@ -345,7 +345,7 @@ func TestAPlanHoldsThePeakAgainstTheGPUsThatAreFree(t *testing.T) {
 	require.False(t, w.planned("chat", inPlace, pool(8, "h100"), args("b")).GetWouldRun(), "each takes more than what it takes the place of gives back")
 }
 
-func TestAPlanTellsOfRegionsThatARolloutWouldWaitFor(t *testing.T) {
+func TestPlan_NamesRegionsThatARolloutWaitsFor(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")
@@ -375,7 +375,7 @@ func TestAPlanTellsOfRegionsThatARolloutWouldWaitFor(t *testing.T) {
 	require.Contains(t, p.GetFindings()[0].GetMessage(), "stays until it returns")
 }
 
-func TestAPlanTellsOfAnApprovalThatNoWaveIsLeftFor(t *testing.T) {
+func TestPlan_NamesAnApprovalWithoutAWave(t *testing.T) {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{
 		{Name: "all", Regions: []string{"us-east-1", "eu-west-1"}}, {Name: "rest", Approval: &windlassv1.Approval{}},

@@ -33,7 +33,7 @@ func fixed(port int32) func(*windlassv1.DeploymentSpec) {
 
 const portField = "spec.ports[1].port"
 
-func TestAFixedPortOfAHostIsHadOnce(t *testing.T) {
+func TestFixedPort_OfAHostHasOneOwner(t *testing.T) {
 	w := setup(t)
 	w.joined("process")
 	policy := func(strategy windlassv1.RolloutPolicy_Strategy, surge string) *windlassv1.RolloutPolicy {
@@ -98,7 +98,7 @@ func TestAFixedPortOfAHostIsHadOnce(t *testing.T) {
 	require.Empty(t, reasons(w.planned("chat", rolling, fixed(8000), replicas(1), args("b"))), "nothing of the live version runs")
 }
 
-func TestAVersionIsNotPinnedWhereAnotherHasItsPort(t *testing.T) {
+func TestFixedPort_RefusesAPin(t *testing.T) {
 	w := setup(t)
 	w.joined("process")
 	recreate := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE}
@@ -123,7 +123,7 @@ func TestAVersionIsNotPinnedWhereAnotherHasItsPort(t *testing.T) {
 	require.ErrorContains(t, err, "v1, which is pinned there, has it")
 }
 
-func TestAFixedPortIsNotJudgedWhereInstancesMayHaveAddressesOfTheirOwn(t *testing.T) {
+func TestFixedPort_IsFreeWhereInstancesHaveAddresses(t *testing.T) {
 	w := setup(t)
 	for _, runtime := range []string{"", "kubernetes"} {
 		w.joined(runtime)

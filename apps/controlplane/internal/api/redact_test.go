@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestWhatTheSchemaCallsSecretIsNotAudited(t *testing.T) {
+func TestAudit_HasNoSecretFields(t *testing.T) {
 	doc, err := auditJSON(&windlassv1.SetSecretRequest{Environment: "e", Name: "n", Value: "hunter2"})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"environment":"e","name":"n","value":"[redacted]"}`, doc)
@@ -32,7 +32,7 @@ func TestRequestsAreToldApartByAllButTheirKey(t *testing.T) {
 	}
 }
 
-func TestAnAppsOwnVariablesAreToldFromInheritedOnes(t *testing.T) {
+func TestVariables_OwnAndInheritedDiffer(t *testing.T) {
 	s := &windlassv1.DeploymentSpec{Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "t"}}}
 	own := map[string]string{"A": "own", "B": "own"}
 	appspec.InheritEnv(s, map[string]string{"A": "shared", "C": "shared", "TOKEN": "shared"}, own)

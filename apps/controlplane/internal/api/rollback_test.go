@@ -153,7 +153,7 @@ func TestRollback_KeepsTheNewestSecretsUnlessAskedForThoseOfThen(t *testing.T) {
 	require.Equal(t, int32(1), pinned(res.GetVersion()))
 }
 
-func TestRollback_BringsNoRetainedVersionBackWithASecretThatWasRotated(t *testing.T) {
+func TestRollback_LeavesVersionsWithARotatedSecret(t *testing.T) {
 	w := setup(t)
 	w.setSecret("token", "one")
 	green := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Retain: durationpb.New(time.Hour)}

@@ -40,7 +40,7 @@ func (w *world) progress(app string) (*windlassv1.Rollout, *windlassv1.RolloutPr
 	return res.GetRollout(), res.GetRollout().GetProgress()
 }
 
-func TestAPolicyMovesAnAppWaveByWave(t *testing.T) {
+func TestRollout_MovesWaveByWave(t *testing.T) {
 	w := rollingOut(t)
 	app := w.app("chat")
 	require.Equal(t, int32(1), app.GetLiveVersion())
@@ -64,7 +64,7 @@ func TestAPolicyMovesAnAppWaveByWave(t *testing.T) {
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 }
 
-func TestEachWordAboutARolloutMayBeSaidTwice(t *testing.T) {
+func TestControl_MayBeRepeated(t *testing.T) {
 	w := rollingOut(t)
 	ctx, c := t.Context(), w.rollouts(w.deployer)
 	for range 2 {
@@ -107,7 +107,7 @@ func TestCancellingAStagedRolloutBringsEveryRegionBack(t *testing.T) {
 	require.Equal(t, windlassv1.RegionProgress_STATE_BACK, res.GetRollout().GetProgress().GetWaves()[0].GetRegions()[0].GetState())
 }
 
-func TestWhatIsLiveAskedForAgainTurnsAStagedRolloutBack(t *testing.T) {
+func TestDeploy_OfTheLiveVersionTurnsARolloutBack(t *testing.T) {
 	w := rollingOut(t)
 	res, err := w.deployBy("chat", nil, args("a"))
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestWhatIsLiveAskedForAgainTurnsAStagedRolloutBack(t *testing.T) {
 	require.Nil(t, app.GetRolloutPolicy(), "a file without the block takes the policy away")
 }
 
-func TestAnAppIsScaledInTheMiddleOfAStagedRollout(t *testing.T) {
+func TestScale_DuringAStagedRollout(t *testing.T) {
 	w := rollingOut(t)
 	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 4})
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestAnAppIsScaledInTheMiddleOfAStagedRollout(t *testing.T) {
 	require.Equal(t, []int32{8, 8, 2}, []int32{app.GetReplicas(), app.GetReadyReplicas(), app.GetLiveVersion()})
 }
 
-func TestANewerVersionTakesOverFromAStagedRollout(t *testing.T) {
+func TestRollout_NewerVersionTakesOver(t *testing.T) {
 	w := rollingOut(t)
 	_, err := w.deployBy("chat", nil, args("c"))
 	require.NoError(t, err)
@@ -142,7 +142,7 @@ func TestANewerVersionTakesOverFromAStagedRollout(t *testing.T) {
 	require.Equal(t, []int32{3, 1, 4}, []int32{app.GetLiveVersion(), app.GetPreviousVersion(), app.GetReadyReplicas()})
 }
 
-func TestAPolicyAloneMakesNoVersion(t *testing.T) {
+func TestPolicy_AloneMakesNoVersion(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	w.settle("chat")
@@ -158,7 +158,7 @@ func TestAPolicyAloneMakesNoVersion(t *testing.T) {
 	require.NotEqual(t, "RolloutPolicyChanged", w.said("chat")[1])
 }
 
-func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
+func TestPolicy_ContradictionNamesItsField(t *testing.T) {
 	w := setup(t)
 	for name, c := range map[string]struct {
 		policy *windlassv1.RolloutPolicy
@@ -224,7 +224,7 @@ func TestAPolicyThatContradictsItselfIsToldByField(t *testing.T) {
 	}
 }
 
-func TestACanaryIsRefusedWhereTheLiveVersionWouldHaveToStopForIt(t *testing.T) {
+func TestCanary_IsRefusedWhereTheLiveVersionWouldStop(t *testing.T) {
 	w := setup(t)
 	policy := canary(&windlassv1.CanaryStep{Weight: 10})
 	one := func(s *windlassv1.DeploymentSpec) { s.Replicas = new(int32(1)) }
@@ -247,7 +247,7 @@ func canary(steps ...*windlassv1.CanaryStep) *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: steps}
 }
 
-func TestACanaryWaitsForPromotionRegionByRegion(t *testing.T) {
+func TestCanary_WaitsForPromotionRegionByRegion(t *testing.T) {
 	w := setup(t)
 	ctx, c := t.Context(), w.rollouts(w.deployer)
 	policy := canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual"})
@@ -286,7 +286,7 @@ func TestACanaryWaitsForPromotionRegionByRegion(t *testing.T) {
 	require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
 }
 
-func TestAfterARollbackNothingIsPromotedByItself(t *testing.T) {
+func TestRollback_PromotesNothingByItself(t *testing.T) {
 	w := setup(t)
 	ctx, c := t.Context(), w.rollouts(w.deployer)
 	policy := canary(&windlassv1.CanaryStep{Weight: 20})
@@ -342,7 +342,7 @@ func (w *world) told(app string, version int32) map[string][]int32 {
 	return out
 }
 
-func TestWhatIsRetainedIsLiveAgainByPointerAndWeightsAlone(t *testing.T) {
+func TestRetained_IsLiveAgainByPointerAndWeights(t *testing.T) {
 	w := switched(t)
 	require.Equal(t, map[string][]int32{"us-east-1": {2, 0, 1}, "eu-west-1": {2, 0, 1}}, w.told("chat", 1))
 	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Message: "it forgets"})
@@ -363,7 +363,7 @@ func TestWhatIsRetainedIsLiveAgainByPointerAndWeightsAlone(t *testing.T) {
 	require.Equal(t, []int32{3, 2}, []int32{res.GetVersion(), res.GetFromVersion()})
 }
 
-func TestWhatIsRetainedButDoesNotServeIsNoWayBack(t *testing.T) {
+func TestRetained_UnreadyIsNoWayBack(t *testing.T) {
 	w := switched(t)
 	v1 := w.version("chat", 1)
 	w.update(func(tx store.Tx) error {
@@ -386,7 +386,7 @@ func TestWhatIsRetainedButDoesNotServeIsNoWayBack(t *testing.T) {
 	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
 }
 
-func TestTheProgressOfARegionCountsHowOftenItBecameUnready(t *testing.T) {
+func TestProgress_CountsHowOftenARegionBecameUnready(t *testing.T) {
 	w := rollingOut(t)
 	app := w.app("chat")
 	_, p := w.progress("chat")
@@ -418,7 +418,7 @@ func TestTheProgressOfARegionCountsHowOftenItBecameUnready(t *testing.T) {
 	require.Equal(t, []int32{1, 5}, []int32{g.GetRelapses(), g.GetRelapseLimit()})
 }
 
-func TestWhatIsRetainedIsScaledToo(t *testing.T) {
+func TestRetained_IsScaled(t *testing.T) {
 	w := switched(t)
 	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3})
 	require.NoError(t, err)
@@ -430,7 +430,7 @@ func TestWhatIsRetainedIsScaledToo(t *testing.T) {
 	require.Equal(t, int32(6), w.settle("chat").GetReadyReplicas())
 }
 
-func TestOnlyAStagedRolloutIsSteered(t *testing.T) {
+func TestControl_IsForStagedRolloutsOnly(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	_, err := w.rollouts(w.deployer).PauseRollout(t.Context(), &windlassv1.PauseRolloutRequest{App: "chat"})

@@ -80,7 +80,7 @@ func (w *world) verifyDomain(app, name string) (*windlassv1.Domain, error) {
 	return res.GetDomain(), err
 }
 
-func TestAnAppHasAStableHostAndEachVersionAPreview(t *testing.T) {
+func TestHost_IsStableAndEachVersionHasAPreview(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		w.deploy("chat", args("a"))
 		app, err := w.apps(w.viewer).GetApp(t.Context(), &windlassv1.GetAppRequest{App: "chat"})
@@ -136,7 +136,7 @@ func TestAnAppHasAStableHostAndEachVersionAPreview(t *testing.T) {
 	})
 }
 
-func TestThePreviewOfAVersionThatIsOverIsTerminatedForWhoAsks(t *testing.T) {
+func TestPreview_OfAnEndedVersionIsTerminated(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		w.deploy("chat", args("a"))
 		w.settle("chat")
@@ -160,7 +160,7 @@ func TestThePreviewOfAVersionThatIsOverIsTerminatedForWhoAsks(t *testing.T) {
 	})
 }
 
-func TestADomainServesOnceItsRecordIsThere(t *testing.T) {
+func TestDomain_ServesOnceItsRecordExists(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		w.deploy("chat", args("a"))
 		w.settle("chat")
@@ -232,7 +232,7 @@ func TestADomainServesOnceItsRecordIsThere(t *testing.T) {
 	})
 }
 
-func TestADomainIsOfOneApp(t *testing.T) {
+func TestDomain_BelongsToOneApp(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		for _, app := range []string{"chat", "search"} {
 			w.deploy(app, args("a"))
@@ -284,7 +284,7 @@ func (w *world) lapse(name string) {
 	})
 }
 
-func TestADomainThatHasLapsedServesOnUntilAnotherAppIsVerifiedForIt(t *testing.T) {
+func TestDomain_LapsedServesUntilAnotherAppVerifiesIt(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		const name = "chat.example.com"
 		w.deploy("chat", args("a"))

@@ -24,7 +24,7 @@ func origins(all ...string) *windlassv1.RoutingPolicy {
 	return &windlassv1.RoutingPolicy{Cors: &windlassv1.Cors{AllowedOrigins: all}}
 }
 
-func TestARoutingBlockThatNoGatewayCouldObeyIsRefused(t *testing.T) {
+func TestRouting_ImpossibleIsRefused(t *testing.T) {
 	w := setup(t)
 	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY
 	header := &windlassv1.Affinity{Header: "X-Session"}
@@ -88,7 +88,7 @@ func TestARoutingBlockThatNoGatewayCouldObeyIsRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestARegionIsRoutedByThePolicyOfTheVersionThatItServes(t *testing.T) {
+func TestRouting_PolicyIsThatOfTheServedVersion(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		first := &windlassv1.RoutingPolicy{Retries: new(int32(0)), QueueWait: durationpb.New(3 * time.Second)}
@@ -145,7 +145,7 @@ func TestARegionIsRoutedByThePolicyOfTheVersionThatItServes(t *testing.T) {
 	})
 }
 
-func TestAVersionIsMadeAsTheLiveOneWhereInstancesSeeNoDifference(t *testing.T) {
+func TestRouting_ChangeKeepsInstances(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		stored := func(version int32) (d model.Deployment) {
 			t.Helper()

@@ -27,7 +27,7 @@ func withSecret(name string) func(*windlassv1.DeploymentSpec) {
 	}
 }
 
-func TestASecretIsSealedAndNeverShown(t *testing.T) {
+func TestSecret_IsSealedAndNeverShown(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	require.Equal(t, int32(1), w.setSecret("token", "hunter2-one").GetSecret().GetVersion())
@@ -61,7 +61,7 @@ func TestASecretIsSealedAndNeverShown(t *testing.T) {
 	require.JSONEq(t, `"token"`, jsonField(t, audit.GetEntries()[0].GetAfter(), "name"))
 }
 
-func TestASecretsNewValueIsARolloutLikeAnyOther(t *testing.T) {
+func TestSecret_NewValueIsARollout(t *testing.T) {
 	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(database, func(t *testing.T) {
 			w := setupOn(t, open(t))
@@ -109,7 +109,7 @@ func TestASecretsNewValueIsARolloutLikeAnyOther(t *testing.T) {
 	}
 }
 
-func TestWhatPullsImagesWithASecretIsToldOfItsNewValue(t *testing.T) {
+func TestPullSecret_NewValueIsSent(t *testing.T) {
 	w := setup(t)
 	w.setSecret("registry", "{}")
 	with := w.deploy("with", func(s *windlassv1.DeploymentSpec) {
@@ -125,7 +125,7 @@ func TestWhatPullsImagesWithASecretIsToldOfItsNewValue(t *testing.T) {
 	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made, since no instance has to be replaced")
 }
 
-func TestASecretInUseIsKept(t *testing.T) {
+func TestSecret_InUseIsKept(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.setSecret("token", "one")
@@ -149,7 +149,7 @@ func TestASecretInUseIsKept(t *testing.T) {
 	require.Equal(t, int32(2), w.setSecret("token", "another").GetSecret().GetVersion())
 }
 
-func TestADeployerChangesVariablesAndOnlyAnOwnerRenames(t *testing.T) {
+func TestVariables_OfDeployersAndRenamesOfOwners(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	req := &windlassv1.UpdateEnvironmentRequest{

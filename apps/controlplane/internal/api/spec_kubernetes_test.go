@@ -197,7 +197,7 @@ func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
 	require.Equal(t, before, w.dump(), "nothing changed")
 }
 
-func TestWhatAClusterReadsIsStoredAsItWasSaidWithItsDefaults(t *testing.T) {
+func TestKubernetesSpec_IsStoredWithItsDefaults(t *testing.T) {
 	w := setup(t)
 	w.setSecret("registry", `{"auths":{}}`)
 	host := func(s *windlassv1.DeploymentSpec) {
@@ -230,7 +230,7 @@ func TestWhatAClusterReadsIsStoredAsItWasSaidWithItsDefaults(t *testing.T) {
 	require.Nil(t, w.version("bare", 1).GetSpec().GetDrainDelay(), "absent means what suits the region's kind")
 }
 
-func TestASecretThatPullsTheImageIsNeededAndRotatesLikeAnyOther(t *testing.T) {
+func TestPullSecret_IsNeededAndRotates(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	pull := func(s *windlassv1.DeploymentSpec) {
@@ -249,7 +249,7 @@ func TestASecretThatPullsTheImageIsNeededAndRotatesLikeAnyOther(t *testing.T) {
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
 }
 
-func TestARegionShowsWhatItsAgentSaysOfGPUs(t *testing.T) {
+func TestRegion_ShowsItsAgentsGPUs(t *testing.T) {
 	w := setup(t)
 	reported := &agentv1.Capacity{Gpus: []*agentv1.GpuPool{{
 		Product: "NVIDIA-H100-80GB-HBM3", Pool: "h100", Allocatable: 32, Requested: 20, LargestFree: 4,

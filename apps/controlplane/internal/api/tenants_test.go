@@ -31,7 +31,7 @@ const (
 	existsName = windlassv1.ErrorReason_ERROR_REASON_ALREADY_EXISTS
 )
 
-func TestAFreshWorkspaceIsReadyToDeployAndGoesWhenItIsEmpty(t *testing.T) {
+func TestWorkspace_FreshDeploysAndEmptyIsDeleted(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made, err := w.workspaces(w.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "third"})
@@ -74,7 +74,7 @@ func TestAFreshWorkspaceIsReadyToDeployAndGoesWhenItIsEmpty(t *testing.T) {
 	require.Len(t, list.GetWorkspaces(), 2)
 }
 
-func TestAProjectWithAppsIsKept(t *testing.T) {
+func TestProject_WithAppsIsKept(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made, err := w.projects(w.owner).CreateProject(ctx, &windlassv1.CreateProjectRequest{Name: "lab"})
@@ -106,9 +106,9 @@ func TestAProjectWithAppsIsKept(t *testing.T) {
 	refused(t, err, connect.CodeNotFound, notFound, "environment")
 }
 
-// TestNoAppOutlivesItsEnvironment: of an app that is made and its environment that is
+// TestDeleteEnvironment_LeavesNoApp: of an app that is made and its environment that is
 // deleted at the same time one is refused.
-func TestNoAppOutlivesItsEnvironment(t *testing.T) {
+func TestDeleteEnvironment_LeavesNoApp(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	for i := range 40 {
@@ -251,7 +251,7 @@ func TestApproveGatewayIsOfOneAddressByOperators(t *testing.T) {
 	refused(t, approve(w.operator, made.GetRegion().GetId(), ""), failed, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 }
 
-func TestARegionInUseIsKept(t *testing.T) {
+func TestRegion_InUseIsKept(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.deploy("chat")

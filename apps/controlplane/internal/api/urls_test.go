@@ -21,7 +21,7 @@ func (w *world) urlsOf(app string) []string {
 	return res.GetApp().GetUrls()
 }
 
-func TestAnAppIsReachedAtItsHostWhereThereAreGatewaysAndElsewhereAtItsInstances(t *testing.T) {
+func TestURLs_AreHostsWithGatewaysAndElseInstances(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		us, eu := w.regions["us-east-1"], w.regions["eu-west-1"]
 		made := w.deploy("chat", args("a"))

@@ -41,7 +41,7 @@ func (x *watching) until(wanted func(*windlassv1.WatchAppResponse) bool) *windla
 	return nil
 }
 
-func TestAWatcherSeesTheWholePictureAtOnceAndEachThatDiffers(t *testing.T) {
+func TestWatchApp_SendsTheWholePictureAndEachChange(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	x := w.watch(w.viewer, "chat")
@@ -76,7 +76,7 @@ func TestAWatcherSeesTheWholePictureAtOnceAndEachThatDiffers(t *testing.T) {
 	require.Equal(t, []int32{1, 2}, []int32{both.GetDeployments()[0].GetVersion(), both.GetDeployments()[1].GetVersion()})
 }
 
-func TestAWatchEndsWithItsApp(t *testing.T) {
+func TestWatchApp_EndsWithItsApp(t *testing.T) {
 	w := setup(t)
 	made := w.deploy("chat")
 	w.settle("chat")
@@ -94,7 +94,7 @@ func TestAWatchEndsWithItsApp(t *testing.T) {
 	require.True(t, again.until(func(*windlassv1.WatchAppResponse) bool { return true }).GetDeleted())
 }
 
-func TestAWatchIsForThoseWhoMayReadTheApp(t *testing.T) {
+func TestWatchApp_IsForReadersOfTheApp(t *testing.T) {
 	w := setup(t)
 	made := w.deploy("chat")
 	for _, key := range []string{"", w.rival, w.operator} {
@@ -108,7 +108,7 @@ func TestAWatchIsForThoseWhoMayReadTheApp(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsSoonAfterItsKeyWasRevoked(t *testing.T) {
+func TestWatchApp_EndsSoonAfterItsKeyWasRevoked(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyCacheTTL = 20 * time.Millisecond })
 	w.deploy("chat")
 	made, err := w.access(w.owner).CreateApiKey(t.Context(), &windlassv1.CreateApiKeyRequest{Name: "ci", Role: windlassv1.Role_ROLE_VIEWER})

@@ -12,7 +12,7 @@ import (
 
 // A field that is added and not named would be taken for one that replaces instances, or worse:
 // the author of a new field says which.
-func TestItIsSaidOfEachFieldOfASpecWhoseConcernItIs(t *testing.T) {
+func TestFields_AreEachClassified(t *testing.T) {
 	fields := (*windlassv1.DeploymentSpec)(nil).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		require.Contains(t, concerns, fields.Get(i).Name(), "say in concerns whose it is")
@@ -20,7 +20,7 @@ func TestItIsSaidOfEachFieldOfASpecWhoseConcernItIs(t *testing.T) {
 	require.Len(t, concerns, fields.Len(), "concerns names a field that there is none of")
 }
 
-func TestOnlyWhatInstancesSeeMakesOthersOfThem(t *testing.T) {
+func TestInstances_DependOnlyOnWhatTheySee(t *testing.T) {
 	spec := &windlassv1.DeploymentSpec{
 		Image: "registry.test/echo:v1", Args: []string{"a"}, Regions: []string{"eu", "us"}, Replicas: new(int32(2)),
 		Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token", Version: 1}},

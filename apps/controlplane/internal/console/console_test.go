@@ -42,7 +42,7 @@ func text(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-func TestEveryPathIsThePageAndThePageMayLoadNothingFromElsewhere(t *testing.T) {
+func TestPage_ServesEveryPathAndLoadsNothingForeign(t *testing.T) {
 	for _, target := range []string{"/ui/", "/ui/apps", "/ui/apps/default/production/echo", "/ui/%2e%2e/secret"} {
 		r := get(t, built, http.MethodGet, target, "br")
 		require.Equal(t, http.StatusOK, r.StatusCode)
@@ -77,7 +77,7 @@ func TestAssetsAreKeptForEverAndSentAsTheBrowserTakesThem(t *testing.T) {
 	require.Empty(t, text(t, get(t, built, http.MethodHead, "/ui/assets/app-1a2b.js", "")))
 }
 
-func TestWithoutNodeThePageSaysHowToBuildTheDashboard(t *testing.T) {
+func TestPage_WithoutNodeSaysHowToBuildIt(t *testing.T) {
 	page, err := fs.ReadFile(embedded, "assets/placeholder.html")
 	require.NoError(t, err)
 	r := get(t, fstest.MapFS{"placeholder.html": {Data: page}}, http.MethodGet, "/ui/", "")
@@ -87,7 +87,7 @@ func TestWithoutNodeThePageSaysHowToBuildTheDashboard(t *testing.T) {
 // maxFirstView of script, as it is sent with gzip.
 const maxFirstView = 300 << 10
 
-func TestTheFirstViewIsSmallAndHasNoInlineScript(t *testing.T) {
+func TestPage_FirstViewIsSmallWithoutInlineScripts(t *testing.T) {
 	page, err := fs.ReadFile(embedded, "assets/dist/index.html")
 	if err != nil {
 		t.Skip("built without the dashboard: .ci/dashboard builds it")

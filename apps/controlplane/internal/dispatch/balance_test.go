@@ -43,7 +43,7 @@ func (h *house) serve() (url string, stop func()) {
 	return "http://" + listener.Addr().String(), cancel
 }
 
-func TestAServerThatStopsTellsItsStreamsToGoElsewhere(t *testing.T) {
+func TestBalance_StoppingServerMovesItsStreams(t *testing.T) {
 	// Without a call of Drain: the streams' contexts may end before it.
 	h := setup(t, time.Minute)
 	url, stop := h.serve()
@@ -56,7 +56,7 @@ func TestAServerThatStopsTellsItsStreamsToGoElsewhere(t *testing.T) {
 	w.untilSentAway()
 }
 
-func TestAProcessWithMoreThanItsShareSendsStreamsElsewhere(t *testing.T) {
+func TestBalance_MovesStreamsBeyondAShare(t *testing.T) {
 	h := setup(t, time.Minute, func(c *dispatch.Config) {
 		c.Peer, c.Even, c.EvenAfter = "cp_1", 10*time.Millisecond, 50*time.Millisecond
 	})

@@ -265,7 +265,7 @@ func (w *watcher) ended(code connect.Code) {
 	}
 }
 
-func TestAnAgentWithNothingGetsASnapshotAndThenDeltas(t *testing.T) {
+func TestStream_WithoutACursorGetsASnapshotAndDeltas(t *testing.T) {
 	h := setup(t, time.Minute)
 	h.deploy("dep_1", 1, starting)
 	w := newWatcher(t, "session-1")
@@ -283,7 +283,7 @@ func TestAnAgentWithNothingGetsASnapshotAndThenDeltas(t *testing.T) {
 	require.Equal(t, 1, w.snapshots)
 }
 
-func TestASnapshotOfManyPagesIsWholeAndInOrder(t *testing.T) {
+func TestSnapshot_OfManyPagesIsWholeAndInOrder(t *testing.T) {
 	h := setup(t, time.Hour)
 	const (
 		applies = iota
@@ -334,7 +334,7 @@ func TestASnapshotOfManyPagesIsWholeAndInOrder(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatComesBackResumesWhereItWas(t *testing.T) {
+func TestStream_ResumesWhereItWas(t *testing.T) {
 	h := setup(t, time.Minute)
 	h.deploy("dep_1", 1, starting)
 	w := newWatcher(t, "session-1")
@@ -357,7 +357,7 @@ func TestAnAgentThatComesBackResumesWhereItWas(t *testing.T) {
 	require.Equal(t, 1, w.snapshots, "no second snapshot")
 }
 
-func TestAnotherSessionGetsAHigherFenceAndEndsTheFirst(t *testing.T) {
+func TestFence_OfANewSessionEndsTheOld(t *testing.T) {
 	h := setup(t, time.Minute)
 	first, second := newWatcher(t, "session-1"), newWatcher(t, "session-2")
 	cancelFirst := first.connect(h)
@@ -369,7 +369,7 @@ func TestAnotherSessionGetsAHigherFenceAndEndsTheFirst(t *testing.T) {
 	first.ended(connect.CodeAborted)
 }
 
-func TestARestoredBackupIsAForkThatStartsANewEpoch(t *testing.T) {
+func TestFork_RestoredBackupStartsANewEpoch(t *testing.T) {
 	h := setup(t, time.Minute)
 	h.deploy("dep_1", 1, starting)
 	backup := h.db.Clone()
@@ -402,7 +402,7 @@ func TestARestoredBackupIsAForkThatStartsANewEpoch(t *testing.T) {
 	require.NotContains(t, w.held, "dep_2")
 }
 
-func TestABookmarkSumsToWhatTheAgentHoldsAndABadBucketIsSentAgain(t *testing.T) {
+func TestBookmark_BadBucketIsSentAgain(t *testing.T) {
 	h := setup(t, 20*time.Millisecond)
 	for i := 1; i <= 20; i++ {
 		h.deploy(fmt.Sprintf("dep_%d", i), 1, starting)
@@ -458,7 +458,7 @@ func TestDrainingSendsStreamsAway(t *testing.T) {
 	w.untilSentAway()
 }
 
-func TestANewEpochSendsStreamsAwayToBeJudgedAgain(t *testing.T) {
+func TestEpoch_NewEndsStreams(t *testing.T) {
 	h := setup(t, time.Minute)
 	h.deploy("dep_1", 1, starting)
 	w := newWatcher(t, "session-1")
@@ -472,7 +472,7 @@ func TestANewEpochSendsStreamsAwayToBeJudgedAgain(t *testing.T) {
 	w.untilSentAway()
 }
 
-func TestADatabaseThatWentBackUnderOpenStreamsSendsThemAway(t *testing.T) {
+func TestFork_UnderOpenStreamsEndsThem(t *testing.T) {
 	for name, further := range map[string]int{"behind them": 0, "just as far": 1, "further": 3} {
 		t.Run(name, func(t *testing.T) {
 			h := setup(t, time.Minute)
@@ -499,7 +499,7 @@ func TestADatabaseThatWentBackUnderOpenStreamsSendsThemAway(t *testing.T) {
 	}
 }
 
-func TestARequestReachesTheAgentAndItsAnswerComesBack(t *testing.T) {
+func TestRequest_ReachesTheAgentAndIsAnswered(t *testing.T) {
 	h := setup(t, time.Minute)
 	_, err := h.svc.Ask(t.Context(), region, &agentv1.Request{})
 	require.ErrorIs(t, err, model.ErrAgentUnreachable)
@@ -561,7 +561,7 @@ func (s *hasty) Update(ctx context.Context, fn func(dispatch.Tx) error) error {
 	return err
 }
 
-func TestWhatChangesAfterASnapshotWasReadAndBeforeItsSessionBeginsIsNotMissed(t *testing.T) {
+func TestSnapshot_MissesNoChangeBeforeItsSession(t *testing.T) {
 	slow := &hasty{read: make(chan struct{}, 1)}
 	h := setup(t, time.Hour, func(cfg *dispatch.Config) { slow.Store, cfg.Store = cfg.Store, slow })
 	h.deploy("dep_1", 1, starting)

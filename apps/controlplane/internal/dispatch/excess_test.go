@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAProcessKeepsItsShareAndWhatChanceAddsToIt(t *testing.T) {
+func TestExcess_IsBeyondAShareAndChance(t *testing.T) {
 	for _, c := range []struct{ own, all, peers, want int }{
 		{0, 0, 1, 0},
 		{1000, 1000, 1, 0}, // alone

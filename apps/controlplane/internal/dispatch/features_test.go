@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAnAgentIsAskedForWhatItsDeploymentMakesUseOf(t *testing.T) {
+func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 	gpu := func(g *windlassv1.Gpu) *windlassv1.DeploymentSpec {
 		return &windlassv1.DeploymentSpec{Resources: &windlassv1.Resources{Gpu: g}}
 	}
@@ -52,12 +52,12 @@ func TestAnAgentIsAskedForWhatItsDeploymentMakesUseOf(t *testing.T) {
 	}
 }
 
-func TestARoleAsksForWhatItsOwnResourcesMakeUseOf(t *testing.T) {
+func TestFeatures_OfARoleFollowItsResources(t *testing.T) {
 	role := &windlassv1.RoleSpec{Name: "main", Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1, Pool: "h100"}}}
 	require.Equal(t, []string{"FEATURE_GPU_POOL"}, requiredFeatures(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{role}}))
 }
 
-func TestAnyAgentCanRunWhatEarlierReleasesKnew(t *testing.T) {
+func TestFeatures_OfEarlierReleasesNeedNothing(t *testing.T) {
 	plain := &windlassv1.DeploymentSpec{
 		Image: "registry.example/echo:v1", Command: []string{"serve"}, Env: map[string]string{"A": "1"},
 		Secrets:     []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}},

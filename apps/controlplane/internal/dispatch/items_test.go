@@ -53,7 +53,7 @@ func encoded(t *testing.T, edit func(*model.DesiredItem)) *agentv1.Item {
 // A hash that a release changes is drift in every region at once, and a template
 // that it changes replaces every instance there is. These were the values of the
 // first release; what is added later must leave them.
-func TestAReleaseChangesNoHashOfWhatRegionsHold(t *testing.T) {
+func TestItem_HashesAreThoseOfEarlierReleases(t *testing.T) {
 	item := encoded(t, nil)
 	require.Equal(t, "d9fd17b267165e971968d3cc4010543b", hex.EncodeToString(item.SpecHash))
 	require.Equal(t, "19cd23925d9cc960802c2fbc58ec8ec6", hex.EncodeToString(item.GetDeployment().GetDeployment().GetTemplateHash()))
@@ -72,7 +72,7 @@ func TestNamesThatPeopleReadAreToldAndAreNoChange(t *testing.T) {
 }
 
 // A version that differs in what no instance sees is told as it is, and is made as the other.
-func TestAVersionThatIsMadeAsAnotherReplacesNothing(t *testing.T) {
+func TestItem_OfAnEqualVersionReplacesNothing(t *testing.T) {
 	before := encoded(t, nil)
 	template := func(it *agentv1.Item) []byte { return it.GetDeployment().GetDeployment().GetTemplateHash() }
 	next := func(edit func(*model.Deployment)) *agentv1.Item {
@@ -91,7 +91,7 @@ func TestAVersionThatIsMadeAsAnotherReplacesNothing(t *testing.T) {
 		"the tag is of another image by now")
 }
 
-func TestAWorkloadThatWasTakenOverKeepsItsName(t *testing.T) {
+func TestWorkload_TakenOverKeepsItsName(t *testing.T) {
 	own := encoded(t, nil)
 	taken := encoded(t, func(it *model.DesiredItem) { it.Topology.Workload, it.Topology.WorkloadVersion = "dep_0", 6 })
 	state := taken.GetDeployment()
@@ -106,7 +106,7 @@ func TestAWorkloadThatWasTakenOverKeepsItsName(t *testing.T) {
 	require.Equal(t, own.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash, "and replaces none of them")
 }
 
-func TestATombstoneTellsWhatWorkloadItHad(t *testing.T) {
+func TestTombstone_NamesItsWorkload(t *testing.T) {
 	item := encoded(t, func(it *model.DesiredItem) {
 		it.Delete, it.Topology = true, model.Topology{Workload: "dep_0", Transferred: true}
 	})
@@ -116,7 +116,7 @@ func TestATombstoneTellsWhatWorkloadItHad(t *testing.T) {
 }
 
 // Regions that a change goes to at once share what was read for it.
-func TestARegionIsToldTheImageAndTheSpecThatWasReadStaysAsItIs(t *testing.T) {
+func TestItem_HasTheImageAndLeavesTheSpec(t *testing.T) {
 	row := desired(nil)
 	before := proto.CloneOf(row.Deployment.Spec)
 	item, err := told(row)
@@ -133,7 +133,7 @@ func TestARegionIsToldTheImageAndTheSpecThatWasReadStaysAsItIs(t *testing.T) {
 	require.True(t, proto.Equal(before, item.GetDeployment().GetDeployment().GetSpec()), "an image that stands for nothing else")
 }
 
-func TestATombstoneHoldsIdsOnly(t *testing.T) {
+func TestTombstone_HoldsIDsOnly(t *testing.T) {
 	item := encoded(t, func(it *model.DesiredItem) {
 		it.Delete, it.App, it.Topology, it.SecretVersions = true, model.AppNames{}, model.Topology{}, nil
 	})
@@ -144,7 +144,7 @@ func TestATombstoneHoldsIdsOnly(t *testing.T) {
 	require.True(t, proto.Equal(want, item.GetDeployment()), "%v", item)
 }
 
-func TestOnlySecretsThatInstancesHoldReplaceThem(t *testing.T) {
+func TestItem_IsReplacedOnlyBySecretsOfItsInstances(t *testing.T) {
 	refer := func(refs ...*windlassv1.SecretReference) func(int32) *agentv1.Item {
 		return func(version int32) *agentv1.Item {
 			return encoded(t, func(it *model.DesiredItem) {
@@ -179,7 +179,7 @@ func TestOnlySecretsThatInstancesHoldReplaceThem(t *testing.T) {
 
 // A region is told what is to run there, and nothing of what is so elsewhere: not even
 // which secrets others have.
-func TestARegionIsToldTheSpecAsItIsThere(t *testing.T) {
+func TestItem_SpecIsThatOfTheRegion(t *testing.T) {
 	in := func(region string, secrets map[string]int32) *agentv1.Item {
 		return encoded(t, func(it *model.DesiredItem) {
 			it.RegionID, it.SecretVersions = region, secrets
@@ -208,7 +208,7 @@ func TestARegionIsToldTheSpecAsItIsThere(t *testing.T) {
 		"a secret of the region's own replaces its instances")
 }
 
-func TestARegionIsToldThePolicyWithTheRoute(t *testing.T) {
+func TestItem_RouteHasItsPolicy(t *testing.T) {
 	it := model.DesiredItem{
 		RegionID: "reg_1", Kind: model.KindRoutes, Key: "app_1", Generation: 3, Targets: []model.RouteTarget{{DeploymentID: "dep_1", Weight: 100}},
 		Route: model.Route{AppID: "app_1", RegionID: "reg_1", Hosts: []string{"chat.test"}, Generation: 3},

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestALeaseGrowsWithTheFleet(t *testing.T) {
+func TestLease_GrowsWithTheFleet(t *testing.T) {
 	const shortest = 15 * time.Second
 	for agents, want := range map[int]time.Duration{
 		0: shortest, 1: shortest, 270: shortest,
@@ -19,7 +19,7 @@ func TestALeaseGrowsWithTheFleet(t *testing.T) {
 	require.Equal(t, 5*time.Minute, leaseOf(5*time.Minute, 1000), "what was asked for is not made shorter")
 }
 
-func TestALongerLeaseHoldsAfterAgentsLeft(t *testing.T) {
+func TestLease_LongerHoldsAfterAgentsLeft(t *testing.T) {
 	begin, l := time.Unix(0, 0), NewLease(0)
 	at := func(agents int, after time.Duration) time.Duration {
 		l.setAgents(agents)

@@ -61,7 +61,7 @@ func deploymentKeys(names ...string) (keys []changefeed.Key) {
 	return keys
 }
 
-func TestWhatManyStreamsAskTogetherIsOneRead(t *testing.T) {
+func TestReader_ConcurrentStreamsShareARead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{bad: "reg_99"}
 		r := &reader{store: s}
@@ -101,7 +101,7 @@ func TestWhatManyStreamsAskTogetherIsOneRead(t *testing.T) {
 	})
 }
 
-func TestAStreamThatEndsLeavesItsReadToTheOthers(t *testing.T) {
+func TestReader_EndedStreamLeavesItsReadToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &reader{store: &shelf{}}
 		ctx, cancel := context.WithCancel(t.Context())

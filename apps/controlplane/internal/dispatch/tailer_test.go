@@ -41,7 +41,7 @@ func (t countedTx) GetHeads(ids []string) ([]model.Head, error) {
 	return t.Tx.GetHeads(ids)
 }
 
-func TestABeatReadsHeadsOnlyWhenOneMovedAndMissesNone(t *testing.T) {
+func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const beat = 200 * time.Millisecond
 		db := memory.New(func() int64 { return time.Now().UnixMilli() })

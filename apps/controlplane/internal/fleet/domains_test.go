@@ -64,7 +64,7 @@ func (h *house) told() (what []string) {
 	return what
 }
 
-func TestADomainWhoseRecordIsGoneLapsesAfterPatienceAndServesOn(t *testing.T) {
+func TestDomain_LapsesAfterPatienceAndServesOn(t *testing.T) {
 	h := setup(t)
 	now := time.UnixMilli(1_700_000_000_000)
 	began := now.UnixMilli()
@@ -120,7 +120,7 @@ func TestADomainWhoseRecordIsGoneLapsesAfterPatienceAndServesOn(t *testing.T) {
 	}
 }
 
-func TestARoundOfDomainsIsBoundedAndCostsNoQueryForEach(t *testing.T) {
+func TestDomains_RoundIsBoundedInQueries(t *testing.T) {
 	h := setup(t)
 	answers := &dns{}
 	h.svc.cfg.LookupTXT = answers.lookup
@@ -139,7 +139,7 @@ func TestARoundOfDomainsIsBoundedAndCostsNoQueryForEach(t *testing.T) {
 	require.EqualValues(t, domainsBatch+5, answers.asked.Load(), "those come first that were looked at longest ago")
 }
 
-func TestWhatBecameOfADomainWhileTheDNSWasAskedStands(t *testing.T) {
+func TestDomain_ChangedDuringALookupStands(t *testing.T) {
 	h := setup(t)
 	h.held(1, "a.example.com")
 	h.svc.cfg.LookupTXT = func(context.Context, string) ([]string, error) {

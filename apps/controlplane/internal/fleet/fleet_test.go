@@ -133,7 +133,7 @@ const (
 	tokenInvalid    = windlassv1.ErrorReason_ERROR_REASON_JOIN_TOKEN_INVALID
 )
 
-func TestOnlyAnUnexpiredCredentialOfThisControlPlaneIsGood(t *testing.T) {
+func TestCredential_MustBeUnexpiredAndOfThisControlPlane(t *testing.T) {
 	h, other := setup(t), setup(t)
 	now := time.Now()
 	good, err := h.svc.issue(region, nil, now)
@@ -168,7 +168,7 @@ func flip(s string) string {
 	return string(b)
 }
 
-func TestAJoinTokenServesOneAgentAndThatOneAgain(t *testing.T) {
+func TestJoinToken_ServesOneAgent(t *testing.T) {
 	h := setup(t)
 	h.token("token", time.Hour)
 	resp, err := h.join("token", joinID)
@@ -186,7 +186,7 @@ func TestAJoinTokenServesOneAgentAndThatOneAgain(t *testing.T) {
 	requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
 }
 
-func TestAnExpiredJoinTokenIsRefusedToEverybody(t *testing.T) {
+func TestJoinToken_ExpiredIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		h.token("token", time.Hour)
@@ -198,7 +198,7 @@ func TestAnExpiredJoinTokenIsRefusedToEverybody(t *testing.T) {
 	})
 }
 
-func TestARevocationEndsCredentialsAndTheTokensThatCameBeforeIt(t *testing.T) {
+func TestRevocation_EndsCredentialsAndEarlierTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		h.token("token", time.Hour)
@@ -338,7 +338,7 @@ func (h *house) connect() {
 	})
 }
 
-func TestALeaseExpiresOnlyAfterAFullTimeToLiveOfOurOwnHealth(t *testing.T) {
+func TestLease_ExpiresAfterATTLOfOurOwnHealth(t *testing.T) {
 	const connected, unreachable = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAHeartbeatKeepsTheLeaseAlthoughNothingElseIsReported(t *testing.T) {
+func TestHeartbeat_KeepsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		defer h.stop()
@@ -41,7 +41,7 @@ func TestAHeartbeatKeepsTheLeaseAlthoughNothingElseIsReported(t *testing.T) {
 	})
 }
 
-func TestAHeartbeatDoesNotHideWhatARestoredDatabaseHasLost(t *testing.T) {
+func TestHeartbeat_DoesNotHideWhatARestoredDatabaseLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		defer h.stop()
@@ -63,7 +63,7 @@ func TestAHeartbeatDoesNotHideWhatARestoredDatabaseHasLost(t *testing.T) {
 	})
 }
 
-func TestARegionThatSpeaksAgainWakesItsApps(t *testing.T) {
+func TestHeartbeat_OfARegionThatReturnsWakesItsApps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		defer h.stop()
@@ -80,7 +80,7 @@ func TestARegionThatSpeaksAgainWakesItsApps(t *testing.T) {
 	})
 }
 
-func TestAReportAfterOneThatIsLostIsRefused(t *testing.T) {
+func TestReport_AfterALostOneIsRefused(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, counts("dep_1", 1))))
 	lost := says(3, counts("dep_1", 0))

@@ -219,7 +219,7 @@ func inventory(since int64) func(*agentv1.ReportRequest) {
 	}
 }
 
-func TestAReportOfAnOlderSessionStoresNothing(t *testing.T) {
+func TestReport_OfAnOlderSessionStoresNothing(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, has("dep_1", ready, "ins_1"))))
 	require.EqualValues(t, 2, h.session(east, "session-2"))
@@ -242,7 +242,7 @@ func TestAReportOfAnOlderSessionStoresNothing(t *testing.T) {
 	require.Equal(t, before, h.row(), "not even its lease")
 }
 
-func TestASessionThatBeginsWhileAReportIsStoredFindsAllOfItOrNothing(t *testing.T) {
+func TestSession_SeesAConcurrentReportWholeOrNotAtAll(t *testing.T) {
 	var h *house
 	var once atomic.Bool
 	h = setup(t, func(f *faulty) {
@@ -291,7 +291,7 @@ func TestRepeatedAndLateReportsChangeNothingAndWakeNoApp(t *testing.T) {
 	require.Empty(t, h.woken())
 }
 
-func TestALateReportBringsNothingBack(t *testing.T) {
+func TestReport_LateBringsNothingBack(t *testing.T) {
 	h := setup(t)
 	lost := says(1, has("dep_1", ready, "ins_gone"), counts("dep_1", 1))
 	// It was not answered, so all was told again; the instance had ended by then.
@@ -306,7 +306,7 @@ func TestALateReportBringsNothingBack(t *testing.T) {
 	require.Equal(t, before.SessionSequence, h.row().SessionSequence)
 }
 
-func TestALateReportReleasesAndQuarantinesNothing(t *testing.T) {
+func TestReport_LateReleasesAndQuarantinesNothing(t *testing.T) {
 	h := setup(t)
 	quarantine := func(keys ...string) func(*agentv1.ReportRequest) {
 		return func(r *agentv1.ReportRequest) {
@@ -336,7 +336,7 @@ func TestALateReportReleasesAndQuarantinesNothing(t *testing.T) {
 	require.Empty(t, kept())
 }
 
-func TestOnlyEdgesWakeAnApp(t *testing.T) {
+func TestWake_IsByEdgesOnly(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, counts("dep_1", 1), applied("dep_1"))))
 	require.Equal(t, []string{"app_1"}, h.woken())
@@ -397,7 +397,7 @@ func TestReportsAboutAnAppThatNoRolloutWaitsForAreGathered(t *testing.T) {
 	require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "a rollout in flight waits for its turn")
 }
 
-func TestTheEndOfAnInventoryLosesAndResetsWhatWasNotInIt(t *testing.T) {
+func TestInventory_EndResetsWhatWasNotInIt(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, has("dep_1", ready, "ins_1", "ins_2"), counts("dep_1", 2), applied("dep_1"))))
 	require.EqualValues(t, 2, h.session(east, "session-2"))
@@ -429,7 +429,7 @@ func TestTheEndOfAnInventoryLosesAndResetsWhatWasNotInIt(t *testing.T) {
 	require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err), "an inventory cannot begin after its end")
 }
 
-func TestARegionSpeaksOnlyOfWhatIsAssignedToIt(t *testing.T) {
+func TestReport_OfAnotherRegionsDeploymentIsRefused(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, has("dep_2", ready, "ins_2"), counts("dep_2", 5), applied("dep_2"), applied("dep_9"),
 		func(r *agentv1.ReportRequest) {
@@ -443,7 +443,7 @@ func TestARegionSpeaksOnlyOfWhatIsAssignedToIt(t *testing.T) {
 	require.Empty(t, h.woken())
 }
 
-func TestARevokedCredentialIsRefused(t *testing.T) {
+func TestCredential_RevokedIsRefused(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1)))
 	h.update(func(tx store.Tx) error {
@@ -477,7 +477,7 @@ func TestTextsAndIDsThatNoColumnHoldsDoNotFailAReport(t *testing.T) {
 	require.Less(t, len(h.row().Capacity), 1<<10)
 }
 
-func TestAPoisonReportFailsAlone(t *testing.T) {
+func TestReport_PoisonFailsAlone(t *testing.T) {
 	open := make(chan struct{})
 	h := setup(t, func(f *faulty) {
 		f.wrap = func(tx ingest.Tx) ingest.Tx { return poisoned{tx, open} }
@@ -538,7 +538,7 @@ func TestReportsThatAreQueuedAtTheEndAreAnswered(t *testing.T) {
 	})
 }
 
-func TestAnOverloadedStoreSlowsItsAgents(t *testing.T) {
+func TestOverload_SlowsAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow atomic.Int64
 		h := setup(t, func(f *faulty) {

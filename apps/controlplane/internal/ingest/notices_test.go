@@ -33,7 +33,7 @@ func notices(all ...*agentv1.Notice) func(*agentv1.ReportRequest) {
 	return func(r *agentv1.ReportRequest) { r.Notices = all }
 }
 
-func TestWhatAnAgentDidOfItselfIsHistoryOnce(t *testing.T) {
+func TestNotices_AreHistoryOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		before := time.Now().Add(-time.Minute)
@@ -72,7 +72,7 @@ func TestWhatAnAgentDidOfItselfIsHistoryOnce(t *testing.T) {
 	})
 }
 
-func TestAnAgentThatTellsTooMuchDoesNotFillTheHistory(t *testing.T) {
+func TestNotices_AreBoundedInTheHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		many := func(n int) func(*agentv1.ReportRequest) {

@@ -129,7 +129,7 @@ func TestLimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
 	}
 }
 
-func TestInstancesAreRefusedOnceTheyWouldWaitTooLongAndEdgesAreNot(t *testing.T) {
+func TestQueue_RefusesInstancesThatWaitTooLongButNoEdges(t *testing.T) {
 	q := newYard()
 	accepted := 0
 	var r *refusal
@@ -159,7 +159,7 @@ func TestInstancesAreRefusedOnceTheyWouldWaitTooLongAndEdgesAreNot(t *testing.T)
 	require.Nil(t, newYard().push(report("reg_a", 20_000), start), "nothing waits: it is never too large")
 }
 
-func TestWhateverItIsNoMoreWaitsThanThereIsMemoryFor(t *testing.T) {
+func TestQueue_MemoryIsBounded(t *testing.T) {
 	q := newYard()
 	q.meter.rate = 1e9
 	n := 0
@@ -180,7 +180,7 @@ func TestWhateverItIsNoMoreWaitsThanThereIsMemoryFor(t *testing.T) {
 	require.True(t, q.push(report("reg_more", 1), start).full)
 }
 
-func TestARegionThatIsLoudWaitsForItselfAlone(t *testing.T) {
+func TestQueue_LoudRegionDelaysItselfAlone(t *testing.T) {
 	q := newYard()
 	for range maxWaiting {
 		require.Nil(t, q.push(report("reg_loud", 300), start))
@@ -268,7 +268,7 @@ func TestBatchesTakeTheirShareOfWhatIsStoredInTheirTime(t *testing.T) {
 	}
 }
 
-func TestAReportWhoseCallerHasGoneIsNotStored(t *testing.T) {
+func TestQueue_DropsAReportWithoutItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
 		l.push(t.Context(), report("reg_first", 1))
@@ -282,7 +282,7 @@ func TestAReportWhoseCallerHasGoneIsNotStored(t *testing.T) {
 	})
 }
 
-func TestTheRateIsThatOfLargeBatchesTogether(t *testing.T) {
+func TestQueue_RateIsThatOfLargeBatches(t *testing.T) {
 	var m meter
 	require.EqualValues(t, firstRate, m.perSecond())
 	for range 100 { // commits of a quiet day say nothing of it

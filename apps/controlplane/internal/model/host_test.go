@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-func TestAHostIsALabelThatNoOtherAppCanTake(t *testing.T) {
+func TestHost_IsALabelOfOneApp(t *testing.T) {
 	const id = "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f"
 	a := model.Host(model.App{ID: id, Name: "chat"}, "example.test")
 	require.Equal(t, "chat-5a6b7c8d9e0f.example.test", a)
@@ -24,7 +24,7 @@ func TestAHostIsALabelThatNoOtherAppCanTake(t *testing.T) {
 	}
 }
 
-func TestADomainIsAWholeName(t *testing.T) {
+func TestDomain_IsAWholeName(t *testing.T) {
 	for text, want := range map[string]string{
 		"Chat.Example.COM.": "chat.example.com", "xn--bcher-kva.example": "xn--bcher-kva.example", "a-b.c1": "a-b.c1",
 	} {

@@ -156,7 +156,7 @@ func (h *house) rows() (ids []string) {
 // rarely is a process that looks at the table only when it starts and when asked.
 func rarely(c *Config) { c.Beat, c.Lease = 10*time.Hour, 100*time.Hour }
 
-func TestANewcomerIsKnownBeforeTheNextBeat(t *testing.T) {
+func TestNewcomer_IsKnownBeforeTheNextBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		a := h.start("cp_a", rarely)
@@ -174,7 +174,7 @@ func TestANewcomerIsKnownBeforeTheNextBeat(t *testing.T) {
 	})
 }
 
-func TestAProcessThatStopsTakesItsRowAlongAndOneThatDiesIsForgotten(t *testing.T) {
+func TestRow_GoesWithAStopAndIsForgottenAfterADeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		a, b := h.start("cp_a"), h.start("cp_b")
@@ -197,7 +197,7 @@ func TestAProcessThatStopsTakesItsRowAlongAndOneThatDiesIsForgotten(t *testing.T
 	})
 }
 
-func TestAProcessThatWasOnlySlowIsThereAgain(t *testing.T) {
+func TestSlowProcess_IsKnownAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		a, b := h.start("cp_a"), h.start("cp_b")
@@ -211,7 +211,7 @@ func TestAProcessThatWasOnlySlowIsThereAgain(t *testing.T) {
 	})
 }
 
-func TestWhatAPeerMissedItIsToldOnceItIsReached(t *testing.T) {
+func TestMissedNudge_IsSentOnceThePeerIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		a, b := h.start("cp_a", rarely), h.start("cp_b", rarely)
@@ -231,7 +231,7 @@ func TestWhatAPeerMissedItIsToldOnceItIsReached(t *testing.T) {
 	})
 }
 
-func TestAPeerThatHangsCostsABoundedSetAndDelaysNoOther(t *testing.T) {
+func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		a, b, c := h.start("cp_a", rarely), h.start("cp_b", rarely), h.start("cp_c", rarely)
@@ -271,7 +271,7 @@ func TestAPeerThatHangsCostsABoundedSetAndDelaysNoOther(t *testing.T) {
 	})
 }
 
-func TestAnAgentWhoseProcessHasGoneIsUnreachableAtOnce(t *testing.T) {
+func TestAgent_OfAGoneProcessIsUnreachableAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		a, b := h.start("cp_a"), h.start("cp_b")
@@ -300,7 +300,7 @@ func TestAnAgentWhoseProcessHasGoneIsUnreachableAtOnce(t *testing.T) {
 	})
 }
 
-func TestACredentialIsGoodForOneProcessOnePurposeAndAWhile(t *testing.T) {
+func TestCredential_IsOfOneProcessPurposeAndTime(t *testing.T) {
 	h := setup(t)
 	to := func(id string) *Service {
 		s, err := New(Config{
@@ -340,7 +340,7 @@ func (lost) View(context.Context, func(Tx) error) error {
 	return errors.New("dial tcp 10.0.0.7:3306: connection refused")
 }
 
-func TestADatabaseThatIsAwayIsNotWhatAnAgentSaid(t *testing.T) {
+func TestDatabaseOutage_IsNotTheAgentsAnswer(t *testing.T) {
 	s := &Service{cfg: Config{ID: "cp_a", Store: lost{}, Agents: noAgents{}}}
 	_, err := s.Ask(t.Context(), "reg_1", &agentv1.Request{})
 	require.ErrorIs(t, err, model.ErrAgentUnreachable, "what an agent says is told to tenants")

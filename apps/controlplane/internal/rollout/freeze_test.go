@@ -12,9 +12,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestWhatAFreezeOfDaysHoldsStartsWhenItIsOver: by itself, to the second, with hardly a
+// TestFreeze_OfDaysStartsARolloutAtItsEnd: by itself, to the second, with hardly a
 // look meanwhile.
-func TestWhatAFreezeOfDaysHoldsStartsWhenItIsOver(t *testing.T) {
+func TestFreeze_OfDaysStartsARolloutAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, nil, "us-east-1", "eu-west-1")
 		h.runInMemory()

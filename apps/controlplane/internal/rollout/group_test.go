@@ -94,7 +94,7 @@ func TestStepsThatComeMeanwhileAreDecidedTogetherAndOneOfEachApp(t *testing.T) {
 	})
 }
 
-func TestAGroupThatTakesLongHoldsUpNoOther(t *testing.T) {
+func TestGroup_SlowDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd()
 		c.busy(t)
@@ -121,7 +121,7 @@ func TestAGroupThatTakesLongHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-func TestAGroupIsBounded(t *testing.T) {
+func TestGroup_IsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd()
 		c.busy(t)
@@ -135,7 +135,7 @@ func TestAGroupIsBounded(t *testing.T) {
 	})
 }
 
-func TestAnAppWhoseStepFailsFailsAlone(t *testing.T) {
+func TestGroup_FailingStepFailsAlone(t *testing.T) {
 	for name, fail := range map[string]func([]string) error{
 		"by an error": func(ids []string) error {
 			if slices.Contains(ids, "bad") {
@@ -171,7 +171,7 @@ func TestAnAppWhoseStepFailsFailsAlone(t *testing.T) {
 	}
 }
 
-func TestAGroupGoesOnWithoutThoseWhoLeaveAndEndsWithTheLast(t *testing.T) {
+func TestGroup_LeavesWithItsLastMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd()
 		c.busy(t)

@@ -52,9 +52,9 @@ func promote(t *testing.T) func(*model.Progress) {
 	}
 }
 
-// TestAnHourOfWaitingCostsALookAMinute: whatever a rollout waits for, it takes no retry and
+// TestHold_CostsALookAMinute: whatever a rollout waits for, it takes no retry and
 // no deadline meanwhile, and the workflow may die and come back.
-func TestAnHourOfWaitingCostsALookAMinute(t *testing.T) {
+func TestHold_CostsALookAMinute(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy *windlassv1.RolloutPolicy
 		// on ends the wait; nil: time does.

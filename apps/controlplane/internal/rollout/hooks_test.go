@@ -65,7 +65,7 @@ func judged() *windlassv1.RolloutPolicy {
 	return p
 }
 
-func TestARolloutGoesOnByFiguresAndWebHooksTogether(t *testing.T) {
+func TestWebHooks_CountWithFigures(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		h.policy = judged()
 		h.gauge.set(func(g *gauge) { g.figure = new(0.1) })
@@ -92,7 +92,7 @@ func TestARolloutGoesOnByFiguresAndWebHooksTogether(t *testing.T) {
 	})
 }
 
-func TestAStepThatDiesAfterItCalledCallsAgainByTheSameID(t *testing.T) {
+func TestWebHook_IsCalledWithTheSameIDAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, nil, "us-east-1")
 		h.policy = judged()

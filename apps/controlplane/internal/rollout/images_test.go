@@ -56,7 +56,7 @@ func push(t *testing.T, image string) (digest string) {
 	return d.String()
 }
 
-func TestATagBecomesItsDigest(t *testing.T) {
+func TestImage_TagBecomesItsDigest(t *testing.T) {
 	host, _, noHead := registryHouse(t)
 	digest := push(t, host+"/team/echo:v1")
 	for _, head := range []bool{true, false} {
@@ -67,7 +67,7 @@ func TestATagBecomesItsDigest(t *testing.T) {
 	}
 }
 
-func TestARegistryThatSaysNoIsFinalAndOneThatIsAwayIsNot(t *testing.T) {
+func TestRegistry_RefusalIsFinalAndOutageIsNot(t *testing.T) {
 	host, answer, _ := registryHouse(t)
 	push(t, host+"/echo:v1")
 	final := func(image string) bool {
@@ -85,7 +85,7 @@ func TestARegistryThatSaysNoIsFinalAndOneThatIsAwayIsNot(t *testing.T) {
 	require.False(t, final("127.0.0.1:1/echo:v1"), "nothing listens")
 }
 
-func TestAPrivateImageIsResolvedWithTheLoginThatIsForItsPlace(t *testing.T) {
+func TestImage_PrivateUsesTheLoginOfItsRegistry(t *testing.T) {
 	const user, password = "puller", "correct-horse"
 	store := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
 	var locked atomic.Bool
@@ -137,7 +137,7 @@ func TestAPrivateImageIsResolvedWithTheLoginThatIsForItsPlace(t *testing.T) {
 	}
 }
 
-func TestARegistrySaysNoMoreThanItsCode(t *testing.T) {
+func TestRegistry_ErrorHasItsCodeOnly(t *testing.T) {
 	// inner is a service that only the control plane reaches.
 	var calls atomic.Int64
 	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -195,7 +195,7 @@ func TestARegistrySaysNoMoreThanItsCode(t *testing.T) {
 	}
 }
 
-func TestARegistryMayRedirectOnItsOwnHost(t *testing.T) {
+func TestRegistry_MayRedirectOnItsHost(t *testing.T) {
 	store := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v2/alias/") {

@@ -83,7 +83,7 @@ func (h *house) checks(appID string) (out []model.CheckProgress) {
 	return out
 }
 
-func TestARolloutGoesOnByWhatIsMeasuredAndBackByWhatFails(t *testing.T) {
+func TestMeasurement_DecidesBetweenForwardAndBack(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		h.policy = analysed(0)
 		app := h.newApp("chat")
@@ -113,7 +113,7 @@ func TestARolloutGoesOnByWhatIsMeasuredAndBackByWhatFails(t *testing.T) {
 	})
 }
 
-func TestAMeasurementCountsOnceHoweverManyStepsTakeIt(t *testing.T) {
+func TestMeasurement_CountsOnceOverSteps(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		h.policy = analysed(3)
 		app := h.newApp("chat")
@@ -136,7 +136,7 @@ func TestAMeasurementCountsOnceHoweverManyStepsTakeIt(t *testing.T) {
 	})
 }
 
-func TestAStepThatDiesAfterItMeasuredLosesNoVerdict(t *testing.T) {
+func TestMeasurement_SurvivesACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, nil, "us-east-1")
 		h.policy = analysed(0)

@@ -57,7 +57,7 @@ func (h *house) requireAlone(appID, deploymentID string) {
 	require.Equal(h.t, deploymentID, h.app(appID).LiveDeploymentID)
 }
 
-func TestAnAppIsDeployedUpdatedAndDeleted(t *testing.T) {
+func TestStep_DeploysUpdatesAndDeletesAnApp(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		app := h.newApp("chat")
 		first := h.deploy(app, nil)
@@ -94,7 +94,7 @@ func dropRepeats(what []string, name string) (out []string) {
 	return out
 }
 
-func TestABadVersionIsTakenBackAndTheLiveOneStays(t *testing.T) {
+func TestStep_BadVersionIsTakenBack(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		app := h.newApp("chat")
 		good := h.deploy(app, nil)
@@ -114,7 +114,7 @@ func TestABadVersionIsTakenBackAndTheLiveOneStays(t *testing.T) {
 	})
 }
 
-func TestADeadlineIsKeptWithoutAnyReport(t *testing.T) {
+func TestStep_DeadlineHoldsWithoutReports(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		h.agents["eu-west-1"].setAway(true)
 		time.Sleep(2 * time.Hour) // longer than the lease
@@ -142,7 +142,7 @@ func TestLostWakesAreMadeUpFor(t *testing.T) {
 	})
 }
 
-func TestAnImageIsResolvedOnceAndTransientErrorsAreWaitedOut(t *testing.T) {
+func TestImage_IsResolvedOnceDespiteTransientErrors(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		h.images.answers = []error{errors.New("503"), errors.New("503")}
 		app := h.newApp("chat")
@@ -197,14 +197,14 @@ func TestRepeatedAndConcurrentStepsDecideOnce(t *testing.T) {
 	})
 }
 
-func TestAStepOfAnAppThatIsNotThereIsNoError(t *testing.T) {
+func TestStep_OfAnAbsentAppIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, nil)
 		require.NoError(t, h.stepper.Step(context.Background(), "app_none"))
 	})
 }
 
-func TestManyAppsAtOnceAllEndReady(t *testing.T) {
+func TestStep_ConcurrentAppsAllEndReady(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		var apps []string
 		for i := range 60 {
@@ -278,7 +278,7 @@ windlass_rollout_oldest_seconds 0
 	})
 }
 
-func TestOneTraceJoinsTheCallTheStepsAndTheRegions(t *testing.T) {
+func TestTrace_JoinsTheCallTheStepsAndTheRegions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorder := tracetest.NewSpanRecorder()
 		h := newHouse(t, recorder, "us-east-1", "eu-west-1")

@@ -44,7 +44,7 @@ func now(apps ...string) map[string]time.Duration {
 	return in
 }
 
-func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *testing.T) {
+func TestWaker_SendsEachAppOnceAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{away: 5, woken: map[string]int{}}
 		w := rollout.NewWaker(discard())
@@ -67,7 +67,7 @@ func TestAWakerSendsEachAppOnceHoweverOftenItWasWokenWhileTheDriverWasAway(t *te
 	})
 }
 
-func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
+func TestWaker_FirstIsAtOnceAndOthersTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{woken: map[string]int{}}
 		w := rollout.NewWaker(discard())
@@ -98,7 +98,7 @@ func TestAWakerActsOnTheFirstWordAtOnceAndOnTheOthersTogether(t *testing.T) {
 	})
 }
 
-func TestAWakerSendsAppsThatMayWaitTogether(t *testing.T) {
+func TestWaker_BatchesAppsThatMayWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{woken: map[string]int{}}
 		w := rollout.NewWaker(discard())
@@ -134,7 +134,7 @@ func TestAWakerSendsAppsThatMayWaitTogether(t *testing.T) {
 	})
 }
 
-func TestAWakerWaitsLongerForTheOthersWhileStepsTakeLong(t *testing.T) {
+func TestWaker_WaitsLongerWhileStepsAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &flaky{woken: map[string]int{}}
 		w := rollout.NewWaker(discard())

@@ -30,7 +30,7 @@ func place(replicas, ready int32) Place {
 
 func with(p Place, f func(*Place)) Place { f(&p); return p }
 
-func TestOnlyFactsOfThePresentCount(t *testing.T) {
+func TestFacts_CountOnlyWhenCurrent(t *testing.T) {
 	p := place(2, 2)
 	require.True(t, p.Ready())
 	require.False(t, with(p, func(p *Place) { p.Row.Generation = 4 }).Ready(), "of an older generation")
@@ -53,7 +53,7 @@ func TestNeedIsNeverZeroUnlessNothingIsWanted(t *testing.T) {
 	}
 }
 
-func TestOneDoomedInstanceEndsTheWaitUnlessThePlaceIsReadyWithoutIt(t *testing.T) {
+func TestDoomed_InstanceEndsTheWaitUnlessReadyWithoutIt(t *testing.T) {
 	p := with(place(2, 1), func(p *Place) {
 		p.Observed.Doomed, p.Observed.Reason, p.Observed.ReasonMessage = 1, "CrashLoop", "exit code 1"
 	})
@@ -66,7 +66,7 @@ func TestOneDoomedInstanceEndsTheWaitUnlessThePlaceIsReadyWithoutIt(t *testing.T
 	require.False(t, doomed)
 }
 
-func TestARejectionEndsTheWaitOnlyWhenItIsFinal(t *testing.T) {
+func TestRejection_FinalEndsTheWait(t *testing.T) {
 	p := with(place(2, 0), func(p *Place) {
 		p.Observed.Phase, p.Observed.Code, p.Observed.Retryable = phaseRejected, "Unschedulable", true
 	})
@@ -81,7 +81,7 @@ func TestARejectionEndsTheWaitOnlyWhenItIsFinal(t *testing.T) {
 	require.False(t, doomed, "it was said of an older generation")
 }
 
-func TestAPlaceLacksRoomWhileItsRegionSaysSoAndItIsNotReady(t *testing.T) {
+func TestRoom_IsLackingWhileTheRegionSaysSo(t *testing.T) {
 	crowded := with(place(2, 1), func(p *Place) { p.Observed.Reason = "Unschedulable" })
 	require.True(t, crowded.LacksRoom())
 	require.True(t, with(place(2, 0), func(p *Place) {
@@ -161,7 +161,7 @@ func TestAppStatus(t *testing.T) {
 	}
 }
 
-func TestAStatusLineStaysShortHoweverManyRegionsThereAre(t *testing.T) {
+func TestStatusLine_StaysShort(t *testing.T) {
 	var places []Place
 	for range 40 {
 		places = append(places, place(2, 1))
@@ -187,9 +187,9 @@ func drawObserved(t *rapid.T) model.Observed {
 	}
 }
 
-// TestNoEdgeMeansNoOtherDecision: a report that wakes no app must not change a decision of the
+// TestEdge_NoneMeansTheSameDecision: a report that wakes no app must not change a decision of the
 // planner.
-func TestNoEdgeMeansNoOtherDecision(t *testing.T) {
+func TestEdge_NoneMeansTheSameDecision(t *testing.T) {
 	type verdict struct {
 		ready, settled, gone, applied, doomed, failing, noRoom bool
 		reason                                                 string

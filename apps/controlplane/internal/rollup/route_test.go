@@ -68,7 +68,7 @@ func (r routed) next() []routed {
 	return out
 }
 
-func TestARouteMovesAsItsTableSaysAndAlongAllOfIt(t *testing.T) {
+func TestRouteStatus_FollowsItsTable(t *testing.T) {
 	moved := map[[2]windlassv1.RouteState]bool{}
 	first := routed{done: [2]bool{true, true}}
 	seen := map[routed]bool{first: true}
@@ -100,7 +100,7 @@ func TestARouteMovesAsItsTableSaysAndAlongAllOfIt(t *testing.T) {
 	}
 }
 
-func TestAHostOverAllRegionsIsWhatMostMattersInOne(t *testing.T) {
+func TestRouteStatus_OverRegionsIsTheMostImportant(t *testing.T) {
 	for _, c := range []struct {
 		regions []windlassv1.RouteState
 		ends    bool

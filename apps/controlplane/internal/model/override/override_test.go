@@ -52,7 +52,7 @@ func pinnedSpec(t *testing.T, overrides string) *windlassv1.DeploymentSpec {
 	return s
 }
 
-func TestARegionHasWhatItsOverridesSay(t *testing.T) {
+func TestOverride_AppliesToItsRegion(t *testing.T) {
 	for _, c := range []struct{ name, overrides, region, want string }{
 		{"none is about it", `overrides {regions: ["eu"] replicas: 5}`, "us", ``},
 		{"replicas", `overrides {regions: ["eu"] replicas: 0}`, "eu", `replicas: 0`},
@@ -108,7 +108,7 @@ overrides {labels {key: "gpu" value: "l4"} extra_args: ["b"]}`, "eu", `replicas:
 	}
 }
 
-func TestARoleWithResourcesAndArgsOfItsOwnIsOverriddenToo(t *testing.T) {
+func TestOverride_OfARolesResourcesAndArgs(t *testing.T) {
 	s := &windlassv1.DeploymentSpec{}
 	parse(t, `regions: ["eu"] roles {name: "main" args: ["--own"] resources {gpu {count: 2}}} overrides {regions: ["eu"] extra_args: ["--tp"] resources {gpu {count: 8}}}`, s)
 	var err error
@@ -153,7 +153,7 @@ overrides {labels {key: "gpu" value: "l4"} secrets {env_name: "MODE" secret: "mo
 	}
 }
 
-func TestANameSettlesWhatTwoSelectorsSayDifferently(t *testing.T) {
+func TestOverride_NameDecidesBetweenSelectors(t *testing.T) {
 	s := pinnedSpec(t, `overrides {labels {key: "tier" value: "small"} replicas: 4}
 overrides {labels {key: "gpu" value: "l4"} replicas: 5 env {key: "A" value: "b"}}
 overrides {regions: ["eu"] replicas: 6}`)
@@ -164,7 +164,7 @@ overrides {regions: ["eu"] replicas: 6}`)
 
 // What decides on instances must not depend on labels of the day, nor on how the same is
 // said.
-func TestWhatIsPinnedStaysWhateverLabelsRegionsAreGiven(t *testing.T) {
+func TestOverride_PinnedIgnoresLabels(t *testing.T) {
 	s := pinnedSpec(t, `overrides {labels {key: "tier" value: "small"} extra_args: ["b"]}`)
 	t.Run("said by name", func(t *testing.T) {
 		named := pinnedSpec(t, `overrides {regions: ["ap", "eu"] extra_args: ["b"]}`)
@@ -198,7 +198,7 @@ overrides {regions: ["us"] replicas: 7}`)
 	require.Equal(t, "b", In(s, "reg_eu").GetEnv()["A"])
 }
 
-func TestASpecWithoutOverridesIsReturnedAsItIs(t *testing.T) {
+func TestOverride_NoneReturnsTheSpec(t *testing.T) {
 	s := &windlassv1.DeploymentSpec{Regions: []string{"us"}}
 	require.Same(t, s, In(s, "reg_us"))
 	require.Nil(t, In(nil, "reg_us"))

@@ -49,7 +49,7 @@ const (
 	noSeries  = `{"resultType":"vector","result":[]}`
 )
 
-func TestEachQueryIsItsOwnFigure(t *testing.T) {
+func TestQuery_EachIsItsOwnFigure(t *testing.T) {
 	s := setup(t, func(w http.ResponseWriter, r *http.Request) {
 		switch q := r.FormValue("query"); q {
 		case "new":
@@ -67,7 +67,7 @@ func TestEachQueryIsItsOwnFigure(t *testing.T) {
 	require.Nil(t, f.OldSamples)
 }
 
-func TestWhatIsNoFigureIsAProblemThatSaysWhy(t *testing.T) {
+func TestFigure_InvalidSaysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		says   string
@@ -112,7 +112,7 @@ func TestWhatIsNoFigureIsAProblemThatSaysWhy(t *testing.T) {
 	require.NotContains(t, problem, "127.0.0.1", "the address is the operator's")
 }
 
-func TestASilentPrometheusIsNotWaitedForBeyondTheDeadline(t *testing.T) {
+func TestClient_SilentPrometheusMeetsTheDeadline(t *testing.T) {
 	s := setup(t, func(_ http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm() // a server notices that its caller is gone once it has read the call
 		<-r.Context().Done()
@@ -128,7 +128,7 @@ func TestASilentPrometheusIsNotWaitedForBeyondTheDeadline(t *testing.T) {
 	}
 }
 
-func TestABoundedNumberOfQueriesIsOnItsWay(t *testing.T) {
+func TestClient_BoundsConcurrentQueries(t *testing.T) {
 	var now, beyond atomic.Int32
 	s := setup(t, func(w http.ResponseWriter, _ *http.Request) {
 		if now.Add(1) > 10 {
@@ -147,7 +147,7 @@ func TestABoundedNumberOfQueriesIsOnItsWay(t *testing.T) {
 	require.Zero(t, beyond.Load())
 }
 
-func TestTheTokenIsReadForEachQuery(t *testing.T) {
+func TestToken_IsReadForEachQuery(t *testing.T) {
 	var got atomic.Value
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got.Store(r.Header.Get("Authorization"))
@@ -165,7 +165,7 @@ func TestTheTokenIsReadForEachQuery(t *testing.T) {
 	}
 }
 
-func TestAURLThatIsNoneIsRefusedWithoutItsPassword(t *testing.T) {
+func TestURL_InvalidIsRefusedWithoutItsPassword(t *testing.T) {
 	for _, text := range []string{"", "prometheus:9090", "ftp://ada:secret@host"} {
 		_, err := promql.New(promql.Config{URL: text, Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 		require.ErrorContains(t, err, "http://prometheus:9090", text)

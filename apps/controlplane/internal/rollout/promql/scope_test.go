@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWithinRestrictsEverySelector(t *testing.T) {
+func TestScope_RestrictsEverySelector(t *testing.T) {
 	const only = `windlass_deployment=~"dep_1|dep_2"`
 	for query, want := range map[string]string{
 		`up`:                                          `up{` + only + `}`,

@@ -91,7 +91,7 @@ func (r *rig) leave(c *counter, version, app string) process {
 	return p
 }
 
-func TestWhatADeadAddressBeganGoesOnAtOurs(t *testing.T) {
+func TestInvocation_OfADeadAddressGoesOnAtOurs(t *testing.T) {
 	r, c, app := newRig(t), newCounter(), ident.New("app")
 	r.leave(c, handlersVersion, app)
 	before := c.count(app)
@@ -100,9 +100,9 @@ func TestWhatADeadAddressBeganGoesOnAtOurs(t *testing.T) {
 	await(t, "only our address is left", func() bool { return r.leads(p.Driver) })
 }
 
-// TestWhatOnlyLostCodeCouldFinishHoldsNoKey: the handlers' version has changed, and no process
+// TestInvocation_OfLostCodeHoldsNoKey: the handlers' version has changed, and no process
 // serves the old one any more.
-func TestWhatOnlyLostCodeCouldFinishHoldsNoKey(t *testing.T) {
+func TestInvocation_OfLostCodeHoldsNoKey(t *testing.T) {
 	r, c, app := newRig(t), newCounter(), ident.New("app")
 	r.leave(c, "v0", app)
 	before := c.count(app)
@@ -125,7 +125,7 @@ func TestGoingBackToAnOlderVersionLeads(t *testing.T) {
 	})
 }
 
-func TestALiveReplicaIsLeftAloneAndADeadOneReplaced(t *testing.T) {
+func TestRegistration_ReplacesOnlyDeadReplicas(t *testing.T) {
 	r, c, app := newRig(t), newCounter(), ident.New("app")
 	first := r.start(c.step)
 	await(t, "the first is registered", func() bool { return r.leads(first.Driver) })
@@ -144,8 +144,8 @@ func TestALiveReplicaIsLeftAloneAndADeadOneReplaced(t *testing.T) {
 	await(t, "the step is run", func() bool { return c.count(app) == 2 })
 }
 
-// TestARestateThatLostItsDataIsToldAgain uses one of its own.
-func TestARestateThatLostItsDataIsToldAgain(t *testing.T) {
+// TestRegistration_IsRepeatedAfterRestateLostItsData uses one of its own.
+func TestRegistration_IsRepeatedAfterRestateLostItsData(t *testing.T) {
 	dir := t.TempDir()
 	cfg := restate.Config{Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true}
 	server, err := restate.Start(t.Context(), cfg)
@@ -176,8 +176,8 @@ func stop(t *testing.T, s *restate.Server) {
 	require.NoError(t, s.Stop(ctx))
 }
 
-// TestAnOutageNeverPausesAnApp: the retry policy that Restate has taken over.
-func TestAnOutageNeverPausesAnApp(t *testing.T) {
+// TestOutage_PausesNoApp: the retry policy that Restate has taken over.
+func TestOutage_PausesNoApp(t *testing.T) {
 	r := newRig(t)
 	p := r.start(func(context.Context, string) error { return nil })
 	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
@@ -194,8 +194,8 @@ func TestAnOutageNeverPausesAnApp(t *testing.T) {
 	require.Equal(t, "4s", service.RetryPolicy.MaxInterval)
 }
 
-// TestWhatFailedIsTriedOnceAStepPasses: long before each is due, as Restate itself says.
-func TestWhatFailedIsTriedOnceAStepPasses(t *testing.T) {
+// TestInvocation_FailedIsRetriedOnceAStepPasses: long before each is due, as Restate itself says.
+func TestInvocation_FailedIsRetriedOnceAStepPasses(t *testing.T) {
 	r := newRig(t)
 	var away atomic.Bool
 	away.Store(true)

@@ -53,7 +53,7 @@ func source(regions map[string]region, asked *[]string) traffic.Source {
 	}
 }
 
-func TestARegionIsAskedOnceForAllThatIsDueThere(t *testing.T) {
+func TestTraffic_AsksARegionOnceForAllThatIsDue(t *testing.T) {
 	t.Parallel()
 	const errorRate, latency = windlassv1.AnalysisCheck_TEMPLATE_ERROR_RATE, windlassv1.AnalysisCheck_TEMPLATE_LATENCY_P95
 	var asked []string

@@ -109,7 +109,7 @@ func measure(t *testing.T, c *webhook.Client, h analysis.Hook) analysis.Figures 
 	return out[0].Figures
 }
 
-func TestACallIsSignedAndItsVerdictTaken(t *testing.T) {
+func TestCall_IsSignedAndItsVerdictTaken(t *testing.T) {
 	type received struct {
 		method string
 		header http.Header
@@ -154,7 +154,7 @@ func TestACallIsSignedAndItsVerdictTaken(t *testing.T) {
 	require.Empty(t, (<-got).header.Get("Windlass-Signature"))
 }
 
-func TestWhatIsNoVerdictIsAProblemThatSaysWhyAndNothingElse(t *testing.T) {
+func TestVerdict_InvalidSaysWhy(t *testing.T) {
 	elsewhere := make(chan struct{}, 1)
 	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		elsewhere <- struct{}{}
@@ -217,7 +217,7 @@ func TestWhatIsNoVerdictIsAProblemThatSaysWhyAndNothingElse(t *testing.T) {
 	require.Empty(t, elsewhere, "only the policy's URL is called")
 }
 
-func TestASlowWebHookIsNotWaitedForBeyondItsTimeout(t *testing.T) {
+func TestClient_SlowWebHookMeetsItsTimeout(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"silent": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 		"drip by drip": func(w http.ResponseWriter, r *http.Request) {
@@ -242,7 +242,7 @@ func TestASlowWebHookIsNotWaitedForBeyondItsTimeout(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatIsNotPublicIsNotConnectedTo(t *testing.T) {
+func TestClient_ConnectsToPublicAddressesOnly(t *testing.T) {
 	var called atomic.Int32
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		called.Add(1)
@@ -261,7 +261,7 @@ func TestAnAddressThatIsNotPublicIsNotConnectedTo(t *testing.T) {
 	require.Equal(t, int32(1), called.Load())
 }
 
-func TestAProxyOfTheEnvironmentIsNotAsked(t *testing.T) {
+func TestClient_IgnoresTheProxyOfTheEnvironment(t *testing.T) {
 	var called atomic.Int32
 	url := serve(t, func(http.ResponseWriter, *http.Request) { called.Add(1) })
 	t.Setenv("HTTP_PROXY", url)
@@ -272,7 +272,7 @@ func TestAProxyOfTheEnvironmentIsNotAsked(t *testing.T) {
 	require.Zero(t, called.Load())
 }
 
-func TestABoundedNumberOfCallsIsOnItsWay(t *testing.T) {
+func TestClient_BoundsConcurrentCalls(t *testing.T) {
 	var now, beyond atomic.Int32
 	c := setup(t)
 	h := hook(serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -294,7 +294,7 @@ func TestABoundedNumberOfCallsIsOnItsWay(t *testing.T) {
 	require.Zero(t, beyond.Load())
 }
 
-func TestWhatThereIsNoTimeForIsLeftOutAndNotBlamed(t *testing.T) {
+func TestCall_WithoutTimeIsLeftOutAndNotBlamed(t *testing.T) {
 	var called atomic.Int32
 	h := hook(serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		called.Add(1)
@@ -316,7 +316,7 @@ func TestWhatThereIsNoTimeForIsLeftOutAndNotBlamed(t *testing.T) {
 	require.Empty(t, c.Measure(t.Context(), nil))
 }
 
-func TestACallThatCannotBeMadeSaysSoWithoutASecret(t *testing.T) {
+func TestCall_ImpossibleSaysSoWithoutASecret(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"verdict": "pass"}`) })
 	h := hook(url)
 	h.SigningSecret = "gone"
@@ -330,7 +330,7 @@ func TestACallThatCannotBeMadeSaysSoWithoutASecret(t *testing.T) {
 	require.Equal(t, "the control plane cannot read the facts for the web-hook", measure(t, broken, hook(url)).Problem)
 }
 
-func TestEveryCallIsCountedByItsOutcome(t *testing.T) {
+func TestMetrics_CountCallsByOutcome(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	c := setup(t, func(cfg *webhook.Config) { cfg.Registerer = registry })
 	for _, answer := range []string{`{"verdict": "pass"}`, `{"verdict": "fail"}`, `{"verdict": "inconclusive"}`, ``} {

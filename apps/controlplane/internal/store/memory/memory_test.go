@@ -86,7 +86,7 @@ func TestTransactionsOverlapInVirtualTimeAndTheLaterOneRunsAgain(t *testing.T) {
 	})
 }
 
-func TestAnErrorOfAnAttemptThatSawTwoMomentsIsNotReturned(t *testing.T) {
+func TestAttempt_ThatSawTwoMomentsReturnsNoError(t *testing.T) {
 	s := memory.New(now)
 	require.NoError(t, s.Update(t.Context(), func(tx store.Tx) error {
 		return tx.InsertApp(model.App{ID: "app_1", WorkspaceID: "ws_1", ResourceVersion: 1})
@@ -135,7 +135,7 @@ func TestLeasesRunOnTheClockThatItIsGiven(t *testing.T) {
 	})
 }
 
-func TestARestoredBackupForgetsWhatCameAfterIt(t *testing.T) {
+func TestRestore_ForgetsWhatCameAfterTheBackup(t *testing.T) {
 	s := memory.New(now)
 	region(t, s, "reg_1")
 	change(t, s, "reg_1", "a")
@@ -152,7 +152,7 @@ func TestARestoredBackupForgetsWhatCameAfterIt(t *testing.T) {
 	require.Equal(t, []string{"a", "d"}, keys(t, s, "reg_1"))
 }
 
-func TestATransactionThatSpansARestoreRunsAgainOnWhatWasRestored(t *testing.T) {
+func TestRestore_DuringATransactionRunsItAgain(t *testing.T) {
 	s := memory.New(now)
 	region(t, s, "reg_1")
 	backup := s.Clone()

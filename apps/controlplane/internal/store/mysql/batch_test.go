@@ -149,7 +149,7 @@ func TestWorksThatAskAlikeOfTheirAppsAreAnsweredTogether(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsNotUsedAfterAnotherMemberChangedTheApp(t *testing.T) {
+func TestBatch_AnswerIsStaleAfterAnotherMembersWrite(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	run(t, s, 0, 1)
 	// The first asks for all; what those in between do, who say nothing of themselves, is seen.
@@ -184,7 +184,7 @@ func TestAnAnswerIsNotUsedAfterAnotherMemberChangedTheApp(t *testing.T) {
 	require.InDelta(t, 0, s.Parted(), 0)
 }
 
-func TestAWorkThatFailsTakesNoOtherAlong(t *testing.T) {
+func TestBatch_FailingWorkFailsAlone(t *testing.T) {
 	no := errors.New("no")
 	for name, tc := range map[string]struct {
 		bad  func(store.Tx) (func() error, error)
@@ -237,7 +237,7 @@ func TestWorksThatDoNotGoTogetherAreFewerTheNextTime(t *testing.T) {
 	require.InDelta(t, 1, s.Parted(), 0, "four at once are too many, and two are not")
 }
 
-func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
+func TestBatch_LongTransactionDelaysNoOther(t *testing.T) {
 	s := open(t, mysql.Config{})
 	begun, end := make(chan struct{}), make(chan struct{})
 	long := make(chan error, 1)
@@ -258,7 +258,7 @@ func TestATransactionThatTakesLongHoldsUpNoOther(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3}, there(t, s, 4))
 }
 
-func TestALeaderIsFollowedHoweverSoonItIsLate(t *testing.T) {
+func TestBatch_LeaderIsFollowedHoweverSoonItIsLate(t *testing.T) {
 	s := open(t, mysql.Config{}).Hasty()
 	var all errgroup.Group
 	for i := range 60 {
@@ -268,7 +268,7 @@ func TestALeaderIsFollowedHoweverSoonItIsLate(t *testing.T) {
 	require.Len(t, there(t, s, 60), 60)
 }
 
-func TestNoMemberBuildsOnWhatWasRolledBack(t *testing.T) {
+func TestBatch_MemberNeverBuildsOnARollback(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	row := model.Topology{AppID: "app_1", DeploymentID: "dep_1", RegionID: "reg_1", Generation: 1}
 	update(t, s, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{row}) })
@@ -295,7 +295,7 @@ func TestNoMemberBuildsOnWhatWasRolledBack(t *testing.T) {
 	}))
 }
 
-func TestWhoseTimeEndsDoesNotWaitForItsTurn(t *testing.T) {
+func TestBatch_EndedContextLeavesItsTurn(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	s.Hold(t, "key", 1000) // for as long as that takes
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -33,7 +33,7 @@ func TestProcessesThatMigrateAtOnceAllSucceed(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 }
 
-func TestAMigrationKilledBeforeItWasNotedIsFinishedByTheNext(t *testing.T) {
+func TestMigrate_FinishesAKilledMigration(t *testing.T) {
 	d := handle(t, stacktest.MariaDB(t))
 	require.NoError(t, db.Migrate(t.Context(), d))
 	for _, noted := range []string{"version_id >= 20", "version_id >= 0"} {
@@ -44,7 +44,7 @@ func TestAMigrationKilledBeforeItWasNotedIsFinishedByTheNext(t *testing.T) {
 }
 
 // A process that starts again while newer ones run goes on with what those have left.
-func TestANewerSchemaIsRefusedOnceItHasNotAnyMoreWhatIsNeeded(t *testing.T) {
+func TestMigrate_NewerSchemaIsRefusedOnceItLacksSomething(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	d := handle(t, dsn)
 	require.NoError(t, db.Migrate(t.Context(), d))
@@ -66,7 +66,7 @@ func TestANewerSchemaIsRefusedOnceItHasNotAnyMoreWhatIsNeeded(t *testing.T) {
 	require.ErrorIs(t, err, db.ErrNewerSchema, "nothing is noted")
 }
 
-func TestABadDSNIsSaidByName(t *testing.T) {
+func TestOpen_BadDSNIsNamed(t *testing.T) {
 	for _, dsn := range []string{"", "not a dsn", "root@tcp(127.0.0.1:3306)/"} {
 		_, err := mysql.Open(t.Context(), mysql.Config{DSN: dsn})
 		require.ErrorContains(t, err, "DSN")
@@ -74,7 +74,7 @@ func TestABadDSNIsSaidByName(t *testing.T) {
 }
 
 // An old control plane names the columns that it knows, whatever there are by now.
-func TestWhoKnowsAnEarlierSchemaGoesOnOnTheNewest(t *testing.T) {
+func TestMigrate_EarlierProgramRunsOnTheNewestSchema(t *testing.T) {
 	newest := handle(t, stacktest.MariaDB(t))
 	require.NoError(t, db.Migrate(t.Context(), newest))
 	var version int64

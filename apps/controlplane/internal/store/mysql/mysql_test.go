@@ -58,7 +58,7 @@ func regions(t testing.TB, s store.Store, n int) []string {
 	return ids
 }
 
-func TestATailerThatPollsWhileManyCommitMissesNoRevision(t *testing.T) {
+func TestTailer_MissesNoRevisionOfConcurrentCommits(t *testing.T) {
 	const writers, each = 24, 25
 	s := open(t, mysql.Config{MaxOpen: 40, MaxTries: 50})
 	ids := regions(t, s, 5)
@@ -146,7 +146,7 @@ func wantChanges(writers, each, regions int) int {
 	return n
 }
 
-func TestOfReportsThatRaceTheHighestGuardWinsWhole(t *testing.T) {
+func TestReports_ConcurrentHighestGuardWinsWhole(t *testing.T) {
 	const reports, rows = 40, 150
 	s := open(t, mysql.Config{MaxTries: 50})
 	var wg sync.WaitGroup
@@ -182,7 +182,7 @@ func TestOfReportsThatRaceTheHighestGuardWinsWhole(t *testing.T) {
 	}))
 }
 
-func TestARegionNeverWritesOverAnothersInstance(t *testing.T) {
+func TestInstances_OfAnotherRegionAreNotOverwritten(t *testing.T) {
 	s := open(t, mysql.Config{})
 	update(t, s, func(tx store.Tx) error {
 		return tx.PutInstances([]model.Instance{{ID: "ins_1", RegionID: "reg_1", Guard: 1, Message: "mine"}})
@@ -270,7 +270,7 @@ func TestViewReadsListsFromTheReplicaAndTheFeedFromThePrimary(t *testing.T) {
 	}))
 }
 
-func TestTheNewEpochsChainHoldsAtItsFirstRevisionForGood(t *testing.T) {
+func TestChain_OfANewEpochHoldsAtItsFirstRevision(t *testing.T) {
 	s := open(t, mysql.Config{})
 	ids := regions(t, s, 1)
 	change := func(tx store.Tx) error { tx.Change(ids[0], model.KindDeployment, "dep_1", 1); return nil }

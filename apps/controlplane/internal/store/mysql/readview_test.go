@@ -56,7 +56,7 @@ func TestCompactedChangesAreNoTornRead(t *testing.T) {
 	}
 }
 
-func TestASnapshotThatLacksACommitBelowItsHeadIsBegunAgain(t *testing.T) {
+func TestSnapshot_WithoutACommitBelowItsHeadStartsAgain(t *testing.T) {
 	s, region, d := holed(t)
 	var kept struct {
 		key, id string

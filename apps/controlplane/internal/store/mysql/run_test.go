@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-func TestADeadlockedTransactionRunsAgainAsAWhole(t *testing.T) {
+func TestDeadlock_RunsTheWholeTransactionAgain(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	s := open(t, mysql.Config{Registerer: reg})
 	twoApps(t, s)
@@ -67,7 +67,7 @@ func TestADeadlockedTransactionRunsAgainAsAWhole(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-func TestAConnectionLostBeforeTheCommitIsTriedAgain(t *testing.T) {
+func TestConnection_LostBeforeTheCommitIsRetried(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	s := open(t, mysql.Config{DSN: dsn})
 	twoApps(t, s)
@@ -117,7 +117,7 @@ func killOthers(t testing.TB, d *sql.DB) {
 	}
 }
 
-func TestACommitWhoseAnswerIsLostIsNotRepeated(t *testing.T) {
+func TestCommit_WithALostAnswerIsNotRepeated(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	s := open(t, mysql.Config{DSN: dsn})
 	twoApps(t, s)
@@ -143,7 +143,7 @@ func TestACommitWhoseAnswerIsLostIsNotRepeated(t *testing.T) {
 	require.Zero(t, told)
 }
 
-func TestASnapshotSeesOneMomentAndItsConnectionComesBackClean(t *testing.T) {
+func TestSnapshot_SeesOneMomentAndReturnsItsConnection(t *testing.T) {
 	s := open(t, mysql.Config{MaxOpen: 2})
 	twoApps(t, s)
 	bump := func() {
@@ -183,7 +183,7 @@ func TestASnapshotSeesOneMomentAndItsConnectionComesBackClean(t *testing.T) {
 	bump()
 }
 
-func TestAContextThatEndsEndsTheTransaction(t *testing.T) {
+func TestContext_EndEndsTheTransaction(t *testing.T) {
 	s := open(t, mysql.Config{})
 	twoApps(t, s)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

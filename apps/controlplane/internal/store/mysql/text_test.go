@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestARowsTextSaysWhatItsValuesAre(t *testing.T) {
+func TestRowText_HasItsValues(t *testing.T) {
 	for _, c := range []struct {
 		value any
 		want  string
@@ -33,7 +33,7 @@ func TestARowsTextSaysWhatItsValuesAre(t *testing.T) {
 	require.ErrorContains(t, err, "float64")
 }
 
-func TestAColumnIsLeftOutWhereAllRowsHaveWhatIsUsual(t *testing.T) {
+func TestRowText_LeavesOutUsualColumns(t *testing.T) {
 	b := insertInto("Put", "t", "id", "role", "slot").usually(map[string]any{"role": "main", "slot": int32(0)})
 	head, row, said := b.without([]any{"a", "main", int32(0), "b", "main", int32(1)})
 	require.Equal(t, "-- name: Put :exec\nINSERT INTO t (id, slot) VALUES ", head)
