@@ -233,7 +233,7 @@ func TestCertificatesAreRenewedWhileTheyServe(t *testing.T) {
 }
 
 // Package certfile reads its files again, and tells in a metric which they are.
-func TestTheCAsOfAnACMEServerAreReadAgain(t *testing.T) {
+func TestOrder_ReadsTheCAsOfAnACMEServerAgain(t *testing.T) {
 	server, files := startACME(t), certfile.NewFiles(slog.New(slog.DiscardHandler))
 	start(t, func(c *gateway.Config) {
 		c.TLSListen, c.ACME, c.Files = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)), files
@@ -249,7 +249,7 @@ func TestTheCAsOfAnACMEServerAreReadAgain(t *testing.T) {
 
 // Each of a host's certificates is ordered once, the first and those that renew it, however many
 // gateways share the folder.
-func TestOfGatewaysThatShareAFolderOneOrders(t *testing.T) {
+func TestOrder_IsMadeByOneOfGatewaysThatShareAFolder(t *testing.T) {
 	t.Parallel()
 	server := startACME(t)
 	config := func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) }
@@ -304,7 +304,7 @@ func TestOrdersForSeveralHostsDoNotWaitForEachOther(t *testing.T) {
 	require.EqualValues(t, len(app.Hosts), server.orders.Load())
 }
 
-func TestAnOwnCertificateGoesBeforeACMEs(t *testing.T) {
+func TestCertificate_OwnPrecedesACMEs(t *testing.T) {
 	t.Parallel()
 	server := startACME(t)
 	dir := t.TempDir()
@@ -323,7 +323,7 @@ func TestAnOwnCertificateGoesBeforeACMEs(t *testing.T) {
 	require.EqualValues(t, 1, server.orders.Load(), "none for what there is one for")
 }
 
-func TestAnOrderThatFailedIsNotInsistedOn(t *testing.T) {
+func TestOrder_FailedIsRetriedLater(t *testing.T) {
 	server := startACME(t)
 	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })
 	server.Close()

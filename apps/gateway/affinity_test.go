@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-func TestASessionIsAtOneVersionAndGoesToTheNewOneOnce(t *testing.T) {
+func TestAffinity_SessionMovesToTheNewVersionOnce(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		app := echo()

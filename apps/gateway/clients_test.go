@@ -93,7 +93,7 @@ func TestClientsThatStopMidwayAreLetGo(t *testing.T) {
 
 // To net/http a client that closes its direction is gone, though TCP would let it read
 // the answer: what it asked is broken off. An instance may have got it, once.
-func TestAClientThatClosesHalfTheConnectionIsGone(t *testing.T) {
+func TestClient_HalfClosedIsGone(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		var got atomic.Int64
@@ -133,7 +133,7 @@ func TestAClientThatClosesHalfTheConnectionIsGone(t *testing.T) {
 }
 
 // An instance need not read what it refuses.
-func TestAnAnswerBeforeTheRequestsEndIsPassedOn(t *testing.T) {
+func TestClient_GetsAnAnswerBeforeItsRequestEnds(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) { c.SlowClient = 2 * time.Second })
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -210,7 +210,7 @@ func TestAnAnswerBeforeTheRequestsEndIsPassedOn(t *testing.T) {
 
 // An answer may begin, and be waited for, while the request goes on: neither takes
 // anything from the other.
-func TestARequestGoesOnWhileItIsAnswered(t *testing.T) {
+func TestClient_SendsOnWhileItIsAnswered(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		for name, test := range map[string]struct {
 			header string

@@ -66,7 +66,7 @@ func TestConnectionsHaveALimit(t *testing.T) {
 
 // A connection of HTTP/3 on which no request comes ends, though half of one was sent and its other side
 // answers whatever keeps it alive.
-func TestHalfARequestHoldsNoConnectionOfHTTP3(t *testing.T) {
+func TestConnection_OfHTTP3OutlivesHalfARequest(t *testing.T) {
 	dir := t.TempDir()
 	roots := certify(t, dir)
 	r := start(t, func(c *gateway.Config) {

@@ -142,7 +142,7 @@ func strictly(text string) (requests []string) {
 
 // No request is smuggled: of what a client sends, only what is a request by the letter of RFC 9112 reaches an
 // instance as one, and all that does is sound.
-func TestNoDrawnFramingIsReadTwice(t *testing.T) {
+func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 	const clients = 32
 	ways := map[string]func(*testing.T, func(*gateway.Config)) *region{
 		"short": func(t *testing.T, change func(*gateway.Config)) *region { return start(t, change) },

@@ -41,7 +41,7 @@ func withCors(app *gatewayv1.AppRoutes, c *gatewayv1.Cors) *gatewayv1.AppRoutes 
 	return app
 }
 
-func TestTheGatewayAnswersBrowsersInTheInstancesPlace(t *testing.T) {
+func TestCORS_IsAnsweredByTheGateway(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		var asked atomic.Int64
@@ -132,7 +132,7 @@ func TestTheGatewayAnswersBrowsersInTheInstancesPlace(t *testing.T) {
 	})
 }
 
-func TestEveryOriginMayReadWhyTheGatewayRefused(t *testing.T) {
+func TestCORS_RefusalsAreReadableFromEveryOrigin(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		app := withCors(echo(instance(t, named("one"))), &gatewayv1.Cors{AllowedOrigins: []string{"*"}, AllowedHeaders: []string{"*"}})

@@ -98,7 +98,7 @@ func (r *region) untilGot(t testing.TB, want string) {
 	require.Eventually(t, func() bool { return r.get(t, http.MethodGet, "") == want }, patience, 5*time.Millisecond)
 }
 
-func TestARegionWithoutAReadyInstanceHandsRequestsToOneThatHas(t *testing.T) {
+func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {
 	var access bytes.Buffer
 	here := start(t, func(c *gateway.Config) {
 		c.Access = slog.New(slog.NewJSONHandler(&access, nil))
@@ -206,7 +206,7 @@ func TestHostsWithoutTargetsAnswer503(t *testing.T) {
 }
 
 // No request goes round in circles, and what an instance may have had no other region gets.
-func TestARequestIsHandedOverOnce(t *testing.T) {
+func TestCrossRegion_HandsOverOnce(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		here, there, third := start(t, equallyNear), start(t, equallyNear), start(t, nil)
 		here.put(t, crossing(failover))
@@ -240,7 +240,7 @@ func TestARequestIsHandedOverOnce(t *testing.T) {
 
 // A body that is streamed, as gRPC's is, cannot be sent again to who has room; what comes next goes
 // there, and not to who has none.
-func TestARegionThatRefusesAStreamedRequestIsPassedOver(t *testing.T) {
+func TestCrossRegion_PassesOverARegionThatRefusesAStream(t *testing.T) {
 	here, near, far := start(t, equallyNear), start(t, nil), start(t, nil)
 	here.put(t, crossing(failover))
 	near.put(t, crossing(failover))
@@ -268,7 +268,7 @@ func TestARegionThatRefusesAStreamedRequestIsPassedOver(t *testing.T) {
 }
 
 // A client that goes away says nothing about the region that its request was handed over to.
-func TestARegionIsNotLeftBecauseAClientWentAway(t *testing.T) {
+func TestCrossRegion_ClientThatLeftCountsNotAgainstARegion(t *testing.T) {
 	var seen sync.Map
 	here := start(t, func(c *gateway.Config) {
 		c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
@@ -308,7 +308,7 @@ func TestARegionIsNotLeftBecauseAClientWentAway(t *testing.T) {
 
 // A region whose instances have as many requests as they take hands over what would wait, if
 // the policy says so and there is room elsewhere.
-func TestARegionOverItsLimitHandsRequestsOn(t *testing.T) {
+func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		here, there := start(t, nil), start(t, nil)
 		busy := func(name string) (address string, entered, leave chan struct{}) {
@@ -480,7 +480,7 @@ func TestRegionsAreReachedByTLSAndRemembered(t *testing.T) {
 }
 
 // The DNS may lead to any region of an app that crosses them, also to one that it does not run in.
-func TestARegionWithoutTheAppHandsItsRequestsToOneThatRunsIt(t *testing.T) {
+func TestCrossRegion_RegionWithoutTheAppHandsOver(t *testing.T) {
 	t.Parallel()
 	here, there := start(t, nil), start(t, nil)
 	app := crossing(failover, instance(t, named("there")))

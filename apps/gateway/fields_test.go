@@ -23,7 +23,7 @@ func seen(want map[string]string) func(recorded) string {
 
 // What is no request by RFC 9112 is none for an instance either, and what is one reaches
 // it with nothing in it that is between the client and the gateway.
-func TestOnlySoundLinesAndFieldsReachAnInstance(t *testing.T) {
+func TestFields_OnlySoundOnesReachAnInstance(t *testing.T) {
 	many := make([]string, 3000)
 	for i := range many {
 		many[i] = fmt.Sprintf("X-%d: y\r\n", i)

@@ -106,7 +106,7 @@ func closed(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func TestNoRequestIsLostToAnInstanceThatIsNotThere(t *testing.T) {
+func TestRetry_LosesNoRequestToAnAbsentInstance(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		dead := closed(t)
@@ -135,7 +135,7 @@ func TestNoRequestIsLostToAnInstanceThatIsNotThere(t *testing.T) {
 	})
 }
 
-func TestOnlyWhatMayBeSentTwiceIsSentTwice(t *testing.T) {
+func TestRetry_RepeatsOnlyWhatMayBeSentTwice(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		var got atomic.Int64
@@ -324,7 +324,7 @@ func TestHeadersAreBoundedAndTellWhoAsks(t *testing.T) {
 	})
 }
 
-func TestAClientThatFallsSilentIsLetGo(t *testing.T) {
+func TestClient_SilentIsDisconnected(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) { c.SlowClient = 300 * time.Millisecond })
 		block := strings.Repeat("x", 1<<20)
@@ -366,7 +366,7 @@ func TestAClientThatFallsSilentIsLetGo(t *testing.T) {
 	})
 }
 
-func TestItServesWhatItKnewAfterARestartWithTheAgentGone(t *testing.T) {
+func TestRestart_ServesTheKnownTableWithoutAnAgent(t *testing.T) {
 	r := start(t, nil)
 	address := instance(t, named("kept"))
 	r.put(t, echo(address))
@@ -382,7 +382,7 @@ func TestItServesWhatItKnewAfterARestartWithTheAgentGone(t *testing.T) {
 	require.Equal(t, "ok", alone.gateway.Health().Check(t.Context()).Status, "the agent is not needed to serve")
 }
 
-func TestAnotherAgentsTableTakesThePlaceOfTheOneBefore(t *testing.T) {
+func TestTable_OfAnotherAgentReplacesTheOld(t *testing.T) {
 	r := start(t, nil)
 	r.put(t, echo(instance(t, named("first"))))
 	gone := echo(instance(t, named("gone")))
@@ -402,7 +402,7 @@ func TestAnotherAgentsTableTakesThePlaceOfTheOneBefore(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, res.StatusCode)
 }
 
-func TestAStreamAtADrainingInstanceIsToldOfUntilItsEnd(t *testing.T) {
+func TestDrain_StreamIsReportedUntilItsEnd(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		release := make(chan struct{})
@@ -436,7 +436,7 @@ func TestAStreamAtADrainingInstanceIsToldOfUntilItsEnd(t *testing.T) {
 // A new process listens beside the old one, which then stops: requests that must not be
 // repeated arrive all the while, each on a connection of its own or on an old one, and a
 // long stream gets its time.
-func TestARestartBesideTheOldProcessLosesNoRequest(t *testing.T) {
+func TestRestart_BesideTheOldProcessLosesNoRequest(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		release := make(chan struct{})
@@ -513,7 +513,7 @@ func TestARestartBesideTheOldProcessLosesNoRequest(t *testing.T) {
 
 // Without a table every host is unknown, but only for now. So the answer must not be a 404, and
 // the gateway must not be ready.
-func TestWithoutATableNoClientIsSentAway(t *testing.T) {
+func TestTable_NoneSendsNoClientAway(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	r.put(t, echo(instance(t, named("a"))))
@@ -534,7 +534,7 @@ func TestWithoutATableNoClientIsSentAway(t *testing.T) {
 
 // One change among 5,000 apps with 20,000 instances reaches requests, and its
 // acknowledgement the agent, while others are served.
-func TestAChangeAmongThousandsOfRoutesIsServedAtOnce(t *testing.T) {
+func TestTable_ChangeAmongThousandsServesAtOnce(t *testing.T) {
 	r := start(t, nil)
 	address := instance(t, named("a"))
 	var apps []*gatewayv1.AppRoutes

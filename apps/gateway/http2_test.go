@@ -105,7 +105,7 @@ func (f *frames) open(t *testing.T, header []string, data []string, trailers []s
 
 // What two streams say is apart by frames, and becomes lines and lengths on the way to an
 // instance: what would say something else there goes no further.
-func TestWhatIsMalformedInHTTP2ReachesNoInstance(t *testing.T) {
+func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 	with := func(more ...string) []string {
 		return append([]string{":method: POST", ":scheme: http", ":authority: echo.local", ":path: /a"}, more...)
 	}

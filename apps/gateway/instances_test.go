@@ -90,7 +90,7 @@ const ok = "HTTP/1.1 200 OK\r\n"
 // poison is what must not be taken for the answer to anything.
 const poison = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison"
 
-func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
+func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 	cases := []struct {
 		name   string
 		method string // POST unless said
@@ -276,7 +276,7 @@ func TestNoClientTakesWhatAnInstanceSaysForMoreThanItIs(t *testing.T) {
 
 // An instance sends two answers for each request, while many requests wait for its
 // connections. The second answer must not reach a client.
-func TestASecondAnswerReachesNoClient(t *testing.T) {
+func TestInstance_SecondAnswerReachesNoClient(t *testing.T) {
 	bothEngines(t, func(t *testing.T) { unasked(t, start(t, nil)) })
 }
 
@@ -326,7 +326,7 @@ func unasked(t *testing.T, r *region) {
 }
 
 // What a header may take is not what is waited for in the body.
-func TestAnAnswerThatBeginsLateAndThenHangsIsBrokenOff(t *testing.T) {
+func TestInstance_LateAnswerThatHangsIsCut(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		hangs := make(chan struct{})

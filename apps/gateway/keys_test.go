@@ -35,7 +35,7 @@ func apiKey(name, value string, expires time.Time) *gatewayv1.ApiKey {
 
 // Where a key is required only requests with one of the app's get in, and the instance does not
 // get the key.
-func TestOnlyRequestsWithAKeyGetIn(t *testing.T) {
+func TestKey_IsRequired(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		var access bytes.Buffer
 		r := start(t, func(c *gateway.Config) { c.Access = slog.New(slog.NewJSONHandler(&access, nil)) })
@@ -121,7 +121,7 @@ func TestOnlyRequestsWithAKeyGetIn(t *testing.T) {
 }
 
 // Who hands a request over hands its key over, too.
-func TestAKeyGoesToTheOtherRegion(t *testing.T) {
+func TestKey_GoesToTheOtherRegion(t *testing.T) {
 	here, there := start(t, nil), start(t, nil)
 	good := apiKey("mobile", "k-good", time.Time{})
 	route := func(address string) *gatewayv1.AppRoutes {

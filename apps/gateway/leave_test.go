@@ -10,7 +10,7 @@ import (
 )
 
 // An agent that has not heard it waits for the gateway as for one that crashed.
-func TestAGatewayEndsWhenItsAgentHasHeardThatItLeaves(t *testing.T) {
+func TestLeave_EndsOnceTheAgentKnows(t *testing.T) {
 	r := start(t, nil)
 	r.put(t, echo())
 	var heard atomic.Bool
@@ -31,7 +31,7 @@ func TestAGatewayEndsWhenItsAgentHasHeardThatItLeaves(t *testing.T) {
 }
 
 // A late retry of its own took the place of its stream.
-func TestAGatewayThatTookItsOwnPlaceKeepsItsID(t *testing.T) {
+func TestLeave_SuccessorKeepsTheID(t *testing.T) {
 	r := start(t, nil)
 	r.put(t, echo())
 	r.mu.Lock()
@@ -52,7 +52,7 @@ func TestAGatewayThatTookItsOwnPlaceKeepsItsID(t *testing.T) {
 }
 
 // Two that had one id would take the agent's stream from each other without end.
-func TestAGatewayWhoseIDAnotherHasTakesANewOne(t *testing.T) {
+func TestLeave_TakenIDIsReplaced(t *testing.T) {
 	r := start(t, nil)
 	r.put(t, echo())
 	r.mu.Lock()

@@ -18,7 +18,7 @@ import (
 
 // A stream is cut when its time is over, as a whole request is refused then. Who streams on does
 // what it was asked for, and is not put out for it.
-func TestAStreamHasTheTimeOfItsRequestAndNoMore(t *testing.T) {
+func TestTimeout_StreamHasThatOfItsRequest(t *testing.T) {
 	const limit, streams = 400 * time.Millisecond, 8
 	bothEngines(t, func(t *testing.T) {
 		var log lines
@@ -66,7 +66,7 @@ func TestAStreamHasTheTimeOfItsRequestAndNoMore(t *testing.T) {
 	})
 }
 
-func TestAnInstanceThatSaysNothingInTheTimeOfTheRequestIsPutOut(t *testing.T) {
+func TestEjection_OfAnInstanceSilentForTheTimeout(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		app := echo(instance(t, func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }))
@@ -105,7 +105,7 @@ func hold(t *testing.T, r *region, queue int32, wait time.Duration) (release fun
 	return release
 }
 
-func TestAWaitInTheQueueHasAnEnd(t *testing.T) {
+func TestQueue_WaitIsBounded(t *testing.T) {
 	const wait = 200 * time.Millisecond
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -121,7 +121,7 @@ func TestAWaitInTheQueueHasAnEnd(t *testing.T) {
 	})
 }
 
-func TestAQueueThatIsFullRefusesAndServesThoseInIt(t *testing.T) {
+func TestQueue_FullRefusesAndServesItsRequests(t *testing.T) {
 	const places = 3
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)

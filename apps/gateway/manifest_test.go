@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTheManifestSaysWhatTheProgramUnderstands: Kubernetes takes any variable, and a
+// TestManifest_IsWhatTheProgramUnderstands: Kubernetes takes any variable, and a
 // program that does not know one ignores it.
-func TestTheManifestSaysWhatTheProgramUnderstands(t *testing.T) {
+func TestManifest_IsWhatTheProgramUnderstands(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "deployments", "kubernetes", "gateway.yaml"))
 	require.NoError(t, err)
 	set := regexp.MustCompile(`\{name: (WINDLASS_\w+), value: "?([^"}]*)"?\}`).FindAllStringSubmatch(string(data), -1)

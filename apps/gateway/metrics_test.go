@@ -50,7 +50,7 @@ func (r *running) untilSeries(t testing.TB, key string, value float64) {
 	require.Eventually(t, func() bool { return r.series(t)[key] == value }, patience, 5*time.Millisecond, "%s is %v", key, r.series(t)[key])
 }
 
-func TestWhatItCountsIsByDeployment(t *testing.T) {
+func TestMetrics_AreByDeployment(t *testing.T) {
 	const version = "version=1,windlass_deployment=dep_1"
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -176,7 +176,7 @@ func TestAppsOfOneNameAreToldApart(t *testing.T) {
 	})
 }
 
-func TestAnEjectionIsCounted(t *testing.T) {
+func TestEjection_IsCounted(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, echo(closed(t), instance(t, named("b"))))

@@ -53,7 +53,7 @@ func TestGRPCPassesWithItsTrailers(t *testing.T) {
 	require.Equal(t, "0", res.Trailer.Get("Grpc-Status"))
 }
 
-func TestAClientThatGoesAwayFreesItsPlaceAndTheQueueIsBounded(t *testing.T) {
+func TestQueue_ClientThatLeavesFreesItsPlace(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		begun := make(chan struct{})
@@ -112,7 +112,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-func TestTheAccessLogIsSampledAndHasWhatFailed(t *testing.T) {
+func TestAccessLog_IsSampledButHasFailures(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		var log lines
 		r := start(t, func(c *gateway.Config) {
@@ -170,7 +170,7 @@ func TestTheAccessLogIsSampledAndHasWhatFailed(t *testing.T) {
 }
 
 // What a request waited for its turn is not the instance's.
-func TestAnInstanceHasItsTimeAfterAWaitInTheQueue(t *testing.T) {
+func TestTimeout_BeginsAfterTheQueue(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		const response = time.Second

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-func TestAGatewayHasThePlaceOfOneThatEndedAndOfNoneThatLives(t *testing.T) {
+func TestPlace_IsThatOfAnEndedGatewayOnly(t *testing.T) {
 	dir := t.TempDir()
 	take := func() place {
 		t.Helper()

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestItIsKnownWhetherConnectionsWait(t *testing.T) {
+func TestBacklog_IsKnown(t *testing.T) {
 	l, err := listen(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()

@@ -79,7 +79,7 @@ func TestSlowUploadsAreTheClients(t *testing.T) {
 
 // The time of an instance begins when it could have all of the request, and stands still while the client
 // is waited for.
-func TestTheResponseTimeoutIsTheInstances(t *testing.T) {
+func TestTimeout_OfTheResponseIsTheInstances(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		const limit = 150 * time.Millisecond
 		r := start(t, nil)

@@ -21,7 +21,7 @@ const (
 // Two programs that read one message differently let a client put a request of its own
 // before another's (RFC 9112, section 11.2). What is ambiguous is refused and its
 // connection closed; what is not reaches the instance framed anew.
-func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
+func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 	runWire(t, []wireCase{
 		// Transfer-Encoding.
 		{name: "length then chunks", send: post + "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{200}, saw: []string{"POST /a "}},
@@ -106,7 +106,7 @@ func TestNoFramingReachesAnInstanceThatTwoCouldReadDifferently(t *testing.T) {
 }
 
 // It is so, too, where the gateway answers without an instance.
-func TestARedirectEndsAConnectionThatIsInDoubt(t *testing.T) {
+func TestSmuggling_RedirectEndsADoubtfulConnection(t *testing.T) {
 	dir := t.TempDir()
 	certify(t, dir)
 	r := start(t, func(c *gateway.Config) {

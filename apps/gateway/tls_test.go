@@ -47,7 +47,7 @@ func certify(t *testing.T, dir string) *x509.CertPool {
 	return pool
 }
 
-func TestItServesHTTP2OverTLSAndStreamsThere(t *testing.T) {
+func TestHTTP2_ServesAndStreamsOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	roots := certify(t, dir)
 	r := start(t, func(c *gateway.Config) {
@@ -85,7 +85,7 @@ func TestItServesHTTP2OverTLSAndStreamsThere(t *testing.T) {
 	require.Equal(t, "end", string(rest))
 }
 
-func TestItServesHTTP3ToWhoIsToldOfIt(t *testing.T) {
+func TestHTTP3_ServesClientsThatKnow(t *testing.T) {
 	dir := t.TempDir()
 	roots := certify(t, dir)
 	r := start(t, func(c *gateway.Config) {

@@ -117,7 +117,7 @@ func sortedLines(h map[string][]string) (out []string) {
 
 // Whichever way a client comes, its request reaches the instance with the same fields, and it gets the
 // same fields back.
-func TestAllWaysPassOnTheSameFields(t *testing.T) {
+func TestFields_AreTheSameOnEveryPath(t *testing.T) {
 	body := "Content-Length: 2\r\n\r\nok"
 	instance := &said{answers: map[string]string{
 		"/no-type":       ok + "X-Content-Type-Options: nosniff\r\nContent-Length: 31\r\n\r\n<script>alert('stored')</script",
@@ -206,7 +206,7 @@ func TestAllWaysPassOnTheSameFields(t *testing.T) {
 }
 
 // HTTP/1.0 has no interim answers, and a client of it takes the first answer for the last.
-func TestNoHintReachesHTTP10(t *testing.T) {
+func TestHints_DoNotReachHTTP10(t *testing.T) {
 	instance := &said{answers: map[string]string{"/a": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + ok + "Content-Length: 2\r\n\r\nok"}}
 	address := instance.serve(t)
 	bothEngines(t, func(t *testing.T) {

@@ -80,7 +80,7 @@ func weighted(addresses ...string) *gatewayv1.AppRoutes {
 }
 
 // Instances that say nothing: one is three times as fast, and both have all that they can do.
-func TestTheFasterInstanceHasMoreOfTheRequests(t *testing.T) {
+func TestWeighted_FasterInstanceHasMoreRequests(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		fast, slow := &gpu{takes: 2 * time.Millisecond}, &gpu{takes: 6 * time.Millisecond}
@@ -173,7 +173,7 @@ func TestInstancesThatSayTheirLoadHaveRequestsByIt(t *testing.T) {
 
 // An instance that refuses at once what is too much for it, without being put out for that, is not
 // taken for a fast one, whatever it says of its load.
-func TestAnInstanceThatFailsFastIsNotTakenForAFastOne(t *testing.T) {
+func TestWeighted_FastFailuresAreNotSpeed(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		well, broken := &gpu{takes: 2 * time.Millisecond}, atomic.Int64{}
@@ -193,7 +193,7 @@ func TestAnInstanceThatFailsFastIsNotTakenForAFastOne(t *testing.T) {
 }
 
 // What instances say that cannot be read changes nothing of their answers, and goes no further.
-func TestALoadThatCannotBeReadIsIgnored(t *testing.T) {
+func TestWeighted_UnreadableLoadIsIgnored(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		say := "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nEndpoint-Load-Metrics: TEXT rps_fractional=-1\r\n" +

@@ -25,7 +25,7 @@ func withWeights(weights []float64, random uint64) (*weighted, []*Endpoint) {
 	return s, all
 }
 
-func TestWeighted_InstancesGetTheirShareWithinOnePercentWithoutBursts(t *testing.T) {
+func TestWeighted_SharesHoldWithinOnePercentWithoutBursts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		weights := rapid.SliceOfN(rapid.Float64Range(1, maxRatio), 2, 12).Draw(t, "weights")
 		unit := rapid.SampledFrom([]float64{1e-6, 1, 1e6}).Draw(t, "unit")

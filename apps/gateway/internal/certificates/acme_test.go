@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatIsNotRenewedIsSaidOnceAnHour(t *testing.T) {
+func TestRenewal_FailureIsLoggedOnceAnHour(t *testing.T) {
 	begin := time.Unix(1_800_000_000, 0)
 	const day = 24 * time.Hour
 	for name, c := range map[string]struct{ life, left time.Duration }{

@@ -151,7 +151,7 @@ func post(path, body string) string {
 }
 
 // However requests come, one by one or many at once, whole or in pieces, each is answered.
-func TestAConnectionHasOneRequestAfterTheOther(t *testing.T) {
+func TestConnection_ServesRequestsInTurn(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	long := strings.Repeat("x", 60<<10)
@@ -175,7 +175,7 @@ func TestAConnectionHasOneRequestAfterTheOther(t *testing.T) {
 	require.Equal(t, int64(4), r.Open())
 }
 
-func TestWhatIsNotPlainGoesTheLongWayWithAllThatWasRead(t *testing.T) {
+func TestSlowPath_GetsAllThatWasRead(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	for name, text := range map[string]string{
@@ -203,7 +203,7 @@ func TestWhatIsNotPlainGoesTheLongWayWithAllThatWasRead(t *testing.T) {
 	}
 }
 
-func TestARequestThatComesSlowlyGoesTheLongWay(t *testing.T) {
+func TestSlowPath_TakesASlowRequest(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	for _, text := range []string{get[:5] + "|" + get[5:] + "\r\n", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab|cd"} {
@@ -221,7 +221,7 @@ func TestARequestThatComesSlowlyGoesTheLongWay(t *testing.T) {
 }
 
 // Who sends a byte now and then is no faster for that.
-func TestARequestThatDripsGoesTheLongWay(t *testing.T) {
+func TestSlowPath_TakesADrippingRequest(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	conn, in := r.dial(t)
@@ -240,7 +240,7 @@ func TestARequestThatDripsGoesTheLongWay(t *testing.T) {
 	answered(t, in, "long", "")
 }
 
-func TestAConnectionEndsAsTheRequestSays(t *testing.T) {
+func TestConnection_EndsAsTheRequestSays(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	for text, answer := range map[string]bool{
@@ -258,7 +258,7 @@ func TestAConnectionEndsAsTheRequestSays(t *testing.T) {
 	}
 }
 
-func TestWhoLeavesEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
+func TestStop_EndsWaitsAndFinishesRequests(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	idle, in := r.dial(t)
@@ -284,7 +284,7 @@ func TestWhoLeavesEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 	require.NoError(t, r.Wait(t.Context()))
 }
 
-func TestAClientThatGoesAwayIsSeen(t *testing.T) {
+func TestClient_ThatLeavesIsSeen(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	conn, _ := r.dial(t)

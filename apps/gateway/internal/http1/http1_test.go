@@ -39,7 +39,7 @@ func TestPlainRequestsAreReadInPlace(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotPlainIsLeftToOthers(t *testing.T) {
+func TestParse_LeavesWhatIsNotPlain(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"HTTP/1.0":               "GET /a HTTP/1.0\r\nHost: a\r\n\r\n",

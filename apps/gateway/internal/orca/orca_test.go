@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAReportIsReadInEveryFormat(t *testing.T) {
+func TestReport_IsReadInEveryFormat(t *testing.T) {
 	all := Load{Application: 0.6, CPU: 0.25, Requests: 12.5, Errors: 0.1}
 	for value, want := range map[string]Load{
 		"TEXT application_utilization=0.6, cpu_utilization=0.25,rps_fractional=12.5 , eps = 0.1, named_metrics.queue=7": all,
@@ -37,7 +37,7 @@ func TestAReportIsReadInEveryFormat(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsNoReport(t *testing.T) {
+func TestReport_UnreadableIsNone(t *testing.T) {
 	for _, value := range []string{
 		"", "TEXT eps", "text eps=1", "eps=1", "XML <eps>1</eps>", "TEXT eps=", "TEXT eps=many", "TEXT eps=-1", "TEXT eps=NaN",
 		"TEXT rps_fractional=Inf", "TEXT rps_fractional=1e999", "TEXT eps=1, eps=1", "TEXT cpu_utilization=0, cpu_utilization=1",

@@ -58,7 +58,7 @@ func TestFieldsAreRedactedWhereverTheyAre(t *testing.T) {
 	}
 }
 
-func TestNothingOfARedactedFieldGetsThrough(t *testing.T) {
+func TestRedacted_FieldsNeverPass(t *testing.T) {
 	t.Parallel()
 	p := &payload.Policy{Sample: 1, MaxBytes: 200, Redact: map[string]bool{"content": true}}
 	rapid.Check(t, func(r *rapid.T) {
@@ -85,7 +85,7 @@ func TestNothingOfARedactedFieldGetsThrough(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoTextAndWhatIsLongIsSaid(t *testing.T) {
+func TestPayload_BinaryAndLongAreMarked(t *testing.T) {
 	t.Parallel()
 	p := &payload.Policy{Sample: 1, MaxBytes: 4}
 	got := logged(t, p, payload.Facts{}, "abcé-", "\xff\xfe\xfd\xfc")

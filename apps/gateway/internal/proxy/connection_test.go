@@ -17,7 +17,7 @@ type eager struct {
 
 func (e eager) Write(p []byte) (int, error) { return e.write(p) }
 
-func TestWhatMayHaveReachedAnInstanceCountsBeforeItsAnswer(t *testing.T) {
+func TestInstance_MayHaveARequestBeforeItsAnswer(t *testing.T) {
 	var c *connection
 	c = newConnection(eager{write: func(p []byte) (int, error) {
 		require.Equal(t, int64(len(p)), c.written.Load(), "the answer is there, and nothing was sent")

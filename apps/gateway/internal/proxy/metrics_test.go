@@ -48,7 +48,7 @@ func TestFiguresOfADeploymentOutliveItByOneSweep(t *testing.T) {
 }
 
 // An app may fail, be handed over or be refused without any deployment's having had a request.
-func TestFiguresOfAnAppOutliveItByOneSweepThoughNoDeploymentHadARequest(t *testing.T) {
+func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry, routes, &traffic.Traffic{})

@@ -29,7 +29,7 @@ func picture(urls map[string]string) *neighbours.Picture {
 	return &neighbours.Picture{Region: "here", Apps: map[string]*gatewayv1.AppNeighbours{app: a}}
 }
 
-func TestTheNearestThatMayTakeItIsChosen(t *testing.T) {
+func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
 	now := time.UnixMilli(0)
 	var gone []string
 	var log bytes.Buffer

@@ -35,7 +35,7 @@ func routes(change func(*gatewayv1.AppRoutes)) *gatewayv1.AppRoutes {
 	return app
 }
 
-func TestWhatAnAppSaysNothingOfIsTheDefault(t *testing.T) {
+func TestApp_WithoutSettingsHasDefaults(t *testing.T) {
 	spec, err := specOf(routes(nil))
 	require.NoError(t, err)
 	require.Equal(t, upstream.DefaultPolicy(), spec.Policy)
@@ -56,7 +56,7 @@ func TestWhatAnAppSaysNothingOfIsTheDefault(t *testing.T) {
 	require.Equal(t, want, spec.Policy)
 }
 
-func TestEachBalancingHasItsStrategyAndThatOfALaterReleaseTheDefault(t *testing.T) {
+func TestBalancing_UnknownIsTheDefault(t *testing.T) {
 	strategies := map[string]bool{}
 	values := gatewayv1.Balancing(0).Descriptor().Values()
 	for i := range values.Len() {
@@ -72,7 +72,7 @@ func TestEachBalancingHasItsStrategyAndThatOfALaterReleaseTheDefault(t *testing.
 
 // What is left of an app here, while its hosts are elsewhere, lets in no client that it did not let
 // in before. All requests for its hosts are passed on.
-func TestAnAppThatLeavesTheRegionKeepsItsPreviewsClosed(t *testing.T) {
+func TestPreview_StaysClosedAfterItsAppLeft(t *testing.T) {
 	other := &gatewayv1.AppNeighbours{AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}}
 	for _, required := range []bool{true, false} {
 		left := routes(func(a *gatewayv1.AppRoutes) {
@@ -112,7 +112,7 @@ func TestRoutesThatCannotBeServedNameWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestTheCheckOfATargetIsThatOfItsOwnInstances(t *testing.T) {
+func TestTarget_ChecksItsOwnInstances(t *testing.T) {
 	check := &gatewayv1.HealthCheck{Path: "/ready", Method: "HEAD", ExpectedCodes: []string{"204"}, Timeout: durationpb.New(10 * time.Millisecond)}
 	of := func() (one, two upstream.InstanceSpec) {
 		spec, err := specOf(routes(func(a *gatewayv1.AppRoutes) {
@@ -143,7 +143,7 @@ func open(t *testing.T, path string) (*Source, *table.Table, error) {
 	return s, routes, err
 }
 
-func TestAFileThatIsNotWholeIsNotServedFrom(t *testing.T) {
+func TestFile_PartialIsNotServed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "routes")
 	s, _, err := open(t, path)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func FuzzDecode(f *testing.F) {
 
 // A stream that breaks in the middle of another table leaves a mixture, whose numbers
 // must not be compared with those of either.
-func TestATableThatWasNotHadWholeHasNoName(t *testing.T) {
+func TestTable_PartialHasNoName(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
 	s.begin("table-1")
@@ -204,7 +204,7 @@ func TestATableThatWasNotHadWholeHasNoName(t *testing.T) {
 	require.Empty(t, s.held.tableID)
 }
 
-func TestOnlyWhatWasToldIsNotToldAgain(t *testing.T) {
+func TestFeed_RepeatsOnlyWhatWasNotSent(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
 	s.begin("table-1")

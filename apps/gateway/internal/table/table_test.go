@@ -52,7 +52,7 @@ func TestHostsAreComparedAsDNSDoes(t *testing.T) {
 	}
 }
 
-func TestAHostLeadsToTheAppThatHasIt(t *testing.T) {
+func TestHost_LeadsToItsApp(t *testing.T) {
 	table := newTable()
 	require.NoError(t, table.Put(spec("a", 1, "a.local", "www.a.local")))
 	require.NoError(t, table.Put(spec("b", 1, "b.local")))
@@ -94,7 +94,7 @@ func TestRoutesThatCannotBeServedLeaveThoseFromBefore(t *testing.T) {
 }
 
 // Readers look at an app while it changes between two shapes: they see one of them.
-func TestAChangeIsSeenWhole(t *testing.T) {
+func TestTable_ChangeIsSeenWhole(t *testing.T) {
 	table := newTable()
 	require.NoError(t, table.Put(spec("a", 0, "a.local", "even.local")))
 	var done atomic.Bool

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/histogram"
 )
 
-func TestWhatChangedIsToldWhole(t *testing.T) {
+func TestTraffic_ChangesAreReportedWhole(t *testing.T) {
 	t.Parallel()
 	var all traffic.Traffic
 	changed, told := all.Changed(nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
+func TestArrival_IsUnprovenFromReadyToReached(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	var arrived []Arrival
 	told := 0
@@ -86,7 +86,7 @@ func TestAnInstanceIsUnprovenFromReadyToReached(t *testing.T) {
 	require.False(t, arrived[0].Wanted())
 }
 
-func TestAnInstanceThatFailsItsCheckIsNotReached(t *testing.T) {
+func TestArrival_FailedCheckIsNotReached(t *testing.T) {
 	var arrived []Arrival
 	told := 0
 	r := New(Config{

@@ -25,7 +25,7 @@ func eject(r *Route, ids ...string) {
 	}
 }
 
-func TestWhenTooFewAreLeftEjectionIsIgnored(t *testing.T) {
+func TestEjection_IsIgnoredWhenTooFewAreLeft(t *testing.T) {
 	r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready}, nil, nil))
 	eject(r, "old-0", "old-1")
 	require.Len(t, take(t, r, 100), 2, "half of them are enough")
@@ -108,7 +108,7 @@ func TestTrafficGoesToAllThatWereReadyRatherThanToFewOfThem(t *testing.T) {
 	}
 }
 
-func TestARetryGoesToAnInstanceThatIsWellWhileThereIsOne(t *testing.T) {
+func TestChoose_RetryPrefersAHealthyInstance(t *testing.T) {
 	r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready, Ready}, nil, nil))
 	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Ready, NotReady, Ready}, nil, nil)))
 	eject(r, "old-4")
@@ -128,7 +128,7 @@ func TestARetryGoesToAnInstanceThatIsWellWhileThereIsOne(t *testing.T) {
 	}
 }
 
-func TestWhereAllGetTrafficAnEjectionEndsThroughATrialToo(t *testing.T) {
+func TestEjection_EndsByATrialWhereAllGetTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready, Ready}, nil, nil))
 		require.NoError(t, r.Update(app(1, 0, []State{Ready, Ready, NotReady, NotReady, NotReady}, nil, nil)))
@@ -141,7 +141,7 @@ func TestWhereAllGetTrafficAnEjectionEndsThroughATrialToo(t *testing.T) {
 	})
 }
 
-func TestADeploymentOfWhichNoneIsReadyLeavesItsShareThoughItsInstancesWere(t *testing.T) {
+func TestChoose_DeploymentWithoutReadyInstancesLosesItsShare(t *testing.T) {
 	r, _ := newRoute(t, app(50, 50, []State{Ready}, []State{Ready, Ready}, nil))
 	require.NoError(t, r.Update(app(50, 50, []State{Ready}, []State{NotReady, NotReady}, nil)))
 	require.Equal(t, map[string]int{"old-0": 100}, take(t, r, 100))
@@ -151,7 +151,7 @@ func TestADeploymentOfWhichNoneIsReadyLeavesItsShareThoughItsInstancesWere(t *te
 	require.Len(t, by, 3)
 }
 
-func TestThoseThatWereReadyAreTriedAndThoseThatNeverWereAreNot(t *testing.T) {
+func TestChoose_TriesOnlyInstancesThatWereReady(t *testing.T) {
 	r, _ := newRoute(t, app(1, 0, []State{Ready, NotReady, Ready}, nil, nil))
 	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Ready}, nil, nil)))
 	require.Equal(t, map[string]int{"old-2": 10}, take(t, r, 10))

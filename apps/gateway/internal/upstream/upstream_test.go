@@ -80,7 +80,7 @@ func TestWeightsHoldBetweenDeploymentsAndInstancesShareThem(t *testing.T) {
 
 // Whose caches a session left at one version, another does not find: it changes versions once in
 // a canary, and what has no key goes by turn.
-func TestASessionKeepsItsVersionWhileWeightsStay(t *testing.T) {
+func TestSession_KeepsItsVersionWhileWeightsStay(t *testing.T) {
 	sticky := func(old, next int32, after []State) Spec {
 		return app(old, next, []State{Ready, Ready, Ready}, after, func(p *Policy) { p.Strategy = balance.Affinity })
 	}
@@ -135,12 +135,12 @@ func TestASessionKeepsItsVersionWhileWeightsStay(t *testing.T) {
 	require.InDelta(t, 4000, by["new-0"]+by["new-1"], 100, "without a key: %v", by)
 }
 
-func TestADeploymentWithoutReadyInstancesLeavesItsShareToTheOthers(t *testing.T) {
+func TestDeployment_WithoutReadyInstancesLeavesItsShare(t *testing.T) {
 	r, _ := newRoute(t, app(50, 50, []State{Ready}, []State{NotReady, Draining}, nil))
 	require.Equal(t, map[string]int{"old-0": 100}, take(t, r, 100))
 }
 
-func TestAPreviewLeadsToItsDeploymentAloneWhateverItsWeight(t *testing.T) {
+func TestPreview_LeadsToItsDeploymentWhateverItsWeight(t *testing.T) {
 	r, _ := newRoute(t, app(100, 0, []State{Ready}, []State{Ready}, nil))
 	require.Equal(t, map[string]int{"old-0": 10}, take(t, r, 10))
 	l, err := r.Acquire(t.Context(), &Want{Host: "new.echo.local", Until: time.Now()})
@@ -149,7 +149,7 @@ func TestAPreviewLeadsToItsDeploymentAloneWhateverItsWeight(t *testing.T) {
 	require.Equal(t, int32(2), l.Version)
 }
 
-func TestADrainingInstanceKeepsWhatItHasAndGetsNothing(t *testing.T) {
+func TestDrain_KeepsRequestsAndGetsNoMore(t *testing.T) {
 	r, seen := newRoute(t, app(1, 0, []State{Ready}, nil, nil))
 	held, err := r.Acquire(t.Context(), want())
 	require.NoError(t, err)
@@ -170,7 +170,7 @@ func TestADrainingInstanceKeepsWhatItHasAndGetsNothing(t *testing.T) {
 	require.Equal(t, int64(1), seen.drained.Load())
 }
 
-func TestARemovedRouteTellsOfWhatIsUnderWay(t *testing.T) {
+func TestRoute_RemovedReportsItsRequests(t *testing.T) {
 	r, seen := newRoute(t, app(1, 0, []State{Ready}, nil, nil))
 	held, err := r.Acquire(t.Context(), want())
 	require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestARemovedRouteTellsOfWhatIsUnderWay(t *testing.T) {
 	require.Equal(t, int64(1), seen.drained.Load())
 }
 
-func TestAnEjectedInstanceComesBackThroughOneTrial(t *testing.T) {
+func TestEjection_EndsByOneTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, seen := newRoute(t, app(1, 0, []State{Ready, Ready, Ready}, nil, nil))
 		for broken := 0; broken < 2; {
@@ -311,7 +311,7 @@ func TestRequestsWaitInOrderForAnInstanceAndNoLongerThanTheyMay(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsIsServedAsSoonAsAnInstanceIsReady(t *testing.T) {
+func TestQueue_ServesAsSoonAsAnInstanceIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, app(1, 0, []State{NotReady}, nil, nil))
 		got := make(chan *Lease, 40)
@@ -340,7 +340,7 @@ func TestWhoWaitsIsServedAsSoonAsAnInstanceIsReady(t *testing.T) {
 	})
 }
 
-func TestWithoutAQueueTheAnswerIsAtOnce(t *testing.T) {
+func TestQueue_NoneAnswersAtOnce(t *testing.T) {
 	r, _ := newRoute(t, app(1, 0, []State{NotReady}, nil, func(p *Policy) { p.QueueSize = 0 }))
 	_, err := r.Acquire(t.Context(), want())
 	var refused *Refused
@@ -350,7 +350,7 @@ func TestWithoutAQueueTheAnswerIsAtOnce(t *testing.T) {
 
 // Whatever states instances go through, a request is never placed at one that drains, never
 // was ready or is not listed, nor at one that is not ready while half are well; a limit is never passed, and what ended is counted out.
-func TestAnyHistoryKeepsTheRules(t *testing.T) {
+func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		states := rapid.SliceOfN(rapid.SampledFrom([]State{NotReady, Ready, Ready, Draining}), 0, 4)
 		limit := rapid.Int64Range(0, 3).Draw(t, "limit")

@@ -44,7 +44,7 @@ func serves(l *Lease) {
 	l.Fared(balance.Served)
 }
 
-func TestOnlyAWeightedRouteLooksAtWhatInstancesSay(t *testing.T) {
+func TestWeighted_RouteAloneReadsLoads(t *testing.T) {
 	for _, name := range balance.Names() {
 		r, _ := newRoute(t, app(1, 0, []State{Ready}, nil, func(p *Policy) { p.Strategy = name }))
 		l, err := r.Acquire(t.Context(), want())
@@ -80,7 +80,7 @@ func TestWeightsAreOfTheInstanceAsItIs(t *testing.T) {
 }
 
 // What was told to have failed did, whatever is said of its answer then.
-func TestARequestThatFailedIsNotServed(t *testing.T) {
+func TestWeighted_FailedRequestIsNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, weightedApp(Ready, Ready))
 		failing := 0
@@ -103,7 +103,7 @@ func TestARequestThatFailedIsNotServed(t *testing.T) {
 	})
 }
 
-func TestWhatInstancesReportIsFollowed(t *testing.T) {
+func TestWeighted_FollowsLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, weightedApp(Ready, Ready))
 		says := func(l *Lease) {

@@ -72,7 +72,7 @@ type reader struct{ *epoll.Conn }
 
 func (r reader) Read(p []byte) (int, error) { return r.Conn.Read(p) }
 
-func TestABufferIsTakenWhenThereIsSomethingForIt(t *testing.T) {
+func TestSocket_TakesABufferWhenBytesArrive(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	from := &epoll.Buffers{Size: 8}
@@ -86,7 +86,7 @@ func TestABufferIsTakenWhenThereIsSomethingForIt(t *testing.T) {
 	require.Nil(t, b)
 }
 
-func TestAWriteThatThePeerDoesNotTakeEnds(t *testing.T) {
+func TestSocket_WriteToAStalledPeerEnds(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	n, err := c.Write(make([]byte, 16<<20), 50*time.Millisecond)
@@ -104,7 +104,7 @@ func TestAWriteThatThePeerDoesNotTakeEnds(t *testing.T) {
 	require.True(t, errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE), "%v", err)
 }
 
-func TestWhoWatchesIsToldOfTheEndAndOfNothingElse(t *testing.T) {
+func TestWatch_ReportsTheEndOnly(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	gone := make(chan struct{})
@@ -143,7 +143,7 @@ func TestWhoWatchesIsToldOfTheEndAndOfNothingElse(t *testing.T) {
 	<-reset
 }
 
-func TestWhoEndsAWatchWaitsForIt(t *testing.T) {
+func TestWatch_EndWaitsForItsCallback(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	began, going, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -163,7 +163,7 @@ func TestWhoEndsAWatchWaitsForIt(t *testing.T) {
 	}
 }
 
-func TestTheDeadlineIsTheOneThatWasSetLast(t *testing.T) {
+func TestSocket_LastDeadlineCounts(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	p := make([]byte, 2)
@@ -190,7 +190,7 @@ func TestTheDeadlineIsTheOneThatWasSetLast(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-func TestWhatIsCutEnds(t *testing.T) {
+func TestSocket_CutEndsIt(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	read, written := make(chan error), make(chan error)
@@ -215,7 +215,7 @@ func TestWhatIsCutEnds(t *testing.T) {
 	c.Cut()
 }
 
-func TestAConnectionThatIsReleasedGoesOn(t *testing.T) {
+func TestSocket_ReleasedGoesOn(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	for range 3 {
@@ -240,7 +240,7 @@ func TestAConnectionThatIsReleasedGoesOn(t *testing.T) {
 	}
 }
 
-func TestManyTakeTurns(t *testing.T) {
+func TestSocket_ManyTakeTurns(t *testing.T) {
 	t.Parallel()
 	const many = 100
 	ended := make(chan error, many)
@@ -277,7 +277,7 @@ func turns(c *epoll.Conn, times int) error {
 	return c.CloseWrite()
 }
 
-func TestAnAnswerThatWasNotAskedForIsSeen(t *testing.T) {
+func TestSocket_UnaskedAnswerIsSeen(t *testing.T) {
 	t.Parallel()
 	for _, sure := range []bool{false, true} {
 		c, there := pair(t)
@@ -295,9 +295,9 @@ func TestAnAnswerThatWasNotAskedForIsSeen(t *testing.T) {
 	}
 }
 
-// TestAnEndThatComesWithTheLastBytesIsHeard at whatever moment of the reader's look for them: one
+// TestSocket_EndWithTheLastBytesIsSeen at whatever moment of the reader's look for them: one
 // in thousands of these connections has them come between what it finds and what it makes of it.
-func TestAnEndThatComesWithTheLastBytesIsHeard(t *testing.T) {
+func TestSocket_EndWithTheLastBytesIsSeen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -336,7 +336,7 @@ func TestAnEndThatComesWithTheLastBytesIsHeard(t *testing.T) {
 	require.NoError(t, all.Wait())
 }
 
-func TestOnlySocketsAreOpened(t *testing.T) {
+func TestSocket_OpensSocketsOnly(t *testing.T) {
 	t.Parallel()
 	a, b := net.Pipe()
 	defer a.Close()

@@ -28,7 +28,7 @@ func asTask(f func(t *epoll.Task) error, conns ...*epoll.Conn) <-chan error {
 	return ended
 }
 
-func TestManyTasksTakeTurns(t *testing.T) {
+func TestTask_ManyTakeTurns(t *testing.T) {
 	t.Parallel()
 	const many = 100
 	var all []<-chan error
@@ -43,7 +43,7 @@ func TestManyTasksTakeTurns(t *testing.T) {
 }
 
 // A gateway's: it waits for the client and for the instance, in turn.
-func TestATaskWaitsForWhicheverConnectionItReads(t *testing.T) {
+func TestTask_WaitsForTheConnectionThatItReads(t *testing.T) {
 	t.Parallel()
 	here, client := pair(t)
 	other, instance := pair(t)
@@ -77,7 +77,7 @@ func TestATaskWaitsForWhicheverConnectionItReads(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestATaskThatBlocksDoesNotHoldUpOthers(t *testing.T) {
+func TestTask_BlockedDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	var blocked []<-chan error
@@ -109,7 +109,7 @@ func TestATaskThatBlocksDoesNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-func TestATaskIsWokenByDeadlinesAndCuts(t *testing.T) {
+func TestTask_WakesByDeadlinesAndCuts(t *testing.T) {
 	t.Parallel()
 	c, there := pair(t)
 	require.ErrorIs(t, <-asTask(func(*epoll.Task) error {
