@@ -12,10 +12,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestManyAppsAtOnce deploys 200 apps with 64 calls in flight at any time, and
+// TestBurst deploys 200 apps with 64 calls in flight at any time, and
 // deletes them likewise. All end ready, then gone; none is wedged. Instances are
 // simulated: what is tested is the way to them and back.
-func TestManyAppsAtOnce(t *testing.T) {
+func TestBurst(t *testing.T) {
 	t.Parallel()
 	const apps, concurrency = 200, 64
 	s := newStack(t, stackConfig{runtime: "simulated"})

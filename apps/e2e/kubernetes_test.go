@@ -24,9 +24,9 @@ const (
 	gpus     = "nvidia.com/gpu"
 )
 
-// TestOnKubernetes is all that has clusters, one after the other and before all else: two API
+// TestKubernetesRegions is all that has clusters, one after the other and before all else: two API
 // servers, schedulers and their nodes are what two cores carry.
-func TestOnKubernetes(t *testing.T) { //nolint:paralleltest // as above
+func TestKubernetesRegions(t *testing.T) { //nolint:paralleltest // as above
 	t.Run("product", testKubernetes)
 	t.Run("strategies", testStrategiesOnKubernetes)
 	t.Run("analysis", testAnalysisOnKubernetes)

@@ -72,9 +72,9 @@ func (b *balancer) close() {
 // second is the other replica of the control plane.
 const second = partControlPlane + "-2"
 
-// TestTwoControlPlanes: replicas share a database, a Restate and the agents. Each
+// TestControlPlanes: replicas share a database, a Restate and the agents. Each
 // may stop, die or stand still, at any time, and the other carries on.
-func TestTwoControlPlanes(t *testing.T) { //nolint:tparallel // its rounds come one after the other
+func TestControlPlanes(t *testing.T) { //nolint:tparallel // its rounds come one after the other
 	t.Parallel()
 	s := newStack(t, stackConfig{replicas: 2})
 	s.deployReady(t, "steady", spec(replicas(2)))

@@ -137,7 +137,7 @@ func TestReconnectBringsEveryAgentBackWithoutASnapshot(t *testing.T) {
 	require.Equal(t, 10.0, result["resumed"])
 }
 
-func TestARollingRestartLosesNoChangeAndSendsNoSnapshots(t *testing.T) {
+func TestRolling_RestartLosesNoChangeAndSendsNoSnapshots(t *testing.T) {
 	t.Parallel()
 	result := run(t, "restart", "--agents=30", "--apps=6", "--quiet=2s", "--pause=500ms")
 	positive(t, result, "changes_before", "changes_during", "p99_ms_during", "drain_ms", "calls")
@@ -153,13 +153,13 @@ func TestSlowDeliversEverythingInTheEnd(t *testing.T) {
 	positive(t, run(t, "slow", "--agents=3", "--changes=20", "--rounds=1"), "ratio", "p99_ms", "p99_ms_without")
 }
 
-func TestAFloodIsHeldToItsQuotaAndTheOtherWorkspaceIsNotRefused(t *testing.T) {
+func TestFlood_IsHeldToItsQuotaAndSparesTheOtherWorkspace(t *testing.T) {
 	t.Parallel()
 	result := run(t, "flood", "--deploys=8", "--rounds=1", "--calls=100", "--starts-per-minute=60", "--burst=5")
 	positive(t, result, "ratio", "p99_ms", "p99_ms_without", "admitted_per_s", "refused")
 }
 
-func TestAnOverloadLosesNothingAndLetsEdgesPass(t *testing.T) {
+func TestOverload_LosesNothingAndLetsEdgesPass(t *testing.T) {
 	t.Parallel()
 	result := run(t, "overload", "--instances=400", "--regions=2", "--edges=1", "--calm=1s", "--window=3s", "--start=300ms")
 	positive(t, result, "capacity_per_s", "offered_per_s", "durable_per_s", "edges", "edge_p99_ms", "level_s", "plane_peak_mib")
@@ -188,7 +188,7 @@ func TestBaselinesMeasureEveryPartAlone(t *testing.T) {
 		"upserts_per_s", "feed_transactions_per_s", "feed_changes_per_s", "invocations_per_s", "frames_per_s", "streams_per_s")
 }
 
-func TestAllWritesAFileOfResults(t *testing.T) {
+func TestAll_WritesAFileOfResults(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "results.json")
 	var stdout, stderr bytes.Buffer
@@ -206,7 +206,7 @@ func TestAllWritesAFileOfResults(t *testing.T) {
 	require.Equal(t, "snapshot", report.Results[0]["scenario"])
 }
 
-func TestARunThatIsInterruptedLeavesNothing(t *testing.T) {
+func TestRun_InterruptedLeavesNothing(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -237,14 +237,14 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestARunThatNeedsMoreMemoryThanItMaySaysWho(t *testing.T) {
+func TestRun_BeyondItsMemoryNamesTheProcess(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	require.Error(t, simulator.Main(t.Context(), []string{"latency", "--regions=2", "--apps=1", "--max-memory-gib=0.1", "--relaxed"}, &stdout, &stderr))
 	require.Contains(t, stdout.String(), "above the limit of 102 MiB")
 }
 
-func TestAMistakeInTheFlagsIsNamed(t *testing.T) {
+func TestFlags_MistakeIsNamed(t *testing.T) {
 	var out bytes.Buffer
 	require.ErrorContains(t, simulator.Main(t.Context(), []string{"latency", "--regionz=8"}, &out, &out), "--regionz")
 	require.ErrorContains(t, simulator.Main(t.Context(), []string{"latency", "--rate=0", "--json"}, &out, &out), "latency failed")

@@ -46,7 +46,7 @@ func seeds(t *testing.T) (first, count uint64) {
 	return 1, 1000
 }
 
-func TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
+func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
 	first, count := seeds(t)
 	if count == 1 {
 		warm(t)
@@ -71,11 +71,11 @@ func TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks(t *testing.T) { //noli
 	for i := range shards {
 		t.Run(fmt.Sprintf("shard=%d", i), func(t *testing.T) {
 			t.Parallel()
-			out, err := inAnother(t, "^TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks$", fmt.Sprintf("%s=%d/%d", shardVariable, i, shards))
+			out, err := inAnother(t, "^TestFleet_ConvergesWhateverBreaks$", fmt.Sprintf("%s=%d/%d", shardVariable, i, shards))
 			if err != nil {
 				t.Fatalf("%v\n%s", err, failures(out))
 			}
-			require.Contains(t, out, "--- PASS: TestAFleetOfReplicasAndAgentsConvergesWhateverBreaks")
+			require.Contains(t, out, "--- PASS: TestFleet_ConvergesWhateverBreaks")
 			t.Logf("%d fleets", strings.Count(out, "    --- PASS: "))
 		})
 	}
@@ -159,9 +159,9 @@ func warm(t *testing.T) {
 	t.Run("warm", func(t *testing.T) { run(t, 0, of, false) })
 }
 
-// TestTheSameSeedGivesTheSameTrace runs each seed twice here and once in another process,
+// TestFleet_SameSeedGivesTheSameTrace runs each seed twice here and once in another process,
 // where maps hash otherwise: what is ranged over in their order comes in another one there.
-func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
+func TestFleet_SameSeedGivesTheSameTrace(t *testing.T) {
 	if raced {
 		t.Skip("the race detector shuffles goroutines on purpose")
 	}
@@ -176,7 +176,7 @@ func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 		}
 		return
 	}
-	out, err := inAnother(t, "^TestTheSameSeedGivesTheSameTrace$", shardVariable+"=0/1")
+	out, err := inAnother(t, "^TestFleet_SameSeedGivesTheSameTrace$", shardVariable+"=0/1")
 	require.NoError(t, err, failures(out))
 	for seed := uint64(1001); seed < 1001+count; seed++ {
 		first, again := fleet(t, seed, true).trace, fleet(t, seed, true).trace
@@ -189,7 +189,7 @@ func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 		require.Equal(t, first.String(), again.String(), "seed %d again", seed)
 		if said := fmt.Sprintf("seed %d: trace %s", seed, first); !strings.Contains(out, said) {
 			// That goes for the other process, too.
-			more, err := inAnother(t, "^TestTheSameSeedGivesTheSameTrace$", shardVariable+"=0/1")
+			more, err := inAnother(t, "^TestFleet_SameSeedGivesTheSameTrace$", shardVariable+"=0/1")
 			require.NoError(t, err, failures(more))
 			require.Contains(t, out+more, said, "in another process")
 		}

@@ -113,7 +113,7 @@ var ofHere = []string{
 // patient: long enough for nothing else to be a violation.
 var patient = patience{converge: time.Hour, end: time.Minute}
 
-func TestAHistoryInOrderIsSilent(t *testing.T) {
+func TestChecker_IsSilentInOrder(t *testing.T) {
 	s := setup(t)
 	s.noise(100)
 	s.hear(s.claims())
@@ -122,7 +122,7 @@ func TestAHistoryInOrderIsSilent(t *testing.T) {
 	require.NoError(t, violationsError(s.broken()))
 }
 
-func TestADatabaseThatWasRestoredMayBeLower(t *testing.T) {
+func TestChecker_AllowsARestoredDatabaseToBeLower(t *testing.T) {
 	s := setup(t)
 	s.restored()
 	s.onApplied(here.region, here.deployment, 2, 1)
@@ -133,7 +133,7 @@ func TestADatabaseThatWasRestoredMayBeLower(t *testing.T) {
 	require.Empty(t, s.broken())
 }
 
-func TestARevisionThatGoesBackIsFound(t *testing.T) {
+func TestChecker_FindsARevisionThatGoesBack(t *testing.T) {
 	s := setup(t)
 	s.history.settled()
 	s.noise(1)
@@ -141,7 +141,7 @@ func TestARevisionThatGoesBackIsFound(t *testing.T) {
 	s.violated(t, "revision went back", "dep_p region-1: the agent removes it", "blow: kill mariadb")
 }
 
-func TestAGenerationThatGoesBackIsFound(t *testing.T) {
+func TestChecker_FindsAGenerationThatGoesBack(t *testing.T) {
 	s := setup(t)
 	s.noise(100)
 	s.onApplied(here.region, here.deployment, 1, 2)
@@ -149,7 +149,7 @@ func TestAGenerationThatGoesBackIsFound(t *testing.T) {
 	s.violated(t, "generation went back", append(ofHere[:5:5], "dep_a region-1: the agent applies generation 2 of epoch 1")...)
 }
 
-func TestAGenerationMayGoBackWhereNoOtherWasSeen(t *testing.T) {
+func TestChecker_AllowsAnUnseenGenerationToGoBack(t *testing.T) {
 	for _, happens := range []struct {
 		name    string
 		does    func(*scene)
@@ -177,7 +177,7 @@ func TestAGenerationMayGoBackWhereNoOtherWasSeen(t *testing.T) {
 	}
 }
 
-func TestAReadinessThatNeverWasIsFound(t *testing.T) {
+func TestChecker_FindsAReadinessThatNeverWas(t *testing.T) {
 	t.Run("of an instance", func(t *testing.T) {
 		s := setup(t)
 		s.noise(100)
@@ -203,7 +203,7 @@ func TestAReadinessThatNeverWasIsFound(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotAgreeIsFound(t *testing.T) {
+func TestChecker_FindsDisagreement(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind string
 		do   func(s *scene)
@@ -248,7 +248,7 @@ func TestWhatDoesNotAgreeIsFound(t *testing.T) {
 	}
 }
 
-func TestAnInstanceInTwoRegionsIsFound(t *testing.T) {
+func TestChecker_FindsAnInstanceInTwoRegions(t *testing.T) {
 	s := setup(t)
 	s.sight.ready[there.region][there.deployment] = []string{"ins_1", "ins_9"}
 	why := s.compare(s.books, s.sight)
@@ -256,7 +256,7 @@ func TestAnInstanceInTwoRegionsIsFound(t *testing.T) {
 	require.Equal(t, "instances run twice", why.kind)
 }
 
-func TestAFeedWithAHoleIsFound(t *testing.T) {
+func TestChecker_FindsAHoleInAFeed(t *testing.T) {
 	s := setup(t)
 	s.history.settled()
 	s.noise(1)
@@ -265,7 +265,7 @@ func TestAFeedWithAHoleIsFound(t *testing.T) {
 	s.violated(t, "a feed has a hole", "dep_p region-1: the agent removes it", "blow: kill mariadb")
 }
 
-func TestWhatSettlesTooLateIsAViolationThoughItSettles(t *testing.T) {
+func TestChecker_FindsWhatSettlesTooLate(t *testing.T) {
 	s := setup(t)
 	s.noise(1)
 	s.books.rows[0].generation = 4
@@ -279,7 +279,7 @@ func TestWhatSettlesTooLateIsAViolationThoughItSettles(t *testing.T) {
 	s.violated(t, "not settled in time", ofHere...)
 }
 
-func TestAHistoryBeginsWhereEverythingWasInOrder(t *testing.T) {
+func TestChecker_HistoryBeginsInOrder(t *testing.T) {
 	s := setup(t)
 	s.noise(1)
 	s.history.settled()
@@ -288,7 +288,7 @@ func TestAHistoryBeginsWhereEverythingWasInOrder(t *testing.T) {
 	s.violated(t, "generation went back", "dep_a region-1: the agent applies generation 2 of epoch 1")
 }
 
-func TestALongHistoryKeepsItsEnd(t *testing.T) {
+func TestChecker_LongHistoryKeepsItsEnd(t *testing.T) {
 	s := setup(t)
 	for n := range maxEvents + 10 {
 		s.history.add(event{region: here.region, deployment: here.deployment, text: fmt.Sprint("event ", n)})

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestTheClockOfOneProcessJumpsAndItsMonotonicClockGoesOn(t *testing.T) {
+func TestClock_JumpsInOneProcessButNotItsMonotonicClock(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)

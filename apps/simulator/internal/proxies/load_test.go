@@ -43,7 +43,7 @@ func TestStreamsComeWhole(t *testing.T) {
 	require.Positive(t, seen.P99)
 }
 
-func TestAPaceIsKept(t *testing.T) {
+func TestPace_IsKept(t *testing.T) {
 	const window, perSecond = 500 * time.Millisecond, 200
 	at, stop, err := streaming(t.Context(), 1)
 	require.NoError(t, err)
