@@ -78,7 +78,7 @@ func (l *lab) pods(t *testing.T, namespace string) []corev1.Pod {
 	return list.Items
 }
 
-func TestTheSchedulerCountsGPUsAndWhatItPlacesAnswers(t *testing.T) {
+func TestScheduler_CountsGPUsAndItsPodsAnswer(t *testing.T) {
 	l := sharedLab(t)
 	ns := l.namespace(t, nil)
 	// Two of 4 GPUs fit each of the three nodes with 8; the tainted node is not for us.
@@ -163,7 +163,7 @@ func TestServicesHaveEndpointsAndPodsHaveLogs(t *testing.T) {
 	require.Contains(t, string(log), "model loaded")
 }
 
-func TestAClaimGetsAVolumeAndItsFolderGoesWithIt(t *testing.T) {
+func TestClaim_GetsAVolumeUntilItGoes(t *testing.T) {
 	l := sharedLab(t)
 	ns := l.namespace(t, nil)
 	claims := l.client.CoreV1().PersistentVolumeClaims(ns)
@@ -198,7 +198,7 @@ func TestAClaimGetsAVolumeAndItsFolderGoesWithIt(t *testing.T) {
 	require.NoDirExists(t, folder)
 }
 
-func TestAServiceAccountMayDoWhatItsRoleSaysAndNothingElse(t *testing.T) {
+func TestServiceAccount_MayDoWhatItsRoleSays(t *testing.T) {
 	l := sharedLab(t)
 	ns := l.namespace(t, nil)
 	_, err := l.client.RbacV1().Roles(ns).Create(t.Context(), &rbacv1.Role{
@@ -238,7 +238,7 @@ func TestPodSecurityIsEnforced(t *testing.T) {
 	require.ErrorContains(t, err, `violates PodSecurity "restricted:latest"`)
 }
 
-func TestWhatANamespaceHoldsGoesWithIt(t *testing.T) {
+func TestNamespace_TakesItsObjectsAlong(t *testing.T) {
 	l := sharedLab(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 1, nil))

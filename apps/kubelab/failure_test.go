@@ -25,7 +25,7 @@ func (l *lab) command(t *testing.T, args ...string) {
 	require.NoError(t, run(t.Context(), append(args, "--kubeconfig", l.kubeconfig), &out, &out), out.String())
 }
 
-func TestALostNodesPodsAreReplacedAndHangUntilItIsBack(t *testing.T) {
+func TestNode_LostHasItsPodsReplaced(t *testing.T) {
 	l := sharedLab(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 1, func(spec *corev1.PodSpec) {
@@ -74,7 +74,7 @@ func TestALostNodesPodsAreReplacedAndHangUntilItIsBack(t *testing.T) {
 	})
 }
 
-func TestAComponentThatIsKilledIsStartedAgain(t *testing.T) {
+func TestComponent_KilledIsStartedAgain(t *testing.T) {
 	l := sharedLab(t)
 	ns := l.namespace(t, nil)
 	for _, name := range []string{component.Scheduler, component.ControllerManager, component.KWOK, component.APIServer, component.Etcd} {
@@ -92,7 +92,7 @@ func TestAComponentThatIsKilledIsStartedAgain(t *testing.T) {
 	l.ready(t, ns, "model", 1)
 }
 
-func TestAKilledKubelabLeavesNoProcessAndComesBackWithWhatItHeld(t *testing.T) {
+func TestKubelab_KilledLeavesNoProcessAndKeepsItsState(t *testing.T) {
 	dir := t.TempDir()
 	flags := []string{"--cidr=127.92.0.0/16", "--nodes=1"}
 	first, err := launch(t.Context(), dir, flags...)
@@ -136,7 +136,7 @@ func TestAKilledKubelabLeavesNoProcessAndComesBackWithWhatItHeld(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, "run", component.Etcd+".json"))
 }
 
-func TestASecondKubelabOnADirectoryIsRefused(t *testing.T) {
+func TestKubelab_SecondOnADirectoryIsRefused(t *testing.T) {
 	l := sharedLab(t)
 	_, err := launch(t.Context(), l.dir)
 	require.ErrorContains(t, err, "another kubelab runs on "+l.dir)

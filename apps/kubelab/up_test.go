@@ -35,7 +35,7 @@ func TestAssetsThatAreNotThereAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, "KUBEBUILDER_ASSETS has no etcd")
 }
 
-func TestAClusterThatIsNotThereIsSaidToBeMissing(t *testing.T) {
+func TestCluster_MissingIsNamed(t *testing.T) {
 	for _, command := range [][]string{{"kubeconfig"}, {"node", "list"}, {"node", "lose", "a"}} {
 		var out bytes.Buffer
 		err := run(t.Context(), append(command, "--data-dir", t.TempDir()), &out, &out)

@@ -17,7 +17,7 @@ import (
 
 const sayA = `{"model":"echo","prompt":"a"}`
 
-func TestNeverReadyHoldsUntilItIsLifted(t *testing.T) {
+func TestNeverReady_HoldsUntilLifted(t *testing.T) {
 	e := start(t, Config{AllowFaultAPI: true, Faults: Faults{NeverReady: true}})
 	require.Equal(t, 503, e.do("GET", "/health", "").status)
 	require.Equal(t, 503, e.do("POST", "/v1/completions", sayA).status)
@@ -36,7 +36,7 @@ func TestCrashAtStartEndsBeforeListening(t *testing.T) {
 	require.Equal(t, 3, exit.Code)
 }
 
-func TestACrashCutsRequestsAndCarriesItsExitCode(t *testing.T) {
+func TestCrash_CutsRequestsAndHasItsExitCode(t *testing.T) {
 	e := startReady(t, Config{TokenRate: never, AllowFaultAPI: true})
 	in := e.stream(t.Context(), "/v1/completions", `{"model":"echo","prompt":"a b","stream":true}`)
 	_, ok := in.next()
@@ -49,7 +49,7 @@ func TestACrashCutsRequestsAndCarriesItsExitCode(t *testing.T) {
 	require.False(t, ok, "the connection is cut without a farewell")
 }
 
-func TestACrashComesAtItsTimeAndNotBefore(t *testing.T) {
+func TestCrash_ComesAtItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(Config{Faults: Faults{CrashAfter: Duration(time.Hour)}})
 		require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestIgnoredSIGTERMKeepsServingUntilTheFaultIsLifted(t *testing.T) {
 	require.NoError(t, e.exit())
 }
 
-func TestTheHogHoldsWhatItIsTold(t *testing.T) {
+func TestHog_HoldsItsMemory(t *testing.T) {
 	hog := resizeHog(nil, 8)
 	require.Len(t, hog, 8)
 	for _, chunk := range hog {
@@ -183,7 +183,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func TestTheFaultAPIMergesAndRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestFaults_MergeAndUnknownOnesAreRefused(t *testing.T) {
 	e := startReady(t, Config{AllowFaultAPI: true})
 	e.do("POST", "/faults", `{"errorRate":0.25,"memoryMib":1}`)
 	got := parse[Faults](t, e.do("POST", "/faults", `{"failHealth":true,"failHealthAfter":"1m"}`).body)

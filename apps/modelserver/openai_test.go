@@ -116,7 +116,7 @@ func TestStreamsAreWholeForAClient(t *testing.T) {
 	}
 }
 
-func TestTheFirstTokenArrivesBeforeTheSecondIsGenerated(t *testing.T) {
+func TestStream_FirstTokenPrecedesTheSecond(t *testing.T) {
 	e := startReady(t, Config{TokenRate: never, KVCacheTokens: 10})
 	ctx, disconnect := context.WithCancel(t.Context())
 	in := e.stream(ctx, "/v1/completions", `{"model":"echo","prompt":"first second","stream":true}`)

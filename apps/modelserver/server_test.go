@@ -39,7 +39,7 @@ func TestHealthIs503UntilTheModelIsLoaded(t *testing.T) {
 	})
 }
 
-func TestAFullQueueRefusesWith429AndLosesNoRequest(t *testing.T) {
+func TestQueue_FullRefusesWith429AndLosesNoRequest(t *testing.T) {
 	e := startReady(t, Config{Concurrency: 2, Queue: 3, KVCacheTokens: 100})
 	leave := e.occupy(2)
 	const body = `{"model":"echo","prompt":"0 1 2 3 4 5 6 7 8 9"}`
@@ -106,7 +106,7 @@ func TestStoppingAnswersEveryAcceptedRequest(t *testing.T) {
 	require.NoError(t, e.exit())
 }
 
-func TestDuringTheDrainDelayHealthFailsAndRequestsAreServed(t *testing.T) {
+func TestDrain_DelayFailsHealthAndServes(t *testing.T) {
 	e := startReady(t, Config{DrainDelay: 300 * time.Millisecond})
 	e.stop()
 	e.awaitHealth(http.StatusServiceUnavailable)
@@ -114,7 +114,7 @@ func TestDuringTheDrainDelayHealthFailsAndRequestsAreServed(t *testing.T) {
 	require.NoError(t, e.exit())
 }
 
-func TestTheDrainTimeoutCutsWhatIsLeftAndSaysSo(t *testing.T) {
+func TestDrain_TimeoutCutsAndSaysSo(t *testing.T) {
 	e := startReady(t, Config{TokenRate: never, DrainTimeout: 50 * time.Millisecond})
 	in := e.stream(t.Context(), "/v1/completions", `{"model":"echo","prompt":"a b","stream":true}`)
 	_, ok := in.next()
@@ -128,7 +128,7 @@ func TestTheDrainTimeoutCutsWhatIsLeftAndSaysSo(t *testing.T) {
 	require.NoError(t, e.exit())
 }
 
-func TestARequestThatTakesTooLongEndsWith504(t *testing.T) {
+func TestTimeout_EndsWith504(t *testing.T) {
 	e := startReady(t, Config{TokenRate: never, RequestTimeout: 50 * time.Millisecond})
 	r := e.do("POST", "/v1/completions", `{"model":"echo","prompt":"a b"}`)
 	require.Equal(t, http.StatusGatewayTimeout, r.status)
@@ -136,7 +136,7 @@ func TestARequestThatTakesTooLongEndsWith504(t *testing.T) {
 	e.awaitLoad(0, 0)
 }
 
-func TestAPortThatIsTakenIsNamed(t *testing.T) {
+func TestPort_TakenIsNamed(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -145,7 +145,7 @@ func TestAPortThatIsTakenIsNamed(t *testing.T) {
 	require.ErrorContains(t, s.Run(t.Context()), "cannot listen on "+taken.Addr().String())
 }
 
-func TestSameSeedSameIDsAndSameFailures(t *testing.T) {
+func TestSeed_GivesTheSameIDsAndFailures(t *testing.T) {
 	run := func(seed uint64) (trace []string) {
 		s, err := New(Config{Seed: seed, Faults: Faults{ErrorRate: 0.5}})
 		require.NoError(t, err)

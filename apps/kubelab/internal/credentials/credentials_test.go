@@ -27,7 +27,7 @@ func TestCredentialsAreMadeOnceAndForThisUserAlone(t *testing.T) {
 	}))
 }
 
-func TestTheServingCertificateIsThatOfTheAuthority(t *testing.T) {
+func TestCertificate_IsSignedByTheAuthority(t *testing.T) {
 	c, err := Ensure(filepath.Join(t.TempDir(), "credentials"))
 	require.NoError(t, err)
 	pair, err := tls.LoadX509KeyPair(c.CertFile(), c.KeyFile())
@@ -52,7 +52,7 @@ func TestUsersHaveTokensOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestWhatAKillLeftOfAnEarlierTryIsNotUsed(t *testing.T) {
+func TestCredentials_IgnoreWhatAKillLeft(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	require.NoError(t, os.MkdirAll(dir+".tmp", 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir+".tmp", "ca.crt"), []byte("half"), 0o600))

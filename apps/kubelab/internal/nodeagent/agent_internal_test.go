@@ -134,7 +134,7 @@ func TestLogIsCopiedAsAsked(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestOnlyTheHostsRepositoryMeansTheHost(t *testing.T) {
+func TestImage_HostMeansItsRepositoryOnly(t *testing.T) {
 	for image, want := range map[string]string{
 		"kubelab.local/host": "", "kubelab.local/host:v1": "", "kubelab.local/host@sha256:ab": "",
 		"kubelab.local/host/usr/bin/env": "/usr/bin/env", "kubelab.local/host/opt/a:b/c:v1@sha256:ab": "/opt/a:b/c",

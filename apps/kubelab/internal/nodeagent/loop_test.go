@@ -179,7 +179,7 @@ func TestDeletionThatFailsIsMadeAgain(t *testing.T) {
 	}, testPatience, 5*time.Millisecond)
 }
 
-func TestManyPodsGetAddressesOfTheirOwnAndGiveThemBack(t *testing.T) {
+func TestPods_GetAddressesAndGiveThemBack(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent(), goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 	t.Run("lab", func(t *testing.T) {
 		f := newFakeLab(t, "127.72.2.0/26", nil)
@@ -231,7 +231,7 @@ func TestPodsOfALostNodeAreLeftAlone(t *testing.T) {
 	f.await("later", isReady)
 }
 
-func TestAnIdlePodCostsNoWrites(t *testing.T) {
+func TestPod_IdleCostsNoWrites(t *testing.T) {
 	f := newFakeLab(t, "127.72.4.0/24", nil)
 	f.create("p", nil)
 	f.await("p", isReady)
@@ -256,7 +256,7 @@ func TestPodWithoutAnAddressGetsOneWhenOneIsFree(t *testing.T) {
 	f.await("c", isReady)
 }
 
-func TestNothingThatIsPastWakesTheLoop(t *testing.T) {
+func TestLoop_IsNotWokenByThePast(t *testing.T) {
 	f := &fake.Clientset{}
 	l := newLoop(Config{CIDR: netip.MustParsePrefix("127.72.6.0/24"), NodeAddress: "127.0.0.1", Log: slog.New(slog.DiscardHandler)}, f, nil)
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
@@ -272,7 +272,7 @@ func TestNothingThatIsPastWakesTheLoop(t *testing.T) {
 
 // Who writes a status may hear in the answer, before the watch tells, that the pod was deleted.
 // What the watch tells afterwards is no news by then.
-func TestADeletionThatAWritesAnswerTellsIsCarriedOut(t *testing.T) {
+func TestDeletion_ReadFromAWritesAnswerIsCarriedOut(t *testing.T) {
 	l := newLoop(Config{CIDR: netip.MustParsePrefix("127.72.7.0/24"), NodeAddress: "127.0.0.1", Log: slog.New(slog.DiscardHandler)}, &fake.Clientset{}, nil)
 	close(l.stopped) // the inbox is not read any more
 	now := time.Now()

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestAGroupSaysEverythingInOneFlag(t *testing.T) {
+func TestGroup_IsOneFlag(t *testing.T) {
 	g, err := ParseGroup("name=h100,nodes=3,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3,gpu-memory=81559," +
 		"cpu=96,memory=1Ti,pods=250,zones=a|b,region=eu,spot=true,taint=nvidia.com/gpu=present:NoSchedule,taint=only:NoExecute," +
 		"label=team=search,label=tier=gold")
@@ -26,7 +26,7 @@ func TestAGroupSaysEverythingInOneFlag(t *testing.T) {
 	}, g)
 }
 
-func TestAGroupThatMakesNoSenseIsRefusedByTheNameOfItsKey(t *testing.T) {
+func TestGroup_InvalidNamesItsKey(t *testing.T) {
 	for flag, want := range map[string]string{
 		"nodes=2":                     `name: "": a lowercase RFC 1123 label`,
 		"name=Big":                    `name: "Big": a lowercase RFC 1123 label`,

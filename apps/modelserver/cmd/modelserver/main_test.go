@@ -111,7 +111,7 @@ func TestSIGTERMDrainsAndExitsWithZero(t *testing.T) {
 	require.Equal(t, 0, p.exitCode())
 }
 
-func TestACrashHasItsExitCode(t *testing.T) {
+func TestCrash_HasItsExitCode(t *testing.T) {
 	require.Equal(t, 7, launch(t, nil, "--fault-crash-at-start", "--fault-exit-code=7").exitCode())
 	require.Equal(t, 9, launch(t, []string{"MODELSERVER_FAULT_EXIT_CODE=9"}, "--port=0", "--fault-crash-after=10ms").exitCode())
 }
@@ -128,7 +128,7 @@ func TestIgnoredSIGTERMNeedsSIGKILL(t *testing.T) {
 	require.Equal(t, -1, p.exitCode(), "ended by the signal")
 }
 
-func TestAPortClashExitsWithOneAndSaysWhatToDo(t *testing.T) {
+func TestPort_ClashExitsWithOneAndSaysWhatToDo(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -148,13 +148,13 @@ func TestFlagsWinOverEnvironmentAndModelserverPortOverPort(t *testing.T) {
 	require.Equal(t, 0, p.exitCode())
 }
 
-func TestABadFlagIsNamed(t *testing.T) {
+func TestFlag_BadIsNamed(t *testing.T) {
 	p := launch(t, nil, "--queue=-1")
 	p.await("--queue must not be negative")
 	require.NotZero(t, p.exitCode())
 }
 
-func TestAnEnginesCommandLine(t *testing.T) {
+func TestEngine_CommandLine(t *testing.T) {
 	t.Run("is refused as the engine refuses it", func(t *testing.T) {
 		p := launch(t, nil, "vllm", "serve", "m", "--load-time", "1s")
 		require.Equal(t, "vllm serve: error: unrecognized arguments: --load-time 1s", p.await("error"))

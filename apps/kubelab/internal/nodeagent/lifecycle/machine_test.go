@@ -210,7 +210,7 @@ func TestReadinessWaitsForDelayAndThresholds(t *testing.T) {
 	require.Equal(t, int32(0), b.main().RestartCount, "readiness never restarts")
 }
 
-func TestOtherProbesWaitForStartup(t *testing.T) {
+func TestProbes_WaitForStartup(t *testing.T) {
 	b := newBench(t, pod(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
 		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = probe(0, 5, 30, 1), probe(0, 10, 3, 1), probe(0, 10, 3, 1)
@@ -430,7 +430,7 @@ func TestPreemptionMarksThePodAndAsksForItsDeletion(t *testing.T) {
 	require.True(t, b.m.Removable())
 }
 
-func TestNeverReadyHoldsUntilLifted(t *testing.T) {
+func TestNeverReady_HoldsUntilLifted(t *testing.T) {
 	b := newBench(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "never-ready"
 		p.Spec.Containers[0].ReadinessProbe = probe(0, 10, 3, 1)
@@ -442,7 +442,7 @@ func TestNeverReadyHoldsUntilLifted(t *testing.T) {
 	require.True(t, b.main().Ready)
 }
 
-func TestNeverReadyFailsTheStartupProbeToo(t *testing.T) {
+func TestStartupProbe_FailsWhileNeverReady(t *testing.T) {
 	b := newBench(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "never-ready"
 		p.Spec.Containers[0].StartupProbe = probe(0, 10, 3, 1)
