@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestEveryExampleIsAnAppFile(t *testing.T) {
+func TestAppFile_ExamplesAreValid(t *testing.T) {
 	files, err := filepath.Glob("../../../../deployments/examples/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -26,7 +26,7 @@ func TestEveryExampleIsAnAppFile(t *testing.T) {
 	}
 }
 
-func TestTheGuidesAppFileIsOne(t *testing.T) {
+func TestAppFile_OfTheGuideIsValid(t *testing.T) {
 	guide, err := os.ReadFile("../../../../docs/guides/kubernetes.md")
 	require.NoError(t, err)
 	_, rest, ok := strings.Cut(string(guide), "```yaml\napp: ")
@@ -50,7 +50,7 @@ func TestPeoplesDurationsAndCodesAreRead(t *testing.T) {
 	require.Equal(t, -1500*time.Millisecond, f.Spec.ProgressDeadline.AsDuration())
 }
 
-func TestARolloutBlockIsReadAsPeopleWriteIt(t *testing.T) {
+func TestAppFile_RolloutBlockIsReadAsWritten(t *testing.T) {
 	f, err := parseAppFile([]byte(`
 app: a
 command: [x]
@@ -114,7 +114,7 @@ rollout:
 	}}, f.Rollout), f.Rollout)
 }
 
-func TestAFreezeBlockIsReadAsPeopleWriteIt(t *testing.T) {
+func TestAppFile_FreezeBlockIsReadAsWritten(t *testing.T) {
 	f, err := parseAppFile([]byte(`
 app: a
 rollout: {autoRollback: false, deadlines: {crash: 3m, unschedulable: 90s}}
@@ -148,7 +148,7 @@ freeze: {reason: no on-call engineer, weekly: ["Fri 16:00 - Mon 08:00", {start: 
 	require.Equal(t, 2*time.Minute, f.Rollout.AutoRollback.UnhealthyFor.AsDuration())
 }
 
-func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
+func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 	for name, tc := range map[string]struct{ file, want string }{
 		"no name":              {"command: [x]", "app: missing: give the app a name"},
 		"not a mapping":        {"- a\n- b", "start with `app: NAME`"},
@@ -194,7 +194,7 @@ func TestAMistakeIsNamedWithItsFieldAndItsFix(t *testing.T) {
 	}
 }
 
-func TestAllThatAClusterReadsCanBeSaid(t *testing.T) {
+func TestAppFile_SaysAllThatAClusterReads(t *testing.T) {
 	f, err := parseAppFile([]byte(`
 app: llama
 image: registry.example/vllm@sha256:00
@@ -260,14 +260,14 @@ regions: [us-east-1]
 	require.True(t, proto.Equal(want.Kubernetes, again.Spec.Kubernetes))
 }
 
-func TestAFileThatIsNotThereOrTooLargeSaysSo(t *testing.T) {
+func TestAppFile_MissingOrTooLargeIsNamed(t *testing.T) {
 	_, err := readAppFile(filepath.Join(t.TempDir(), "none.yaml"), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = readAppFile("-", strings.NewReader(strings.Repeat("x", maxAppFile+1)))
 	require.ErrorContains(t, err, "larger than 4 MiB")
 }
 
-func TestTheDifferenceShowsWhatTheFileChanges(t *testing.T) {
+func TestDiff_ShowsWhatTheFileChanges(t *testing.T) {
 	live := &windlassv1.DeploymentSpec{
 		Command: []string{"modelserver"}, Args: []string{"--model", "echo", "--verbose"}, Env: map[string]string{"A": "1"},
 		Resources: &windlassv1.Resources{CpuMillicores: 500, MemoryMib: 512}, Regions: []string{"us-east-1"},
@@ -286,7 +286,7 @@ func TestTheDifferenceShowsWhatTheFileChanges(t *testing.T) {
 	}, lines)
 }
 
-func TestTheDifferenceShowsWhatAClusterIsNoLongerTold(t *testing.T) {
+func TestDiff_ShowsWhatAClusterLoses(t *testing.T) {
 	live := &windlassv1.DeploymentSpec{
 		Command: []string{"x"}, DrainDelay: durationpb.New(time.Second),
 		Resources:  &windlassv1.Resources{CpuMillicores: 500, Gpu: &windlassv1.Gpu{Count: 2, Pool: "h100"}},
@@ -305,7 +305,7 @@ func TestTheDifferenceShowsWhatAClusterIsNoLongerTold(t *testing.T) {
 	}, lines)
 }
 
-func TestADiffTellsTheReplicasThatRegionsHave(t *testing.T) {
+func TestDiff_ShowsReplicasOfRegions(t *testing.T) {
 	specs := []string{"~ args[0]: a -> b", "~ overrides[0].replicas: 2 -> 3", "~ replicas: 1 -> 2"}
 	require.Equal(t, []string{"~ args[0]: a -> b"}, withSizes(specs, &windlassv1.PlanDeployResponse{}), "it was scaled to that")
 	require.Equal(t, []string{`~ regions["eu"].replicas: 4 -> 3`, "~ replicas: 5 -> 1"}, withSizes(nil, &windlassv1.PlanDeployResponse{Changes: []*windlassv1.FieldChange{
@@ -349,7 +349,7 @@ func TestOverridesAreReadAsPeopleWriteThem(t *testing.T) {
 	require.Equal(t, []string{"- overrides[0].extraArgs[0]: x", "~ overrides[0].replicas: 2 -> 3"}, lines)
 }
 
-func TestTheVersionOfASecretIsNoDifference(t *testing.T) {
+func TestDiff_IgnoresTheVersionOfASecret(t *testing.T) {
 	ref := func(version int32) *windlassv1.DeploymentSpec {
 		return &windlassv1.DeploymentSpec{Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token", Version: version}}}
 	}

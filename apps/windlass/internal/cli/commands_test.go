@@ -159,7 +159,7 @@ func runCommand(t *testing.T, server *anything, terminal bool, run commandRun, m
 	return ranCommand{code, stdout.String(), stderr.String()}
 }
 
-func TestEveryCommand(t *testing.T) {
+func TestCommands(t *testing.T) {
 	server := newAnything(t)
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("app: a\ncommand: [x]\nregions: [eu]\n"), 0o600))
@@ -246,7 +246,7 @@ func mustDecode(t *testing.T, text string, decode func(any) error) {
 	}
 }
 
-func TestOneShapePerCommand(t *testing.T) {
+func TestCommands_HaveOneShape(t *testing.T) {
 	server := newAnything(t)
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("app: a\ncommand: [x]\nregions: [eu]\n"), 0o600))

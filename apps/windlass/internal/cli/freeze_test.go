@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAFreezeIsReadAsItIsTyped(t *testing.T) {
+func TestFreeze_IsReadAsTyped(t *testing.T) {
 	now := time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC)
 	at := func(text string) int64 {
 		m, err := time.Parse(time.RFC3339, text)
@@ -62,7 +62,7 @@ func TestFreezesAreListedWithWhatTheyDoAndWhen(t *testing.T) {
 	require.Regexp(t, `old +project lab +refused +over .* app's file`, b.String())
 }
 
-func TestTheStatusOfARolloutTellsWhichFreezeHoldsIt(t *testing.T) {
+func TestStatus_ShowsTheFreezeThatHoldsARollout(t *testing.T) {
 	ro := &windlassv1.Rollout{
 		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "ada",
 		Hold: &windlassv1.FreezeHold{Freeze: "christmas", Scope: "workspace", Reason: "all are on leave"},
@@ -70,7 +70,7 @@ func TestTheStatusOfARolloutTellsWhichFreezeHoldsIt(t *testing.T) {
 	require.Regexp(t, `Status: +held by freeze christmas of the workspace, until it is lifted: all are on leave`, rendered(t, ro))
 }
 
-func TestTheStatusOfARolloutTellsWhoHasToApprove(t *testing.T) {
+func TestStatus_ShowsApprovers(t *testing.T) {
 	gate := &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: 2, NotDeployer: true}
 	eu := &windlassv1.RegionProgress{
 		Region: "eu", State: windlassv1.RegionProgress_STATE_ROLLING, Step: 1, Steps: 1, StepUntil: 1,
@@ -105,7 +105,7 @@ func TestTheStatusOfARolloutTellsWhoHasToApprove(t *testing.T) {
 	require.Regexp(t, `eu +waits for approval`, text)
 }
 
-func TestAPlanTellsWhoWillHaveToApprove(t *testing.T) {
+func TestPlan_ShowsApprovers(t *testing.T) {
 	gate := &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: 2}
 	step := &windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_GATE, Region: "eu", Step: 1, Steps: 2, Approval: gate}
 	require.Equal(t, "step 1 of 2: waits for approval by 2 of role owner", stepText(step))

@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAShareIsOfAllTheTraffic(t *testing.T) {
+func TestShare_IsOfAllTraffic(t *testing.T) {
 	t.Parallel()
 	app := &windlassv1.App{Pins: []*windlassv1.Pin{
 		{DeploymentId: "p", Weight: 20, Regions: []*windlassv1.PinRegion{{Region: "us", Weight: 20}, {Region: "eu", Weight: 0}}},
@@ -31,7 +31,7 @@ func TestAShareIsOfAllTheTraffic(t *testing.T) {
 	}
 }
 
-func TestAPinWaitsForWhatComesByItself(t *testing.T) {
+func TestPin_WaitsForWhatComesByItself(t *testing.T) {
 	t.Parallel()
 	pin := func(states ...windlassv1.PinRegion_State) *windlassv1.Pin {
 		p := &windlassv1.Pin{Weight: 10}

@@ -59,7 +59,7 @@ func versions(pairs ...int32) (out []*windlassv1.PlanVersion) {
 	return out
 }
 
-func TestAPlanReadsLikeThePictureOfARollout(t *testing.T) {
+func TestPlan_ReadsLikeARollout(t *testing.T) {
 	at := durationpb.New
 	step := func(s *windlassv1.PlanStep, wave, region string) *windlassv1.PlanStep {
 		s.Wave, s.Region = wave, region
@@ -173,7 +173,7 @@ func TestMovesThatAreAllAlikeAreNotAllShown(t *testing.T) {
 	require.Contains(t, out, "1 of v1 (1%), 100 of v2 (99%)\n0s   -      -        v2 is live\n")
 }
 
-func TestAPlanForProgramsHasEveryField(t *testing.T) {
+func TestPlan_JSONHasEveryField(t *testing.T) {
 	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{WouldRun: true, Outcome: windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED, Version: 1, LiveVersion: 1}}
 	out, err := f.windlass(t, "-o", "json")
 	require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestAPlanForProgramsHasEveryField(t *testing.T) {
 `, out)
 }
 
-func TestAFileThatTheSchemaRefusesWouldNotRunAndAnErrorIsNone(t *testing.T) {
+func TestPlan_RefusedFileWouldNotRun(t *testing.T) {
 	f := &planAnswer{err: rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.replicas", "at most 10000")}
 	out, err := f.windlass(t, "-o", "json")
 	var exit *ExitError

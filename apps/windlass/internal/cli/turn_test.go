@@ -22,7 +22,7 @@ func limited(after time.Duration) error {
 	}, "too fast")
 }
 
-func TestACommandWaitsForItsTurnAndNotForEver(t *testing.T) {
+func TestTurn_IsAwaitedButNotForever(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers []error
 		calls   int

@@ -72,7 +72,7 @@ func runAgainst(t *testing.T, f interface {
 	return out.String(), err
 }
 
-func TestARefusalIsToldWithTheLimitAndTheWayOn(t *testing.T) {
+func TestRefusal_HasTheLimitAndTheFix(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("app: llama\ncommand: [serve]\nregions: [eu-west-1]\n"), 0o600))
 	for _, c := range []struct {
@@ -106,7 +106,7 @@ Call again after that.` + "\nSee `windlass explain RATE_LIMITED`.",
 	}
 }
 
-func TestAQuotaIsShownWithWhatIsUsedOfIt(t *testing.T) {
+func TestQuota_IsShownWithItsUse(t *testing.T) {
 	f := &full{quota: &windlassv1.Quota{
 		WorkspaceName: "search", ResourceVersion: 3,
 		Limits: &windlassv1.Limits{

@@ -17,7 +17,7 @@ func env(kv map[string]string) func(string) string {
 	return func(key string) string { return kv[key] }
 }
 
-func TestWhatWasPutIsReadBackByItsUserAlone(t *testing.T) {
+func TestConfig_IsReadByItsUserAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "windlass", "config.yaml")
 	want := clientconfig.Context{
 		Name: "dev", Server: "http://127.0.0.1:7400", APIKey: "key",
@@ -60,7 +60,7 @@ func TestCommandsThatUpdateAtOnceLoseNothingOfEachOther(t *testing.T) {
 	require.Len(t, f.Contexts, len(errs))
 }
 
-func TestAFailedChangeWritesNothing(t *testing.T) {
+func TestConfig_FailedChangeWritesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	require.Error(t, clientconfig.Update(t.Context(), path, func(f *clientconfig.File) error {
 		f.Current = "x"
@@ -69,7 +69,7 @@ func TestAFailedChangeWritesNothing(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-func TestABrokenFileIsNamedAndKept(t *testing.T) {
+func TestConfig_BrokenFileIsNamedAndKept(t *testing.T) {
 	for _, content := range []string{"contexts: 3", "contexts: [{server: http://h}]", "contxts: []", "current: a\n---\ncontexts: []"} {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
@@ -130,7 +130,7 @@ func TestRemovingTheCurrentContextLeavesNoneCurrent(t *testing.T) {
 	require.Empty(t, f.Current)
 }
 
-func TestThePathCanBeSetByTheEnvironment(t *testing.T) {
+func TestConfig_PathComesFromTheEnvironment(t *testing.T) {
 	path, err := clientconfig.Path(env(map[string]string{clientconfig.EnvFile: "/x/y.yaml"}))
 	require.NoError(t, err)
 	require.Equal(t, "/x/y.yaml", path)

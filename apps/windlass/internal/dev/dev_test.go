@@ -152,7 +152,7 @@ func pids(s dev.Status) []int {
 	return out
 }
 
-func TestOneCommandBringsEverythingUpHealsItAndTakesItDownAgain(t *testing.T) {
+func TestDev_StartsHealsAndStopsEverything(t *testing.T) {
 	m := setup(t)
 	first := m.up("--regions", "here,there")
 	s := m.healthy()
@@ -217,7 +217,7 @@ func TestOneCommandBringsEverythingUpHealsItAndTakesItDownAgain(t *testing.T) {
 	require.Zero(t, second.cmd.ProcessState.ExitCode())
 }
 
-func TestWhatAKilledDevLeavesIsSeenTakenOverAndStopped(t *testing.T) {
+func TestDev_TakesOverWhatAKillLeft(t *testing.T) {
 	m := setup(t)
 	first := m.up("--regions", "here")
 	s := m.healthy()
@@ -268,7 +268,7 @@ func TestDetachedItReturnsWhenReadyAndStopEndsIt(t *testing.T) {
 	require.Contains(t, string(out), "does not run")
 }
 
-func TestATakenPortIsReplacedAndTheChoiceKept(t *testing.T) {
+func TestDev_TakenPortIsReplacedAndKept(t *testing.T) {
 	m := setup(t)
 	m.up("--regions", "here").signal(syscall.SIGTERM)
 	before := m.status().Ports["api"]
@@ -288,7 +288,7 @@ func TestATakenPortIsReplacedAndTheChoiceKept(t *testing.T) {
 	third.signal(syscall.SIGTERM)
 }
 
-func TestAFailedStartIsOneLineWithItsCauseAndLeavesNothingRunning(t *testing.T) {
+func TestDev_FailedStartIsOneLineAndLeavesNothing(t *testing.T) {
 	for _, mode := range []string{"", "--detach"} {
 		m := setup(t)
 		m.env = append(m.env, "DEV_TEST_BROKEN=controlplane")

@@ -69,7 +69,7 @@ func arguments(t *testing.T, pid int) string {
 	return strings.ReplaceAll(string(b), "\x00", " ")
 }
 
-func TestEveryRegionIsAClusterThatIsKeptLikeTheOtherParts(t *testing.T) {
+func TestCluster_OfEachRegionIsKept(t *testing.T) {
 	m := setupClusters(t)
 	first := m.up("--runtime", "kubernetes", "--regions", "here,there", "--nodes", "3", "--gpus", "4:NVIDIA-L4")
 	s := m.healthy()
@@ -124,7 +124,7 @@ func TestEveryRegionIsAClusterThatIsKeptLikeTheOtherParts(t *testing.T) {
 	third.signal(syscall.SIGTERM)
 }
 
-func TestADetachedDevHandsOnWhatItWasToldOfClusters(t *testing.T) {
+func TestCluster_FlagsReachADetachedDev(t *testing.T) {
 	m := setupClusters(t)
 	out, err := m.command("--detach", "--runtime", "kubernetes", "--regions", "here", "--group", "name=a,gpu=nvidia.com/gpu=1", "--group", "name=b").CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -136,7 +136,7 @@ func TestADetachedDevHandsOnWhatItWasToldOfClusters(t *testing.T) {
 	require.Contains(t, string(table), "KUBECONFIG="+filepath.Join(m.dir, "kubelab", "here", "kubeconfig"))
 }
 
-func TestAClusterThatDoesNotStartSaysWhy(t *testing.T) {
+func TestCluster_FailedStartSaysWhy(t *testing.T) {
 	m := setupClusters(t)
 	path := filepath.Join(t.TempDir(), "kubelab")
 	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho 'kubelab: --group: gpu: no such thing' >&2\nexit 1\n"), 0o700))

@@ -27,7 +27,7 @@ func TestRegionsKeepTheirNetworksAndShareNone(t *testing.T) {
 	require.NotContains(t, []int{first["a"], first["b"]}, second["a"])
 }
 
-func TestANetworkThatIsTakenIsReplacedAndOneThatWaitsIsNot(t *testing.T) {
+func TestNetwork_TakenIsReplacedAndAwaitedIsNot(t *testing.T) {
 	claims := t.TempDir()
 	lock, err := flock.Try(filepath.Join(claims, "127.90"))
 	require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestANetworkThatIsTakenIsReplacedAndOneThatWaitsIsNot(t *testing.T) {
 	require.Contains(t, said[0], "network 127.90.0.0/16 is in use")
 }
 
-func TestANetworkInWhichSomebodyListensIsInUse(t *testing.T) {
+func TestNetwork_WithAListenerIsInUse(t *testing.T) {
 	table := filepath.Join(t.TempDir(), "tcp")
 	require.NoError(t, os.WriteFile(table, []byte(`  sl  local_address rem_address   st tx_queue rx_queue
    0: 0100407F:1F90 00000000:0000 0A 00000000:00000000
@@ -57,7 +57,7 @@ func TestANetworkInWhichSomebodyListensIsInUse(t *testing.T) {
 	require.Equal(t, map[int]bool{64: true, 0: true}, busy)
 }
 
-func TestAnAgentThatStandsByIsNotReadyYet(t *testing.T) {
+func TestAgent_OnStandbyIsNotReady(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"status":"ok"}`:                   "",
 		`{"status":"ok","role":"active"}`:   "",

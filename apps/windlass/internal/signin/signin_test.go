@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestALinkIsTakenOnlyAsOneAndAnErrorSaysWhy(t *testing.T) {
+func TestLink_IsCheckedAndErrorsSayWhy(t *testing.T) {
 	status, body := http.StatusOK, ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		require.Equal(t, "Bearer wl_key", r.Header.Get("Authorization"))
