@@ -154,7 +154,7 @@ func TestMigrationsAfterTheFirstReleaseOnlyExpand(t *testing.T) {
 	}
 }
 
-func TestWhatBreaksAnOlderControlPlaneIsFound(t *testing.T) {
+func TestMigration_ThatBreaksAnOlderControlPlaneIsFound(t *testing.T) {
 	const before = `CREATE TABLE a (
 		name VARCHAR(63) CHARACTER SET ascii NOT NULL,
 		n    INT NOT NULL, -- how many
@@ -204,7 +204,7 @@ func TestWhatBreaksAnOlderControlPlaneIsFound(t *testing.T) {
 	}
 }
 
-func TestAContractionSaysWhichProgramsGoWithoutWhatItTakes(t *testing.T) {
+func TestContraction_NamesProgramsThatItBreaks(t *testing.T) {
 	files := fstest.MapFS{"1.sql": {Data: []byte("-- contract: some day\nALTER TABLE apps DROP COLUMN colour;")}}
 	oldest := func() int64 {
 		t.Helper()

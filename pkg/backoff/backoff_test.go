@@ -42,7 +42,7 @@ func TestJitterCoversTheWholeRangeUpToTheDoublingCeiling(t *testing.T) {
 	require.Equal(t, p.Delay(0, almost), p.Delay(-3, almost))
 }
 
-func TestTheZeroPolicyIsNotAHotLoop(t *testing.T) {
+func TestPolicy_ZeroIsNoHotLoop(t *testing.T) {
 	for attempt := range 100 {
 		d := Policy{}.Delay(attempt, nil)
 		require.GreaterOrEqual(t, d, DefaultShortest)
@@ -92,7 +92,7 @@ func TestRetryDoesNotStartUnderAnEndedContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestAPermanentErrorStopsEveryRetryAroundIt(t *testing.T) {
+func TestPermanent_StopsEveryRetry(t *testing.T) {
 	bad := errors.New("bad credential")
 	attempts := 0
 	err := Retry(t.Context(), Policy{}, func(ctx context.Context) error {
@@ -132,7 +132,7 @@ func TestRetryComesBackNoSoonerThanItWasTold(t *testing.T) {
 	}
 }
 
-func TestARestIsAsManyTimesAsLongAsWhatItFollowsWithinItsBounds(t *testing.T) {
+func TestRest_IsAMultipleWithinItsBounds(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0:                     20 * time.Millisecond,
 		time.Millisecond:      20 * time.Millisecond,

@@ -12,7 +12,7 @@ func TestHashMatchesTheProtocolsTestVector(t *testing.T) {
 	require.Equal(t, uint64(0x4e7beac4eeab5fac), Hash(1, "dep_1", 3, []byte{1, 2}))
 }
 
-func TestTheOrderOfPutsAndDeletesDoesNotMatter(t *testing.T) {
+func TestDigest_IgnoresOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type item struct {
 			kind int32
@@ -47,7 +47,7 @@ func TestTheOrderOfPutsAndDeletesDoesNotMatter(t *testing.T) {
 	})
 }
 
-func TestOneOtherItemDiffersInItsBucketOnly(t *testing.T) {
+func TestDigest_OtherItemDiffersInItsBucket(t *testing.T) {
 	var a, b Sums
 	a.Add("x", 5)
 	require.Equal(t, []int32{int32(Bucket("x"))}, a.Differing(b[:]))

@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-func TestALockIsHeldByOneAndGoesToTheNextWhenLetGo(t *testing.T) {
+func TestLock_PassesOnWhenReleased(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "folder", "lock")
 	first, err := flock.Try(path)
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func TestALockIsHeldByOneAndGoesToTheNextWhenLetGo(t *testing.T) {
 	require.NoError(t, <-got)
 }
 
-func TestALockThatIsForgottenIsHeld(t *testing.T) {
+func TestLock_ForgottenIsHeld(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	_, err := flock.Try(path)
 	require.NoError(t, err)

@@ -41,7 +41,7 @@ func TestCodesAreNumbersAndRanges(t *testing.T) {
 	}
 }
 
-func TestWhateverIsReadAsCodesLeavesOutWhatIsNoAnswer(t *testing.T) {
+func TestCodes_AreValidStatuses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		texts := rapid.SliceOfN(rapid.StringMatching(`[0-9]{1,4}(-[0-9]{0,4})?`), 1, 4).Draw(t, "texts")
 		codes, err := ParseCodes(texts)
@@ -55,7 +55,7 @@ func TestWhateverIsReadAsCodesLeavesOutWhatIsNoAnswer(t *testing.T) {
 	})
 }
 
-func TestAnAnswerPassesByItsCode(t *testing.T) {
+func TestCheck_PassesByCode(t *testing.T) {
 	elsewhere := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(elsewhere.Close)
 	away := strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)
@@ -118,7 +118,7 @@ func TestAnAnswerPassesByItsCode(t *testing.T) {
 	}
 }
 
-func TestNoAnswerInTimeAndNoConnectionFail(t *testing.T) {
+func TestCheck_FailsWithoutAnAnswer(t *testing.T) {
 	over := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
 	check := Check{Method: "GET", Path: "/health", Timeout: 50 * time.Millisecond}

@@ -32,7 +32,7 @@ func TestIdsAreCutByTheTimeThatTheyWereMadeAt(t *testing.T) {
 	require.Equal(t, "app_000000000000", Before("app", time.UnixMilli(-1)))
 }
 
-func TestIdsAscendWhenTheClockStandsAndAreOfThePresentAgainOnceForgotten(t *testing.T) {
+func TestIDs_AscendWhenTheClockStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		Forget()
 		defer Forget()
@@ -49,7 +49,7 @@ func TestIdsAscendWhenTheClockStandsAndAreOfThePresentAgainOnceForgotten(t *test
 	})
 }
 
-func TestAnIdHasOneSpelling(t *testing.T) {
+func TestID_HasOneSpelling(t *testing.T) {
 	const good = "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f"
 	require.True(t, Valid("app", good))
 

@@ -19,7 +19,7 @@ func listen(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func TestAWantedPortIsKeptWhenFreeAndReplacedWhenTaken(t *testing.T) {
+func TestPort_WantedIsKeptOrReplaced(t *testing.T) {
 	var ports localstack.Ports
 	free, err := localstack.FreePort()
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestAWantedPortIsKeptWhenFreeAndReplacedWhenTaken(t *testing.T) {
 	require.NotZero(t, got)
 }
 
-func TestAPortOutOfRangeIsNamed(t *testing.T) {
+func TestPort_OutOfRangeIsNamed(t *testing.T) {
 	for _, want := range []int{-1, 65536} {
 		var ports localstack.Ports
 		_, _, err := ports.Take(want)
@@ -55,7 +55,7 @@ func TestAPortOutOfRangeIsNamed(t *testing.T) {
 	}
 }
 
-func TestALookLeavesNoPortWithAChildThatIsJustBorn(t *testing.T) {
+func TestPorts_FreshChildInheritsNone(t *testing.T) {
 	var children sync.WaitGroup
 	done := make(chan struct{})
 	for range 4 {

@@ -36,7 +36,7 @@ func TestFramesMakeThePicture(t *testing.T) {
 	}
 }
 
-func TestWhatIsLargeComesInSeveralFrames(t *testing.T) {
+func TestPicture_LargeComesInFrames(t *testing.T) {
 	p := &neighbours.Picture{Region: "eu", Apps: map[string]*gatewayv1.AppNeighbours{}}
 	for i := range 10_000 {
 		p.Apps[fmt.Sprint(i)] = app(fmt.Sprint(i), "us", "asia", "africa")
@@ -52,7 +52,7 @@ func TestWhatIsLargeComesInSeveralFrames(t *testing.T) {
 	same(t, p, has)
 }
 
-func TestAPictureOfNothingIsTold(t *testing.T) {
+func TestPicture_EmptyIsSent(t *testing.T) {
 	p := &neighbours.Picture{Region: "eu", Apps: map[string]*gatewayv1.AppNeighbours{"a": app("a", "us")}}
 	frames := (*neighbours.Picture)(nil).Since(p)
 	require.Len(t, frames, 1)

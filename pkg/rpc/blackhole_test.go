@@ -81,7 +81,7 @@ func (h *hole) pass(from, to net.Conn) {
 	}
 }
 
-func TestBothEndsFindOutThatNothingArrivesAnyMore(t *testing.T) {
+func TestBlackHole_IsNoticedOnBothEnds(t *testing.T) {
 	t.Parallel()
 	f := setup(t, settings{})
 	ended := make(chan time.Time, 1)

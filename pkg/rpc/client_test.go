@@ -16,7 +16,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-func TestEveryCallCarriesTheTokenOfItsMoment(t *testing.T) {
+func TestCredential_IsThatOfTheMoment(t *testing.T) {
 	f := setup(t, settings{})
 	var token, seen atomic.Value
 	note := func(ctx context.Context) {
@@ -51,7 +51,7 @@ func TestEveryCallCarriesTheTokenOfItsMoment(t *testing.T) {
 	require.Equal(t, "|windlass/1.2.3", seen.Load())
 }
 
-func TestAClientBoundsUnaryCallsAndNotStreams(t *testing.T) {
+func TestClient_BoundsUnaryCallsAndNotStreams(t *testing.T) {
 	f := setup(t, settings{})
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
 		<-ctx.Done()
@@ -72,7 +72,7 @@ func TestAClientBoundsUnaryCallsAndNotStreams(t *testing.T) {
 	require.True(t, stream.Receive(), "%v", stream.Err())
 }
 
-func TestAServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+func TestClient_SilentServerIsGivenUp(t *testing.T) {
 	// It accepts and reads, and says nothing.
 	mute, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestAServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestAStreamOutlivesTheHeaderTimeout(t *testing.T) {
+func TestStream_OutlivesTheHeaderTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
 	f := setup(t, settings{})
@@ -113,7 +113,7 @@ func TestAStreamOutlivesTheHeaderTimeout(t *testing.T) {
 	require.True(t, stream.Receive(), "%v", stream.Err())
 }
 
-func TestAServerOutOfReachIsUnavailable(t *testing.T) {
+func TestClient_UnreachableServerIsUnavailable(t *testing.T) {
 	gone, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, gone.Close())
@@ -123,7 +123,7 @@ func TestAServerOutOfReachIsUnavailable(t *testing.T) {
 	require.Equal(t, unavailable, ReasonOf(err))
 }
 
-func TestAServerThatDiesDuringACallIsUnavailable(t *testing.T) {
+func TestClient_ServerThatDiesIsUnavailable(t *testing.T) {
 	dying, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer dying.Close()
@@ -156,7 +156,7 @@ func TestAServerThatDiesDuringACallIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestACallThatIsCancelledSaysSo(t *testing.T) {
+func TestCall_CancelledSaysSo(t *testing.T) {
 	f := setup(t, settings{})
 	ctx, cancel := context.WithCancel(t.Context())
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
@@ -168,7 +168,7 @@ func TestACallThatIsCancelledSaysSo(t *testing.T) {
 	require.Equal(t, connect.CodeCanceled, connect.CodeOf(err), "%v", err)
 }
 
-func TestACredentialFollowsNoRedirect(t *testing.T) {
+func TestCredential_FollowsNoRedirect(t *testing.T) {
 	var followed atomic.Bool
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Store(true) }))
 	defer elsewhere.Close()
@@ -182,7 +182,7 @@ func TestACredentialFollowsNoRedirect(t *testing.T) {
 	require.False(t, followed.Load())
 }
 
-func TestWhoOpensConnectionsChangesNothingElseOfAClient(t *testing.T) {
+func TestDialer_ChangesNothingElseOfAClient(t *testing.T) {
 	f := setup(t, settings{})
 	var opened atomic.Int64
 	client := NewHTTPClient(HTTPClientConfig{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -30,7 +30,7 @@ const (
 	notFound    = windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND
 )
 
-func TestABrokenRuleNamesItsField(t *testing.T) {
+func TestRule_BrokenNamesItsField(t *testing.T) {
 	f := setup(t, settings{})
 	_, err := f.projects().ListProjects(t.Context(), &windlassv1.ListProjectsRequest{
 		Page: &windlassv1.PageRequest{Size: -1},
@@ -51,7 +51,7 @@ func TestABrokenRuleNamesItsField(t *testing.T) {
 	require.Empty(t, f.log.String())
 }
 
-func TestWhatAHandlerMeansArrivesAsItIs(t *testing.T) {
+func TestHandler_IntendedErrorArrives(t *testing.T) {
 	f := setup(t, settings{})
 	f.get = func(context.Context, string) (*windlassv1.GetProjectResponse, error) {
 		return nil, fmt.Errorf("get: %w", ErrorWith(connect.CodeNotFound, &windlassv1.ErrorDetail{
@@ -72,7 +72,7 @@ func TestWhatAHandlerMeansArrivesAsItIs(t *testing.T) {
 	require.Empty(t, f.log.String())
 }
 
-func TestAnOutageAsksToCallAgain(t *testing.T) {
+func TestOutage_AsksToCallAgain(t *testing.T) {
 	away := errors.New("dial tcp 10.1.2.3: connection refused")
 	f := setup(t, settings{Config: Config{IsUnavailable: func(err error) bool { return errors.Is(err, away) }}})
 	f.get = func(context.Context, string) (*windlassv1.GetProjectResponse, error) {
@@ -84,7 +84,7 @@ func TestAnOutageAsksToCallAgain(t *testing.T) {
 	require.Contains(t, f.log.String(), "10.1.2.3")
 }
 
-func TestWhatAHandlerDoesNotMeanToTellIsLoggedInstead(t *testing.T) {
+func TestHandler_UnintendedErrorIsLoggedOnly(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	f := setup(t, settings{Config: Config{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))}})
 	for name, fail := range map[string]func() error{
@@ -119,7 +119,7 @@ func TestWhatAHandlerDoesNotMeanToTellIsLoggedInstead(t *testing.T) {
 	}
 }
 
-func TestAPanicIsLoggedWithItsPlace(t *testing.T) {
+func TestPanic_IsLoggedWithItsPlace(t *testing.T) {
 	f := setup(t, settings{})
 	f.get = func(context.Context, string) (*windlassv1.GetProjectResponse, error) {
 		return nil, []error{}[len(f.log.String())] // out of range
@@ -130,7 +130,7 @@ func TestAPanicIsLoggedWithItsPlace(t *testing.T) {
 	require.Contains(t, f.log.String(), "GetProject")
 }
 
-func TestAUnaryCallEndsThoughItsCallerSetNoDeadline(t *testing.T) {
+func TestCall_UnaryEndsWithoutADeadline(t *testing.T) {
 	f := setup(t, settings{Config: Config{Timeout: 20 * time.Millisecond}})
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
 		<-ctx.Done()
@@ -149,7 +149,7 @@ func TestAUnaryCallEndsThoughItsCallerSetNoDeadline(t *testing.T) {
 	require.Empty(t, f.log.String())
 }
 
-func TestTheCallersOwnDeadlineHolds(t *testing.T) {
+func TestDeadline_OfTheCallerHolds(t *testing.T) {
 	f := setup(t, settings{Config: Config{Timeout: time.Millisecond}})
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
 		deadline, _ := ctx.Deadline()
@@ -164,7 +164,7 @@ func TestTheCallersOwnDeadlineHolds(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAHandlerSeesItsCallerGoAway(t *testing.T) {
+func TestHandler_SeesItsCallerLeave(t *testing.T) {
 	f := setup(t, settings{})
 	started, seen := make(chan struct{}), make(chan error, 1)
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
@@ -183,7 +183,7 @@ func TestAHandlerSeesItsCallerGoAway(t *testing.T) {
 	require.ErrorIs(t, <-seen, context.Canceled)
 }
 
-func TestTheProgramsOwnInterceptorsComeBeforeTheRules(t *testing.T) {
+func TestInterceptors_ComeBeforeTheRules(t *testing.T) {
 	deny := connect.UnaryInterceptorFunc(func(connect.UnaryFunc) connect.UnaryFunc {
 		return func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
 			return nil, Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "who are you?")
@@ -225,7 +225,7 @@ func TestPlainJSONTellsCodeReasonAndField(t *testing.T) {
 	require.Equal(t, "invalid_argument", answer["code"])
 }
 
-func TestAMessageThatIsTooLargeIsRefusedOnEitherEnd(t *testing.T) {
+func TestMessage_TooLargeIsRefusedOnBothEnds(t *testing.T) {
 	f := setup(t, settings{Config: Config{ReadMaxBytes: 1000}})
 	large := &windlassv1.GetProjectRequest{Project: strings.Repeat("x", 2000)}
 	for _, gzip := range []bool{false, true} {
@@ -305,7 +305,7 @@ rpc_server_streams{procedure="/windlass.v1.AppService/WatchApp"} 0
 	}, 10*time.Second, time.Millisecond)
 }
 
-func TestACallIsOneTraceOnBothEnds(t *testing.T) {
+func TestTrace_JoinsBothEnds(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	f := setup(t, settings{Config: Config{Tracer: tracer, Propagator: propagation.TraceContext{}}})
@@ -328,7 +328,7 @@ func TestACallIsOneTraceOnBothEnds(t *testing.T) {
 	require.Equal(t, root.SpanContext().TraceID(), byKind["server"].SpanContext().TraceID())
 }
 
-func TestEveryCodeHasAReasonThatReasonOfFinds(t *testing.T) {
+func TestCode_EachHasAReason(t *testing.T) {
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED, ReasonOf(nil))
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED, ReasonOf(errors.New("disk full")))
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED, ReasonOf((*connect.Error)(nil)))

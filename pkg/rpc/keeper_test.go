@@ -32,7 +32,7 @@ func frame(size int) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(size)<<8), make([]byte, frameHeader-4+size)...)
 }
 
-func TestAPingIsWrittenOnlyBetweenFrames(t *testing.T) {
+func TestKeeper_PingsBetweenFrames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, c, client := kept(t)
@@ -56,7 +56,7 @@ func TestAPingIsWrittenOnlyBetweenFrames(t *testing.T) {
 	})
 }
 
-func TestWhoAnswersStaysAndWhoDoesNotGoes(t *testing.T) {
+func TestKeeper_ClosesOnlyPeersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, c, client := kept(t)
@@ -85,7 +85,7 @@ func TestWhoAnswersStaysAndWhoDoesNotGoes(t *testing.T) {
 	})
 }
 
-func TestAPeerThatTakesNothingHoldsUpNoOther(t *testing.T) {
+func TestKeeper_StalledPeerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	k, stuck, _ := kept(t)
 	ended := make(chan error, 1)

@@ -29,7 +29,7 @@ func untilStopped(ctx context.Context, send func() error) error {
 	return ctx.Err()
 }
 
-func TestAStopTellsStreamsAtOnceAndLetsUnaryCallsFinish(t *testing.T) {
+func TestStop_SignalsStreamsAndFinishesUnaryCalls(t *testing.T) {
 	f := setup(t, settings{grace: time.Minute})
 	f.watch = untilStopped
 	stream, err := f.apps().WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "echo"})
@@ -58,7 +58,7 @@ func TestAStopTellsStreamsAtOnceAndLetsUnaryCallsFinish(t *testing.T) {
 	require.NoError(t, <-stopped)
 }
 
-func TestAfterGraceCallsAreCut(t *testing.T) {
+func TestStop_CutsCallsAfterTheGrace(t *testing.T) {
 	f := setup(t, settings{grace: 50 * time.Millisecond})
 	inside, cut := make(chan struct{}), make(chan error, 1)
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
@@ -75,7 +75,7 @@ func TestAfterGraceCallsAreCut(t *testing.T) {
 	require.ErrorIs(t, <-cut, errStopping)
 }
 
-func TestManyStreamsShareOneConnectionWithoutTLS(t *testing.T) {
+func TestStreams_ShareOneConnectionWithoutTLS(t *testing.T) {
 	f := setup(t, settings{})
 	var mu sync.Mutex
 	peers := map[string]int{}
@@ -145,7 +145,7 @@ func (b *slowBody) Close() error {
 	return nil
 }
 
-func TestABodyThatDoesNotArriveIsGivenUp(t *testing.T) {
+func TestBody_StalledIsGivenUp(t *testing.T) {
 	f := setup(t, settings{ServerConfig: ServerConfig{BodyTimeout: 20 * time.Millisecond}})
 	for _, http1 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("http1=%v", http1), func(t *testing.T) {
@@ -166,13 +166,13 @@ func TestABodyThatDoesNotArriveIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestABodyBeyondTheLimitIsCut(t *testing.T) {
+func TestBody_BeyondTheLimitIsCut(t *testing.T) {
 	f := setup(t, settings{ServerConfig: ServerConfig{Limits: func(string) Limits { return Limits{WireBytes: 1000} }}})
 	_, err := f.projects().GetProject(t.Context(), &windlassv1.GetProjectRequest{Project: strings.Repeat("x", 2000)})
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 }
 
-func TestAStreamOutlivesTheBodysDeadline(t *testing.T) {
+func TestStream_OutlivesTheBodysDeadline(t *testing.T) {
 	t.Parallel()
 	const timeout = 200 * time.Millisecond
 	f := setup(t, settings{ServerConfig: ServerConfig{BodyTimeout: timeout}})
@@ -205,7 +205,7 @@ func TestAStreamOutlivesTheBodysDeadline(t *testing.T) {
 	}
 }
 
-func TestAClosedListenerIsAnError(t *testing.T) {
+func TestListener_ClosedIsAnError(t *testing.T) {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())

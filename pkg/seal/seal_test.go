@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAValueOpensOnlyInItsOwnContext(t *testing.T) {
+func TestValue_OpensInItsContextOnly(t *testing.T) {
 	box, err := LoadOrCreate(filepath.Join(t.TempDir(), "key"))
 	require.NoError(t, err)
 	sealed, err := box.Seal([]byte("hunter2"), "env_1/db/1")
@@ -23,7 +23,7 @@ func TestAValueOpensOnlyInItsOwnContext(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAllWhoStartAtOnceUseOneKey(t *testing.T) {
+func TestKeys_ConcurrentStartsUseOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	boxes := make([]*Box, 8)
 	var wg sync.WaitGroup
@@ -47,7 +47,7 @@ func TestAllWhoStartAtOnceUseOneKey(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-func TestADamagedKeyFileIsNamed(t *testing.T) {
+func TestKeyFile_DamagedIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(path, []byte("nonsense"), 0o600))
 	_, err := LoadOrCreate(path)

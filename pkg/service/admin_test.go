@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheAdminServerServesMetricsHealthAndProfilesUntilItsContextEnds(t *testing.T) {
+func TestAdmin_ServesMetricsHealthAndProfiles(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "windlass_test_total"})
 	registry.MustRegister(counter)
@@ -71,7 +71,7 @@ func TestTheAdminServerServesMetricsHealthAndProfilesUntilItsContextEnds(t *test
 	require.NoError(t, stop())
 }
 
-func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
+func TestAdmin_TakenAddressIsNamed(t *testing.T) {
 	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()

@@ -64,7 +64,7 @@ func TestChecksRunAtOnceAndUnderTheirDeadline(t *testing.T) {
 	})
 }
 
-func TestACheckThatNeverReturnsDelaysNoOtherAndRunsOnce(t *testing.T) {
+func TestHealthCheck_HangingRunsOnceAndDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h Health
 		release := make(chan struct{})
@@ -87,7 +87,7 @@ func TestACheckThatNeverReturnsDelaysNoOtherAndRunsOnce(t *testing.T) {
 	})
 }
 
-func TestAPanicInACheckIsAFailedCheck(t *testing.T) {
+func TestHealthCheck_PanicIsAFailure(t *testing.T) {
 	var h Health
 	h.Add("bad", func(context.Context) error { panic("nil map") })
 	require.Equal(t, "the check panicked: nil map", h.Check(t.Context()).Checks["bad"].Error)

@@ -26,7 +26,7 @@ func untilDone(name string) Component {
 	}}
 }
 
-func TestAnEndedContextStopsEverythingCleanly(t *testing.T) {
+func TestStop_IsCleanWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Hour, cancel)
@@ -41,7 +41,7 @@ func TestAnEndedContextStopsEverythingCleanly(t *testing.T) {
 	})
 }
 
-func TestTheFirstFailureStopsTheRestAndIsReturnedWithThoseItCaused(t *testing.T) {
+func TestFailure_FirstStopsTheRestAndIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost, broken := errors.New("database lost"), errors.New("flush failed")
 		err := Run(t.Context(), quiet, time.Minute,
@@ -58,13 +58,13 @@ func TestTheFirstFailureStopsTheRestAndIsReturnedWithThoseItCaused(t *testing.T)
 	})
 }
 
-func TestAComponentThatQuietlyEndsStopsTheProgram(t *testing.T) {
+func TestComponent_QuietEndStopsTheProgram(t *testing.T) {
 	err := Run(t.Context(), quiet, time.Minute, untilDone("api"),
 		Component{Name: "tailer", Run: func(context.Context) error { return nil }})
 	require.EqualError(t, err, "component tailer: ended by itself")
 }
 
-func TestAComponentThatMayEndLeavesTheRestRunning(t *testing.T) {
+func TestComponent_MayEndAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := Component{Name: "warm-up", MayEnd: true, Run: func(context.Context) error { return nil }}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -81,7 +81,7 @@ func TestAComponentThatMayEndLeavesTheRestRunning(t *testing.T) {
 	})
 }
 
-func TestAfterGraceTheErrorNamesWhatStillRuns(t *testing.T) {
+func TestStop_NamesWhatRunsAfterTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -113,7 +113,7 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-func TestTheFirstSignalEndsTheContextAndTheSecondKills(t *testing.T) {
+func TestSignal_FirstEndsTheContextAndSecondKills(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		child := exec.CommandContext(t.Context(), os.Args[0])
 		child.Env = append(os.Environ(), "SERVICE_TEST_CHILD=1")

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-func TestASpanMayBringItsOwnIDAndOthersGetTheirs(t *testing.T) {
+func TestSpan_MayBringItsID(t *testing.T) {
 	provider, shutdown, err := NewTracer(t.Context(), TracerConfig{ServiceName: "test"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, shutdown(context.Background())) }()

@@ -30,7 +30,7 @@ func tracer(t *testing.T, cfg TracerConfig) (trace.Tracer, func()) {
 	return provider.Tracer("test"), func() { require.NoError(t, shutdown(t.Context())) }
 }
 
-func TestARegistryTellsAboutProcessAndBuild(t *testing.T) {
+func TestRegistry_DescribesProcessAndBuild(t *testing.T) {
 	families, err := NewRegistry().Gather()
 	require.NoError(t, err)
 	var names []string
@@ -40,7 +40,7 @@ func TestARegistryTellsAboutProcessAndBuild(t *testing.T) {
 	require.Subset(t, names, []string{"go_goroutines", "go_build_info", "process_start_time_seconds"})
 }
 
-func TestATraceparentRejoinsATraceAcrossPrograms(t *testing.T) {
+func TestTraceparent_JoinsTracesAcrossPrograms(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spans.jsonl")
 	api, stopAPI := tracer(t, TracerConfig{ServiceName: "controlplane", Version: "1.2", File: file})
 	agent, stopAgent := tracer(t, TracerConfig{ServiceName: "agent", File: file})
@@ -76,14 +76,14 @@ func TestATraceparentRejoinsATraceAcrossPrograms(t *testing.T) {
 	stopAgent()
 }
 
-func TestABrokenTraceparentBreaksNothing(t *testing.T) {
+func TestTraceparent_BrokenIsIgnored(t *testing.T) {
 	require.Empty(t, Inject(t.Context()))
 	for _, s := range []string{"", "x", "00-0-0-01", strings.Repeat("0", 1<<16)} {
 		require.False(t, trace.SpanContextFromContext(Extract(t.Context(), s)).IsValid())
 	}
 }
 
-func TestWithoutAnExporterSpansStillHaveIDs(t *testing.T) {
+func TestSpan_HasAnIDWithoutAnExporter(t *testing.T) {
 	tr, stop := tracer(t, TracerConfig{ServiceName: "agent"})
 	defer stop()
 	ctx, span := tr.Start(t.Context(), "root")
@@ -122,7 +122,7 @@ func TestSpansReachACollectorGivenByConfigOrEnvironment(t *testing.T) {
 	require.Equal(t, map[string]int{"/v1/traces": 2, "/custom/path": 1}, paths)
 }
 
-func TestACollectorThatRefusesIsLoggedAndFailsNothing(t *testing.T) {
+func TestCollector_RefusalIsLoggedOnly(t *testing.T) {
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 	}))
@@ -152,7 +152,7 @@ func TestBadTracerConfigNamesTheFieldAndTheFix(t *testing.T) {
 	}
 }
 
-func TestALogLineCarriesItsTrace(t *testing.T) {
+func TestLog_LineCarriesItsTrace(t *testing.T) {
 	tr, stop := tracer(t, TracerConfig{ServiceName: "agent"})
 	defer stop()
 	var out bytes.Buffer

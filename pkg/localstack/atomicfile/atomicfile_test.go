@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
 
-func TestAFileIsReplacedWholeWithItsPermissions(t *testing.T) {
+func TestWrite_ReplacesWholeWithPermissions(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "folder")
 	path := filepath.Join(dir, "file")
 	require.NoError(t, atomicfile.Write(path, []byte("one"), 0o644))
@@ -26,7 +26,7 @@ func TestAFileIsReplacedWholeWithItsPermissions(t *testing.T) {
 	require.Len(t, entries, 1, "nothing temporary is left")
 }
 
-func TestAFailureLeavesNothingTemporary(t *testing.T) {
+func TestWrite_FailureLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "taken"), 0o700))
 	require.Error(t, atomicfile.Write(filepath.Join(dir, "taken"), []byte("x"), 0o600))

@@ -31,7 +31,7 @@ for a in "$@"; do case "$a" in --ready-file=*) touch "${a#--ready-file=}";; esac
 while :; do sleep 0.02; done
 `
 
-func TestALabIsReadyWhenTheProgramSaysSoAndEndsWhenAsked(t *testing.T) {
+func TestLab_IsReadyAndEndsWhenAsked(t *testing.T) {
 	standIn(t, obedient)
 	dir := t.TempDir()
 	group := "name=h100,nodes=2,gpu=nvidia.com/gpu=8"
@@ -53,13 +53,13 @@ func TestALabIsReadyWhenTheProgramSaysSoAndEndsWhenAsked(t *testing.T) {
 	require.Contains(t, string(log), "asked")
 }
 
-func TestALabThatEndsBeforeItIsReadySaysItsLastWords(t *testing.T) {
+func TestLab_EarlyEndShowsItsLastWords(t *testing.T) {
 	standIn(t, "echo first; echo 'kubelab: port 6443 is taken' >&2; exit 1")
 	_, err := Start(t.Context(), Config{DataDir: t.TempDir(), DieWithParent: true})
 	require.ErrorContains(t, err, "start kubelab: it ended (exit status 1): kubelab: port 6443 is taken")
 }
 
-func TestALabThatIsNeverReadyIsStoppedAtTheCallersDeadline(t *testing.T) {
+func TestLab_NeverReadyIsStoppedAtTheDeadline(t *testing.T) {
 	standIn(t, "trap 'exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done")
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -80,7 +80,7 @@ func TestALabThatIsNeverReadyIsStoppedAtTheCallersDeadline(t *testing.T) {
 	require.Error(t, err, "it was left running")
 }
 
-func TestTheNextStartOnADirectoryTakesThePlaceOfTheLast(t *testing.T) {
+func TestLab_NextStartReplacesTheLast(t *testing.T) {
 	standIn(t, obedient)
 	dir := t.TempDir()
 	first, err := Start(t.Context(), Config{DataDir: dir, DieWithParent: true})
@@ -96,7 +96,7 @@ func TestTheNextStartOnADirectoryTakesThePlaceOfTheLast(t *testing.T) {
 	require.ErrorContains(t, second.Wait(), "signal: killed")
 }
 
-func TestAProgramThatIsNotThereIsNamed(t *testing.T) {
+func TestProgram_MissingIsNamed(t *testing.T) {
 	t.Setenv(EnvProgram, filepath.Join(t.TempDir(), "nowhere"))
 	_, err := Ensure(t.Context(), nil)
 	require.ErrorContains(t, err, "WINDLASS_KUBELAB names no program: stat")
@@ -121,7 +121,7 @@ func checkout(t *testing.T) (root string, write func(path, content string)) {
 	return root, write
 }
 
-func TestABuildIsNamedByWhatItIsMadeOf(t *testing.T) {
+func TestBuild_IsNamedByItsContents(t *testing.T) {
 	root, write := checkout(t)
 	hash := func() string {
 		h, err := hashSources(root)
@@ -149,7 +149,7 @@ func TestABuildIsNamedByWhatItIsMadeOf(t *testing.T) {
 	require.Equal(t, "v1.36.3", version)
 }
 
-func TestTheCheckoutAroundIsFound(t *testing.T) {
+func TestCheckout_IsFound(t *testing.T) {
 	root, _ := checkout(t)
 	t.Chdir(filepath.Join(root, "pkg", "used"))
 	found, err := findSources()

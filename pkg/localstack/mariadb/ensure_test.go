@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestACommandIsShownAsAPersonWouldTypeIt(t *testing.T) {
+func TestCommand_IsShownAsTyped(t *testing.T) {
 	require.Equal(t, []string{"apt-get", "-y", "install", "--no-install-recommends", "mariadb-server"},
 		withoutQuiet(managers[0].install))
 }
 
-func TestAFailedInstallationIsExplainedByItsFirstError(t *testing.T) {
+func TestInstall_FailureHasItsFirstError(t *testing.T) {
 	require.Equal(t, "E: Unable to locate package mariadb-server",
 		explain("Reading package lists...\nE: Unable to locate package mariadb-server\nE: and more\n"))
 	require.Equal(t, "ERROR: unable to select packages:", explain("fetch ...\nERROR: unable to select packages:\n  mariadb (no such package)\n"))
@@ -19,7 +19,7 @@ func TestAFailedInstallationIsExplainedByItsFirstError(t *testing.T) {
 	require.Empty(t, explain(""))
 }
 
-func TestAnErrorNamesTheCommandAndTheReason(t *testing.T) {
+func TestError_NamesTheCommandAndTheReason(t *testing.T) {
 	err := run(t.Context(), []string{"sh", "-c", "echo working; echo 'E: broken' >&2; exit 100"})
 	require.EqualError(t, err, "sh: exit status 100: E: broken")
 	require.NoError(t, run(t.Context(), []string{"true"}))

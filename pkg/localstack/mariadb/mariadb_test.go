@@ -96,7 +96,7 @@ func TestCommittedRowsSurviveKillAndRestartOnTheSameDir(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-func TestAServerLeftRunningIsStoppedByTheNextStartOnItsDir(t *testing.T) {
+func TestStart_StopsTheServerOfItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, mariadb.Config{Dir: dir})
 	second := start(t, mariadb.Config{Dir: dir})
@@ -104,7 +104,7 @@ func TestAServerLeftRunningIsStoppedByTheNextStartOnItsDir(t *testing.T) {
 	require.NoError(t, open(t, second, "").PingContext(t.Context()))
 }
 
-func TestAHalfMadeDataDirectoryIsMadeAgain(t *testing.T) {
+func TestDataDirectory_HalfMadeIsMadeAgain(t *testing.T) {
 	dir := t.TempDir()
 	// What a kill -9 in the middle of a copy leaves.
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "data.tmp", "mysql"), 0o700))
@@ -114,7 +114,7 @@ func TestAHalfMadeDataDirectoryIsMadeAgain(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(dir, "data.tmp"))
 }
 
-func TestTheFirstServersOfAUserMakeOneDirectoryToCopy(t *testing.T) {
+func TestTemplate_IsMadeOnce(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	found, err := mariadb.Find(t.Context())
@@ -137,7 +137,7 @@ func TestTheFirstServersOfAUserMakeOneDirectoryToCopy(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(from, "data", "one"), "a server ran on what is copied")
 }
 
-func TestATakenPortIsSaidAtOnce(t *testing.T) {
+func TestStart_TakenPortIsNamedAtOnce(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
@@ -145,7 +145,7 @@ func TestATakenPortIsSaidAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "is taken by another process")
 }
 
-func TestAServerThatCannotStartGivesItsReasonAndItsLog(t *testing.T) {
+func TestStart_FailureHasItsReasonAndLog(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, mariadb.Config{Dir: dir})
 	require.NoError(t, s.Stop(t.Context()))

@@ -104,7 +104,7 @@ func TestStopKillsTheWholeGroupOfOneThatDoesNotListen(t *testing.T) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
-func TestAStrayIsFoundByItsRecordAndStopped(t *testing.T) {
+func TestStray_IsStoppedByItsRecord(t *testing.T) {
 	s := sh(t, "exec sleep 300")
 	p := start(t, s)
 	rec, ok, err := proc.Find(s.RecordFile)
@@ -121,7 +121,7 @@ func TestAStrayIsFoundByItsRecordAndStopped(t *testing.T) {
 	require.Zero(t, pid, "nothing is left to stop")
 }
 
-func TestAStrayIsFoundThoughItsPidWasNeverWrittenDown(t *testing.T) {
+func TestStray_IsFoundWithoutAPID(t *testing.T) {
 	s := sh(t, "sleep 300; true")
 	p := start(t, s)
 	// What a kill -9 of the parent between fork and the second write leaves.
@@ -135,7 +135,7 @@ func TestAStrayIsFoundThoughItsPidWasNeverWrittenDown(t *testing.T) {
 	<-p.Done()
 }
 
-func TestAStrangerWithTheRecordedPidIsLeftAlone(t *testing.T) {
+func TestStray_OtherProcessWithItsPIDIsLeftAlone(t *testing.T) {
 	s := sh(t, "exec sleep 300")
 	p := start(t, s)
 	rec, ok, err := proc.Find(s.RecordFile)
@@ -153,7 +153,7 @@ func TestAStrangerWithTheRecordedPidIsLeftAlone(t *testing.T) {
 	require.NoError(t, err, "still runs")
 }
 
-func TestAChildDiesWithItsKilledParentWhenAskedTo(t *testing.T) {
+func TestChild_DiesWithItsKilledParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has a parent-death signal")
 	}
@@ -179,7 +179,7 @@ func TestAChildDiesWithItsKilledParentWhenAskedTo(t *testing.T) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
-func TestAProcessRunsAsLongAsAnyOfItsThreads(t *testing.T) {
+func TestProcess_RunsAsLongAsItsThreads(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("elsewhere a process is no zombie before its threads have ended")
 	}
@@ -204,7 +204,7 @@ func TestAProcessRunsAsLongAsAnyOfItsThreads(t *testing.T) {
 	require.Error(t, cmd.Wait())
 }
 
-func TestAMissingProgramIsNamedAndLeavesNoRecord(t *testing.T) {
+func TestProgram_MissingIsNamedAndLeavesNoRecord(t *testing.T) {
 	s := sh(t, "")
 	s.Path = "/does/not/exist"
 	_, err := proc.Start(s)
@@ -212,7 +212,7 @@ func TestAMissingProgramIsNamedAndLeavesNoRecord(t *testing.T) {
 	require.NoFileExists(t, s.RecordFile)
 }
 
-func TestALargeLogIsSetAside(t *testing.T) {
+func TestLog_LargeIsSetAside(t *testing.T) {
 	s := sh(t, "echo new")
 	require.NoError(t, os.WriteFile(s.LogFile, nil, 0o600))
 	require.NoError(t, os.Truncate(s.LogFile, proc.LogLimit+1))

@@ -38,7 +38,7 @@ func requireOK(t *testing.T, url string) {
 	require.Equal(t, http.StatusOK, resp.StatusCode, url)
 }
 
-func TestAKilledServerComesBackOnItsDirWithOtherPorts(t *testing.T) {
+func TestStart_KilledComesBackOnOtherPorts(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, restate.Config{Dir: dir})
 	requireOK(t, first.AdminURL()+"/deployments")
@@ -57,7 +57,7 @@ func TestAKilledServerComesBackOnItsDirWithOtherPorts(t *testing.T) {
 	requireOK(t, third.AdminURL()+"/deployments")
 }
 
-func TestATakenPortIsSaidAtOnce(t *testing.T) {
+func TestStart_TakenPortIsNamedAtOnce(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
@@ -67,7 +67,7 @@ func TestATakenPortIsSaidAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "is taken by another process")
 }
 
-func TestAServerThatCannotStartGivesItsReasonAndItsLog(t *testing.T) {
+func TestStart_FailureHasItsReasonAndLog(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "data"), nil, 0o600))
 	_, err := restate.Start(t.Context(), restate.Config{Dir: dir})
@@ -75,7 +75,7 @@ func TestAServerThatCannotStartGivesItsReasonAndItsLog(t *testing.T) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-func TestAHalfDoneInstallationIsDoneAgain(t *testing.T) {
+func TestInstall_HalfDoneIsDoneAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("downloads the server")
 	}

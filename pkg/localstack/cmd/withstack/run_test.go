@@ -28,7 +28,7 @@ func withstack(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func TestTheCommandFindsBothServersAndItsCodeIsPassedOn(t *testing.T) {
+func TestRun_GivesServersAndPassesTheExitCode(t *testing.T) {
 	cmd := withstack(t, "--", "sh", "-c", `echo "$WINDLASS_TEST_MYSQL $WINDLASS_TEST_RESTATE_INGRESS $WINDLASS_TEST_RESTATE_ADMIN"; exit 7`)
 	out, err := cmd.Output()
 	require.Error(t, err)
@@ -40,7 +40,7 @@ func TestTheCommandFindsBothServersAndItsCodeIsPassedOn(t *testing.T) {
 	require.Contains(t, f[2], "http://127.0.0.1:")
 }
 
-func TestASignalReachesTheCommandAndEverythingIsTidiedAway(t *testing.T) {
+func TestRun_SignalReachesTheCommandAndServersStop(t *testing.T) {
 	cmd := withstack(t, "sh", "-c", `trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.02; done`)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
