@@ -10,7 +10,7 @@ import (
 )
 
 // Whatever waits on a poller of the gateway's engine stops the requests of other connections.
-func TestNothingBlocksAPoller(t *testing.T) {
+func TestPoller_IsNeverBlocked(t *testing.T) {
 	root, _ := workspace(t)
 	code, err := LoadCode(root, "apps/gateway")
 	require.NoError(t, err)

@@ -85,7 +85,7 @@ var twoMeanings = map[string][]string{
 }
 
 // A reader who finds "move(" in a package should have to look in one place.
-func TestNoFunctionIsNamedLikeAMethodOfItsPackage(t *testing.T) {
+func TestFunctions_AreNotNamedLikeMethodsOfTheirPackage(t *testing.T) {
 	_, packages := workspace(t)
 	found := map[string][]string{}
 	for _, p := range packages {
@@ -205,7 +205,7 @@ func longIn(t *testing.T, comment string) (found []string) {
 	return found
 }
 
-func TestEveryPhraseIsFound(t *testing.T) {
+func TestPhrases_AreFound(t *testing.T) {
 	for _, p := range phrases {
 		require.Regexp(t, p.pattern, p.example)
 		require.NotRegexp(t, p.pattern, p.instead)

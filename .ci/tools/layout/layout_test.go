@@ -64,7 +64,7 @@ func TestPurePackagesNeverReadTheClock(t *testing.T) {
 // A test that sleeps is slow on a good day and red on a busy one. In a bubble of
 // testing/synctest, sleeping is how virtual time moves, and the step of a loop
 // with a condition (for ; !done(); time.Sleep(step)) is how one waits for it.
-func TestNoTestSleepsForReal(t *testing.T) {
+func TestTests_DoNotSleep(t *testing.T) {
 	spared := map[string]string{
 		"apps/agent/internal/runtime/process/crash_test.go":    "kills a process at a random moment, which is no condition to wait for",
 		"apps/agent/internal/runtime/kubernetes/scale_test.go": "measures what an idle region costs, and counts calls until they are quiet",
@@ -131,7 +131,7 @@ func TestMainIsUnder30Lines(t *testing.T) {
 
 // The rules are only worth something if each can fail. These imports are made up;
 // every rule must appear.
-func TestEveryRuleBites(t *testing.T) {
+func TestRules_FindViolations(t *testing.T) {
 	const cp, agent = "apps/controlplane/internal/", "apps/agent/internal/"
 	made := map[string][]string{
 		"proto/gen/windlass/v1":             {"pkg/ident"},

@@ -22,7 +22,7 @@ var manyMethods = map[string]string{
 	"apps/agent/internal/runtime/kubernetes.Runtime": "cluster access, desired objects and replacement of pods in one",
 }
 
-func TestNoTypeHasMoreMethodsThanAReaderHoldsInMind(t *testing.T) {
+func TestTypes_HaveFewMethods(t *testing.T) {
 	_, packages := workspace(t)
 	over := map[string]bool{}
 	for _, p := range packages {

@@ -58,7 +58,7 @@ var wakeless = map[string]struct {
 // A step goes by rows. When a row changes and its app gets no step, the app stands still. So a transaction
 // that writes a table of which planinput reads wakes the apps concerned. Both sides follow from the code:
 // the tables from the methods of the in-memory store, and the writers from the calls of these methods.
-func TestWhatPlanReadsWakesItsApp(t *testing.T) {
+func TestWakes_CoverEveryInputOfPlans(t *testing.T) {
 	root, _ := workspace(t)
 	code, err := LoadCode(root, "apps/controlplane")
 	require.NoError(t, err)
