@@ -54,7 +54,7 @@ func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Conf
 		address: address, log: cfg.Log, conns: table, header: cfg.HeaderTimeout,
 		tls: http3.ConfigureTLSConfig(config),
 		server: &http3.Server{
-			Handler: withoutReadDeadline(handler), MaxHeaderBytes: cfg.MaxHeaderBytes, IdleTimeout: idleClient,
+			Handler: withHeader(handler), MaxHeaderBytes: cfg.MaxHeaderBytes, IdleTimeout: idleClient,
 			Logger: slog.New(slog.DiscardHandler),
 		},
 		quic: &quic.Config{
@@ -65,10 +65,58 @@ func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Conf
 	}
 }
 
-// withoutReadDeadline clears the deadline of a request's header, because the header is complete when the
-// handler is called.
-func withoutReadDeadline(next http.Handler) http.Handler {
+var errHeldBack = errors.New("the address sent too many requests whose headers were not complete")
+
+// client is what the server keeps of a connection.
+type client struct {
+	entry *conns.Entry
+
+	mu sync.Mutex
+	// complete counts the requests whose header was complete and that have ended, ended the streams that have,
+	// and faults the difference of both, as far as it was charged.
+	complete, ended, faults int64
+}
+
+func (c *client) completed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.complete++
+}
+
+// streamEnded charges what ended without a complete header, and reports whether that was too much.
+func (c *client) streamEnded() (tooMany bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended++
+	// A stream whose request is complete and that has not ended yet hides one fault, until it has.
+	for ; c.faults < c.ended-c.complete; c.faults++ {
+		tooMany = c.entry.Fault() || tooMany
+	}
+	return tooMany
+}
+
+type clientKey struct{}
+
+func clientOf(ctx context.Context) *client {
+	c, ok := ctx.Value(clientKey{}).(*client)
+	if !ok { // admit puts it there for all connections
+		return &client{}
+	}
+	return c
+}
+
+// admit is called for each connection before the handshake. It refuses those of addresses that are held back.
+func (s *http3Server) admit(ctx context.Context, from *quic.ClientInfo) (context.Context, error) {
+	if s.conns.Refuses(from.RemoteAddr) {
+		return nil, errHeldBack
+	}
+	return context.WithValue(ctx, clientKey{}, &client{}), nil
+}
+
+// withHeader is called when the header of a request is complete. It clears the header's deadline.
+func withHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer clientOf(r.Context()).completed()
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the stream cannot refuse it
 		next.ServeHTTP(w, r)
 	})
@@ -117,7 +165,9 @@ func (s *http3Server) start(ctx, cut context.Context) func(context.Context) {
 		ctx, end := context.WithCancel(ctx)
 		stop := context.AfterFunc(cut, end)
 		context.AfterFunc(ctx, func() { stop() }) // or cut would keep what belongs to connections that ended
-		return conns.WithEntry(ctx, s.attend(conn))
+		c := clientOf(ctx)
+		c.entry = s.attend(conn)
+		return conns.WithEntry(ctx, c.entry)
 	}
 	drains := context.WithoutCancel(ctx) // connections end after ctx
 	leaving, leave := context.WithCancel(drains)
@@ -155,7 +205,9 @@ func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 	var open sync.WaitGroup
 	defer open.Wait()
 	defer func() { _ = packets.Close() }() // ends the connections that are left
-	listener, err := quic.ListenEarly(packets, s.tls, s.quic)
+	transport := &quic.Transport{Conn: packets, ConnContext: s.admit}
+	defer func() { _ = transport.Close() }()
+	listener, err := transport.ListenEarly(s.tls, s.quic)
 	if err != nil {
 		return err
 	}
@@ -207,7 +259,7 @@ func (s *http3Server) serve(leaving, closing context.Context, conn *quic.Conn) {
 			break
 		}
 		next = stream.StreamID() + 4
-		all.Go(func() { s.handle(requests, stream) })
+		all.Go(func() { s.handle(conn, requests, stream) })
 	}
 	if leaving.Err() == nil { // the connection has ended
 		return
@@ -226,10 +278,14 @@ func (s *http3Server) serve(leaving, closing context.Context, conn *quic.Conn) {
 }
 
 // handle handles a request. A stream whose header is not complete in time is reset with
-// H3_REQUEST_INCOMPLETE, as any other whose header cannot be read.
-func (s *http3Server) handle(requests *http3.RawServerConn, stream *quic.Stream) {
+// H3_REQUEST_INCOMPLETE, as any other whose header cannot be read. Each stream that ends without a complete header
+// is a fault of the client. The connection ends when the client has too many.
+func (s *http3Server) handle(conn *quic.Conn, requests *http3.RawServerConn, stream *quic.Stream) {
 	_ = stream.SetReadDeadline(time.Now().Add(s.header)) // always nil
 	requests.HandleRequestStream(stream)
+	if clientOf(conn.Context()).streamEnded() {
+		_ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeExcessiveLoad), errHeldBack.Error())
+	}
 }
 
 // goAway is a frame that says which requests of a connection are not handled: next and all after it.

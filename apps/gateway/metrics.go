@@ -21,7 +21,7 @@ func registerConnections(registerer prometheus.Registerer, table *conns.Table) e
 			Name: "windlass_gateway_connections", Help: "Connections of clients.",
 		}, figure(0)),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "windlass_gateway_connections_refused_total", Help: "Connections of clients that were closed at once: all that there may be had requests.",
+			Name: "windlass_gateway_connections_refused_total", Help: "Connections of clients that were closed at once: all that there may be had requests, or the address is held back from HTTP/3.",
 		}, figure(1)),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "windlass_gateway_connections_shed_total", Help: "Connections of clients without a request that were closed to make room for others.",

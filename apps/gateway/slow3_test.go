@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +40,15 @@ func over3(t *testing.T, config *tls.Config) *http3.Transport {
 	transport := &http3.Transport{TLSClientConfig: config, DisableCompression: true}
 	t.Cleanup(func() { _ = transport.Close() })
 	return transport
+}
+
+// request3 is a request for the app by HTTP/3.
+func request3(t *testing.T, ctx context.Context, address string) *http.Request { //nolint:revive // t first, as everywhere
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/", nil)
+	require.NoError(t, err)
+	req.Host = "echo.local"
+	return req
 }
 
 // Clients of HTTP/3 that send slowly are refused as others are, and no instance is blamed.
@@ -122,6 +133,15 @@ func TestHalvesOfRequestsOfHTTP3AreBounded(t *testing.T) {
 	r.put(t, echo(instance(t, named("a"))))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	client := over3(t, config)
+	serves := func() {
+		t.Helper()
+		res, err := client.RoundTrip(request3(t, ctx, address))
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, http.StatusOK, res.StatusCode)
+	}
+	serves() // before the halves, after which the address gets no further connections
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -142,14 +162,7 @@ func TestHalvesOfRequestsOfHTTP3AreBounded(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(bound))
-	client := over3(t, config)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/", nil)
-	require.NoError(t, err)
-	req.Host = "echo.local"
-	res, err := client.RoundTrip(req)
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
-	require.Equal(t, http.StatusOK, res.StatusCode)
+	serves()
 	for _, conn := range all {
 		select {
 		case <-conn.Context().Done():
@@ -260,6 +273,93 @@ func TestHTTP3HeadersHaveADeadline(t *testing.T) {
 	body, err := io.ReadAll(long.Body)
 	require.NoError(t, err)
 	require.Equal(t, "begun end", string(body))
+	require.NoError(t, conn.Context().Err())
+}
+
+// A client that sends halves of headers again and again loses its connection, however it ends them, and its address gets
+// no further connection of HTTP/3 for a time. A connection of the same address whose requests are whole goes on, and
+// so does TCP.
+func TestHTTP3HalvesThatGoOnEndTheConnection(t *testing.T) {
+	for name, end := range map[string]func(*quic.Stream){
+		"reset by the gateway": func(s *quic.Stream) { _, _ = s.Read(make([]byte, 1)) },
+		"reset by the client":  func(s *quic.Stream) { s.CancelWrite(quic.StreamErrorCode(http3.ErrCodeRequestCanceled)) },
+		"ended by the client":  func(s *quic.Stream) { _ = s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, config, address := startHTTP3(t, func(c *gateway.Config) { c.HeaderTimeout = 500 * time.Millisecond })
+			r.put(t, echo(instance(t, named("a"))))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			client := over3(t, config)
+			serves := func() {
+				t.Helper()
+				res, err := client.RoundTrip(request3(t, ctx, address))
+				require.NoError(t, err)
+				require.NoError(t, res.Body.Close())
+				require.Equal(t, http.StatusOK, res.StatusCode)
+			}
+			serves()
+			conn, err := quic.DialAddr(ctx, address, config, &quic.Config{KeepAlivePeriod: 100 * time.Millisecond})
+			require.NoError(t, err)
+			_, err = (&http3.Transport{}).NewClientConn(conn).RoundTrip(request3(t, ctx, address))
+			require.NoError(t, err)
+			first, _ := halfOf3(http.MethodGet)
+			var all sync.WaitGroup
+			var sent atomic.Int64
+			for range 50 {
+				all.Go(func() {
+					for {
+						stream, err := conn.OpenStreamSync(ctx)
+						if err != nil {
+							return // the connection has ended
+						}
+						if _, err := stream.Write(first); err == nil {
+							sent.Add(1)
+						}
+						end(stream)
+						stream.CancelRead(quic.StreamErrorCode(http3.ErrCodeRequestCanceled))
+					}
+				})
+			}
+			all.Wait()
+			require.NoError(t, ctx.Err(), "the connection goes on after %d halves", sent.Load())
+			var closed *quic.ApplicationError
+			require.ErrorAs(t, context.Cause(conn.Context()), &closed)
+			require.True(t, closed.Remote)
+			require.Equal(t, quic.ApplicationErrorCode(http3.ErrCodeExcessiveLoad), closed.ErrorCode)
+			require.Greater(t, sent.Load(), int64(200), "few are forgiven")
+
+			_, err = quic.DialAddr(ctx, address, config, &quic.Config{})
+			var refused *quic.TransportError
+			require.ErrorAs(t, err, &refused)
+			require.Equal(t, quic.ConnectionRefused, refused.ErrorCode)
+			require.GreaterOrEqual(t, r.gauge(t, "windlass_gateway_connections_refused_total"), 1.0)
+			serves()
+			res, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
+			require.Equal(t, http.StatusOK, res.StatusCode)
+		})
+	}
+}
+
+// Requests of which the client takes no answer are whole: they are no fault.
+func TestHTTP3RequestsThatAreCancelledAreNoFault(t *testing.T) {
+	r, config, address := startHTTP3(t, func(*gateway.Config) {})
+	r.put(t, echo(instance(t, func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{})
+	require.NoError(t, err)
+	first, rest := halfOf3(http.MethodGet)
+	for range 300 {
+		stream, err := conn.OpenStreamSync(ctx)
+		require.NoError(t, err)
+		_, err = stream.Write(append(slices.Clone(first), rest...))
+		require.NoError(t, err)
+		require.NoError(t, stream.Close())
+		require.Eventually(t, func() bool { return r.inFlight(t) == 1 }, patience, time.Millisecond)
+		stream.CancelRead(quic.StreamErrorCode(http3.ErrCodeRequestCanceled))
+		require.Eventually(t, func() bool { return r.inFlight(t) == 0 }, patience, time.Millisecond)
+	}
 	require.NoError(t, conn.Context().Err())
 }
 

@@ -35,6 +35,7 @@ type Table struct {
 	all       queue
 	addresses map[netip.Addr]*queue
 	tallies   map[string]*tally // by listener
+	holdback  holdback
 }
 
 // queue has entries in the order in which they were without a request, as far as it has looked: one that
@@ -43,13 +44,14 @@ type queue struct{ list.List }
 
 // New returns a Table.
 func New(limits Limits) *Table {
-	return &Table{limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{}}
+	return &Table{limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{}, holdback: holdback{}}
 }
 
 // Entry is a connection. A nil Entry is one that is not limited.
 type Entry struct {
 	table   *Table
 	address netip.Addr
+	faulty  netip.AddrPort // what is held back for faults of the connection
 	tally   *tally
 	// requests that run, and since when there was none, in nanoseconds.
 	requests atomic.Int32
@@ -73,7 +75,7 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 		return nil, true
 	}
 	host, address := addressOf(remote)
-	e := &Entry{table: t, address: address, tally: of, shut: shut}
+	e := &Entry{table: t, address: address, faulty: t.faulty(remote), tally: of, shut: shut}
 	e.seen = time.Now().UnixNano()
 	e.since.Store(e.seen)
 	var closes []func()
@@ -193,6 +195,45 @@ func (e *Entry) End() {
 func (e *Entry) Idle() (since time.Time, ok bool) {
 	at := e.since.Load()
 	return time.Unix(0, at), e.requests.Load() == 0
+}
+
+// Fault counts what the connection did that costs the process and is no request, such as half of a header. When its
+// address has too many of these, tooMany is true: the caller closes the connection, and Refuses reports the address for
+// a time. Faults of a connection from an exempt address count for that connection alone.
+func (e *Entry) Fault() (tooMany bool) {
+	if e == nil {
+		return false
+	}
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	return e.table.holdback.charge(e.faulty, time.Now())
+}
+
+// Refuses reports whether connections from remote are held back for faults, and counts the refusal.
+func (t *Table) Refuses(remote net.Addr) bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.holdback.holds(t.faulty(remote), time.Now()) {
+		return false
+	}
+	t.refused.Add(1)
+	return true
+}
+
+// faulty is what faults of a connection from remote count for: its address, or if that is exempt, the connection.
+func (t *Table) faulty(remote net.Addr) netip.AddrPort {
+	host, address := addressOf(remote)
+	if !t.limits.isExempt(host) {
+		return netip.AddrPortFrom(address, 0)
+	}
+	at, err := netip.ParseAddrPort(remote.String())
+	if err != nil { // a socket of this host
+		return netip.AddrPort{}
+	}
+	return at
 }
 
 // Shuts replaces what closes the connection.

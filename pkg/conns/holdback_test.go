@@ -1,0 +1,94 @@
+package conns
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestHoldback(t *testing.T) {
+	t.Parallel()
+	var (
+		address = netip.MustParseAddrPort("192.0.2.1:0")
+		other   = netip.MustParseAddrPort("192.0.2.2:0")
+		start   = time.Unix(1_000_000, 0)
+	)
+	// overflow charges faults until there are too many, and returns how many that took.
+	overflow := func(h holdback, now time.Time) (n int) {
+		n = 1
+		for !h.charge(address, now) {
+			n++
+		}
+		return n
+	}
+
+	t.Run("faults up to the limit are forgiven with time", func(t *testing.T) {
+		t.Parallel()
+		h := holdback{}
+		for now := start; now.Before(start.Add(time.Hour)); now = now.Add(faultWindow / mostFaults) {
+			require.False(t, h.charge(address, now))
+		}
+		require.False(t, h.holds(address, start.Add(time.Hour)))
+	})
+	t.Run("an address beyond the limit is held back, and longer each time", func(t *testing.T) {
+		t.Parallel()
+		h := holdback{}
+		now := start
+		for _, hold := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, longestHold, longestHold} {
+			require.Equal(t, mostFaults+1, overflow(h, now))
+			for range 10 * mostFaults { // of its other connections, that end meanwhile
+				require.True(t, h.charge(address, now))
+			}
+			require.False(t, h.holds(other, now))
+			require.True(t, h.holds(address, now.Add(hold-1)))
+			now = now.Add(hold)
+			require.False(t, h.holds(address, now))
+		}
+		now = now.Add(longestHold + 1)
+		overflow(h, now)
+		require.False(t, h.holds(address, now.Add(firstHold)), "its earlier faults are forgotten")
+	})
+	t.Run("it keeps a bounded number of addresses", func(t *testing.T) {
+		t.Parallel()
+		h := holdback{}
+		overflow(h, start)
+		for i := range mostAtFault + 10 {
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 0)
+			h.charge(at, start.Add(time.Duration(i)))
+		}
+		require.Len(t, h, mostAtFault)
+		require.False(t, h.charge(address, start.Add(3*longestHold)))
+		h.forget(start.Add(3 * longestHold))
+		require.Len(t, h, 1)
+	})
+}
+
+// Faults of an address are those of all its connections. One that is exempt has them by connection.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	const one, proxy = "192.0.2.1", "192.0.2.9"
+	table := New(Limits{Exempt: func(a netip.Addr) bool { return a == netip.MustParseAddr(proxy) }})
+	fault := func(host string, port, n int) (tooMany bool) {
+		e, ok := table.Add(at(host, port), func() {})
+		require.True(t, ok)
+		for range n {
+			tooMany = e.Fault()
+		}
+		return tooMany
+	}
+	require.False(t, fault(one, 1, mostFaults/2))
+	require.True(t, fault(one, 2, mostFaults/2+1))
+	require.True(t, table.Refuses(at(one, 3)))
+	require.False(t, fault(proxy, 1, mostFaults))
+	require.True(t, fault(proxy, 2, mostFaults+1))
+	require.False(t, table.Refuses(at(proxy, 3)))
+	_, refused, _ := table.Figures()
+	require.Equal(t, int64(1), refused)
+
+	var none *Table
+	require.False(t, none.Refuses(at(one, 1)))
+	var unlimited *Entry
+	require.False(t, unlimited.Fault())
+}
