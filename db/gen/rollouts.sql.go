@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-const countFlights = `-- name: CountFlights :one
+const countActiveRollouts = `-- name: CountActiveRollouts :one
 SELECT COUNT(*) AS row_count, CAST(COALESCE(MIN(r.created_at), 0) AS SIGNED) AS oldest_at
 FROM apps a JOIN rollouts r ON r.id = a.rollout_id
 WHERE a.rollout_id <> '' AND a.deleted_at = 0
 `
 
-type CountFlightsRow struct {
+type CountActiveRolloutsRow struct {
 	RowCount int64
 	OldestAt int64
 }
 
 // Rollouts in flight of all workspaces, for the gauges.
-func (q *Queries) CountFlights(ctx context.Context) (CountFlightsRow, error) {
-	row := q.db.QueryRowContext(ctx, countFlights)
-	var i CountFlightsRow
+func (q *Queries) CountActiveRollouts(ctx context.Context) (CountActiveRolloutsRow, error) {
+	row := q.db.QueryRowContext(ctx, countActiveRollouts)
+	var i CountActiveRolloutsRow
 	err := row.Scan(&i.RowCount, &i.OldestAt)
 	return i, err
 }
@@ -48,7 +48,7 @@ func (q *Queries) DeleteStagingsOfApps(ctx context.Context, appIds []string) err
 	return err
 }
 
-const getFlights = `-- name: GetFlights :many
+const getActiveRollouts = `-- name: GetActiveRollouts :many
 SELECT r.id, r.workspace_id, r.app_id, r.deployment_id, r.version, r.from_deployment_id, r.from_version, r.status, r.reason, r.message, r.created_by, r.cancel_requested, r.cancelled_by, r.cancel_why, r.traceparent, r.attempts, r.created_at, r.deadline, r.finished_at, r.held_since, r.held_until, r.held_by, r.held_scope, r.held_why, r.override_by, r.override_why, r.start_gate, d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as,
     s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
     COALESCE(s.updated_at, 0) AS staged_at
@@ -56,7 +56,7 @@ FROM rollouts r JOIN deployments d ON d.id = r.deployment_id LEFT JOIN app_stagi
 WHERE r.id IN (/*SLICE:ids*/?)
 `
 
-type GetFlightsRow struct {
+type GetActiveRolloutsRow struct {
 	Rollout    Rollout
 	Deployment Deployment
 	Staged     bool
@@ -67,8 +67,8 @@ type GetFlightsRow struct {
 
 // What steps of the apps' workflows begin with. Who has an app's row locked sees no part
 // of its own change.
-func (q *Queries) GetFlights(ctx context.Context, ids []string) ([]GetFlightsRow, error) {
-	query := getFlights
+func (q *Queries) GetActiveRollouts(ctx context.Context, ids []string) ([]GetActiveRolloutsRow, error) {
+	query := getActiveRollouts
 	var queryParams []interface{}
 	if len(ids) > 0 {
 		for _, v := range ids {
@@ -83,9 +83,9 @@ func (q *Queries) GetFlights(ctx context.Context, ids []string) ([]GetFlightsRow
 		return nil, err
 	}
 	defer rows.Close()
-	var items []GetFlightsRow
+	var items []GetActiveRolloutsRow
 	for rows.Next() {
-		var i GetFlightsRow
+		var i GetActiveRolloutsRow
 		if err := rows.Scan(
 			&i.Rollout.ID,
 			&i.Rollout.WorkspaceID,

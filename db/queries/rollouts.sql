@@ -1,7 +1,7 @@
 -- name: GetRollout :one
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
 
--- name: GetFlights :many
+-- name: GetActiveRollouts :many
 -- What steps of the apps' workflows begin with. Who has an app's row locked sees no part
 -- of its own change.
 SELECT sqlc.embed(r), sqlc.embed(d),
@@ -28,7 +28,7 @@ REPLACE INTO app_staging (app_id, workspace_id, policy, course, updated_at) VALU
 -- name: DeleteStagingsOfApps :exec
 DELETE FROM app_staging WHERE app_id IN (sqlc.slice(app_ids));
 
--- name: CountFlights :one
+-- name: CountActiveRollouts :one
 -- Rollouts in flight of all workspaces, for the gauges.
 SELECT COUNT(*) AS row_count, CAST(COALESCE(MIN(r.created_at), 0) AS SIGNED) AS oldest_at
 FROM apps a JOIN rollouts r ON r.id = a.rollout_id

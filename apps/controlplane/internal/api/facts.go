@@ -37,7 +37,7 @@ func (a *server) facts(tx Tx, apps []model.App, deployments []model.Deployment) 
 // factsOf an app of which it was read what it runs.
 func (a *server) factsOf(tx Tx, app model.App, r running) (facts, error) {
 	known := planinput.Known{RolloutStates: []model.RolloutState{r.rolloutState}}
-	for _, d := range []*model.Deployment{r.live, r.flight.deployment, r.flight.leaving} {
+	for _, d := range []*model.Deployment{r.live, r.active.deployment, r.active.leaving} {
 		if d != nil {
 			known.Deployments = append(known.Deployments, *d)
 		}

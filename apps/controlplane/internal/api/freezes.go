@@ -149,7 +149,7 @@ func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
 // thaw decides whether the new rollout of the locked app may start now: it fails if a
 // freeze refuses it, returns the freeze that holds it, or notes who overrides those that
 // there are. f is what it takes the place of.
-func (c versionMutation) thaw(app model.App, f flight, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
+func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
 	if v.Source == model.SourceRollback {
 		return nil, nil
 	}
@@ -213,7 +213,7 @@ func (c versionMutation) overridden(app model.App, r model.Rollout, found freeze
 }
 
 // release lets the rollout in flight start that a freeze holds; nil: none does.
-func (c versionMutation) release(app model.App, f flight, why string) error {
+func (c versionMutation) release(app model.App, f activeRollout, why string) error {
 	if why == "" || f.rollout == nil || f.deployment == nil || !plan.MayBeFrozen(*f.rollout, *f.deployment) {
 		return nil
 	}

@@ -152,7 +152,7 @@ func (c versionMutation) pinnedIn(app model.App) (map[string][]model.Deployment,
 // fixed port of a region twice. The error names field, or the port if field is empty.
 func (c versionMutation) portsFitScaled(r running, asked plan.Asked, field string) error {
 	have := r.sizes()
-	for _, d := range []*model.Deployment{r.live, r.flight.deployment} {
+	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
 		if d == nil || fixedPort(d.Spec) < 0 {
 			continue
 		}

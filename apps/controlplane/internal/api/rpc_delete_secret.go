@@ -54,19 +54,19 @@ func (c secretMutation) unused(e model.Environment, secret string) error {
 	if len(rows) > 0 {
 		return refuse(rows[0].AppID)
 	}
-	flights, err := c.flightsWith(e, secret)
+	active, err := c.activeRolloutsWith(e, secret)
 	if err != nil {
 		return err
 	}
-	if len(flights) > 0 {
-		return refuse(flights[0])
+	if len(active) > 0 {
+		return refuse(active[0])
 	}
 	return nil
 }
 
-// flightsWith are the environment's apps, by id, that are on their way to something with the
+// activeRolloutsWith are the environment's apps, by id, that are on their way to something with the
 // secret.
-func (c secretMutation) flightsWith(e model.Environment, secret string) (ids []string, err error) {
+func (c secretMutation) activeRolloutsWith(e model.Environment, secret string) (ids []string, err error) {
 	page := model.Page{Limit: 500}
 	for {
 		apps, err := c.ListApps(e.WorkspaceID, e.ID, page)

@@ -247,7 +247,7 @@ func (d *deployment) setPolicy() error {
 //	   *        *     another    a new version, which supersedes what is in flight
 //	   x        -   x, resized   the same, while x has not begun: it has nothing to scale
 func (d *deployment) keepRunning() error {
-	for _, have := range []*model.Deployment{d.was.flight.deployment, d.was.live} {
+	for _, have := range []*model.Deployment{d.was.active.deployment, d.was.live} {
 		if have == nil {
 			continue
 		}
@@ -266,27 +266,27 @@ func (d *deployment) keepRunning() error {
 // keep makes the deployment, which the app runs or is on its way to, the answer. A rollout away from it is
 // taken back, and it gets the replicas that were asked for.
 func (d *deployment) keep(have model.Deployment) (err error) {
-	isNewest := have.ID == cmp.Or(d.was.flight.deployment, d.was.live).ID
-	tookBack := d.was.flight.rollout
-	if isNewest && d.was.flight.leaving == nil {
+	isNewest := have.ID == cmp.Or(d.was.active.deployment, d.was.live).ID
+	tookBack := d.was.active.rollout
+	if isNewest && d.was.active.leaving == nil {
 		tookBack = nil
 	}
 	if why := fmt.Sprintf("v%d, which is live, was asked for again", have.Version); !isNewest && d.was.rolloutState.Progress.Active(d.app.RolloutID) {
 		// Regions are between the two, and it takes the workflow to bring them back.
-		if err := d.turnBack(d.app, *d.was.flight.rollout, why); err != nil {
+		if err := d.turnBack(d.app, *d.was.active.rollout, why); err != nil {
 			return err
 		}
 	} else if !isNewest {
-		if d.app, err = d.takeBack(d.app, d.was.flight, why); err != nil {
+		if d.app, err = d.takeBack(d.app, d.was.active, why); err != nil {
 			return err
 		}
-		d.was.flight = flight{}
+		d.was.active = activeRollout{}
 		d.claims(d.app, d.was.live, nil, d.was.rows)
 	}
 	d.out = outcome{
 		Deployment: have, RolloutID: d.app.RolloutID, Unchanged: true, Effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY,
 	}
-	if f := d.was.flight; f.deployment != nil && f.deployment.ID == have.ID {
+	if f := d.was.active; f.deployment != nil && f.deployment.ID == have.ID {
 		d.out.Effect = windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY
 		if d.want.Override == "" {
 			d.out.Hold = holdProto(*f.rollout)
@@ -437,12 +437,12 @@ func (d *deployment) takePlace() (err error) {
 	if err := d.hold(d.portsFit(d.app, d.was, d.want.Spec, d.progress, len(d.next.MadeAs) > 0)); err != nil {
 		return err
 	}
-	if d.was.flight.rollout != nil {
-		if d.app, err = d.takeBack(d.app, d.was.flight, fmt.Sprintf("v%d took its place", d.next.Version)); err != nil {
+	if d.was.active.rollout != nil {
+		if d.app, err = d.takeBack(d.app, d.was.active, fmt.Sprintf("v%d took its place", d.next.Version)); err != nil {
 			return err
 		}
 	}
-	d.out.Hold, err = d.thaw(d.app, d.was.flight, &d.rollout, d.want)
+	d.out.Hold, err = d.thaw(d.app, d.was.active, &d.rollout, d.want)
 	return d.hold(err)
 }
 
@@ -483,7 +483,7 @@ func (d *deployment) tell() error {
 		})
 	}
 	d.out.Deployment, d.out.RolloutID, d.out.Effect = d.next, d.rollout.ID, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION
-	if superseded := d.was.flight.rollout; superseded != nil {
+	if superseded := d.was.active.rollout; superseded != nil {
 		d.out.TookBack = *superseded
 	}
 	return d.wake(d.app.ID)

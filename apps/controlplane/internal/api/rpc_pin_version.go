@@ -142,7 +142,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 	case d.ID == r.live.ID:
 		return isLive(fmt.Sprintf("v%d is live: it has all of the traffic that pins leave", d.Version),
 			"Pin other versions beside it; or deploy a newer one, and pin this one when that is live.")
-	case r.flight.rollout != nil && r.flight.rollout.DeploymentID == d.ID:
+	case r.active.rollout != nil && r.active.rollout.DeploymentID == d.ID:
 		return isLive(fmt.Sprintf("a rollout of v%d is on its way", d.Version), "Wait until it is over, or abort it first.")
 	case plan.Image(d.Spec) != "" && d.ResolvedImage == "":
 		return apierr.Invalid("version", fmt.Sprintf("v%d never had an image: %s could not be resolved to a digest; deploy its configuration anew", d.Version, plan.Image(d.Spec)))
@@ -322,7 +322,7 @@ func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *wind
 	if err := c.versions().countPins(app); err != nil {
 		return nil, err
 	}
-	c.claims(app, r.live, r.flight.deployment, counted(r.rolloutState, app, r.live, r.flight.deployment, r.rows))
+	c.claims(app, r.live, r.active.deployment, counted(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	if err := c.wake(app.ID); err != nil {
 		return nil, err
 	}

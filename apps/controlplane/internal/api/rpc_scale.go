@@ -59,7 +59,7 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 
 // scaleTo scales the app as asked for, and reports whether a region gets other replicas.
 func (c *mutation) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
-	live, f := r.live, r.flight
+	live, f := r.live, r.active
 	if live == nil {
 		return false, apierr.NothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
 	}

@@ -115,8 +115,8 @@ func (c secretMutation) usersOf(e model.Environment, secret string) (apps []stri
 	for _, t := range rows {
 		apps = append(apps, t.AppID)
 	}
-	flights, err := c.flightsWith(e, secret)
-	apps = append(apps, flights...)
+	active, err := c.activeRolloutsWith(e, secret)
+	apps = append(apps, active...)
 	slices.Sort(apps)
 	return slices.Compact(apps), err
 }

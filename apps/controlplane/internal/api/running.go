@@ -15,14 +15,14 @@ import (
 // running is what a locked app runs, and is to run.
 type running struct {
 	live   *model.Deployment
-	flight flight
+	active activeRollout
 	rows   []model.Topology // locked
 	// rollout state is zero, but for its ids, while the app has none.
 	rolloutState model.RolloutState
 }
 
-// flight is the rollout in flight and its deployment, nil for none.
-type flight struct {
+// activeRollout is the rollout in flight and its deployment, nil for none.
+type activeRollout struct {
 	rollout *model.Rollout
 	// deployment that is still wanted: none once its end was asked for.
 	deployment *model.Deployment
@@ -32,7 +32,7 @@ type flight struct {
 
 // running reads it, and notes what the app counts for before it is changed.
 func (c versionMutation) running(app model.App) (r running, err error) {
-	if r.flight, err = c.inFlight(app); err != nil {
+	if r.active, err = c.inFlight(app); err != nil {
 		return r, err
 	}
 	if r.live, err = c.liveOf(app); err != nil {
@@ -50,11 +50,11 @@ func (c versionMutation) running(app model.App) (r running, err error) {
 	if err := c.countPins(app); err != nil {
 		return r, err
 	}
-	c.claims(app, r.live, r.flight.deployment, counted(r.rolloutState, app, r.live, r.flight.deployment, r.rows))
+	c.claims(app, r.live, r.active.deployment, counted(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	return r, nil
 }
 
-func (c versionMutation) inFlight(app model.App) (f flight, err error) {
+func (c versionMutation) inFlight(app model.App) (f activeRollout, err error) {
 	if app.RolloutID == "" {
 		return f, nil
 	}

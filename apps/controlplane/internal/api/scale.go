@@ -39,8 +39,8 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
-	c.claims(*app, r.live, r.flight.deployment, counted(r.rolloutState, *app, r.live, r.flight.deployment, replaced(r.rows, changed)))
-	if r.flight.rollout == nil && r.rolloutState.Progress == nil {
+	c.claims(*app, r.live, r.active.deployment, counted(r.rolloutState, *app, r.live, r.active.deployment, replaced(r.rows, changed)))
+	if r.active.rollout == nil && r.rolloutState.Progress == nil {
 		return len(changed), c.expect(app.ID) // the regions have all of it
 	}
 	return len(changed) + behind, c.wake(app.ID)
@@ -106,6 +106,6 @@ func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (in
 	if err := c.putRolloutState(s); err != nil || n == 0 {
 		return 0, err
 	}
-	c.claims(*app, r.live, r.flight.deployment, counted(s, *app, r.live, r.flight.deployment, r.rows))
+	c.claims(*app, r.live, r.active.deployment, counted(s, *app, r.live, r.active.deployment, r.rows))
 	return n, c.wake(app.ID)
 }

@@ -65,7 +65,7 @@ func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) er
 
 // takeBack ends the rollout in flight, because something else is wanted now. What
 // it started leaves by the app's workflow.
-func (c versionMutation) takeBack(app model.App, f flight, why string) (model.App, error) {
+func (c versionMutation) takeBack(app model.App, f activeRollout, why string) (model.App, error) {
 	r := *f.rollout
 	r.Status, r.Reason, r.Message = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, plan.ReasonSuperseded, why
 	r.FinishedAt = c.at

@@ -227,8 +227,8 @@ type TopologyCount struct {
 	Rows     int
 }
 
-// FlightCount is how many rollouts are in flight, and when the oldest was created: 0 without one.
-type FlightCount struct {
+// ActiveRolloutCount is how many rollouts are in flight, and when the oldest was created: 0 without one.
+type ActiveRolloutCount struct {
 	Rollouts int
 	OldestAt int64
 }

@@ -19,7 +19,7 @@ import (
 type GaugesTx interface {
 	CountTopology() ([]model.TopologyCount, error)
 	CountRegions() (map[windlassv1.RegionStatus]int, error)
-	CountFlights() (model.FlightCount, error)
+	CountActiveRollouts() (model.ActiveRolloutCount, error)
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 }
 
@@ -72,7 +72,7 @@ func (c *Gauges) Count(ctx context.Context) error {
 	var (
 		counts   []model.TopologyCount
 		byState  map[windlassv1.RegionStatus]int
-		inFlight model.FlightCount
+		inFlight model.ActiveRolloutCount
 		due      []model.Wake
 	)
 	err := c.store.View(ctx, func(tx GaugesTx) (err error) {
@@ -82,7 +82,7 @@ func (c *Gauges) Count(ctx context.Context) error {
 		if byState, err = tx.CountRegions(); err != nil {
 			return err
 		}
-		if inFlight, err = tx.CountFlights(); err != nil {
+		if inFlight, err = tx.CountActiveRollouts(); err != nil {
 			return err
 		}
 		due, err = tx.DueWakes(0, 0, 1)
@@ -91,7 +91,7 @@ func (c *Gauges) Count(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count topology, regions and rollouts: %w", err)
 	}
-	c.setFlights(inFlight, due, time.Now())
+	c.setActiveRollouts(inFlight, due, time.Now())
 	for number, name := range windlassv1.RegionStatus_name {
 		if state := windlassv1.RegionStatus(number); state != windlassv1.RegionStatus_REGION_STATUS_UNSPECIFIED {
 			c.byState.WithLabelValues(strings.ToLower(strings.TrimPrefix(name, "REGION_STATUS_"))).Set(float64(byState[state]))
@@ -114,14 +114,14 @@ func (c *Gauges) Count(ctx context.Context) error {
 	return nil
 }
 
-// setFlights sets the gauges of rollouts in flight. due has the wake-up that has waited longest,
+// setActiveRollouts sets the gauges of rollouts in flight. due has the wake-up that has waited longest,
 // if any has. Its time is of the database's clock, which may be ahead of this one.
-func (c *Gauges) setFlights(flights model.FlightCount, due []model.Wake, now time.Time) {
-	c.flights.Set(float64(flights.Rollouts))
+func (c *Gauges) setActiveRollouts(active model.ActiveRolloutCount, due []model.Wake, now time.Time) {
+	c.active.Set(float64(active.Rollouts))
 	since := func(at int64) float64 { return max(0, now.Sub(time.UnixMilli(at)).Seconds()) }
 	c.oldest.Set(0)
-	if flights.Rollouts > 0 {
-		c.oldest.Set(since(flights.OldestAt))
+	if active.Rollouts > 0 {
+		c.oldest.Set(since(active.OldestAt))
 	}
 	c.overdue.Set(0)
 	if len(due) > 0 {

@@ -17,8 +17,8 @@ import (
 
 // counted is a store with these counts.
 type counted struct {
-	flights model.FlightCount
-	due     []model.Wake
+	active model.ActiveRolloutCount
+	due    []model.Wake
 }
 
 func (c *counted) View(_ context.Context, fn func(GaugesTx) error) error { return fn(c) }
@@ -29,15 +29,15 @@ func (c *counted) CountRegions() (map[windlassv1.RegionStatus]int, error) {
 	return map[windlassv1.RegionStatus]int{windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE: 2}, nil
 }
 
-func (c *counted) CountFlights() (model.FlightCount, error) { return c.flights, nil }
+func (c *counted) CountActiveRollouts() (model.ActiveRolloutCount, error) { return c.active, nil }
 
 func (c *counted) DueWakes(int64, int64, int) ([]model.Wake, error) { return c.due, nil }
 
 func TestGauges(t *testing.T) {
 	now := time.Now()
 	s := &counted{
-		flights: model.FlightCount{Rollouts: 3, OldestAt: now.Add(-2 * time.Hour).UnixMilli()},
-		due:     []model.Wake{{AppID: "app_1", Due: now.Add(-10 * time.Minute).UnixMilli()}},
+		active: model.ActiveRolloutCount{Rollouts: 3, OldestAt: now.Add(-2 * time.Hour).UnixMilli()},
+		due:    []model.Wake{{AppID: "app_1", Due: now.Add(-10 * time.Minute).UnixMilli()}},
 	}
 	registry := prometheus.NewRegistry()
 	g, err := NewGauges(s, slog.New(slog.DiscardHandler), registry)
@@ -45,7 +45,7 @@ func TestGauges(t *testing.T) {
 
 	t.Run("rollouts and steps that wait have their age", func(t *testing.T) {
 		require.NoError(t, g.Count(t.Context()))
-		require.EqualValues(t, 3, testutil.ToFloat64(g.flights))
+		require.EqualValues(t, 3, testutil.ToFloat64(g.active))
 		require.InDelta(t, 7200, testutil.ToFloat64(g.oldest), 60)
 		require.InDelta(t, 600, testutil.ToFloat64(g.overdue), 60)
 		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
@@ -58,9 +58,9 @@ windlass_regions{status="unreachable"} 2
 	})
 
 	t.Run("the gauges go back to 0 when all is done", func(t *testing.T) {
-		s.flights, s.due = model.FlightCount{}, nil
+		s.active, s.due = model.ActiveRolloutCount{}, nil
 		require.NoError(t, g.Count(t.Context()))
-		require.Zero(t, testutil.ToFloat64(g.flights))
+		require.Zero(t, testutil.ToFloat64(g.active))
 		require.Zero(t, testutil.ToFloat64(g.oldest))
 		require.Zero(t, testutil.ToFloat64(g.overdue))
 	})

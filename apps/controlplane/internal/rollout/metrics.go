@@ -66,7 +66,7 @@ type gauges struct {
 	regions prometheus.Gauge
 	status  *prometheus.GaugeVec
 	byState *prometheus.GaugeVec
-	flights prometheus.Gauge
+	active  prometheus.Gauge
 	oldest  prometheus.Gauge
 	overdue prometheus.Gauge
 }
@@ -85,7 +85,7 @@ func registerGauges(reg prometheus.Registerer) gauges {
 			Name: "windlass_regions",
 			Help: "Regions by status: pending without an agent so far, connected, unreachable.",
 		}, []string{"status"}),
-		flights: prometheus.NewGauge(prometheus.GaugeOpts{
+		active: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "windlass_rollouts_in_flight",
 			Help: "Rollouts that have begun and not ended.",
 		}),
@@ -98,7 +98,7 @@ func registerGauges(reg prometheus.Registerer) gauges {
 			Help: "How long the step of a rollout that has waited longest is overdue; 0: none is.",
 		}),
 	}
-	reg.MustRegister(g.regions, g.status, g.byState, g.flights, g.oldest, g.overdue)
+	reg.MustRegister(g.regions, g.status, g.byState, g.active, g.oldest, g.overdue)
 	return g
 }
 

@@ -277,8 +277,8 @@ type TopologyTx interface {
 	// CountTopology counts rows that are not stopped, by region and status, in no
 	// order.
 	CountTopology() ([]model.TopologyCount, error)
-	// CountFlights counts rollouts in flight of all workspaces.
-	CountFlights() (model.FlightCount, error)
+	// CountActiveRollouts counts rollouts in flight of all workspaces.
+	CountActiveRollouts() (model.ActiveRolloutCount, error)
 	// PutTopology inserts or replaces rows. A row with a generation lower than
 	// the stored one loses: model.ErrConflict. Call Change for what agents must see.
 	PutTopology([]model.Topology) error

@@ -73,8 +73,8 @@ type Observer interface {
 type Outcome int32
 
 const (
-	// Nothing: the end tells nothing. The client went away, or the instance refused the request.
-	Nothing Outcome = iota
+	// Ignored: the end tells nothing. The client went away, or the instance refused the request.
+	Ignored Outcome = iota
 	// Served: the whole answer was passed on.
 	Served
 	// Failed: the instance failed.

@@ -115,7 +115,7 @@ func (m *meter) end(now time.Time, how Outcome) {
 		m.done++
 	case Failed:
 		m.failed++
-	case Nothing:
+	case Ignored:
 	}
 	m.mu.Unlock()
 }

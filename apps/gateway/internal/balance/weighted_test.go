@@ -197,7 +197,7 @@ func TestWeights_ARequestThatTheClientGaveUpIsNoAnswer(t *testing.T) {
 	var a, b meter
 	serve(&a, noon, 100, 10*time.Millisecond, Served)
 	now := serve(&b, noon, 100, 10*time.Millisecond, Served)
-	now = serve(&a, now, 1000, 10*time.Microsecond, Nothing)
+	now = serve(&a, now, 1000, 10*time.Microsecond, Ignored)
 	require.LessOrEqual(t, ratio(now, &a, &b), 1.0)
 }
 

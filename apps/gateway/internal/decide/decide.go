@@ -126,7 +126,7 @@ func Work(status int) balance.Outcome {
 	case status >= serverError, status == tooManyRequests:
 		return balance.Failed
 	case status >= badRequest, status == switchingProtocols:
-		return balance.Nothing
+		return balance.Ignored
 	}
 	return balance.Served
 }

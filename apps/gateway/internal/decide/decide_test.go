@@ -48,8 +48,8 @@ func TestStatuses(t *testing.T) {
 		health health.Outcome
 		work   balance.Outcome
 	}{
-		101: {health.Success, balance.Nothing}, 200: {health.Success, balance.Served}, 304: {health.Success, balance.Served},
-		400: {health.Success, balance.Nothing}, 404: {health.Success, balance.Nothing}, 429: {health.Success, balance.Failed},
+		101: {health.Success, balance.Ignored}, 200: {health.Success, balance.Served}, 304: {health.Success, balance.Served},
+		400: {health.Success, balance.Ignored}, 404: {health.Success, balance.Ignored}, 429: {health.Success, balance.Failed},
 		500: {health.Failure, balance.Failed}, 503: {health.Failure, balance.Failed}, 599: {health.Failure, balance.Failed},
 	} {
 		require.Equal(t, want.health, Health(status), status)

@@ -69,7 +69,7 @@ func (l *Lease) Reported(load orca.Load, failed bool) {
 
 // Fared says what became of the answer, before End. An outcome that was recorded as failed stays so.
 func (l *Lease) Fared(how balance.Outcome) {
-	l.outcome.CompareAndSwap(int32(balance.Nothing), int32(how))
+	l.outcome.CompareAndSwap(int32(balance.Ignored), int32(how))
 }
 
 // End of the request, with its last byte. Calls after the first do nothing. A trial that

@@ -74,7 +74,7 @@ func TestWeightsAreOfTheInstanceAsItIs(t *testing.T) {
 		require.NoError(t, r.Update(weightedApp(NotReady, Ready)))
 		require.NoError(t, r.Update(weightedApp(Ready, Ready)))
 		time.Sleep(2 * time.Second)
-		by = ask(t, r, 10, func(l *Lease) { l.Fared(balance.Nothing) })
+		by = ask(t, r, 10, func(l *Lease) { l.Fared(balance.Ignored) })
 		require.InDelta(t, 5, by["old-0"], 1, "another process: %v", by)
 	})
 }

@@ -67,8 +67,8 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 	return counts, nil
 }
 
-func (t *tx) CountFlights() (model.FlightCount, error) {
-	var count model.FlightCount
+func (t *tx) CountActiveRollouts() (model.ActiveRolloutCount, error) {
+	var count model.ActiveRolloutCount
 	for _, a := range appTable.in(t).list(func(a model.App) bool { return a.RolloutID != "" && a.DeletedAt == 0 }) {
 		r, ok := rolloutTable.in(t).get(a.RolloutID)
 		if !ok {

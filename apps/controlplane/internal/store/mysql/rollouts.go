@@ -57,7 +57,7 @@ func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
 }
 
 func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error) {
-	return list(t, "get active rollouts", "", func(r gen.GetFlightsRow) (f model.ActiveRollout, err error) {
+	return list(t, "get active rollouts", "", func(r gen.GetActiveRolloutsRow) (f model.ActiveRollout, err error) {
 		if f.Rollout, err = rollout(r.Rollout); err != nil {
 			return f, err
 		}
@@ -69,8 +69,8 @@ func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, erro
 		})
 		f.RolloutState = &s
 		return f, err
-	})(inChunks(distinct(rolloutIDs), func(ids []string) ([]gen.GetFlightsRow, error) {
-		return t.q.GetFlights(t.ctx, ids)
+	})(inChunks(distinct(rolloutIDs), func(ids []string) ([]gen.GetActiveRolloutsRow, error) {
+		return t.q.GetActiveRollouts(t.ctx, ids)
 	}))
 }
 

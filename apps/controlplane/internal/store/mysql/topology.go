@@ -101,9 +101,9 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 	})(t.q.CountTopology(t.ctx))
 }
 
-func (t *tx) CountFlights() (model.FlightCount, error) {
-	r, err := t.q.CountFlights(t.ctx)
-	return model.FlightCount{Rollouts: int(r.RowCount), OldestAt: r.OldestAt}, t.err(err, "count rollouts in flight", "")
+func (t *tx) CountActiveRollouts() (model.ActiveRolloutCount, error) {
+	r, err := t.q.CountActiveRollouts(t.ctx)
+	return model.ActiveRolloutCount{Rollouts: int(r.RowCount), OldestAt: r.OldestAt}, t.err(err, "count rollouts in flight", "")
 }
 
 var (

@@ -288,7 +288,7 @@ func testApps(t *testing.T, setup setup) {
 
 	t.Run("rollouts in flight are counted with the age of the oldest", func(t *testing.T) {
 		w := setup(t)
-		require.Equal(t, model.FlightCount{}, read(w, store.Tx.CountFlights))
+		require.Equal(t, model.ActiveRolloutCount{}, read(w, store.Tx.CountActiveRollouts))
 		rollout := func(app string, at int64) model.Rollout {
 			r := filled[model.Rollout]()
 			r.ID, r.WorkspaceID, r.AppID, r.CreatedAt = ident.New("rol"), w.ws, app, at
@@ -301,7 +301,7 @@ func testApps(t *testing.T, setup setup) {
 		w.running(w.ws, "chat", "dep_1", first.ID)
 		w.running(w.ws, "search", "", second.ID)
 		w.running(w.ws, "quiet", "dep_3", "")
-		require.Equal(t, model.FlightCount{Rollouts: 2, OldestAt: now - 9}, read(w, store.Tx.CountFlights))
+		require.Equal(t, model.ActiveRolloutCount{Rollouts: 2, OldestAt: now - 9}, read(w, store.Tx.CountActiveRollouts))
 	})
 
 	t.Run("a rollout keeps what it is and changes how it goes", func(t *testing.T) {
@@ -366,25 +366,25 @@ func testRolloutStates(t *testing.T, setup setup) {
 		lost := r
 		lost.ID, lost.DeploymentID = ident.New("rol"), "dep_gone"
 		w.update(func(tx store.Tx) error { return errors.Join(tx.InsertRollout(r), tx.InsertRollout(lost)) })
-		flights := func(tx store.Tx) ([]model.ActiveRollout, error) {
+		active := func(tx store.Tx) ([]model.ActiveRollout, error) {
 			return tx.GetActiveRollouts([]string{r.ID, lost.ID, "rol_none", r.ID})
 		}
-		flight := func() model.ActiveRollout {
+		activeRollout := func() model.ActiveRollout {
 			t.Helper()
-			found := read(w, flights)
+			found := read(w, active)
 			require.Len(t, found, 1, "those whose deployment is there")
 			return found[0]
 		}
-		got := flight()
+		got := activeRollout()
 		require.Equal(t, r, got.Rollout)
 		require.Equal(t, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }), got.Deployment)
 		require.Nil(t, got.RolloutState)
 
 		s := model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{MaxSurge: "25%"}, Progress: &model.Progress{RolloutID: r.ID, Replicas: -1}}
 		put(w, s)
-		same(t, rolloutState(w, app.ID), *flight().RolloutState)
+		same(t, rolloutState(w, app.ID), *activeRollout().RolloutState)
 		put(w, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now})
-		same(t, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now}, *flight().RolloutState)
+		same(t, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now}, *activeRollout().RolloutState)
 	})
 
 	t.Run("an app's rollout state is what was put last", func(t *testing.T) {
