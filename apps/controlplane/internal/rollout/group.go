@@ -30,7 +30,8 @@ const (
 type groups = batch.Group[int, *member, decision]
 
 // newGroups returns groups that decide about the members of each together, or fail with nothing written.
-func newGroups(decide func(context.Context, []*member) ([]decision, error)) *groups {
+// committed is told of each transaction.
+func newGroups(decide func(context.Context, []*member) ([]decision, error), committed func(batch.Outcome)) *groups {
 	return batch.New(batch.Config[int, *member, decision]{
 		Commit: decide,
 		Limits: func(int) batch.Limits { return batch.Limits{Size: maxGroup, Commits: maxGroups, Patience: patience} },
@@ -38,6 +39,7 @@ func newGroups(decide func(context.Context, []*member) ([]decision, error)) *gro
 		Key:     func(m *member) string { return m.appID },
 		Split:   batch.Halves,
 		Timeout: StepTimeout,
+		Observe: committed,
 	})
 }
 

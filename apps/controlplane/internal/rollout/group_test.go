@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,10 +24,11 @@ type crowd struct {
 	running int
 	gate    chan struct{}
 	fail    func(appIDs []string) error
+	metrics *metrics
 }
 
 func newCrowd() *crowd {
-	c := &crowd{gate: make(chan struct{})}
+	c := &crowd{gate: make(chan struct{}), metrics: newMetrics(prometheus.NewRegistry())}
 	c.groups = newGroups(func(ctx context.Context, group []*member) ([]decision, error) {
 		c.count(1)
 		defer c.count(-1)
@@ -46,7 +50,7 @@ func newCrowd() *crowd {
 		defer c.mu.Unlock()
 		c.decided = append(c.decided, ids)
 		return make([]decision, len(group)), nil
-	})
+	}, c.metrics.committed)
 	return c
 }
 
@@ -91,6 +95,19 @@ func TestStepsThatComeMeanwhileAreDecidedTogetherAndOneOfEachApp(t *testing.T) {
 		close(c.gate)
 		synctest.Wait()
 		require.Equal(t, [][]string{{"busy"}, {"a", "b", "c"}, {"a"}}, c.decided, "its second step sees what the first wrote")
+		require.NoError(t, testutil.CollectAndCompare(c.metrics.batch, strings.NewReader(`
+# HELP deployment_workflow_step_batch_size Apps whose steps one transaction decided, those included that failed and were parted.
+# TYPE deployment_workflow_step_batch_size histogram
+deployment_workflow_step_batch_size_bucket{le="1"} 2
+deployment_workflow_step_batch_size_bucket{le="2"} 2
+deployment_workflow_step_batch_size_bucket{le="4"} 3
+deployment_workflow_step_batch_size_bucket{le="8"} 3
+deployment_workflow_step_batch_size_bucket{le="16"} 3
+deployment_workflow_step_batch_size_bucket{le="32"} 3
+deployment_workflow_step_batch_size_bucket{le="+Inf"} 3
+deployment_workflow_step_batch_size_sum 5
+deployment_workflow_step_batch_size_count 3
+`)))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/batch"
 )
 
 type metrics struct {
@@ -14,6 +15,8 @@ type metrics struct {
 	build    prometheus.Histogram
 	attempts prometheus.Histogram
 	step     prometheus.Histogram
+	batch    prometheus.Histogram
+	waited   prometheus.Histogram
 	broken   prometheus.Counter
 }
 
@@ -45,12 +48,27 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help:    "Time that steps of rollouts took, those included that failed and are tried again.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 3, 10),
 	})
+	m.batch = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "deployment_workflow_step_batch_size",
+		Help:    "Apps whose steps one transaction decided, those included that failed and were parted.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 6),
+	})
+	m.waited = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "deployment_workflow_step_wait_seconds",
+		Help:    "Time that the oldest step of a transaction waited for it to begin.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 3, 10),
+	})
 	m.broken = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "deployment_plan_violations_total",
 		Help: "Rules of staged rollouts that plans broke when they were held against them. Anything but 0 is a bug.",
 	})
-	reg.MustRegister(m.duration, m.status, m.build, m.attempts, m.step, m.broken)
+	reg.MustRegister(m.duration, m.status, m.build, m.attempts, m.step, m.batch, m.waited, m.broken)
 	return m
+}
+
+func (m *metrics) committed(o batch.Outcome) {
+	m.batch.Observe(float64(o.Size))
+	m.waited.Observe(o.Waited.Seconds())
 }
 
 func (m *metrics) finished(r model.Rollout) {

@@ -63,7 +63,7 @@ func NewStepper(cfg Config) (*Stepper, error) {
 		cfg.Random = rand.Float64
 	}
 	s := &Stepper{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
-	s.groups = newGroups(s.decide)
+	s.groups = newGroups(s.decide, s.metrics.committed)
 	return s, nil
 }
 

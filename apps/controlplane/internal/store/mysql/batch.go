@@ -55,6 +55,7 @@ func (s *Store) newBatches() *batches {
 		Split:  batch.Apart,
 		Adapt:  true,
 		Observe: func(o batch.Outcome) {
+			s.metrics.batch.Observe(float64(o.Size))
 			if o.Size > 1 && o.Err != nil {
 				s.metrics.parted.Inc()
 			}

@@ -7,6 +7,7 @@ type metrics struct {
 	retries *prometheus.CounterVec
 	torn    prometheus.Counter
 	parted  prometheus.Counter
+	batch   prometheus.Histogram
 	seconds *prometheus.HistogramVec
 }
 
@@ -28,6 +29,11 @@ func newMetrics() *metrics {
 			Name: "windlass_store_parted_total",
 			Help: "Transactions of several works that failed as a whole, so that each was done again alone.",
 		}),
+		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "windlass_store_batch_size",
+			Help:    "Works in one transaction, of those that may share one.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 6),
+		}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "windlass_store_transaction_seconds",
 			Help:    "Duration of transactions, retries included, by kind and result.",
@@ -37,5 +43,5 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.queries, m.retries, m.torn, m.parted, m.seconds}
+	return []prometheus.Collector{m.queries, m.retries, m.torn, m.parted, m.batch, m.seconds}
 }
