@@ -113,7 +113,7 @@ func failures(out string) string { return passed.ReplaceAllString(out, "") }
 func fleet(t *testing.T, seed uint64, keepTrace bool) *world {
 	w := run(t, seed, of, keepTrace)
 	for _, v := range w.check.broken() {
-		t.Errorf("%s\n\nthis fleet alone: WINDLASS_FLEET_SEED=%d go test -v -run WhateverBreaks ./apps/windlass/internal/fleettest", v, seed)
+		t.Errorf("%s\n\nthis fleet alone: WINDLASS_FLEET_SEED=%d go test -v -run WhateverBreaks ./apps/e2e/fleettest", v, seed)
 	}
 	t.Logf("seed %d: trace %s", seed, w.trace)
 	return w
