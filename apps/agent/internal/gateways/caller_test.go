@@ -16,7 +16,7 @@ import (
 
 func TestCaller(t *testing.T) {
 	t.Run("a gateway cannot speak for one with another certificate", func(t *testing.T) {
-		r := startRegion(t, disk.NewMemory(), 0)
+		r := startHarness(t, disk.NewMemory(), 0)
 		r.hold(t)
 		r.as.Store(&Caller{Name: "edge-1", Verified: true})
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
@@ -38,7 +38,7 @@ func TestCaller(t *testing.T) {
 		require.Empty(t, r.Routed("app_1", 0, 4))
 	})
 	t.Run("what an unverified gateway says decides nothing", func(t *testing.T) {
-		r := startRegion(t, disk.NewMemory(), 0)
+		r := startHarness(t, disk.NewMemory(), 0)
 		route := r.hold(t)
 		r.as.Store(&Caller{Name: "unverified"})
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
@@ -67,7 +67,7 @@ func TestCaller(t *testing.T) {
 		require.Error(t, err, "the next agent does not wait for it")
 	})
 	t.Run("expected gateways are verified ones", func(t *testing.T) {
-		r := startRegion(t, disk.NewMemory(), 1)
+		r := startHarness(t, disk.NewMemory(), 1)
 		r.hold(t)
 		r.as.Store(&Caller{Name: "unverified"})
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})

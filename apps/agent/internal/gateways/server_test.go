@@ -27,8 +27,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// region is Gateways on a unix socket, with what they learn from.
-type region struct {
+// harness is Gateways on a unix socket, with what they learn from.
+type harness struct {
 	*Gateways
 	files    disk.Files
 	inbox    *inbox.Inbox
@@ -38,18 +38,18 @@ type region struct {
 	as atomic.Pointer[Caller]
 }
 
-func (r *region) caller(req *http.Request) Caller {
+func (r *harness) caller(req *http.Request) Caller {
 	if c := r.as.Load(); c != nil {
 		return *c
 	}
 	return Socket(req)
 }
 
-func startRegion(t *testing.T, files disk.Files, expected int) *region {
+func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 	t.Helper()
 	in, err := inbox.OpenMemory(inbox.NewMemory())
 	require.NoError(t, err)
-	r := &region{files: files, inbox: in, progress: make(chan struct{}, 1)}
+	r := &harness{files: files, inbox: in, progress: make(chan struct{}, 1)}
 	r.Gateways, err = New(Config{
 		Inbox: in, Files: files, Name: "gateways.json", Around: "neighbours.binpb", TableID: ("tbl_" + t.Name())[:min(64, len(t.Name())+4)], Expected: expected,
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
@@ -84,7 +84,7 @@ func startRegion(t *testing.T, files disk.Files, expected int) *region {
 }
 
 // hold is a whole snapshot of one deployment, ready on one instance, and a route to it.
-func (r *region) hold(t *testing.T) *agentv1.Routes {
+func (r *harness) hold(t *testing.T) *agentv1.Routes {
 	t.Helper()
 	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_2", Weight: 100, WorkloadKey: "dep_1"}}}
 	items := []*agentv1.Item{
@@ -102,7 +102,7 @@ func (r *region) hold(t *testing.T) *agentv1.Routes {
 	return route
 }
 
-func (r *region) see(status windlassv1.InstanceStatus) {
+func (r *harness) see(status windlassv1.InstanceStatus) {
 	r.See(runtime.Observation{Deployments: running(status)})
 }
 
@@ -116,7 +116,7 @@ type watcher struct {
 	t *testing.T
 }
 
-func (r *region) watch(t *testing.T, req *gatewayv1.WatchRequest) watcher {
+func (r *harness) watch(t *testing.T, req *gatewayv1.WatchRequest) watcher {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -153,7 +153,7 @@ func (w watcher) table() (id string, apps []*gatewayv1.AppRoutes) {
 	}
 }
 
-func (r *region) report(t *testing.T, id, table string, a *gatewayv1.AppRoutes, instances ...*gatewayv1.InstanceHealth) {
+func (r *harness) report(t *testing.T, id, table string, a *gatewayv1.AppRoutes, instances ...*gatewayv1.InstanceHealth) {
 	t.Helper()
 	_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: id, TableId: table, Instances: instances, Served: []*gatewayv1.Served{
 		{AppId: a.AppId, Epoch: a.Epoch, Generation: a.Generation, InstancesChange: a.Change},
@@ -164,7 +164,7 @@ func (r *region) report(t *testing.T, id, table string, a *gatewayv1.AppRoutes, 
 const first = "gateway-0001"
 
 func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
-	r := startRegion(t, disk.NewMemory(), 0)
+	r := startHarness(t, disk.NewMemory(), 0)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, Have: []*gatewayv1.AppVersion{{AppId: "app_gone", Change: 7}}})
 	route := r.hold(t)
 	table, apps := w.table()
@@ -209,7 +209,7 @@ func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 }
 
 func TestWatch_DoesNotResendWhatAGatewayHas(t *testing.T) {
-	r := startRegion(t, disk.NewMemory(), 0)
+	r := startHarness(t, disk.NewMemory(), 0)
 	r.hold(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 	table, apps := w.table()
@@ -227,7 +227,7 @@ func TestWatch_DoesNotResendWhatAGatewayHas(t *testing.T) {
 }
 
 func TestReport_WithoutItsStreamIsRefused(t *testing.T) {
-	r := startRegion(t, disk.NewMemory(), 0)
+	r := startHarness(t, disk.NewMemory(), 0)
 	_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, TableId: "tbl_" + t.Name()})
 	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err))
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(err))
@@ -236,7 +236,7 @@ func TestReport_WithoutItsStreamIsRefused(t *testing.T) {
 }
 
 func TestExpectedGatewaysAreWaitedForAndThePeopleAreTold(t *testing.T) {
-	r := startRegion(t, disk.NewMemory(), 2)
+	r := startHarness(t, disk.NewMemory(), 2)
 	r.hold(t)
 	require.Equal(t, "0 of 2 expected gateways serve it", r.Routed("app_1", 0, 4))
 	for n := range 2 {
@@ -249,7 +249,7 @@ func TestExpectedGatewaysAreWaitedForAndThePeopleAreTold(t *testing.T) {
 	c := &agentv1.Capacity{Notes: []string{"cgroup limits: not permitted"}}
 	require.Equal(t, c, r.Annotate(c))
 
-	short := startRegion(t, disk.NewMemory(), 1)
+	short := startHarness(t, disk.NewMemory(), 1)
 	noted := short.Annotate(c)
 	require.Equal(t, []string{"cgroup limits: not permitted", "0 of 1 expected gateways are connected: new routes wait"}, noted.Notes)
 	require.Same(t, noted, short.Annotate(c), "what did not change is the same")
@@ -258,7 +258,7 @@ func TestExpectedGatewaysAreWaitedForAndThePeopleAreTold(t *testing.T) {
 func TestGateway_CountsAcrossAgentRestartsUnlessItLeft(t *testing.T) {
 	files := disk.NewMemory()
 	require.NoError(t, files.Replace("gateways.json", []byte(`["`+first+`"]`)))
-	r := startRegion(t, files, 0)
+	r := startHarness(t, files, 0)
 	r.hold(t)
 	require.Contains(t, r.Routed("app_1", 0, 4), first+", which is away")
 	require.False(t, r.Released("ins_none"), "what it serves is not known")
@@ -316,7 +316,7 @@ func TestPreview_LeadsToOneDeploymentWithOrWithoutARoute(t *testing.T) {
 // What is around the region a gateway is told whole, and then what changes; one that comes
 // later, all of it.
 func TestWatch_SendsOtherRegions(t *testing.T) {
-	r := startRegion(t, disk.NewMemory(), 0)
+	r := startHarness(t, disk.NewMemory(), 0)
 	around := func(whole bool, app string, regions ...string) {
 		n := &gatewayv1.Neighbours{Region: "here", Whole: whole, Apps: []*gatewayv1.AppNeighbours{{AppId: app}}}
 		for _, name := range regions {
@@ -363,7 +363,7 @@ func TestWatch_SendsOtherRegions(t *testing.T) {
 // it cannot read it does without.
 func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	files := disk.NewMemory()
-	r := startRegion(t, files, 0)
+	r := startHarness(t, files, 0)
 	want := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{
 		{AppId: "app_1", AppName: "chat", Hosts: []string{"chat.test"}, Regions: []*gatewayv1.Neighbour{{Region: "there", GatewayUrl: "http://there"}}},
 	}}
@@ -376,7 +376,7 @@ func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return proto.Equal(want, kept()) }, 30*time.Second, time.Millisecond)
 
-	r = startRegion(t, files, 0)
+	r = startHarness(t, files, 0)
 	r.hold(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 	w.table()
@@ -389,13 +389,13 @@ func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	require.Eventually(t, func() bool { return proto.Equal(nothing, kept()) }, 30*time.Second, time.Millisecond)
 
 	require.NoError(t, files.Replace("neighbours.binpb", []byte("x")))
-	startRegion(t, files, 0).hold(t)
+	startHarness(t, files, 0).hold(t)
 }
 
 // An agent that was frozen answers, when it goes on, every attempt that a gateway made meanwhile.
 func TestWatch(t *testing.T) {
 	t.Run("a late retry of a process is not another's", func(t *testing.T) {
-		r := startRegion(t, disk.NewMemory(), 0)
+		r := startHarness(t, disk.NewMemory(), 0)
 		r.hold(t)
 		var late []watcher
 		for range 3 {
@@ -411,7 +411,7 @@ func TestWatch(t *testing.T) {
 		require.Equal(t, 1, r.connected())
 	})
 	t.Run("one that was given up ends no stream", func(t *testing.T) {
-		r := startRegion(t, disk.NewMemory(), 0)
+		r := startHarness(t, disk.NewMemory(), 0)
 		r.hold(t)
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_2"})
 		table, _ := w.table()
@@ -426,7 +426,7 @@ func TestWatch(t *testing.T) {
 // A gateway that crashed is not waited for once another process has its place, and what it may
 // still have told is not that one's word.
 func TestGateway_TakesThePlaceOfAnEndedProcess(t *testing.T) {
-	r := startRegion(t, disk.NewMemory(), 0)
+	r := startHarness(t, disk.NewMemory(), 0)
 	r.hold(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"})
 	table, apps := w.table()

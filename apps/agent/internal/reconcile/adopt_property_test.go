@@ -90,7 +90,7 @@ type successors struct {
 	in     *inbox.Inbox
 	r      *Reconciler
 	stop   func()
-	world  truth
+	truth  truth
 	frames []*agentv1.Delta // of the stream, in order
 	// serving: all instances were ready, and somebody has wanted them ever since.
 	serving  bool
@@ -127,8 +127,8 @@ func (h *successors) start() {
 // snapshot is of all there is at this moment.
 func (h *successors) snapshot(buckets []int32) {
 	h.frames = nil
-	items := h.world.items(slices.Sorted(maps.Keys(h.world.rows)))
-	begin := &agentv1.SnapshotBegin{Epoch: h.world.epoch, Revision: int64(len(h.world.changes)), Count: int64(len(items)), Buckets: buckets}
+	items := h.truth.items(slices.Sorted(maps.Keys(h.truth.rows)))
+	begin := &agentv1.SnapshotBegin{Epoch: h.truth.epoch, Revision: int64(len(h.truth.changes)), Count: int64(len(items)), Buckets: buckets}
 	if buckets != nil {
 		begin.Revision = h.in.Cursor().Revision
 	}
@@ -158,11 +158,11 @@ func (h *successors) tell(upto int64) {
 	if upto <= after {
 		return
 	}
-	keys := slices.Sorted(slices.Values(h.world.changes[after:upto]))
-	items := h.world.items(slices.Compact(keys))
+	keys := slices.Sorted(slices.Values(h.truth.changes[after:upto]))
+	items := h.truth.items(slices.Compact(keys))
 	for len(items) > 0 {
 		n := rapid.IntRange(1, len(items)).Draw(h.rt, "in a frame")
-		d := &agentv1.Delta{Epoch: h.world.epoch, After: after, Upto: after, Items: items[:n]}
+		d := &agentv1.Delta{Epoch: h.truth.epoch, After: after, Upto: after, Items: items[:n]}
 		if items = items[n:]; len(items) == 0 {
 			d.Upto = upto
 		}
@@ -194,7 +194,7 @@ func (h *successors) pass(d time.Duration) {
 	for range d/step + 1 {
 		ready := h.ready()
 		switch {
-		case h.world.holder == "":
+		case h.truth.holder == "":
 			h.serving = false
 		case h.serving && ready < h.replicas-max(h.most, 1):
 			require.FailNow(h.t, "too few serve", "%d of %d, most %d: %v", ready, h.replicas, h.most, h.spy.Running())
@@ -208,7 +208,7 @@ func (h *successors) settle() {
 	h.settling.Store(true)
 	defer h.settling.Store(false)
 	for range 2 {
-		h.tell(int64(len(h.world.changes)))
+		h.tell(int64(len(h.truth.changes)))
 		for len(h.frames) > 0 {
 			h.receive()
 		}
@@ -218,26 +218,26 @@ func (h *successors) settle() {
 		// What a restored control plane does not know is removed by a person's word.
 		quarantined, _ := h.r.Quarantined()
 		for _, q := range quarantined {
-			h.world.change(q.Key, &agentv1.DeploymentState{Action: remove, WorkloadKey: q.Key, Deployment: &agentv1.Deployment{Id: q.Key}})
+			h.truth.change(q.Key, &agentv1.DeploymentState{Action: remove, WorkloadKey: q.Key, Deployment: &agentv1.Deployment{Id: q.Key}})
 		}
 	}
 	want := map[string]int{}
-	if h.world.holder != "" {
-		want[h.world.holder] = int(h.replicas)
+	if h.truth.holder != "" {
+		want[h.truth.holder] = int(h.replicas)
 	}
 	got := h.spy.Running()
 	maps.DeleteFunc(got, func(_ string, n int) bool { return n == 0 })
 	require.Equal(h.t, want, got)
-	for id, item := range h.world.rows {
-		s := (&region{r: h.r}).state(id)
-		require.Equal(h.t, []any{h.world.epoch, item.Generation, isApplied, inbox.IsDelete(item)}, []any{s.Epoch, s.Generation, s.Phase, s.Deleted}, "%v", s)
+	for id, item := range h.truth.rows {
+		s := (&harness{r: h.r}).state(id)
+		require.Equal(h.t, []any{h.truth.epoch, item.Generation, isApplied, inbox.IsDelete(item)}, []any{s.Epoch, s.Generation, s.Phase, s.Deleted}, "%v", s)
 	}
-	h.serving = h.world.holder != ""
+	h.serving = h.truth.holder != ""
 	require.False(h.t, h.in.Asked())
 }
 
 func (h *successors) happen() {
-	w := &h.world
+	w := &h.truth
 	ids := []string{"dep_1", "dep_2", "dep_3", "dep_4"}
 	id := rapid.SampledFrom(ids).Draw(h.rt, "id")
 	template := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(h.rt, "template")
@@ -320,7 +320,7 @@ func TestTransfer_WorkloadServesThroughoutProperty(t *testing.T) {
 				return nil
 			})
 			h = &successors{
-				t: t, rt: rt, spy: s, disk: inbox.NewMemory(), world: truth{epoch: 1, rows: map[string]*agentv1.Item{}},
+				t: t, rt: rt, spy: s, disk: inbox.NewMemory(), truth: truth{epoch: 1, rows: map[string]*agentv1.Item{}},
 				replicas: int32(rapid.IntRange(1, 4).Draw(rt, "replicas")), most: int32(rapid.IntRange(0, 2).Draw(rt, "most")),
 			}
 			h.start()
@@ -335,7 +335,7 @@ func TestTransfer_WorkloadServesThroughoutProperty(t *testing.T) {
 				}
 			}()
 			h.snapshot(nil)
-			h.world.assign("dep_1", "dep_1", "a", h.replicas, h.most)
+			h.truth.assign("dep_1", "dep_1", "a", h.replicas, h.most)
 			h.settle()
 			for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 				h.happen()

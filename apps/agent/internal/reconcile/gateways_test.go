@@ -56,7 +56,7 @@ func (d *doors) Leave(id string, seen *runtime.Observation) (string, time.Durati
 
 func (d *doors) Stay(id string) { d.set(func(d *doors) { d.stays = append(d.stays, id) }) }
 
-func startWithGateways(t *testing.T, d *doors) *region {
+func startWithGateways(t *testing.T, d *doors) *harness {
 	rt := simulate()
 	in, err := inbox.OpenMemory(inbox.NewMemory())
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func startWithGateways(t *testing.T, d *doors) *region {
 		cancel()
 		require.NoError(t, <-done)
 	})
-	return &region{t: t, in: in, rt: rt, r: r}
+	return &harness{t: t, in: in, rt: rt, r: r}
 }
 
 func route(generation int64) *agentv1.Item {

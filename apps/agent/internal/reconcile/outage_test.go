@@ -25,7 +25,7 @@ func crowd() (items []*agentv1.Item) {
 	return items
 }
 
-func (g *region) appliedCount() (n int) {
+func (g *harness) appliedCount() (n int) {
 	for _, a := range g.r.Applied() {
 		if a.Phase == isApplied {
 			n++

@@ -97,9 +97,9 @@ func (s *spy) Remove(ctx context.Context, id string) error {
 	return s.Runtime.Remove(ctx, id)
 }
 
-// region is a reconciler over a real inbox and a simulated runtime; stopping an
+// harness is a reconciler over a real inbox and a simulated runtime; stopping an
 // instance takes 10 s.
-type region struct {
+type harness struct {
 	t        *testing.T
 	in       *inbox.Inbox
 	rt       *spy
@@ -107,10 +107,10 @@ type region struct {
 	revision int64
 }
 
-func start(t *testing.T, rt *spy) *region { return startWith(t, rt, rt) }
+func start(t *testing.T, rt *spy) *harness { return startWith(t, rt, rt) }
 
 // startWith has the reconciler use runtime over, which wraps rt.
-func startWith(t *testing.T, rt *spy, over runtime.Runtime) *region {
+func startWith(t *testing.T, rt *spy, over runtime.Runtime) *harness {
 	in, err := inbox.Open(filepath.Join(t.TempDir(), "inbox.db"), true)
 	require.NoError(t, err)
 	r, err := New(Config{
@@ -130,7 +130,7 @@ func startWith(t *testing.T, rt *spy, over runtime.Runtime) *region {
 		require.NoError(t, <-done)
 		require.NoError(t, in.Close())
 	})
-	return &region{t: t, in: in, rt: rt, r: r}
+	return &harness{t: t, in: in, rt: rt, r: r}
 }
 
 func simulate() *spy {
@@ -152,7 +152,7 @@ const (
 )
 
 // snapshot gives the region everything it should hold, in an epoch.
-func (g *region) snapshot(epoch int64, items ...*agentv1.Item) {
+func (g *harness) snapshot(epoch int64, items ...*agentv1.Item) {
 	g.t.Helper()
 	g.revision = 1
 	changed, err := g.in.Snapshot(&agentv1.SnapshotBegin{Epoch: epoch, Revision: 1, Count: int64(len(items))}, items)
@@ -160,7 +160,7 @@ func (g *region) snapshot(epoch int64, items ...*agentv1.Item) {
 	g.r.Enqueue(changed...)
 }
 
-func (g *region) delta(items ...*agentv1.Item) {
+func (g *harness) delta(items ...*agentv1.Item) {
 	g.t.Helper()
 	changed, err := g.in.Delta(&agentv1.Delta{Epoch: g.in.Cursor().Epoch, After: g.revision, Upto: g.revision + 1, Items: items})
 	require.NoError(g.t, err)
@@ -168,7 +168,7 @@ func (g *region) delta(items ...*agentv1.Item) {
 	g.r.Enqueue(changed...)
 }
 
-func (g *region) state(key string) *agentv1.AppliedState {
+func (g *harness) state(key string) *agentv1.AppliedState {
 	for _, a := range g.r.Applied() {
 		if a.Key == key {
 			return a
@@ -177,7 +177,7 @@ func (g *region) state(key string) *agentv1.AppliedState {
 	return nil
 }
 
-func (g *region) requireState(key string, epoch, generation int64, phase agentv1.AppliedState_Phase, deleted bool) {
+func (g *harness) requireState(key string, epoch, generation int64, phase agentv1.AppliedState_Phase, deleted bool) {
 	g.t.Helper()
 	s := g.state(key)
 	require.NotNil(g.t, s)

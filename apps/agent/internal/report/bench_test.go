@@ -16,12 +16,12 @@ import (
 
 // steady is a region in which all is well.
 type steady struct {
-	scene
+	simulation
 	capacity *agentv1.Capacity
 }
 
 func newSteady(deployments, each int, copies bool) *steady {
-	s := &steady{scene: scene{copies: copies}, capacity: &agentv1.Capacity{CpuMillicores: 1000}}
+	s := &steady{simulation: simulation{copies: copies}, capacity: &agentv1.Capacity{CpuMillicores: 1000}}
 	at := time.Unix(1_700_000_000, 0)
 	for n := range deployments {
 		d := runtime.ObservedDeployment{DeploymentID: fmt.Sprintf("dep_%032d", n), Generation: 1, TemplateHash: "template"}
@@ -40,7 +40,7 @@ func newSteady(deployments, each int, copies bool) *steady {
 }
 
 func (s *steady) Observation() (runtime.Observation, bool) {
-	seen, ok := s.scene.Observation()
+	seen, ok := s.simulation.Observation()
 	seen.Capacity = s.capacity
 	return seen, ok
 }

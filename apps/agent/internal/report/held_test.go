@@ -10,7 +10,7 @@ import (
 
 func TestHeldAgent_SendsItsInventoryOnceItHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2")
+		p := newHarness(t, "ins_1", "ins_2")
 		held := make(chan struct{})
 		s := first
 		s.Held = held
@@ -30,7 +30,7 @@ func TestHeldAgent_SendsItsInventoryOnceItHolds(t *testing.T) {
 
 func TestHeldRegion_IsNotUnknownForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		held := make(chan struct{})
 		s := first
 		s.Held, s.LeaseTTL = held, 3*time.Second

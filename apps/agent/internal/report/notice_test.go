@@ -15,7 +15,7 @@ import (
 )
 
 // notice has the source tell of more.
-func (p *place) notice(seqs ...int64) {
+func (p *harness) notice(seqs ...int64) {
 	p.mu.Lock()
 	for _, n := range seqs {
 		p.notices = append(p.notices, runtime.Notice{
@@ -38,7 +38,7 @@ func noticed(reports []*agentv1.ReportRequest) (out []string) {
 
 func TestNotices_AreSentOnceOverSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		p.notice(1, 2)
 		stop := p.run(Session{ID: "session-1", Epoch: 1, Fence: 1})
 		got := p.take()
@@ -67,7 +67,7 @@ func TestNotices_AreSentOnceOverSessions(t *testing.T) {
 
 func TestNotice_UnansweredComesWithTheNextSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		over := make(chan error, 1)
 		go func() { over <- p.rep.Run(t.Context(), Session{ID: "session-1", Epoch: 1, Fence: 1}) }()
 		p.take()

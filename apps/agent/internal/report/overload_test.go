@@ -31,7 +31,7 @@ func busy(after time.Duration) error {
 }
 
 // steps are the times between the reports that were stored.
-func (p *place) steps() (out []time.Duration) {
+func (p *harness) steps() (out []time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range max(len(p.at)-1, 0) {
@@ -56,7 +56,7 @@ func instancesIn(reqs []*agentv1.ReportRequest) (n int) {
 
 func TestOverload_PausesInstancesAndLetsEdgesPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, many(6)...)
+		p := newHarness(t, many(6)...)
 		stop := p.run(first)
 		p.take()
 		require.NoError(t, stop())
@@ -87,7 +87,7 @@ func TestOverload_PausesInstancesAndLetsEdgesPass(t *testing.T) {
 
 func TestOverload_LastStateOfAPauseIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2")
+		p := newHarness(t, "ins_1", "ins_2")
 		stop := p.run(first)
 		p.take()
 		require.NoError(t, stop())
@@ -113,7 +113,7 @@ func TestOverload_LastStateOfAPauseIsSentOnce(t *testing.T) {
 
 func TestOverload_RefusedStatesAreSentLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2", "ins_3")
+		p := newHarness(t, "ins_1", "ins_2", "ins_3")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
@@ -156,7 +156,7 @@ func TestOverload_RefusedStatesAreSentLater(t *testing.T) {
 
 func TestOverload_RefusedInventoryStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2", "ins_3")
+		p := newHarness(t, "ins_1", "ins_2", "ins_3")
 		refusals := 2
 		p.answer = func(r *agentv1.ReportRequest) error {
 			if len(r.Instances) > 0 && refusals > 0 {
@@ -187,7 +187,7 @@ func TestOverload_RefusedInventoryStartsAgain(t *testing.T) {
 
 func TestOverload_RefusalOfEverythingWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
@@ -211,7 +211,7 @@ func TestOverload_RefusalOfEverythingWaits(t *testing.T) {
 
 func TestOverload_EdgesAreRetriedInSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()

@@ -79,21 +79,21 @@ func (w whole) changes(now whole) (instances []*agentv1.InstanceState, rollups [
 	return instances, rollups, edge
 }
 
-// scene is a region to which anything may happen. It never changes a list that it
+// simulation is a region to which anything may happen. It never changes a list that it
 // has shown.
-type scene struct {
+type simulation struct {
 	deployments []runtime.ObservedDeployment
 	applied     []*agentv1.AppliedState
 	copies      bool
 	born        int
 }
 
-func (s *scene) Applied() []*agentv1.AppliedState                    { return s.applied }
-func (s *scene) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) { return nil, true }
-func (s *scene) HeldSince(string) (int64, bool)                      { return 0, true }
-func (s *scene) Changed() <-chan struct{}                            { return nil }
+func (s *simulation) Applied() []*agentv1.AppliedState                    { return s.applied }
+func (s *simulation) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) { return nil, true }
+func (s *simulation) HeldSince(string) (int64, bool)                      { return 0, true }
+func (s *simulation) Changed() <-chan struct{}                            { return nil }
 
-func (s *scene) Observation() (runtime.Observation, bool) {
+func (s *simulation) Observation() (runtime.Observation, bool) {
 	out := runtime.Observation{Deployments: slices.Clone(s.deployments)}
 	if s.copies {
 		for n := range out.Deployments {
@@ -103,7 +103,7 @@ func (s *scene) Observation() (runtime.Observation, bool) {
 	return out, true
 }
 
-func (s *scene) pick(t *rapid.T) *runtime.ObservedDeployment {
+func (s *simulation) pick(t *rapid.T) *runtime.ObservedDeployment {
 	if len(s.deployments) == 0 {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (s *scene) pick(t *rapid.T) *runtime.ObservedDeployment {
 }
 
 // happen is one thing that happens.
-func (s *scene) happen(t *rapid.T) {
+func (s *simulation) happen(t *rapid.T) {
 	d := s.pick(t)
 	what := rapid.SampledFrom([]string{
 		"nothing", "copies", "deploy", "scale", "scale", "end", "move", "shuffle", "reassign", "forget", "settle", "state", "state", "state", "applied",
@@ -157,7 +157,7 @@ func (s *scene) happen(t *rapid.T) {
 }
 
 // happenTo is what happens to one instance of a deployment.
-func (s *scene) happenTo(t *rapid.T, d *runtime.ObservedDeployment, what string, n int) {
+func (s *simulation) happenTo(t *rapid.T, d *runtime.ObservedDeployment, what string, n int) {
 	i := d.Instances[n]
 	d.Instances = slices.Delete(slices.Clone(d.Instances), n, n+1)
 	switch what {
@@ -189,7 +189,7 @@ func (s *scene) happenTo(t *rapid.T, d *runtime.ObservedDeployment, what string,
 
 func TestPicture_SharedEqualsWholeProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &scene{}
+		s := &simulation{}
 		latest, reported := emptyPicture(), emptyPicture()
 		stored, seen := whole{}, whole{}
 		for range rapid.IntRange(100, 250).Draw(t, "length") {

@@ -29,8 +29,8 @@ const (
 	ended   = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 )
 
-// place is a region with one deployment, and a control plane that keeps reports.
-type place struct {
+// harness is a region with one deployment, and a control plane that keeps reports.
+type harness struct {
 	t       *testing.T
 	changed chan struct{}
 	rep     *Reporter
@@ -49,8 +49,8 @@ type place struct {
 	lose      func(*agentv1.ReportRequest) error // after it is stored
 }
 
-func newPlace(t *testing.T, ids ...string) *place {
-	p := &place{t: t, changed: make(chan struct{}, 1), instances: map[string]windlassv1.InstanceStatus{}, judged: true}
+func newHarness(t *testing.T, ids ...string) *harness {
+	p := &harness{t: t, changed: make(chan struct{}, 1), instances: map[string]windlassv1.InstanceStatus{}, judged: true}
 	for _, id := range ids {
 		p.instances[id] = ready
 	}
@@ -63,7 +63,7 @@ func newPlace(t *testing.T, ids ...string) *place {
 	return p
 }
 
-func (p *place) Observation() (runtime.Observation, bool) {
+func (p *harness) Observation() (runtime.Observation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d := runtime.ObservedDeployment{DeploymentID: "dep_1", Generation: 1}
@@ -73,7 +73,7 @@ func (p *place) Observation() (runtime.Observation, bool) {
 	return runtime.Observation{Deployments: []runtime.ObservedDeployment{d}, Notices: p.notices}, true
 }
 
-func (p *place) Applied() []*agentv1.AppliedState {
+func (p *harness) Applied() []*agentv1.AppliedState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.applied {
@@ -82,7 +82,7 @@ func (p *place) Applied() []*agentv1.AppliedState {
 	return []*agentv1.AppliedState{{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_1", Generation: 1}}
 }
 
-func (p *place) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
+func (p *harness) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.unwanted {
@@ -91,15 +91,15 @@ func (p *place) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
 	return nil, p.judged
 }
 
-func (p *place) HeldSince(string) (int64, bool) {
+func (p *harness) HeldSince(string) (int64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.since, !p.unwanted
 }
 
-func (p *place) Changed() <-chan struct{} { return p.changed }
+func (p *harness) Changed() <-chan struct{} { return p.changed }
 
-func (p *place) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
+func (p *harness) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
 	p.mu.Lock()
 	answer, lose := p.answer, p.lose
 	p.mu.Unlock()
@@ -121,7 +121,7 @@ func (p *place) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.
 }
 
 // set changes instances; UNSPECIFIED takes one away.
-func (p *place) set(status windlassv1.InstanceStatus, ids ...string) {
+func (p *harness) set(status windlassv1.InstanceStatus, ids ...string) {
 	p.mu.Lock()
 	for _, id := range ids {
 		if status == 0 {
@@ -134,7 +134,7 @@ func (p *place) set(status windlassv1.InstanceStatus, ids ...string) {
 	p.signal()
 }
 
-func (p *place) signal() {
+func (p *harness) signal() {
 	select {
 	case p.changed <- struct{}{}:
 	default:
@@ -142,7 +142,7 @@ func (p *place) signal() {
 }
 
 // take returns the reports so far and forgets them.
-func (p *place) take() []*agentv1.ReportRequest {
+func (p *harness) take() []*agentv1.ReportRequest {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +151,7 @@ func (p *place) take() []*agentv1.ReportRequest {
 	return got
 }
 
-func (p *place) run(s Session) (stop func() error) {
+func (p *harness) run(s Session) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.rep.Run(ctx, s) }()
@@ -184,7 +184,7 @@ func states(reqs []*agentv1.ReportRequest, id string) (out []windlassv1.Instance
 
 func TestSession_StartsWithACompleteInventory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2", "ins_3", "ins_4", "ins_5")
+		p := newHarness(t, "ins_1", "ins_2", "ins_3", "ins_4", "ins_5")
 		// What changes while the inventory runs is told after it.
 		p.answer = func(r *agentv1.ReportRequest) error {
 			if r.Sequence == 2 {
@@ -227,7 +227,7 @@ func TestSession_StartsWithACompleteInventory(t *testing.T) {
 
 func TestReport_UnansweredIsSentAgainUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
@@ -253,7 +253,7 @@ func TestReport_UnansweredIsSentAgainUnchanged(t *testing.T) {
 
 func TestReport_UnansweredOutlivesItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newHarness(t)
 		stop := p.run(first)
 		p.take()
 		p.lose = func(*agentv1.ReportRequest) error {
@@ -274,7 +274,7 @@ func TestReport_UnansweredOutlivesItsStream(t *testing.T) {
 
 func TestInstance_VanishedIsTerminatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2")
+		p := newHarness(t, "ins_1", "ins_2")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
@@ -305,7 +305,7 @@ func TestInstance_EndKeepsItsReason(t *testing.T) {
 
 func TestEdgesGoAtOnceAndTheRestIsCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		p.set(running, "ins_1")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
@@ -333,7 +333,7 @@ func TestEdgesGoAtOnceAndTheRestIsCoalesced(t *testing.T) {
 
 func TestHeartbeat_IsNotDelayedByABusySource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
@@ -353,7 +353,7 @@ func TestHeartbeat_IsNotDelayedByABusySource(t *testing.T) {
 
 func TestHeartbeat_DueSoonIsSentInAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
@@ -374,7 +374,7 @@ func TestHeartbeat_DueSoonIsSentInAnswer(t *testing.T) {
 func TestSession_RefusedEndsAndTheNextReportsEverything(t *testing.T) {
 	for _, code := range []connect.Code{connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeInvalidArgument} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPlace(t, "ins_1")
+			p := newHarness(t, "ins_1")
 			done := make(chan error, 1)
 			go func() { done <- p.rep.Run(t.Context(), first) }()
 			p.take()
@@ -391,7 +391,7 @@ func TestSession_RefusedEndsAndTheNextReportsEverything(t *testing.T) {
 
 func TestQuarantine_UnknownIsNotReportedAsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		p.judged = false
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
@@ -408,7 +408,7 @@ func TestQuarantine_UnknownIsNotReportedAsEmpty(t *testing.T) {
 // The control plane takes no note of what it did not assign. When it does after all, as
 // when a restored backup comes to a step again that it had taken before, it hears all of it.
 func TestWant_ReportsAgain(t *testing.T) {
-	again := func(t *testing.T, p *place, change func()) {
+	again := func(t *testing.T, p *harness, change func()) {
 		t.Helper()
 		p.mu.Lock()
 		change()
@@ -424,17 +424,17 @@ func TestWant_ReportsAgain(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Empty(t, states(p.take(), "ins_1"), "once")
 	}
-	for name, change := range map[string]func(*place){
-		"from quarantine": func(p *place) { p.unwanted, p.applied = false, true },
+	for name, change := range map[string]func(*harness){
+		"from quarantine": func(p *harness) { p.unwanted, p.applied = false, true },
 		// It is out of quarantine once it is wanted, and applied only after that.
-		"before it is applied": func(p *place) { p.unwanted = false },
+		"before it is applied": func(p *harness) { p.unwanted = false },
 		// A snapshot that leaves it out and a delta that has it may both arrive while a report
 		// is under way.
-		"between two looks": func(p *place) { p.unwanted, p.applied, p.since = false, true, 7 },
+		"between two looks": func(p *harness) { p.unwanted, p.applied, p.since = false, true, 7 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlace(t, "ins_1", "ins_2")
+				p := newHarness(t, "ins_1", "ins_2")
 				p.unwanted = name != "between two looks"
 				p.applied = !p.unwanted
 				stop := p.run(first)
@@ -456,7 +456,7 @@ func TestWant_ReportsAgain(t *testing.T) {
 
 func TestWant_ReportsAgainAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		p.unwanted = true
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
@@ -481,7 +481,7 @@ func TestWant_ReportsAgainAfterARefusal(t *testing.T) {
 
 func TestText_InvalidUTF8IsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1")
+		p := newHarness(t, "ins_1")
 		p.message = "bad \xff byte" + strings.Repeat("é", 4000)
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()

@@ -51,8 +51,8 @@ import (
 // patience is for what happens at once on a machine that is not busy.
 const patience = time.Minute
 
-// region is the agent's table, served over xDS.
-type region struct {
+// harness is the agent's table, served over xDS.
+type harness struct {
 	*gateways.Gateways
 	t       *testing.T
 	inbox   *inbox.Inbox
@@ -61,16 +61,16 @@ type region struct {
 	policy *windlassv1.RoutingPolicy
 }
 
-func start(t *testing.T, grace time.Duration) *region {
+func start(t *testing.T, grace time.Duration) *harness {
 	t.Helper()
 	return startTLS(t, grace, nil)
 }
 
-func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *region {
+func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *harness {
 	t.Helper()
 	in, err := inbox.OpenMemory(inbox.NewMemory())
 	require.NoError(t, err)
-	r := &region{t: t, inbox: in}
+	r := &harness{t: t, inbox: in}
 	log := slog.New(slog.DiscardHandler)
 	r.Gateways, err = gateways.New(gateways.Config{
 		Inbox: in, Files: disk.NewMemory(), Name: "gateways.json", Around: "neighbours.binpb", TableID: "tbl_1", Log: log, Registerer: prometheus.NewRegistry(),
@@ -96,7 +96,7 @@ func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *region {
 }
 
 // hold is the region's desired state: deployments of one app, and shares of its requests.
-func (r *region) hold(revision int64, shares ...int32) {
+func (r *harness) hold(revision int64, shares ...int32) {
 	r.t.Helper()
 	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Policy: r.policy}
 	var items []*agentv1.Item
@@ -122,7 +122,7 @@ type instance struct {
 }
 
 // see has the n-th deployment run what is given.
-func (r *region) see(all ...[]instance) {
+func (r *harness) see(all ...[]instance) {
 	var seen runtime.Observation
 	for i, some := range all {
 		d := runtime.ObservedDeployment{DeploymentID: fmt.Sprintf("dep_%d", i+1)}
@@ -172,11 +172,11 @@ func serve(t *testing.T, before ...func(context.Context)) *backend {
 }
 
 // client is grpc-go's own, with the agent as its only source.
-func (r *region) client(host string) healthv1.HealthClient {
+func (r *harness) client(host string) healthv1.HealthClient {
 	return r.clientWith(host, `{"type": "insecure"}`)
 }
 
-func (r *region) clientWith(host, channel string) healthv1.HealthClient {
+func (r *harness) clientWith(host, channel string) healthv1.HealthClient {
 	r.t.Helper()
 	resolver, err := grpcxds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil,
 		`{"xds_servers": [{"server_uri": %q, "channel_creds": [%s], "server_features": ["xds_v3"]}], "node": {"id": "a-client"}}`, r.address, channel))
@@ -280,9 +280,9 @@ type envoy struct {
 	last     map[string]*discoveryv3.DiscoveryResponse // acknowledged
 }
 
-func (r *region) envoy(id string) *envoy { return r.envoyWith(id, insecure.NewCredentials()) }
+func (r *harness) envoy(id string) *envoy { return r.envoyWith(id, insecure.NewCredentials()) }
 
-func (r *region) envoyWith(id string, security credentials.TransportCredentials) *envoy {
+func (r *harness) envoyWith(id string, security credentials.TransportCredentials) *envoy {
 	r.t.Helper()
 	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(security))
 	require.NoError(r.t, err)
@@ -487,7 +487,7 @@ func TestEnvoysAreWaitedForStageByStage(t *testing.T) {
 	require.NotContains(t, r.notes(), "gateway xds", "it is said once")
 }
 
-func (r *region) notes() string {
+func (r *harness) notes() string {
 	return strings.Join(r.Annotate(&agentv1.Capacity{}).GetNotes(), " ")
 }
 

@@ -26,7 +26,7 @@ func TestTLS(t *testing.T) {
 	ca, err := access.Open(t.Context(), access.Folder(dir), time.Now())
 	require.NoError(t, err)
 	ready1 := serve(t)
-	region := func(t *testing.T) *region {
+	region := func(t *testing.T) *harness {
 		r := startTLS(t, 30*time.Second, access.Config(ca))
 		r.hold(1, 100)
 		r.see(ready(ready1.address))

@@ -279,8 +279,8 @@ func TestAttempt_NeverRunLeavesWhatWasKnown(t *testing.T) {
 	require.True(t, r.End.Free)
 }
 
-// world plays the host: it does what decide says, and lets fate strike between.
-type world struct {
+// simulation plays the host: it does what decide says, and lets fate strike between.
+type simulation struct {
 	w   wanted
 	all []seen
 	ids int
@@ -289,11 +289,11 @@ type world struct {
 	before map[place]record
 }
 
-func (w *world) at(id string) int {
+func (w *simulation) at(id string) int {
 	return slices.IndexFunc(w.all, func(s seen) bool { return s.ID == id })
 }
 
-func (w *world) run(t *rapid.T) {
+func (w *simulation) run(t *rapid.T) {
 	for range 50 {
 		p := decide(w.w, slices.Clone(w.all), w.now)
 		if len(p.Actions) == 0 {
@@ -306,7 +306,7 @@ func (w *world) run(t *rapid.T) {
 	t.Fatalf("decide never comes to rest: %s", show(decide(w.w, slices.Clone(w.all), w.now)))
 }
 
-func (w *world) act(t *rapid.T, a action) {
+func (w *simulation) act(t *rapid.T, a action) {
 	i := w.at(a.ID)
 	switch a.Kind {
 	case doCreate:
@@ -351,12 +351,12 @@ func (w *world) act(t *rapid.T, a action) {
 	}
 }
 
-func (w *world) end(i int, x exit) {
+func (w *simulation) end(i int, x exit) {
 	w.all[i].record = w.all[i].concluded(x, 0.5)
 	w.all[i].Live = false
 }
 
-func (w *world) ready() int {
+func (w *simulation) ready() int {
 	n := 0
 	for _, s := range w.all {
 		if s.Ready && s.Stop == nil {
@@ -367,7 +367,7 @@ func (w *world) ready() int {
 }
 
 // away are the replicas that are wanted, and are not in service.
-func (w *world) away() map[int]bool {
+func (w *simulation) away() map[int]bool {
 	out := map[int]bool{}
 	for _, g := range groups(w.w, w.all) {
 		serving := 0
@@ -385,7 +385,7 @@ func (w *world) away() map[int]bool {
 
 func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{now: t0, before: map[place]record{}, w: wanted{Template: "a", Replicas: 2, Roles: []roleCount{{"main", 1}, {"worker", 2}}, Delay: testDelay}}
+		w := &simulation{now: t0, before: map[place]record{}, w: wanted{Template: "a", Replicas: 2, Roles: []roleCount{{"main", 1}, {"worker", 2}}, Delay: testDelay}}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				for _, s := range w.all {
