@@ -175,7 +175,7 @@ type figures struct {
 	p99  time.Duration
 }
 
-func (l *load) ask(tb testing.TB, r *region, stop chan struct{}) {
+func (l *load) ask(tb testing.TB, r *harness, stop chan struct{}) {
 	for {
 		select {
 		case <-stop:

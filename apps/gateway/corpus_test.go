@@ -144,9 +144,9 @@ func strictly(text string) (requests []string) {
 // instance as one, and all that does is sound.
 func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 	const clients = 32
-	ways := map[string]func(*testing.T, func(*gateway.Config)) *region{
-		"short": func(t *testing.T, change func(*gateway.Config)) *region { return start(t, change) },
-		"long": func(t *testing.T, change func(*gateway.Config)) *region {
+	ways := map[string]func(*testing.T, func(*gateway.Config)) *harness{
+		"short": func(t *testing.T, change func(*gateway.Config)) *harness { return start(t, change) },
+		"long": func(t *testing.T, change func(*gateway.Config)) *harness {
 			return start(t, func(c *gateway.Config) { change(c); c.Engine = "net" })
 		},
 		"HTTPS": startTLSWith,

@@ -49,7 +49,7 @@ func equallyNear(c *gateway.Config) {
 
 // around has the region's gateway told of where else the app is, by name and URL, and waits
 // until it goes by that and has seen how near each is.
-func (r *region) around(t testing.TB, pairs ...string) {
+func (r *harness) around(t testing.TB, pairs ...string) {
 	t.Helper()
 	n := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{{AppId: "app_1"}}}
 	for i := 0; i < len(pairs); i += 2 {
@@ -59,7 +59,7 @@ func (r *region) around(t testing.TB, pairs ...string) {
 }
 
 // look has the gateway told of what is around.
-func (r *region) look(t testing.TB, n *gatewayv1.Neighbours) {
+func (r *harness) look(t testing.TB, n *gatewayv1.Neighbours) {
 	t.Helper()
 	r.mu.Lock()
 	r.agent.around = append(r.agent.around, n)
@@ -77,13 +77,13 @@ func (r *region) look(t testing.TB, n *gatewayv1.Neighbours) {
 }
 
 // waiting waits until n requests wait for an instance.
-func (r *region) waiting(t testing.TB, n float64) {
+func (r *harness) waiting(t testing.TB, n float64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_queue") == n }, patience, 5*time.Millisecond)
 }
 
 // get returns the answer's status, region, gateway's error and body.
-func (r *region) get(t testing.TB, method, body string) string {
+func (r *harness) get(t testing.TB, method, body string) string {
 	t.Helper()
 	res, got := r.do(t, r.request(t, method, "/", body))
 	if code := res.Header.Get("Windlass-Error"); code != "" {
@@ -93,7 +93,7 @@ func (r *region) get(t testing.TB, method, body string) string {
 }
 
 // untilGot waits until a GET has that answer.
-func (r *region) untilGot(t testing.TB, want string) {
+func (r *harness) untilGot(t testing.TB, want string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return r.get(t, http.MethodGet, "") == want }, patience, 5*time.Millisecond)
 }
@@ -331,7 +331,7 @@ func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 		here.put(t, limited(spillover, hereAt, 8))
 		there.put(t, limited(spillover, thereAt, 8))
 		here.around(t, "there", there.url)
-		long := func(r *region) chan string {
+		long := func(r *harness) chan string {
 			out := make(chan string, 1)
 			req := r.request(t, http.MethodPost, "/long", "x")
 			go func() {
@@ -442,7 +442,7 @@ func TestRegionsAreReachedByTLSAndRemembered(t *testing.T) {
 	at := "https://" + there.gateway.Addresses()[1].String()
 	here.put(t, crossing(failover))
 	here.around(t, "there", at)
-	streams := func(r *region) {
+	streams := func(r *harness) {
 		t.Helper()
 		res, err := r.client.Do(r.request(t, http.MethodPost, "/", strings.Repeat("x", 100)))
 		require.NoError(t, err)

@@ -123,7 +123,7 @@ func (i *grpcInstance) FullDuplexCall(both grpc.BidiStreamingServer[grpc_testing
 }
 
 // grpc is a client of grpc-go of the region's app.
-func (r *region) grpc(t *testing.T) grpc_testing.TestServiceClient {
+func (r *harness) grpc(t *testing.T) grpc_testing.TestServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+strings.TrimPrefix(r.url, "http://"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("echo.local"))
@@ -161,7 +161,7 @@ func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparallel
 		AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}, Regions: []*gatewayv1.Neighbour{{Region: "there", GatewayUrl: there.url}},
 	}}})
 	for name, test := range map[string]struct {
-		at     *region
+		at     *harness
 		region []string
 	}{
 		"in the region":            {there, nil},
@@ -272,7 +272,7 @@ func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparallel
 
 	// Without a ready instance the code is one on which clients try again.
 	there.put(t, empty())
-	for _, r := range []*region{here, secure, nowhere, there} {
+	for _, r := range []*harness{here, secure, nowhere, there} {
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret"), patience)
 		_, err := r.grpc(t).UnaryCall(ctx, &grpc_testing.SimpleRequest{})
 		cancel()

@@ -246,8 +246,8 @@ func (a *agent) until(t testing.TB, holds func() bool) {
 	}
 }
 
-// region is an agent and a gateway.
-type region struct {
+// harness is an agent and a gateway.
+type harness struct {
 	*agent
 
 	url string
@@ -316,7 +316,7 @@ func startGateway(t testing.TB, dir, address string, change func(*gateway.Config
 	return r
 }
 
-func start(t testing.TB, change func(*gateway.Config)) *region {
+func start(t testing.TB, change func(*gateway.Config)) *harness {
 	t.Helper()
 	// t.TempDir is too long for a socket.
 	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // as it says
@@ -326,19 +326,19 @@ func start(t testing.TB, change func(*gateway.Config)) *region {
 	g := startGateway(t, dir, "127.0.0.1:0", change)
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &region{
+	return &harness{
 		agent: a, stopAgent: stopAgent, dir: dir, running: g, url: "http://" + g.gateway.Addresses()[0].String(),
 		client: &http.Client{Transport: transport, Timeout: patience},
 	}
 }
 
 // startTLS is start for tests whose clients dial by TLS, with HTTP/1.
-func startTLS(t *testing.T) *region {
+func startTLS(t *testing.T) *harness {
 	t.Helper()
 	return startTLSWith(t, func(*gateway.Config) {})
 }
 
-func startTLSWith(t *testing.T, change func(*gateway.Config)) *region {
+func startTLSWith(t *testing.T, change func(*gateway.Config)) *harness {
 	t.Helper()
 	dir := t.TempDir()
 	roots := certify(t, dir)
@@ -373,14 +373,14 @@ func engineOf(t testing.TB) engine.Mode {
 }
 
 // request for the host of the app.
-func (r *region) request(t testing.TB, method, path, body string) *http.Request {
+func (r *harness) request(t testing.TB, method, path, body string) *http.Request {
 	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
 	require.NoError(t, err)
 	req.Host = "echo.local"
 	return req
 }
 
-func (r *region) do(t testing.TB, req *http.Request) (*http.Response, string) {
+func (r *harness) do(t testing.TB, req *http.Request) (*http.Response, string) {
 	t.Helper()
 	res, err := r.client.Do(req)
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ type frames struct {
 	stream uint32
 }
 
-func (r *region) frames(t *testing.T) *frames {
+func (r *harness) frames(t *testing.T) *frames {
 	t.Helper()
 	conn, _ := r.dial(t)
 	f := &frames{conn: conn, framer: http2.NewFramer(conn, conn), stream: 1}
@@ -274,4 +274,4 @@ func TestStreamsThatAreResetAtOnceDoNotHoldUpOtherClients(t *testing.T) {
 }
 
 // inFlight is what the gateway counts of the app's requests.
-func (r *region) inFlight(t *testing.T) float64 { return r.gauge(t, "windlass_gateway_in_flight") }
+func (r *harness) inFlight(t *testing.T) float64 { return r.gauge(t, "windlass_gateway_in_flight") }

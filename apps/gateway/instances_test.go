@@ -280,7 +280,7 @@ func TestInstance_SecondAnswerReachesNoClient(t *testing.T) {
 	bothEngines(t, func(t *testing.T) { unasked(t, start(t, nil)) })
 }
 
-func unasked(t *testing.T, r *region) {
+func unasked(t *testing.T, r *harness) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()

@@ -85,7 +85,7 @@ func TestEjection_OfAnInstanceSilentForTheTimeout(t *testing.T) {
 }
 
 // hold has requests take the only place of the app's until they are released.
-func hold(t *testing.T, r *region, queue int32, wait time.Duration) (release func()) {
+func hold(t *testing.T, r *harness, queue int32, wait time.Duration) (release func()) {
 	t.Helper()
 	released := make(chan struct{})
 	app := echo(instance(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -24,7 +24,7 @@ import (
 )
 
 // startHTTP3 starts a gateway with HTTP/3, and returns what its clients connect with, and where to.
-func startHTTP3(t *testing.T, change func(*gateway.Config)) (r *region, config *tls.Config, address string) {
+func startHTTP3(t *testing.T, change func(*gateway.Config)) (r *harness, config *tls.Config, address string) {
 	t.Helper()
 	dir := t.TempDir()
 	roots := certify(t, dir)

@@ -43,7 +43,7 @@ func TestWebsocketsCarryBytesBothWaysUntilTheGatewayHasToEnd(t *testing.T) {
 		dir := t.TempDir()
 		roots := certify(t, dir)
 		for _, secure := range []bool{false, true} {
-			open := func(t *testing.T, drain time.Duration) (*region, websocket) {
+			open := func(t *testing.T, drain time.Duration) (*harness, websocket) {
 				t.Helper()
 				r := start(t, func(c *gateway.Config) {
 					c.DrainTimeout = drain
@@ -80,7 +80,7 @@ func TestWebsocketsCarryBytesBothWaysUntilTheGatewayHasToEnd(t *testing.T) {
 				w.echoes(t)
 				return r, w
 			}
-			leaves := func(t *testing.T, r *region) {
+			leaves := func(t *testing.T, r *harness) {
 				t.Helper()
 				r.stop()
 				r.until(t, func() bool {

@@ -52,7 +52,7 @@ func (g *gpu) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 // load runs clients at once. Each sends its next request when the last one is answered, until they
 // have sent as many requests as answers says.
-func (r *region) load(t *testing.T, clients, answers int64) {
+func (r *harness) load(t *testing.T, clients, answers int64) {
 	t.Helper()
 	var left atomic.Int64
 	left.Store(answers)

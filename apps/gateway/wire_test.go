@@ -253,7 +253,7 @@ type wireCase struct {
 }
 
 // connect to the gateway.
-func (r *region) connect() (conn net.Conn, in *bufio.Reader, err error) {
+func (r *harness) connect() (conn net.Conn, in *bufio.Reader, err error) {
 	if r.tls != nil {
 		conn, err = tls.Dial("tcp", r.gateway.Addresses()[1].String(), r.tls)
 	} else {
@@ -266,7 +266,7 @@ func (r *region) connect() (conn net.Conn, in *bufio.Reader, err error) {
 }
 
 // dial the gateway until the end of the test.
-func (r *region) dial(t *testing.T) (net.Conn, *bufio.Reader) {
+func (r *harness) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, in, err := r.connect()
 	require.NoError(t, err)
@@ -306,7 +306,7 @@ func runWire(t *testing.T, cases []wireCase) {
 	t.Run("HTTPS", func(t *testing.T) { runWireAt(t, startTLS(t), cases) })
 }
 
-func runWireAt(t *testing.T, r *region, cases []wireCase) {
+func runWireAt(t *testing.T, r *harness, cases []wireCase) {
 	recorders := make([]*recorder, len(cases))
 	for i := range cases {
 		recorders[i] = startRecorder(t)

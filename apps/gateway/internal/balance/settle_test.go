@@ -38,8 +38,8 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// world simulates machines and clients in simulated time.
-type world struct {
+// simulation has machines and clients in simulated time.
+type simulation struct {
 	random   *rand.Rand
 	now      time.Time
 	agenda   agenda
@@ -48,19 +48,19 @@ type world struct {
 	machines []*machine
 }
 
-func newWorld(t *testing.T, strategy string, machines ...*machine) *world {
+func newSimulation(t *testing.T, strategy string, machines ...*machine) *simulation {
 	t.Helper()
 	s, err := New(strategy)
 	require.NoError(t, err)
-	return &world{random: rand.New(rand.NewPCG(1, 2)), now: noon, strategy: s, all: endpoints(len(machines)), machines: machines}
+	return &simulation{random: rand.New(rand.NewPCG(1, 2)), now: noon, strategy: s, all: endpoints(len(machines)), machines: machines}
 }
 
-func (w *world) in(d time.Duration, then func()) {
+func (w *simulation) in(d time.Duration, then func()) {
 	heap.Push(&w.agenda, &job{at: w.now.Add(d), then: then})
 }
 
 // send sends a request to the machine that the strategy picks, and calls done at its end.
-func (w *world) send(done func()) {
+func (w *simulation) send(done func()) {
 	i := w.strategy.Pick(w.all, Request{Now: w.now, Random: w.random.Uint64()})
 	e, m := w.all[i], w.machines[i]
 	e.Begin()
@@ -87,7 +87,7 @@ func (w *world) send(done func()) {
 }
 
 // start gives queued requests to free workers.
-func (w *world) start(m *machine) {
+func (w *simulation) start(m *machine) {
 	for m.busy < m.workers && len(m.queue) > 0 {
 		j := m.queue[0]
 		m.queue = m.queue[1:]
@@ -98,7 +98,7 @@ func (w *world) start(m *machine) {
 }
 
 // run simulates the time d.
-func (w *world) run(d time.Duration) {
+func (w *simulation) run(d time.Duration) {
 	for end := w.now.Add(d); len(w.agenda) > 0 && w.agenda[0].at.Before(end); {
 		j := heap.Pop(&w.agenda).(*job)
 		w.now = j.at
@@ -107,7 +107,7 @@ func (w *world) run(d time.Duration) {
 }
 
 // openLoop sends requests at random times, rate per second on average, without waiting for answers.
-func (w *world) openLoop(rate float64) {
+func (w *simulation) openLoop(rate float64) {
 	w.in(time.Duration(w.random.ExpFloat64()/rate*float64(time.Second)), func() {
 		w.send(func() {})
 		w.openLoop(rate)
@@ -115,7 +115,7 @@ func (w *world) openLoop(rate float64) {
 }
 
 // closedLoop adds n clients that each send the next request when the last one is answered.
-func (w *world) closedLoop(n int) {
+func (w *simulation) closedLoop(n int) {
 	var again func()
 	again = func() { w.send(again) }
 	for range n {
@@ -124,7 +124,7 @@ func (w *world) closedLoop(n int) {
 }
 
 // share returns the lowest and the highest share of the first machine in the next windows.
-func (w *world) share(window time.Duration, windows int) (low, high float64) {
+func (w *simulation) share(window time.Duration, windows int) (low, high float64) {
 	low, high = 1, 0
 	for range windows {
 		first, total := -w.machines[0].served, 0
@@ -152,7 +152,7 @@ func TestWeighted_SharesSettleInProportionToSpeed(t *testing.T) {
 	capacity := 1/mean.Seconds() + 1/(3*mean).Seconds()
 	for _, load := range []float64{0.2, 0.5, 0.8, 0.9, 0.95} {
 		t.Run(fmt.Sprint("open loop at ", load), func(t *testing.T) {
-			w := newWorld(t, Weighted, machines(1, mean)...)
+			w := newSimulation(t, Weighted, machines(1, mean)...)
 			w.openLoop(load * capacity)
 			w.run(time.Minute)
 			low, high := w.share(10*time.Second, 30)
@@ -162,7 +162,7 @@ func TestWeighted_SharesSettleInProportionToSpeed(t *testing.T) {
 	}
 	for _, n := range []int{2, 8, 64} {
 		t.Run(fmt.Sprint("clients ", n), func(t *testing.T) {
-			w := newWorld(t, Weighted, machines(1, mean)...)
+			w := newSimulation(t, Weighted, machines(1, mean)...)
 			w.closedLoop(n)
 			w.run(time.Minute)
 			low, high := w.share(10*time.Second, 30)
@@ -173,7 +173,7 @@ func TestWeighted_SharesSettleInProportionToSpeed(t *testing.T) {
 	// Answers take 10 s and 30 s. A few of them do not change the weights much.
 	for _, n := range []int{8, 32} {
 		t.Run(fmt.Sprint("long answers, clients ", n), func(t *testing.T) {
-			w := newWorld(t, Weighted, machines(16, 10*time.Second)...)
+			w := newSimulation(t, Weighted, machines(16, 10*time.Second)...)
 			w.closedLoop(n)
 			w.run(2 * time.Minute)
 			low, high := w.share(10*time.Minute, 6)
@@ -187,7 +187,7 @@ func TestWeighted_SharesSettleInProportionToSpeed(t *testing.T) {
 func TestWeighted_FewRequestsQueueAtTheSlowInstance(t *testing.T) {
 	queued := map[string]int{}
 	for _, strategy := range []string{RoundRobin, Weighted} {
-		w := newWorld(t, strategy, &machine{workers: 4, mean: 10 * time.Millisecond}, &machine{workers: 4, mean: 30 * time.Millisecond})
+		w := newSimulation(t, strategy, &machine{workers: 4, mean: 10 * time.Millisecond}, &machine{workers: 4, mean: 30 * time.Millisecond})
 		w.openLoop(350) // both can serve 533
 		w.run(time.Minute)
 		w.machines[1].queued = 0
@@ -200,7 +200,7 @@ func TestWeighted_FewRequestsQueueAtTheSlowInstance(t *testing.T) {
 // The share of an instance that is throttled falls within a minute. It rises as fast when the
 // instance recovers.
 func TestWeighted_FollowsAnInstanceThatIsThrottled(t *testing.T) {
-	w := newWorld(t, Weighted, &machine{workers: 8, mean: 20 * time.Millisecond}, &machine{workers: 8, mean: 20 * time.Millisecond})
+	w := newSimulation(t, Weighted, &machine{workers: 8, mean: 20 * time.Millisecond}, &machine{workers: 8, mean: 20 * time.Millisecond})
 	w.openLoop(200)
 	w.run(time.Minute)
 	for _, step := range []struct {
