@@ -16,7 +16,7 @@ import (
 
 func TestPeers_CommitReachesAStreamOfAnotherProcess(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us", "eu")
+	w := newHarness(t, "us", "eu")
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
 	agent := w.join(b, "us")
 	agent.watch(b)
@@ -36,7 +36,7 @@ func TestPeers_CommitReachesAStreamOfAnotherProcess(t *testing.T) {
 
 func TestPeers_WatcherSeesAnotherProcessesCommit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us")
+	w := newHarness(t, "us")
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
 	acquainted(a, b)
 	first := w.user(a).deploy(t, "chat", "us")
@@ -58,7 +58,7 @@ func TestPeers_WatcherSeesAnotherProcessesCommit(t *testing.T) {
 
 func TestPeers_HangingOneDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us")
+	w := newHarness(t, "us")
 	w.peerRow(ident.New("cp"), hang(t))
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: never})
 	agent := w.join(b, "us")
@@ -94,7 +94,7 @@ func hang(t *testing.T) string {
 
 func TestPeers_LostNudgeIsCaughtByTheBeat(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us")
+	w := newHarness(t, "us")
 	// Nothing listens at the address that the second one advertises.
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: 50 * time.Millisecond, deaf: true})
 	agent := w.join(b, "us")
@@ -108,7 +108,7 @@ func TestPeers_LostNudgeIsCaughtByTheBeat(t *testing.T) {
 
 func TestPeers_AgentIsAskedThroughItsProcess(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us")
+	w := newHarness(t, "us")
 	a, b := w.start(planeConfig{}), w.start(planeConfig{})
 	agent := w.join(b, "us")
 	agent.watch(b)
@@ -162,7 +162,7 @@ func TestPeers_AgentIsAskedThroughItsProcess(t *testing.T) {
 
 func TestRolloutsThatACallSupersedesAreCounted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us")
+	w := newHarness(t, "us")
 	a := w.start(planeConfig{})
 	for range 4 {
 		w.user(a).deploy(t, "chat", "us")
@@ -172,7 +172,7 @@ func TestRolloutsThatACallSupersedesAreCounted(t *testing.T) {
 
 func TestPeers_EndedProcessIsForgotten(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us")
+	w := newHarness(t, "us")
 	a, b, c := w.start(planeConfig{}), w.start(planeConfig{}), w.start(planeConfig{})
 	acquainted(a, b, c)
 	c.stop()
@@ -186,9 +186,9 @@ func TestPeers_EndedProcessIsForgotten(t *testing.T) {
 
 func TestPeers_ListenerRefusesOtherClients(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "us")
+	w := newHarness(t, "us")
 	a := w.start(planeConfig{})
-	other := newWorld(t, "us")
+	other := newHarness(t, "us")
 	b := other.start(planeConfig{})
 	// A process of another installation, whose key is another one, believes that a is
 	// its peer.

@@ -37,11 +37,11 @@ func gpus(n int32) func(*windlassv1.DeploymentSpec) {
 	}
 }
 
-func (w *world) tryDeploy(app, key string, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+func (w *harness) tryDeploy(app, key string, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
 	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{Mutation: keyed(key), App: app, Spec: echo(edit...)})
 }
 
-func (w *world) quota() *windlassv1.Quota {
+func (w *harness) quota() *windlassv1.Quota {
 	w.t.Helper()
 	res, err := w.workspaces(w.viewer).GetQuota(w.t.Context(), &windlassv1.GetQuotaRequest{})
 	require.NoError(w.t, err)
@@ -49,13 +49,13 @@ func (w *world) quota() *windlassv1.Quota {
 }
 
 // usage is the workspace's, without what the rate allows.
-func (w *world) usage() model.Usage {
+func (w *harness) usage() model.Usage {
 	w.t.Helper()
 	u := w.quota().GetUsage()
 	return model.Usage{Apps: u.GetApps(), Deployments: u.GetDeployments(), Instances: u.GetInstances(), GPUs: u.GetGpus(), Rollouts: u.GetRollouts()}
 }
 
-func (w *world) setQuota(key string, own *windlassv1.Limits) (*windlassv1.Quota, error) {
+func (w *harness) setQuota(key string, own *windlassv1.Limits) (*windlassv1.Quota, error) {
 	w.t.Helper()
 	res, err := w.workspaces(key).SetQuota(w.t.Context(), &windlassv1.SetQuotaRequest{
 		Workspace: "acme", Own: own, ResourceVersion: w.quota().GetResourceVersion(),
@@ -93,7 +93,7 @@ func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
 }
 
 // deploysAtOnce makes more deployments than the limit of that name lets pass.
-func deploysAtOnce(t *testing.T, w *world, name string, passes int) {
+func deploysAtOnce(t *testing.T, w *harness, name string, passes int) {
 	t.Helper()
 	errs := make([]error, 24)
 	var wg sync.WaitGroup
@@ -318,7 +318,7 @@ func TestRate_HoldsAcrossProcesses(t *testing.T) {
 	another := w.another(cfg)
 	passed := 0
 	for i := range 10 {
-		process := []*world{w, another}[i%2]
+		process := []*harness{w, another}[i%2]
 		req := &windlassv1.DeployRequest{App: "chat", Spec: echo(args(fmt.Sprint(i)))}
 		if _, err := process.apps(w.deployer).Deploy(t.Context(), req); err == nil {
 			passed++
@@ -328,7 +328,7 @@ func TestRate_HoldsAcrossProcesses(t *testing.T) {
 }
 
 // another process of the control plane on the same store.
-func (w *world) another(cfg api.Config) *world {
+func (w *harness) another(cfg api.Config) *harness {
 	w.t.Helper()
 	cfg.Registerer = prometheus.NewRegistry()
 	second, err := api.New(cfg)

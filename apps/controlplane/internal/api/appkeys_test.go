@@ -13,7 +13,7 @@ import (
 )
 
 func TestAppKey_IsSentToItsRegions(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", args("a"))
 		app := w.settle("chat")
 		create := func(name string, expires int64) (*windlassv1.CreateAppKeyResponse, error) {

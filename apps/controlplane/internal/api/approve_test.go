@@ -15,7 +15,7 @@ const (
 )
 
 // personsKey is a key that an operator makes: it is of no family of other keys of the workspace.
-func (w *world) personsKey(name string, role windlassv1.Role) string {
+func (w *harness) personsKey(name string, role windlassv1.Role) string {
 	w.t.Helper()
 	res, err := w.access(w.operator).CreateApiKey(w.t.Context(), &windlassv1.CreateApiKeyRequest{Name: name, Role: role, Workspace: "acme"})
 	require.NoError(w.t, err)
@@ -23,12 +23,12 @@ func (w *world) personsKey(name string, role windlassv1.Role) string {
 	return res.GetValue()
 }
 
-func (w *world) approve(key, comment string) (*windlassv1.ApproveResponse, error) {
+func (w *harness) approve(key, comment string) (*windlassv1.ApproveResponse, error) {
 	return w.rollouts(key).Approve(w.t.Context(), &windlassv1.ApproveRequest{App: "chat", Comment: comment})
 }
 
 func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		second := w.personsKey("second", windlassv1.Role_ROLE_OWNER)
 		third := w.personsKey("third", windlassv1.Role_ROLE_OWNER)
@@ -145,7 +145,7 @@ func TestGate_LooserTakesAKeyThatMayApprove(t *testing.T) {
 }
 
 func TestKeysOfOneFamilyAreOneApprover(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		mint := func(by, name string) string {
 			res, err := w.access(by).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{Name: name, Role: windlassv1.Role_ROLE_OWNER})

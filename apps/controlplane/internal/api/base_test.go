@@ -11,7 +11,7 @@ import (
 // A change of an app is one that makes a version and keeps the rest of what is wanted.
 type appChange struct {
 	name string
-	make func(*world) error
+	make func(*harness) error
 	// shows reports whether a version that was made, and its app, have the change.
 	shows func(*windlassv1.DeploymentSpec, *windlassv1.App) bool
 }
@@ -21,7 +21,7 @@ func appChanges(t *testing.T) []appChange {
 	env := func(name string) appChange {
 		return appChange{
 			"variable " + name,
-			func(w *world) error {
+			func(w *harness) error {
 				_, err := w.apps(w.deployer).SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{name: "1"}})
 				return err
 			},
@@ -31,7 +31,7 @@ func appChanges(t *testing.T) []appChange {
 	secret := func(name string) appChange {
 		return appChange{
 			"secret " + name,
-			func(w *world) error {
+			func(w *harness) error {
 				_, err := w.environments(w.deployer).SetSecret(ctx, &windlassv1.SetSecretRequest{Environment: "default/production", Name: name, Value: "new"})
 				return err
 			},
@@ -49,7 +49,7 @@ func appChanges(t *testing.T) []appChange {
 		env("A"), env("B"), secret("one"), secret("two"),
 		{
 			"variables of the environment and B",
-			func(w *world) error {
+			func(w *harness) error {
 				e, err := w.environments(w.owner).GetEnvironment(ctx, &windlassv1.GetEnvironmentRequest{Environment: "default/production"})
 				if err != nil {
 					return err
@@ -69,7 +69,7 @@ func appChanges(t *testing.T) []appChange {
 		},
 		{
 			"scale",
-			func(w *world) error {
+			func(w *harness) error {
 				_, err := w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 3})
 				return err
 			},
@@ -77,7 +77,7 @@ func appChanges(t *testing.T) []appChange {
 		},
 		{
 			"deploy",
-			func(w *world) error {
+			func(w *harness) error {
 				_, err := w.apps(w.deployer).Deploy(ctx, &windlassv1.DeployRequest{App: "chat", Spec: withSecrets(echo(args("new")))})
 				return err
 			},
@@ -91,8 +91,8 @@ func withSecrets(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	return s
 }
 
-// baseWorld is an app whose first version is live.
-func baseWorld(t *testing.T) *world {
+// setupBase makes an app whose first version is live.
+func setupBase(t *testing.T) *harness {
 	w := setup(t)
 	for _, name := range []string{"one", "two"} {
 		_, err := w.environments(w.deployer).SetSecret(t.Context(), &windlassv1.SetSecretRequest{Environment: "default/production", Name: name, Value: "old"})
@@ -105,7 +105,7 @@ func baseWorld(t *testing.T) *world {
 }
 
 // newestSpec is what the app is to run in the end.
-func (w *world) newestSpec(app string) *windlassv1.DeploymentSpec {
+func (w *harness) newestSpec(app string) *windlassv1.DeploymentSpec {
 	w.t.Helper()
 	res, err := w.deployments(w.viewer).GetDeployment(w.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: w.app(app).GetLatestVersion()})
 	require.NoError(w.t, err)
@@ -121,7 +121,7 @@ func TestChange_KeepsTheOneInFlight(t *testing.T) {
 				continue
 			}
 			t.Run(first.name+", then "+second.name, func(t *testing.T) {
-				w := baseWorld(t)
+				w := setupBase(t)
 				require.NoError(t, first.make(w))
 				require.NoError(t, second.make(w))
 				w.settle("chat")
@@ -137,7 +137,7 @@ func TestChange_KeepsTheOneInFlight(t *testing.T) {
 func TestChange_LeavesOutWhatIsTakenBack(t *testing.T) {
 	for _, second := range appChanges(t)[1:6] {
 		t.Run(second.name, func(t *testing.T) {
-			w := baseWorld(t)
+			w := setupBase(t)
 			w.deploy("chat", args("bad"))
 			_, err := w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "chat"})
 			require.NoError(t, err)

@@ -26,13 +26,13 @@ import (
 
 // browser is a page of the dashboard: it has a cookie, and no key.
 type browser struct {
-	w       *world
+	w       *harness
 	cookies map[string]string
 	// headers that it sends, as a page of the dashboard does.
 	headers map[string]string
 }
 
-func (w *world) browser() *browser {
+func (w *harness) browser() *browser {
 	return &browser{w: w, cookies: map[string]string{}, headers: map[string]string{"Windlass-Dashboard": "1", "Sec-Fetch-Site": "same-origin"}}
 }
 

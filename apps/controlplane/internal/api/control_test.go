@@ -14,7 +14,7 @@ import (
 
 // saidTo says a word about chat's rollout, and returns its effect or its refusal. A word that
 // changed nothing begins with "=".
-func (w *world) saidTo(word string) string {
+func (w *harness) saidTo(word string) string {
 	w.t.Helper()
 	ctx, c := w.t.Context(), w.rollouts(w.deployer)
 	type answer interface {
@@ -55,7 +55,7 @@ func (w *world) saidTo(word string) string {
 }
 
 // saidOtherwise is saidTo for a word whose answer has no effect.
-func (w *world) saidOtherwise(say func(context.Context) (bool, error)) string {
+func (w *harness) saidOtherwise(say func(context.Context) (bool, error)) string {
 	switch unchanged, err := say(w.t.Context()); {
 	case err != nil:
 		return "refused: " + err.Error() + " / " + rpc.DetailOf(err).GetFix()

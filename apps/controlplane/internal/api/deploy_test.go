@@ -19,14 +19,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *world) app(ref string) *windlassv1.App {
+func (w *harness) app(ref string) *windlassv1.App {
 	w.t.Helper()
 	res, err := w.apps(w.viewer).GetApp(w.t.Context(), &windlassv1.GetAppRequest{App: ref})
 	require.NoError(w.t, err)
 	return res.GetApp()
 }
 
-func (w *world) version(app string, n int32) *windlassv1.Deployment {
+func (w *harness) version(app string, n int32) *windlassv1.Deployment {
 	w.t.Helper()
 	res, err := w.deployments(w.viewer).GetDeployment(w.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: n})
 	require.NoError(w.t, err)
@@ -34,7 +34,7 @@ func (w *world) version(app string, n int32) *windlassv1.Deployment {
 }
 
 // said returns what the app's history tells, the newest first.
-func (w *world) said(app string) []string {
+func (w *harness) said(app string) []string {
 	w.t.Helper()
 	res, err := w.history(w.viewer).ListHistory(w.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
 	require.NoError(w.t, err)
@@ -453,7 +453,7 @@ func TestMutations_WakeTheirWorkflow(t *testing.T) {
 }
 
 // woken tells which apps were woken since.
-func (w *world) woken() func() []string {
+func (w *harness) woken() func() []string {
 	var woken []string
 	var mu sync.Mutex
 	w.store.OnCommit(func(c store.Commit) {
@@ -470,7 +470,7 @@ func (w *world) woken() func() []string {
 
 // What has not begun has no rows that could be scaled.
 func TestReplicasAskedForBeforeAFirstVersionBeginsAreNotLost(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", replicas(1))
 		res := w.deploy("chat", replicas(3))
 		require.Equal(t, int32(2), res.GetVersion())

@@ -12,12 +12,12 @@ import (
 
 const ofAFile = windlassv1.ErrorReason_ERROR_REASON_FREEZE_OF_FILE
 
-func (w *world) deployFrozen(freeze *windlassv1.FileFreeze, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+func (w *harness) deployFrozen(freeze *windlassv1.FileFreeze, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
 	w.t.Helper()
 	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(edit...), Freeze: freeze})
 }
 
-func (w *world) allFreezes() []*windlassv1.Freeze {
+func (w *harness) allFreezes() []*windlassv1.Freeze {
 	w.t.Helper()
 	res, err := w.freezes(w.viewer).ListFreezes(w.t.Context(), &windlassv1.ListFreezesRequest{})
 	require.NoError(w.t, err)
@@ -25,7 +25,7 @@ func (w *world) allFreezes() []*windlassv1.Freeze {
 }
 
 func TestFileFreeze_ComesAndGoesWithTheFile(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		_, err := w.deployFrozen(nil, args("a"))
 		require.NoError(t, err)

@@ -20,14 +20,14 @@ const (
 )
 
 // onBothStores runs the test on memory and on the real database.
-func onBothStores(t *testing.T, test func(*testing.T, *world)) {
+func onBothStores(t *testing.T, test func(*testing.T, *harness)) {
 	t.Helper()
 	for name, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "mariadb": newDatabase} {
 		t.Run(name, func(t *testing.T) { test(t, setupOn(t, open(t))) })
 	}
 }
 
-func (w *world) freeze(name string, on windlassv1.Freeze_OnStart, edit ...func(*windlassv1.SetFreezeRequest)) *windlassv1.Freeze {
+func (w *harness) freeze(name string, on windlassv1.Freeze_OnStart, edit ...func(*windlassv1.SetFreezeRequest)) *windlassv1.Freeze {
 	w.t.Helper()
 	req := &windlassv1.SetFreezeRequest{Name: name, Reason: "the quarter ends", OnStart: on}
 	for _, f := range edit {
@@ -38,7 +38,7 @@ func (w *world) freeze(name string, on windlassv1.Freeze_OnStart, edit ...func(*
 	return res.GetFreeze()
 }
 
-func (w *world) lift(name string) *windlassv1.LiftFreezeResponse {
+func (w *harness) lift(name string) *windlassv1.LiftFreezeResponse {
 	w.t.Helper()
 	res, err := w.freezes(w.owner).LiftFreeze(w.t.Context(), &windlassv1.LiftFreezeRequest{Name: name})
 	require.NoError(w.t, err)
@@ -46,7 +46,7 @@ func (w *world) lift(name string) *windlassv1.LiftFreezeResponse {
 }
 
 // wakesDue are the apps whose wake-up is due.
-func (w *world) wakesDue() (ids []string) {
+func (w *harness) wakesDue() (ids []string) {
 	w.t.Helper()
 	err := w.store.View(w.t.Context(), func(tx store.Tx) error {
 		rows, err := tx.DueWakes(0, 0, 100)
@@ -60,7 +60,7 @@ func (w *world) wakesDue() (ids []string) {
 }
 
 func TestFreeze_RefusesOnlyStarts(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx, c := t.Context(), w.apps(w.deployer)
 		secret := func(value string) error {
 			_, err := w.environments(w.owner).SetSecret(ctx, &windlassv1.SetSecretRequest{
@@ -113,7 +113,7 @@ func TestFreeze_RefusesOnlyStarts(t *testing.T) {
 }
 
 func TestFreeze_HoldsARolloutUntilLifted(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		w.deploy("chat", args("a"))
 		w.settle("chat")
@@ -218,7 +218,7 @@ func TestFreeze_OwnersOverrideIsAudited(t *testing.T) {
 }
 
 func TestFreeze_CoversItsScopeInItsWorkspace(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		_, err := w.projects(w.owner).CreateProject(ctx, &windlassv1.CreateProjectRequest{Name: "lab"})
 		require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestFreeze_CoversItsScopeInItsWorkspace(t *testing.T) {
 }
 
 func TestFreeze_SetAgainIsTheSame(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		first := w.freeze("quarter", refuse)
 		before := w.dump()

@@ -16,7 +16,7 @@ func regions(names ...string) func(*windlassv1.DeploymentSpec) {
 }
 
 // temporary makes a region that no agent joins.
-func (w *world) temporary(name string) (id string) {
+func (w *harness) temporary(name string) (id string) {
 	w.t.Helper()
 	made, err := w.regionService(w.owner).CreateRegion(w.t.Context(), &windlassv1.CreateRegionRequest{Name: name})
 	require.NoError(w.t, err)
@@ -27,7 +27,7 @@ func (w *world) temporary(name string) (id string) {
 	return made.GetRegion().GetId()
 }
 
-func (w *world) deleteRegion(name string) error {
+func (w *harness) deleteRegion(name string) error {
 	_, err := w.regionService(w.owner).DeleteRegion(w.t.Context(), &windlassv1.DeleteRegionRequest{Region: name})
 	return err
 }
@@ -54,7 +54,7 @@ func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
 
 // requireNoIDOf holds that nothing of app chat that people are shown has the region's id in place of
 // its name.
-func (w *world) requireNoIDOf(region string) {
+func (w *harness) requireNoIDOf(region string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	x := w.watch(w.viewer, "chat")

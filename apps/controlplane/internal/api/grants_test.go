@@ -14,7 +14,7 @@ import (
 const regionClosed = windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED
 
 // shared makes a region of the platform, which acme may use.
-func (w *world) shared(name string) {
+func (w *harness) shared(name string) {
 	w.t.Helper()
 	made, err := w.regionService(w.operator).CreateRegion(w.t.Context(), &windlassv1.CreateRegionRequest{Name: name, Platform: true})
 	require.NoError(w.t, err)
@@ -22,19 +22,19 @@ func (w *world) shared(name string) {
 	w.grant(name)
 }
 
-func (w *world) grant(region string) {
+func (w *harness) grant(region string) {
 	w.t.Helper()
 	_, err := w.regionService(w.operator).GrantRegion(w.t.Context(), &windlassv1.GrantRegionRequest{Region: region, Workspace: "acme"})
 	require.NoError(w.t, err)
 }
 
-func (w *world) ungrant(region string) {
+func (w *harness) ungrant(region string) {
 	w.t.Helper()
 	_, err := w.regionService(w.operator).RevokeGrant(w.t.Context(), &windlassv1.RevokeGrantRequest{Region: region, Workspace: "acme"})
 	require.NoError(w.t, err)
 }
 
-func (w *world) scale(region string, n int32) error {
+func (w *harness) scale(region string, n int32) error {
 	_, err := w.apps(w.deployer).Scale(w.t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: region, Replicas: n})
 	return err
 }

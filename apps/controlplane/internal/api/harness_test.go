@@ -31,8 +31,8 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// world is an API over real HTTP and a store, with two workspaces.
-type world struct {
+// harness is an API over real HTTP and a store, with two workspaces.
+type harness struct {
 	t       *testing.T
 	store   store.Store
 	box     *seal.Box
@@ -52,7 +52,7 @@ type world struct {
 }
 
 // lose has a region of acme be out of reach, until find.
-func (w *world) lose(region string) {
+func (w *harness) lose(region string) {
 	w.t.Helper()
 	w.away = map[string]bool{w.regions[region]: true}
 	id := w.regions[region]
@@ -66,7 +66,7 @@ func (w *world) lose(region string) {
 	})
 }
 
-func (w *world) find() { w.away = nil }
+func (w *harness) find() { w.away = nil }
 
 // fakeAgents answers for regions that are connected.
 type fakeAgents struct {
@@ -79,14 +79,14 @@ func (f *fakeAgents) Ask(_ context.Context, region string, req *agentv1.Request)
 	return f.answer(region, req)
 }
 
-func setup(t *testing.T, tweak ...func(*api.Config)) *world {
+func setup(t *testing.T, tweak ...func(*api.Config)) *harness {
 	t.Helper()
 	return setupOn(t, newStore(t), tweak...)
 }
 
-func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *world {
+func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *harness {
 	t.Helper()
-	w := &world{t: t, store: on, regions: map[string]string{}, records: &records{}}
+	w := &harness{t: t, store: on, regions: map[string]string{}, records: &records{}}
 	keys, err := seal.Generate()
 	require.NoError(t, err)
 	w.box, err = seal.New(keys)
@@ -132,7 +132,7 @@ func (noImages) Resolve(context.Context, string, []string) (string, error) {
 }
 
 // seed makes an operator's key; the rest is made through the API.
-func (w *world) seed() {
+func (w *harness) seed() {
 	w.operator = "wl_" + "operatoroperatoroperatoroperatoroperator123"
 	w.update(func(tx store.Tx) error {
 		return tx.InsertAPIKey(model.APIKey{
@@ -163,60 +163,60 @@ func (w *world) seed() {
 	}
 }
 
-func (w *world) update(fn func(store.Tx) error) {
+func (w *harness) update(fn func(store.Tx) error) {
 	w.t.Helper()
 	require.NoError(w.t, w.store.Update(w.t.Context(), fn))
 }
 
-func (w *world) options(key string) []connect.ClientOption {
+func (w *harness) options(key string) []connect.ClientOption {
 	return rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return key }, UserAgent: "test/1"})
 }
 
-func (w *world) apps(key string) windlassv1connect.AppServiceClient {
+func (w *harness) apps(key string) windlassv1connect.AppServiceClient {
 	return windlassv1connect.NewAppServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) deployments(key string) windlassv1connect.DeploymentServiceClient {
+func (w *harness) deployments(key string) windlassv1connect.DeploymentServiceClient {
 	return windlassv1connect.NewDeploymentServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) rollouts(key string) windlassv1connect.RolloutServiceClient {
+func (w *harness) rollouts(key string) windlassv1connect.RolloutServiceClient {
 	return windlassv1connect.NewRolloutServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) regionService(key string) windlassv1connect.RegionServiceClient {
+func (w *harness) regionService(key string) windlassv1connect.RegionServiceClient {
 	return windlassv1connect.NewRegionServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) access(key string) windlassv1connect.AccessServiceClient {
+func (w *harness) access(key string) windlassv1connect.AccessServiceClient {
 	return windlassv1connect.NewAccessServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) workspaces(key string) windlassv1connect.WorkspaceServiceClient {
+func (w *harness) workspaces(key string) windlassv1connect.WorkspaceServiceClient {
 	return windlassv1connect.NewWorkspaceServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) projects(key string) windlassv1connect.ProjectServiceClient {
+func (w *harness) projects(key string) windlassv1connect.ProjectServiceClient {
 	return windlassv1connect.NewProjectServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) environments(key string) windlassv1connect.EnvironmentServiceClient {
+func (w *harness) environments(key string) windlassv1connect.EnvironmentServiceClient {
 	return windlassv1connect.NewEnvironmentServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) protections(key string) windlassv1connect.ProtectionServiceClient {
+func (w *harness) protections(key string) windlassv1connect.ProtectionServiceClient {
 	return windlassv1connect.NewProtectionServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) freezes(key string) windlassv1connect.FreezeServiceClient {
+func (w *harness) freezes(key string) windlassv1connect.FreezeServiceClient {
 	return windlassv1connect.NewFreezeServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) routes(key string) windlassv1connect.RouteServiceClient {
+func (w *harness) routes(key string) windlassv1connect.RouteServiceClient {
 	return windlassv1connect.NewRouteServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
-func (w *world) history(key string) windlassv1connect.HistoryServiceClient {
+func (w *harness) history(key string) windlassv1connect.HistoryServiceClient {
 	return windlassv1connect.NewHistoryServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
@@ -237,7 +237,7 @@ func replicas(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Replicas = new(n) }
 }
 
-func (w *world) deploy(app string, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeployResponse {
+func (w *harness) deploy(app string, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeployResponse {
 	w.t.Helper()
 	res, err := w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...)})
 	require.NoError(w.t, err)
@@ -246,7 +246,7 @@ func (w *world) deploy(app string, edit ...func(*windlassv1.DeploymentSpec)) *wi
 
 // settle plays workflow and regions until the app has nothing left to do: regions
 // are connected and do at once what they are told.
-func (w *world) settle(app string) *windlassv1.App {
+func (w *harness) settle(app string) *windlassv1.App {
 	w.t.Helper()
 	ctx := w.t.Context()
 	got, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: app})
@@ -267,7 +267,7 @@ func (w *world) settle(app string) *windlassv1.App {
 var guards atomic.Int64
 
 // report has every region say that it runs what it is told.
-func (w *world) report(appID string) {
+func (w *harness) report(appID string) {
 	w.t.Helper()
 	now := time.Now().UnixMilli()
 	w.update(func(tx store.Tx) error {
@@ -336,7 +336,7 @@ func refused(t *testing.T, err error, code connect.Code, reason windlassv1.Error
 }
 
 // post calls a procedure as curl would.
-func (w *world) post(key, procedure string, body any) (int, map[string]any) {
+func (w *harness) post(key, procedure string, body any) (int, map[string]any) {
 	w.t.Helper()
 	raw, ok := body.([]byte)
 	if !ok {
@@ -350,7 +350,7 @@ func (w *world) post(key, procedure string, body any) (int, map[string]any) {
 	return w.do(key, req)
 }
 
-func (w *world) do(key string, req *http.Request) (int, map[string]any) {
+func (w *harness) do(key string, req *http.Request) (int, map[string]any) {
 	w.t.Helper()
 	if key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
@@ -366,7 +366,7 @@ func (w *world) do(key string, req *http.Request) (int, map[string]any) {
 }
 
 // dump is all that mutations could have changed, but for what was only looked at.
-func (w *world) dump() string {
+func (w *harness) dump() string {
 	w.t.Helper()
 	all := model.Page{Limit: 1000}
 	out := map[string]any{}

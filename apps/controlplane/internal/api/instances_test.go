@@ -16,7 +16,7 @@ import (
 )
 
 // instance makes the app live, with one instance that its region reported.
-func (w *world) instance(app string) string {
+func (w *harness) instance(app string) string {
 	w.t.Helper()
 	made := w.deploy(app)
 	w.settle(app)
@@ -25,7 +25,7 @@ func (w *world) instance(app string) string {
 	return id
 }
 
-func (w *world) putInstance(of *windlassv1.DeployResponse, id, region string, status windlassv1.InstanceStatus) {
+func (w *harness) putInstance(of *windlassv1.DeployResponse, id, region string, status windlassv1.InstanceStatus) {
 	w.t.Helper()
 	w.update(func(tx store.Tx) error {
 		return tx.PutInstances([]model.Instance{{

@@ -13,7 +13,7 @@ import (
 )
 
 // leftBehind is an app whose v2 is live without the region eu-west-1, which is out of reach.
-func leftBehind(t *testing.T) *world {
+func leftBehind(t *testing.T) *harness {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
 		{Name: "canary", Regions: []string{"eu-west-1"}, OnUnreachable: windlassv1.Wave_ON_UNREACHABLE_SKIP}, {Name: "rest"},
@@ -28,7 +28,7 @@ func leftBehind(t *testing.T) *world {
 	return w
 }
 
-func (w *world) lastRollout(app string) *windlassv1.Rollout {
+func (w *harness) lastRollout(app string) *windlassv1.Rollout {
 	w.t.Helper()
 	res, err := w.rollouts(w.viewer).ListRollouts(w.t.Context(), &windlassv1.ListRolloutsRequest{App: app})
 	require.NoError(w.t, err)

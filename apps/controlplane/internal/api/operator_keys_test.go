@@ -39,7 +39,7 @@ func TestOperatorKeys_AreMadeAndRevokedByOperatorsAlone(t *testing.T) {
 }
 
 func TestOperatorKeys_MakeKeysOfAWorkspaceThatBeginAFamily(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		create := func(key, name, workspace string, role windlassv1.Role) (*windlassv1.CreateApiKeyResponse, error) {
 			return w.access(key).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{Name: name, Role: role, Workspace: workspace})

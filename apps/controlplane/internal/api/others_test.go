@@ -10,7 +10,7 @@ import (
 
 // requireWhole holds what is shown of the app now: in each region the weights of the versions that
 // are shown add up to 100, or to 0 where nothing serves.
-func (w *world) requireWhole(app string) *windlassv1.WatchAppResponse {
+func (w *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
 	w.t.Helper()
 	x := w.watch(w.viewer, app)
 	defer x.cancel()
@@ -38,7 +38,7 @@ func (w *world) requireWhole(app string) *windlassv1.WatchAppResponse {
 }
 
 // settleWhole is settle, and looks at what is shown after each step.
-func (w *world) settleWhole(app string) *windlassv1.WatchAppResponse {
+func (w *harness) settleWhole(app string) *windlassv1.WatchAppResponse {
 	w.t.Helper()
 	id := w.app(app).GetId()
 	for range 15 {

@@ -39,7 +39,7 @@ func extra(o *windlassv1.Override, args ...string) *windlassv1.Override {
 }
 
 // label gives a region of acme labels.
-func (w *world) label(region string, labels map[string]string) {
+func (w *harness) label(region string, labels map[string]string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	got, err := w.regionService(w.owner).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: region})
@@ -51,7 +51,7 @@ func (w *world) label(region string, labels map[string]string) {
 }
 
 // sizes of a version's regions, by name.
-func (w *world) sizes(app string, version int32) map[string]int32 {
+func (w *harness) sizes(app string, version int32) map[string]int32 {
 	w.t.Helper()
 	out := map[string]int32{}
 	for _, r := range w.version(app, version).GetRegions() {
@@ -63,7 +63,7 @@ func (w *world) sizes(app string, version int32) map[string]int32 {
 }
 
 // desired is what the region's agent is told to run of a version.
-func (w *world) desired(app string, version int32, region string) model.DesiredItem {
+func (w *harness) desired(app string, version int32, region string) model.DesiredItem {
 	w.t.Helper()
 	id := w.version(app, version).GetId()
 	var items []model.DesiredItem
@@ -75,14 +75,14 @@ func (w *world) desired(app string, version int32, region string) model.DesiredI
 	return items[0]
 }
 
-func onBoth(t *testing.T, test func(*testing.T, *world)) {
+func onBoth(t *testing.T, test func(*testing.T, *harness)) {
 	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(database, func(t *testing.T) { test(t, setupOn(t, open(t))) })
 	}
 }
 
 func TestOverridesArePartOfTheVersionAndTheirReplicasAreNot(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onBoth(t, func(t *testing.T, w *harness) {
 		w.label("us-east-1", map[string]string{"tier": "large"})
 		w.label("eu-west-1", map[string]string{"tier": "small"})
 		small := func() *windlassv1.Override {
@@ -122,7 +122,7 @@ func TestOverridesArePartOfTheVersionAndTheirReplicasAreNot(t *testing.T) {
 func TestScalingOutlastsVersionsUntilAFileSaysOtherwise(t *testing.T) {
 	for name, policy := range map[string]*windlassv1.RolloutPolicy{"at once": nil, "by waves": {MaxSurge: "100%"}} {
 		t.Run(name, func(t *testing.T) {
-			onBoth(t, func(t *testing.T, w *world) {
+			onBoth(t, func(t *testing.T, w *harness) {
 				ctx := t.Context()
 				deploy := func(edit ...func(*windlassv1.DeploymentSpec)) {
 					t.Helper()
@@ -192,7 +192,7 @@ func TestReplicas_OfANewVersionApplyWhereNothingRuns(t *testing.T) {
 }
 
 func TestOverrides_ApplyFromARegionsFirstRow(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onBoth(t, func(t *testing.T, w *harness) {
 		w.label("eu-west-1", map[string]string{"tier": "small"})
 		small := extra(sized(&windlassv1.Override{Labels: map[string]string{"tier": "small"}}, 1), "--tp", "8")
 		w.label("us-east-1", map[string]string{"tier": "small"})
@@ -217,7 +217,7 @@ func TestOverrides_ApplyFromARegionsFirstRow(t *testing.T) {
 }
 
 func TestSecretsOfAnOverrideAreThoseRegionsAlone(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		own := with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
 			o.Secrets = []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "eu-token"}}
@@ -242,7 +242,7 @@ func TestSecretsOfAnOverrideAreThoseRegionsAlone(t *testing.T) {
 }
 
 func TestOverrides_AreShownByAPlan(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onBoth(t, func(t *testing.T, w *harness) {
 		eu := func(n, gpus int32) func(*windlassv1.DeploymentSpec) {
 			return overrides(with(sized(inRegions("eu-west-1"), n), func(o *windlassv1.Override) {
 				o.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: gpus, Pool: "h100"}}

@@ -21,7 +21,7 @@ const (
 )
 
 // versions deploys the app so often, each time with other arguments, and lets it settle.
-func (w *world) versions(app string, names ...string) *windlassv1.App {
+func (w *harness) versions(app string, names ...string) *windlassv1.App {
 	w.t.Helper()
 	var out *windlassv1.App
 	for _, name := range names {
@@ -31,7 +31,7 @@ func (w *world) versions(app string, names ...string) *windlassv1.App {
 	return out
 }
 
-func (w *world) pin(version, weight int32, edit ...func(*windlassv1.PinVersionRequest)) (*windlassv1.PinVersionResponse, error) {
+func (w *harness) pin(version, weight int32, edit ...func(*windlassv1.PinVersionRequest)) (*windlassv1.PinVersionResponse, error) {
 	req := &windlassv1.PinVersionRequest{App: "chat", Version: version, Weight: weight, Why: "to compare"}
 	for _, f := range edit {
 		f(req)
@@ -39,7 +39,7 @@ func (w *world) pin(version, weight int32, edit ...func(*windlassv1.PinVersionRe
 	return w.apps(w.deployer).PinVersion(w.t.Context(), req)
 }
 
-func (w *world) unpin(version int32) (*windlassv1.UnpinVersionResponse, error) {
+func (w *harness) unpin(version int32) (*windlassv1.UnpinVersionResponse, error) {
 	return w.apps(w.deployer).UnpinVersion(w.t.Context(), &windlassv1.UnpinVersionRequest{App: "chat", Version: version, Why: "compared"})
 }
 
@@ -48,7 +48,7 @@ func pinnedWith(replicas int32, regions ...string) func(*windlassv1.PinVersionRe
 }
 
 // shares are the targets of the app's route in the region, by version.
-func (w *world) shares(app *windlassv1.App, region string) map[int32]int32 {
+func (w *harness) shares(app *windlassv1.App, region string) map[int32]int32 {
 	w.t.Helper()
 	out := map[int32]int32{}
 	require.NoError(w.t, w.store.Snapshot(w.t.Context(), func(tx store.Tx) error {
@@ -69,7 +69,7 @@ func (w *world) shares(app *windlassv1.App, region string) map[int32]int32 {
 }
 
 func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.versions("chat", "a", "b")
 		used := w.usage()
 		res, err := w.pin(1, 10)
@@ -137,7 +137,7 @@ func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
 }
 
 func TestPin_InvalidIsRefusedWithFigures(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", args("a"))
 		_, err := w.pin(1, 10)
 		refused(t, err, connect.CodeFailedPrecondition, pinIsLive, "version")
@@ -207,7 +207,7 @@ func TestPin_IsRefusedByAFreezeButNotItsEnd(t *testing.T) {
 }
 
 func TestPin_CountsInTheQuotaAndNeedsRoom(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.connected(16)
 		for _, name := range []string{"a", "b"} {
 			v, err := w.deployBy("chat", nil, h100s(2), args(name))

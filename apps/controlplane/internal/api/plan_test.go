@@ -30,7 +30,7 @@ const (
 )
 
 // planned is what a deploy would do. It holds that to ask has changed nothing.
-func (w *world) planned(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.PlanDeployResponse {
+func (w *harness) planned(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.PlanDeployResponse {
 	w.t.Helper()
 	before, quota := w.dump(), w.quota()
 	res, err := w.apps(w.viewer).PlanDeploy(w.t.Context(), &windlassv1.PlanDeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
@@ -51,7 +51,7 @@ func reasons(p *windlassv1.PlanDeployResponse) (out []string) {
 }
 
 // connected makes every region report that it is connected, with free of its 16 GPUs.
-func (w *world) connected(free int32) {
+func (w *harness) connected(free int32) {
 	w.t.Helper()
 	capacity, err := proto.Marshal(&agentv1.Capacity{Gpus: []*agentv1.GpuPool{
 		{Product: "H100", Pool: "h100", Allocatable: 16, Requested: 16 - free, Free: free, LargestFree: min(free, 8), Hosts: 2, ResourceName: "nvidia.com/gpu"},
@@ -89,7 +89,7 @@ func state(rows []model.Topology, versions map[string]int32, region string) stri
 }
 
 // moves of each region until the workflow has nothing left to do.
-func (w *world) moves(appID string, versions map[string]int32) map[string][]string {
+func (w *harness) moves(appID string, versions map[string]int32) map[string][]string {
 	w.t.Helper()
 	out, last := map[string][]string{}, map[string]string{}
 	look := func(note bool) {

@@ -12,7 +12,7 @@ import (
 )
 
 // joined has agents of the runtime join all regions.
-func (w *world) joined(runtime string) {
+func (w *harness) joined(runtime string) {
 	w.t.Helper()
 	w.runtime = runtime
 	w.update(func(tx store.Tx) error {

@@ -14,7 +14,7 @@ import (
 const production = "default/production"
 
 // protect sets the protection of production.
-func (w *world) protect(rules *windlassv1.ProtectionRules) *windlassv1.SetProtectionResponse {
+func (w *harness) protect(rules *windlassv1.ProtectionRules) *windlassv1.SetProtectionResponse {
 	w.t.Helper()
 	res, err := w.protections(w.owner).SetProtection(w.t.Context(), &windlassv1.SetProtectionRequest{
 		Environment: production, Rules: rules, Reason: "two people see each change",
@@ -28,14 +28,14 @@ func owners(n int32) *windlassv1.ProtectionRules {
 }
 
 // rolloutOf the app that is in flight.
-func (w *world) rolloutInFlight(app string) *windlassv1.Rollout {
+func (w *harness) rolloutInFlight(app string) *windlassv1.Rollout {
 	w.t.Helper()
 	res, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: w.app(app).GetRolloutId()})
 	require.NoError(w.t, err)
 	return res.GetRollout()
 }
 
-func (w *world) historyOf(app string) map[string]string {
+func (w *harness) historyOf(app string) map[string]string {
 	w.t.Helper()
 	res, err := w.history(w.viewer).ListHistory(w.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
 	require.NoError(w.t, err)
@@ -49,7 +49,7 @@ func (w *world) historyOf(app string) map[string]string {
 }
 
 func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		deployer := w.personsKey("dora", windlassv1.Role_ROLE_DEPLOYER)
 		alice, bob := w.personsKey("alice", windlassv1.Role_ROLE_OWNER), w.personsKey("bob", windlassv1.Role_ROLE_OWNER)
@@ -128,7 +128,7 @@ func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
 }
 
 func TestProtection_OfTheStartHoldsForTheWholeRollout(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		alice, bob := w.personsKey("alice", windlassv1.Role_ROLE_OWNER), w.personsKey("bob", windlassv1.Role_ROLE_OWNER)
 		w.protect(owners(1))
@@ -163,7 +163,7 @@ func TestProtection_OfTheStartHoldsForTheWholeRollout(t *testing.T) {
 }
 
 func TestProtection_IsSetByThoseWhoMayAndIsInTheAudit(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		set := func(key string, req *windlassv1.SetProtectionRequest) error {
 			req.Reason = "r"

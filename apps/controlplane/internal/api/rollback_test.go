@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *world) rollback(req *windlassv1.RollbackRequest) *windlassv1.RollbackResponse {
+func (w *harness) rollback(req *windlassv1.RollbackRequest) *windlassv1.RollbackResponse {
 	w.t.Helper()
 	req.App = "chat"
 	res, err := w.apps(w.deployer).Rollback(w.t.Context(), req)
@@ -26,7 +26,7 @@ func gated() *windlassv1.RolloutPolicy {
 }
 
 // rolledOut deploys each of the arguments in turn, all approved.
-func (w *world) rolledOut(policy *windlassv1.RolloutPolicy, all ...string) {
+func (w *harness) rolledOut(policy *windlassv1.RolloutPolicy, all ...string) {
 	w.t.Helper()
 	for _, arg := range all {
 		_, err := w.deployBy("chat", policy, args(arg))

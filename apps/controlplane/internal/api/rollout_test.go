@@ -13,13 +13,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *world) deployBy(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+func (w *harness) deployBy(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
 	w.t.Helper()
 	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
 }
 
 // rollingOut is an app that v2 of has moved to the first of two regions, and bakes.
-func rollingOut(t *testing.T) *world {
+func rollingOut(t *testing.T) *harness {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
 		{Name: "canary", Regions: []string{"eu-west-1"}, BakeTime: durationpb.New(time.Hour)}, {},
@@ -33,7 +33,7 @@ func rollingOut(t *testing.T) *world {
 	return w
 }
 
-func (w *world) progress(app string) (*windlassv1.Rollout, *windlassv1.RolloutProgress) {
+func (w *harness) progress(app string) (*windlassv1.Rollout, *windlassv1.RolloutProgress) {
 	w.t.Helper()
 	res, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: w.app(app).GetRolloutId()})
 	require.NoError(w.t, err)
@@ -316,7 +316,7 @@ func TestRollback_PromotesNothingByItself(t *testing.T) {
 }
 
 // switched is an app whose v2 took over blue-green from v1, which is retained.
-func switched(t *testing.T) *world {
+func switched(t *testing.T) *harness {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN}
 	for _, arg := range []string{"a", "b"} {
@@ -329,7 +329,7 @@ func switched(t *testing.T) *world {
 }
 
 // rows of a version in its regions, as "replicas weight generation".
-func (w *world) told(app string, version int32) map[string][]int32 {
+func (w *harness) told(app string, version int32) map[string][]int32 {
 	w.t.Helper()
 	res, err := w.deployments(w.viewer).GetDeployment(w.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: version})
 	require.NoError(w.t, err)

@@ -48,18 +48,18 @@ func (r *records) lookup(_ context.Context, name string) ([]string, error) {
 }
 
 // routesOf are the app's routes by host.
-func (w *world) routesOf(app string) map[string]*windlassv1.Route {
+func (w *harness) routesOf(app string) map[string]*windlassv1.Route {
 	w.t.Helper()
 	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app})
 }
 
 // endedRoutesOf has also those of versions that are over.
-func (w *world) endedRoutesOf(app string) map[string]*windlassv1.Route {
+func (w *harness) endedRoutesOf(app string) map[string]*windlassv1.Route {
 	w.t.Helper()
 	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app, Ended: true})
 }
 
-func (w *world) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*windlassv1.Route {
+func (w *harness) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*windlassv1.Route {
 	w.t.Helper()
 	res, err := w.routes(w.viewer).ListRoutes(w.t.Context(), req)
 	require.NoError(w.t, err)
@@ -70,18 +70,18 @@ func (w *world) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*windla
 	return out
 }
 
-func (w *world) addDomain(app, name string) (*windlassv1.Domain, error) {
+func (w *harness) addDomain(app, name string) (*windlassv1.Domain, error) {
 	res, err := w.routes(w.deployer).AddDomain(w.t.Context(), &windlassv1.AddDomainRequest{App: app, Domain: name})
 	return res.GetDomain(), err
 }
 
-func (w *world) verifyDomain(app, name string) (*windlassv1.Domain, error) {
+func (w *harness) verifyDomain(app, name string) (*windlassv1.Domain, error) {
 	res, err := w.routes(w.deployer).VerifyDomain(w.t.Context(), &windlassv1.VerifyDomainRequest{App: app, Domain: name})
 	return res.GetDomain(), err
 }
 
 func TestHost_IsStableAndEachVersionHasAPreview(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", args("a"))
 		app, err := w.apps(w.viewer).GetApp(t.Context(), &windlassv1.GetAppRequest{App: "chat"})
 		require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestHost_IsStableAndEachVersionHasAPreview(t *testing.T) {
 }
 
 func TestPreview_OfAnEndedVersionIsTerminated(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", args("a"))
 		w.settle("chat")
 		w.versions("chat", "b")
@@ -161,7 +161,7 @@ func TestPreview_OfAnEndedVersionIsTerminated(t *testing.T) {
 }
 
 func TestDomain_ServesOnceItsRecordExists(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", args("a"))
 		w.settle("chat")
 		d, err := w.addDomain("chat", "Chat.Example.com.")
@@ -233,7 +233,7 @@ func TestDomain_ServesOnceItsRecordExists(t *testing.T) {
 }
 
 func TestDomain_BelongsToOneApp(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		for _, app := range []string{"chat", "search"} {
 			w.deploy(app, args("a"))
 			w.settle(app)
@@ -277,7 +277,7 @@ func TestDomain_BelongsToOneApp(t *testing.T) {
 }
 
 // lapse has the domain lapse, as if its record had been gone for long.
-func (w *world) lapse(name string) {
+func (w *harness) lapse(name string) {
 	w.t.Helper()
 	w.update(func(tx store.Tx) error {
 		return tx.NoteDomainChecks(model.DomainChecks{Missing: []string{name}, Lapsed: []string{name}}, 1)
@@ -285,7 +285,7 @@ func (w *world) lapse(name string) {
 }
 
 func TestDomain_LapsedServesUntilAnotherAppVerifiesIt(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		const name = "chat.example.com"
 		w.deploy("chat", args("a"))
 		app := w.settle("chat")

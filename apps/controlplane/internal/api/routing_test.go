@@ -89,7 +89,7 @@ func TestRouting_ImpossibleIsRefused(t *testing.T) {
 }
 
 func TestRouting_PolicyIsThatOfTheServedVersion(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		first := &windlassv1.RoutingPolicy{Retries: new(int32(0)), QueueWait: durationpb.New(3 * time.Second)}
 		second := origins("https://*.example.com")
@@ -146,7 +146,7 @@ func TestRouting_PolicyIsThatOfTheServedVersion(t *testing.T) {
 }
 
 func TestRouting_ChangeKeepsInstances(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		stored := func(version int32) (d model.Deployment) {
 			t.Helper()
 			require.NoError(t, w.store.View(t.Context(), func(tx store.Tx) (err error) {

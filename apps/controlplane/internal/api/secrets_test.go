@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *world) setSecret(name, value string) *windlassv1.SetSecretResponse {
+func (w *harness) setSecret(name, value string) *windlassv1.SetSecretResponse {
 	w.t.Helper()
 	res, err := w.environments(w.deployer).SetSecret(w.t.Context(), &windlassv1.SetSecretRequest{
 		Environment: "default/production", Name: name, Value: value,

@@ -9,9 +9,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// unchangedWorld is an app of two versions whose variables, secret, pin, freeze, domain and quota
+// setupUnchanged makes an app of two versions whose variables, secret, pin, freeze, domain and quota
 // are set.
-func unchangedWorld(t *testing.T) *world {
+func setupUnchanged(t *testing.T) *harness {
 	w := setup(t)
 	_, err := w.environments(w.deployer).SetSecret(t.Context(), &windlassv1.SetSecretRequest{Environment: "default/production", Name: "tok", Value: "one"})
 	require.NoError(t, err)
@@ -23,7 +23,7 @@ func unchangedWorld(t *testing.T) *world {
 }
 
 func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
-	w := unchangedWorld(t)
+	w := setupUnchanged(t)
 	ctx := t.Context()
 	environment, err := w.environments(w.owner).GetEnvironment(ctx, &windlassv1.GetEnvironmentRequest{Environment: "default/production"})
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *world) urlsOf(app string) []string {
+func (w *harness) urlsOf(app string) []string {
 	w.t.Helper()
 	res, err := w.apps(w.viewer).GetApp(w.t.Context(), &windlassv1.GetAppRequest{App: app})
 	require.NoError(w.t, err)
@@ -22,7 +22,7 @@ func (w *world) urlsOf(app string) []string {
 }
 
 func TestURLs_AreHostsWithGatewaysAndElseInstances(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
+	onBothStores(t, func(t *testing.T, w *harness) {
 		us, eu := w.regions["us-east-1"], w.regions["eu-west-1"]
 		made := w.deploy("chat", args("a"))
 		require.Empty(t, w.urlsOf("chat"), "nothing is live yet")

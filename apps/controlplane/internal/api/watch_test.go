@@ -19,7 +19,7 @@ type watching struct {
 	cancel context.CancelFunc
 }
 
-func (w *world) watch(key, app string) *watching {
+func (w *harness) watch(key, app string) *watching {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
 	stream, err := w.apps(key).WatchApp(ctx, &windlassv1.WatchAppRequest{App: app})

@@ -27,7 +27,7 @@ func (f from) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // serve has the dispatcher behind a server as the program has it.
-func (h *house) serve() (url string, stop func()) {
+func (h *harness) serve() (url string, stop func()) {
 	h.t.Helper()
 	listener, err := new(net.ListenConfig).Listen(h.t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(h.t, err)

@@ -33,8 +33,8 @@ const (
 
 type callerKey struct{}
 
-// house is a dispatcher over a store, served over real HTTP.
-type house struct {
+// harness is a dispatcher over a store, served over real HTTP.
+type harness struct {
 	t       *testing.T
 	db      *memory.Store
 	svc     *dispatch.Service
@@ -55,7 +55,7 @@ func (s service) UploadLogs(ctx context.Context, req *agentv1.UploadLogsRequest)
 	return s.Service.UploadLogs(ctx, req)
 }
 
-func setup(t *testing.T, bookmark time.Duration, change ...func(*dispatch.Config)) *house {
+func setup(t *testing.T, bookmark time.Duration, change ...func(*dispatch.Config)) *harness {
 	db := memory.New(func() int64 { return time.Now().UnixMilli() })
 	cfg := dispatch.Config{
 		Store: store.Bind[dispatch.Tx](db),
@@ -96,7 +96,7 @@ func setup(t *testing.T, bookmark time.Duration, change ...func(*dispatch.Config
 		server.CloseClientConnections()
 		server.Close()
 	})
-	h := &house{t: t, db: db, svc: svc, handler: mux, client: agentv1connect.NewAgentServiceClient(server.Client(), server.URL)}
+	h := &harness{t: t, db: db, svc: svc, handler: mux, client: agentv1connect.NewAgentServiceClient(server.Client(), server.URL)}
 	h.update(func(tx store.Tx) error {
 		return errors.Join(
 			tx.InsertWorkspace(model.Workspace{ID: "ws_1", Name: "w", ResourceVersion: 1}),
@@ -106,13 +106,13 @@ func setup(t *testing.T, bookmark time.Duration, change ...func(*dispatch.Config
 	return h
 }
 
-func (h *house) update(fn func(tx store.Tx) error) {
+func (h *harness) update(fn func(tx store.Tx) error) {
 	h.t.Helper()
 	require.NoError(h.t, h.db.Update(h.t.Context(), fn))
 }
 
 // deploy makes or changes a deployment in the region.
-func (h *house) deploy(id string, generation int64, status windlassv1.TopologyStatus) {
+func (h *harness) deploy(id string, generation int64, status windlassv1.TopologyStatus) {
 	h.t.Helper()
 	h.update(func(tx store.Tx) error {
 		_, err := tx.GetDeployment("ws_1", id)
@@ -158,7 +158,7 @@ func newWatcher(t *testing.T, session string) *watcher {
 	return &watcher{t: t, cursor: &agentv1.WatchRequest{SessionId: session, CountsAtEnd: true}, held: map[string]*agentv1.Item{}, index: digest.NewIndex()}
 }
 
-func (w *watcher) connect(h *house) context.CancelFunc {
+func (w *watcher) connect(h *harness) context.CancelFunc {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	stream, err := h.client.Watch(ctx, w.cursor)
@@ -477,7 +477,7 @@ func TestFork_UnderOpenStreamsEndsThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := setup(t, time.Minute)
 			h.deploy("dep_1", 1, starting)
-			restored := &house{t: t, db: h.db.Clone()}
+			restored := &harness{t: t, db: h.db.Clone()}
 			for i := range further {
 				restored.deploy(fmt.Sprintf("dep_%d", 10+i), 1, starting)
 			}

@@ -28,7 +28,7 @@ func (d *dns) lookup(_ context.Context, name string) ([]string, error) {
 }
 
 // held has app_1 be verified for domains, at a time.
-func (h *house) held(at int64, names ...string) {
+func (h *harness) held(at int64, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
 		h.update(func(tx store.Tx) error {
@@ -39,7 +39,7 @@ func (h *house) held(at int64, names ...string) {
 	}
 }
 
-func (h *house) domains() map[string]model.Domain {
+func (h *harness) domains() map[string]model.Domain {
 	h.t.Helper()
 	out := map[string]model.Domain{}
 	require.NoError(h.t, h.db.View(h.t.Context(), func(tx store.Tx) error {
@@ -52,7 +52,7 @@ func (h *house) domains() map[string]model.Domain {
 	return out
 }
 
-func (h *house) told() (what []string) {
+func (h *harness) told() (what []string) {
 	h.t.Helper()
 	require.NoError(h.t, h.db.View(h.t.Context(), func(tx store.Tx) error {
 		entries, err := tx.ListHistory("ws_1", "app_1", model.Page{Limit: 100})

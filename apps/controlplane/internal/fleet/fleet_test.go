@@ -57,7 +57,7 @@ func (f flaky) View(ctx context.Context, fn func(Tx) error) error {
 	return f.Bound.View(ctx, fn)
 }
 
-type house struct {
+type harness struct {
 	t        *testing.T
 	db       *memory.Store
 	svc      *Service
@@ -75,8 +75,8 @@ func newBox(t *testing.T) *seal.Box {
 	return box
 }
 
-func setup(t *testing.T) *house {
-	h := &house{t: t, db: memory.New(func() int64 { return time.Now().UnixMilli() }), registry: prometheus.NewRegistry()}
+func setup(t *testing.T) *harness {
+	h := &harness{t: t, db: memory.New(func() int64 { return time.Now().UnixMilli() }), registry: prometheus.NewRegistry()}
 	svc, err := New(Config{
 		Store: flaky{store.Bind[Tx](h.db), &h.away, &h.views, &h.updates}, Box: newBox(t),
 		Log: slog.New(slog.DiscardHandler), Registerer: h.registry, KeepChanges: 10, LookupTXT: new(dns).lookup,
@@ -93,23 +93,23 @@ func setup(t *testing.T) *house {
 	return h
 }
 
-func (h *house) update(fn func(store.Tx) error) {
+func (h *harness) update(fn func(store.Tx) error) {
 	h.t.Helper()
 	require.NoError(h.t, h.db.Update(context.Background(), fn))
 }
 
-func (h *house) token(value string, ttl time.Duration) {
+func (h *harness) token(value string, ttl time.Duration) {
 	now := time.Now()
 	h.update(func(tx store.Tx) error {
 		return tx.InsertJoinToken(NewJoinToken(value, region, now.UnixMilli(), now.Add(ttl).UnixMilli()))
 	})
 }
 
-func (h *house) join(token, id string) (*agentv1.JoinResponse, error) {
+func (h *harness) join(token, id string) (*agentv1.JoinResponse, error) {
 	return h.svc.Join(h.t.Context(), &agentv1.JoinRequest{Token: token, JoinId: id})
 }
 
-func (h *house) revoke() {
+func (h *harness) revoke() {
 	h.update(func(tx store.Tx) error {
 		r, err := tx.LockRegion(region)
 		r.CredentialNotBefore = time.Now().UnixMilli() + 1
@@ -118,7 +118,7 @@ func (h *house) revoke() {
 }
 
 // as is a call with the credential of a region.
-func (h *house) as(region string) context.Context {
+func (h *harness) as(region string) context.Context {
 	return WithIdentity(h.t.Context(), Identity{RegionID: region, IssuedAt: time.Now().UnixMilli()})
 }
 
@@ -322,7 +322,7 @@ func TestSecretsGoOnlyToARegionThatIsToRunTheDeployment(t *testing.T) {
 	}
 }
 
-func (h *house) status() (s windlassv1.RegionStatus) {
+func (h *harness) status() (s windlassv1.RegionStatus) {
 	require.NoError(h.t, h.db.View(context.Background(), func(tx store.Tx) error {
 		r, err := tx.GetRegion(region)
 		s = r.Status
@@ -331,7 +331,7 @@ func (h *house) status() (s windlassv1.RegionStatus) {
 	return s
 }
 
-func (h *house) connect() {
+func (h *harness) connect() {
 	h.update(func(tx store.Tx) error {
 		_, _, err := tx.StartSession(region, "session-1", (15 * time.Second).Milliseconds(), model.Region{})
 		return err

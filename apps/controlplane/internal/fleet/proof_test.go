@@ -42,7 +42,7 @@ func call(t *testing.T, credential string, key agentKey, session, address string
 	return out
 }
 
-func (h *house) audits() (out []model.Audit) {
+func (h *harness) audits() (out []model.Audit) {
 	h.update(func(tx store.Tx) error {
 		rows, err := tx.ListAudit("ws_1", store.Page{Limit: 100})
 		for _, a := range rows {

@@ -97,7 +97,7 @@ type keptRows struct {
 	capacity   int
 }
 
-func (h *house) kept() (k keptRows) {
+func (h *harness) kept() (k keptRows) {
 	page := model.Page{Limit: 1000}
 	err := h.db.View(context.Background(), func(tx store.Tx) (err error) {
 		apps := []string{"app_1", "app_2"}

@@ -33,9 +33,9 @@ const (
 
 type callerKey struct{}
 
-// house is ingest over the in-memory store: app_1 runs dep_1 in the east, app_2
+// harness is ingest over the in-memory store: app_1 runs dep_1 in the east, app_2
 // runs dep_2 in the west.
-type house struct {
+type harness struct {
 	t    testing.TB
 	db   *memory.Store
 	svc  *ingest.Service
@@ -63,7 +63,7 @@ func (f faulty) Update(ctx context.Context, fn func(ingest.Tx) error) error {
 	})
 }
 
-func setup(t testing.TB, change ...func(*faulty)) *house {
+func setup(t testing.TB, change ...func(*faulty)) *harness {
 	db := memory.New(func() int64 { return time.Now().UnixMilli() })
 	f := faulty{Bound: store.Bind[ingest.Tx](db)}
 	for _, c := range change {
@@ -83,7 +83,7 @@ func setup(t testing.TB, change ...func(*faulty)) *house {
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(ctx) }()
 	var stopped atomic.Bool
-	h := &house{t: t, db: db, svc: svc, stop: func() {
+	h := &harness{t: t, db: db, svc: svc, stop: func() {
 		if !stopped.Swap(true) {
 			cancel()
 			require.NoError(t, <-done)
@@ -114,12 +114,12 @@ func setup(t testing.TB, change ...func(*faulty)) *house {
 	return h
 }
 
-func (h *house) update(fn func(store.Tx) error) {
+func (h *harness) update(fn func(store.Tx) error) {
 	h.t.Helper()
 	require.NoError(h.t, h.db.Update(context.Background(), fn))
 }
 
-func read[T any](h *house, fn func(store.Tx) (T, error)) (out T) {
+func read[T any](h *harness, fn func(store.Tx) (T, error)) (out T) {
 	h.t.Helper()
 	require.NoError(h.t, h.db.View(context.Background(), func(tx store.Tx) (err error) {
 		out, err = fn(tx)
@@ -129,7 +129,7 @@ func read[T any](h *house, fn func(store.Tx) (T, error)) (out T) {
 }
 
 // session starts a session and returns its fence.
-func (h *house) session(region, id string) (fence int64) {
+func (h *harness) session(region, id string) (fence int64) {
 	h.t.Helper()
 	h.update(func(tx store.Tx) error {
 		r, _, err := tx.StartSession(region, id, ttl.Milliseconds(), model.Region{})
@@ -139,18 +139,18 @@ func (h *house) session(region, id string) (fence int64) {
 	return fence
 }
 
-func (h *house) report(region string, req *agentv1.ReportRequest) error {
+func (h *harness) report(region string, req *agentv1.ReportRequest) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), callerKey{}, region), time.Hour)
 	defer cancel()
 	_, err := h.svc.Report(ctx, req)
 	return err
 }
 
-func (h *house) row() model.Region {
+func (h *harness) row() model.Region {
 	return read(h, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(east) })
 }
 
-func (h *house) instance(id string) (model.Instance, bool) {
+func (h *harness) instance(id string) (model.Instance, bool) {
 	var i model.Instance
 	err := h.db.View(context.Background(), func(tx store.Tx) (err error) {
 		i, err = tx.GetInstance("ws_1", id)
@@ -159,7 +159,7 @@ func (h *house) instance(id string) (model.Instance, bool) {
 	return i, err == nil
 }
 
-func (h *house) observed() model.Observed {
+func (h *harness) observed() model.Observed {
 	rows := read(h, func(tx store.Tx) ([]model.Observed, error) { return tx.ListObserved([]string{"app_1"}) })
 	if len(rows) == 0 {
 		return model.Observed{}
@@ -169,7 +169,7 @@ func (h *house) observed() model.Observed {
 }
 
 // woken returns the apps that are due, and clears them.
-func (h *house) woken() (apps []string) {
+func (h *harness) woken() (apps []string) {
 	h.update(func(tx store.Tx) error {
 		apps = nil
 		rows, err := tx.DueWakes(0, 0, 100)
@@ -243,7 +243,7 @@ func TestReport_OfAnOlderSessionStoresNothing(t *testing.T) {
 }
 
 func TestSession_SeesAConcurrentReportWholeOrNotAtAll(t *testing.T) {
-	var h *house
+	var h *harness
 	var once atomic.Bool
 	h = setup(t, func(f *faulty) {
 		f.wrap = func(tx ingest.Tx) ingest.Tx {

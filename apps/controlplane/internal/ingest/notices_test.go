@@ -16,7 +16,7 @@ import (
 )
 
 // history of app_1, the newest first.
-func (h *house) history() []model.History {
+func (h *harness) history() []model.History {
 	return read(h, func(tx store.Tx) ([]model.History, error) {
 		return tx.ListHistory("ws_1", "app_1", store.Page{Limit: 1000})
 	})

@@ -63,26 +63,26 @@ func (noAgents) Ask(context.Context, string, *agentv1.Request) ([]byte, error) {
 }
 func (noAgents) Connected(string) bool { return false }
 
-// house is a database, a network and the key of one installation.
-type house struct {
+// harness is a database, a network and the key of one installation.
+type harness struct {
 	t   *testing.T
 	db  *memory.Store
 	net *wire
 	box *seal.Box
 }
 
-func setup(t *testing.T) *house {
+func setup(t *testing.T) *harness {
 	data, err := seal.Generate()
 	require.NoError(t, err)
 	box, err := seal.New(data)
 	require.NoError(t, err)
-	return &house{
+	return &harness{
 		t: t, box: box, net: &wire{there: map[string]http.Handler{}},
 		db: memory.New(func() int64 { return time.Now().UnixMilli() }),
 	}
 }
 
-// process is one of the house's.
+// process is one of the harness's.
 type process struct {
 	*Service
 	stop func()
@@ -97,7 +97,7 @@ func (p *process) hear(n Nudge) {
 	p.heard = append(p.heard, n)
 }
 
-func (h *house) start(id string, change ...func(*Config)) *process {
+func (h *harness) start(id string, change ...func(*Config)) *process {
 	h.t.Helper()
 	p := &process{}
 	cfg := Config{
@@ -141,7 +141,7 @@ func (p *process) knows() (ids []string) {
 	return ids
 }
 
-func (h *house) rows() (ids []string) {
+func (h *harness) rows() (ids []string) {
 	h.t.Helper()
 	require.NoError(h.t, h.db.View(h.t.Context(), func(tx store.Tx) error {
 		rows, err := tx.ListPeers(time.Hour.Milliseconds())

@@ -16,7 +16,7 @@ import (
 // look meanwhile.
 func TestFreeze_OfDaysStartsARolloutAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, nil, "us-east-1", "eu-west-1")
+		h := newHarness(t, nil, "us-east-1", "eu-west-1")
 		h.runInMemory()
 		app := h.newApp("chat")
 		first := h.deploy(app, nil)

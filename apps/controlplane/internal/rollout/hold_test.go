@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// steps are those that the house's workflow ever took.
-func (h *house) steps() (n uint64) {
+// steps are those that the harness's workflow ever took.
+func (h *harness) steps() (n uint64) {
 	families, err := h.registry.Gather()
 	require.NoError(h.t, err)
 	for _, f := range families {
@@ -27,7 +27,7 @@ func (h *house) steps() (n uint64) {
 }
 
 // say is a person's word about the rollout in flight.
-func (h *house) say(appID string, word func(*model.Progress)) {
+func (h *harness) say(appID string, word func(*model.Progress)) {
 	now := time.Now().UnixMilli()
 	h.update(func(tx store.Tx) error {
 		if _, err := tx.LockApp(h.ws, appID); err != nil {
@@ -73,7 +73,7 @@ func TestHold_CostsALookAMinute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newHouse(t, nil, "us-east-1", "eu-west-1")
+				h := newHarness(t, nil, "us-east-1", "eu-west-1")
 				stop := h.runInMemory()
 				h.policy = c.policy
 				app := h.newApp("chat")

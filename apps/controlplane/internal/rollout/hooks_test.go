@@ -66,7 +66,7 @@ func judged() *windlassv1.RolloutPolicy {
 }
 
 func TestWebHooks_CountWithFigures(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		h.policy = judged()
 		h.gauge.set(func(g *gauge) { g.figure = new(0.1) })
 		app := h.newApp("chat")
@@ -94,7 +94,7 @@ func TestWebHooks_CountWithFigures(t *testing.T) {
 
 func TestWebHook_IsCalledWithTheSameIDAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, nil, "us-east-1")
+		h := newHarness(t, nil, "us-east-1")
 		h.policy = judged()
 		h.policy.Analysis, h.policy.Steps[0].Pause = h.policy.Analysis[1:], "5m"
 		h.runInMemory()

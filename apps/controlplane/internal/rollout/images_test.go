@@ -27,8 +27,8 @@ import (
 // local is a Registry for registries on this machine.
 var local = rollout.Registry{Allow: guard.Networks{netip.MustParsePrefix("127.0.0.0/8")}}
 
-// registryHouse is a container registry that may answer with a status instead.
-func registryHouse(t *testing.T) (host string, answer *atomic.Int64, noHead *atomic.Bool) {
+// startRegistry starts a container registry that may answer with a status instead.
+func startRegistry(t *testing.T) (host string, answer *atomic.Int64, noHead *atomic.Bool) {
 	answer, noHead = &atomic.Int64{}, &atomic.Bool{}
 	store := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +57,7 @@ func push(t *testing.T, image string) (digest string) {
 }
 
 func TestImage_TagBecomesItsDigest(t *testing.T) {
-	host, _, noHead := registryHouse(t)
+	host, _, noHead := startRegistry(t)
 	digest := push(t, host+"/team/echo:v1")
 	for _, head := range []bool{true, false} {
 		noHead.Store(!head)
@@ -68,7 +68,7 @@ func TestImage_TagBecomesItsDigest(t *testing.T) {
 }
 
 func TestRegistry_RefusalIsFinalAndOutageIsNot(t *testing.T) {
-	host, answer, _ := registryHouse(t)
+	host, answer, _ := startRegistry(t)
 	push(t, host+"/echo:v1")
 	final := func(image string) bool {
 		_, err := local.Resolve(context.Background(), image, nil)

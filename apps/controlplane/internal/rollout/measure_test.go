@@ -67,7 +67,7 @@ func analysed(failures int32) *windlassv1.RolloutPolicy {
 	}
 }
 
-func (h *house) checks(appID string) (out []model.CheckProgress) {
+func (h *harness) checks(appID string) (out []model.CheckProgress) {
 	h.view(func(tx store.Tx) error {
 		s, err := tx.GetRolloutStates([]string{appID})
 		if err != nil || len(s) == 0 || s[0].Progress == nil {
@@ -84,7 +84,7 @@ func (h *house) checks(appID string) (out []model.CheckProgress) {
 }
 
 func TestMeasurement_DecidesBetweenForwardAndBack(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		h.policy = analysed(0)
 		app := h.newApp("chat")
 		first := h.deploy(app, nil)
@@ -114,7 +114,7 @@ func TestMeasurement_DecidesBetweenForwardAndBack(t *testing.T) {
 }
 
 func TestMeasurement_CountsOnceOverSteps(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		h.policy = analysed(3)
 		app := h.newApp("chat")
 		h.deploy(app, nil)
@@ -138,7 +138,7 @@ func TestMeasurement_CountsOnceOverSteps(t *testing.T) {
 
 func TestMeasurement_SurvivesACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, nil, "us-east-1")
+		h := newHarness(t, nil, "us-east-1")
 		h.policy = analysed(0)
 		h.runInMemory()
 		app := h.newApp("chat")

@@ -14,9 +14,9 @@ import (
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-type memoryRig struct{ t testing.TB }
+type memoryHarness struct{ t testing.TB }
 
-func (r memoryRig) Start(step rollout.Step) rollouttest.Process {
+func (r memoryHarness) Start(step rollout.Step) rollouttest.Process {
 	var dead atomic.Bool
 	m := rollout.NewMemory(step, discard())
 	r.t.Cleanup(m.Close)
@@ -40,6 +40,6 @@ func (m mortal) Wake(ctx context.Context, ids []string) error {
 }
 
 func TestMemoryDriverKeepsTheContract(t *testing.T) {
-	rollouttest.Run(t, func(t testing.TB) rollouttest.Rig { return memoryRig{t} },
+	rollouttest.Run(t, func(t testing.TB) rollouttest.Harness { return memoryHarness{t} },
 		func(t *testing.T, part func(t *testing.T)) { synctest.Test(t, part) })
 }

@@ -29,16 +29,16 @@ const (
 	deleting = windlassv1.AppStatus_APP_STATUS_DELETING
 )
 
-func bubble(t *testing.T, test func(t *testing.T, h *house)) {
+func bubble(t *testing.T, test func(t *testing.T, h *harness)) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, nil, "us-east-1", "eu-west-1")
+		h := newHarness(t, nil, "us-east-1", "eu-west-1")
 		h.runInMemory()
 		test(t, h)
 	})
 }
 
 // live requires that the deployment runs and is routed to, and nothing else.
-func (h *house) requireAlone(appID, deploymentID string) {
+func (h *harness) requireAlone(appID, deploymentID string) {
 	h.t.Helper()
 	h.await("nothing else is left", time.Minute, func() bool {
 		for _, r := range h.rows(appID) {
@@ -58,7 +58,7 @@ func (h *house) requireAlone(appID, deploymentID string) {
 }
 
 func TestStep_DeploysUpdatesAndDeletesAnApp(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		app := h.newApp("chat")
 		first := h.deploy(app, nil)
 		h.awaitStatus(app, ready)
@@ -95,7 +95,7 @@ func dropRepeats(what []string, name string) (out []string) {
 }
 
 func TestStep_BadVersionIsTakenBack(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		app := h.newApp("chat")
 		good := h.deploy(app, nil)
 		h.awaitStatus(app, ready)
@@ -115,7 +115,7 @@ func TestStep_BadVersionIsTakenBack(t *testing.T) {
 }
 
 func TestStep_DeadlineHoldsWithoutReports(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		h.agents["eu-west-1"].setAway(true)
 		time.Sleep(2 * time.Hour) // longer than the lease
 		h.update(func(tx store.Tx) error {
@@ -134,7 +134,7 @@ func TestStep_DeadlineHoldsWithoutReports(t *testing.T) {
 
 func TestLostWakesAreMadeUpFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, nil, "us-east-1")
+		h := newHarness(t, nil, "us-east-1")
 		app := h.newApp("chat")
 		h.deploy(app, nil) // its wake-up was before anybody listened
 		h.runInMemory()
@@ -143,7 +143,7 @@ func TestLostWakesAreMadeUpFor(t *testing.T) {
 }
 
 func TestImage_IsResolvedOnceDespiteTransientErrors(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		h.images.answers = []error{errors.New("503"), errors.New("503")}
 		app := h.newApp("chat")
 		dep := h.deploy(app, func(s *windlassv1.DeploymentSpec) { s.Image = "registry.test/echo:v1" })
@@ -172,7 +172,7 @@ func TestImage_IsResolvedOnceDespiteTransientErrors(t *testing.T) {
 
 func TestRepeatedAndConcurrentStepsDecideOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, nil, "us-east-1", "eu-west-1")
+		h := newHarness(t, nil, "us-east-1", "eu-west-1")
 		app := h.newApp("chat")
 		h.deploy(app, nil)
 		var wg sync.WaitGroup
@@ -199,13 +199,13 @@ func TestRepeatedAndConcurrentStepsDecideOnce(t *testing.T) {
 
 func TestStep_OfAnAbsentAppIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, nil)
+		h := newHarness(t, nil)
 		require.NoError(t, h.stepper.Step(context.Background(), "app_none"))
 	})
 }
 
 func TestStep_ConcurrentAppsAllEndReady(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		var apps []string
 		for i := range 60 {
 			apps = append(apps, h.newApp(fmt.Sprintf("app-%d", i)))
@@ -218,7 +218,7 @@ func TestStep_ConcurrentAppsAllEndReady(t *testing.T) {
 	})
 }
 
-func metric(t *testing.T, h *house, name, status string) float64 {
+func metric(t *testing.T, h *harness, name, status string) float64 {
 	families, err := h.registry.Gather()
 	require.NoError(t, err)
 	for _, f := range families {
@@ -232,7 +232,7 @@ func metric(t *testing.T, h *house, name, status string) float64 {
 }
 
 func TestMetricsHaveTheirNamesAndNoIds(t *testing.T) {
-	bubble(t, func(t *testing.T, h *house) {
+	bubble(t, func(t *testing.T, h *harness) {
 		app := h.newApp("chat")
 		h.deploy(app, func(s *windlassv1.DeploymentSpec) { s.Image = "registry.test/echo:v1" })
 		h.awaitStatus(app, ready)
@@ -281,7 +281,7 @@ windlass_rollout_oldest_seconds 0
 func TestTrace_JoinsTheCallTheStepsAndTheRegions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorder := tracetest.NewSpanRecorder()
-		h := newHouse(t, recorder, "us-east-1", "eu-west-1")
+		h := newHarness(t, recorder, "us-east-1", "eu-west-1")
 		h.runInMemory()
 		app := h.newApp("chat")
 		h.deploy(app, func(s *windlassv1.DeploymentSpec) { s.Image = "registry.test/echo:v1" })

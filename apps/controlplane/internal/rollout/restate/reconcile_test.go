@@ -60,7 +60,7 @@ func (c *counter) count(id string) int {
 
 // latest reports whether new invocations go to the driver's address, and how many addresses
 // Restate knows for the service.
-func (r *rig) latest(d *Driver) (leads bool, known int) {
+func (r *harness) latest(d *Driver) (leads bool, known int) {
 	all, err := d.admin.deployments(context.Background())
 	require.NoError(r.t, err)
 	latest, err := d.admin.latest(context.Background(), r.service)
@@ -75,13 +75,13 @@ func (r *rig) latest(d *Driver) (leads bool, known int) {
 }
 
 // leads reports whether the driver's address is the only one there is.
-func (r *rig) leads(d *Driver) bool {
+func (r *harness) leads(d *Driver) bool {
 	leads, known := r.latest(d)
 	return leads && known == 1
 }
 
 // leave runs a step on a process of the version, and kills it in the middle.
-func (r *rig) leave(c *counter, version, app string) process {
+func (r *harness) leave(c *counter, version, app string) process {
 	p := r.startVersion(c.step, version)
 	await(r.t, "it leads", func() bool { leads, _ := r.latest(p.Driver); return leads })
 	held := c.holdNext()
@@ -92,7 +92,7 @@ func (r *rig) leave(c *counter, version, app string) process {
 }
 
 func TestInvocation_OfADeadAddressGoesOnAtOurs(t *testing.T) {
-	r, c, app := newRig(t), newCounter(), ident.New("app")
+	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	r.leave(c, handlersVersion, app)
 	before := c.count(app)
 	p := r.start(c.step)
@@ -103,7 +103,7 @@ func TestInvocation_OfADeadAddressGoesOnAtOurs(t *testing.T) {
 // TestInvocation_OfLostCodeHoldsNoKey: the handlers' version has changed, and no process
 // serves the old one any more.
 func TestInvocation_OfLostCodeHoldsNoKey(t *testing.T) {
-	r, c, app := newRig(t), newCounter(), ident.New("app")
+	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	r.leave(c, "v0", app)
 	before := c.count(app)
 	p := r.start(c.step)
@@ -113,7 +113,7 @@ func TestInvocation_OfLostCodeHoldsNoKey(t *testing.T) {
 }
 
 func TestGoingBackToAnOlderVersionLeads(t *testing.T) {
-	r, c, app := newRig(t), newCounter(), ident.New("app")
+	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	old := r.start(c.step)
 	await(t, "the old version leads", func() bool { return r.leads(old.Driver) })
 	r.leave(c, "v9", app)
@@ -126,7 +126,7 @@ func TestGoingBackToAnOlderVersionLeads(t *testing.T) {
 }
 
 func TestRegistration_ReplacesOnlyDeadReplicas(t *testing.T) {
-	r, c, app := newRig(t), newCounter(), ident.New("app")
+	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	first := r.start(c.step)
 	await(t, "the first is registered", func() bool { return r.leads(first.Driver) })
 	second := r.start(c.step)
@@ -150,7 +150,7 @@ func TestRegistration_IsRepeatedAfterRestateLostItsData(t *testing.T) {
 	cfg := restate.Config{Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true}
 	server, err := restate.Start(t.Context(), cfg)
 	require.NoError(t, err)
-	r := &rig{t: t, ingress: server.IngressURL(), admin: server.AdminURL(), service: "WindlassApp"}
+	r := &harness{t: t, ingress: server.IngressURL(), admin: server.AdminURL(), service: "WindlassApp"}
 	c, app := newCounter(), ident.New("app")
 	p := r.start(c.step)
 	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
@@ -178,7 +178,7 @@ func stop(t *testing.T, s *restate.Server) {
 
 // TestOutage_PausesNoApp: the retry policy that Restate has taken over.
 func TestOutage_PausesNoApp(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	p := r.start(func(context.Context, string) error { return nil })
 	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
 	var service struct {
@@ -196,7 +196,7 @@ func TestOutage_PausesNoApp(t *testing.T) {
 
 // TestInvocation_FailedIsRetriedOnceAStepPasses: long before each is due, as Restate itself says.
 func TestInvocation_FailedIsRetriedOnceAStepPasses(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	var away atomic.Bool
 	away.Store(true)
 	steps := newCounter()

@@ -22,17 +22,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-// rig is a control plane's life over a Restate that outlives it: each process
+// harness is a control plane's life over a Restate that outlives it: each process
 // listens somewhere else, as after a restart on a machine where the port is taken.
-type rig struct {
+type harness struct {
 	t              testing.TB
 	ingress, admin string
 	service        string
 }
 
-func newRig(t testing.TB) *rig {
+func newHarness(t testing.TB) *harness {
 	ingress, admin := stacktest.Restate(t)
-	return &rig{t: t, ingress: ingress, admin: admin, service: ident.New("App")}
+	return &harness{t: t, ingress: ingress, admin: admin, service: ident.New("App")}
 }
 
 func testLog(t testing.TB) *slog.Logger {
@@ -50,9 +50,9 @@ type process struct {
 	crash func()
 }
 
-func (r *rig) start(step rollout.Step) process { return r.startVersion(step, handlersVersion) }
+func (r *harness) start(step rollout.Step) process { return r.startVersion(step, handlersVersion) }
 
-func (r *rig) startVersion(step rollout.Step, version string) process {
+func (r *harness) startVersion(step rollout.Step, version string) process {
 	ctx, cancel := context.WithCancel(context.Background())
 	var lost atomic.Int64
 	d, err := newVersion(Config{
@@ -84,7 +84,7 @@ func (r *rig) startVersion(step rollout.Step, version string) process {
 	return process{Driver: d, dead: &dead, lost: &lost, crash: crash}
 }
 
-func (r *rig) Start(step rollout.Step) rollouttest.Process {
+func (r *harness) Start(step rollout.Step) rollouttest.Process {
 	p := r.start(step)
 	await(r.t, "it is registered", func() bool { return p.Check(context.Background()) == nil })
 	await(r.t, "it is ready", func() bool { return p.Ready(context.Background()) == nil })
@@ -109,7 +109,7 @@ func await(t testing.TB, what string, condition func() bool) {
 }
 
 func TestRestateDriverKeepsTheContract(t *testing.T) {
-	rollouttest.Run(t, func(t testing.TB) rollouttest.Rig { return newRig(t) },
+	rollouttest.Run(t, func(t testing.TB) rollouttest.Harness { return newHarness(t) },
 		func(t *testing.T, part func(t *testing.T)) { part(t) })
 }
 

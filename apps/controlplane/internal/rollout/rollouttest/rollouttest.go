@@ -27,9 +27,9 @@ type Process struct {
 	Crash func()
 }
 
-// Rig starts processes, one after the other, over whatever the driver keeps
-// elsewhere. The last one is ended by the rig when the test ends.
-type Rig interface {
+// Harness starts processes, one after the other, over whatever the driver keeps
+// elsewhere. The last one is ended by the harness when the test ends.
+type Harness interface {
 	Start(step rollout.Step) Process
 }
 
@@ -41,12 +41,12 @@ func logger(t testing.TB) *slog.Logger {
 	return slog.New(slog.DiscardHandler).With("test", t.Name())
 }
 
-// Run runs the contract. newRig is called once for each part; wrap runs a part,
+// Run runs the contract. newHarness is called once for each part; wrap runs a part,
 // in a synctest bubble perhaps.
-func Run(t *testing.T, newRig func(t testing.TB) Rig, wrap func(t *testing.T, part func(t *testing.T))) {
+func Run(t *testing.T, newHarness func(t testing.TB) Harness, wrap func(t *testing.T, part func(t *testing.T))) {
 	for _, part := range []struct {
 		name string
-		run  func(t *testing.T, rig Rig)
+		run  func(t *testing.T, harness Harness)
 	}{
 		{"AWakeIsFollowedByAStep", wakeIsFollowedByAStep},
 		{"StepsOfAnAppNeverOverlapAndThoseOfOthersDo", stepsNeverOverlap},
@@ -60,7 +60,7 @@ func Run(t *testing.T, newRig func(t testing.TB) Rig, wrap func(t *testing.T, pa
 		{"AnyDisorderEndsInOrder", disorder},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			wrap(t, func(t *testing.T) { part.run(t, newRig(t)) })
+			wrap(t, func(t *testing.T) { part.run(t, newHarness(t)) })
 		})
 	}
 }
@@ -73,9 +73,9 @@ func wakeAll(t testing.TB, d rollout.Driver, ids ...string) {
 	require.NoError(t, d.Wake(context.Background(), ids))
 }
 
-func wakeIsFollowedByAStep(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func wakeIsFollowedByAStep(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	a, b := id("a"), id("b")
 	w.happen(a)
 	w.happen(b)
@@ -86,9 +86,9 @@ func wakeIsFollowedByAStep(t *testing.T, rig Rig) {
 	w.await("the app sees what happened next", patience, w.quiet)
 }
 
-func stepsNeverOverlap(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func stepsNeverOverlap(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	held, other := id("held"), id("other")
 	release, reached := make(chan struct{}), make(chan struct{})
 	w.with(held, func(a *app) { a.hold, a.held = release, reached })
@@ -118,9 +118,9 @@ func awaitSignal(t testing.TB, ch chan struct{}) {
 	}
 }
 
-func wakeDuringAStep(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func wakeDuringAStep(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	a := id("a")
 	release, reached := make(chan struct{}), make(chan struct{})
 	w.with(a, func(a *app) { a.hold, a.held = release, reached })
@@ -133,9 +133,9 @@ func wakeDuringAStep(t *testing.T, rig Rig) {
 	w.await("the second event is seen", patience, w.quiet)
 }
 
-func nextLookComesWhenDue(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func nextLookComesWhenDue(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	a := id("a")
 	w.sweep(p.Driver)
 	w.with(a, func(a *app) { a.looks = []time.Duration{300 * time.Millisecond, 400 * time.Millisecond} })
@@ -152,9 +152,9 @@ func nextLookComesWhenDue(t *testing.T, rig Rig) {
 
 // laterDecisionReplacesLook: each of several steps asks for a look; only the last
 // one's is owed. Looks that were replaced must not pile up steps.
-func laterDecisionReplacesLook(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func laterDecisionReplacesLook(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	w.sweep(p.Driver)
 	a := id("a")
 	const wakes = 5
@@ -177,9 +177,9 @@ func laterDecisionReplacesLook(t *testing.T, rig Rig) {
 	})
 }
 
-func failingStepIsTriedAgain(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func failingStepIsTriedAgain(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	a := id("a")
 	w.with(a, func(a *app) { a.fail = 4 })
 	w.happen(a)
@@ -187,9 +187,9 @@ func failingStepIsTriedAgain(t *testing.T, rig Rig) {
 	w.await("it passes in the end", patience, w.quiet)
 }
 
-func lostWakeIsFound(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func lostWakeIsFound(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	w.sweep(p.Driver)
 	for range 10 {
 		w.happen(id("lost")) // and the driver gets no signal
@@ -197,9 +197,9 @@ func lostWakeIsFound(t *testing.T, rig Rig) {
 	w.await("the sweeper finds them", patience, w.quiet)
 }
 
-func crashBeforeSchedule(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func crashBeforeSchedule(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	a := id("a")
 	release, reached := make(chan struct{}), make(chan struct{})
 	w.with(a, func(a *app) {
@@ -210,14 +210,14 @@ func crashBeforeSchedule(t *testing.T, rig Rig) {
 	wakeAll(t, p.Driver, a)
 	awaitSignal(t, reached)
 	p.Crash() // it has committed, and sent no answer
-	p = rig.Start(w.step)
+	p = harness.Start(w.step)
 	w.sweep(p.Driver)
 	w.await("it looked as often as it wanted", patience, w.quiet)
 }
 
-func crashLeavesNoAppBehind(t *testing.T, rig Rig) {
-	w := newWorld(t)
-	p := rig.Start(w.step)
+func crashLeavesNoAppBehind(t *testing.T, harness Harness) {
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	var ids []string
 	for i := range 60 {
 		ids = append(ids, id("a"))
@@ -238,7 +238,7 @@ func crashLeavesNoAppBehind(t *testing.T, rig Rig) {
 	for _, id := range ids {
 		w.happen(id)
 	}
-	p = rig.Start(w.step)
+	p = harness.Start(w.step)
 	w.sweep(p.Driver)
 	w.await("all are done", patience, w.quiet)
 	ofOne, _ := w.overlap()
@@ -247,11 +247,11 @@ func crashLeavesNoAppBehind(t *testing.T, rig Rig) {
 
 // disorder: many writers make things happen, and lose, double and delay the
 // wake-ups.
-func disorder(t *testing.T, rig Rig) {
+func disorder(t *testing.T, harness Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	w := newWorld(t)
-	p := rig.Start(w.step)
+	w := newFixture(t)
+	p := harness.Start(w.step)
 	w.sweep(p.Driver)
 	ids := make([]string, 20)
 	for i := range ids {
@@ -284,7 +284,7 @@ func disorder(t *testing.T, rig Rig) {
 	require.Equal(t, 1, ofOne)
 }
 
-func (w *world) wake(d rollout.Driver, ids ...string) {
+func (w *fixture) wake(d rollout.Driver, ids ...string) {
 	if err := d.Wake(context.Background(), ids); err != nil {
 		w.t.Errorf("wake: %v", err)
 	}

@@ -19,14 +19,14 @@ import (
 )
 
 // region answers as an agent does, by what its gateways saw of each deployment.
-type region struct {
+type fakeAgent struct {
 	seen     map[string]*agentv1.Traffic
 	gateways int32
 	err      error
 	garbage  bool
 }
 
-func source(regions map[string]region, asked *[]string) traffic.Source {
+func source(regions map[string]fakeAgent, asked *[]string) traffic.Source {
 	var mu sync.Mutex
 	return traffic.Source{
 		Ask: func(ctx context.Context, id string, req *agentv1.Request) ([]byte, error) {
@@ -57,7 +57,7 @@ func TestTraffic_AsksARegionOnceForAllThatIsDue(t *testing.T) {
 	t.Parallel()
 	const errorRate, latency = windlassv1.AnalysisCheck_TEMPLATE_ERROR_RATE, windlassv1.AnalysisCheck_TEMPLATE_LATENCY_P95
 	var asked []string
-	s := source(map[string]region{
+	s := source(map[string]fakeAgent{
 		"reg_1": {gateways: 2, seen: map[string]*agentv1.Traffic{
 			"dep_new": {Requests: 20, Errors: 5, LatencyP95: new(0.5)}, "dep_old": {Requests: 80, LatencyP95: new(0.25)},
 		}},

@@ -14,7 +14,7 @@ import (
 )
 
 // running makes an app that has a live deployment and a rollout, each perhaps empty.
-func (w *world) running(workspaceID, name, live, rollout string) model.App {
+func (w *fixture) running(workspaceID, name, live, rollout string) model.App {
 	w.t.Helper()
 	a := w.newApp(name)
 	a.WorkspaceID, a.LiveDeploymentID, a.RolloutID = workspaceID, live, rollout
@@ -30,12 +30,12 @@ func claimOf(a model.App, instances, gpus int64) model.Claim {
 	}
 }
 
-func (w *world) claim(claims ...model.Claim) {
+func (w *fixture) claim(claims ...model.Claim) {
 	w.t.Helper()
 	w.update(func(tx store.Tx) error { return tx.PutClaims(claims) })
 }
 
-func (w *world) usage(but string) (u model.Usage, unsettled int) {
+func (w *fixture) usage(but string) (u model.Usage, unsettled int) {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) (_ model.Usage, err error) {
 		u, unsettled, err = tx.UsageOf(w.ws, but)
@@ -43,7 +43,7 @@ func (w *world) usage(but string) (u model.Usage, unsettled int) {
 	}), unsettled
 }
 
-func (w *world) unsettled(but, after string, limit int) (names []string) {
+func (w *fixture) unsettled(but, after string, limit int) (names []string) {
 	w.t.Helper()
 	for _, a := range read(w, func(tx store.Tx) ([]model.App, error) { return tx.UnsettledApps(w.ws, but, after, limit) }) {
 		names = append(names, a.Name)
@@ -52,7 +52,7 @@ func (w *world) unsettled(but, after string, limit int) (names []string) {
 }
 
 func testAdmission(t *testing.T, setup setup) {
-	admission := func(w *world, id string) model.Admission {
+	admission := func(w *fixture, id string) model.Admission {
 		return read(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(id) })
 	}
 

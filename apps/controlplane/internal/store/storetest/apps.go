@@ -337,7 +337,7 @@ func testApps(t *testing.T, setup setup) {
 }
 
 func testRolloutStates(t *testing.T, setup setup) {
-	rolloutState := func(w *world, appID string) model.RolloutState {
+	rolloutState := func(w *fixture, appID string) model.RolloutState {
 		w.t.Helper()
 		found := read(w, func(tx store.Tx) ([]model.RolloutState, error) {
 			return tx.GetRolloutStates([]string{appID, "app_none"})
@@ -345,7 +345,7 @@ func testRolloutStates(t *testing.T, setup setup) {
 		require.Len(t, found, 1)
 		return found[0]
 	}
-	put := func(w *world, s model.RolloutState) {
+	put := func(w *fixture, s model.RolloutState) {
 		w.t.Helper()
 		w.update(func(tx store.Tx) error { return tx.PutRolloutState(s) })
 	}

@@ -17,7 +17,7 @@ import (
 
 func testUpdateBatched(t *testing.T, setup setup) {
 	// about does n works of one key at once, each about an app; all says of none.
-	about := func(w *world, n int, app func(i int) string, fn func(i int, tx store.Tx) (func() error, error)) []error {
+	about := func(w *fixture, n int, app func(i int) string, fn func(i int, tx store.Tx) (func() error, error)) []error {
 		errs := make([]error, n)
 		var works sync.WaitGroup
 		for i := range n {
@@ -28,7 +28,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		works.Wait()
 		return errs
 	}
-	all := func(w *world, n int, fn func(i int, tx store.Tx) (func() error, error)) []error {
+	all := func(w *fixture, n int, fn func(i int, tx store.Tx) (func() error, error)) []error {
 		return about(w, n, func(int) string { return "" }, fn)
 	}
 	failure := errors.New("no")

@@ -18,7 +18,7 @@ func testBrowserSessions(t *testing.T, setup setup) {
 			SignedInAt: now, ExpiresAt: expires,
 		}
 	}
-	insert := func(w *world, rows ...model.BrowserSession) {
+	insert := func(w *fixture, rows ...model.BrowserSession) {
 		for _, r := range rows {
 			w.update(func(tx store.Tx) error { return tx.InsertBrowserSession(r) })
 		}
@@ -26,7 +26,7 @@ func testBrowserSessions(t *testing.T, setup setup) {
 	get := func(hash string) func(store.Tx) (model.BrowserSession, error) {
 		return func(tx store.Tx) (model.BrowserSession, error) { return tx.GetBrowserSession([]byte(hash)) }
 	}
-	alive := func(w *world, session string, at int64) bool {
+	alive := func(w *fixture, session string, at int64) bool {
 		return read(w, func(tx store.Tx) (bool, error) { return tx.IsBrowserSession(session, at) })
 	}
 

@@ -14,7 +14,7 @@ import (
 )
 
 func testDesired(t *testing.T, setup setup) {
-	items := func(w *world, region string, kind model.ChangeKind, keys ...string) []model.DesiredItem {
+	items := func(w *fixture, region string, kind model.ChangeKind, keys ...string) []model.DesiredItem {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
 			if len(keys) == 0 {

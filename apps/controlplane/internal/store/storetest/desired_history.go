@@ -16,13 +16,13 @@ import (
 // agent holds what an agent was sent: a snapshot, then the newest state of every
 // key that changed.
 type agent struct {
-	w      *world
+	w      *fixture
 	region string
 	head   model.Head
 	inbox  map[string]any
 }
 
-func newAgent(t *rapid.T, w *world, region string) *agent {
+func newAgent(t *rapid.T, w *fixture, region string) *agent {
 	a := &agent{w: w, region: region, inbox: map[string]any{}}
 	require.NoError(t, w.s.Snapshot(w.t.Context(), func(tx store.Tx) (err error) {
 		if a.head, err = tx.GetHead(region); err != nil {
@@ -68,7 +68,7 @@ func (a *agent) follow(t *rapid.T, limit int) bool {
 
 // past is what random operations did to a few apps in two regions of their own.
 type past struct {
-	w       *world
+	w       *fixture
 	env     string
 	regions []string
 	apps    []model.App
@@ -78,7 +78,7 @@ type past struct {
 	moment  int64
 }
 
-func newHistory(t *rapid.T, w *world) *past {
+func newHistory(t *rapid.T, w *fixture) *past {
 	h := &past{
 		w: w, env: ident.New("env"), rows: map[[2]string]model.Topology{}, moment: now,
 	}

@@ -10,15 +10,15 @@ import (
 )
 
 func testDomains(t *testing.T, setup setup) {
-	of := func(w *world, appIDs ...string) []model.Domain {
+	of := func(w *fixture, appIDs ...string) []model.Domain {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) ([]model.Domain, error) { return tx.DomainsOfApps(appIDs) })
 	}
-	insert := func(w *world, d model.Domain) {
+	insert := func(w *fixture, d model.Domain) {
 		w.t.Helper()
 		w.update(func(tx store.Tx) error { return tx.InsertDomain(d) })
 	}
-	wait := func(w *world, appID, name string) model.Domain {
+	wait := func(w *fixture, appID, name string) model.Domain {
 		return model.Domain{Name: name, WorkspaceID: w.ws, AppID: appID, Token: "t-" + appID, CreatedBy: "ada", CreatedAt: now}
 	}
 

@@ -11,7 +11,7 @@ import (
 )
 
 // checkChain asserts that a whole feed of the first epoch chains up to the head.
-func checkChain(t *testing.T, w *world, regionID string, feed []model.Change) {
+func checkChain(t *testing.T, w *fixture, regionID string, feed []model.Change) {
 	t.Helper()
 	chain := changefeed.Genesis()
 	ids := map[string]bool{}

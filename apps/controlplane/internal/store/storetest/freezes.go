@@ -12,7 +12,7 @@ import (
 )
 
 func testFreezes(t *testing.T, setup setup) {
-	list := func(w *world, workspaceID string) (names []string) {
+	list := func(w *fixture, workspaceID string) (names []string) {
 		for _, f := range read(w, func(tx store.Tx) ([]model.Freeze, error) { return tx.ListFreezes(workspaceID, store.Page{Limit: 9}) }) {
 			names = append(names, f.Name)
 		}

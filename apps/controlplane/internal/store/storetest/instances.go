@@ -14,11 +14,11 @@ import (
 const terminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 
 func testInstances(t *testing.T, setup setup) {
-	put := func(w *world, rows ...model.Instance) {
+	put := func(w *fixture, rows ...model.Instance) {
 		w.t.Helper()
 		w.update(func(tx store.Tx) error { return tx.PutInstances(rows) })
 	}
-	get := func(w *world, id string) model.Instance {
+	get := func(w *fixture, id string) model.Instance {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) (model.Instance, error) { return tx.GetInstance(w.ws, id) })
 	}

@@ -17,11 +17,11 @@ import (
 type listed struct {
 	name string
 	desc bool
-	add  func(w *world, key string) (cursor string)
-	page func(w *world, p store.Page) []string
+	add  func(w *fixture, key string) (cursor string)
+	page func(w *fixture, p store.Page) []string
 }
 
-func cursors[V any](w *world, list func(store.Tx) ([]V, error), cursor func(V) string) []string {
+func cursors[V any](w *fixture, list func(store.Tx) ([]V, error), cursor func(V) string) []string {
 	var out []string
 	for _, v := range read(w, list) {
 		out = append(out, cursor(v))
@@ -30,8 +30,8 @@ func cursors[V any](w *world, list func(store.Tx) ([]V, error), cursor func(V) s
 }
 
 func lists() []listed {
-	add := func(insert func(w *world, tx store.Tx, key string) error) func(*world, string) string {
-		return func(w *world, key string) string {
+	add := func(insert func(w *fixture, tx store.Tx, key string) error) func(*fixture, string) string {
+		return func(w *fixture, key string) string {
 			w.update(func(tx store.Tx) error { return insert(w, tx, key) })
 			return key
 		}
@@ -39,48 +39,48 @@ func lists() []listed {
 	return []listed{
 		{
 			"workspaces", false,
-			add(func(_ *world, tx store.Tx, key string) error {
+			add(func(_ *fixture, tx store.Tx, key string) error {
 				return tx.InsertWorkspace(model.Workspace{ID: ident.New("ws"), Name: key})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Workspace, error) { return tx.ListWorkspaces(p) }, func(r model.Workspace) string { return r.Name })
 			},
 		},
 		{
 			"API keys", false,
-			add(func(w *world, tx store.Tx, key string) error { return tx.InsertAPIKey(w.newKey(key)) }),
-			func(w *world, p store.Page) []string {
+			add(func(w *fixture, tx store.Tx, key string) error { return tx.InsertAPIKey(w.newKey(key)) }),
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.APIKey, error) { return tx.ListAPIKeys(w.ws, p) }, func(r model.APIKey) string { return r.Name })
 			},
 		},
 		{
 			"projects", false,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				return tx.InsertProject(model.Project{ID: ident.New("prj"), WorkspaceID: w.ws, Name: key})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Project, error) { return tx.ListProjects(w.ws, p) }, func(r model.Project) string { return r.Name })
 			},
 		},
 		{
 			"environments", false,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				return tx.InsertEnvironment(model.Environment{ID: ident.New("env"), WorkspaceID: w.ws, ProjectID: w.prj, Name: key})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Environment, error) { return tx.ListEnvironments(w.ws, w.prj, p) }, func(r model.Environment) string { return r.Name })
 			},
 		},
 		{
 			"secrets", false,
-			add(func(w *world, tx store.Tx, key string) error { return tx.InsertSecretVersion(w.secret(key, 1)) }),
-			func(w *world, p store.Page) []string {
+			add(func(w *fixture, tx store.Tx, key string) error { return tx.InsertSecretVersion(w.secret(key, 1)) }),
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Secret, error) { return tx.ListSecrets(w.ws, w.env, p) }, func(r model.Secret) string { return r.Name })
 			},
 		},
 		{
 			"regions of a workspace", false,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				r := model.Region{ID: ident.New("reg"), Name: key}
 				if len(key)%2 == 0 {
 					r.WorkspaceID = w.ws
@@ -91,34 +91,34 @@ func lists() []listed {
 				}
 				return tx.GrantRegion(r.ID, w.ws, now)
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(w.ws, p) }, func(r model.Region) string { return r.Name })
 			},
 		},
 		{
 			"all regions", false,
-			add(func(_ *world, tx store.Tx, key string) error {
+			add(func(_ *fixture, tx store.Tx, key string) error {
 				return tx.InsertRegion(model.Region{ID: key, Name: key})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.AllRegions(p) }, func(r model.Region) string { return r.ID })
 			},
 		},
 		{
 			"heads", false,
-			add(func(_ *world, tx store.Tx, key string) error {
+			add(func(_ *fixture, tx store.Tx, key string) error {
 				return tx.InsertRegion(model.Region{ID: key, Name: key})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Head, error) { return tx.ListRegionHeads(p.After, p.Limit) }, func(r model.Head) string { return r.RegionID })
 			},
 		},
 		{
 			"instances", false,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				return tx.PutInstances([]model.Instance{{ID: key, WorkspaceID: w.ws, RegionID: "reg_1", Guard: 1, Status: 1}})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Instance, error) {
 					return tx.ListInstances(store.InstanceFilter{WorkspaceID: w.ws}, p)
 				}, func(r model.Instance) string { return r.ID })
@@ -126,7 +126,7 @@ func lists() []listed {
 		},
 		{
 			"quarantine", false,
-			func(w *world, key string) string {
+			func(w *fixture, key string) string {
 				w.update(func(tx store.Tx) error {
 					rows, err := tx.ListQuarantine("reg_1", store.Page{Limit: 1000})
 					if err != nil {
@@ -136,68 +136,68 @@ func lists() []listed {
 				})
 				return key
 			},
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ListQuarantine("reg_1", p) }, func(r model.Quarantined) string { return r.Key })
 			},
 		},
 		{
 			"followed history", false,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				return tx.InsertHistory([]model.History{{ID: key, WorkspaceID: w.ws, AppID: "app_1"}})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince("app_1", p.After, p.Limit) }, func(r model.History) string { return r.ID })
 			},
 		},
 		{
 			"history", true,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				return tx.InsertHistory([]model.History{{ID: key, WorkspaceID: w.ws, AppID: "app_1"}})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.History, error) { return tx.ListHistory(w.ws, "app_1", p) }, func(r model.History) string { return r.ID })
 			},
 		},
 		{
 			"audit", true,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				return tx.InsertAudit(model.Audit{ID: key, WorkspaceID: w.ws})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(w.ws, p) }, func(r model.Audit) string { return r.ID })
 			},
 		},
 		{
 			"rollouts", true,
-			add(func(w *world, tx store.Tx, key string) error {
+			add(func(w *fixture, tx store.Tx, key string) error {
 				return tx.InsertRollout(model.Rollout{ID: key, WorkspaceID: w.ws, AppID: "app_1"})
 			}),
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Rollout, error) { return tx.ListRollouts(w.ws, "app_1", p) }, func(r model.Rollout) string { return r.ID })
 			},
 		},
 		{
 			"deployments", true,
-			func(w *world, key string) string {
+			func(w *fixture, key string) string {
 				d := w.newDeployment(model.App{ID: "app_" + key, WorkspaceID: w.ws}, 1)
 				d.ID = key
 				w.update(func(tx store.Tx) error { return tx.InsertDeployment(d) })
 				return key
 			},
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, "", p) }, func(r model.Deployment) string { return r.ID })
 			},
 		},
 		{
 			// Names repeat: the environments differ.
 			"apps", false,
-			func(w *world, key string) string {
+			func(w *fixture, key string) string {
 				a := w.newApp(key[:1])
 				a.EnvironmentID = ident.New("env")
 				w.update(func(tx store.Tx) error { return tx.InsertApp(a) })
 				return a.Name + "\x00" + a.ID
 			},
-			func(w *world, p store.Page) []string {
+			func(w *fixture, p store.Page) []string {
 				return cursors(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", p) }, func(r model.App) string { return r.Name + "\x00" + r.ID })
 			},
 		},

@@ -11,13 +11,13 @@ import (
 
 func testPeers(t *testing.T, setup setup) {
 	const minute = 60_000
-	put := func(w *world, rows ...model.Peer) {
+	put := func(w *fixture, rows ...model.Peer) {
 		w.t.Helper()
 		for _, p := range rows {
 			w.update(func(tx store.Tx) error { return tx.PutPeer(p) })
 		}
 	}
-	list := func(w *world, within int64) []model.Peer {
+	list := func(w *fixture, within int64) []model.Peer {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) ([]model.Peer, error) { return tx.ListPeers(within) })
 	}

@@ -11,15 +11,15 @@ import (
 )
 
 func testPins(t *testing.T, setup setup) {
-	pins := func(w *world, appIDs ...string) []model.Pin {
+	pins := func(w *fixture, appIDs ...string) []model.Pin {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) ([]model.Pin, error) { return tx.ListPins(appIDs) })
 	}
-	put := func(w *world, p model.Pin) {
+	put := func(w *fixture, p model.Pin) {
 		w.t.Helper()
 		w.update(func(tx store.Tx) error { return tx.PutPin(p) })
 	}
-	pin := func(w *world, app model.App, version int32) model.Pin {
+	pin := func(w *fixture, app model.App, version int32) model.Pin {
 		return model.Pin{
 			WorkspaceID: w.ws, AppID: app.ID, DeploymentID: w.deployment(app, version).ID, Version: version, Weight: 10,
 			By: "ada", Why: "to compare in Zürich", CreatedAt: now, UpdatedAt: now + 1,

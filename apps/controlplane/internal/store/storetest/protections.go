@@ -10,10 +10,10 @@ import (
 )
 
 func testProtections(t *testing.T, setup setup) {
-	list := func(w *world, workspaceID string) []model.Protection {
+	list := func(w *fixture, workspaceID string) []model.Protection {
 		return read(w, func(tx store.Tx) ([]model.Protection, error) { return tx.ListProtections(workspaceID) })
 	}
-	put := func(w *world, all ...model.Protection) {
+	put := func(w *fixture, all ...model.Protection) {
 		w.update(func(tx store.Tx) error {
 			for _, p := range all {
 				if err := tx.PutProtection(p); err != nil {

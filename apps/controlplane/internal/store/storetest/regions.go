@@ -26,7 +26,7 @@ func testRegions(t *testing.T, setup setup) {
 		}
 		return out
 	}
-	own := func(w *world, workspaceID, name string) model.Region {
+	own := func(w *fixture, workspaceID, name string) model.Region {
 		r := model.Region{ID: ident.New("reg"), WorkspaceID: workspaceID, Name: name, CreatedAt: now, ResourceVersion: 1}
 		w.update(func(tx store.Tx) error { return tx.InsertRegion(r) })
 		return r
@@ -206,7 +206,7 @@ func testRegions(t *testing.T, setup setup) {
 }
 
 func testSessions(t *testing.T, setup setup) {
-	start := func(w *world, region, session string, ttl int64) (model.Region, bool) {
+	start := func(w *fixture, region, session string, ttl int64) (model.Region, bool) {
 		w.t.Helper()
 		var r model.Region
 		var resumed bool
@@ -218,7 +218,7 @@ func testSessions(t *testing.T, setup setup) {
 		})
 		return r, resumed
 	}
-	get := func(w *world, region string) model.Region {
+	get := func(w *fixture, region string) model.Region {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(region) })
 	}

@@ -17,7 +17,7 @@ func testRetention(t *testing.T, setup setup) {
 	const all = 99
 	// ended makes versions of the app that nothing refers to any more, the newest of
 	// them its latest, each with a rollout.
-	ended := func(w *world, app *model.App, versions int32) (ids []string) {
+	ended := func(w *fixture, app *model.App, versions int32) (ids []string) {
 		w.t.Helper()
 		for v := int32(1); v <= versions; v++ {
 			d := w.newDeployment(*app, v)
@@ -36,7 +36,7 @@ func testRetention(t *testing.T, setup setup) {
 		app.LatestVersion = versions
 		return ids
 	}
-	versions := func(w *world, app model.App) (found []int32) {
+	versions := func(w *fixture, app model.App) (found []int32) {
 		w.t.Helper()
 		for _, d := range read(w, func(tx store.Tx) ([]model.Deployment, error) {
 			return tx.ListDeployments(w.ws, app.ID, store.Page{Limit: all})
@@ -45,13 +45,13 @@ func testRetention(t *testing.T, setup setup) {
 		}
 		return found
 	}
-	rollouts := func(w *world, app model.App) int {
+	rollouts := func(w *fixture, app model.App) int {
 		w.t.Helper()
 		return len(read(w, func(tx store.Tx) ([]model.Rollout, error) {
 			return tx.ListRollouts(w.ws, app.ID, store.Page{Limit: all})
 		}))
 	}
-	history := func(w *world, app model.App, n int) {
+	history := func(w *fixture, app model.App, n int) {
 		w.t.Helper()
 		var rows []model.History
 		for i := range n {

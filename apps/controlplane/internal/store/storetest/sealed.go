@@ -19,13 +19,13 @@ const (
 
 func testSealed(t *testing.T, setup setup) {
 	// sealed is a secret whose value begins as the old key seals, resealed as the new one does.
-	begun := func(w *world, name string, version int32, key uint32) model.Secret {
+	begun := func(w *fixture, name string, version int32, key uint32) model.Secret {
 		s := w.secret(name, version)
 		s.Ciphertext = append(seal.Prefix(key), s.Ciphertext...)
 		return s
 	}
-	sealed := func(w *world, name string, version int32) model.Secret { return begun(w, name, version, oldKey) }
-	fill := func(w *world) {
+	sealed := func(w *fixture, name string, version int32) model.Secret { return begun(w, name, version, oldKey) }
+	fill := func(w *fixture) {
 		w.update(func(tx store.Tx) error {
 			for _, s := range []model.Secret{
 				sealed(w, "b", 1), begun(w, "b", 2, newKey), sealed(w, "b", 3), sealed(w, "a", 1), w.secret("plain", 1),
@@ -37,7 +37,7 @@ func testSealed(t *testing.T, setup setup) {
 			return nil
 		})
 	}
-	list := func(w *world, key uint32, after model.SealedValue, limit int) []model.SealedValue {
+	list := func(w *fixture, key uint32, after model.SealedValue, limit int) []model.SealedValue {
 		return read(w, func(tx store.Tx) ([]model.SealedValue, error) { return tx.ListSealedValues(key, after, limit) })
 	}
 	value := func(s model.Secret) model.SealedValue {

@@ -66,19 +66,19 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"CrossRegion", testCrossRegion},
 	} {
 		t.Run(g.name, func(t *testing.T) {
-			g.tests(t, func(t *testing.T) *world { return newWorld(t, open(t)) })
+			g.tests(t, func(t *testing.T) *fixture { return newFixture(t, open(t)) })
 		})
 	}
 }
 
-// setup makes a world for one test.
-type setup func(*testing.T) *world
+// setup makes a fixture for one test.
+type setup func(*testing.T) *fixture
 
 // now is the time of all that the suite writes.
 const now int64 = 1_800_000_000_000
 
-// world is a store with one tenant in it.
-type world struct {
+// fixture is a store with one tenant in it.
+type fixture struct {
 	t   *testing.T
 	s   store.Store
 	ws  string
@@ -86,8 +86,8 @@ type world struct {
 	env string
 }
 
-func newWorld(t *testing.T, s store.Store) *world {
-	w := &world{t: t, s: s, ws: ident.New("ws"), prj: ident.New("prj"), env: ident.New("env")}
+func newFixture(t *testing.T, s store.Store) *fixture {
+	w := &fixture{t: t, s: s, ws: ident.New("ws"), prj: ident.New("prj"), env: ident.New("env")}
 	w.update(func(tx store.Tx) error {
 		if err := tx.InsertWorkspace(model.Workspace{ID: w.ws, Name: "acme", CreatedAt: now, UpdatedAt: now, ResourceVersion: 1}); err != nil {
 			return err
@@ -103,19 +103,19 @@ func newWorld(t *testing.T, s store.Store) *world {
 	return w
 }
 
-func (w *world) update(fn func(store.Tx) error) {
+func (w *fixture) update(fn func(store.Tx) error) {
 	w.t.Helper()
 	require.NoError(w.t, w.s.Update(w.t.Context(), fn))
 }
 
 // fails is update that must fail so.
-func (w *world) fails(want error, fn func(store.Tx) error) {
+func (w *fixture) fails(want error, fn func(store.Tx) error) {
 	w.t.Helper()
 	require.ErrorIs(w.t, w.s.Update(w.t.Context(), fn), want)
 }
 
 // read returns what one read in a View returns.
-func read[V any](w *world, f func(store.Tx) (V, error)) V {
+func read[V any](w *fixture, f func(store.Tx) (V, error)) V {
 	w.t.Helper()
 	var v V
 	require.NoError(w.t, w.s.View(w.t.Context(), func(tx store.Tx) (err error) {
@@ -126,7 +126,7 @@ func read[V any](w *world, f func(store.Tx) (V, error)) V {
 }
 
 // write returns what one method returns in an Update of its own.
-func write[V any](w *world, f func(store.Tx) (V, error)) V {
+func write[V any](w *fixture, f func(store.Tx) (V, error)) V {
 	w.t.Helper()
 	var v V
 	w.update(func(tx store.Tx) (err error) {
@@ -137,7 +137,7 @@ func write[V any](w *world, f func(store.Tx) (V, error)) V {
 }
 
 // missing asserts that a read finds nothing.
-func missing[V any](w *world, f func(store.Tx) (V, error)) {
+func missing[V any](w *fixture, f func(store.Tx) (V, error)) {
 	w.t.Helper()
 	err := w.s.View(w.t.Context(), func(tx store.Tx) error {
 		_, err := f(tx)
@@ -146,21 +146,21 @@ func missing[V any](w *world, f func(store.Tx) (V, error)) {
 	require.ErrorIs(w.t, err, model.ErrNotFound)
 }
 
-func (w *world) newApp(name string) model.App {
+func (w *fixture) newApp(name string) model.App {
 	return model.App{
 		ID: ident.New("app"), WorkspaceID: w.ws, ProjectID: w.prj, EnvironmentID: w.env, Name: name,
 		Status: windlassv1.AppStatus_APP_STATUS_IDLE, Replicas: 2, CreatedAt: now, UpdatedAt: now, ResourceVersion: 1,
 	}
 }
 
-func (w *world) app(name string) model.App {
+func (w *fixture) app(name string) model.App {
 	w.t.Helper()
 	a := w.newApp(name)
 	w.update(func(tx store.Tx) error { return tx.InsertApp(a) })
 	return a
 }
 
-func (w *world) newDeployment(a model.App, version int32, secrets ...string) model.Deployment {
+func (w *fixture) newDeployment(a model.App, version int32, secrets ...string) model.Deployment {
 	spec := &windlassv1.DeploymentSpec{Command: []string{"serve", fmt.Sprint(version)}, Env: map[string]string{"A": "b"}}
 	for _, s := range secrets {
 		spec.Secrets = append(spec.Secrets, &windlassv1.SecretReference{EnvName: "S_" + s, Secret: s})
@@ -172,7 +172,7 @@ func (w *world) newDeployment(a model.App, version int32, secrets ...string) mod
 	}
 }
 
-func (w *world) deployment(a model.App, version int32, secrets ...string) model.Deployment {
+func (w *fixture) deployment(a model.App, version int32, secrets ...string) model.Deployment {
 	w.t.Helper()
 	d := w.newDeployment(a, version, secrets...)
 	w.update(func(tx store.Tx) error { return tx.InsertDeployment(d) })
@@ -187,13 +187,13 @@ func place(d model.Deployment, regionID string, generation int64) model.Topology
 	}
 }
 
-func (w *world) put(rows ...model.Topology) {
+func (w *fixture) put(rows ...model.Topology) {
 	w.t.Helper()
 	w.update(func(tx store.Tx) error { return tx.PutTopology(rows) })
 }
 
 // region makes a region of the platform.
-func (w *world) region(name string) string {
+func (w *fixture) region(name string) string {
 	w.t.Helper()
 	r := model.Region{
 		ID: ident.New("reg"), Name: name, Status: windlassv1.RegionStatus_REGION_STATUS_PENDING,
@@ -204,7 +204,7 @@ func (w *world) region(name string) string {
 }
 
 // regions makes n regions; their ids ascend.
-func (w *world) regions(n int) []string {
+func (w *fixture) regions(n int) []string {
 	w.t.Helper()
 	ids := make([]string, n)
 	for i := range ids {
@@ -214,7 +214,7 @@ func (w *world) regions(n int) []string {
 }
 
 // change commits one change.
-func (w *world) change(regionID string, generation int64) {
+func (w *fixture) change(regionID string, generation int64) {
 	w.t.Helper()
 	w.update(func(tx store.Tx) error {
 		tx.Change(regionID, model.KindDeployment, "dep_x", generation)
@@ -222,13 +222,13 @@ func (w *world) change(regionID string, generation int64) {
 	})
 }
 
-func (w *world) head(regionID string) model.Head {
+func (w *fixture) head(regionID string) model.Head {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) (model.Head, error) { return tx.GetHead(regionID) })
 }
 
 // feed reads the region's whole feed.
-func (w *world) feed(regionID string) []model.Change {
+func (w *fixture) feed(regionID string) []model.Change {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) ([]model.Change, error) {
 		return tx.Changes(map[string]int64{regionID: 0}, 1_000_000)
@@ -253,7 +253,7 @@ func together(n int, f func(i int) error) []error {
 
 // updates runs n transactions at once, so that as many as can have read and
 // written before the first commits, and returns their errors.
-func (w *world) updates(n int, f func(i int, tx store.Tx) error) []error {
+func (w *fixture) updates(n int, f func(i int, tx store.Tx) error) []error {
 	var arrived atomic.Int32
 	return together(n, func(i int) error {
 		return w.s.Update(w.t.Context(), func(tx store.Tx) error {
@@ -299,7 +299,7 @@ func oneWins(t *testing.T, errs []error, want ...error) {
 
 // overlap runs first until its function waits, commits second, calls between, and
 // lets first go on. Neither may need what the other locked.
-func (w *world) overlap(first, second func(store.Tx) error, between func()) {
+func (w *fixture) overlap(first, second func(store.Tx) error, between func()) {
 	w.t.Helper()
 	started, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once

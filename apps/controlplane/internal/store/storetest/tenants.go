@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *world) newKey(name string) model.APIKey {
+func (w *fixture) newKey(name string) model.APIKey {
 	id := ident.New("key")
 	return model.APIKey{
 		ID: id, WorkspaceID: w.ws, Name: name, Role: windlassv1.Role_ROLE_OWNER, Prefix: "wl_",
@@ -351,7 +351,7 @@ func testTenants(t *testing.T, setup setup) {
 	})
 }
 
-func (w *world) secret(name string, version int32) model.Secret {
+func (w *fixture) secret(name string, version int32) model.Secret {
 	return model.Secret{
 		WorkspaceID: w.ws, EnvironmentID: w.env, Name: name, Version: version,
 		Ciphertext: []byte(fmt.Sprintf("%s-%d\x00", name, version)), CreatedAt: now, UpdatedAt: now + int64(version),

@@ -16,7 +16,7 @@ import (
 const stopped = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
 
 func testTopology(t *testing.T, setup setup) {
-	topology := func(w *world, apps ...string) []model.Topology {
+	topology := func(w *fixture, apps ...string) []model.Topology {
 		w.t.Helper()
 		return read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology(apps) })
 	}

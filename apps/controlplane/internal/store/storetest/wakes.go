@@ -15,11 +15,11 @@ import (
 
 func testWakes(t *testing.T, setup setup) {
 	const hour = 3_600_000
-	due := func(w *world, lostAfter, againAfter int64) []string {
+	due := func(w *fixture, lostAfter, againAfter int64) []string {
 		w.t.Helper()
 		return appsOf(read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(lostAfter, againAfter, 100) }))
 	}
-	last := func(w *world) (at int64) {
+	last := func(w *fixture) (at int64) {
 		w.t.Helper()
 		for _, r := range read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, 0, 100) }) {
 			at = max(at, r.Due)

@@ -39,18 +39,18 @@ const (
 	never = time.Hour
 )
 
-// world is one installation on a real database, with as many processes of the
+// harness is one installation on a real database, with as many processes of the
 // control plane as a test starts.
-type world struct {
+type harness struct {
 	t      *testing.T
 	dsn    string
 	keyset []byte
 	boot   BootstrapResult
 }
 
-func newWorld(t *testing.T, regions ...string) *world {
+func newHarness(t *testing.T, regions ...string) *harness {
 	t.Helper()
-	w := &world{t: t, dsn: stacktest.MariaDB(t)}
+	w := &harness{t: t, dsn: stacktest.MariaDB(t)}
 	var err error
 	w.keyset, err = seal.Generate()
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ type planeConfig struct {
 }
 
 // start starts a process; the test's end stops it.
-func (w *world) start(cfg planeConfig) *plane {
+func (w *harness) start(cfg planeConfig) *plane {
 	w.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	p := &plane{t: w.t, registry: prometheus.NewRegistry()}
@@ -179,7 +179,7 @@ type user struct {
 	deployments windlassv1connect.DeploymentServiceClient
 }
 
-func (w *world) user(p *plane) user {
+func (w *harness) user(p *plane) user {
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
 	w.t.Cleanup(client.CloseIdleConnections)
 	options := rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return w.boot.APIKey }})
@@ -213,7 +213,7 @@ type agent struct {
 }
 
 // join makes the region's agent known, through the process.
-func (w *world) join(p *plane, region string) *agent {
+func (w *harness) join(p *plane, region string) *agent {
 	w.t.Helper()
 	a := &agent{t: w.t, client: rpc.NewHTTPClient(rpc.HTTPClientConfig{}), session: ident.New("ses"), leave: func() {}}
 	w.t.Cleanup(a.client.CloseIdleConnections)
@@ -305,7 +305,7 @@ func (a *agent) answer(data, refusal string) *agentv1.Request {
 }
 
 // write runs a transaction of no process of the control plane.
-func (w *world) write(fn func(store.Tx) error) {
+func (w *harness) write(fn func(store.Tx) error) {
 	w.t.Helper()
 	db, err := mysql.Open(w.t.Context(), mysql.Config{DSN: w.dsn, MaxOpen: 2})
 	require.NoError(w.t, err)
@@ -314,7 +314,7 @@ func (w *world) write(fn func(store.Tx) error) {
 }
 
 // peerRow makes the others believe in a process at the address.
-func (w *world) peerRow(id, address string) {
+func (w *harness) peerRow(id, address string) {
 	w.t.Helper()
 	w.write(func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: id, Address: address}) })
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 )
 
-// world is a database of wake-up rows and the smallest workflow that can go
+// fixture is a database of wake-up rows and the smallest workflow that can go
 // wrong: an app has seen what happened to it when a step ran after it.
-type world struct {
+type fixture struct {
 	t testing.TB
 
 	mu   sync.Mutex
@@ -43,9 +43,9 @@ type app struct {
 	held    chan struct{} // closed when one does
 }
 
-func newWorld(t testing.TB) *world { return &world{t: t, apps: map[string]*app{}} }
+func newFixture(t testing.TB) *fixture { return &fixture{t: t, apps: map[string]*app{}} }
 
-func (w *world) app(id string) *app {
+func (w *fixture) app(id string) *app {
 	if w.apps[id] == nil {
 		w.apps[id] = &app{}
 	}
@@ -53,21 +53,21 @@ func (w *world) app(id string) *app {
 }
 
 // overlap is the highest number of steps that ran at once, of one app and of all.
-func (w *world) overlap() (ofOne, ofAll int) {
+func (w *fixture) overlap() (ofOne, ofAll int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.most, w.parallel
 }
 
 // with runs f on the app, under the lock.
-func (w *world) with(id string, f func(*app)) {
+func (w *fixture) with(id string, f func(*app)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f(w.app(id))
 }
 
 // happen is a transaction that changes the app and leaves the wake-up row.
-func (w *world) happen(id string) {
+func (w *fixture) happen(id string) {
 	w.with(id, func(a *app) {
 		a.events++
 		a.due = time.Now().UnixMilli()
@@ -76,7 +76,7 @@ func (w *world) happen(id string) {
 }
 
 // step is a rollout.Step with the database's part in one critical section.
-func (w *world) step(ctx context.Context, id string) error {
+func (w *fixture) step(ctx context.Context, id string) error {
 	w.mu.Lock()
 	a := w.app(id)
 	a.running++
@@ -121,7 +121,7 @@ func (a *app) settled() bool {
 }
 
 // quiet reports whether every app is settled.
-func (w *world) quiet() bool {
+func (w *fixture) quiet() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, a := range w.apps {
@@ -133,7 +133,7 @@ func (w *world) quiet() bool {
 }
 
 // unsettled describes the apps that are not.
-func (w *world) unsettled() string {
+func (w *fixture) unsettled() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out strings.Builder
@@ -147,7 +147,7 @@ func (w *world) unsettled() string {
 }
 
 // DueWakes implements rollout.SweepTx.
-func (w *world) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error) {
+func (w *fixture) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now().UnixMilli()
@@ -162,7 +162,7 @@ func (w *world) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, 
 }
 
 // MarkWakesSent implements rollout.SweepTx.
-func (w *world) MarkWakesSent(ids []string, dueBy int64) error {
+func (w *fixture) MarkWakesSent(ids []string, dueBy int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
@@ -174,7 +174,7 @@ func (w *world) MarkWakesSent(ids []string, dueBy int64) error {
 }
 
 // UnsendWakes implements rollout.SweepTx.
-func (w *world) UnsendWakes() (n int64, err error) {
+func (w *fixture) UnsendWakes() (n int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, a := range w.apps {
@@ -187,13 +187,13 @@ func (w *world) UnsendWakes() (n int64, err error) {
 }
 
 // Update implements rollout.SweepStore.
-func (w *world) Update(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
+func (w *fixture) Update(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
 
 // View implements rollout.SweepStore.
-func (w *world) View(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
+func (w *fixture) View(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
 
 // sweep runs a Sweeper beside the driver until the test ends.
-func (w *world) sweep(driver rollout.Driver) {
+func (w *fixture) sweep(driver rollout.Driver) {
 	s, err := rollout.NewSweeper(rollout.SweeperConfig{
 		Store: w, Log: logger(w.t), Registerer: prometheus.NewRegistry(),
 		Interval: 50 * time.Millisecond, Grace: 200 * time.Millisecond, Resend: 500 * time.Millisecond,
@@ -212,8 +212,8 @@ func (w *world) sweep(driver rollout.Driver) {
 	w.t.Cleanup(func() { cancel(); <-done })
 }
 
-// await waits until the condition holds of the world.
-func (w *world) await(what string, within time.Duration, condition func() bool) {
+// await waits until the condition holds of the fixture.
+func (w *fixture) await(what string, within time.Duration, condition func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(within); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -222,7 +222,7 @@ func (w *world) await(what string, within time.Duration, condition func() bool) 
 	}
 }
 
-func (w *world) awaitApp(what, id string, within time.Duration, condition func(*app) bool) {
+func (w *fixture) awaitApp(what, id string, within time.Duration, condition func(*app) bool) {
 	w.t.Helper()
 	w.await(what, within, func() (ok bool) {
 		w.with(id, func(a *app) { ok = condition(a) })

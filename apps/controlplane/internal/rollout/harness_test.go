@@ -25,10 +25,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// house is the workflow's part of a control plane over the in-memory store, with
+// harness is the workflow's part of a control plane over the in-memory store, with
 // callers and agents that write what the real ones write. Everything in it is
 // driven by commits; it runs inside a synctest bubble.
-type house struct {
+type harness struct {
 	t        *testing.T
 	store    *memory.Store
 	stepper  *rollout.Stepper
@@ -74,8 +74,8 @@ func (i *images) lastLogins() []string {
 	return i.logins
 }
 
-func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *house {
-	h := &house{
+func newHarness(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *harness {
+	h := &harness{
 		t: t, store: memory.New(func() int64 { return time.Now().UnixMilli() }),
 		registry: prometheus.NewRegistry(), images: &images{}, gauge: &gauge{}, judge: &judge{}, ws: ident.New("ws"),
 		regions: map[string]string{}, agents: map[string]*agent{},
@@ -106,16 +106,16 @@ func newHouse(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *ho
 			_, _, err := tx.StartSession(id, "session-1", time.Hour.Milliseconds(), model.Region{})
 			return err
 		})
-		h.agents[name] = &agent{house: h, region: id, behave: wellBehaved}
+		h.agents[name] = &agent{harness: h, region: id, behave: wellBehaved}
 	}
 	return h
 }
 
 // setStep has the driver call another one from now on.
-func (h *house) setStep(step rollout.Step) { h.step.Store(&step) }
+func (h *harness) setStep(step rollout.Step) { h.step.Store(&step) }
 
 // run starts the driver and its helpers; stop ends them as a process that dies does.
-func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) (stop func()) {
+func (h *harness) run(driver func(rollout.Step) rollout.Driver, agents bool) (stop func()) {
 	h.setStep(h.stepper.Step)
 	d := driver(func(ctx context.Context, id string) error { return (*h.step.Load())(ctx, id) })
 	waker := rollout.NewWaker(discard())
@@ -150,7 +150,7 @@ func (h *house) run(driver func(rollout.Step) rollout.Driver, agents bool) (stop
 	return stop
 }
 
-func (h *house) runInMemory() (stop func()) {
+func (h *harness) runInMemory() (stop func()) {
 	var memory *rollout.Memory
 	end := h.run(func(step rollout.Step) rollout.Driver {
 		memory = rollout.NewMemory(step, discard())
@@ -163,17 +163,17 @@ func (h *house) runInMemory() (stop func()) {
 	}
 }
 
-func (h *house) update(fn func(store.Tx) error) {
+func (h *harness) update(fn func(store.Tx) error) {
 	h.t.Helper()
 	require.NoError(h.t, h.store.Update(context.Background(), fn))
 }
 
-func (h *house) view(fn func(store.Tx) error) {
+func (h *harness) view(fn func(store.Tx) error) {
 	h.t.Helper()
 	require.NoError(h.t, h.store.View(context.Background(), fn))
 }
 
-func (h *house) newApp(name string) string {
+func (h *harness) newApp(name string) string {
 	id := ident.New("app")
 	h.update(func(tx store.Tx) error {
 		return tx.InsertApp(model.App{
@@ -187,7 +187,7 @@ func (h *house) newApp(name string) string {
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // deploy writes what the API writes.
-func (h *house) deploy(appID string, change func(*windlassv1.DeploymentSpec)) string {
+func (h *harness) deploy(appID string, change func(*windlassv1.DeploymentSpec)) string {
 	spec := &windlassv1.DeploymentSpec{Command: []string{"serve"}, Replicas: proto.Int32(2)}
 	for name := range h.regions {
 		spec.Regions = append(spec.Regions, name)
@@ -247,7 +247,7 @@ func (h *house) deploy(appID string, change func(*windlassv1.DeploymentSpec)) st
 }
 
 // change locks the app, lets f change it and wakes its workflow.
-func (h *house) change(appID string, f func(*model.App)) {
+func (h *harness) change(appID string, f func(*model.App)) {
 	now := time.Now().UnixMilli()
 	h.update(func(tx store.Tx) error {
 		app, err := tx.LockApp(h.ws, appID)
@@ -262,23 +262,23 @@ func (h *house) change(appID string, f func(*model.App)) {
 	})
 }
 
-func (h *house) app(id string) (app model.App) {
+func (h *harness) app(id string) (app model.App) {
 	h.view(func(tx store.Tx) (err error) { app, err = tx.GetApp(h.ws, id); return err })
 	return app
 }
 
-func (h *house) deployment(id string) (d model.Deployment) {
+func (h *harness) deployment(id string) (d model.Deployment) {
 	h.view(func(tx store.Tx) (err error) { d, err = tx.GetDeployment(h.ws, id); return err })
 	return d
 }
 
-func (h *house) rows(appID string) (rows []model.Topology) {
+func (h *harness) rows(appID string) (rows []model.Topology) {
 	h.view(func(tx store.Tx) (err error) { rows, err = tx.ListTopology([]string{appID}); return err })
 	return rows
 }
 
 // decisions are the app's history, oldest first.
-func (h *house) decisions(appID string) (what []string) {
+func (h *harness) decisions(appID string) (what []string) {
 	h.view(func(tx store.Tx) error {
 		rows, err := tx.HistorySince(appID, "", 1000)
 		for _, r := range rows {
@@ -289,7 +289,7 @@ func (h *house) decisions(appID string) (what []string) {
 	return what
 }
 
-func (h *house) await(what string, within time.Duration, condition func() bool) {
+func (h *harness) await(what string, within time.Duration, condition func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(within); !condition(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -298,7 +298,7 @@ func (h *house) await(what string, within time.Duration, condition func() bool) 
 	}
 }
 
-func (h *house) awaitStatus(appID string, want windlassv1.AppStatus) {
+func (h *harness) awaitStatus(appID string, want windlassv1.AppStatus) {
 	h.t.Helper()
 	h.await(fmt.Sprintf("app is %v", want), 20*time.Minute, func() bool { return h.app(appID).Status == want })
 }
@@ -306,7 +306,7 @@ func (h *house) awaitStatus(appID string, want windlassv1.AppStatus) {
 // agent is a region: it reads desired state and reports what its behaviour makes
 // of it, one report at a time.
 type agent struct {
-	house    *house
+	harness  *harness
 	region   string
 	behave   func(model.DesiredItem, *model.Observed)
 	mu       sync.Mutex
@@ -338,7 +338,7 @@ func (a *agent) nudge() {
 	defer a.mu.Unlock()
 	if a.again = true; !a.busy && !a.away {
 		a.busy = true
-		a.house.working.Go(a.work)
+		a.harness.working.Go(a.work)
 	}
 }
 
@@ -355,7 +355,7 @@ func (a *agent) work() {
 		guard := model.NewGuard(1, a.sequence)
 		a.mu.Unlock()
 		time.Sleep(50 * time.Millisecond) // what a region takes to do something
-		a.house.update(func(tx store.Tx) error { return a.report(tx, guard) })
+		a.harness.update(func(tx store.Tx) error { return a.report(tx, guard) })
 	}
 }
 
@@ -382,7 +382,7 @@ func (a *agent) report(tx store.Tx, guard model.Guard) error {
 	apps := map[string]bool{}
 	for _, item := range items {
 		o := model.Observed{
-			WorkspaceID: a.house.ws, AppID: item.Deployment.AppID, DeploymentID: item.Key, RegionID: a.region, Guard: guard,
+			WorkspaceID: a.harness.ws, AppID: item.Deployment.AppID, DeploymentID: item.Key, RegionID: a.region, Guard: guard,
 			AppliedEpoch: region.SessionEpoch, AppliedGeneration: item.Generation, CountsGeneration: item.Generation,
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), Deleted: item.Delete, UpdatedAt: now,
 		}
