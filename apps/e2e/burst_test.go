@@ -32,7 +32,7 @@ func TestBurst(t *testing.T) {
 	require.False(t, t.Failed())
 	accepted := time.Since(begin)
 	s.eventually(t, "200 apps ready", func(ctx context.Context) error {
-		w, err := s.world(ctx)
+		w, err := s.resources(ctx)
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func TestBurst(t *testing.T) {
 		}
 	})
 	s.eventually(t, "200 apps gone", func(ctx context.Context) error {
-		w, err := s.world(ctx)
+		w, err := s.resources(ctx)
 		if err != nil {
 			return err
 		}

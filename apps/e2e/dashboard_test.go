@@ -59,7 +59,7 @@ func TestDashboard(t *testing.T) {
 	require.NoError(t, err)
 	browser := findChromium(t)
 	requireDashboard(t, app)
-	d := newDevHouse(t)
+	d := newDevStack(t)
 	require.Contains(t, d.up("--regions", us+","+eu).stdout, "/ui/#link=wll_")
 
 	// The example, and its next version in a canary that waits.

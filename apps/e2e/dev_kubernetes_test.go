@@ -27,7 +27,7 @@ func testDevOnKubernetes(t *testing.T) {
 	defer cancel()
 	program, err := kubelab.Ensure(ctx, func(line string) { t.Log(line) })
 	require.NoError(t, err)
-	d := newDevHouse(t)
+	d := newDevStack(t)
 	// The folder of the test's programs need not be in a checkout.
 	d.env = append(d.env, kubelab.EnvProgram+"="+program)
 
@@ -112,7 +112,7 @@ func testDevOnKubernetes(t *testing.T) {
 
 // pods waits until the clusters hold n of the app that are not being deleted, and
 // returns their UIDs.
-func (d *devHouse) pods(app string, n int) []string {
+func (d *devStack) pods(app string, n int) []string {
 	d.t.Helper()
 	var got []string
 	d.eventually(fmt.Sprintf("%d pods of %s", n, app), func() error {
@@ -148,7 +148,7 @@ func (d *devHouse) pods(app string, n int) []string {
 
 // settled waits until the app is ready, all four instances of it answer, and its host does at
 // the gateway of each of two regions.
-func (d *devHouse) settled(app string) {
+func (d *devStack) settled(app string) {
 	d.t.Helper()
 	d.eventually(app+" serves", func() error {
 		var s struct {
@@ -183,7 +183,7 @@ func (d *devHouse) settled(app string) {
 }
 
 // answers asks a host below localhost, which not every resolver knows to be this machine.
-func (d *devHouse) answers(address string) error {
+func (d *devStack) answers(address string) error {
 	u, err := url.Parse(address)
 	if err != nil {
 		return err

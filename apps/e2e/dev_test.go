@@ -33,15 +33,15 @@ type devStatus struct {
 	}
 }
 
-// devHouse is one data directory of `windlass dev`.
-type devHouse struct {
+// devStack is one data directory of `windlass dev`.
+type devStack struct {
 	t   *testing.T
 	dir string
 	cli
 }
 
-// newDevHouse is below a folder that every process of it will name.
-func newDevHouse(t *testing.T) *devHouse {
+// newDevStack is below a folder that every process of it will name.
+func newDevStack(t *testing.T) *devStack {
 	t.Helper()
 	built, err := programs()
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func newDevHouse(t *testing.T) *devHouse {
 	require.NoError(t, err)
 	temp := filepath.Join(work().root, "tmp")
 	require.NoError(t, os.MkdirAll(temp, 0o700))
-	d := &devHouse{t: t, dir: dir, cli: cli{t: t, path: filepath.Join(path, "windlass"), env: []string{
+	d := &devStack{t: t, dir: dir, cli: cli{t: t, path: filepath.Join(path, "windlass"), env: []string{
 		"PATH=" + filepath.Join(dir, "bin") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		// One for all, so that those that start at the same time see each other's claims
 		// on ports.
@@ -77,15 +77,15 @@ func newDevHouse(t *testing.T) *devHouse {
 	return d
 }
 
-func (d *devHouse) data() string { return filepath.Join(d.dir, "data") }
+func (d *devStack) data() string { return filepath.Join(d.dir, "data") }
 
 // dev runs `windlass dev` with the data directory.
-func (d *devHouse) dev(args ...string) ran {
+func (d *devStack) dev(args ...string) ran {
 	d.t.Helper()
 	return d.run("", append([]string{"dev", "--data-dir", d.data()}, args...)...)
 }
 
-func (d *devHouse) up(args ...string) ran {
+func (d *devStack) up(args ...string) ran {
 	d.t.Helper()
 	r := d.dev(append([]string{"--detach"}, args...)...)
 	require.Zero(d.t, r.code, "windlass dev --detach\n%s%s", r.stdout, r.stderr)
@@ -94,14 +94,14 @@ func (d *devHouse) up(args ...string) ran {
 	return r
 }
 
-func (d *devHouse) status() (s devStatus, code int) {
+func (d *devStack) status() (s devStatus, code int) {
 	d.t.Helper()
 	r := d.dev("status", "-o", "json")
 	require.NoError(d.t, json.Unmarshal([]byte(r.stdout), &s), "%s%s", r.stdout, r.stderr)
 	return s, r.code
 }
 
-func (d *devHouse) eventually(what string, condition func() error) {
+func (d *devStack) eventually(what string, condition func() error) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
 	defer cancel()
@@ -120,7 +120,7 @@ func (d *devHouse) eventually(what string, condition func() error) {
 
 // runs waits until n instances of the app are ready in each region, and
 // returns their processes.
-func (d *devHouse) runs(app string, n int, regions ...string) []process {
+func (d *devStack) runs(app string, n int, regions ...string) []process {
 	d.t.Helper()
 	var got []process
 	want := map[string]int{}
@@ -142,7 +142,7 @@ func (d *devHouse) runs(app string, n int, regions ...string) []process {
 	return got
 }
 
-func (d *devHouse) requireNothingRuns() {
+func (d *devStack) requireNothingRuns() {
 	d.t.Helper()
 	left := processesOf(d.dir)
 	require.Empty(d.t, left, "this still runs:\n%s", describe(left))
@@ -151,7 +151,7 @@ func (d *devHouse) requireNothingRuns() {
 // TestDev is a newcomer's day with `windlass dev`, first with TLS on every connection, then without.
 func TestDev(t *testing.T) {
 	t.Parallel()
-	d := newDevHouse(t)
+	d := newDevStack(t)
 	// A port that dev would like to have is taken.
 	if taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:7700"); err == nil {
 		defer func() { _ = taken.Close() }()
@@ -236,7 +236,7 @@ func TestDev(t *testing.T) {
 	require.NotContains(t, stopped.stdout, "panic")
 }
 
-func (d *devHouse) pidOf(name string) int {
+func (d *devStack) pidOf(name string) int {
 	d.t.Helper()
 	s, _ := d.status()
 	for _, p := range s.Processes {

@@ -83,7 +83,7 @@ func TestDocs(t *testing.T) {
 	}
 	require.Greater(t, len(order), 5)
 
-	d := newDevHouse(t)
+	d := newDevStack(t)
 	path := filepath.Dir(d.path) + ":" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH")
 	d.folder = repository // where it finds the programs of examples
 	d.up("--regions", us+","+eu)

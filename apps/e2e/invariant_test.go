@@ -15,14 +15,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// world is all that the API says of the workspace.
-type world struct {
+// resources are all that the API says of the workspace.
+type resources struct {
 	apps        []*windlassv1.App
 	deployments []*windlassv1.Deployment
 	instances   []*windlassv1.Instance
 }
 
-func (s *stack) world(ctx context.Context) (w world, err error) {
+func (s *stack) resources(ctx context.Context) (w resources, err error) {
 	page := &windlassv1.PageRequest{Size: 500}
 	for {
 		resp, err := s.owner.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Page: page})
@@ -61,7 +61,7 @@ func (s *stack) world(ctx context.Context) (w world, err error) {
 // no rollout under way or stuck, the live deployments complete, every other one
 // stopped; for each instance one process, and for each process an instance.
 func (s *stack) agree(ctx context.Context) error {
-	w, err := s.world(ctx)
+	w, err := s.resources(ctx)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (s *stack) workloads(ctx context.Context) (map[string]string, error) {
 	return out, rows.Err()
 }
 
-func sameInstances(w world, workloads map[string]string, runs []process, want map[string]int) error {
+func sameInstances(w resources, workloads map[string]string, runs []process, want map[string]int) error {
 	found := map[string]int{}
 	processes := byInstance(runs)
 	args := map[string][]string{}
@@ -184,7 +184,7 @@ func (s *stack) picture() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var b strings.Builder
-	w, err := s.world(ctx)
+	w, err := s.resources(ctx)
 	if err != nil {
 		fmt.Fprintf(&b, "the API says: %v\n", err)
 	}
@@ -248,7 +248,7 @@ func (s *stack) deleteAllApps() {
 	left := errors.New("not tried")
 	for left != nil && ctx.Err() == nil {
 		left = func() error {
-			w, err := s.world(ctx)
+			w, err := s.resources(ctx)
 			if err != nil {
 				return err
 			}

@@ -65,9 +65,9 @@ func movers() []*mover {
 	}
 }
 
-// fleet is a stack on which every strategy goes through the same, side by side: what
+// strategyStack is a stack on which every strategy goes through the same, side by side: what
 // befalls one of them befalls all, at whatever step each is.
-type fleet struct {
+type strategyStack struct {
 	*stack
 	movers []*mover
 	// spec of a version that is cheap to run.
@@ -81,8 +81,8 @@ type fleet struct {
 	looks  int
 }
 
-func newFleet(s *stack) *fleet {
-	f := &fleet{stack: s, movers: movers(), spec: spec, exist: s.processesByPlace}
+func newFleet(s *stack) *strategyStack {
+	f := &strategyStack{stack: s, movers: movers(), spec: spec, exist: s.processesByPlace}
 	if s.cfg.runtime == "kubernetes" {
 		f.spec, f.exist = podSpec, s.podsByPlace
 		for _, m := range f.movers {
@@ -131,7 +131,7 @@ func count(places map[string]map[string]int, region, deployment string) {
 
 // watch looks, until it is stopped, at what exists, what is routed and what is said to be
 // ready, all the time: of pods as often as leaves their API servers the time for what is tested.
-func (f *fleet) watch(t *testing.T) (stop func()) {
+func (f *strategyStack) watch(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	pause := 20 * time.Millisecond
@@ -164,7 +164,7 @@ func (f *fleet) watch(t *testing.T) (stop func()) {
 	}
 }
 
-func (f *fleet) requireUnbroken(t *testing.T) {
+func (f *strategyStack) requireUnbroken(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +174,7 @@ func (f *fleet) requireUnbroken(t *testing.T) {
 
 // look once. What is routed and does not exist counts when two looks in a row find it:
 // the two are not read at the same moment.
-func (f *fleet) look(ctx context.Context, m *mover, suspect map[string]bool) error {
+func (f *strategyStack) look(ctx context.Context, m *mover, suspect map[string]bool) error {
 	tables := map[string]map[string]int32{}
 	for _, region := range f.cfg.regions {
 		table, err := f.routed(region, m.id)
@@ -257,7 +257,7 @@ func (s *stack) routed(region, appID string) (map[string]int32, error) {
 type deployed map[string]*windlassv1.DeployResponse
 
 // move deploys a version of every app.
-func (f *fleet) move(t *testing.T, policy func(*windlassv1.RolloutPolicy), change ...func(*windlassv1.DeploymentSpec)) deployed {
+func (f *strategyStack) move(t *testing.T, policy func(*windlassv1.RolloutPolicy), change ...func(*windlassv1.DeploymentSpec)) deployed {
 	t.Helper()
 	out := deployed{}
 	for _, m := range f.movers {
@@ -273,7 +273,7 @@ func (f *fleet) move(t *testing.T, policy func(*windlassv1.RolloutPolicy), chang
 
 // arrive waits until what was deployed is live everywhere and nothing else is left.
 // Where a version waits because an earlier one went back, somebody promotes it.
-func (f *fleet) arrive(t *testing.T, to deployed) {
+func (f *strategyStack) arrive(t *testing.T, to deployed) {
 	t.Helper()
 	for _, m := range f.movers {
 		f.eventually(t, m.app+" has arrived", func(ctx context.Context) error {
@@ -295,7 +295,7 @@ func (f *fleet) arrive(t *testing.T, to deployed) {
 }
 
 // settle waits until one deployment runs alone, in its size, and has all the traffic.
-func (f *fleet) settle(t *testing.T, m *mover, deployment string) {
+func (f *strategyStack) settle(t *testing.T, m *mover, deployment string) {
 	t.Helper()
 	f.eventually(t, m.app+" runs and routes one version alone", func(ctx context.Context) error {
 		exist, err := f.exist(ctx, m.app)
@@ -317,7 +317,7 @@ func (f *fleet) settle(t *testing.T, m *mover, deployment string) {
 
 // goneBack waits until what was deployed has ended so, for one of the reasons, and what
 // was live before runs alone again.
-func (f *fleet) goneBack(t *testing.T, from deployed, as windlassv1.RolloutStatus, before map[string]string, reasons ...string) {
+func (f *strategyStack) goneBack(t *testing.T, from deployed, as windlassv1.RolloutStatus, before map[string]string, reasons ...string) {
 	t.Helper()
 	for _, m := range f.movers {
 		f.eventually(t, m.app+" has gone back", func(context.Context) error {
@@ -336,7 +336,7 @@ func (f *fleet) goneBack(t *testing.T, from deployed, as windlassv1.RolloutStatu
 }
 
 // lives are the deployments that are live, by app.
-func (f *fleet) lives(t *testing.T) map[string]string {
+func (f *strategyStack) lives(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, m := range f.movers {
@@ -346,7 +346,7 @@ func (f *fleet) lives(t *testing.T) map[string]string {
 }
 
 // decisions counts what was decided about the apps.
-func (f *fleet) decisions(t *testing.T) map[string]int64 {
+func (f *strategyStack) decisions(t *testing.T) map[string]int64 {
 	t.Helper()
 	out := map[string]int64{}
 	for _, m := range f.movers {
@@ -358,7 +358,7 @@ func (f *fleet) decisions(t *testing.T) map[string]int64 {
 }
 
 // beginsIn waits until an instance of every deployment exists in the region.
-func (f *fleet) beginsIn(t *testing.T, region string, of deployed) {
+func (f *strategyStack) beginsIn(t *testing.T, region string, of deployed) {
 	t.Helper()
 	for _, m := range f.movers {
 		f.eventually(t, m.app+" starts in "+region, func(ctx context.Context) error {
@@ -372,7 +372,7 @@ func (f *fleet) beginsIn(t *testing.T, region string, of deployed) {
 }
 
 // promoteWaiting promotes what waits for that because an earlier version went back.
-func (f *fleet) promoteWaiting(ctx context.Context, m *mover, r *windlassv1.Rollout) error {
+func (f *strategyStack) promoteWaiting(ctx context.Context, m *mover, r *windlassv1.Rollout) error {
 	for _, w := range r.GetProgress().GetWaves() {
 		if slices.ContainsFunc(w.Regions, func(g *windlassv1.RegionProgress) bool { return g.WaitsForPromotion }) {
 			_, err := f.owner.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: named(m.app)})

@@ -39,7 +39,7 @@ func testStrategies(t *testing.T, s *stack) {
 	stop := f.watch(t)
 	for _, way := range []struct {
 		name string
-		test func(*testing.T, *fleet)
+		test func(*testing.T, *strategyStack)
 	}{
 		{"only variables change", strategyVariables},
 		{"the new version crashes", strategyCrash},
@@ -59,7 +59,7 @@ func testStrategies(t *testing.T, s *stack) {
 	stop()
 }
 
-func strategyVariables(t *testing.T, f *fleet) {
+func strategyVariables(t *testing.T, f *strategyStack) {
 	for _, m := range f.movers {
 		m.versions-- // its label, and with it the arguments, stay what they are
 	}
@@ -75,19 +75,19 @@ func strategyVariables(t *testing.T, f *fleet) {
 	}
 }
 
-func strategyCrash(t *testing.T, f *fleet) {
+func strategyCrash(t *testing.T, f *strategyStack) {
 	before := f.lives(t)
 	bad := f.move(t, nil, args("--load-time", "1m", "--fault-crash-after", "300ms", "--fault-exit-code", "3"))
 	f.goneBack(t, bad, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, before, "CrashLoop")
 }
 
-func strategyNeverReady(t *testing.T, f *fleet) {
+func strategyNeverReady(t *testing.T, f *strategyStack) {
 	before := f.lives(t)
 	bad := f.move(t, nil, args("--fault-never-ready"), func(s *windlassv1.DeploymentSpec) { s.HealthCheck.StartupBudget = seconds(4) })
 	f.goneBack(t, bad, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, before, "StartupTimeout", "CrashLoop")
 }
 
-func strategyJudged(t *testing.T, f *fleet) {
+func strategyJudged(t *testing.T, f *strategyStack) {
 	v := newVerdicts(t)
 	v.say(`{"verdict": "fail", "message": "its answers are wrong"}`)
 	v.serve(t)
@@ -102,7 +102,7 @@ func strategyJudged(t *testing.T, f *fleet) {
 	f.goneBack(t, bad, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, before, "AnalysisFailed")
 }
 
-func strategyNewer(t *testing.T, f *fleet) {
+func strategyNewer(t *testing.T, f *strategyStack) {
 	middle := f.move(t, nil, loads(2*time.Second))
 	f.beginsIn(t, eu, middle)
 	f.arrive(t, f.move(t, nil))
@@ -113,7 +113,7 @@ func strategyNewer(t *testing.T, f *fleet) {
 
 // strategyLost has the first wave bake until somebody ends it, so that the region is lost
 // before the second begins, however long it takes to lose it.
-func strategyLost(t *testing.T, f *fleet) {
+func strategyLost(t *testing.T, f *strategyStack) {
 	to := f.move(t, func(p *windlassv1.RolloutPolicy) { p.Waves[0].BakeTime = seconds(3600) }, loads(2*time.Second))
 	f.beginsIn(t, eu, to)
 	f.kill9(partAgent(eu))
@@ -146,7 +146,7 @@ func strategyLost(t *testing.T, f *fleet) {
 // strategyKilled kills the control plane whenever anything was decided. On a busy machine
 // much is decided between two looks: versions follow each other until every strategy was
 // disturbed a few times.
-func strategyKilled(t *testing.T, f *fleet) {
+func strategyKilled(t *testing.T, f *strategyStack) {
 	const enough = 2
 	kills := map[string]int{}
 	disturbed := func(m *mover) bool { return kills[m.app] >= enough }
@@ -163,7 +163,7 @@ func every(movers []*mover, is func(*mover) bool) bool {
 
 // killAtDecisions moves every app to a new version, and counts the kills that came between
 // two decisions about it.
-func (f *fleet) killAtDecisions(t *testing.T, kills map[string]int) {
+func (f *strategyStack) killAtDecisions(t *testing.T, kills map[string]int) {
 	t.Helper()
 	at := f.decisions(t)
 	to := f.move(t, nil, loads(time.Second))
@@ -195,7 +195,7 @@ func (f *fleet) killAtDecisions(t *testing.T, kills map[string]int) {
 
 // strategyAborted aborts after the first decision, and later the next time, until there
 // is nothing left to abort. WINDLASS_ABORT_EVERY=1 leaves out none.
-func strategyAborted(t *testing.T, f *fleet) {
+func strategyAborted(t *testing.T, f *strategyStack) {
 	stride := int64(4)
 	if f.cfg.runtime == "kubernetes" {
 		stride = 8 // whose instances take longer to come and go

@@ -68,10 +68,10 @@ func TestTests_DoNotSleep(t *testing.T) {
 	spared := map[string]string{
 		"apps/agent/internal/runtime/process/crash_test.go":    "kills a process at a random moment, which is no condition to wait for",
 		"apps/agent/internal/runtime/kubernetes/scale_test.go": "measures what an idle region costs, and counts calls until they are quiet",
-		"apps/controlplane/internal/rollout/house_test.go":     "an agent in virtual time: what uses it runs in bubbles, of other files",
+		"apps/controlplane/internal/rollout/harness_test.go":   "an agent in virtual time: what uses it runs in bubbles, of other files",
 		"apps/kubelab/internal/nodeagent/loop_test.go":         "shows that nothing happens, for as long as two probes take",
-		"apps/e2e/fleettest/agree_test.go":                     "a part of fleets, which fleet_test.go runs in bubbles",
-		"apps/e2e/fleettest/storm_test.go":                     "a part of fleets, which fleet_test.go runs in bubbles",
+		"apps/e2e/fleettest/agree_test.go":                     "a part of fleets, which seeds_test.go runs in bubbles",
+		"apps/e2e/fleettest/storm_test.go":                     "a part of fleets, which seeds_test.go runs in bubbles",
 		"apps/windlass/internal/dev/main_test.go":              "stands in for an instance: a child process that waits to be stopped",
 	}
 	_, packages := workspace(t)

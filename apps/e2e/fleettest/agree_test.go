@@ -17,7 +17,7 @@ const healing = 15 * time.Minute
 
 // converge waits until nothing moves any more, and all that is said agrees with all
 // that runs.
-func (w *world) converge() {
+func (w *fleet) converge() {
 	deadline := time.Now().Add(healing)
 	var why disagreement
 	for time.Now().Before(deadline) {
@@ -39,7 +39,7 @@ type disagreement struct {
 }
 
 // disagreement returns the first that it finds; none is without a kind.
-func (w *world) disagreement() disagreement {
+func (w *fleet) disagreement() disagreement {
 	if d := w.asked(); d.kind != "" {
 		return d
 	}
@@ -69,7 +69,7 @@ func (w *world) disagreement() disagreement {
 }
 
 // asked is what the API says.
-func (w *world) asked() disagreement {
+func (w *fleet) asked() disagreement {
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
 	list, err := w.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Page: &windlassv1.PageRequest{Size: 500}})
@@ -98,7 +98,7 @@ func (w *world) asked() disagreement {
 
 // quarantined returns the workloads that run on purpose although they are not wanted: they were
 // not released for removal.
-func (w *world) quarantined() (map[place]bool, error) {
+func (w *fleet) quarantined() (map[place]bool, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
 	kept := map[place]bool{}

@@ -38,7 +38,7 @@ type spotted struct {
 // A database that was restored is another history: what was promised of the one
 // before it ends with it.
 type checker struct {
-	w       *world
+	w       *fleet
 	history *history
 
 	mu   sync.Mutex
@@ -126,7 +126,7 @@ func (m *mirror) clone() *mirror {
 	}
 }
 
-func newChecker(w *world) *checker {
+func newChecker(w *fleet) *checker {
 	return &checker{
 		w: w, history: &history{begin: time.Now()}, rows: newMirror(),
 		applied: map[place]int64{}, removed: map[place]bool{}, ready: map[spotted]bool{}, count: map[place]int{}, serving: map[place]bool{},
@@ -231,7 +231,7 @@ func (r *region) routes() map[string][]string {
 	return served.targets()
 }
 
-// watch has every app that served go on serving, until the world ends.
+// watch has every app that served go on serving, until the fleet ends.
 func (c *checker) watch() {
 	for sleep(c.w.ctx, time.Second) == nil {
 		for _, r := range c.w.regions {

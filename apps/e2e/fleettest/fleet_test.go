@@ -4,194 +4,318 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"net/http"
 	"os"
-	"os/exec"
-	"regexp"
-	"runtime"
-	"runtime/debug"
-	"strconv"
-	"strings"
-	"syscall"
+	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/cryptotest"
-	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/apps/agent"
+	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/seal"
+	"github.com/windlass-run/windlass/pkg/service"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-var (
-	// of is small enough for hundreds of fleets in a minute, and large enough for every
-	// replica to hold streams and for rollouts over regions that fare differently.
-	of = size{replicas: 3, regions: 6, apps: 5}
-	// storm is how long things break.
-	storm = 90 * time.Second
-)
+// fleet is the control planes on one database, the regions, and what lies between
+// them.
+type fleet struct {
+	t      testing.TB
+	ctx    context.Context
+	cancel context.CancelFunc
+	log    *slog.Logger
+	keyset []byte
+	memory *controlplane.Memory
+	boot   controlplane.BootstrapResult
+	trace  *trace
+	check  *checker
 
-// seeds is how many fleets run; WINDLASS_FLEET_SEED runs one.
-func seeds(t *testing.T) (first, count uint64) {
-	if s := os.Getenv("WINDLASS_FLEET_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err, "WINDLASS_FLEET_SEED")
-		return n, 1
-	}
-	switch {
-	case testing.Short():
-		return 1, 10
-	case raced:
-		return 1, 24
-	}
-	return 1, 1000
+	scheduler *scheduler // nil: Go's own
+
+	// fate is what users do and what breaks.
+	fate dice
+
+	mu      sync.Mutex
+	seed    uint64
+	instant int64 // of the newest draw
+	draws   map[string]uint64
+
+	replicas []*replica
+	regions  []*region
+	users    *node
+	// storming: mischief is on; ended: nothing begins any more.
+	storming, ended atomic.Bool
+	running         sync.WaitGroup // what is under way on the wire
+
+	apps        windlassv1connect.AppServiceClient
+	deployments windlassv1connect.DeploymentServiceClient
+	regionAPI   windlassv1connect.RegionServiceClient
 }
 
-func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
-	first, count := seeds(t)
-	if count == 1 {
-		warm(t)
-		fleet(t, first, false)
-		return
+// process is a program whose parts end one after the other when it is killed: a
+// context that ended them all would do so in the order of their addresses.
+type process struct {
+	w       *fleet
+	cancel  []context.CancelFunc
+	running sync.WaitGroup
+}
+
+// kill ends the process; nothing of it runs afterwards.
+func (p *process) kill() {
+	for _, cancel := range p.cancel {
+		p.w.happens()
+		cancel()
 	}
-	if shard := os.Getenv(shardVariable); shard != "" {
-		var i, n uint64
-		_, err := fmt.Sscanf(shard, "%d/%d", &i, &n)
-		require.NoError(t, err, shardVariable)
-		warm(t)
-		// A fleet may lose all apps before they are served, but not all fleets do.
-		routed := false
-		for seed := first + i; seed < first+count; seed += n {
-			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { routed = fleet(t, seed, false).check.sawRoutes || routed })
+	p.running.Wait()
+}
+
+// add has a part run, beginning after some time, so that no two parts' timers ever
+// fire at one instant.
+func (p *process) add(after time.Duration, run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = append(p.cancel, cancel)
+	p.running.Go(func() {
+		if sleep(ctx, after) == nil {
+			run(ctx)
 		}
-		require.True(t, routed, "the checker saw no routes in any fleet")
-		return
-	}
-	// One P each, so one process for each CPU.
-	shards := min(runtime.NumCPU(), int(count))
-	for i := range shards {
-		t.Run(fmt.Sprintf("shard=%d", i), func(t *testing.T) {
-			t.Parallel()
-			out, err := inAnother(t, "^TestFleet_ConvergesWhateverBreaks$", fmt.Sprintf("%s=%d/%d", shardVariable, i, shards))
-			if err != nil {
-				t.Fatalf("%v\n%s", err, failures(out))
+	})
+}
+
+// addAll adds a program's parts. None of them may end by itself.
+func (w *fleet) addAll(p *process, name string, components []service.Component) {
+	for i, c := range components {
+		p.add(time.Duration(1+i)*time.Millisecond+dice{w, name}.between(0, time.Millisecond), func(ctx context.Context) {
+			if err := c.Run(ctx); ctx.Err() == nil {
+				w.check.violatef("a part of a program ended", place{}, "%s: %s: %v", name, c.Name, err)
 			}
-			require.Contains(t, out, "--- PASS: TestFleet_ConvergesWhateverBreaks")
-			t.Logf("%d fleets", strings.Count(out, "    --- PASS: "))
 		})
 	}
 }
 
-// shardVariable names the share of the seeds that a process runs: "0/2".
-const shardVariable = "WINDLASS_FLEET_SHARD"
-
-// inAnother runs tests of this binary in a process of their own.
-func inAnother(t *testing.T, tests string, env ...string) (string, error) {
-	ctx := t.Context()
-	if deadline, ok := t.Deadline(); ok {
-		bounded, cancel := context.WithDeadline(ctx, deadline.Add(-10*time.Second))
-		defer cancel()
-		ctx = bounded
-	}
-	args := []string{"-test.run=" + tests, "-test.v"}
-	if testing.Short() {
-		args = append(args, "-test.short")
-	}
-	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it tells where it hangs
-	cmd.WaitDelay = 5 * time.Second
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+// happens has the scheduler's lots for what comes next depend on the seed and the
+// time alone.
+func (w *fleet) happens() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drawn("")
 }
 
-// passed are the lines of a verbose run that tell nothing.
-var passed = regexp.MustCompile(`(?m)^ *(=== (RUN|CONT|PAUSE|NAME) .*|--- PASS: .*|PASS)\n`)
-
-func failures(out string) string { return passed.ReplaceAllString(out, "") }
-
-// fleet runs one, which must have broken nothing.
-func fleet(t *testing.T, seed uint64, keepTrace bool) *world {
-	w := run(t, seed, of, keepTrace)
-	for _, v := range w.check.broken() {
-		t.Errorf("%s\n\nthis fleet alone: WINDLASS_FLEET_SEED=%d go test -v -run WhateverBreaks ./apps/e2e/fleettest", v, seed)
+// drawn is a number that depends on the seed, on who draws it, on the time, and on
+// how many that one has drawn at this instant: whatever others do.
+func (w *fleet) drawn(who string) uint64 {
+	now := time.Now().UnixNano()
+	if now != w.instant {
+		w.instant = now
+		clear(w.draws)
 	}
-	t.Logf("seed %d: trace %s", seed, w.trace)
+	w.draws[who]++
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(who)) // never fails
+	x := splitmix(splitmix(w.seed^h.Sum64()) ^ splitmix(uint64(now)) + w.draws[who])
+	if w.scheduler != nil {
+		w.scheduler.event(x)
+	}
+	return x
+}
+
+// entropy is what crypto/rand gives while the fleet lasts.
+type entropy struct{ w *fleet }
+
+func (e entropy) Read(p []byte) (int, error) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	x := e.w.drawn("entropy")
+	for i := range p {
+		if i%8 == 0 {
+			x = splitmix(x)
+		}
+		p[i] = byte(x >> (i % 8 * 8))
+	}
+	return len(p), nil
+}
+
+// dice are those of one of the fleet's parts.
+type dice struct {
+	w   *fleet
+	who string
+}
+
+func (d dice) float() float64 {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	return float64(d.w.drawn(d.who)>>11) / (1 << 53)
+}
+
+func (d dice) intn(n int) int { return int(d.float() * float64(n)) }
+
+// between draws a duration.
+func (d dice) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(d.float()*float64(high-low))
+}
+
+// sleep until d passed or the fleet ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// size of a fleet.
+type size struct{ replicas, regions, apps int }
+
+func newFleet(t testing.TB, seed uint64, of size, s *scheduler, keepTrace bool) *fleet {
+	keyset, err := seal.Generate()
+	require.NoError(t, err)
+	log := slog.New(slog.DiscardHandler)
+	if os.Getenv("WINDLASS_FLEET_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &fleet{
+		t: t, ctx: ctx, cancel: cancel, keyset: keyset, log: log, scheduler: s,
+		memory: controlplane.NewMemory(),
+		trace:  newTrace(keepTrace),
+		seed:   seed, draws: map[string]uint64{},
+	}
+	w.fate = dice{w, "fate"}
+	rand.Reader = entropy{w}
+	w.check = newChecker(w)
+	w.memory.Observe(w.check.onWrite)
+	var names []string
+	for i := range of.regions {
+		names = append(names, regionName(i))
+	}
+	w.boot, err = w.memory.Bootstrap(ctx, controlplane.BootstrapConfig{Workspace: "default", Regions: names})
+	require.NoError(t, err)
+
+	w.users = newNode(w, "users")
+	client := &http.Client{Transport: w.users}
+	options := rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return w.boot.APIKey }})
+	w.apps = windlassv1connect.NewAppServiceClient(client, "http://"+balancer, options...)
+	w.deployments = windlassv1connect.NewDeploymentServiceClient(client, "http://"+balancer, options...)
+	w.regionAPI = windlassv1connect.NewRegionServiceClient(client, "http://"+balancer, options...)
+
+	for i := range of.replicas {
+		name := fmt.Sprintf("cp-%d", i+1)
+		w.replicas = append(w.replicas, &replica{w: w, name: name})
+	}
+	for _, r := range w.replicas {
+		r.start()
+	}
+	for _, name := range names {
+		w.regions = append(w.regions, w.newRegion(name))
+	}
+	for _, r := range w.regions {
+		r.start()
+	}
 	return w
 }
 
-func run(t *testing.T, seed uint64, of size, keepTrace bool) *world {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	// Twice, and every pool is empty.
-	runtime.GC()
-	runtime.GC()
-	defer debug.SetGCPercent(debug.SetGCPercent(collect))
-	cryptotest.SetGlobalRandom(t, seed)
-	reader := rand.Reader
-	defer func() { rand.Reader = reader }()
-	ident.Forget()
-	var w *world
-	synctest.Test(t, func(t *testing.T) {
-		var pinned *scheduler
-		if !raced {
-			var err error
-			pinned, err = pin(seed)
-			require.NoError(t, err)
-			defer func() {
-				if err := pinned.unpin(); err != nil {
-					t.Logf("seed %d may go otherwise the next time: %v", seed, err)
-				}
-			}()
-		}
-		w = newWorld(t, seed, of, pinned, keepTrace)
-		defer w.stop()
-		go w.check.watch()
-		w.rage(of, storm)
-		w.heal()
-		w.converge()
+func regionName(i int) string { return fmt.Sprintf("region-%02d", i) }
+
+// tokenFile is where agents find their join tokens.
+const tokenFile = "token"
+
+func tracer() *sdktrace.TracerProvider {
+	return sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
+}
+
+// stop ends everything, and returns when nothing of it is left.
+func (w *fleet) stop() {
+	w.ended.Store(true)
+	w.trace.over = true
+	w.cancel()
+	for _, n := range w.nodes() {
+		n.end()
+	}
+	for _, r := range w.regions {
+		r.process.kill()
+	}
+	for _, r := range w.replicas {
+		r.kill()
+	}
+	w.running.Wait()
+}
+
+// end breaks what is under way, whatever holds it.
+func (n *node) end() {
+	n.cut("", true)
+	n.release("")
+}
+
+// region is a place: its agents come and go, what runs there and its disk stay.
+type region struct {
+	w       *fleet
+	name    string
+	runtime *agent.Simulated
+
+	mu      sync.Mutex
+	disk    *agent.Memory
+	served  *servedRoutes // by the agents of disk
+	node    *node
+	process *process
+	agents  int
+	past    []*node // of agents that another took over from
+}
+
+func (w *fleet) newRegion(name string) *region {
+	r := &region{w: w, name: name, disk: agent.NewMemory(tokenFile, w.boot.JoinTokens[name]), served: &servedRoutes{apps: map[string]servedRoute{}}}
+	r.runtime = agent.NewSimulated(agent.SimulatedConfig{
+		Region:  name,
+		Start:   func() time.Duration { return dice{w, name}.between(10*time.Millisecond, 3*time.Second) },
+		Stop:    func() time.Duration { return dice{w, name}.between(10*time.Millisecond, 2*time.Second) },
+		Crashes: func(label string) bool { return label == "crashes" },
+		Applied: func(id string, _, generation int64) { w.check.onApplied(r, id, generation) },
+		Removed: func(id string) { w.check.onRemoved(r, id) },
+		Ready:   func(id, instance string) { w.check.onReady(r, id, instance) },
 	})
-	return w
+	return r
 }
 
-// warm runs a fleet without checks, so that later fleets do not include what a process does
-// only once.
-func warm(t *testing.T) {
-	of := size{replicas: 2, regions: 2, apps: 3}
-	t.Run("warm", func(t *testing.T) { run(t, 0, of, false) })
-}
-
-// TestFleet_SameSeedGivesTheSameTrace runs each seed twice here and once in another process,
-// where maps hash otherwise: what is ranged over in their order comes in another one there.
-func TestFleet_SameSeedGivesTheSameTrace(t *testing.T) {
-	if raced {
-		t.Skip("the race detector shuffles goroutines on purpose")
-	}
-	count := uint64(12)
-	if testing.Short() {
-		count = 2
-	}
-	warm(t)
-	if os.Getenv(shardVariable) != "" {
-		for seed := uint64(1001); seed < 1001+count; seed++ {
-			fleet(t, seed, false)
+// start starts an agent, which takes over from any other.
+func (r *region) start() {
+	w := r.w
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.agents++
+	name := fmt.Sprintf("%s/%d", r.name, r.agents)
+	node, held, disk := newNode(w, name), r.runtime.Take(), r.disk
+	log := slog.New(routesLog{w.log.With("agent", name).Handler(), r.served})
+	node.mischief = true
+	r.node = node
+	p := &process{w: w}
+	r.process = p
+	p.add(0, func(ctx context.Context) {
+		a, err := agent.New(ctx, agent.Config{
+			Server: "http://" + balancer, HTTPClient: &http.Client{Transport: node},
+			Memory: disk, TokenFile: tokenFile,
+			NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return held, nil },
+			RuntimeName: "simulated", Version: "test",
+			Log: log, Registerer: prometheus.NewRegistry(), Tracer: tracer(), Rand: dice{w, name}.float,
+		})
+		if err != nil {
+			if ctx.Err() == nil {
+				w.check.violatef("an agent does not start", place{region: r.name}, "%v", err)
+			}
+			return
 		}
-		return
-	}
-	out, err := inAnother(t, "^TestFleet_SameSeedGivesTheSameTrace$", shardVariable+"=0/1")
-	require.NoError(t, err, failures(out))
-	for seed := uint64(1001); seed < 1001+count; seed++ {
-		first, again := fleet(t, seed, true).trace, fleet(t, seed, true).trace
-		// On a machine that has no processor for us for a while, the kernel may wake
-		// threads of the runtime in an order of its own.
-		for tries := 0; tries < 2 && first.String() != again.String(); tries++ {
-			t.Logf("seed %d twice: %s and %s part at %s", seed, first, again, first.parts(again))
-			again = fleet(t, seed, true).trace
-		}
-		require.Equal(t, first.String(), again.String(), "seed %d again", seed)
-		if said := fmt.Sprintf("seed %d: trace %s", seed, first); !strings.Contains(out, said) {
-			// That goes for the other process, too.
-			more, err := inAnother(t, "^TestFleet_SameSeedGivesTheSameTrace$", shardVariable+"=0/1")
-			require.NoError(t, err, failures(more))
-			require.Contains(t, out+more, said, "in another process")
-		}
-	}
+		defer a.Close()
+		parts := &process{w: w}
+		w.addAll(parts, name, a.Components())
+		<-ctx.Done()
+		parts.kill()
+	})
 }

@@ -20,7 +20,7 @@ const balancer = "windlass"
 
 // replica is a control plane process: it comes and goes, its address stays.
 type replica struct {
-	w    *world
+	w    *fleet
 	name string
 
 	// stalled, unix nanoseconds: nothing that it sends or is sent arrives before that
@@ -33,7 +33,7 @@ type replica struct {
 	plane   *controlplane.InMemory // nil: not listening
 	process *process
 	peers   *node // its calls to the others
-	// die ends all that the process can do to the world.
+	// die ends all that the process can do to the fleet.
 	die context.CancelFunc
 }
 
@@ -41,7 +41,7 @@ var errAway = errors.New("the database does not answer")
 
 // replica finds where a request goes: an address, or the balancer's choice of those
 // that listen.
-func (w *world) replica(host string, d dice) *replica {
+func (w *fleet) replica(host string, d dice) *replica {
 	var listening []*replica
 	for _, r := range w.replicas {
 		if r.name == host {
@@ -113,7 +113,7 @@ func (r *replica) start() {
 
 // line is a process's connections to its database.
 type line struct {
-	w     *world
+	w     *fleet
 	mu    sync.Mutex
 	dead  bool
 	calls []*context.CancelCauseFunc
@@ -218,7 +218,7 @@ func (r *replica) drain(patience time.Duration) {
 	}
 	defer die()
 	plane.Drain()
-	_ = sleep(r.w.ctx, patience) // it ends with the world
+	_ = sleep(r.w.ctx, patience) // it ends with the fleet
 	r.gone(process)
 }
 
@@ -231,7 +231,7 @@ func (r *replica) gone(p *process) {
 }
 
 // nodes are all that call replicas, in a fixed order.
-func (w *world) nodes() []*node {
+func (w *fleet) nodes() []*node {
 	nodes := []*node{w.users}
 	for _, r := range w.regions {
 		r.mu.Lock()

@@ -7,7 +7,7 @@ import (
 )
 
 // rage breaks things at random while users go on, until the storm is over.
-func (w *world) rage(of size, storm time.Duration) {
+func (w *fleet) rage(of size, storm time.Duration) {
 	w.storming.Store(true)
 	defer w.storming.Store(false)
 	backup, mirrored := w.backup()
@@ -106,12 +106,12 @@ func (w *world) rage(of size, storm time.Duration) {
 	}
 }
 
-func (w *world) backup() (*controlplane.Memory, *mirror) {
+func (w *fleet) backup() (*controlplane.Memory, *mirror) {
 	return w.memory.Backup(), w.check.mirrored()
 }
 
 // blow notes what is about to be broken.
-func (w *world) blow(whom, what string) {
+func (w *fleet) blow(whom, what string) {
 	w.trace.addf("blow: %s %s", whom, what)
 	w.check.history.add(event{region: regionOf(whom), part: "blow", text: whom + " " + what})
 }
@@ -124,7 +124,7 @@ func regionOf(whom string) string {
 }
 
 // later mends something, after a time that is drawn.
-func (w *world) later(within time.Duration, mend func()) {
+func (w *fleet) later(within time.Duration, mend func()) {
 	time.AfterFunc(w.fate.between(0, within), mend)
 }
 
@@ -159,7 +159,7 @@ func (r *region) twin() {
 }
 
 // heal undoes whatever is broken.
-func (w *world) heal() {
+func (w *fleet) heal() {
 	time.Sleep(31 * time.Second) // the last blow's end
 	for _, n := range w.nodes() {
 		n.release("")

@@ -29,7 +29,7 @@ func appPath(i int) string { return "default/production/" + appName(i) }
 
 // act is one thing that a user does. Its error is the user's to see: the replica
 // may be away, or there may be nothing to do.
-func (w *world) act(of size) {
+func (w *fleet) act(of size) {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
 	i := w.fate.intn(of.apps)
@@ -82,7 +82,7 @@ func (w *world) act(of size) {
 	}
 }
 
-func (w *world) deploy(ctx context.Context, of size, i int, label string) (did, id string, err error) {
+func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, id string, err error) {
 	var names []string
 	replicas := int32(fixedReplicas)
 	if i < fixedApps {

@@ -21,7 +21,7 @@ var (
 // client. It is an HTTP transport without sockets, so that real calls and streams
 // run in a bubble.
 type node struct {
-	w    *world
+	w    *fleet
 	name string
 	dice dice
 	// reports may be doubled, delayed and lost.
@@ -47,7 +47,7 @@ type conn struct {
 	cut    context.CancelCauseFunc
 }
 
-func newNode(w *world, name string) *node {
+func newNode(w *fleet, name string) *node {
 	return &node{w: w, name: name, dice: dice{w, name}, paths: map[string]*path{}}
 }
 
