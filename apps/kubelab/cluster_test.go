@@ -53,14 +53,14 @@ func gpus(count string) func(*corev1.PodSpec) {
 	}
 }
 
-func (l *lab) create(t *testing.T, namespace string, d *appsv1.Deployment) {
+func (l *cluster) create(t *testing.T, namespace string, d *appsv1.Deployment) {
 	t.Helper()
 	_, err := l.client.AppsV1().Deployments(namespace).Create(t.Context(), d, metav1.CreateOptions{})
 	require.NoError(t, err)
 }
 
 // ready waits until a deployment has exactly want ready pods.
-func (l *lab) ready(t *testing.T, namespace, name string, want int32) {
+func (l *cluster) ready(t *testing.T, namespace, name string, want int32) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		d, err := l.client.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -71,7 +71,7 @@ func (l *lab) ready(t *testing.T, namespace, name string, want int32) {
 	})
 }
 
-func (l *lab) pods(t *testing.T, namespace string) []corev1.Pod {
+func (l *cluster) pods(t *testing.T, namespace string) []corev1.Pod {
 	t.Helper()
 	list, err := l.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func (l *lab) pods(t *testing.T, namespace string) []corev1.Pod {
 }
 
 func TestScheduler_CountsGPUsAndItsPodsAnswer(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	// Two of 4 GPUs fit each of the three nodes with 8; the tainted node is not for us.
 	l.create(t, ns, serve("model", 7, gpus("4")))
@@ -112,7 +112,7 @@ func TestScheduler_CountsGPUsAndItsPodsAnswer(t *testing.T) {
 }
 
 func TestNodesSayWhatGPUFeatureDiscoveryWould(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	n, err := l.client.CoreV1().Nodes().Get(t.Context(), "l4-0", metav1.GetOptions{})
 	require.NoError(t, err)
 	for key, want := range map[string]string{
@@ -128,7 +128,7 @@ func TestNodesSayWhatGPUFeatureDiscoveryWould(t *testing.T) {
 }
 
 func TestServicesHaveEndpointsAndPodsHaveLogs(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 2, nil))
 	_, err := l.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
@@ -164,7 +164,7 @@ func TestServicesHaveEndpointsAndPodsHaveLogs(t *testing.T) {
 }
 
 func TestClaim_GetsAVolumeUntilItGoes(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	claims := l.client.CoreV1().PersistentVolumeClaims(ns)
 	_, err := claims.Create(t.Context(), &corev1.PersistentVolumeClaim{
@@ -199,7 +199,7 @@ func TestClaim_GetsAVolumeUntilItGoes(t *testing.T) {
 }
 
 func TestServiceAccount_MayDoWhatItsRoleSays(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	_, err := l.client.RbacV1().Roles(ns).Create(t.Context(), &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
@@ -229,7 +229,7 @@ func TestServiceAccount_MayDoWhatItsRoleSays(t *testing.T) {
 }
 
 func TestPodSecurityIsEnforced(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	_, err := l.client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "bad"},
@@ -239,7 +239,7 @@ func TestPodSecurityIsEnforced(t *testing.T) {
 }
 
 func TestNamespace_TakesItsObjectsAlong(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 1, nil))
 	l.ready(t, ns, "model", 1)

@@ -19,14 +19,14 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-func (l *lab) command(t *testing.T, args ...string) {
+func (l *cluster) command(t *testing.T, args ...string) {
 	t.Helper()
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), append(args, "--kubeconfig", l.kubeconfig), &out, &out), out.String())
 }
 
 func TestNode_LostHasItsPodsReplaced(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 1, func(spec *corev1.PodSpec) {
 		spec.NodeSelector = map[string]string{"kubelab.windlass.run/group": "lossy"}
@@ -75,7 +75,7 @@ func TestNode_LostHasItsPodsReplaced(t *testing.T) {
 }
 
 func TestComponent_KilledIsStartedAgain(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	for _, name := range []string{component.Scheduler, component.ControllerManager, component.KWOK, component.APIServer, component.Etcd} {
 		pid := l.component(t, name)
@@ -137,7 +137,7 @@ func TestKubelab_KilledLeavesNoProcessAndKeepsItsState(t *testing.T) {
 }
 
 func TestKubelab_SecondOnADirectoryIsRefused(t *testing.T) {
-	l := sharedLab(t)
+	l := sharedCluster(t)
 	_, err := launch(t.Context(), l.dir)
 	require.ErrorContains(t, err, "another kubelab runs on "+l.dir)
 	_, err = os.Stat(l.kubeconfig)

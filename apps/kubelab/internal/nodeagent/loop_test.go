@@ -33,7 +33,7 @@ import (
 
 // The fake API keeps and hands out objects; what needs the real one's rules is in
 // package agenttest.
-type fakeLab struct {
+type fakeCluster struct {
 	t      *testing.T
 	client *fake.Clientset
 }
@@ -68,9 +68,9 @@ func (v *versions) Patch(gvr schema.GroupVersionResource, obj runtime.Object, ns
 // refuse decides whether the API refuses a call, with which error.
 type refuse func(verb, resource string) error
 
-func newFakeLab(t *testing.T, cidr string, refuse refuse) *fakeLab {
+func newFakeCluster(t *testing.T, cidr string, refuse refuse) *fakeCluster {
 	t.Helper()
-	f := &fakeLab{t: t, client: &fake.Clientset{}}
+	f := &fakeCluster{t: t, client: &fake.Clientset{}}
 	tracker := &versions{ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
 	if refuse != nil {
 		f.client.AddReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -101,7 +101,7 @@ func newFakeLab(t *testing.T, cidr string, refuse refuse) *fakeLab {
 	return f
 }
 
-func (f *fakeLab) create(name string, change func(*corev1.Pod)) {
+func (f *fakeCluster) create(name string, change func(*corev1.Pod)) {
 	f.t.Helper()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
@@ -120,7 +120,7 @@ func (f *fakeLab) create(name string, change func(*corev1.Pod)) {
 	require.NoError(f.t, err)
 }
 
-func (f *fakeLab) await(name string, ok func(*corev1.Pod) bool) {
+func (f *fakeCluster) await(name string, ok func(*corev1.Pod) bool) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
 		p, err := f.client.CoreV1().Pods("default").Get(f.t.Context(), name, metav1.GetOptions{})
@@ -129,7 +129,7 @@ func (f *fakeLab) await(name string, ok func(*corev1.Pod) bool) {
 }
 
 // quiet checks that nothing is written for a while.
-func (f *fakeLab) quiet(d time.Duration) {
+func (f *fakeCluster) quiet(d time.Duration) {
 	f.t.Helper()
 	f.client.ClearActions()
 	time.Sleep(d)
@@ -144,7 +144,7 @@ func isReady(p *corev1.Pod) bool {
 
 func TestWritesThatFailAreMadeAgain(t *testing.T) {
 	var refused atomic.Int64
-	f := newFakeLab(t, "127.72.0.0/24", func(verb, resource string) error {
+	f := newFakeCluster(t, "127.72.0.0/24", func(verb, resource string) error {
 		if verb != "patch" || resource != "pods" {
 			return nil
 		}
@@ -165,7 +165,7 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 
 func TestDeletionThatFailsIsMadeAgain(t *testing.T) {
 	var refused atomic.Int64
-	f := newFakeLab(t, "127.72.1.0/24", func(verb, _ string) error {
+	f := newFakeCluster(t, "127.72.1.0/24", func(verb, _ string) error {
 		if verb == "delete" && refused.Add(1) <= 2 {
 			return errors.New("connection reset")
 		}
@@ -182,7 +182,7 @@ func TestDeletionThatFailsIsMadeAgain(t *testing.T) {
 func TestPods_GetAddressesAndGiveThemBack(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent(), goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 	t.Run("lab", func(t *testing.T) {
-		f := newFakeLab(t, "127.72.2.0/26", nil)
+		f := newFakeCluster(t, "127.72.2.0/26", nil)
 		for round := range 2 {
 			seen := map[string]bool{}
 			for i := range 60 {
@@ -207,7 +207,7 @@ func TestPods_GetAddressesAndGiveThemBack(t *testing.T) {
 }
 
 func TestPodsOfALostNodeAreLeftAlone(t *testing.T) {
-	f := newFakeLab(t, "127.72.3.0/24", nil)
+	f := newFakeCluster(t, "127.72.3.0/24", nil)
 	f.create("p", nil)
 	f.await("p", isReady)
 	mark := func(lost string) {
@@ -232,14 +232,14 @@ func TestPodsOfALostNodeAreLeftAlone(t *testing.T) {
 }
 
 func TestPod_IdleCostsNoWrites(t *testing.T) {
-	f := newFakeLab(t, "127.72.4.0/24", nil)
+	f := newFakeCluster(t, "127.72.4.0/24", nil)
 	f.create("p", nil)
 	f.await("p", isReady)
 	f.quiet(2500 * time.Millisecond) // two beats of the probe
 }
 
 func TestPodWithoutAnAddressGetsOneWhenOneIsFree(t *testing.T) {
-	f := newFakeLab(t, "127.72.5.0/30", nil)
+	f := newFakeCluster(t, "127.72.5.0/30", nil)
 	for _, name := range []string{"a", "b"} {
 		f.create(name, nil)
 		f.await(name, isReady)

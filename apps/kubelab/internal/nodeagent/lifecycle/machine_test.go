@@ -22,9 +22,9 @@ var tuning = &Tuning{
 	ConfigRetry: 5 * time.Second,
 }
 
-// bench is a node for one pod: it carries out actions at once and lets virtual
+// harness is a node for one pod: it carries out actions at once and lets virtual
 // time pass from one wake-up to the next.
-type bench struct {
+type harness struct {
 	t   *testing.T
 	m   *Machine
 	pod *corev1.Pod
@@ -60,21 +60,21 @@ func probe(delay, period, failures, successes int32) *corev1.Probe {
 	}
 }
 
-func newBench(t *testing.T, p *corev1.Pod) *bench {
-	b := &bench{t: t, pod: p, now: epoch, healthy: func(ProbeKind, time.Duration) bool { return true }}
+func newHarness(t *testing.T, p *corev1.Pod) *harness {
+	b := &harness{t: t, pod: p, now: epoch, healthy: func(ProbeKind, time.Duration) bool { return true }}
 	b.m = New(tuning, p, b.now)
 	b.m.SetAddress(b.now, "127.0.0.1", "127.64.0.2")
 	return b
 }
 
-func (b *bench) at() time.Duration { return b.now.Sub(epoch) }
+func (b *harness) at() time.Duration { return b.now.Sub(epoch) }
 
-func (b *bench) notef(format string, args ...any) {
+func (b *harness) notef(format string, args ...any) {
 	b.log = append(b.log, fmt.Sprintf("%s ", b.at())+fmt.Sprintf(format, args...))
 }
 
 // settle carries out actions until there are none.
-func (b *bench) settle() {
+func (b *harness) settle() {
 	for range 1000 {
 		actions := b.m.Advance(b.now)
 		if len(actions) == 0 {
@@ -87,7 +87,7 @@ func (b *bench) settle() {
 	b.t.Fatal("actions without end")
 }
 
-func (b *bench) do(a Action) {
+func (b *harness) do(a Action) {
 	switch a := a.(type) {
 	case Start:
 		b.notef("start %s/%d", a.Container, a.Run)
@@ -117,7 +117,7 @@ func (b *bench) do(a Action) {
 }
 
 // until lets time pass to d after the epoch.
-func (b *bench) until(d time.Duration) {
+func (b *harness) until(d time.Duration) {
 	b.settle()
 	for {
 		next := b.m.NextWake()
@@ -136,7 +136,7 @@ func (b *bench) until(d time.Duration) {
 	b.settle()
 }
 
-func (b *bench) remove(grace int64) {
+func (b *harness) remove(grace int64) {
 	p := b.pod.DeepCopy()
 	when := metav1.NewTime(b.now)
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &when, &grace
@@ -145,7 +145,7 @@ func (b *bench) remove(grace int64) {
 	b.settle()
 }
 
-func (b *bench) annotate(value string) {
+func (b *harness) annotate(value string) {
 	p := b.pod.DeepCopy()
 	p.Annotations[FaultAnnotation] = value
 	b.pod = p
@@ -153,11 +153,11 @@ func (b *bench) annotate(value string) {
 	b.settle()
 }
 
-func (b *bench) status() corev1.PodStatus { return b.m.Status(b.now, &b.pod.Status) }
+func (b *harness) status() corev1.PodStatus { return b.m.Status(b.now, &b.pod.Status) }
 
-func (b *bench) main() corev1.ContainerStatus { return b.status().ContainerStatuses[0] }
+func (b *harness) main() corev1.ContainerStatus { return b.status().ContainerStatuses[0] }
 
-func (b *bench) condition(kind corev1.PodConditionType) corev1.PodCondition {
+func (b *harness) condition(kind corev1.PodConditionType) corev1.PodCondition {
 	s := b.status()
 	at := slices.IndexFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 	require.GreaterOrEqual(b.t, at, 0, "no condition %s", kind)
@@ -165,7 +165,7 @@ func (b *bench) condition(kind corev1.PodConditionType) corev1.PodCondition {
 }
 
 // only returns the entries of the log that contain one of the words.
-func (b *bench) only(words ...string) []string {
+func (b *harness) only(words ...string) []string {
 	var out []string
 	for _, line := range b.log {
 		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
@@ -176,7 +176,7 @@ func (b *bench) only(words ...string) []string {
 }
 
 func TestPodWithoutProbesIsReadyAsSoonAsItRuns(t *testing.T) {
-	b := newBench(t, pod(nil))
+	b := newHarness(t, pod(nil))
 	require.Equal(t, corev1.PodPending, b.status().Phase)
 	require.Equal(t, "ContainerCreating", b.main().State.Waiting.Reason)
 	b.settle()
@@ -194,7 +194,7 @@ func TestPodWithoutProbesIsReadyAsSoonAsItRuns(t *testing.T) {
 }
 
 func TestReadinessWaitsForDelayAndThresholds(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = probe(5, 10, 3, 2) }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = probe(5, 10, 3, 2) }))
 	b.healthy = func(_ ProbeKind, at time.Duration) bool { return at < 40*time.Second }
 	b.until(14 * time.Second)
 	require.False(t, b.main().Ready, "one success of two")
@@ -211,7 +211,7 @@ func TestReadinessWaitsForDelayAndThresholds(t *testing.T) {
 }
 
 func TestProbes_WaitForStartup(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
 		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = probe(0, 5, 30, 1), probe(0, 10, 3, 1), probe(0, 10, 3, 1)
 	}))
@@ -228,7 +228,7 @@ func TestProbes_WaitForStartup(t *testing.T) {
 }
 
 func TestFailedStartupProbeRestarts(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = probe(0, 10, 3, 1) }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = probe(0, 10, 3, 1) }))
 	b.healthy = func(ProbeKind, time.Duration) bool { return false }
 	b.until(20 * time.Second)
 	require.Contains(t, b.log, "20s event Unhealthy Startup probe failed: HTTP probe failed with statuscode: 503")
@@ -240,7 +240,7 @@ func TestFailedStartupProbeRestarts(t *testing.T) {
 }
 
 func TestFailedLivenessKillsAStubbornContainerAfterItsGrace(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
 		c.LivenessProbe = probe(0, 10, 3, 1)
 		c.LivenessProbe.TerminationGracePeriodSeconds = new(int64)
@@ -255,7 +255,7 @@ func TestFailedLivenessKillsAStubbornContainerAfterItsGrace(t *testing.T) {
 }
 
 func TestCrashesBackOffAsTheKubeletDoes(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "crash-loop"
 		p.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 	}))
@@ -290,7 +290,7 @@ func TestBackoffIsForgottenAfterALongGoodRun(t *testing.T) {
 }
 
 func TestOOMIsTold(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "oom=3s" }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "oom=3s" }))
 	b.until(2 * time.Second)
 	require.True(t, b.main().Ready, "it serves until then")
 	b.until(4 * time.Second)
@@ -300,7 +300,7 @@ func TestOOMIsTold(t *testing.T) {
 }
 
 func TestImageThatCannotBePulledIsRetriedUntilItCan(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "image-pull-error" }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "image-pull-error" }))
 	b.settle()
 	require.Equal(t, "ErrImagePull", b.main().State.Waiting.Reason)
 	require.Contains(t, b.main().State.Waiting.Message, "not found")
@@ -318,7 +318,7 @@ func TestImageThatCannotBePulledIsRetriedUntilItCan(t *testing.T) {
 }
 
 func TestMissingConfigurationIsToldAndRetried(t *testing.T) {
-	b := newBench(t, pod(nil))
+	b := newHarness(t, pod(nil))
 	b.starts = &StartError{Reason: ReasonConfigError, Err: errors.New(`secret "vars" not found`)}
 	b.settle()
 	require.Equal(t, "CreateContainerConfigError", b.main().State.Waiting.Reason)
@@ -330,7 +330,7 @@ func TestMissingConfigurationIsToldAndRetried(t *testing.T) {
 }
 
 func TestProgramThatCannotBeStartedCountsAsARun(t *testing.T) {
-	b := newBench(t, pod(nil))
+	b := newHarness(t, pod(nil))
 	b.starts = errors.New(`exec: "vllm": executable file not found in $PATH`)
 	b.until(time.Second)
 	require.Equal(t, "CrashLoopBackOff", b.main().State.Waiting.Reason)
@@ -339,7 +339,7 @@ func TestProgramThatCannotBeStartedCountsAsARun(t *testing.T) {
 }
 
 func TestDeletionRunsTheHookThenTermThenKillWithinTheGrace(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
 		c.ReadinessProbe, c.LivenessProbe = probe(0, 10, 1, 1), probe(0, 10, 1, 1)
 		c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 12}}}
@@ -358,7 +358,7 @@ func TestDeletionRunsTheHookThenTermThenKillWithinTheGrace(t *testing.T) {
 }
 
 func TestHookThatHangsEndsWithTheGraceAndLeavesTwoSeconds(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}}}
 	}))
 	b.stubborn = true
@@ -369,7 +369,7 @@ func TestHookThatHangsEndsWithTheGraceAndLeavesTwoSeconds(t *testing.T) {
 }
 
 func TestHookThatFailsIsToldAndSkipped(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}}}
 	}))
 	b.hooks = func() error { return errors.New("refused") }
@@ -381,7 +381,7 @@ func TestHookThatFailsIsToldAndSkipped(t *testing.T) {
 }
 
 func TestSecondDeletionShortensTheGraceAndNeverExtendsIt(t *testing.T) {
-	b := newBench(t, pod(nil))
+	b := newHarness(t, pod(nil))
 	b.stubborn = true
 	b.settle()
 	b.remove(60)
@@ -405,7 +405,7 @@ func TestDeletedBeforeItRanIsRemovableAtOnce(t *testing.T) {
 }
 
 func TestEvictionEndsThePodWithItsReason(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "evict-after=10s" }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "evict-after=10s" }))
 	b.stubborn = true
 	b.until(9 * time.Second)
 	require.Equal(t, corev1.PodRunning, b.status().Phase)
@@ -421,7 +421,7 @@ func TestEvictionEndsThePodWithItsReason(t *testing.T) {
 }
 
 func TestPreemptionMarksThePodAndAsksForItsDeletion(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "preempt-after=10s" }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "preempt-after=10s" }))
 	b.until(time.Minute)
 	require.Equal(t, []string{"10s preempt"}, b.only(" preempt"))
 	require.Equal(t, "PreemptionByScheduler", b.condition(corev1.DisruptionTarget).Reason)
@@ -431,7 +431,7 @@ func TestPreemptionMarksThePodAndAsksForItsDeletion(t *testing.T) {
 }
 
 func TestNeverReady_HoldsUntilLifted(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "never-ready"
 		p.Spec.Containers[0].ReadinessProbe = probe(0, 10, 3, 1)
 	}))
@@ -443,7 +443,7 @@ func TestNeverReady_HoldsUntilLifted(t *testing.T) {
 }
 
 func TestStartupProbe_FailsWhileNeverReady(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "never-ready"
 		p.Spec.Containers[0].StartupProbe = probe(0, 10, 3, 1)
 	}))
@@ -454,7 +454,7 @@ func TestStartupProbe_FailsWhileNeverReady(t *testing.T) {
 
 func TestSetupContainersRunInOrderAndSidecarsGoLast(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{
 			{Name: "load"}, {Name: "proxy", RestartPolicy: &always, StartupProbe: probe(0, 5, 9, 1)}, {Name: "check"},
 		}
@@ -476,7 +476,7 @@ func TestSetupContainersRunInOrderAndSidecarsGoLast(t *testing.T) {
 }
 
 func TestFailedSetupEndsAPodThatIsNeverRestarted(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		p.Spec.InitContainers = []corev1.Container{{Name: "load"}}
 	}))
@@ -487,7 +487,7 @@ func TestFailedSetupEndsAPodThatIsNeverRestarted(t *testing.T) {
 }
 
 func TestJobPodSucceedsWhenItsContainersHave(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }))
 	b.settle()
 	b.m.Exited(b.now, Ref{"main", 0}, Exit{Code: 3})
 	b.settle()
@@ -500,11 +500,11 @@ func TestJobPodSucceedsWhenItsContainersHave(t *testing.T) {
 }
 
 func TestNextNodeAgentRestartsWhatTheFormerRan(t *testing.T) {
-	b := newBench(t, pod(nil))
+	b := newHarness(t, pod(nil))
 	b.until(5 * time.Second)
 	p := b.pod.DeepCopy()
 	p.Status = b.status()
-	next := newBench(t, p)
+	next := newHarness(t, p)
 	require.Equal(t, "127.64.0.2", next.status().PodIP)
 	next.settle()
 	c := next.main()
@@ -516,20 +516,20 @@ func TestNextNodeAgentRestartsWhatTheFormerRan(t *testing.T) {
 }
 
 func TestEndedPodStaysEndedUnderTheNextNodeAgent(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
 	b.settle()
 	b.m.Exited(b.now, Ref{"main", 0}, Exit{})
 	b.settle()
 	p := b.pod.DeepCopy()
 	p.Status = b.status()
-	next := newBench(t, p)
+	next := newHarness(t, p)
 	next.settle()
 	require.Empty(t, next.log)
 	require.Equal(t, p.Status, next.status())
 }
 
 func TestAnswersAboutRunsThatAreNoMoreChangeNothing(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].LivenessProbe = probe(0, 10, 1, 1) }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].LivenessProbe = probe(0, 10, 1, 1) }))
 	b.settle()
 	b.m.Exited(b.now, Ref{"main", 0}, Exit{Code: 1})
 	b.settle()
@@ -544,7 +544,7 @@ func TestAnswersAboutRunsThatAreNoMoreChangeNothing(t *testing.T) {
 }
 
 func TestConditionsOfOthersAreKeptAndTimesMoveOnlyWithTheStatus(t *testing.T) {
-	b := newBench(t, pod(func(p *corev1.Pod) {
+	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "windlass.run/route"}}
 	}))
 	b.settle()
@@ -558,7 +558,7 @@ func TestConditionsOfOthersAreKeptAndTimesMoveOnlyWithTheStatus(t *testing.T) {
 }
 
 func TestImageChangeRestartsTheContainer(t *testing.T) {
-	b := newBench(t, pod(nil))
+	b := newHarness(t, pod(nil))
 	b.settle()
 	p := b.pod.DeepCopy()
 	p.Spec.Containers[0].Image = "registry.example/model:2"
@@ -584,7 +584,7 @@ func TestFaultAnnotationIsRefusedWithTheReason(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Faults{SlowStart: 30 * time.Second, OOM: Crash{On: true}, CrashLoop: Crash{On: true, After: 5 * time.Minute}}, f)
 
-	b := newBench(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "slow" }))
+	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "slow" }))
 	b.settle()
 	require.Len(t, b.only("event InvalidFault"), 1)
 	require.True(t, b.main().Ready, "an unknown fault stages nothing")
@@ -592,7 +592,7 @@ func TestFaultAnnotationIsRefusedWithTheReason(t *testing.T) {
 
 func TestFirstCheckLeavesTheProgramAMoment(t *testing.T) {
 	p := pod(func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = probe(0, 5, 30, 1) })
-	b := newBench(t, p)
+	b := newHarness(t, p)
 	patient := *tuning
 	patient.FirstCheck = 200 * time.Millisecond
 	b.m = New(&patient, p, b.now)

@@ -38,15 +38,15 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if shared.stop != nil {
 		if err := shared.stop(); err != nil {
-			_, _ = os.Stderr.WriteString("stop the shared lab: " + err.Error() + "\n")
+			_, _ = os.Stderr.WriteString("stop the shared cluster: " + err.Error() + "\n")
 			code = 1
 		}
 	}
 	os.Exit(code)
 }
 
-// lab is a kubelab that runs.
-type lab struct {
+// cluster is a kubelab that runs.
+type cluster struct {
 	client     kubernetes.Interface
 	rest       *rest.Config
 	kubeconfig string
@@ -56,7 +56,7 @@ type lab struct {
 }
 
 // launch a kubelab process and wait until it says that it is ready.
-func launch(ctx context.Context, dir string, flags ...string) (*lab, error) {
+func launch(ctx context.Context, dir string, flags ...string) (*cluster, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func launch(ctx context.Context, dir string, flags ...string) (*lab, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, cmd: cmd, ended: make(chan error, 1)}
+	l := &cluster{dir: dir, cmd: cmd, ended: make(chan error, 1)}
 	said, err := io.ReadAll(io.LimitReader(&lineReader{r: out}, 4096))
 	l.kubeconfig = strings.TrimSpace(string(said))
 	go func() { l.ended <- cmd.Wait() }()
@@ -101,7 +101,7 @@ func launch(ctx context.Context, dir string, flags ...string) (*lab, error) {
 	return l, err
 }
 
-// lastLines of a lab's log.
+// lastLines of a cluster's log.
 func lastLines(path string) string {
 	b, _ := os.ReadFile(path)
 	return string(b[max(0, len(b)-4000):])
@@ -124,7 +124,7 @@ func (l *lineReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (l *lab) stop() error {
+func (l *cluster) stop() error {
 	if err := l.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (l *lab) stop() error {
 }
 
 // component's pid.
-func (l *lab) component(t *testing.T, name string) int {
+func (l *cluster) component(t *testing.T, name string) int {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(l.dir, "run", name+".json"))
 	require.NoError(t, err)
@@ -149,16 +149,16 @@ func (l *lab) component(t *testing.T, name string) int {
 	return pid
 }
 
-// The lab of most tests, which use namespaces of their own in it. It belongs to
+// The cluster of most tests, which use namespaces of their own in it. It belongs to
 // the process; TestMain stops it.
 var shared struct {
-	start sync.Once
-	lab   *lab
-	err   error
-	stop  func() error
+	start   sync.Once
+	cluster *cluster
+	err     error
+	stop    func() error
 }
 
-func sharedLab(t *testing.T) *lab {
+func sharedCluster(t *testing.T) *cluster {
 	t.Helper()
 	shared.start.Do(func() {
 		dir, err := os.MkdirTemp("", "kubelab-test-") //nolint:usetesting // it outlives the test that comes first
@@ -166,24 +166,24 @@ func sharedLab(t *testing.T) *lab {
 			shared.err = err
 			return
 		}
-		shared.lab, shared.err = launch(context.Background(), dir, "--cidr=127.91.0.0/16",
+		shared.cluster, shared.err = launch(context.Background(), dir, "--cidr=127.91.0.0/16",
 			"--node-grace=5s", "--evict-after=1s", "--crash-backoff=100ms",
 			"--group=name=h100,nodes=3,zones=a|b|c,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3",
 			"--group=name=l4,nodes=1,gpu=nvidia.com/gpu=2,gpu-product=NVIDIA-L4,spot=true,taint=nvidia.com/gpu=present:NoSchedule,label=team=search",
 			"--group=name=lossy,nodes=2,cpu=8,taint=test/lossy:NoSchedule")
 		shared.stop = func() error {
-			if shared.lab == nil {
+			if shared.cluster == nil {
 				return os.RemoveAll(dir)
 			}
-			return errors.Join(shared.lab.stop(), os.RemoveAll(dir))
+			return errors.Join(shared.cluster.stop(), os.RemoveAll(dir))
 		}
 	})
 	require.NoError(t, shared.err)
-	return shared.lab
+	return shared.cluster
 }
 
 // namespace of one test.
-func (l *lab) namespace(t *testing.T, labels map[string]string) string {
+func (l *cluster) namespace(t *testing.T, labels map[string]string) string {
 	t.Helper()
 	ns, err := l.client.CoreV1().Namespaces().Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: labels}}, metav1.CreateOptions{})
