@@ -11,10 +11,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// scene is a checker whose world is what a test says: an app, loose-0, of which two
+// fixture is a checker of what a test says: an app, loose-0, of which two
 // instances of dep_a run in region-1, and beside it an app, fixed-0, with dep_z in
 // region-2.
-type scene struct {
+type fixture struct {
 	*checker
 	time  time.Time
 	books books
@@ -28,9 +28,9 @@ var (
 	there = place{"region-2", "dep_z"}
 )
 
-func setup(t *testing.T) *scene {
+func setup(t *testing.T) *fixture {
 	t.Helper()
-	s := &scene{time: time.Unix(1000, 0)}
+	s := &fixture{time: time.Unix(1000, 0)}
 	s.checker = newChecker(newHistory(func() time.Time { s.time = s.time.Add(time.Millisecond); return s.time }), seed)
 	s.fixed["fixed-0"] = 2
 	s.books = books{quarantined: map[place]bool{}, deployments: map[string]bool{}}
@@ -42,7 +42,7 @@ func setup(t *testing.T) *scene {
 }
 
 // runs has a version deployed, applied, started, reported and acknowledged.
-func (s *scene) runs(app string, p place, instances ...string) {
+func (s *fixture) runs(app string, p place, instances ...string) {
 	s.history.add(event{part: "user", app: app, text: "deploy: done"})
 	s.acknowledge(app, p.deployment)
 	s.onApplied(p.region, p.deployment, 1, 3)
@@ -60,8 +60,8 @@ func (s *scene) runs(app string, p place, instances ...string) {
 	s.sight.ready[p.region] = map[string][]string{p.deployment: instances}
 }
 
-// claims is what the database would say of the scene.
-func (s *scene) claims() claims {
+// claims is what the database would say of the fixture.
+func (s *fixture) claims() claims {
 	return claims{
 		heads:  []head{{here.region, 1, 8}, {there.region, 1, 8}},
 		ready:  s.books.instances,
@@ -70,7 +70,7 @@ func (s *scene) claims() claims {
 }
 
 // noise is what happens meanwhile to others, and one thing that concerns everybody.
-func (s *scene) noise(n int) {
+func (s *fixture) noise(n int) {
 	for i := range n {
 		s.history.add(event{part: "user", app: fmt.Sprintf("other-%d", i), text: "scale: done"})
 		s.history.add(event{part: "blow", region: "region-3", text: "kill the agent of region-3"})
@@ -82,7 +82,7 @@ func (s *scene) noise(n int) {
 }
 
 // violated requires the one violation, and a history that names no other app and place.
-func (s *scene) violated(t *testing.T, kind string, lines ...string) {
+func (s *fixture) violated(t *testing.T, kind string, lines ...string) {
 	t.Helper()
 	all := s.broken()
 	require.Len(t, all, 1, "%v", all)
@@ -101,7 +101,7 @@ func (s *scene) violated(t *testing.T, kind string, lines ...string) {
 	}
 }
 
-// ofHere is what led to the scene, as far as region-1's place of dep_a goes.
+// ofHere is what led to the fixture, as far as region-1's place of dep_a goes.
 var ofHere = []string{
 	"user loose-0: deploy: done",
 	"dep_a region-1: the agent applies generation 3 of epoch 1",
@@ -152,14 +152,14 @@ func TestChecker_FindsAGenerationThatGoesBack(t *testing.T) {
 func TestChecker_AllowsAnUnseenGenerationToGoBack(t *testing.T) {
 	for _, happens := range []struct {
 		name    string
-		does    func(*scene)
+		does    func(*fixture)
 		allowed bool
 	}{
-		{"the database was restored and the inbox lost", func(s *scene) { s.restored(); s.lost(here.region) }, true},
-		{"the inbox was lost and the database restored", func(s *scene) { s.lost(here.region); s.restored() }, true},
-		{"the database was restored", func(s *scene) { s.restored() }, false},
-		{"the inbox was lost", func(s *scene) { s.lost(here.region) }, false},
-		{"another one was", func(s *scene) { s.restored(); s.lost("region-2") }, false},
+		{"the database was restored and the inbox lost", func(s *fixture) { s.restored(); s.lost(here.region) }, true},
+		{"the inbox was lost and the database restored", func(s *fixture) { s.lost(here.region); s.restored() }, true},
+		{"the database was restored", func(s *fixture) { s.restored() }, false},
+		{"the inbox was lost", func(s *fixture) { s.lost(here.region) }, false},
+		{"another one was", func(s *fixture) { s.restored(); s.lost("region-2") }, false},
 	} {
 		t.Run(happens.name, func(t *testing.T) {
 			s := setup(t)
@@ -206,26 +206,26 @@ func TestChecker_FindsAReadinessThatNeverWas(t *testing.T) {
 func TestChecker_FindsDisagreement(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind string
-		do   func(s *scene)
+		do   func(s *fixture)
 	}{
-		"a change that never arrived": {"a change was missed", func(s *scene) { s.books.rows[0].generation = 4 }},
-		"too few run": {"a change was missed", func(s *scene) {
+		"a change that never arrived": {"a change was missed", func(s *fixture) { s.books.rows[0].generation = 4 }},
+		"too few run": {"a change was missed", func(s *fixture) {
 			s.sight.running[here.region][here.deployment] = 1
 		}},
-		"two run and one is ready": {"a change was missed", func(s *scene) {
+		"two run and one is ready": {"a change was missed", func(s *fixture) {
 			s.sight.ready[here.region][here.deployment] = []string{"ins_1"}
 		}},
-		"too many run":             {"instances run twice", func(s *scene) { s.sight.running[here.region][here.deployment] = 3 }},
-		"what is stopped runs":     {"an orphan runs", func(s *scene) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
-		"what has no row runs":     {"an orphan runs", func(s *scene) { s.books.rows = s.books.rows[1:] }},
-		"a place that does not go": {"a rollout is stuck", func(s *scene) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
-		"a deployment that is not ready": {"a rollout is stuck", func(s *scene) {
+		"too many run":             {"instances run twice", func(s *fixture) { s.sight.running[here.region][here.deployment] = 3 }},
+		"what is stopped runs":     {"an orphan runs", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
+		"what has no row runs":     {"an orphan runs", func(s *fixture) { s.books.rows = s.books.rows[1:] }},
+		"a place that does not go": {"a rollout is stuck", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
+		"a deployment that is not ready": {"a rollout is stuck", func(s *fixture) {
 			s.books.moving = []moving{{"loose-0", here.deployment, "deployment dep_a is building"}}
 		}},
-		"a report that was lost":      {"a report was missed", func(s *scene) { s.books.rows[0].readyReplicas = 1 }},
-		"a row without an instance":   {"a report was missed", func(s *scene) { s.books.instances = append(s.books.instances, instance{"ins_3", here}) }},
-		"an instance without a row":   {"a report was missed", func(s *scene) { s.books.instances = s.books.instances[1:] }},
-		"an acknowledged row is gone": {"an acknowledged deployment is lost", func(s *scene) { delete(s.books.deployments, here.deployment) }},
+		"a report that was lost":      {"a report was missed", func(s *fixture) { s.books.rows[0].readyReplicas = 1 }},
+		"a row without an instance":   {"a report was missed", func(s *fixture) { s.books.instances = append(s.books.instances, instance{"ins_3", here}) }},
+		"an instance without a row":   {"a report was missed", func(s *fixture) { s.books.instances = s.books.instances[1:] }},
+		"an acknowledged row is gone": {"an acknowledged deployment is lost", func(s *fixture) { delete(s.books.deployments, here.deployment) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setup(t)
