@@ -21,8 +21,8 @@ type (
 	group  = batch.Group[int, string, string]
 )
 
-// bench is a group whose commits wait at a gate.
-type bench struct {
+// harness is a group whose commits wait at a gate.
+type harness struct {
 	*group
 	gate chan struct{}
 
@@ -35,8 +35,8 @@ type bench struct {
 var limits = batch.Limits{Size: 100, Patience: time.Hour}
 
 // newBench returns one whose commits answer each request with "did REQUEST", if change does not say otherwise.
-func newBench(change ...func(*config)) *bench {
-	b := &bench{gate: make(chan struct{})}
+func newBench(change ...func(*config)) *harness {
+	b := &harness{gate: make(chan struct{})}
 	cfg := config{
 		Commit: func(_ context.Context, requests []string) ([]string, error) { return did(requests), nil },
 		Limits: func(int) batch.Limits { return limits },
@@ -70,14 +70,14 @@ func newBench(change ...func(*config)) *bench {
 	return b
 }
 
-func (b *bench) count(n int) {
+func (b *harness) count(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.running += n
 }
 
 // atOnce returns how many commits run.
-func (b *bench) atOnce() int {
+func (b *harness) atOnce() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.running
@@ -98,7 +98,7 @@ type answer struct {
 }
 
 // come calls Do for each request, one after the other, and returns while they wait.
-func (b *bench) come(ctx context.Context, requests ...string) []*answer {
+func (b *harness) come(ctx context.Context, requests ...string) []*answer {
 	var all []*answer
 	for _, r := range requests {
 		a := &answer{}

@@ -40,8 +40,8 @@ func (a *api) WatchApp(ctx context.Context, _ *windlassv1.WatchAppRequest, strea
 	return a.watch(ctx, func() error { return stream.Send(&windlassv1.WatchAppResponse{}) })
 }
 
-// fixture is one real server on a loopback socket.
-type fixture struct {
+// harness is one real server on a loopback socket.
+type harness struct {
 	*api
 	url  string
 	http *http.Client
@@ -57,9 +57,9 @@ type settings struct {
 	grace time.Duration
 }
 
-func setup(t *testing.T, s settings) *fixture {
+func setup(t *testing.T, s settings) *harness {
 	t.Helper()
-	f := &fixture{api: &api{}, log: &buffer{}}
+	f := &harness{api: &api{}, log: &buffer{}}
 	s.Config.Log = slog.New(slog.NewTextHandler(f.log, nil))
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewProjectServiceHandler(f.api, HandlerOptions(s.Config)...))
@@ -87,11 +87,11 @@ func setup(t *testing.T, s settings) *fixture {
 	return f
 }
 
-func (f *fixture) projects(options ...connect.ClientOption) windlassv1connect.ProjectServiceClient {
+func (f *harness) projects(options ...connect.ClientOption) windlassv1connect.ProjectServiceClient {
 	return windlassv1connect.NewProjectServiceClient(f.http, f.url, options...)
 }
 
-func (f *fixture) apps(options ...connect.ClientOption) windlassv1connect.AppServiceClient {
+func (f *harness) apps(options ...connect.ClientOption) windlassv1connect.AppServiceClient {
 	return windlassv1connect.NewAppServiceClient(f.http, f.url, options...)
 }
 
