@@ -128,10 +128,13 @@ func (a *app) regionCommand() *cobra.Command {
 	c := &cobra.Command{Use: "region", Aliases: []string{"regions"}, Short: "Manage regions, the places that run instances"}
 
 	var labels map[string]string
+	var platform bool
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Make a region", Args: cobra.ExactArgs(1),
+		Long:    "Create makes a region of the workspace, which no other workspace can use. With --platform and an\noperator's key it makes a region of the platform, which `windlass region grant` lets workspaces use.",
+		Example: "  windlass region create eu-west-1 --label tier=small\n  windlass region create us-east-1 --platform",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: mutation(), Name: args[0], Labels: labels})
+			resp, err := a.clients.regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: mutation(), Name: args[0], Labels: labels, Platform: platform})
 			if err != nil {
 				return err
 			}
@@ -140,6 +143,7 @@ func (a *app) regionCommand() *cobra.Command {
 			})
 		}),
 	}
+	create.Flags().BoolVar(&platform, "platform", false, "make a region of the platform, for several workspaces (operators)")
 	create.Flags().StringToStringVar(&labels, "label", nil, "label of the region, NAME=VALUE; can be repeated")
 
 	var ttl time.Duration

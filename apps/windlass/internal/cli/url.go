@@ -9,11 +9,13 @@ import (
 )
 
 func (a *app) urlCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "url APP",
-		Short:   "Print a URL of an app, for curl",
-		Long:    "Url prints the first URL under which an app is reached, and nothing else. `windlass status APP` shows all of them.",
-		Example: "  curl \"$(windlass url echo)/health\"",
+	var all bool
+	c := &cobra.Command{
+		Use:   "url APP",
+		Short: "Print a URL of an app, for curl",
+		Long: `Url prints the first URL under which an app is reached, and nothing else. With --all it prints
+each URL on a line of its own. Regions whose gateways have different addresses have different URLs.`,
+		Example: "  curl \"$(windlass url echo)/health\"\n  for url in $(windlass url echo --all); do curl \"$url/health\"; done",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			r, err := a.look(ctx, a.appPath(args[0]), "")
@@ -24,7 +26,16 @@ func (a *app) urlCommand() *cobra.Command {
 			if len(urls) == 0 {
 				return fmt.Errorf("%s has no URL yet: no instance is ready; see `windlass status %s`", args[0], args[0])
 			}
-			return a.show(r.App, func(w *tabwriter.Writer) { row(w, urls[0]) })
+			if !all {
+				urls = urls[:1]
+			}
+			return a.show(r.App, func(w *tabwriter.Writer) {
+				for _, url := range urls {
+					row(w, url)
+				}
+			})
 		}),
 	}
+	c.Flags().BoolVar(&all, "all", false, "print all URLs, each on a line of its own")
+	return c
 }
