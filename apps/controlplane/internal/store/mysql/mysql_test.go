@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -198,17 +199,22 @@ func TestInstances_OfAnotherRegionAreNotOverwritten(t *testing.T) {
 	}))
 }
 
-func TestOversizeTextOfAnAgentIsCutAndFailsNothing(t *testing.T) {
+func TestOversizeText_IsCutAtARuneAndFailsNothing(t *testing.T) {
 	s := open(t, mysql.Config{})
-	long := make([]byte, 1<<20)
-	for i := range long {
-		long[i] = "é"[i%2]
-	}
+	long := "x" + strings.Repeat("é", 1<<19)
 	update(t, s, func(tx store.Tx) error {
 		return tx.PutInstances([]model.Instance{{
-			ID: "ins_1", RegionID: "reg_1", Guard: 1, Reason: string(long), Message: string(long), Address: "\xff\xfe",
+			ID: "ins_1", WorkspaceID: "ws_1", RegionID: "reg_1", Guard: 1, Reason: long, Message: long, Address: "\xff\xfe",
 		}})
 	})
+	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
+		stored, err := tx.GetInstance("ws_1", "ins_1")
+		require.NoError(t, err)
+		require.Equal(t, long[:127], stored.Reason, "of 128 bytes the last would be half of a letter")
+		require.Equal(t, long[:8191], stored.Message)
+		require.Equal(t, "\uFFFD", stored.Address)
+		return nil
+	}))
 }
 
 func TestLeasesRunOnTheDatabasesClock(t *testing.T) {
