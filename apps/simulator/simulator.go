@@ -37,7 +37,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/scenario"
 	"github.com/windlass-run/windlass/apps/simulator/internal/siege"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // common are the flags of every command.
@@ -146,7 +146,7 @@ func (f common) run(ctx context.Context, name string, chosen scenario.Scenario, 
 	// This process collects garbage harder before the run fails for memory.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit * 3 / 4))
 	begin := time.Now()
-	options := world.Options{
+	options := testbed.Options{
 		Self: self, ControlPlane: f.ControlPlane, ControlPlanes: f.ControlPlanes, Seed: f.Seed,
 		Relaxed: f.Relaxed, Keep: f.Keep, Pprof: f.Pprof, MaxMemory: limit,
 		Progress: func(line string) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // blow is something bad that happens. It returns how to mend it, and after how
@@ -24,7 +24,7 @@ type blow struct {
 
 // storm knows what can be broken, and how.
 type storm struct {
-	w         *world.World
+	w         *testbed.Testbed
 	net       *network
 	history   *history
 	checker   *checker
@@ -128,7 +128,7 @@ func (s *storm) loseData(_ context.Context, rnd *rand.Rand, part string) (func(c
 }
 
 // freeze is worse than a kill: what stood still goes on where it was, and does not
-// know that the world went on.
+// know that the testbed went on.
 func (s *storm) freeze(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 		return func(context.Context) error { return s.w.Stack.Thaw(part) }, span(rnd, low, high), s.w.Stack.Freeze(part)

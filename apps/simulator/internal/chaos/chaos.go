@@ -28,7 +28,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/scenario"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Chaos is the scenario.
@@ -56,7 +56,7 @@ func (s *Chaos) Deadline() time.Duration {
 // run is one run of it.
 type run struct {
 	*Chaos
-	w       *world.World
+	w       *testbed.Testbed
 	net     *network
 	disks   *disks
 	storm   *storm
@@ -108,21 +108,21 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	return violationsError(violations)
 }
 
-// start the world with everything that can be broken in between.
-func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *world.World, *world.Balancer, error) {
-	var balancer *world.Balancer
+// start the testbed with everything that can be broken in between.
+func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *testbed.Testbed, *testbed.Balancer, error) {
+	var balancer *testbed.Balancer
 	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, mischiefs: map[string]*mischief{}}
-	ctx, w, err := world.Start(ctx, world.Config{
+	ctx, w, err := testbed.Start(ctx, testbed.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
 		Route: func(from, to, address string) (string, error) { return r.net.add(linkBetween(from, to), address) },
 		// Many users make more versions of an app than are kept, and an acknowledged one must
 		// not be deleted.
 		ServeFlags: []string{"--keep-versions=100000"},
 		Prepare: func(s *stack.Stack) (err error) {
-			balancer, err = world.NewBalancer(ctx, s)
+			balancer, err = testbed.NewBalancer(ctx, s)
 			for n := range r.Regions {
 				if err == nil {
-					_, err = r.net.add(linkToControlPlane(world.RegionName(n)), balancer.Address())
+					_, err = r.net.add(linkToControlPlane(testbed.RegionName(n)), balancer.Address())
 				}
 			}
 			return err
@@ -131,7 +131,7 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *wo
 			if n < 0 {
 				return "http://" + balancer.Address()
 			}
-			return "http://" + r.net.link(linkToControlPlane(world.RegionName(n))).proxy.Listen
+			return "http://" + r.net.link(linkToControlPlane(testbed.RegionName(n))).proxy.Listen
 		},
 		Folder: r.disks.make,
 		Transport: func(region string, next http.RoundTripper) http.RoundTripper {
@@ -139,7 +139,7 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *wo
 			r.storm.mischiefs[region] = m
 			return m
 		},
-		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig { return r.runtime(world.RegionName(n), rnd) },
+		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig { return r.runtime(testbed.RegionName(n), rnd) },
 		Applied: r.checker.onApplied,
 	})
 	return ctx, w, balancer, err
@@ -211,7 +211,7 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 	var wg sync.WaitGroup
 	for i := range r.Users {
 		u := &user{
-			api:     world.NewClient(r.w.URL(), r.w.Stack.APIKey()),
+			api:     testbed.NewClient(r.w.URL(), r.w.Stack.APIKey()),
 			checker: r.checker, history: r.history, regions: r.w.Regions,
 			rnd: rand.New(rand.NewPCG(r.rnd.Uint64(), round<<8+uint64(i))), mu: &r.mu, calls: r.calls,
 		}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Violation is a promise that was broken.
@@ -54,7 +54,7 @@ func violationsError(violations []Violation) error {
 // control plane so by their inboxes, and a new epoch begins; one that lost its inbox as
 // well knows of no other history, and goes on in the same epoch.
 type checker struct {
-	w       *world.World
+	w       *testbed.Testbed
 	seed    uint64
 	history *history
 	// fixed are the replicas of apps that are never scaled.

@@ -10,17 +10,17 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func mutation() *windlassv1.Mutation { return world.Mutation() }
+func mutation() *windlassv1.Mutation { return testbed.Mutation() }
 
 // user changes apps at random. Its connection goes through the balancer, to either
 // replica.
 type user struct {
-	api     *world.Client
+	api     *testbed.Client
 	checker *checker
 	history *history
 	regions []string
@@ -69,7 +69,7 @@ func (u *user) act(ctx context.Context) {
 		// What changes neither replicas nor whether there are any.
 		what = []int{0, 1, 2, 6, 7, 8}[u.rnd.IntN(6)]
 	}
-	path := world.Path(app)
+	path := testbed.Path(app)
 	var did string
 	var err error
 	switch what {
@@ -106,14 +106,14 @@ func (u *user) act(ctx context.Context) {
 const crashes = "crashes"
 
 func (u *user) deploy(ctx context.Context, i int, app, label string) (string, error) {
-	spec := world.App{Name: app, Version: strconv.Itoa(u.rnd.IntN(1_000_000)), Regions: u.placesOf(i), Replicas: fixedReplicas}.Spec()
+	spec := testbed.App{Name: app, Version: strconv.Itoa(u.rnd.IntN(1_000_000)), Regions: u.placesOf(i), Replicas: fixedReplicas}.Spec()
 	spec.VersionLabel = label
 	if i >= fixedApps {
 		n := 1 + u.rnd.Int32N(3)
 		spec.Replicas = &n
 	}
 	did := fmt.Sprintf("deploy a version that is %s, %d each in %v", label, *spec.Replicas, spec.Regions)
-	resp, err := u.api.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: world.Path(app), Spec: spec})
+	resp, err := u.api.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: testbed.Path(app), Spec: spec})
 	u.acknowledge(app, resp.GetDeploymentId())
 	return did, err
 }
@@ -149,7 +149,7 @@ func (u *user) note(app, did string, err error) {
 	switch {
 	case err == nil:
 		u.calls["done"]++
-	case world.Unavailable(err) || code == connect.CodeCanceled || code == connect.CodeUnknown:
+	case testbed.Unavailable(err) || code == connect.CodeCanceled || code == connect.CodeUnknown:
 		u.calls["unavailable"]++
 	default:
 		u.calls[rpc.ReasonOf(err).String()]++

@@ -51,8 +51,8 @@ func (p *Proxy) Close() error {
 	return p.Stop(ctx, stopTimeout/2)
 }
 
-// House is where proxies and instances are at home.
-type House struct {
+// Harness runs the proxies that are compared, and their instances.
+type Harness struct {
 	dir, self, libraries string
 	ports                localstack.Ports
 	agent                *agent
@@ -100,8 +100,8 @@ func find(name string) (string, error) {
 
 // Open starts the instances in dir; self is the simulator's binary, and libraries that of .ci/peers. events
 // is the number of events in a stream.
-func Open(ctx context.Context, dir, self, libraries string, events int) (h *House, err error) {
-	h = &House{dir: dir, self: self, libraries: libraries, ports: localstack.Ports{Claims: localstack.ClaimsFolder()}}
+func Open(ctx context.Context, dir, self, libraries string, events int) (h *Harness, err error) {
+	h = &Harness{dir: dir, self: self, libraries: libraries, ports: localstack.Ports{Claims: localstack.ClaimsFolder()}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -133,7 +133,7 @@ func Open(ctx context.Context, dir, self, libraries string, events int) (h *Hous
 }
 
 // Close stops the proxies, and then the instances.
-func (h *House) Close() error {
+func (h *Harness) Close() error {
 	var errs []error
 	for _, stop := range slices.Backward(h.close) {
 		errs = append(errs, stop())
@@ -143,7 +143,7 @@ func (h *House) Close() error {
 
 // Start a proxy by name: gateway, net (the gateway with the engine net), bare, fasthttp, hertz, nginx or
 // haproxy. It runs until Close.
-func (h *House) Start(ctx context.Context, name string) (*Proxy, error) {
+func (h *Harness) Start(ctx context.Context, name string) (*Proxy, error) {
 	var at [2]string
 	for i := range at {
 		port, _, err := h.ports.Take(0)
@@ -198,7 +198,7 @@ type configured struct {
 	args       []string
 }
 
-func (h *House) start(ctx context.Context, name, program string, how configured, listens ...string) (*Proxy, error) {
+func (h *Harness) start(ctx context.Context, name, program string, how configured, listens ...string) (*Proxy, error) {
 	path, err := find(program)
 	if filepath.IsAbs(program) {
 		path, err = program, nil

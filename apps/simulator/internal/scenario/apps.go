@@ -7,22 +7,22 @@ import (
 	"sync"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// setupConcurrency is how many calls prepare a world at once.
+// setupConcurrency is how many calls prepare a testbed at once.
 const setupConcurrency = 16
 
 // spread deploys apps and waits until they are ready. Each app is in regionsEach regions, which
 // it takes in turn.
-func spread(ctx context.Context, w *world.World, count, regionsEach int) ([]world.App, error) {
+func spread(ctx context.Context, w *testbed.Testbed, count, regionsEach int) ([]testbed.App, error) {
 	regions := w.Regions[:len(w.Fleet.Members())]
 	if regionsEach > len(regions) {
 		return nil, fmt.Errorf("%d regions for each app, and there are %d", regionsEach, len(regions))
 	}
-	apps := make([]world.App, count)
+	apps := make([]testbed.App, count)
 	for i := range apps {
-		a := world.App{Name: world.AppName(i), Replicas: 1, Version: "v1"}
+		a := testbed.App{Name: testbed.AppName(i), Replicas: 1, Version: "v1"}
 		for r := range regionsEach {
 			// Steps of the whole fleet divided by the apps, so that few apps do not
 			// crowd into the first regions.
@@ -44,7 +44,7 @@ func spread(ctx context.Context, w *world.World, count, regionsEach int) ([]worl
 
 // scaler changes apps one way and back.
 type scaler struct {
-	w  *world.World
+	w  *testbed.Testbed
 	mu sync.Mutex
 	at map[string]*flips
 }
@@ -56,11 +56,11 @@ type flips struct {
 	n  int
 }
 
-func newScaler(w *world.World) *scaler { return &scaler{w: w, at: map[string]*flips{}} }
+func newScaler(w *testbed.Testbed) *scaler { return &scaler{w: w, at: map[string]*flips{}} }
 
 // flip is one change in each region of the app: from one replica to two, and back
 // the next time.
-func (s *scaler) flip(ctx context.Context, app world.App) error {
+func (s *scaler) flip(ctx context.Context, app testbed.App) error {
 	s.mu.Lock()
 	f := s.at[app.Name]
 	if f == nil {
@@ -80,7 +80,7 @@ const maxInFlight = 64
 
 // makeChanges makes changes at random times, rate a second on average, one app after the other. It
 // returns once all calls were answered.
-func makeChanges(ctx context.Context, w *world.World, apps []world.App, changes int, rate float64) error {
+func makeChanges(ctx context.Context, w *testbed.Testbed, apps []testbed.App, changes int, rate float64) error {
 	order := w.Rand.Perm(len(apps))
 	flips := newScaler(w)
 	begin := time.Now()
@@ -88,7 +88,7 @@ func makeChanges(ctx context.Context, w *world.World, apps []world.App, changes 
 	times := rand.New(rand.NewPCG(w.Rand.Uint64(), 0))
 	var mu sync.Mutex
 	// InParallel starts them in order: each waits for its time.
-	return world.InParallel(changes, maxInFlight, func(i int) error {
+	return testbed.InParallel(changes, maxInFlight, func(i int) error {
 		mu.Lock()
 		due += time.Duration(times.ExpFloat64() / rate * float64(time.Second))
 		wait := due - time.Since(begin)

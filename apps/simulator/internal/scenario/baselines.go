@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Baselines measures what the parts under Windlass do alone on this machine, so
@@ -36,7 +36,7 @@ func (s *Baselines) Run(ctx context.Context, env Env) (err error) {
 		return errors.New("--batch: at most 3000, which is as many values as one statement may have")
 	}
 	env.sizes("window", s.Window.String(), "writers", s.Writers, "batch", s.Batch, "regions", s.Regions, "senders", s.Senders, "streams", s.Streams)
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Idle: true})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Idle: true})
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (s *Baselines) Run(ctx context.Context, env Env) (err error) {
 	return err
 }
 
-func (s *Baselines) measure(ctx context.Context, env Env, w *world.World, regions []string) error {
+func (s *Baselines) measure(ctx context.Context, env Env, w *testbed.Testbed, regions []string) error {
 	note := func(name string, value float64, unit string, err error) error {
 		if err == nil {
 			w.Progressf("%s: %.0f", unit, value)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Burst makes many changes as fast as they can be made, and measures how many a
@@ -51,7 +51,7 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	count := max(s.Changes/s.Regions, 1)
 	env.sizes("changes", count*s.Regions, "regions", s.Regions, "apps", count, "concurrency", s.Concurrency, "rounds", s.Rounds)
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Applied: seen.applied})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Applied: seen.applied})
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ type pace struct{ committed, arrived float64 }
 
 // bursts makes s.Rounds bursts, each with count changes in each region, and returns the rate of
 // the median burst and the latencies of all changes.
-func (s *Burst) bursts(ctx context.Context, env Env, w *world.World, seen *deliveries, piece string, count int, change func(round, i int) error) (pace, *measure.Durations, error) {
+func (s *Burst) bursts(ctx context.Context, env Env, w *testbed.Testbed, seen *deliveries, piece string, count int, change func(round, i int) error) (pace, *measure.Durations, error) {
 	var paces []pace
 	var all []arrival
 	for n := range s.Rounds {
@@ -139,14 +139,14 @@ func (s *Burst) bursts(ctx context.Context, env Env, w *world.World, seen *deliv
 	return paces[len(paces)/2], latencies(all), nil
 }
 
-func (s *Burst) burst(ctx context.Context, w *world.World, seen *deliveries, piece string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {
+func (s *Burst) burst(ctx context.Context, w *testbed.Testbed, seen *deliveries, piece string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {
 	feed, err := watchFeed(ctx, w, seen)
 	if err != nil {
 		return nil, nil, err
 	}
 	w.Progressf("making %d changes, %d with each %s", count*s.Regions, s.Regions, piece)
 	_, parts, err = measured(ctx, w, func() error {
-		if err := world.InParallel(count, s.Concurrency, change); err != nil {
+		if err := testbed.InParallel(count, s.Concurrency, change); err != nil {
 			return err
 		}
 		arrivals, err = feed.wait(ctx)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -52,7 +52,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		// overlap.
 		pool = 512 + instances/1000
 	}
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Runtime: s.runtime, BufferPoolMiB: min(pool, 4096)})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Runtime: s.runtime, BufferPoolMiB: min(pool, 4096)})
 	if err != nil {
 		return err
 	}
@@ -65,11 +65,11 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		if s.Again == "apps" {
 			version, times = 1, round
 		}
-		apps := make([]world.App, s.Deployments)
+		apps := make([]testbed.App, s.Deployments)
 		for i := range apps {
-			apps[i] = world.App{
-				Name: world.AppName((times-1)*len(apps) + i), Regions: w.Regions, Replicas: each,
-				Version: fmt.Sprintf("v%d", version), Rollout: world.AtOnce(),
+			apps[i] = testbed.App{
+				Name: testbed.AppName((times-1)*len(apps) + i), Regions: w.Regions, Replicas: each,
+				Version: fmt.Sprintf("v%d", version), Rollout: testbed.AtOnce(),
 			}
 		}
 		w.Progressf("round %d: deploying %d app(s), %d instances", round, len(apps), instances)
@@ -134,9 +134,9 @@ func (s *Converge) check() (each int, err error) {
 }
 
 // allInstancesReady waits until the rows of a version's instances say so.
-func allInstancesReady(ctx context.Context, w *world.World, version, want int) error {
+func allInstancesReady(ctx context.Context, w *testbed.Testbed, version, want int) error {
 	var ready int64
-	return world.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
+	return testbed.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
 		begin := time.Now()
 		ready, err = w.DB.Count(ctx, "SELECT COUNT(*) FROM instances WHERE status = ? AND deployment_id IN (SELECT id FROM deployments WHERE version = ?)",
 			int32(windlassv1.InstanceStatus_INSTANCE_STATUS_READY), version)
@@ -150,9 +150,9 @@ func allInstancesReady(ctx context.Context, w *world.World, version, want int) e
 
 // settled waits until exactly rows rows of topology are started, nothing else is on its way,
 // and exactly instances instances are alive.
-func settled(ctx context.Context, w *world.World, rows, instances int) error {
+func settled(ctx context.Context, w *testbed.Testbed, rows, instances int) error {
 	var started, moving, alive int64
-	return world.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+	return testbed.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		err := w.DB.QueryRowContext(ctx, "SELECT COALESCE(SUM(status = ?), 0), COALESCE(SUM(status IN (?, ?)), 0) FROM deployment_topology",
 			int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED), int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING),
 			int32(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING)).Scan(&started, &moving)

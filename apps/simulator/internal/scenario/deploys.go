@@ -13,7 +13,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -57,7 +57,7 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.sizes("apps", s.Apps, "concurrency", s.Concurrency, "regions", 1)
 	// Each concurrency has a region to itself, so that none finds what the one before left.
-	ctx, w, err := env.start(ctx, world.Config{Regions: len(s.Concurrency)})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: len(s.Concurrency)})
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func statements(before, after measure.Metrics, n int) (all float64, byName map[s
 	return all, byName
 }
 
-func (s *Deploys) round(ctx context.Context, w *world.World, region string, concurrency int, times *measure.Durations) error {
+func (s *Deploys) round(ctx context.Context, w *testbed.Testbed, region string, concurrency int, times *measure.Durations) error {
 	watch := newReadiness(w.DB)
 	watching, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -175,9 +175,9 @@ func (s *Deploys) round(ctx context.Context, w *world.World, region string, conc
 	}()
 	defer func() { stop(); <-done }()
 	var mu sync.Mutex
-	return world.InParallel(s.Apps, concurrency, func(i int) error {
+	return testbed.InParallel(s.Apps, concurrency, func(i int) error {
 		begin := time.Now()
-		app := world.App{Name: fmt.Sprintf("c%d-%05d", concurrency, i), Regions: []string{region}, Replicas: 1, Version: "v1"}
+		app := testbed.App{Name: fmt.Sprintf("c%d-%05d", concurrency, i), Regions: []string{region}, Replicas: 1, Version: "v1"}
 		id, err := w.Deploy(ctx, app)
 		if err != nil {
 			return err

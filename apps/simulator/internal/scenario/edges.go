@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // edges crash single replicas and measure the time until the database knows, and
@@ -56,7 +56,7 @@ func (e *edges) tell() {
 const lookEvery = 10 * time.Millisecond
 
 // watch the counts until ctx ends.
-func (e *edges) watch(ctx context.Context, w *world.World) {
+func (e *edges) watch(ctx context.Context, w *testbed.Testbed) {
 	err := func() error {
 		regions, err := w.DB.Regions(ctx)
 		if err != nil {
@@ -89,7 +89,7 @@ func (e *edges) watch(ctx context.Context, w *world.World) {
 	}
 }
 
-func (e *edges) look(ctx context.Context, w *world.World, names map[string]string, query string, args []any) (err error) {
+func (e *edges) look(ctx context.Context, w *testbed.Testbed, names map[string]string, query string, args []any) (err error) {
 	rows, err := w.DB.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (e *edges) wait(ctx context.Context, done func() (time.Time, bool)) (time.T
 
 // crash every replica again and again for so long, and return how long each time
 // took until the database said that it is not ready, and that it is again.
-func (e *edges) crash(ctx context.Context, w *world.World, window time.Duration) (*measure.Durations, error) {
+func (e *edges) crash(ctx context.Context, w *testbed.Testbed, window time.Duration) (*measure.Durations, error) {
 	end := time.Now().Add(window)
 	var mu sync.Mutex
 	var all measure.Durations
@@ -178,7 +178,7 @@ func (e *edges) crash(ctx context.Context, w *world.World, window time.Duration)
 // once crashes a replica, and waits for both edges. Of one that came later than the
 // replica was ready again, nothing is ever seen: it counts with that time, and the
 // other one does not.
-func (e *edges) once(ctx context.Context, w *world.World, p place) (took []time.Duration, err error) {
+func (e *edges) once(ctx context.Context, w *testbed.Testbed, p place) (took []time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("the counts of %s did not follow within %s", p.deployment, wedged))
 	defer cancel()
 	begin := time.Now()

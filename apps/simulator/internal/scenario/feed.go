@@ -10,7 +10,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // deliveries are the assignments that agents handed to their runtimes.
@@ -50,13 +50,13 @@ func (d *deliveries) first(k deliveryKey, generation int64) (time.Time, bool) {
 
 // feed follows the changes from one moment on, in the database and at the agents.
 type feed struct {
-	w     *world.World
+	w     *testbed.Testbed
 	seen  *deliveries
 	heads map[string]int64
 	names map[string]string // of regions, by id
 }
 
-func watchFeed(ctx context.Context, w *world.World, seen *deliveries) (*feed, error) {
+func watchFeed(ctx context.Context, w *testbed.Testbed, seen *deliveries) (*feed, error) {
 	f := &feed{w: w, seen: seen, names: map[string]string{}}
 	regions, err := w.DB.Regions(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (f *feed) wait(ctx context.Context) ([]arrival, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, grace, fmt.Errorf("changes did not arrive within %s of the last commit", grace))
 	defer cancel()
 	missing := 0
-	err = world.Until(ctx, 5*time.Millisecond, func() (bool, error) {
+	err = testbed.Until(ctx, 5*time.Millisecond, func() (bool, error) {
 		missing = 0
 		for i := range wanted {
 			a := &wanted[i]

@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane"
 	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
@@ -53,7 +53,7 @@ func (s *Flood) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.sizes("deploys", s.Deploys, "concurrency", s.Concurrency, "calls_per_s", s.Calls, "starts_per_minute", s.StartsPerMinute,
 		"burst", s.Burst, "apps", s.Apps, "rounds", s.Rounds)
-	ctx, w, err := env.start(ctx, world.Config{Regions: 1})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1})
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s *Flood) allowed(took time.Duration) int {
 const warmUp = 5
 
 // phase deploys new apps of the workspace that does not flood, and waits for each.
-func (s *Flood) phase(ctx context.Context, w *world.World, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
+func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
 	w.Progressf("making %d deployments beside %s", count, beside)
 	watch := newReadiness(w.DB)
 	watching, stop := context.WithCancel(ctx)
@@ -119,10 +119,10 @@ func (s *Flood) phase(ctx context.Context, w *world.World, beside string, count 
 	defer func() { stop(); wg.Wait() }()
 	var mu sync.Mutex
 	_, parts, err := measured(ctx, w, func() error {
-		return world.InParallel(count, s.Concurrency, func(int) error {
+		return testbed.InParallel(count, s.Concurrency, func(int) error {
 			mu.Lock()
 			s.made++
-			app := world.App{Name: world.AppName(s.made), Regions: w.Regions, Replicas: 1, Version: "v1"}
+			app := testbed.App{Name: testbed.AppName(s.made), Regions: w.Regions, Replicas: 1, Version: "v1"}
 			mu.Unlock()
 			begin := time.Now()
 			id, err := w.Deploy(ctx, app)
@@ -147,7 +147,7 @@ func (s *Flood) phase(ctx context.Context, w *world.World, beside string, count 
 type flooder struct {
 	s          *Flood
 	workspace  string
-	api        *world.Client
+	api        *testbed.Client
 	workspaces windlassv1connect.WorkspaceServiceClient
 	fleet      *fleet.Fleet
 	dir        string
@@ -165,14 +165,14 @@ type flooder struct {
 
 const floodRegion = "flooded"
 
-func (s *Flood) flooder(ctx context.Context, w *world.World, seed uint64) (_ *flooder, err error) {
+func (s *Flood) flooder(ctx context.Context, w *testbed.Testbed, seed uint64) (_ *flooder, err error) {
 	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
 		MySQLDSN: w.Stack.DSN(), Workspace: "flood", Regions: []string{floodRegion},
 	})
 	if err != nil {
 		return nil, err
 	}
-	f := &flooder{s: s, workspace: made.WorkspaceID, api: world.NewClient(w.URL(), made.APIKey)}
+	f := &flooder{s: s, workspace: made.WorkspaceID, api: testbed.NewClient(w.URL(), made.APIKey)}
 	f.workspaces = windlassv1connect.NewWorkspaceServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), w.URL(),
 		rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return made.OperatorKey }, UserAgent: "windlass-simulator"})...)
 	defer func() {
@@ -212,7 +212,7 @@ func (f *flooder) begin(ctx context.Context) error {
 		return fmt.Errorf("read the quota of the flooding workspace: %w", err)
 	}
 	_, err = f.workspaces.SetQuota(ctx, &windlassv1.SetQuotaRequest{
-		Mutation: world.Mutation(), Workspace: f.workspace, ResourceVersion: have.Quota.ResourceVersion,
+		Mutation: testbed.Mutation(), Workspace: f.workspace, ResourceVersion: have.Quota.ResourceVersion,
 		Own: &windlassv1.Limits{StartsPerMinute: new(int64(f.s.StartsPerMinute)), StartsBurst: new(int64(f.s.Burst))},
 	})
 	if err != nil {
@@ -240,8 +240,8 @@ func (f *flooder) flood(ctx context.Context, done chan<- struct{}) {
 		case <-tick.C:
 		}
 		f.version++
-		app := world.App{
-			Name: world.AppName(f.version % f.s.Apps), Regions: []string{floodRegion}, Replicas: 1, Version: fmt.Sprint("v", f.version),
+		app := testbed.App{
+			Name: testbed.AppName(f.version % f.s.Apps), Regions: []string{floodRegion}, Replicas: 1, Version: fmt.Sprint("v", f.version),
 		}
 		select {
 		case slots <- struct{}{}:
@@ -253,7 +253,7 @@ func (f *flooder) flood(ctx context.Context, done chan<- struct{}) {
 			// Calls that are under way when the flood ends are answered, too.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), wedged)
 			defer cancel()
-			_, err := f.api.Apps.Deploy(bounded, &windlassv1.DeployRequest{Mutation: world.Mutation(), App: world.Path(app.Name), Spec: app.Spec()})
+			_, err := f.api.Apps.Deploy(bounded, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(app.Name), Spec: app.Spec()})
 			f.answered(err)
 		})
 	}

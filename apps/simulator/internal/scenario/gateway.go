@@ -56,15 +56,15 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	house, err := proxies.Open(ctx, dir, env.Self, s.Libraries, s.Events)
+	harness, err := proxies.Open(ctx, dir, env.Self, s.Libraries, s.Events)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, house.Close()) }()
+	defer func() { err = errors.Join(err, harness.Close()) }()
 	names := append([]string{"gateway"}, s.Peers...)
 	all := map[string]*rounds{}
 	for _, name := range names {
-		p, err := house.Start(ctx, name)
+		p, err := harness.Start(ctx, name)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Idle measures what agents cost while nothing happens: statements of the database,
@@ -51,7 +51,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 	// An agent is at rest once it has its first snapshot: the control plane limits how many it
 	// sends a second.
 	var synced atomic.Int64
-	ctx, w, err := env.start(ctx, world.Config{Regions: max(most, 1), Idle: true, Snapshot: func(string, int, time.Duration) { synced.Add(1) }})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: max(most, 1), Idle: true, Snapshot: func(string, int, time.Duration) { synced.Add(1) }})
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 		if err := w.WaitConnected(ctx, agents); err != nil {
 			return err
 		}
-		if err := world.Until(ctx, 10*time.Millisecond, func() (bool, error) { return synced.Load() >= int64(agents), nil },
+		if err := testbed.Until(ctx, 10*time.Millisecond, func() (bool, error) { return synced.Load() >= int64(agents), nil },
 			func() string { return fmt.Sprintf("%d of %d agents have a snapshot", synced.Load(), agents) }); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 		round := map[string]any{
 			"agents": agents, "qps": qps, "cpu_percent": parts[plane].CPUPercent, "rss_mib": parts[plane].RSSMiB,
 			"mariadb_cpu_percent": parts[stack.MariaDB].CPUPercent, "restate_cpu_percent": parts[stack.Restate].CPUPercent,
-			"simulator_rss_mib": parts[world.Simulator].RSSMiB, "statements": byName,
+			"simulator_rss_mib": parts[testbed.Simulator].RSSMiB, "statements": byName,
 		}
 		if base == nil {
 			base = round
@@ -116,7 +116,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 		if more := agents - base["agents"].(int); more > 0 {
 			env.Result.Figure("qps_per_agent", (qps-base["qps"].(float64))/float64(more), "more for each agent")
 			env.Result.Figure("rss_per_agent_kib", 1024*(parts[plane].RSSMiB-base["rss_mib"].(float64))/float64(more), "KiB of the control plane")
-			env.Result.Figure("simulator_rss_per_agent_kib", 1024*(parts[world.Simulator].RSSMiB-base["simulator_rss_mib"].(float64))/float64(more), "KiB of an agent")
+			env.Result.Figure("simulator_rss_per_agent_kib", 1024*(parts[testbed.Simulator].RSSMiB-base["simulator_rss_mib"].(float64))/float64(more), "KiB of an agent")
 		}
 	}
 	return nil

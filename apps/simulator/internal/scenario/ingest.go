@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Ingest measures how many states of instances a second become durable while every
@@ -55,14 +55,14 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 	}
 	total := replicas * deployments * s.Regions
 	env.sizes("instances", total, "regions", s.Regions, "deployments", deployments, "replicas", replicas, "window", s.Window.String(), "bare", s.Bare)
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Idle: s.Bare, BufferPoolMiB: min(512+total/500, 4096)})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Idle: s.Bare, BufferPoolMiB: min(512+total/500, 4096)})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	apps := make([]world.App, deployments)
+	apps := make([]testbed.App, deployments)
 	for i := range apps {
-		apps[i] = world.App{Name: world.AppName(i), Regions: w.Regions, Replicas: replicas, Version: "v1"}
+		apps[i] = testbed.App{Name: testbed.AppName(i), Regions: w.Regions, Replicas: replicas, Version: "v1"}
 	}
 	w.Progressf("deploying %d apps of %d instances in %d regions", deployments, replicas, s.Regions)
 	ids, err := w.DeployAll(ctx, apps, setupConcurrency)
@@ -120,7 +120,7 @@ const churnEvery = 100 * time.Millisecond
 
 // churn has every instance change until the window ends, and then waits for the
 // last states.
-func (s *Ingest) churn(ctx context.Context, w *world.World) error {
+func (s *Ingest) churn(ctx context.Context, w *testbed.Testbed) error {
 	begin := time.Now()
 	restarts := int64(0)
 	for time.Since(begin) < s.Window {
@@ -136,9 +136,9 @@ func (s *Ingest) churn(ctx context.Context, w *world.World) error {
 
 // waitRestarts waits until the instances' counters add up to n: the last state of
 // each is stored.
-func waitRestarts(ctx context.Context, w *world.World, n int64) error {
+func waitRestarts(ctx context.Context, w *testbed.Testbed, n int64) error {
 	var stored int64
-	return world.Until(ctx, 20*time.Millisecond, func() (_ bool, err error) {
+	return testbed.Until(ctx, 20*time.Millisecond, func() (_ bool, err error) {
 		begin := time.Now()
 		stored, err = w.DB.Count(ctx, "SELECT COALESCE(SUM(restarts), 0) FROM instances WHERE terminated_at = 0")
 		if err != nil || stored == n {
@@ -150,11 +150,11 @@ func waitRestarts(ctx context.Context, w *world.World, n int64) error {
 
 // reporters joins each region with a client that reports ready made states, and
 // returns what has all of them report until the window ends.
-func (s *Ingest) reporters(ctx context.Context, w *world.World, deployments []string, replicas int) (func(context.Context, *world.World) error, error) {
+func (s *Ingest) reporters(ctx context.Context, w *testbed.Testbed, deployments []string, replicas int) (func(context.Context, *testbed.Testbed) error, error) {
 	// What a region says of a deployment counts once it is assigned there.
 	places := len(deployments) * len(w.Regions)
 	var assigned int64
-	err := world.Until(ctx, 10*time.Millisecond, func() (_ bool, err error) {
+	err := testbed.Until(ctx, 10*time.Millisecond, func() (_ bool, err error) {
 		assigned, err = w.DB.Count(ctx, "SELECT COUNT(*) FROM deployment_topology")
 		return assigned == int64(places), err
 	}, func() string { return fmt.Sprintf("%d of %d places are assigned", assigned, places) })
@@ -170,7 +170,7 @@ func (s *Ingest) reporters(ctx context.Context, w *world.World, deployments []st
 		}
 		all = append(all, r)
 	}
-	return func(ctx context.Context, w *world.World) error {
+	return func(ctx context.Context, w *testbed.Testbed) error {
 		begin := time.Now()
 		var wg sync.WaitGroup
 		failed := make([]error, len(all))

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Latency measures how long a committed change takes to reach the agent that it is
@@ -40,7 +40,7 @@ func (s *Latency) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.sizes("regions", s.Regions, "apps", s.Apps, "changes", s.Changes, "rate", s.Rate)
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Applied: seen.applied})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Applied: seen.applied})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -61,10 +61,10 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	env.sizes("instances", total, "regions", s.Regions, "edges", s.Edges*s.Regions, "factor", s.Factor,
 		"calm", s.Calm.String(), "window", s.Window.String(), "start", s.Start.String(), "max_plane_mib", s.MaxPlaneMiB)
 	edges := newEdges()
-	ctx, w, err := env.start(ctx, world.Config{
+	ctx, w, err := env.start(ctx, testbed.Config{
 		Regions: s.Regions, BufferPoolMiB: min(512+total/500, 4096),
 		Runtime: func(n int, _ *rand.Rand) agent.SimulatedConfig {
-			region := world.RegionName(n)
+			region := testbed.RegionName(n)
 			return agent.SimulatedConfig{
 				Start: func() time.Duration { return s.Start },
 				Ready: func(deployment, _ string) { edges.up(place{region, deployment}) },
@@ -141,7 +141,7 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("instances_per_report", over.instances, "asked for at least")
 	env.Result.Figure("plane_peak_mib", plane.PeakRSSMiB, "MiB, control plane at its highest")
 	env.Result.Figure("plane_growth_mib", plane.RSSMiB-over.halfMiB, "MiB that it grew in the second half")
-	env.Result.Figure("agents_growth_mib", parts[world.Simulator].RSSMiB-parts[world.Simulator].RSSBeginMiB, "MiB, all agents and their executors")
+	env.Result.Figure("agents_growth_mib", parts[testbed.Simulator].RSSMiB-parts[testbed.Simulator].RSSBeginMiB, "MiB, all agents and their executors")
 	env.Result.Figure("level_s", level.Seconds(), "s from the last change until the database is level")
 	env.Result.Figure("lost", 0, "states; the run fails otherwise")
 	if peak := plane.PeakRSSMiB; peak > s.MaxPlaneMiB {
@@ -151,10 +151,10 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 }
 
 // deploy what changes and what crashes.
-func (s *Overload) deploy(ctx context.Context, w *world.World, edges *edges, deployments, replicas int) error {
-	var apps []world.App
+func (s *Overload) deploy(ctx context.Context, w *testbed.Testbed, edges *edges, deployments, replicas int) error {
+	var apps []testbed.App
 	for i := range deployments + s.Edges {
-		app := world.App{Name: world.AppName(i), Regions: w.Regions, Replicas: replicas, Version: "v1"}
+		app := testbed.App{Name: testbed.AppName(i), Regions: w.Regions, Replicas: replicas, Version: "v1"}
 		if i >= deployments {
 			app.Replicas = 1
 		}
@@ -186,7 +186,7 @@ type churned struct {
 const sampleLimits = 250 * time.Millisecond
 
 // churn has every instance change, each time that every has passed.
-func (s *Overload) churn(ctx context.Context, w *world.World, window, every time.Duration) (out churned, err error) {
+func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every time.Duration) (out churned, err error) {
 	before, err := w.Metrics(ctx)
 	if err != nil {
 		return out, err
@@ -220,7 +220,7 @@ func (s *Overload) churn(ctx context.Context, w *world.World, window, every time
 }
 
 // sample what agents are asked for until ctx ends.
-func (c *churned) sample(ctx context.Context, w *world.World) {
+func (c *churned) sample(ctx context.Context, w *testbed.Testbed) {
 	planes := float64(len(w.Stack.Planes()))
 	for pause(ctx, sampleLimits) == nil {
 		m, err := w.Metrics(ctx)
@@ -237,7 +237,7 @@ func (c *churned) sample(ctx context.Context, w *world.World) {
 }
 
 // planeMiB is the memory of the first control plane.
-func planeMiB(w *world.World) float64 {
+func planeMiB(w *testbed.Testbed) float64 {
 	usage, err := measure.ReadUsage(w.Stack.PIDs()[stack.ControlPlane(1)])
 	if err != nil {
 		return 0
@@ -253,7 +253,7 @@ type state struct {
 
 // level waits until the database says of every instance what its executor does, and
 // returns how long that was after the last change.
-func (s *Overload) level(ctx context.Context, w *world.World, since time.Time) (time.Duration, error) {
+func (s *Overload) level(ctx context.Context, w *testbed.Testbed, since time.Time) (time.Duration, error) {
 	want := map[string]state{}
 	for _, m := range w.Fleet.Members() {
 		seen, err := m.Runtime.Observe(ctx)
@@ -269,7 +269,7 @@ func (s *Overload) level(ctx context.Context, w *world.World, since time.Time) (
 	bounded, cancel := context.WithTimeoutCause(ctx, grace, fmt.Errorf("states are lost: the database was not level %s after the last change", grace))
 	defer cancel()
 	wrong, example := 0, ""
-	err := world.Until(bounded, 20*time.Millisecond, func() (_ bool, err error) {
+	err := testbed.Until(bounded, 20*time.Millisecond, func() (_ bool, err error) {
 		asked := time.Now()
 		if wrong, example, err = differences(bounded, w, want); err != nil || wrong == 0 {
 			return err == nil, err
@@ -282,7 +282,7 @@ func (s *Overload) level(ctx context.Context, w *world.World, since time.Time) (
 }
 
 // differences between the instances that live and those that the database says do.
-func differences(ctx context.Context, w *world.World, want map[string]state) (wrong int, example string, err error) {
+func differences(ctx context.Context, w *testbed.Testbed, want map[string]state) (wrong int, example string, err error) {
 	rows, err := w.DB.QueryContext(ctx, "SELECT id, restarts, status FROM instances WHERE terminated_at = 0")
 	if err != nil {
 		return 0, "", err

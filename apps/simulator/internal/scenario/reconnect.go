@@ -9,7 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Reconnect cuts the connections of a whole fleet at once and measures how long it
@@ -39,7 +39,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.sizes("agents", s.Agents, "apps", s.Apps, "cuts", s.Cuts)
 	streams := &streams{}
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Agents, Connected: streams.connected})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Agents, Connected: streams.connected})
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 			for _, m := range cut {
 				m.Cut()
 			}
-			return world.Until(ctx, 5*time.Millisecond, func() (bool, error) { return streams.count() >= s.Agents, nil },
+			return testbed.Until(ctx, 5*time.Millisecond, func() (bool, error) { return streams.count() >= s.Agents, nil },
 				func() string { return fmt.Sprintf("%d of %d agents are back", streams.count(), s.Agents) })
 		})
 		if err != nil {
@@ -107,7 +107,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 }
 
 // outage kills the part, and has it start again after a while: then.
-func outage(ctx context.Context, w *world.World, part string, lasts time.Duration) (then time.Time, err error) {
+func outage(ctx context.Context, w *testbed.Testbed, part string, lasts time.Duration) (then time.Time, err error) {
 	if err := errors.Join(w.Stack.Kill(part), pause(ctx, lasts)); err != nil {
 		return time.Time{}, err
 	}

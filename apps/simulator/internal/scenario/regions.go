@@ -8,7 +8,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Regions does the same work in a small fleet and in a large one, and compares what
@@ -59,7 +59,7 @@ func (s *Regions) Run(ctx context.Context, env Env) (err error) {
 
 func (s *Regions) fleet(ctx context.Context, env Env, exist int, cost map[[2]int]float64) (err error) {
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, world.Config{Regions: exist, Applied: seen.applied})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: exist, Applied: seen.applied})
 	if err != nil {
 		return err
 	}
@@ -69,9 +69,9 @@ func (s *Regions) fleet(ctx context.Context, env Env, exist int, cost map[[2]int
 		plane = append(plane, p.Name)
 	}
 	for i, touch := range s.Touch {
-		apps := make([]world.App, s.Apps)
+		apps := make([]testbed.App, s.Apps)
 		for k := range apps {
-			apps[k] = world.App{Name: world.AppName(i*s.Apps + k), Replicas: 1, Version: "v1"}
+			apps[k] = testbed.App{Name: testbed.AppName(i*s.Apps + k), Replicas: 1, Version: "v1"}
 			for r := range touch {
 				apps[k].Regions = append(apps[k].Regions, w.Regions[(k+r)%exist])
 			}

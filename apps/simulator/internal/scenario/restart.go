@@ -10,7 +10,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -43,8 +43,8 @@ const (
 type restarting struct {
 	*Restart
 	env   Env
-	w     *world.World
-	apps  []world.App
+	w     *testbed.Testbed
+	apps  []testbed.App
 	flips []int // by app
 	calls calls
 
@@ -63,13 +63,13 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	env.sizes("agents", s.Agents, "apps", s.Apps, "rate", s.Rate, "quiet", s.Quiet.String(), "pause", s.Pause.String())
 	seen, began := newDeliveries(), &streams{}
 	r := &restarting{Restart: s, env: env}
-	var balancer *world.Balancer
+	var balancer *testbed.Balancer
 	defer func() {
 		if balancer != nil {
 			balancer.Close()
 		}
 	}()
-	ctx, w, err := env.start(ctx, world.Config{
+	ctx, w, err := env.start(ctx, testbed.Config{
 		Regions: s.Agents, Applied: seen.applied, Connected: began.connected,
 		Snapshot: func(string, int, time.Duration) {
 			r.mu.Lock()
@@ -77,7 +77,7 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 			r.snapshots++
 		},
 		Prepare: func(st *stack.Stack) (err error) {
-			balancer, err = world.NewBalancer(ctx, st)
+			balancer, err = testbed.NewBalancer(ctx, st)
 			return err
 		},
 		URL: func(*stack.Stack, int) string { return "http://" + balancer.Address() },
@@ -196,7 +196,7 @@ func (r *restarting) trickle(ctx context.Context, over <-chan struct{}) error {
 		n := order[i%len(order)]
 		r.flips[n]++
 		req := &windlassv1.ScaleRequest{
-			Mutation: world.Mutation(), App: world.Path(r.apps[n].Name), Replicas: int32(1 + r.flips[n]%2),
+			Mutation: testbed.Mutation(), App: testbed.Path(r.apps[n].Name), Replicas: int32(1 + r.flips[n]%2),
 		}
 		select {
 		case <-ctx.Done():
@@ -222,10 +222,10 @@ type called struct {
 	first                  error
 }
 
-func (c *calls) make(ctx context.Context, w *world.World, req *windlassv1.ScaleRequest) {
+func (c *calls) make(ctx context.Context, w *testbed.Testbed, req *windlassv1.ScaleRequest) {
 	tries := 0
 	begin := time.Now()
-	_, err := world.Persist(ctx, func(ctx context.Context, req *windlassv1.ScaleRequest) (*windlassv1.ScaleResponse, error) {
+	_, err := testbed.Persist(ctx, func(ctx context.Context, req *windlassv1.ScaleRequest) (*windlassv1.ScaleResponse, error) {
 		tries++
 		return w.API.Apps.Scale(ctx, req)
 	}, req)
@@ -312,7 +312,7 @@ func (r *restarting) settle(ctx context.Context) error {
 	r.env.Result.Figure("uneven_after", share, "times its share, the fullest replica right after the last restart")
 	bounded, cancel := context.WithTimeoutCause(ctx, r.Even, fmt.Errorf("streams were not spread within %s", r.Even))
 	defer cancel()
-	err = world.Until(bounded, 250*time.Millisecond, func() (bool, error) {
+	err = testbed.Until(bounded, 250*time.Millisecond, func() (bool, error) {
 		all, now, err := look()
 		share = now
 		return err == nil && all && share <= uneven, err

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
@@ -77,7 +77,7 @@ func (s *Retention) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.sizes("days", s.Days, "settle", s.Settle, "apps", s.Apps, "regions", s.Regions, "deploys", s.Deploys, "scales", s.Scales,
 		"crashes", s.Crashes, "keep_changes", s.Changes, "keep_versions", s.Versions, "keep_history", s.History, "keep_audit", keepAudit.String())
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, ServeFlags: []string{
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, ServeFlags: []string{
 		fmt.Sprint("--keep-changes=", s.Changes), fmt.Sprint("--keep-versions=", s.Versions), fmt.Sprint("--keep-history=", s.History),
 		"--audit-retention=" + keepAudit.String(), "--forget-every=" + forgetEvery.String(),
 	}})
@@ -181,7 +181,7 @@ func grows(before leftover, later []leftover) error {
 // days go by.
 type days struct {
 	s       *Retention
-	w       *world.World
+	w       *testbed.Testbed
 	watch   *readiness
 	secrets windlassv1connect.EnvironmentServiceClient
 
@@ -190,7 +190,7 @@ type days struct {
 	calls    int
 }
 
-func (s *Retention) newDays(w *world.World) *days {
+func (s *Retention) newDays(w *testbed.Testbed) *days {
 	http := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
 	options := rpc.ClientOptions(rpc.ClientConfig{Token: w.Stack.APIKey, UserAgent: "windlass-simulator"})
 	return &days{
@@ -214,15 +214,15 @@ func (d *days) pass(ctx context.Context, day int) (leftover, error) {
 	defer wg.Wait()
 	defer stop()
 	brief := fmt.Sprintf("brief-%d", day)
-	err := world.InParallel(d.s.Apps+1, d.s.Apps+1, func(i int) error {
+	err := testbed.InParallel(d.s.Apps+1, d.s.Apps+1, func(i int) error {
 		if i < d.s.Apps {
-			return d.live(ctx, world.AppName(i))
+			return d.live(ctx, testbed.AppName(i))
 		}
 		if err := d.live(ctx, brief); err != nil {
 			return err
 		}
 		d.called(1)
-		_, err := world.Persist(ctx, d.w.API.Apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: world.Mutation(), App: world.Path(brief)})
+		_, err := testbed.Persist(ctx, d.w.API.Apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: testbed.Mutation(), App: testbed.Path(brief)})
 		return err
 	})
 	if err == nil {
@@ -244,7 +244,7 @@ func (d *days) pass(ctx context.Context, day int) (leftover, error) {
 
 // live is a day of one app.
 func (d *days) live(ctx context.Context, name string) error {
-	app := world.App{Name: name, Regions: d.w.Regions, Replicas: 2}
+	app := testbed.App{Name: name, Regions: d.w.Regions, Replicas: 2}
 	id := ""
 	for range d.s.Deploys {
 		d.mu.Lock()
@@ -285,38 +285,38 @@ func (d *days) live(ctx context.Context, name string) error {
 // as does a region, a token to join one is made, a secret is rotated.
 func (d *days) chores(ctx context.Context, day int) error {
 	name := fmt.Sprintf("brief-%d", day)
-	path := strings.Split(world.Environment, "/")[0] + "/" + name
+	path := strings.Split(testbed.Environment, "/")[0] + "/" + name
 	steps := []func() error{
 		func() error {
 			_, err := d.secrets.CreateEnvironment(ctx, &windlassv1.CreateEnvironmentRequest{
-				Mutation: world.Mutation(), Project: strings.Split(world.Environment, "/")[0], Name: name,
+				Mutation: testbed.Mutation(), Project: strings.Split(testbed.Environment, "/")[0], Name: name,
 			})
 			return err
 		},
 		func() error { return d.secret(ctx, path, name) },
 		func() error {
-			_, err := d.secrets.DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Mutation: world.Mutation(), Environment: path})
+			_, err := d.secrets.DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Mutation: testbed.Mutation(), Environment: path})
 			return err
 		},
 		func() error {
-			_, err := d.w.API.Regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: world.Mutation(), Name: name})
+			_, err := d.w.API.Regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: testbed.Mutation(), Name: name})
 			return err
 		},
 		func() error {
-			_, err := d.w.API.Regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: world.Mutation(), Region: name, TtlSeconds: 600})
+			_, err := d.w.API.Regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: testbed.Mutation(), Region: name, TtlSeconds: 600})
 			return err
 		},
 		func() error {
-			_, err := d.w.API.Regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: world.Mutation(), Region: name})
+			_, err := d.w.API.Regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: testbed.Mutation(), Region: name})
 			return err
 		},
 	}
 	for range 4 {
 		steps = append(steps,
-			func() error { return d.secret(ctx, world.Environment, "token") },
+			func() error { return d.secret(ctx, testbed.Environment, "token") },
 			func() error {
 				_, err := d.w.API.Regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{
-					Mutation: world.Mutation(), Region: d.w.Regions[0], TtlSeconds: 600,
+					Mutation: testbed.Mutation(), Region: d.w.Regions[0], TtlSeconds: 600,
 				})
 				return err
 			})
@@ -332,7 +332,7 @@ func (d *days) chores(ctx context.Context, day int) error {
 
 func (d *days) secret(ctx context.Context, environment, name string) error {
 	_, err := d.secrets.SetSecret(ctx, &windlassv1.SetSecretRequest{
-		Mutation: world.Mutation(), Environment: environment, Name: name, Value: fmt.Sprint("value at ", time.Now()),
+		Mutation: testbed.Mutation(), Environment: environment, Name: name, Value: fmt.Sprint("value at ", time.Now()),
 	})
 	return err
 }
@@ -340,7 +340,7 @@ func (d *days) secret(ctx context.Context, environment, name string) error {
 // rest waits until nothing of the day is on its way.
 func (d *days) rest(ctx context.Context) error {
 	var moving, rollouts, deleting int64
-	return world.Until(ctx, 50*time.Millisecond, func() (bool, error) {
+	return testbed.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		err := d.w.DB.QueryRowContext(ctx, `SELECT
 			(SELECT COUNT(*) FROM deployment_topology WHERE status IN (?, ?)),
 			(SELECT COUNT(*) FROM rollouts WHERE finished_at = 0),
@@ -381,7 +381,7 @@ func (d *days) night(ctx context.Context) error {
 	// One of each replica may have begun before.
 	want := before + 2*float64(len(d.w.Stack.Planes()))
 	var now float64
-	return world.Until(ctx, 100*time.Millisecond, func() (_ bool, err error) {
+	return testbed.Until(ctx, 100*time.Millisecond, func() (_ bool, err error) {
 		now, err = rounds()
 		return now >= want, err
 	}, func() string {

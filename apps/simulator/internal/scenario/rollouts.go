@@ -16,7 +16,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -56,7 +56,7 @@ func (s *Rollouts) Run(ctx context.Context, env Env) (err error) {
 	env.sizes("apps", s.Apps, "regions", s.Regions, "waves", s.Waves, "replicas", s.Replicas, "surge", s.Surge, "bake", s.Bake.String(),
 		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
 	seen := &sightings{}
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Regions, Applied: seen.applied, Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig {
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Applied: seen.applied, Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig {
 		cfg := s.runtime(n, rnd)
 		cfg.Crashes = func(label string) bool { return label == badVersion && s.waveOf(n) == s.BadWave }
 		return cfg
@@ -162,7 +162,7 @@ func (s *sightings) of(region, deployment string) bool {
 
 // goBack gives the apps of the last round a version that crashes in one wave, and waits
 // until all that ran before runs again.
-func (s *Rollouts) goBack(ctx context.Context, env Env, w *world.World, seen *sightings, instances int) error {
+func (s *Rollouts) goBack(ctx context.Context, env Env, w *testbed.Testbed, seen *sightings, instances int) error {
 	n := len(s.Replicas) - 1
 	apps := s.apps(w, n, badVersion)
 	w.Progressf("moving all of them to a version that crashes in wave %d", s.BadWave)
@@ -203,18 +203,18 @@ func (s *Rollouts) goBack(ctx context.Context, env Env, w *world.World, seen *si
 }
 
 // apps of round n.
-func (s *Rollouts) apps(w *world.World, n int, version string) []world.App {
-	apps := make([]world.App, s.Apps)
+func (s *Rollouts) apps(w *testbed.Testbed, n int, version string) []testbed.App {
+	apps := make([]testbed.App, s.Apps)
 	for i := range apps {
-		apps[i] = world.App{
-			Name: world.AppName(n*s.Apps + i), Regions: w.Regions, Replicas: s.Replicas[n], Version: version, Rollout: s.policy(w.Regions),
+		apps[i] = testbed.App{
+			Name: testbed.AppName(n*s.Apps + i), Regions: w.Regions, Replicas: s.Replicas[n], Version: version, Rollout: s.policy(w.Regions),
 		}
 	}
 	return apps
 }
 
 // round deploys apps with s.Replicas[n] replicas, moves all of them, and checks their end.
-func (s *Rollouts) round(ctx context.Context, env Env, w *world.World, n int, instances *int) (map[string]any, error) {
+func (s *Rollouts) round(ctx context.Context, env Env, w *testbed.Testbed, n int, instances *int) (map[string]any, error) {
 	replicas := s.Replicas[n]
 	apps := s.apps(w, n, "v1")
 	w.Progressf("deploying %d apps of %d replicas in %d regions", s.Apps, replicas, s.Regions)
@@ -276,7 +276,7 @@ func (s *Rollouts) round(ctx context.Context, env Env, w *world.World, n int, in
 // cost is what was ever asked of the database and of the workflow.
 type cost struct{ statements, steps float64 }
 
-func counts(ctx context.Context, w *world.World) (cost, error) {
+func counts(ctx context.Context, w *testbed.Testbed) (cost, error) {
 	statements, err := w.DB.Questions(ctx)
 	if err != nil {
 		return cost{}, err
@@ -286,14 +286,14 @@ func counts(ctx context.Context, w *world.World) (cost, error) {
 }
 
 // ended waits until the rollouts of deployments have ended, and all in the same way.
-func (s *Rollouts) ended(ctx context.Context, w *world.World, deployments []string, as windlassv1.RolloutStatus) error {
+func (s *Rollouts) ended(ctx context.Context, w *testbed.Testbed, deployments []string, as windlassv1.RolloutStatus) error {
 	args := make([]any, len(deployments))
 	for i, id := range deployments {
 		args[i] = id
 	}
 	query := "SELECT CONCAT(status, ' ', COUNT(*)) FROM rollouts WHERE deployment_id IN (?" + strings.Repeat(", ?", len(args)-1) + ") GROUP BY status"
 	byStatus := map[windlassv1.RolloutStatus]int{}
-	return world.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+	return testbed.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		lines, err := w.DB.Strings(ctx, query, args...)
 		if err != nil {
 			return false, err
@@ -323,7 +323,7 @@ func (s *Rollouts) ended(ctx context.Context, w *world.World, deployments []stri
 }
 
 // times of rollouts from their creation to their end, as the database has them.
-func (s *Rollouts) times(ctx context.Context, w *world.World, deployments []string) (*measure.Durations, error) {
+func (s *Rollouts) times(ctx context.Context, w *testbed.Testbed, deployments []string) (*measure.Durations, error) {
 	var out measure.Durations
 	for chunk := range slices.Chunk(deployments, 500) {
 		args := make([]any, len(chunk))

@@ -1,5 +1,5 @@
 // Package scenario holds the measurements, each under its name and with its sizes
-// as flags. A scenario starts a world of its own, prepares it, measures one thing,
+// as flags. A scenario starts a testbed of its own, prepares it, measures one thing,
 // and checks that what it measured happened: figures of a run that lost a change
 // do not count.
 package scenario
@@ -12,12 +12,12 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/result"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Env is what a scenario runs in.
 type Env struct {
-	world.Options
+	testbed.Options
 	Result *result.Result
 }
 
@@ -28,12 +28,12 @@ type Scenario interface {
 	Deadline() time.Duration
 }
 
-// start a world for a scenario; cfg says what is special about it.
-func (e Env) start(ctx context.Context, cfg world.Config) (context.Context, *world.World, error) {
+// start a testbed for a scenario; cfg says what is special about it.
+func (e Env) start(ctx context.Context, cfg testbed.Config) (context.Context, *testbed.Testbed, error) {
 	cfg.Options, cfg.Name = e.Options, e.Result.Scenario
 	e.Result.Sizes["control_planes"] = max(e.ControlPlanes, 1)
 	e.Result.Sizes["relaxed"] = e.Relaxed
-	return world.Start(ctx, cfg)
+	return testbed.Start(ctx, cfg)
 }
 
 // sizes notes what was asked for: names and values in turn.
@@ -44,7 +44,7 @@ func (e Env) sizes(pairs ...any) {
 }
 
 // measured runs fn in a window and returns how long that took, and what it cost.
-func measured(ctx context.Context, w *world.World, fn func() error) (time.Duration, map[string]measure.Part, error) {
+func measured(ctx context.Context, w *testbed.Testbed, fn func() error) (time.Duration, map[string]measure.Part, error) {
 	end, err := w.Measure(ctx)
 	if err != nil {
 		return 0, nil, err

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -48,7 +48,7 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.sizes("agents", s.Agents, "changes", s.Changes, "rate", s.Rate, "rounds", s.Rounds)
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, world.Config{Regions: s.Agents, Applied: seen.applied})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Agents, Applied: seen.applied})
 	if err != nil {
 		return err
 	}
@@ -59,10 +59,10 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 	}
 	stalled := w.Fleet.Members()[0]
 	others := apps[1:]
-	heavy := world.App{Name: "heavy", Regions: []string{stalled.Region}, Replicas: 1, Version: "v1"}
+	heavy := testbed.App{Name: "heavy", Regions: []string{stalled.Region}, Replicas: 1, Version: "v1"}
 	spec := heavy.Spec()
 	spec.Env["LARGE"] = strings.Repeat("x", heavyBytes)
-	if _, err := world.Persist(ctx, w.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: world.Mutation(), App: world.Path(heavy.Name), Spec: spec}); err != nil {
+	if _, err := testbed.Persist(ctx, w.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(heavy.Name), Spec: spec}); err != nil {
 		return fmt.Errorf("deploy %s: %w", heavy.Name, err)
 	}
 	if err := w.WaitReady(ctx, 1, len(apps)+1); err != nil {
@@ -117,7 +117,7 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 }
 
 // phase changes the others' apps, and the heavy one all the time beside them.
-func (s *Slow) phase(ctx context.Context, w *world.World, others []world.App, heavy world.App) error {
+func (s *Slow) phase(ctx context.Context, w *testbed.Testbed, others []testbed.App, heavy testbed.App) error {
 	flooding, stop := context.WithCancel(ctx)
 	defer stop()
 	flood := make(chan error, 1)

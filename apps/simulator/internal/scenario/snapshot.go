@@ -9,7 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
 // Snapshot measures how fast an agent that lost its inbox has everything again: from
@@ -56,7 +56,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 		took  time.Duration
 	}
 	received := make(chan snapshot, 1)
-	ctx, w, err := env.start(ctx, world.Config{Regions: 1, Snapshot: func(_ string, items int, took time.Duration) {
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1, Snapshot: func(_ string, items int, took time.Duration) {
 		select {
 		case received <- snapshot{items, took}:
 		default: // the one of the first start, for which the scenario does not wait
@@ -69,9 +69,9 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 	member := w.Fleet.Members()[0]
 	have := 0
 	for _, size := range s.Items {
-		apps := make([]world.App, 0, size/2-have)
+		apps := make([]testbed.App, 0, size/2-have)
 		for ; have < size/2; have++ {
-			apps = append(apps, world.App{Name: world.AppName(have), Regions: w.Regions, Replicas: 1, Version: "v1"})
+			apps = append(apps, testbed.App{Name: testbed.AppName(have), Regions: w.Regions, Replicas: 1, Version: "v1"})
 		}
 		w.Progressf("deploying %d apps", len(apps))
 		if _, err := w.DeployAll(ctx, apps, setupConcurrency); err != nil {
@@ -127,7 +127,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 
 // floors measures what the two ends of a snapshot stand on, alone, with the rows that
 // were just sent.
-func (s *Snapshot) floors(ctx context.Context, env Env, w *world.World, items int) error {
+func (s *Snapshot) floors(ctx context.Context, env Env, w *testbed.Testbed, items int) error {
 	w.Progressf("reading and storing the same without Windlass")
 	regions, err := w.DB.Regions(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
-	"github.com/windlass-run/windlass/apps/simulator/internal/world"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
@@ -49,7 +49,7 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	env.sizes("window", s.Window.String(), "streams", s.Streams, "keys", s.Keys, "reads_per_s", s.Reads, "deploys_per_s", s.Deploys)
-	ctx, w, err := env.start(ctx, world.Config{Regions: 1})
+	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1})
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 type served struct{ reads, deploys, ready, took time.Duration }
 
 // load is the other workspace's, for a window. Each deployment is of a new app.
-func (s *Watchers) load(ctx context.Context, w *world.World) (out served, parts map[string]measure.Part, err error) {
+func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
 	var mu sync.Mutex
 	var reads, calls, ready measure.Durations
 	note := func(to *measure.Durations, began time.Time) {
@@ -127,7 +127,7 @@ func (s *Watchers) load(ctx context.Context, w *world.World) (out served, parts 
 	watched.Go(func() { watch.run(watching) })
 	defer func() { stop(); watched.Wait() }()
 	deploy := func() error {
-		app := world.App{Name: world.AppName(int(s.made.Add(1))), Regions: w.Regions, Replicas: 1, Version: "v1"}
+		app := testbed.App{Name: testbed.AppName(int(s.made.Add(1))), Regions: w.Regions, Replicas: 1, Version: "v1"}
 		began := time.Now()
 		id, err := w.Deploy(ctx, app)
 		if err != nil {
@@ -145,7 +145,7 @@ func (s *Watchers) load(ctx context.Context, w *world.World) (out served, parts 
 	if err := deploy(); err != nil { // there is an app to read
 		return out, nil, err
 	}
-	path := world.Path(world.AppName(1))
+	path := testbed.Path(testbed.AppName(1))
 	out.took, parts, err = measured(ctx, w, func() error {
 		end := time.Now().Add(s.Window)
 		var all sync.WaitGroup
@@ -190,7 +190,7 @@ func paced(ctx context.Context, end time.Time, perSecond float64, call func() er
 // viewers are the clients of a workspace that watch.
 type viewers struct {
 	s       *Watchers
-	clients []*world.Client
+	clients []*testbed.Client
 	// open streams, how many there were at most, and tries that were refused.
 	open, most, refused atomic.Int64
 	// tried is how many streams were opened or refused once.
@@ -207,18 +207,18 @@ const (
 	dials = 256
 )
 
-var watchedApp = world.App{Name: "watched", Regions: []string{watchedRegion}, Replicas: 1, Version: "v1"}
+var watchedApp = testbed.App{Name: "watched", Regions: []string{watchedRegion}, Replicas: 1, Version: "v1"}
 
-func (s *Watchers) viewers(ctx context.Context, w *world.World) (*viewers, error) {
+func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed) (*viewers, error) {
 	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
 		MySQLDSN: w.Stack.DSN(), Workspace: "watchers", Regions: []string{watchedRegion},
 	})
 	if err != nil {
 		return nil, err
 	}
-	owner := world.NewClient(w.URL(), made.APIKey)
+	owner := testbed.NewClient(w.URL(), made.APIKey)
 	defer owner.Close()
-	if _, err := owner.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: world.Mutation(), App: world.Path(watchedApp.Name), Spec: watchedApp.Spec()}); err != nil {
+	if _, err := owner.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(watchedApp.Name), Spec: watchedApp.Spec()}); err != nil {
 		return nil, fmt.Errorf("deploy the app that is watched: %w", err)
 	}
 	access := windlassv1connect.NewAccessServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), w.URL(),
@@ -226,7 +226,7 @@ func (s *Watchers) viewers(ctx context.Context, w *world.World) (*viewers, error
 	var keys []string
 	for i := range s.Keys {
 		key, err := access.CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
-			Mutation: world.Mutation(), Name: fmt.Sprint("watcher-", i), Role: windlassv1.Role_ROLE_VIEWER,
+			Mutation: testbed.Mutation(), Name: fmt.Sprint("watcher-", i), Role: windlassv1.Role_ROLE_VIEWER,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("make a key of a watcher: %w", err)
@@ -235,7 +235,7 @@ func (s *Watchers) viewers(ctx context.Context, w *world.World) (*viewers, error
 	}
 	v := &viewers{s: s}
 	for i := range (s.Streams + watchesEach - 1) / watchesEach {
-		v.clients = append(v.clients, world.NewClient(w.URL(), keys[i%len(keys)]))
+		v.clients = append(v.clients, testbed.NewClient(w.URL(), keys[i%len(keys)]))
 	}
 	return v, nil
 }
@@ -259,7 +259,7 @@ func (v *viewers) begin(ctx context.Context) error {
 			}
 		})
 	}
-	return world.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+	return testbed.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 		return v.tried.Load() >= int64(v.s.Streams), nil
 	}, func() string {
 		return fmt.Sprintf("%d of %d streams were opened or refused", v.tried.Load(), v.s.Streams)
@@ -277,8 +277,8 @@ func (v *viewers) opened() {
 }
 
 // watch has a stream until it ends, and calls first once it is open.
-func (v *viewers) watch(ctx context.Context, client *world.Client, first func()) {
-	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: world.Path(watchedApp.Name)})
+func (v *viewers) watch(ctx context.Context, client *testbed.Client, first func()) {
+	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: testbed.Path(watchedApp.Name)})
 	if err == nil {
 		counted := false
 		for stream.Receive() {

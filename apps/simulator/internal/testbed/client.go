@@ -1,4 +1,4 @@
-package world
+package testbed
 
 import (
 	"context"
@@ -114,7 +114,7 @@ func (a App) Spec() *windlassv1.DeploymentSpec {
 }
 
 // Deploy calls the API once and returns the deployment's id.
-func (w *World) Deploy(ctx context.Context, app App) (string, error) {
+func (w *Testbed) Deploy(ctx context.Context, app App) (string, error) {
 	resp, err := Persist(ctx, w.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: Mutation(), App: Path(app.Name), Spec: app.Spec(), Rollout: app.Rollout})
 	if err != nil {
 		return "", fmt.Errorf("deploy %s: %w", app.Name, err)
@@ -123,7 +123,7 @@ func (w *World) Deploy(ctx context.Context, app App) (string, error) {
 }
 
 // Scale calls the API once; an empty region means all of them.
-func (w *World) Scale(ctx context.Context, app, region string, replicas int) error {
+func (w *Testbed) Scale(ctx context.Context, app, region string, replicas int) error {
 	_, err := Persist(ctx, w.API.Apps.Scale, &windlassv1.ScaleRequest{
 		Mutation: Mutation(), App: Path(app), Region: region, Replicas: int32(replicas),
 	})
@@ -135,7 +135,7 @@ func (w *World) Scale(ctx context.Context, app, region string, replicas int) err
 
 // DeployAll deploys apps, at most concurrency at a time, and returns the deployments' ids in
 // their order once every call was answered.
-func (w *World) DeployAll(ctx context.Context, apps []App, concurrency int) ([]string, error) {
+func (w *Testbed) DeployAll(ctx context.Context, apps []App, concurrency int) ([]string, error) {
 	ids := make([]string, len(apps))
 	err := InParallel(len(apps), concurrency, func(i int) (err error) {
 		ids[i], err = w.Deploy(ctx, apps[i])
@@ -172,7 +172,7 @@ func InParallel(n, concurrency int, do func(i int) error) error {
 }
 
 // WaitReady waits until n deployments of a version are ready; a failed one is an error.
-func (w *World) WaitReady(ctx context.Context, version, n int) error {
+func (w *Testbed) WaitReady(ctx context.Context, version, n int) error {
 	var ready, failed int64
 	ask := func() (bool, error) {
 		err := w.DB.QueryRowContext(ctx, "SELECT COALESCE(SUM(status = ?), 0), COALESCE(SUM(status = ?), 0) FROM deployments WHERE version = ?",

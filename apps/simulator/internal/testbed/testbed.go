@@ -1,6 +1,6 @@
-// Package world is one run: an installation, a fleet of agents, users who call the
+// Package testbed is one run: an installation, a fleet of agents, users who call the
 // API, and the instruments that measure all of them.
-package world
+package testbed
 
 import (
 	"context"
@@ -38,7 +38,7 @@ type Options struct {
 	Progress func(string)
 }
 
-// Config of a World.
+// Config of a Testbed.
 type Config struct {
 	Options
 	// Name of the scenario, for the files of profiles.
@@ -69,8 +69,8 @@ type Config struct {
 	Idle bool
 }
 
-// World is running. Make it with Start, end it with Stop.
-type World struct {
+// Testbed is running. Make it with Start, end it with Stop.
+type Testbed struct {
 	Stack *stack.Stack
 	Fleet *fleet.Fleet
 	API   *Client
@@ -92,11 +92,11 @@ func RegionName(n int) string { return fmt.Sprintf("region-%05d", n) }
 
 // Start everything; ctx ends with a cause when the run exceeds its memory. The
 // returned context is the one to work under.
-func Start(ctx context.Context, cfg Config) (_ context.Context, _ *World, err error) {
+func Start(ctx context.Context, cfg Config) (_ context.Context, _ *Testbed, err error) {
 	if cfg.Agents == 0 {
 		cfg.Agents = cfg.Regions
 	}
-	w := &World{cfg: cfg, Rand: rand.New(rand.NewPCG(cfg.Seed, 0))}
+	w := &Testbed{cfg: cfg, Rand: rand.New(rand.NewPCG(cfg.Seed, 0))}
 	for n := range cfg.Regions {
 		w.Regions = append(w.Regions, RegionName(n))
 	}
@@ -157,10 +157,10 @@ func Start(ctx context.Context, cfg Config) (_ context.Context, _ *World, err er
 }
 
 // URL of the control plane for users.
-func (w *World) URL() string { return w.url(-1) }
+func (w *Testbed) URL() string { return w.url(-1) }
 
 // url of the control plane for agent n, or for users (-1).
-func (w *World) url(n int) string {
+func (w *Testbed) url(n int) string {
 	if w.cfg.URL != nil {
 		return w.cfg.URL(w.Stack, n)
 	}
@@ -169,7 +169,7 @@ func (w *World) url(n int) string {
 }
 
 // Stop ends everything.
-func (w *World) Stop() error {
+func (w *Testbed) Stop() error {
 	if w.ended != nil {
 		w.ended()
 	}
@@ -195,17 +195,17 @@ func (w *World) Stop() error {
 // Simulator is the name of this process among the parts.
 const Simulator = "simulator"
 
-func (w *World) pids() map[string]int {
+func (w *Testbed) pids() map[string]int {
 	out := w.Stack.PIDs()
 	out[Simulator] = os.Getpid()
 	return out
 }
 
 // Progressf tells a person.
-func (w *World) Progressf(format string, args ...any) { w.cfg.Progress(fmt.Sprintf(format, args...)) }
+func (w *Testbed) Progressf(format string, args ...any) { w.cfg.Progress(fmt.Sprintf(format, args...)) }
 
 // WaitConnected waits until n agents have a stream.
-func (w *World) WaitConnected(ctx context.Context, n int) error {
+func (w *Testbed) WaitConnected(ctx context.Context, n int) error {
 	return Until(ctx, 10*time.Millisecond, func() (bool, error) { return w.Fleet.Connected() >= n, nil },
 		func() string { return fmt.Sprintf("%d of %d agents are connected", w.Fleet.Connected(), n) })
 }
@@ -235,7 +235,7 @@ func Until(ctx context.Context, every time.Duration, done func() (bool, error), 
 
 // Measure begins a window; the function that it returns ends it and tells what
 // each part cost.
-func (w *World) Measure(ctx context.Context) (func() (map[string]measure.Part, error), error) {
+func (w *Testbed) Measure(ctx context.Context) (func() (map[string]measure.Part, error), error) {
 	stopProfile := func() error { return nil }
 	w.windows++
 	if w.cfg.Pprof != "" {
@@ -257,7 +257,7 @@ func (w *World) Measure(ctx context.Context) (func() (map[string]measure.Part, e
 }
 
 // Metrics of all replicas of the control plane, added up.
-func (w *World) Metrics(ctx context.Context) (measure.Metrics, error) {
+func (w *Testbed) Metrics(ctx context.Context) (measure.Metrics, error) {
 	sum := measure.Metrics{}
 	for _, p := range w.Stack.Planes() {
 		if !w.Stack.Runs(p.Name) {
