@@ -55,6 +55,20 @@ func positive(t *testing.T, result map[string]any, figures ...string) {
 	}
 }
 
+// requireQuotient asserts that a figure is what two others say.
+func requireQuotient(t *testing.T, result map[string]any, figure, dividend, divisor string) {
+	t.Helper()
+	require.InEpsilon(t, result[dividend].(float64)/result[divisor].(float64), result[figure], 0.01, "%s: %v by %v", figure, result[dividend], result[divisor])
+}
+
+// requireAscending asserts that no figure is below the one before it.
+func requireAscending(t *testing.T, result map[string]any, figures ...string) {
+	t.Helper()
+	for i, name := range figures[1:] {
+		require.GreaterOrEqual(t, result[name], result[figures[i]], "%s is below %s", name, figures[i])
+	}
+}
+
 // One attack of each kind, small: none of them costs another tenant more than it may.
 func TestSiegeHoldsWhatItPromises(t *testing.T) {
 	var stdout, stderr bytes.Buffer
@@ -80,7 +94,16 @@ func TestLatencyFindsEveryChangeAtItsAgent(t *testing.T) {
 
 func TestBurstDeliversWhatTheAPIAndWhatAnotherWriterCommits(t *testing.T) {
 	t.Parallel()
-	positive(t, run(t, "burst", "--changes=30", "--regions=3"), "events_per_s", "feed_events_per_s", "p99_ms", "feed_p99_ms")
+	result := run(t, "burst", "--changes=30", "--regions=3", "--rounds=2")
+	positive(t, result, "p50_ms", "events_per_s", "feed_events_per_s", "feed_p99_ms")
+	requireAscending(t, result, "p50_ms", "p99_ms")
+	requireQuotient(t, result, "of_shared", "events_per_s", "shared_events_per_s")
+	// A scenario fails if a change does not arrive.
+	rounds := result["rounds"].([]any)
+	require.Len(t, rounds, 4)
+	for i, piece := range []string{"calls", "calls", "transactions", "transactions"} {
+		require.Equal(t, 10.0, rounds[i].(map[string]any)[piece], "round %d", i)
+	}
 }
 
 func TestSnapshotsAreWholeAtEverySize(t *testing.T) {
@@ -94,7 +117,10 @@ func TestSnapshotsAreWholeAtEverySize(t *testing.T) {
 func TestIngestStoresTheLastStateOfEveryInstance(t *testing.T) {
 	t.Parallel()
 	for _, more := range [][]string{nil, {"--bare"}} {
-		positive(t, run(t, append([]string{"ingest", "--instances=200", "--regions=2", "--window=1s"}, more...)...), "rows_per_s", "upserts_per_s", "ratio")
+		result := run(t, append([]string{"ingest", "--instances=200", "--regions=2", "--window=1s"}, more...)...)
+		positive(t, result, "reports_per_s", "upserts_per_s")
+		requireAscending(t, result, "reports_per_s", "rows_per_s")
+		requireQuotient(t, result, "ratio", "rows_per_s", "upserts_per_s")
 	}
 }
 
@@ -150,13 +176,22 @@ func TestRolling_RestartLosesNoChangeAndSendsNoSnapshots(t *testing.T) {
 
 func TestSlowDeliversEverythingInTheEnd(t *testing.T) {
 	t.Parallel()
-	positive(t, run(t, "slow", "--agents=3", "--changes=20", "--rounds=1"), "ratio", "p99_ms", "p99_ms_without")
+	result := run(t, "slow", "--agents=3", "--changes=20", "--rounds=1")
+	positive(t, result, "p50_ms", "p50_ms_without")
+	requireAscending(t, result, "p50_ms", "p99_ms")
+	requireAscending(t, result, "p50_ms_without", "p99_ms_without")
+	requireQuotient(t, result, "ratio", "p99_ms", "p99_ms_without")
+	require.Len(t, result["rounds"], 1)
 }
 
 func TestFlood_IsHeldToItsQuotaAndSparesTheOtherWorkspace(t *testing.T) {
 	t.Parallel()
 	result := run(t, "flood", "--deploys=8", "--rounds=1", "--calls=100", "--starts-per-minute=60", "--burst=5")
-	positive(t, result, "ratio", "p99_ms", "p99_ms_without", "admitted_per_s", "refused")
+	positive(t, result, "p50_ms", "p50_ms_without", "admitted_per_s", "refused")
+	requireAscending(t, result, "p50_ms", "p99_ms")
+	requireAscending(t, result, "p50_ms_without", "p99_ms_without")
+	requireAscending(t, result, "admitted_per_s", "refused_per_s")
+	requireQuotient(t, result, "ratio", "p99_ms", "p99_ms_without")
 }
 
 func TestOverload_LosesNothingAndLetsEdgesPass(t *testing.T) {
@@ -184,8 +219,9 @@ func TestRegionsComparesFleets(t *testing.T) {
 
 func TestBaselinesMeasureEveryPartAlone(t *testing.T) {
 	t.Parallel()
-	positive(t, run(t, "baselines", "--window=3s", "--batch=100"),
-		"upserts_per_s", "feed_transactions_per_s", "feed_changes_per_s", "invocations_per_s", "frames_per_s", "streams_per_s")
+	result := run(t, "baselines", "--window=3s", "--batch=100", "--regions=4")
+	positive(t, result, "upserts_per_s", "feed_transactions_per_s", "invocations_per_s", "frames_per_s", "streams_per_s")
+	require.InEpsilon(t, 4*result["feed_transactions_per_s"].(float64), result["feed_changes_per_s"], 0.01, "a transaction has a change in each region")
 }
 
 func TestAll_WritesAFileOfResults(t *testing.T) {
