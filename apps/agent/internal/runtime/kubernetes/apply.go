@@ -12,7 +12,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
@@ -79,10 +78,7 @@ func (r *Runtime) ensure(ctx context.Context, w ref, a runtime.Assignment, objec
 		return err
 	}
 	if s.live != nil && s.live.DeletionTimestamp != nil {
-		return &runtime.Rejection{
-			Code: runtime.ReasonUnavailable, Retryable: true,
-			Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", w),
-		}
+		return beingRemoved(w)
 	}
 	if s.idle() {
 		r.settled(w, a, s)
@@ -91,7 +87,7 @@ func (r *Runtime) ensure(ctx context.Context, w ref, a runtime.Assignment, objec
 	if s.live != nil && s.live.Annotations[render.AnnotationPaused] == "true" {
 		return paused(w)
 	}
-	undo, err := r.quota.claim(w, a, r.caches)
+	undo, err := r.quota.claim(w, a, func() []object { return r.caches.every(kindWorkload) })
 	if err != nil {
 		return err
 	}
@@ -114,7 +110,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 		}
 		r.tellDrift(s, *s.namespace, o)
 	}
-	if err := r.enter(ctx, w.namespace); err != nil {
+	if err := r.api.Enter(ctx, w.namespace); err != nil {
 		return err
 	}
 	if s.live != nil && s.live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
@@ -212,9 +208,8 @@ func worst(errs []error) error {
 	return nil
 }
 
-// put applies one object. What is there and not ours is left alone.
+// put applies one object.
 func (r *Runtime) put(ctx context.Context, st step, dry bool) (object, error) {
-	res := r.resources[st.ref.kind]
 	if st.ref.kind == kindClaim && st.own != nil {
 		// Versions of an app share the claim: each names all that there are by now, one
 		// after the other, so that the last has missed none.
@@ -225,101 +220,7 @@ func (r *Runtime) put(ctx context.Context, st step, dry bool) (object, error) {
 			return nil, err
 		}
 	}
-	if st.live != nil && st.live.GetDeletionTimestamp() != nil {
-		return nil, &runtime.Rejection{
-			Code: runtime.ReasonUnavailable, Retryable: true,
-			Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", st.ref),
-		}
-	}
-	if st.live == nil && st.ref.kind != kindSecret {
-		if err := r.mayMake(ctx, st.ref); err != nil {
-			return nil, err
-		}
-	}
-	if st.live != nil {
-		// If it was exchanged for another of its name, that one is not ours to change.
-		uid := st.live.GetUID()
-		metaOf(st.config).UID = &uid
-	}
-	opts := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
-	if dry {
-		opts.DryRun = []string{metav1.DryRunAll}
-	}
-	var out object
-	err := r.call(ctx, "apply "+st.ref.String(), func(ctx context.Context) (err error) {
-		out, err = res.apply(ctx, st.ref.namespace, st.config, opts)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if !dry {
-		r.caches.wrote(st.ref.kind, slimmed(out))
-	}
-	return out, nil
-}
-
-// mayMake asks whether there is an object of that name that is not ours: applying
-// would take it over.
-func (r *Runtime) mayMake(ctx context.Context, at ref) error {
-	var there object
-	err := r.call(ctx, "get "+at.String(), func(ctx context.Context) (err error) {
-		there, err = r.resources[at.kind].get(ctx, at.namespace, at.name)
-		return found(err)
-	})
-	switch {
-	case isNotFound(err):
-		return nil
-	case err != nil:
-		return err
-	case !r.ours(there):
-		return &runtime.Rejection{
-			Code: runtime.ReasonConflict, Retryable: true,
-			Message: fmt.Sprintf("there is a %s that is not Windlass's (it lacks the labels %s=%s and %s=%s): remove it, or label it to give it away",
-				at, render.LabelManagedBy, render.ManagedBy, render.LabelRegion, r.cfg.Region),
-		}
-	case there.GetDeletionTimestamp() != nil:
-		return &runtime.Rejection{
-			Code: runtime.ReasonUnavailable, Retryable: true,
-			Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", at),
-		}
-	}
-	return nil
-}
-
-// ours reports whether an object is, also when somebody took its labels off: then we
-// have applied it once, and no other region says that it is its own.
-func (r *Runtime) ours(o metav1.Object) bool {
-	l := o.GetLabels()
-	if region, ok := l[render.LabelRegion]; ok {
-		return region == r.cfg.Region
-	}
-	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply
-	})
-}
-
-// slimmed is an answer of the server as the caches keep it.
-func slimmed(o object) object {
-	o = o.DeepCopyObject().(object)
-	if d, ok := o.(*appsv1.Deployment); ok {
-		_, _ = slimWorkload(d)
-		return d
-	}
-	o.SetManagedFields(nil)
-	return o
-}
-
-func refOf(k kind, config any) ref {
-	m := metaOf(config)
-	out := ref{kind: k}
-	if m.Name != nil {
-		out.name = *m.Name
-	}
-	if m.Namespace != nil {
-		out.namespace = *m.Namespace
-	}
-	return out
+	return r.api.Apply(ctx, st.ref, st.config, st.live, dry)
 }
 
 // settled notes that the workload is as a wants it.

@@ -28,6 +28,8 @@ const (
 	byEnvironment = "environment"
 	// byNode is the node's name; of pods.
 	byNode = "node"
+	// byUID is the UID, which an instance's id has; of pods.
+	byUID = "uid"
 )
 
 // caches hold what is watched. Secrets are not watched, because a right to watch the
@@ -44,19 +46,6 @@ type caches struct {
 	written map[ref]written
 	// ended are objects whose deletion the server accepted.
 	ended map[types.UID]bool
-}
-
-// ref names an object.
-type ref struct {
-	kind            kind
-	namespace, name string
-}
-
-func (r ref) String() string {
-	if r.namespace == "" {
-		return fmt.Sprintf("%s %s", r.kind, r.name)
-	}
-	return fmt.Sprintf("%s %s/%s", r.kind, r.namespace, r.name)
 }
 
 type written struct {
@@ -224,7 +213,7 @@ func (c *caches) wrote(k kind, o object) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.written[ref{k, o.GetNamespace(), o.GetName()}] = written{object: o, at: time.Now()}
+	c.written[newRef(k, o.GetNamespace(), o.GetName())] = written{object: o, at: time.Now()}
 }
 
 // deleted notes that the server accepted the deletion of an object.
@@ -239,7 +228,7 @@ func (c *caches) saw(k kind, gone object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.ended, gone.GetUID())
-	r := ref{k, gone.GetNamespace(), gone.GetName()}
+	r := newRef(k, gone.GetNamespace(), gone.GetName())
 	if w, ok := c.written[r]; ok && w.object.GetUID() == gone.GetUID() {
 		delete(c.written, r)
 	}
@@ -272,7 +261,7 @@ func (c *caches) overlay(k kind, found []any, ok func(object) bool) []object {
 		if !isObject {
 			continue
 		}
-		r := ref{k, o.GetNamespace(), o.GetName()}
+		r := newRef(k, o.GetNamespace(), o.GetName())
 		done[r] = true
 		// What we wrote since may have taken it out of the index.
 		if o = c.get(r); o != nil && ok(o) {
@@ -295,9 +284,119 @@ func (c *caches) overlay(k kind, found []any, ok func(object) bool) []object {
 	return out
 }
 
+// Handlers hear of what the watches tell. old is nil for an object that is new, now for one that is gone.
+type Handlers struct {
+	// Object hears of the objects of ours, besides pods. Gone hears of those that are gone.
+	Object func(k kind, old, now object)
+	Gone   func(k kind, last object)
+	Pod    func(old, now *corev1.Pod)
+	// ReplicaSet hears of Kubernetes' own.
+	ReplicaSet func(old, now *appsv1.ReplicaSet)
+	Node       func(old, now *corev1.Node)
+}
+
+// handle has the handlers hear of all that happens.
+func (c *caches) handle(h Handlers) error {
+	for k, i := range c.ours {
+		if _, err := i.AddEventHandler(handler(func(old, now object) {
+			if now == nil {
+				c.saw(k, old)
+				h.Gone(k, old)
+				return
+			}
+			h.Object(k, old, now)
+		})); err != nil {
+			return fmt.Errorf("watch %s: %w", k, err)
+		}
+	}
+	if _, err := c.pods.AddEventHandler(handler(h.Pod)); err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	if _, err := c.replicaSets.AddEventHandler(handler(h.ReplicaSet)); err != nil {
+		return fmt.Errorf("watch replica sets: %w", err)
+	}
+	if _, err := c.nodes.AddEventHandler(handler(h.Node)); err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	return nil
+}
+
+// handler calls hear with the objects before and after what happened. The zero value stands for none.
+func handler[T any](hear func(old, now T)) cache.ResourceEventHandlerFuncs {
+	var none T
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if now, ok := obj.(T); ok {
+				hear(none, now)
+			}
+		},
+		UpdateFunc: func(was, obj any) {
+			old, _ := was.(T)
+			if now, ok := obj.(T); ok {
+				hear(old, now)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			// The watch may have missed the deletion.
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if last, ok := obj.(T); ok {
+				hear(last, none)
+			}
+		},
+	}
+}
+
 // podsOf are the pods of a workload, by its label.
 func (c *caches) podsOf(namespace, workload string) []*corev1.Pod {
 	return podsIn(c.pods.GetIndexer().ByIndex(byWorkload, namespace+"/"+workload))
+}
+
+// everyPod returns all pods of ours.
+func (c *caches) everyPod() []*corev1.Pod {
+	return podsIn(c.pods.GetIndexer().List(), nil)
+}
+
+// podsOn are the pods of ours on a node.
+func (c *caches) podsOn(node string) []*corev1.Pod {
+	return podsIn(c.pods.GetIndexer().ByIndex(byNode, node))
+}
+
+// podsOfUID are the pods with that UID: one, or none.
+func (c *caches) podsOfUID(uid types.UID) []*corev1.Pod {
+	return podsIn(c.pods.GetIndexer().ByIndex(byUID, string(uid)))
+}
+
+// holdsPods reports whether there may be pods of ours in a namespace.
+func (c *caches) holdsPods(namespace string) bool {
+	found, err := c.pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+	return err != nil || len(found) > 0
+}
+
+// podKeys names the workloads that have pods, by namespace and label.
+func (c *caches) podKeys() []string {
+	return c.pods.GetIndexer().ListIndexFuncValues(byWorkload)
+}
+
+// replicaSetKeys names the workloads that have ReplicaSets, by namespace and label.
+func (c *caches) replicaSetKeys() []string {
+	return c.replicaSets.GetIndexer().ListIndexFuncValues(byWorkload)
+}
+
+// deployments are the ids of those that have objects of a kind.
+func (c *caches) deployments(k kind) []string {
+	return c.ours[k].GetIndexer().ListIndexFuncValues(byDeployment)
+}
+
+// everyReplicaSet returns all ReplicaSets of workloads of ours.
+func (c *caches) everyReplicaSet() (out []*appsv1.ReplicaSet) {
+	for _, f := range c.replicaSets.GetIndexer().List() {
+		if s, ok := f.(*appsv1.ReplicaSet); ok {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // replicaSetsOf are those that a workload has made.
@@ -335,3 +434,13 @@ func (c *caches) node(name string) *corev1.Node {
 	n, _ := obj.(*corev1.Node)
 	return n
 }
+
+func indexNode(o metav1.Object) string {
+	if p, ok := o.(*corev1.Pod); ok {
+		return p.Spec.NodeName
+	}
+	return ""
+}
+
+// indexUID indexes pods by UID.
+func indexUID(o metav1.Object) string { return string(o.GetUID()) }

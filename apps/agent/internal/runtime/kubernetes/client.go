@@ -21,8 +21,17 @@ import (
 // not make us miss that it is back.
 const maxRetryAfter = time.Minute
 
+const (
+	// callsPerSecond and callBurst are the agent's share of the API server: a region
+	// of a thousand deployments is made within minutes, and the server, which takes
+	// some hundreds a second from one client before it queues them, has room for
+	// others. Watches do not count once they are open.
+	callsPerSecond = 50
+	callBurst      = 100
+)
+
 // newClient returns a client within our limits, whose calls are counted.
-func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, error) {
+func newClient(cfg apiConfig, calls *prometheus.CounterVec, g *gate) (*clientset, error) {
 	c := rest.CopyConfig(cfg.Client)
 	c.QPS, c.Burst = callsPerSecond, callBurst
 	c.UserAgent = "windlass-agent/" + cfg.AgentVersion

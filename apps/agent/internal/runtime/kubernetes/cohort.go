@@ -1,9 +1,6 @@
 package kubernetes
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"slices"
 	"strconv"
 
@@ -15,47 +12,6 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
-
-// templatePrint tells templates apart as Kubernetes does, in caches: by all that they say.
-// The agent's own hash stays the same when somebody else edits a template.
-const templatePrint = "cache.windlass.run/template"
-
-// printOf a template, without what Kubernetes adds to a ReplicaSet's.
-func printOf(t *corev1.PodTemplateSpec) string {
-	bare := *t
-	bare.Labels = nil
-	for k, v := range t.Labels {
-		if k != appsv1.DefaultDeploymentUniqueLabelKey {
-			metav1.SetMetaDataLabel(&bare.ObjectMeta, k, v)
-		}
-	}
-	data, err := json.Marshal(bare)
-	if err != nil {
-		return ""
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
-}
-
-// slimReplicaSet keeps whose it is, of which template, and its counts.
-func slimReplicaSet(obj any) (any, error) {
-	s, ok := obj.(*appsv1.ReplicaSet)
-	if !ok || s.Annotations[templatePrint] != "" {
-		return obj, nil // informers may do it twice
-	}
-	s.ManagedFields = nil
-	s.Annotations = map[string]string{templatePrint: printOf(&s.Spec.Template)}
-	// Its own annotations are copies of the workload's, which is ahead of it.
-	if hash := s.Spec.Template.Annotations[render.AnnotationTemplateHash]; hash != "" {
-		s.Annotations[render.AnnotationTemplateHash] = hash
-	}
-	s.Spec = appsv1.ReplicaSetSpec{Replicas: s.Spec.Replicas, MinReadySeconds: s.Spec.MinReadySeconds}
-	s.Status = appsv1.ReplicaSetStatus{
-		ObservedGeneration: s.Status.ObservedGeneration, Replicas: s.Status.Replicas, AvailableReplicas: s.Status.AvailableReplicas,
-		Conditions: s.Status.Conditions,
-	}
-	return s, nil
-}
 
 // replacementOf is what the caches hold of a workload whose pods should be of a's template.
 // switched: the workload has that template already.

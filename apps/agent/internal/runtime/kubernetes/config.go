@@ -4,13 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -60,27 +57,7 @@ type Config struct {
 	Reopen backoff.Policy
 }
 
-const (
-	defaultCallTimeout = 10 * time.Second
-	// callsPerSecond and callBurst are the agent's share of the API server: a region
-	// of a thousand deployments is made within minutes, and the server, which takes
-	// some hundreds a second from one client before it queues them, has room for
-	// others. Watches do not count once they are open.
-	callsPerSecond = 50
-	callBurst      = 100
-)
-
-// A region is as it should be within 10 s of the end of an outage, however long that
-// was: so the longest pauses, one after the other, have to be shorter. A change waits
-// for the gate (outage) and for the reconciler's turn, 4 s at most; what was missed is
-// heard of when a list succeeds (outage) and a watch opens (reopen). The price is paid
-// by an API server that cannot answer, and by one agent: eleven watches and lists,
-// each every 2 s on average, and a call for all changes together. Regions do not share
-// API servers, so that a thousand agents do not make it more.
-var (
-	outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
-	reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 4 * time.Second}
-)
+const defaultCallTimeout = 10 * time.Second
 
 func (c *Config) check() error {
 	switch {
@@ -109,39 +86,4 @@ func (c *Config) check() error {
 		c.Reopen = reopen
 	}
 	return nil
-}
-
-// serviceAccountNamespace is where Kubernetes tells a pod its namespace.
-const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// LoadClient reads how to reach the API server, and the namespace that is ours
-// there: from a kubeconfig file, or, when kubeconfig is empty, from the pod that
-// this is.
-func LoadClient(kubeconfig, context string) (_ *rest.Config, namespace string, _ error) {
-	if kubeconfig == "" {
-		if context != "" {
-			return nil, "", fmt.Errorf("--context=%q chooses within a kubeconfig file: set --kubeconfig, too", context)
-		}
-		cfg, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, "", fmt.Errorf("not in a pod with a service account; outside of one, set --kubeconfig: %w", err)
-		}
-		ns, err := os.ReadFile(serviceAccountNamespace)
-		if err != nil {
-			return nil, "", fmt.Errorf("the pod's namespace: %w", err)
-		}
-		return cfg, strings.TrimSpace(string(ns)), nil
-	}
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig},
-		&clientcmd.ConfigOverrides{CurrentContext: context})
-	cfg, err := loader.ClientConfig()
-	if err != nil {
-		return nil, "", fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
-	}
-	namespace, _, err = loader.Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
-	}
-	return cfg, namespace, nil
 }

@@ -3,16 +3,12 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"slices"
 	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -234,31 +230,14 @@ func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d drain, now t
 		if cost, ok := w.Spec.Template.Annotations[corev1.PodDeletionCost]; ok {
 			was[corev1.PodDeletionCost] = cost
 		}
-		errs = append(errs, r.annotate(ctx, p, was))
+		errs = append(errs, r.api.Annotate(ctx, p, was))
 	}
 	for _, p := range d.mark {
-		errs = append(errs, r.annotate(ctx, p, map[string]any{
+		errs = append(errs, r.api.Annotate(ctx, p, map[string]any{
 			render.AnnotationDraining: now.UTC().Format(time.RFC3339), corev1.PodDeletionCost: leastCost,
 		}))
 	}
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
-}
-
-// annotate changes annotations of a pod, if it is still there.
-func (r *Runtime) annotate(ctx context.Context, p *corev1.Pod, annotations map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "annotations": annotations}})
-	if err != nil {
-		return err
-	}
-	err = r.call(ctx, "annotate pod "+p.Namespace+"/"+p.Name, func(ctx context.Context) error {
-		_, err := r.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
-		return found(err)
-	})
-	rej, ok := errors.AsType[*runtime.Rejection](err)
-	if isNotFound(err) || ok && rej.Code == runtime.ReasonConflict {
-		return nil // it went, or another one of its name is there
-	}
-	return err
 }
 
 // drainMoved reports whether what became of a pod matters to who is to go.

@@ -102,8 +102,8 @@ func (r *Runtime) leftBehind(p *corev1.Pod) bool {
 // removeEnded deletes pods that are over, of each workload all but the newest few.
 func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
 	ended := map[string][]*corev1.Pod{}
-	for _, o := range r.caches.pods.GetIndexer().List() {
-		if p, ok := o.(*corev1.Pod); ok && r.leftBehind(p) {
+	for _, p := range r.caches.everyPod() {
+		if r.leftBehind(p) {
 			key := namespaced(p, render.LabelWorkload)
 			ended[key] = append(ended[key], p)
 		}
@@ -114,7 +114,7 @@ func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
 	}
 	slices.SortFunc(surplus, func(a, b *corev1.Pod) int { return endedAt(a).Compare(endedAt(b)) })
 	for _, p := range surplus[:min(len(surplus), endedAtOnce)] {
-		if err := r.deletePod(ctx, p, nil); err != nil && !isNotFound(err) {
+		if err := r.api.DeletePod(ctx, p, nil); err != nil && !isNotFound(err) {
 			return err
 		}
 		r.metrics.ended.Inc()

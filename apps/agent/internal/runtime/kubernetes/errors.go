@@ -22,12 +22,12 @@ const (
 	longestWait = 2 * time.Second
 )
 
-// call makes one call that is safe to repeat, up to three times if the server
+// Call makes one call that is safe to repeat, up to three times if the server
 // cannot answer. Its error is a *runtime.Rejection or ctx's.
-func (r *Runtime) call(ctx context.Context, what string, f func(context.Context) error) error {
+func (a *API) Call(ctx context.Context, what string, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
-		wait, cause := r.gate.pass(time.Now())
-		for ; wait > 0; wait, cause = r.gate.pass(time.Now()) {
+		wait, cause := a.gate.pass(time.Now())
+		for ; wait > 0; wait, cause = a.gate.pass(time.Now()) {
 			if wait > longestWait {
 				return unavailable(what, cause)
 			}
@@ -35,26 +35,26 @@ func (r *Runtime) call(ctx context.Context, what string, f func(context.Context)
 				return err
 			}
 		}
-		bounded, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
+		bounded, cancel := context.WithTimeout(ctx, a.cfg.CallTimeout)
 		err := f(bounded)
 		cancel()
 		switch {
 		case err == nil:
-			r.gate.succeeded()
+			a.gate.succeeded()
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case isNotFound(err):
-			r.gate.succeeded()
+			a.gate.succeeded()
 			return err
 		case answered(err):
-			r.gate.succeeded()
+			a.gate.succeeded()
 			if apierrors.IsForbidden(err) {
-				r.rights.doubt()
+				a.rights.doubt()
 			}
 			return rejection(what, err)
 		}
-		r.gate.failed(time.Now(), err)
+		a.gate.failed(time.Now(), err)
 		if attempt == attempts {
 			return unavailable(what, err)
 		}
@@ -73,6 +73,13 @@ func answered(err error) bool {
 
 func unavailable(what string, cause error) *runtime.Rejection {
 	return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, cause), Retryable: true}
+}
+
+func beingRemoved(at ref) *runtime.Rejection {
+	return &runtime.Rejection{
+		Code: runtime.ReasonUnavailable, Retryable: true,
+		Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", at),
+	}
 }
 
 // rejection says what an answer of the API server means for an assignment.

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -23,18 +21,13 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
-// fieldManager owns the fields that we set.
-const fieldManager = "windlass-agent"
-
 // Runtime is runtime.Runtime on a Kubernetes cluster. Make it with New; Run must
 // run for anything else to return.
 type Runtime struct {
 	cfg       Config
 	render    render.Config
-	client    clients
-	resources map[kind]resource
-	caches    *caches
-	gate      *gate
+	api       *API
+	caches    *caches // of api
 	metrics   *metrics
 	journal   *observe.Journal
 	fleet     *observe.Fleet
@@ -42,8 +35,6 @@ type Runtime struct {
 	broadcast record.EventBroadcaster
 	changes   chan struct{}
 	synced    chan struct{}
-	rights    *rights
-	refused   *atomic.Pointer[error] // see patience
 	locks     locks
 	repairs   *repairs
 	quota     *quota
@@ -92,24 +83,21 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	m := newMetrics(cfg.Registerer)
-	g := &gate{policy: cfg.Outage, random: cfg.Random}
-	client, err := newClient(cfg, m.calls, g)
+	api, err := newAPI(apiConfig{
+		Client: cfg.Client, Region: cfg.Region, AgentVersion: cfg.AgentVersion, CallTimeout: cfg.CallTimeout,
+		Outage: cfg.Outage, Reopen: cfg.Reopen, Log: cfg.Log, Registerer: cfg.Registerer, Random: cfg.Random,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+		return nil, err
 	}
-	refused := new(atomic.Pointer[error])
 	r := &Runtime{
-		cfg: cfg, client: client, gate: g, metrics: m,
+		cfg: cfg, api: api, caches: api.Caches, metrics: m,
 		render:    rc,
-		resources: resourcesOf(client),
-		caches:    newCaches(client, patience{cfg.Outage, cfg.Random, refused}, cfg.Region),
 		journal:   &observe.Journal{},
 		fleet:     observe.NewFleet(fleetConfig(cfg.Pools)),
 		broadcast: record.NewBroadcaster(),
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
-		rights:    newRights(),
-		refused:   refused,
 		quota:     newQuota(cfg.Pools),
 		wanted:    map[ref]*want{}, pruned: map[ref]bool{},
 		tidier:   tidier{empty: map[string]time.Time{}},
@@ -122,94 +110,42 @@ func New(cfg Config) (*Runtime, error) {
 
 // handle has the caches tell of what happens.
 func (r *Runtime) handle() error {
-	for k, i := range r.caches.ours {
-		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) { r.touched(k, nil, obj) },
-			UpdateFunc: func(old, now any) {
-				r.touched(k, old, now)
-			},
-			DeleteFunc: func(obj any) {
-				if o := last[object](obj); o != nil {
-					r.caches.saw(k, o)
-					r.touched(k, nil, o)
-				}
-			},
-		}); err != nil {
-			return fmt.Errorf("watch %s: %w", k, err)
-		}
-	}
-	if _, err := r.caches.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			p := obj.(*corev1.Pod)
-			r.podChanged(p)
-			if w := workloadOf(p); r.drains(w) {
-				r.repairs.add(w)
-			}
-		},
-		UpdateFunc: func(old, now any) {
-			before, p := old.(*corev1.Pod), now.(*corev1.Pod)
-			r.heardOf(before)
-			r.podChanged(p)
-			if drainMoved(before, p) {
-				r.repairs.add(workloadOf(p))
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if p := last[*corev1.Pod](obj); p != nil {
-				r.fleet.RemovePod(p.UID)
-				r.journal.Forget(p.UID)
-				r.heardOf(p)
-				r.repairs.add(workloadOf(p))
-				r.signal()
-			}
-		},
-	}); err != nil {
-		return fmt.Errorf("watch pods: %w", err)
-	}
-	if _, err := r.caches.replicaSets.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { r.counted(nil, obj.(*appsv1.ReplicaSet)) },
-		UpdateFunc: func(old, now any) {
-			r.counted(old.(*appsv1.ReplicaSet), now.(*appsv1.ReplicaSet))
-		},
-		DeleteFunc: func(any) { r.signal() },
-	}); err != nil {
-		return fmt.Errorf("watch replica sets: %w", err)
-	}
-	if _, err := r.caches.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { r.nodeChanged(nil, obj.(*corev1.Node)) },
-		UpdateFunc: func(old, now any) {
-			r.nodeChanged(old.(*corev1.Node), now.(*corev1.Node))
-		},
-		DeleteFunc: func(obj any) {
-			if n := last[*corev1.Node](obj); n != nil {
-				r.fleet.RemoveNode(n.Name)
-				r.heardOfNode(n.Name)
-				r.signal()
-			}
-		},
-	}); err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
-	}
-	return nil
+	return r.caches.handle(Handlers{
+		Object:     r.touched,
+		Gone:       func(k kind, last object) { r.touched(k, nil, last) },
+		Pod:        r.podMoved,
+		ReplicaSet: r.counted,
+		Node:       r.nodeMoved,
+	})
 }
 
-// last is the object that a deletion is about, also when the watch missed it.
-func last[T any](obj any) T {
-	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = unknown.Obj
+// podMoved takes in that a pod of ours is new, has changed or is gone.
+func (r *Runtime) podMoved(old, now *corev1.Pod) {
+	switch {
+	case now == nil:
+		r.fleet.RemovePod(old.UID)
+		r.journal.Forget(old.UID)
+		r.heardOf(old)
+		r.repairs.add(workloadOf(old))
+		r.signal()
+	case old == nil:
+		r.podChanged(now)
+		if w := workloadOf(now); r.drains(w) {
+			r.repairs.add(w)
+		}
+	default:
+		r.heardOf(old)
+		r.podChanged(now)
+		if drainMoved(old, now) {
+			r.repairs.add(workloadOf(now))
+		}
 	}
-	o, _ := obj.(T)
-	return o
 }
 
 // touched looks at the workload that an object of ours belongs to.
-func (r *Runtime) touched(k kind, old, now any) {
-	o, ok := now.(object)
-	if !ok {
-		return
-	}
+func (r *Runtime) touched(k kind, before, o object) {
 	// Kinds with a status have a generation, which is of the spec alone.
-	if before, ok := old.(object); ok && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && sameMeta(before, o) {
+	if before != nil && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && sameMeta(before, o) {
 		// The status moved, which says nothing about what is wanted.
 		if k == kindWorkload {
 			r.signal()
@@ -220,7 +156,7 @@ func (r *Runtime) touched(k kind, old, now any) {
 	switch k {
 	case kindNamespace:
 		for _, w := range r.caches.list(kindWorkload, cache.NamespaceIndex, o.GetName()) {
-			r.repairs.add(ref{kindWorkload, w.GetNamespace(), w.GetName()})
+			r.repairs.add(newRef(kindWorkload, w.GetNamespace(), w.GetName()))
 		}
 		r.repairs.add(r.wantedIn(o.GetName())...)
 	default:
@@ -242,13 +178,28 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 // counted takes in what a ReplicaSet tells: whether its workload has settled, and whether a
 // workload that waits for its ReplicaSets has them as they should be.
 func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
+	if now == nil {
+		r.signal()
+		return
+	}
 	if old == nil || replicaSetSettles(old, now) {
 		r.signal()
 	}
-	w := ref{kindWorkload, now.Namespace, now.Labels[render.LabelInstance]}
+	w := newRef(kindWorkload, now.Namespace, now.Labels[render.LabelInstance])
 	if r.drains(w) && (old == nil || replicaSetMoved(old, now)) {
 		r.repairs.add(w)
 	}
+}
+
+// nodeMoved takes in that a node is new, has changed or is gone.
+func (r *Runtime) nodeMoved(old, now *corev1.Node) {
+	if now == nil {
+		r.fleet.RemoveNode(old.Name)
+		r.heardOfNode(old.Name)
+		r.signal()
+		return
+	}
+	r.nodeChanged(old, now)
 }
 
 // nodeChanged takes in what a node tells. Its heartbeats are no news.
@@ -268,7 +219,7 @@ func (r *Runtime) heardOf(pods ...*corev1.Pod) {
 }
 
 func (r *Runtime) heardOfNode(name string) {
-	r.heardOf(podsIn(r.caches.pods.GetIndexer().ByIndex(byNode, name))...)
+	r.heardOf(r.caches.podsOn(name)...)
 }
 
 func answers(n *corev1.Node) bool {
@@ -282,11 +233,11 @@ func answers(n *corev1.Node) bool {
 
 // warned takes in a Warning event of a pod, if the pod is in a namespace of ours.
 func (r *Runtime) warned(e *corev1.Event) {
-	if _, ours := r.caches.cached(ref{kindNamespace, "", e.Namespace}); !ours {
+	if _, ours := r.caches.cached(newRef(kindNamespace, "", e.Namespace)); !ours {
 		return
 	}
 	if r.journal.Add(e) {
-		r.heardOf(podsIn(r.caches.pods.GetIndexer().ByIndex(byUID, string(e.InvolvedObject.UID)))...)
+		r.heardOf(r.caches.podsOfUID(e.InvolvedObject.UID)...)
 		r.signal()
 	}
 }
@@ -306,7 +257,7 @@ func (r *Runtime) signal() {
 // running.
 func (r *Runtime) Run(ctx context.Context) error {
 	defer r.broadcast.Shutdown()
-	defer r.broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.client.CoreV1().Events("")}).Stop()
+	defer r.broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.api.CoreV1().Events("")}).Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	// Namespaces before events, which are of no use until one knows which are ours.
@@ -316,26 +267,16 @@ func (r *Runtime) Run(ctx context.Context) error {
 		remove: func(uid types.UID) { r.changedIf(r.fleet.RemovePod(uid)) },
 	}
 	notes := &warnings{take: r.warned}
-	if !r.await(ctx, r.caches.synced) {
+	if !await(ctx, r.caches.synced) {
 		return nil
 	}
-	core, again := r.client.CoreV1(), patience{r.cfg.Outage, r.cfg.Random, r.refused}
-	wg.Go(func() {
-		cache.NewReflectorWithOptions(listWatch(core.Events(metav1.NamespaceAll), again, func(o *metav1.ListOptions) {
-			o.FieldSelector = "involvedObject.kind=Pod,type=Warning"
-		}), &corev1.Event{}, notes, cache.ReflectorOptions{Name: "warnings"}).RunWithContext(ctx)
-	})
-	wg.Go(func() {
-		cache.NewReflectorWithOptions(listWatch(core.Pods(metav1.NamespaceAll), again, func(o *metav1.ListOptions) {
-			o.LabelSelector = render.LabelRegion + "!=" + r.cfg.Region
-			o.FieldSelector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-		}), &corev1.Pod{}, others, cache.ReflectorOptions{Name: "neighbours"}).RunWithContext(ctx)
-	})
-	if !r.await(ctx, func() bool { return notes.synced.Load() && others.synced.Load() }) {
+	wg.Go(func() { r.api.ReadWarnings(ctx, notes) })
+	wg.Go(func() { r.api.ReadNeighbours(ctx, others) })
+	if !await(ctx, func() bool { return notes.isSynced() && others.isSynced() }) {
 		return nil
 	}
-	r.enterAll(ctx)
-	wg.Go(func() { r.keepRights(ctx) })
+	r.api.EnterAll(ctx)
+	wg.Go(func() { r.api.KeepRights(ctx) })
 	close(r.synced)
 	r.signal()
 	for range repairWorkers {
@@ -355,7 +296,7 @@ func (r *Runtime) changedIf(changed bool) {
 // tell.
 const syncPoll = 20 * time.Millisecond
 
-func (r *Runtime) await(ctx context.Context, done func() bool) bool {
+func await(ctx context.Context, done func() bool) bool {
 	for !done() {
 		select {
 		case <-ctx.Done():
@@ -372,8 +313,8 @@ func (r *Runtime) ready(ctx context.Context) error {
 	case <-r.synced:
 		return nil
 	case <-ctx.Done():
-		if refused := r.refused.Load(); refused != nil {
-			return fmt.Errorf("the agent lacks a permission, apply the agent-rbac.yaml of its release: %w", *refused)
+		if refused := r.api.Refused(); refused != nil {
+			return fmt.Errorf("the agent lacks a permission, apply the agent-rbac.yaml of its release: %w", refused)
 		}
 		return errors.Join(errors.New("the API server has not told yet what there is"), ctx.Err())
 	}

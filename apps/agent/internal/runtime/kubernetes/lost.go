@@ -22,13 +22,12 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 	if after == 0 {
 		return nil
 	}
-	for _, o := range r.caches.pods.GetIndexer().List() {
-		p, ok := o.(*corev1.Pod)
-		if !ok || !lostFor(p, r.caches.node(p.Spec.NodeName), after, now) {
+	for _, p := range r.caches.everyPod() {
+		if !lostFor(p, r.caches.node(p.Spec.NodeName), after, now) {
 			continue
 		}
 		none := int64(0)
-		if err := r.deletePod(ctx, p, &none); err != nil && !isNotFound(err) {
+		if err := r.api.DeletePod(ctx, p, &none); err != nil && !isNotFound(err) {
 			return err
 		}
 		r.metrics.forced.Inc()

@@ -3,7 +3,6 @@ package kubernetes
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	calls     *prometheus.CounterVec
 	drift     *prometheus.CounterVec
 	conflicts prometheus.Counter
 	forced    prometheus.Counter
@@ -12,9 +11,6 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_agent_kubernetes_calls_total", Help: "Calls to the Kubernetes API by verb, resource and answer.",
-		}, []string{"verb", "resource", "code"}),
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_agent_kubernetes_drift_total", Help: "Objects that somebody changed or removed, and that were put back.",
 		}, []string{"kind"}),
@@ -28,6 +24,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "windlass_agent_kubernetes_ended_pods_removed_total", Help: "Pods that were over, as by eviction, and were removed.",
 		}),
 	}
-	reg.MustRegister(m.calls, m.drift, m.conflicts, m.forced, m.ended)
+	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended)
 	return m
 }

@@ -51,7 +51,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		memories[key] = m
 		var secrets *redact.Values
 		if w != nil {
-			secrets = r.secretsOf(ref{kindWorkload, w.Namespace, w.Name})
+			secrets = r.secretsOf(newRef(kindWorkload, w.Namespace, w.Name))
 		}
 		if list, ok := m.Settled(w, template, secrets); ok && !heard[key] {
 			return list
@@ -79,7 +79,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	// Pods that outlive their workload are told of under the name that it was made
 	// for: the deployment's, unless another had adopted it.
-	for _, key := range r.caches.pods.GetIndexer().ListIndexFuncValues(byWorkload) {
+	for _, key := range r.caches.podKeys() {
 		if memories[key] != nil {
 			continue
 		}
@@ -88,7 +88,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		d.Instances = joined(d.Instances, look(key, "", nil))
 	}
 	// So are those that are to make pods, and have not.
-	for _, key := range r.caches.replicaSets.GetIndexer().ListIndexFuncValues(byWorkload) {
+	for _, key := range r.caches.replicaSetKeys() {
 		if memories[key] == nil {
 			_, name, _ := strings.Cut(key, "/")
 			at(name)
@@ -96,7 +96,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	// What is collected after the workload is the last of a deployment.
 	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindServiceAccount} {
-		for _, id := range r.caches.ours[k].GetIndexer().ListIndexFuncValues(byDeployment) {
+		for _, id := range r.caches.deployments(k) {
 			at(id)
 		}
 	}

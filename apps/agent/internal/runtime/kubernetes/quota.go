@@ -65,8 +65,8 @@ func (q *quota) claimOf(a runtime.Assignment) claim {
 
 // claim takes what the assignment needs of its pool, unless that would bring the
 // pool above its quota. What takes no more than before passes also when the quota
-// was lowered below what is used. undo takes the claim back.
-func (q *quota) claim(w ref, a runtime.Assignment, c *caches) (undo func(), err error) {
+// was lowered below what is used. workloads are all that there are. undo takes the claim back.
+func (q *quota) claim(w ref, a runtime.Assignment, workloads func() []object) (undo func(), err error) {
 	asked := q.claimOf(a)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,13 +84,13 @@ func (q *quota) claim(w ref, a runtime.Assignment, c *caches) (undo func(), err 
 	}
 	limit := q.pools[asked.pool].Quota
 	used := map[ref]claim{}
-	for _, o := range c.every(kindWorkload) {
+	for _, o := range workloads() {
 		d, ok := o.(*appsv1.Deployment)
 		if !ok {
 			continue
 		}
 		if had := q.held(d); had.pool == asked.pool {
-			used[ref{kindWorkload, d.Namespace, d.Name}] = had
+			used[newRef(kindWorkload, d.Namespace, d.Name)] = had
 		}
 	}
 	for other, had := range q.claimed {

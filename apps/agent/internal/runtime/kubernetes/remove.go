@@ -3,13 +3,10 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -36,7 +33,7 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 func (r *Runtime) workloadsToRemove(deploymentID string) []ref {
 	var out []ref
 	for _, o := range r.caches.list(kindWorkload, byDeployment, deploymentID) {
-		out = append(out, ref{kindWorkload, o.GetNamespace(), o.GetName()})
+		out = append(out, newRef(kindWorkload, o.GetNamespace(), o.GetName()))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,10 +79,7 @@ func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string
 		}
 		// It is not what the cache, which may lag behind, says that it is: another
 		// deployment may have adopted it since.
-		err = r.call(ctx, "get "+w.String(), func(ctx context.Context) (err error) {
-			o, err = r.resources[kindWorkload].get(ctx, w.namespace, w.name)
-			return found(err)
-		})
+		o, err = r.api.Get(ctx, w)
 		if isNotFound(err) {
 			return nil
 		}
@@ -99,11 +93,9 @@ func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string
 func (r *Runtime) removeAsSeen(ctx context.Context, w ref, o object) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	foreground := metav1.DeletePropagationForeground
-	err := r.call(ctx, "delete "+w.String(), func(ctx context.Context) error {
-		return found(r.resources[kindWorkload].remove(ctx, w.namespace, w.name, metav1.DeleteOptions{
-			PropagationPolicy: &foreground,
-			Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
-		}))
+	err := r.api.Remove(ctx, w, metav1.DeleteOptions{
+		PropagationPolicy: &foreground,
+		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
 	})
 	if err != nil && !isNotFound(err) {
 		return err
@@ -137,38 +129,19 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	// Pods name no deployment; a workload is named after the one that made it. When
 	// another has it and it is gone, it is repaired, and its pods are that one's.
 	adopted := r.adopted(deploymentID)
-	for _, o := range r.caches.pods.GetIndexer().List() {
-		p, ok := o.(*corev1.Pod)
-		if ok && !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.get(workloadOf(p)) == nil {
+	for _, p := range r.caches.everyPod() {
+		if !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.get(workloadOf(p)) == nil {
 			spaces[p.Namespace] = true
 		}
 	}
-	for _, o := range r.caches.replicaSets.GetIndexer().List() {
-		s, ok := o.(*appsv1.ReplicaSet)
-		if ok && !adopted && s.Labels[render.LabelWorkload] == deploymentID && len(s.OwnerReferences) == 0 && s.DeletionTimestamp == nil {
+	for _, s := range r.caches.everyReplicaSet() {
+		if !adopted && s.Labels[render.LabelWorkload] == deploymentID && len(s.OwnerReferences) == 0 && s.DeletionTimestamp == nil {
 			spaces[s.Namespace] = true
 		}
 	}
-	foreground := metav1.DeletePropagationForeground
 	for ns := range spaces {
-		opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
-		list := metav1.ListOptions{LabelSelector: render.OfWorkload(r.cfg.Region, deploymentID).String()}
-		if !adopted {
-			err := r.call(ctx, "delete replica sets of "+deploymentID, func(ctx context.Context) error {
-				return r.client.AppsV1().ReplicaSets(ns).DeleteCollection(ctx, opts, list)
-			})
-			if err != nil {
-				return err
-			}
-		}
-		list.LabelSelector = render.OfDeployment(r.cfg.Region, deploymentID).String()
-		for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindSecret, kindServiceAccount} {
-			err := r.call(ctx, fmt.Sprintf("delete each %s of %s", k, deploymentID), func(ctx context.Context) error {
-				return r.resources[k].removeAll(ctx, ns, opts, list)
-			})
-			if err != nil {
-				return err
-			}
+		if err := r.api.RemoveOrphans(ctx, ns, deploymentID, adopted); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -226,7 +199,7 @@ func (r *Runtime) tidy(ctx context.Context) {
 // idleNamespace reports whether, as far as the caches know, nothing is and nothing
 // shall be in a namespace that we made.
 func (r *Runtime) idleNamespace(name string) bool {
-	o := r.caches.get(ref{kindNamespace, "", name})
+	o := r.caches.get(newRef(kindNamespace, "", name))
 	if o == nil || o.GetDeletionTimestamp() != nil || o.GetAnnotations()[render.AnnotationCreatedBy] == "" || o.GetAnnotations()[keepNamespace] == "true" {
 		return false
 	}
@@ -243,8 +216,7 @@ func (r *Runtime) idleNamespace(name string) bool {
 			}
 		}
 	}
-	pods, err := r.caches.pods.GetIndexer().ByIndex("namespace", name)
-	return err == nil && len(pods) == 0
+	return !r.caches.holdsPods(name)
 }
 
 // keepNamespace on a namespace says that it stays when it is empty.
@@ -271,7 +243,7 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 	if !r.idleNamespace(name) {
 		return nil
 	}
-	empty, err := r.nothingElse(ctx, name)
+	empty, err := r.api.NothingElse(ctx, name)
 	if err != nil || !empty {
 		r.tidier.mu.Lock()
 		// Somebody else is in there, or we cannot tell: ask again much later.
@@ -279,11 +251,9 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 		r.tidier.mu.Unlock()
 		return err
 	}
-	o := r.caches.get(ref{kindNamespace, "", name})
-	uid := o.GetUID()
-	err = r.call(ctx, "delete namespace "+name, func(ctx context.Context) error {
-		return found(r.resources[kindNamespace].remove(ctx, "", name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}))
-	})
+	at := newRef(kindNamespace, "", name)
+	uid := r.caches.get(at).GetUID()
+	err = r.api.Remove(ctx, at, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isNotFound(err) {
 		return err
 	}
@@ -294,64 +264,3 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 // tidyAgain is how long a namespace in which somebody else has something is left
 // alone.
 const tidyAgain = 10 * time.Minute
-
-// nothingElse asks whether a namespace has anything of others that goes with it. It
-// cannot ask for Secrets, which the agent must not read: the annotation
-// windlass.run/keep=true on the namespace is for those who keep some there.
-func (r *Runtime) nothingElse(ctx context.Context, name string) (bool, error) {
-	one := metav1.ListOptions{Limit: 2}
-	core, apps := r.client.CoreV1(), r.client.AppsV1()
-	for _, kind := range []struct {
-		name string
-		list func(context.Context) (int, error)
-	}{
-		{"pods", func(ctx context.Context) (int, error) {
-			l, err := core.Pods(name).List(ctx, one)
-			return lenOf(l, err, func(l *corev1.PodList) int { return len(l.Items) })
-		}},
-		{"deployments", func(ctx context.Context) (int, error) {
-			l, err := apps.Deployments(name).List(ctx, one)
-			return lenOf(l, err, func(l *appsv1.DeploymentList) int { return len(l.Items) })
-		}},
-		{"services", func(ctx context.Context) (int, error) {
-			l, err := core.Services(name).List(ctx, one)
-			return lenOf(l, err, func(l *corev1.ServiceList) int { return len(l.Items) })
-		}},
-		{"claims", func(ctx context.Context) (int, error) {
-			l, err := core.PersistentVolumeClaims(name).List(ctx, one)
-			return lenOf(l, err, func(l *corev1.PersistentVolumeClaimList) int { return len(l.Items) })
-		}},
-		{"config maps", func(ctx context.Context) (int, error) {
-			l, err := core.ConfigMaps(name).List(ctx, one)
-			return lenOf(l, err, func(l *corev1.ConfigMapList) int {
-				return len(slices.DeleteFunc(l.Items, func(c corev1.ConfigMap) bool { return c.Name == rootCA }))
-			})
-		}},
-		{"service accounts", func(ctx context.Context) (int, error) {
-			l, err := core.ServiceAccounts(name).List(ctx, metav1.ListOptions{Limit: 3})
-			return lenOf(l, err, func(l *corev1.ServiceAccountList) int {
-				return len(slices.DeleteFunc(l.Items, func(a corev1.ServiceAccount) bool { return a.Name == "default" || r.ours(&a) }))
-			})
-		}},
-	} {
-		var n int
-		err := r.call(ctx, "list "+kind.name+" of "+name, func(ctx context.Context) (err error) {
-			n, err = kind.list(ctx)
-			return err
-		})
-		if err != nil || n > 0 {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// rootCA is in every namespace.
-const rootCA = "kube-root-ca.crt"
-
-func lenOf[L any](l L, err error, length func(L) int) (int, error) {
-	if err != nil {
-		return 0, err
-	}
-	return length(l), nil
-}

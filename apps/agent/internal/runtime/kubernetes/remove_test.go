@@ -66,9 +66,9 @@ func shelved(t *testing.T) (*Runtime, *shelf, ref) {
 	s := &shelf{workload: &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 		Name: "chat", Namespace: "ns", UID: "u1", ResourceVersion: "7", Labels: map[string]string{render.LabelDeployment: "dep_1"},
 	}}}
-	r.resources[kindWorkload] = s.resource()
+	r.api.resources[kindWorkload] = s.resource()
 	require.NoError(t, r.caches.ours[kindWorkload].GetIndexer().Add(s.workload.DeepCopy()))
-	return r, s, ref{kindWorkload, "ns", "chat"}
+	return r, s, newRef(kindWorkload, "ns", "chat")
 }
 
 func TestAWorkloadThatWasAdoptedBehindTheCacheIsNotRemoved(t *testing.T) {

@@ -199,7 +199,7 @@ func (r *Runtime) tellDrift(s *set, st step, now object) {
 // ownersOf are the workloads that an object is for.
 func (r *Runtime) ownersOf(o object) []ref {
 	if _, ok := o.(*appsv1.Deployment); ok {
-		return []ref{{kindWorkload, o.GetNamespace(), o.GetName()}}
+		return []ref{newRef(kindWorkload, o.GetNamespace(), o.GetName())}
 	}
 	if v := o.GetLabels()[render.LabelWorkload]; v != "" {
 		return r.workloadsOf(o.GetNamespace(), byWorkload, o.GetNamespace()+"/"+v)
@@ -216,7 +216,7 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []ref {
 	var out []ref
 	if index != "" {
 		for _, w := range r.caches.list(kindWorkload, index, value) {
-			out = append(out, ref{kindWorkload, w.GetNamespace(), w.GetName()})
+			out = append(out, newRef(kindWorkload, w.GetNamespace(), w.GetName()))
 		}
 		if len(out) > 0 {
 			return out
@@ -236,10 +236,6 @@ func (r *Runtime) wantedIn(namespace string) []ref {
 		}
 	}
 	return out
-}
-
-func workloadOf(p *corev1.Pod) ref {
-	return ref{kindWorkload, p.Namespace, p.Labels[render.LabelInstance]}
 }
 
 // lacksSecret reports whether a pod cannot start for want of a Secret.
@@ -273,7 +269,7 @@ func (r *Runtime) finished(o object) {
 	if !ok {
 		return
 	}
-	if w := (ref{kindWorkload, d.Namespace, d.Name}); r.drains(w) || rolledOut(d) && len(staleSecrets(d)) > 0 {
+	if w := newRef(kindWorkload, d.Namespace, d.Name); r.drains(w) || rolledOut(d) && len(staleSecrets(d)) > 0 {
 		r.repairs.add(w)
 	}
 }
@@ -304,10 +300,8 @@ func (r *Runtime) prune(ctx context.Context, s *set) error {
 		return nil
 	}
 	for _, name := range stale {
-		at := ref{kindSecret, s.ref.namespace, name}
-		err := r.call(ctx, "delete "+at.String(), func(ctx context.Context) error {
-			return found(r.resources[kindSecret].remove(ctx, at.namespace, name, metav1.DeleteOptions{}))
-		})
+		at := newRef(kindSecret, s.ref.namespace, name)
+		err := r.api.Remove(ctx, at, metav1.DeleteOptions{})
 		if err != nil && !isNotFound(err) {
 			return err
 		}
@@ -324,5 +318,5 @@ func (r *Runtime) prune(ctx context.Context, s *set) error {
 func (r *Runtime) prunable(w *appsv1.Deployment, name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.pruned[ref{kindSecret, w.Namespace, name}]
+	return r.pruned[newRef(kindSecret, w.Namespace, name)]
 }

@@ -64,35 +64,35 @@ func (r *rights) doubt() {
 	}
 }
 
-// enter gives the agent its rights in a namespace of an environment. An agent that has them already, as an
+// Enter gives the agent its rights in a namespace of an environment. An agent that has them already, as an
 // administrator does, binds nothing.
-func (r *Runtime) enter(ctx context.Context, namespace string) error {
-	if r.rights.has(namespace) {
+func (a *API) Enter(ctx context.Context, namespace string) error {
+	if a.rights.has(namespace) {
 		return nil
 	}
-	allowed, err := r.allowedIn(ctx, namespace)
+	allowed, err := a.allowedIn(ctx, namespace)
 	if err != nil {
 		return err
 	}
 	if !allowed {
-		if err := r.bind(ctx, namespace); err != nil {
+		if err := a.bind(ctx, namespace); err != nil {
 			return err
 		}
-		if err := r.awaitRights(ctx, namespace); err != nil {
+		if err := a.awaitRights(ctx, namespace); err != nil {
 			return err
 		}
 	}
-	r.rights.note(namespace)
+	a.rights.note(namespace)
 	return nil
 }
 
 // allowedIn reports whether the agent may write secrets in the namespace, which only workloadsRole allows.
-func (r *Runtime) allowedIn(ctx context.Context, namespace string) (allowed bool, err error) {
+func (a *API) allowedIn(ctx context.Context, namespace string) (allowed bool, err error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "secrets"},
 	}}
-	err = r.call(ctx, "review the agent's rights in namespace "+namespace, func(ctx context.Context) error {
-		out, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	err = a.Call(ctx, "review the agent's rights in namespace "+namespace, func(ctx context.Context) error {
+		out, err := a.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err == nil {
 			allowed = out.Status.Allowed
 		}
@@ -101,10 +101,10 @@ func (r *Runtime) allowedIn(ctx context.Context, namespace string) (allowed bool
 	return allowed, err
 }
 
-func (r *Runtime) bind(ctx context.Context, namespace string) error {
+func (a *API) bind(ctx context.Context, namespace string) error {
 	var user string
-	err := r.call(ctx, "ask who the agent is", func(ctx context.Context) error {
-		out, err := r.client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	err := a.Call(ctx, "ask who the agent is", func(ctx context.Context) error {
+		out, err := a.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		if err == nil {
 			user = out.Status.UserInfo.Username
 		}
@@ -117,8 +117,8 @@ func (r *Runtime) bind(ctx context.Context, namespace string) error {
 		WithLabels(map[string]string{render.LabelManagedBy: render.ManagedBy}).
 		WithRoleRef(rbacac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("ClusterRole").WithName(workloadsRole)).
 		WithSubjects(subjectOf(user))
-	return r.call(ctx, "apply RoleBinding "+namespace+"/"+rightsBinding, func(ctx context.Context) error {
-		_, err := r.client.RbacV1().RoleBindings(namespace).Apply(ctx, binding, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	return a.Call(ctx, "apply RoleBinding "+namespace+"/"+rightsBinding, func(ctx context.Context) error {
+		_, err := a.RbacV1().RoleBindings(namespace).Apply(ctx, binding, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 		return found(err)
 	})
 }
@@ -133,11 +133,11 @@ func subjectOf(user string) *rbacac.SubjectApplyConfiguration {
 	return rbacac.Subject().WithKind(rbacv1.UserKind).WithAPIGroup(rbacv1.GroupName).WithName(user)
 }
 
-func (r *Runtime) awaitRights(ctx context.Context, namespace string) error {
+func (a *API) awaitRights(ctx context.Context, namespace string) error {
 	bounded, cancel := context.WithTimeout(ctx, rightsPatience)
 	defer cancel()
 	for {
-		allowed, err := r.allowedIn(bounded, namespace)
+		allowed, err := a.allowedIn(bounded, namespace)
 		if err == nil && allowed {
 			return nil
 		}
@@ -151,32 +151,32 @@ func (r *Runtime) awaitRights(ctx context.Context, namespace string) error {
 	}
 }
 
-// enterAll is enter for all namespaces of the region. What fails is logged, and is tried again when
+// EnterAll is Enter for all namespaces of the region. What fails is logged, and is tried again when
 // something is forbidden.
-func (r *Runtime) enterAll(ctx context.Context) {
+func (a *API) EnterAll(ctx context.Context) {
 	var names []string
-	for _, ns := range r.caches.every(kindNamespace) {
+	for _, ns := range a.Caches.every(kindNamespace) {
 		if ns.GetDeletionTimestamp() == nil {
 			names = append(names, ns.GetName())
 		}
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if err := r.enter(ctx, name); err != nil && ctx.Err() == nil {
-			r.cfg.Log.WarnContext(ctx, "the agent lacks its rights in a namespace", "namespace", name, "error", err)
+		if err := a.Enter(ctx, name); err != nil && ctx.Err() == nil {
+			a.cfg.Log.WarnContext(ctx, "the agent lacks its rights in a namespace", "namespace", name, "error", err)
 		}
 	}
 }
 
-// keepRights looks at the bindings again after something was forbidden, until ctx ends.
-func (r *Runtime) keepRights(ctx context.Context) {
+// KeepRights looks at the bindings again after something was forbidden, until ctx ends.
+func (a *API) KeepRights(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.rights.again:
+		case <-a.rights.again:
 		}
-		r.enterAll(ctx)
+		a.EnterAll(ctx)
 		if backoff.Sleep(ctx, rightsAgain) != nil {
 			return
 		}

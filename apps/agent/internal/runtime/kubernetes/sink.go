@@ -67,6 +67,9 @@ type warnings struct {
 	synced atomic.Bool
 }
 
+// isSynced reports whether all events were read once.
+func (w *warnings) isSynced() bool { return w.synced.Load() }
+
 // Add implements cache.ReflectorStore.
 func (w *warnings) Add(obj any) error {
 	if e, ok := obj.(*corev1.Event); ok {
@@ -106,6 +109,9 @@ type neighbours struct {
 	mu    sync.Mutex
 	known map[types.UID]bool
 }
+
+// isSynced reports whether all pods of others were read once.
+func (n *neighbours) isSynced() bool { return n.synced.Load() }
 
 // Add implements cache.ReflectorStore.
 func (n *neighbours) Add(obj any) error {

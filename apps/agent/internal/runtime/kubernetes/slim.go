@@ -10,18 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
 // What caches keep of objects is what somebody reads. A pod of a thousand lines
 // becomes one of fifty.
-
-// Annotations that exist in caches only. They stand for what was left out.
-const (
-	// replicasOwner names who else has set spec.replicas.
-	replicasOwner = "cache.windlass.run/replicas-owner"
-	// secretsUsed lists the Secrets that a pod refers to.
-	secretsUsed = "cache.windlass.run/secrets"
-)
 
 func bare(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
@@ -105,33 +99,6 @@ func slimContainers(all []corev1.Container) []corev1.Container {
 	return all
 }
 
-// secretsOf are the names of the Secrets that a pod needs, sorted.
-func secretsOf(s *corev1.PodSpec) []string {
-	var out []string
-	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
-		for _, from := range c.EnvFrom {
-			if from.SecretRef != nil {
-				out = append(out, from.SecretRef.Name)
-			}
-		}
-		for _, e := range c.Env {
-			if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
-				out = append(out, e.ValueFrom.SecretKeyRef.Name)
-			}
-		}
-	}
-	for _, v := range s.Volumes {
-		if v.Secret != nil {
-			out = append(out, v.Secret.SecretName)
-		}
-	}
-	for _, p := range s.ImagePullSecrets {
-		out = append(out, p.Name)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 func slimNode(obj any) (any, error) {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
@@ -142,10 +109,22 @@ func slimNode(obj any) (any, error) {
 	return n, nil
 }
 
-// secretNames reads secretsUsed.
-func secretNames(p *corev1.Pod) []string {
-	if s := p.Annotations[secretsUsed]; s != "" {
-		return strings.Split(s, ",")
+// slimReplicaSet keeps whose it is, of which template, and its counts.
+func slimReplicaSet(obj any) (any, error) {
+	s, ok := obj.(*appsv1.ReplicaSet)
+	if !ok || s.Annotations[templatePrint] != "" {
+		return obj, nil // informers may do it twice
 	}
-	return nil
+	s.ManagedFields = nil
+	s.Annotations = map[string]string{templatePrint: printOf(&s.Spec.Template)}
+	// Its own annotations are copies of the workload's, which is ahead of it.
+	if hash := s.Spec.Template.Annotations[render.AnnotationTemplateHash]; hash != "" {
+		s.Annotations[render.AnnotationTemplateHash] = hash
+	}
+	s.Spec = appsv1.ReplicaSetSpec{Replicas: s.Spec.Replicas, MinReadySeconds: s.Spec.MinReadySeconds}
+	s.Status = appsv1.ReplicaSetStatus{
+		ObservedGeneration: s.Status.ObservedGeneration, Replicas: s.Status.Replicas, AvailableReplicas: s.Status.AvailableReplicas,
+		Conditions: s.Status.Conditions,
+	}
+	return s, nil
 }

@@ -1,0 +1,102 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// fieldManager owns the fields that we set.
+const fieldManager = "windlass-agent"
+
+// A region is as it should be within 10 s of the end of an outage, however long that
+// was: so the longest pauses, one after the other, have to be shorter. A change waits
+// for the gate (outage) and for the reconciler's turn, 4 s at most; what was missed is
+// heard of when a list succeeds (outage) and a watch opens (reopen). The price is paid
+// by an API server that cannot answer, and by one agent: eleven watches and lists,
+// each every 2 s on average, and a call for all changes together. Regions do not share
+// API servers, so that a thousand agents do not make it more.
+var (
+	outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
+	reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 4 * time.Second}
+)
+
+// apiConfig says how an API reaches its server, and how often. Every field is required.
+type apiConfig struct {
+	// Client says how to reach the API server. Its rate limits are replaced.
+	Client *rest.Config
+	// Region's name; what carries it as a label is ours.
+	Region string
+	// AgentVersion is what requests name as their author.
+	AgentVersion string
+	// CallTimeout bounds one call that is not a watch.
+	CallTimeout time.Duration
+	// Outage spaces out calls while the API server refuses all, Reopen the openings of a watch that
+	// does not last.
+	Outage, Reopen backoff.Policy
+	Log            *slog.Logger
+	Registerer     prometheus.Registerer
+	// Random draws from [0, 1).
+	Random func() float64
+}
+
+// API makes the agent's calls of the API server, and has what the watches hold.
+type API struct {
+	clients
+
+	Caches *caches
+
+	cfg       apiConfig
+	resources map[kind]resource
+	gate      *gate
+	rights    *rights
+	again     patience
+}
+
+// newAPI returns an API that has not called the server yet.
+func newAPI(cfg apiConfig) (*API, error) {
+	g := &gate{policy: cfg.Outage, random: cfg.Random}
+	client, err := newClient(cfg, newCalls(cfg.Registerer), g)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	again := patience{cfg.Outage, cfg.Random, new(atomic.Pointer[error])}
+	return &API{
+		clients: client, Caches: newCaches(client, again, cfg.Region), cfg: cfg,
+		resources: resourcesOf(client), gate: g, rights: newRights(), again: again,
+	}, nil
+}
+
+// Refused is the last list or watch for which the agent lacks a permission, nil for none.
+func (a *API) Refused() error {
+	if refused := a.again.refused.Load(); refused != nil {
+		return *refused
+	}
+	return nil
+}
+
+// ReadWarnings reads the Warning events of pods until ctx ends.
+func (a *API) ReadWarnings(ctx context.Context, into *warnings) {
+	cache.NewReflectorWithOptions(listWatch(a.CoreV1().Events(metav1.NamespaceAll), a.again, func(o *metav1.ListOptions) {
+		o.FieldSelector = "involvedObject.kind=Pod,type=Warning"
+	}), &corev1.Event{}, into, cache.ReflectorOptions{Name: "warnings"}).RunWithContext(ctx)
+}
+
+// ReadNeighbours reads the pods that are not ours until ctx ends.
+func (a *API) ReadNeighbours(ctx context.Context, into *neighbours) {
+	cache.NewReflectorWithOptions(listWatch(a.CoreV1().Pods(metav1.NamespaceAll), a.again, func(o *metav1.ListOptions) {
+		o.LabelSelector = render.LabelRegion + "!=" + a.cfg.Region
+		o.FieldSelector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+	}), &corev1.Pod{}, into, cache.ReflectorOptions{Name: "neighbours"}).RunWithContext(ctx)
+}

@@ -1,0 +1,76 @@
+package kubernetes
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotations that exist in caches only. They stand for what was left out.
+const (
+	// replicasOwner names who else has set spec.replicas.
+	replicasOwner = "cache.windlass.run/replicas-owner"
+	// secretsUsed lists the Secrets that a pod refers to.
+	secretsUsed = "cache.windlass.run/secrets"
+	// templatePrint tells templates apart as Kubernetes does, in caches: by all that they say.
+	// The agent's own hash stays the same when somebody else edits a template.
+	templatePrint = "cache.windlass.run/template"
+)
+
+// printOf a template, without what Kubernetes adds to a ReplicaSet's.
+func printOf(t *corev1.PodTemplateSpec) string {
+	bare := *t
+	bare.Labels = nil
+	for k, v := range t.Labels {
+		if k != appsv1.DefaultDeploymentUniqueLabelKey {
+			metav1.SetMetaDataLabel(&bare.ObjectMeta, k, v)
+		}
+	}
+	data, err := json.Marshal(bare)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// secretsOf are the names of the Secrets that a pod needs, sorted.
+func secretsOf(s *corev1.PodSpec) []string {
+	var out []string
+	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+		for _, from := range c.EnvFrom {
+			if from.SecretRef != nil {
+				out = append(out, from.SecretRef.Name)
+			}
+		}
+		for _, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+				out = append(out, e.ValueFrom.SecretKeyRef.Name)
+			}
+		}
+	}
+	for _, v := range s.Volumes {
+		if v.Secret != nil {
+			out = append(out, v.Secret.SecretName)
+		}
+	}
+	for _, p := range s.ImagePullSecrets {
+		out = append(out, p.Name)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// secretNames reads secretsUsed.
+func secretNames(p *corev1.Pod) []string {
+	if s := p.Annotations[secretsUsed]; s != "" {
+		return strings.Split(s, ",")
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// maxLogs bounds an answer to a request for logs.
+const maxLogs = 1 << 20
+
+// Log reads the log of a pod of an instance: of its container that runs, or of the run before.
+func (a *API) Log(ctx context.Context, p *corev1.Pod, tailLines int, previous bool) ([]byte, error) {
+	lines := int64(tailLines)
+	var out []byte
+	err := a.Call(ctx, fmt.Sprintf("logs of pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
+		// No limit in bytes: it would keep the beginning, and the end is asked for.
+		stream, err := a.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{
+			Container: render.ContainerName, TailLines: &lines, Previous: previous,
+		}).Stream(ctx)
+		if err != nil {
+			return found(err)
+		}
+		defer func() { _ = stream.Close() }()
+		out, err = lastBytes(stream, maxLogs)
+		return err
+	})
+	if isNotFound(err) {
+		return nil, runtime.ErrUnknownInstance
+	}
+	return out, err
+}
+
+// lastBytes reads all of it and returns whole lines from its end, at most limit
+// bytes of them.
+func lastBytes(from io.Reader, limit int) ([]byte, error) {
+	buffer := make([]byte, 0, 64<<10)
+	chunk := make([]byte, 32<<10)
+	cut := false
+	for {
+		n, err := from.Read(chunk)
+		buffer = append(buffer, chunk[:n]...)
+		if len(buffer) > 2*limit {
+			buffer = append(buffer[:0], buffer[len(buffer)-limit:]...)
+			cut = true
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the log: %w", err)
+		}
+	}
+	if len(buffer) > limit {
+		buffer, cut = buffer[len(buffer)-limit:], true
+	}
+	if cut {
+		if i := bytes.IndexByte(buffer, '\n'); i >= 0 {
+			buffer = buffer[i+1:]
+		}
+	}
+	return buffer, nil
+}

@@ -1,0 +1,166 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// Apply applies one object. What is there and not ours is left alone. live is the object as it was seen;
+// nil: there is none, or it is a Secret, which is not watched. With dry the server only says what it
+// would do.
+func (a *API) Apply(ctx context.Context, at ref, config any, live object, dry bool) (object, error) {
+	if live != nil && live.GetDeletionTimestamp() != nil {
+		return nil, beingRemoved(at)
+	}
+	if live == nil && at.kind != kindSecret {
+		if err := a.mayMake(ctx, at); err != nil {
+			return nil, err
+		}
+	}
+	if live != nil {
+		// If it was exchanged for another of its name, that one is not ours to change.
+		uid := live.GetUID()
+		metaOf(config).UID = &uid
+	}
+	opts := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
+	if dry {
+		opts.DryRun = []string{metav1.DryRunAll}
+	}
+	var out object
+	err := a.Call(ctx, "apply "+at.String(), func(ctx context.Context) (err error) {
+		out, err = a.resources[at.kind].apply(ctx, at.namespace, config, opts)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !dry {
+		a.Caches.wrote(at.kind, slimmed(out))
+	}
+	return out, nil
+}
+
+// Get reads an object. Its error is one for which isNotFound reports true if there is none.
+func (a *API) Get(ctx context.Context, at ref) (o object, err error) {
+	err = a.Call(ctx, "get "+at.String(), func(ctx context.Context) (err error) {
+		o, err = a.resources[at.kind].get(ctx, at.namespace, at.name)
+		return found(err)
+	})
+	return o, err
+}
+
+// Remove deletes an object. Its error is one for which isNotFound reports true if there is none.
+func (a *API) Remove(ctx context.Context, at ref, opts metav1.DeleteOptions) error {
+	return a.Call(ctx, "delete "+at.String(), func(ctx context.Context) error {
+		return found(a.resources[at.kind].remove(ctx, at.namespace, at.name, opts))
+	})
+}
+
+// RemoveOrphans deletes what carries the labels of a deployment in a namespace, but for its workload and its claim.
+// adopted: the ReplicaSets are another deployment's by now, and stay.
+func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string, adopted bool) error {
+	foreground := metav1.DeletePropagationForeground
+	opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
+	list := metav1.ListOptions{LabelSelector: render.OfWorkload(a.cfg.Region, deploymentID).String()}
+	if !adopted {
+		err := a.Call(ctx, "delete replica sets of "+deploymentID, func(ctx context.Context) error {
+			return a.AppsV1().ReplicaSets(namespace).DeleteCollection(ctx, opts, list)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	list.LabelSelector = render.OfDeployment(a.cfg.Region, deploymentID).String()
+	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindSecret, kindServiceAccount} {
+		err := a.Call(ctx, fmt.Sprintf("delete each %s of %s", k, deploymentID), func(ctx context.Context) error {
+			return a.resources[k].removeAll(ctx, namespace, opts, list)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayMake asks whether there is an object of that name that is not ours: applying
+// would take it over.
+func (a *API) mayMake(ctx context.Context, at ref) error {
+	there, err := a.Get(ctx, at)
+	switch {
+	case isNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case !a.ours(there):
+		return &runtime.Rejection{
+			Code: runtime.ReasonConflict, Retryable: true,
+			Message: fmt.Sprintf("there is a %s that is not Windlass's (it lacks the labels %s=%s and %s=%s): remove it, or label it to give it away",
+				at, render.LabelManagedBy, render.ManagedBy, render.LabelRegion, a.cfg.Region),
+		}
+	case there.GetDeletionTimestamp() != nil:
+		return beingRemoved(at)
+	}
+	return nil
+}
+
+// ours reports whether an object is, also when somebody took its labels off: then we
+// have applied it once, and no other region says that it is its own.
+func (a *API) ours(o metav1.Object) bool {
+	l := o.GetLabels()
+	if region, ok := l[render.LabelRegion]; ok {
+		return region == a.cfg.Region
+	}
+	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply
+	})
+}
+
+// slimmed is an answer of the server as the caches keep it.
+func slimmed(o object) object {
+	o = o.DeepCopyObject().(object)
+	if d, ok := o.(*appsv1.Deployment); ok {
+		_, _ = slimWorkload(d)
+		return d
+	}
+	o.SetManagedFields(nil)
+	return o
+}
+
+// DeletePod deletes a pod with the given grace, or with its own. Its error is one for which isNotFound reports true if it
+// is gone.
+func (a *API) DeletePod(ctx context.Context, p *corev1.Pod, grace *int64) error {
+	uid := p.UID
+	return a.Call(ctx, fmt.Sprintf("delete pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
+		return found(a.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &uid},
+		}))
+	})
+}
+
+// Annotate changes annotations of a pod, if it is still there.
+func (a *API) Annotate(ctx context.Context, p *corev1.Pod, annotations map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	err = a.Call(ctx, "annotate pod "+p.Namespace+"/"+p.Name, func(ctx context.Context) error {
+		_, err := a.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		return found(err)
+	})
+	rej, ok := errors.AsType[*runtime.Rejection](err)
+	if isNotFound(err) || ok && rej.Code == runtime.ReasonConflict {
+		return nil // it went, or another one of its name is there
+	}
+	return err
+}

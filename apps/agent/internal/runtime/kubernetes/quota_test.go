@@ -1,0 +1,60 @@
+package kubernetes
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func pooled(id string, replicas, gpus int) runtime.Assignment {
+	return runtime.Assignment{Deployment: &agentv1.Deployment{
+		Id: id, AppName: id, Replicas: int32(replicas),
+		Spec: &windlassv1.DeploymentSpec{Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: int32(gpus), Pool: "h100"}}},
+	}}
+}
+
+func TestAPoolIsNotTakenBeyondItsQuota(t *testing.T) {
+	q := newQuota(map[string]render.Pool{"h100": {Name: "h100", Quota: 10}, "free": {Name: "free"}})
+	var there []object
+	workloads := func() []object { return there }
+	at := func(name string) ref { return newRef(kindWorkload, "ns", name) }
+	take := func(a runtime.Assignment) error {
+		_, err := q.claim(at(a.Deployment.Id), a, workloads)
+		return err
+	}
+	// What is there counts, also when it was not claimed since we started.
+	replicas := int32(2)
+	there = append(there, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "old", Namespace: "ns", Labels: map[string]string{render.LabelName: "old"},
+			Annotations: map[string]string{poolAnnotation: "h100", gpusAnnotation: "2"},
+		},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas},
+	})
+	require.NoError(t, take(pooled("a", 1, 4)))
+	var rej *runtime.Rejection
+	require.ErrorAs(t, take(pooled("b", 3, 1)), &rej)
+	require.Equal(t, runtime.ReasonQuotaExceeded, rej.Code)
+	require.True(t, rej.Retryable)
+	require.Equal(t, "needs 3 GPUs of pool h100, whose quota is 10: a uses 4, old uses 4, 2 free", rej.Message)
+	require.NoError(t, take(pooled("b", 2, 1)))
+	require.ErrorAs(t, take(pooled("b", 3, 1)), &rej, "growing")
+	require.NoError(t, take(pooled("b", 1, 1)), "shrinking")
+	require.NoError(t, take(pooled("old", 3, 1)), "another size, within what it has")
+
+	q.pools["h100"] = render.Pool{Name: "h100", Quota: 2}
+	require.NoError(t, take(pooled("a", 1, 4)), "what it has it keeps when the quota is lowered")
+	require.ErrorAs(t, take(pooled("a", 2, 4)), &rej)
+	q.release(at("a"))
+	undo, err := q.claim(at("b"), pooled("b", 0, 1), workloads)
+	require.NoError(t, err)
+	undo()
+	require.Equal(t, 1, q.claimed[at("b")].gpus)
+}
