@@ -17,6 +17,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/gatewayapi"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
@@ -145,8 +146,8 @@ type member struct {
 	flags    flags
 	cfg      Config
 	runtime  kubernetes.Config
-	cluster  *kubernetes.Cluster
-	shared   *kubernetes.Kept
+	cluster  *access.Cluster
+	shared   *access.Kept
 	identity string
 	health   service.Health
 	// unjoined says why there is no credential of a region yet; nil: there is one.
@@ -165,7 +166,7 @@ type term struct {
 // runInCluster runs the agent of a region that is a Kubernetes cluster. Several may
 // run; the region's lease picks the one that does something.
 func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) error {
-	kubernetes.LogTo(cfg.Log)
+	access.LogTo(cfg.Log)
 	// Each environment has a namespace, a network policy and pods without rights of their own.
 	cfg.Isolates = true
 	m := &member{flags: f, cfg: cfg}
@@ -173,7 +174,7 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	if m.runtime, err = f.Cluster.runtimeConfig(); err != nil {
 		return err
 	}
-	if m.cluster, err = kubernetes.OpenCluster(f.Cluster.Kubeconfig, f.Cluster.Context, f.Cluster.Namespace); err != nil {
+	if m.cluster, err = access.OpenCluster(f.Cluster.Kubeconfig, f.Cluster.Context, f.Cluster.Namespace); err != nil {
 		return err
 	}
 	if name := f.Cluster.CredentialSecret; name != "" {
@@ -243,8 +244,8 @@ func (m *member) run(ctx context.Context) error {
 	m.cfg.Log.InfoContext(ctx, "agent started", "region", region, "runtime", m.flags.Runtime, "version", Version, "identity", m.identity)
 	for ctx.Err() == nil {
 		m.health.SetRole(roleStandBy)
-		err := m.cluster.Hold(ctx, kubernetes.LeaseName(region), m.identity, m.cfg.Log, m.work)
-		if !errors.Is(err, kubernetes.ErrLeaseLost) {
+		err := m.cluster.Hold(ctx, access.LeaseName(region), m.identity, m.cfg.Log, m.work)
+		if !errors.Is(err, access.ErrLeaseLost) {
 			return err
 		}
 		m.cfg.Log.WarnContext(ctx, "not active any more; standing by", "error", err)

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
@@ -41,10 +42,10 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err != nil {
 		return err
 	}
-	w := refOf(kindWorkload, objects.Workload)
-	let := r.locks.together("Namespace " + w.namespace)
+	w := render.RefOf(render.KindWorkload, objects.Workload)
+	let := r.locks.Together("Namespace " + w.Namespace)
 	defer let()
-	unlock := r.locks.alone(w.String())
+	unlock := r.locks.Alone(w.String())
 	defer unlock()
 	return r.ensure(ctx, w, a, objects, false)
 }
@@ -54,8 +55,8 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
 	cfg := r.render
 	if id := a.Deployment.GetEnvironmentId(); id != "" {
-		all := r.caches.list(kindNamespace, byEnvironment, id)
-		slices.SortFunc(all, func(a, b object) int { return cmp.Compare(a.GetName(), b.GetName()) })
+		all := r.caches.List(render.KindNamespace, access.ByEnvironment, id)
+		slices.SortFunc(all, func(a, b render.Object) int { return cmp.Compare(a.GetName(), b.GetName()) })
 		for _, ns := range all {
 			if ns.GetDeletionTimestamp() == nil || cfg.Namespace == "" {
 				cfg.Namespace = ns.GetName()
@@ -72,13 +73,13 @@ func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
 // agent that is killed after that leaves only objects that Kubernetes collects with it.
 // The workload comes last again, complete and with its hash. While the hash is missing
 // or differs, the next agent knows that not everything is done.
-func (r *Runtime) ensure(ctx context.Context, w ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
+func (r *Runtime) ensure(ctx context.Context, w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
 	s, err := r.plan(w, a, objects, suspect)
 	if err != nil {
 		return err
 	}
 	if s.live != nil && s.live.DeletionTimestamp != nil {
-		return beingRemoved(w)
+		return access.BeingRemoved(w)
 	}
 	if s.idle() {
 		r.settled(w, a, s)
@@ -87,7 +88,7 @@ func (r *Runtime) ensure(ctx context.Context, w ref, a runtime.Assignment, objec
 	if s.live != nil && s.live.Annotations[render.AnnotationPaused] == "true" {
 		return paused(w)
 	}
-	undo, err := r.quota.claim(w, a, func() []object { return r.caches.every(kindWorkload) })
+	undo, err := r.quota.claim(w, a, func() []render.Object { return r.caches.Every(render.KindWorkload) })
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 		}
 		r.tellDrift(s, *s.namespace, o)
 	}
-	if err := r.api.Enter(ctx, w.namespace); err != nil {
+	if err := r.api.Enter(ctx, w.Namespace); err != nil {
 		return err
 	}
 	if s.live != nil && s.live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
@@ -136,7 +137,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 		return err
 	}
 	r.settled(w, a, s)
-	if o := r.caches.get(w); o != nil && !s.complete && !s.drain.waits {
+	if o := r.caches.Get(w); o != nil && !s.complete && !s.drain.waits {
 		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %d replicas",
 			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), a.Deployment.GetReplicas())
 	}
@@ -209,11 +210,11 @@ func worst(errs []error) error {
 }
 
 // put applies one object.
-func (r *Runtime) put(ctx context.Context, st step, dry bool) (object, error) {
-	if st.ref.kind == kindClaim && st.own != nil {
+func (r *Runtime) put(ctx context.Context, st step, dry bool) (render.Object, error) {
+	if st.ref.Kind == render.KindClaim && st.own != nil {
 		// Versions of an app share the claim: each names all that there are by now, one
 		// after the other, so that the last has missed none.
-		unlock := r.locks.alone(st.ref.String())
+		unlock := r.locks.Alone(st.ref.String())
 		defer unlock()
 		st.own()
 		if _, err := seal(st.config); err != nil {
@@ -224,7 +225,7 @@ func (r *Runtime) put(ctx context.Context, st step, dry bool) (object, error) {
 }
 
 // settled notes that the workload is as a wants it.
-func (r *Runtime) settled(w ref, a runtime.Assignment, s *set) {
+func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *set) {
 	r.want(w, a)
 	r.mu.Lock()
 	known := r.wanted[w]
@@ -252,7 +253,7 @@ func (r *Runtime) settled(w ref, a runtime.Assignment, s *set) {
 }
 
 // want notes what a workload should be.
-func (r *Runtime) want(w ref, a runtime.Assignment) {
+func (r *Runtime) want(w render.Ref, a runtime.Assignment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.wanted[w]
@@ -265,7 +266,7 @@ func (r *Runtime) want(w ref, a runtime.Assignment) {
 }
 
 // secretsOf returns the secrets of a workload's pods, nil while they are not known.
-func (r *Runtime) secretsOf(w ref) *redact.Values {
+func (r *Runtime) secretsOf(w render.Ref) *redact.Values {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.wanted[w]; known != nil {
@@ -274,7 +275,7 @@ func (r *Runtime) secretsOf(w ref) *redact.Values {
 	return nil
 }
 
-func (r *Runtime) wantOf(w ref) *want {
+func (r *Runtime) wantOf(w render.Ref) *want {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.wanted[w]; known != nil {

@@ -27,10 +27,10 @@ func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a r
 			of[c.UID] = append(of[c.UID], p)
 		}
 	}
-	template := printOf(&live.Spec.Template)
-	for _, s := range r.caches.replicaSetsOf(live) {
+	template := render.PrintOf(&live.Spec.Template)
+	for _, s := range r.caches.ReplicaSetsOf(live) {
 		c := cohort{
-			live: s.Annotations[templatePrint] == template, created: s.CreationTimestamp.Time,
+			live: s.Annotations[render.AnnotationTemplatePrint] == template, created: s.CreationTimestamp.Time,
 			available: int(s.Status.AvailableReplicas), guarded: s.Spec.MinReadySeconds == neverAvailable,
 			failing: failing(s), pods: of[s.UID],
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
@@ -80,10 +81,10 @@ func (c *Config) check() error {
 		c.Repair = backoff.Policy{Min: time.Second, Max: 5 * time.Minute}
 	}
 	if c.Outage == (backoff.Policy{}) {
-		c.Outage = outage
+		c.Outage = access.Outage
 	}
 	if c.Reopen == (backoff.Policy{}) {
-		c.Reopen = reopen
+		c.Reopen = access.Reopen
 	}
 	return nil
 }

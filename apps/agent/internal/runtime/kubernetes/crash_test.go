@@ -28,6 +28,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -293,7 +294,7 @@ func TestAnAgentThatIsKilledAnywhereLeavesNothingBehindAndNothingTwice(t *testin
 
 // holdLease says when it has the lease, and holds it until it is killed.
 func holdLease(o order) int {
-	err := kubernetes.Lease{
+	err := access.Lease{
 		Client: o.client(), Namespace: kubetest.Namespace, Name: o.Lease, Identity: fmt.Sprint("pid-", os.Getpid()),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}.Hold(context.Background(), func(ctx context.Context) error {

@@ -9,6 +9,8 @@ import (
 
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
 // difference is one field of ours that is not as we want it.
@@ -23,7 +25,7 @@ func (d difference) String() string {
 
 // differences lists the fields that config names and that are different in the
 // object. What the object has beyond config belongs to others, or is a default.
-func differences(config any, live object) ([]difference, error) {
+func differences(config any, live render.Object) ([]difference, error) {
 	data, err := json.Marshal(config)
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", config, err)
@@ -184,7 +186,7 @@ func show(v any) string {
 const maxDifferences = 5
 
 // summary tells differences in one line. A Secret's values stay unsaid.
-func summary(k kind, all []difference) string {
+func summary(k render.Kind, all []difference) string {
 	var b strings.Builder
 	for i, d := range all {
 		if i > 0 {
@@ -194,7 +196,7 @@ func summary(k kind, all []difference) string {
 			_, _ = fmt.Fprintf(&b, "and %d more", len(all)-i)
 			break
 		}
-		if k == kindSecret {
+		if k == render.KindSecret {
 			b.WriteString(d.path)
 			continue
 		}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
 func TestDifferencesAreOfOurFieldsAndOfWhatTheyMean(t *testing.T) {
@@ -61,18 +63,18 @@ func TestDifferencesAreOfOurFieldsAndOfWhatTheyMean(t *testing.T) {
 			c.change(d)
 			diffs, err := differences(want, d)
 			require.NoError(t, err)
-			require.Equal(t, c.diff, summary(kindWorkload, diffs))
+			require.Equal(t, c.diff, summary(render.KindWorkload, diffs))
 		})
 	}
 }
 
 func TestASummaryShowsNoValueOfASecretAndFitsIntoAnEvent(t *testing.T) {
 	secret := []difference{{"data.KEY", `"hunter2"`, "nothing"}}
-	require.Equal(t, "data.KEY", summary(kindSecret, secret))
+	require.Equal(t, "data.KEY", summary(render.KindSecret, secret))
 	var many []difference
 	for range 9 {
 		many = append(many, difference{strings.Repeat("p", 300), "1", "2"})
 	}
-	require.LessOrEqual(t, len(summary(kindService, many)), 1024)
-	require.Contains(t, summary(kindService, []difference{{"a", "1", "2"}, {"b", "1", "2"}, {"c", "1", "2"}, {"d", "1", "2"}, {"e", "1", "2"}, {"f", "1", "2"}}), "and 1 more")
+	require.LessOrEqual(t, len(summary(render.KindService, many)), 1024)
+	require.Contains(t, summary(render.KindService, []difference{{"a", "1", "2"}, {"b", "1", "2"}, {"c", "1", "2"}, {"d", "1", "2"}, {"e", "1", "2"}, {"f", "1", "2"}}), "and 1 more")
 }

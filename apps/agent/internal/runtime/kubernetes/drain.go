@@ -56,7 +56,7 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Dur
 }
 
 // drains reports whether pods of a workload are to go when it is time.
-func (r *Runtime) drains(w ref) bool {
+func (r *Runtime) drains(w render.Ref) bool {
 	known := r.wantOf(w)
 	return known != nil && known.drains
 }
@@ -87,7 +87,7 @@ func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentAppl
 		want = int(*config.Spec.Replicas)
 	}
 	released := func(p *corev1.Pod) bool { return r.released(render.InstanceID(p.UID)) }
-	pods := slices.DeleteFunc(r.caches.podsOf(live.Namespace, live.Labels[render.LabelWorkload]), func(p *corev1.Pod) bool { return !counts(p) })
+	pods := slices.DeleteFunc(r.caches.PodsOf(live.Namespace, live.Labels[render.LabelWorkload]), func(p *corev1.Pod) bool { return !counts(p) })
 	m := r.replacementOf(live, pods, a, switched)
 	return m.decide(pods, want, switched, released, r.patience, now)
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -95,16 +96,16 @@ func (r *Runtime) leftBehind(p *corev1.Pod) bool {
 	if owner == nil || owner.Kind != "ReplicaSet" || p.Labels[render.LabelWorkload] == "" {
 		return false
 	}
-	w := r.caches.get(workloadOf(p))
+	w := r.caches.Get(render.WorkloadOf(p))
 	return w == nil || w.GetAnnotations()[render.AnnotationPaused] != render.True
 }
 
 // removeEnded deletes pods that are over, of each workload all but the newest few.
 func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
 	ended := map[string][]*corev1.Pod{}
-	for _, p := range r.caches.everyPod() {
+	for _, p := range r.caches.EveryPod() {
 		if r.leftBehind(p) {
-			key := namespaced(p, render.LabelWorkload)
+			key := access.Namespaced(p, render.LabelWorkload)
 			ended[key] = append(ended[key], p)
 		}
 	}
@@ -114,7 +115,7 @@ func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
 	}
 	slices.SortFunc(surplus, func(a, b *corev1.Pod) int { return endedAt(a).Compare(endedAt(b)) })
 	for _, p := range surplus[:min(len(surplus), endedAtOnce)] {
-		if err := r.api.DeletePod(ctx, p, nil); err != nil && !isNotFound(err) {
+		if err := r.api.DeletePod(ctx, p, nil); err != nil && !access.IsNotFound(err) {
 			return err
 		}
 		r.metrics.ended.Inc()

@@ -27,6 +27,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -76,7 +77,7 @@ func startRegion(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *reg
 			logTail(t, lab.LogFile())
 		}
 	})
-	rc, _, err := kubernetes.LoadClient(lab.Kubeconfig, "")
+	rc, _, err := access.LoadClient(lab.Kubeconfig, "")
 	require.NoError(t, err)
 	api, err := client.NewForConfig(rest.CopyConfig(rc))
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -17,7 +18,7 @@ func (r *Runtime) pod(instanceID string) (*corev1.Pod, error) {
 	if !ok {
 		return nil, runtime.ErrUnknownInstance
 	}
-	found := r.caches.podsOfUID(uid)
+	found := r.caches.PodsOfUID(uid)
 	if len(found) == 0 {
 		return nil, runtime.ErrUnknownInstance
 	}
@@ -38,7 +39,7 @@ func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([
 	if tailLines <= 0 {
 		return nil, nil
 	}
-	secrets := r.secretsOf(workloadOf(p))
+	secrets := r.secretsOf(render.WorkloadOf(p))
 	if !secrets.Known() {
 		return nil, fmt.Errorf("logs of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
 	}
@@ -70,12 +71,12 @@ func (r *Runtime) Restart(ctx context.Context, instanceID string) error {
 	if err != nil {
 		return err
 	}
-	w := workloadOf(p)
-	if o := r.caches.get(w); o != nil && o.GetAnnotations()[render.AnnotationPaused] == render.True {
+	w := render.WorkloadOf(p)
+	if o := r.caches.Get(w); o != nil && o.GetAnnotations()[render.AnnotationPaused] == render.True {
 		return paused(w)
 	}
 	err = r.api.DeletePod(ctx, p, nil)
-	if isNotFound(err) {
+	if access.IsNotFound(err) {
 		return runtime.ErrUnknownInstance
 	}
 	return err

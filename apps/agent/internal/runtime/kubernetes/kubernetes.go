@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
@@ -26,8 +27,8 @@ import (
 type Runtime struct {
 	cfg       Config
 	render    render.Config
-	api       *API
-	caches    *caches // of api
+	api       *access.API
+	caches    *access.Caches // of api
 	metrics   *metrics
 	journal   *observe.Journal
 	fleet     *observe.Fleet
@@ -35,7 +36,7 @@ type Runtime struct {
 	broadcast record.EventBroadcaster
 	changes   chan struct{}
 	synced    chan struct{}
-	locks     locks
+	locks     access.Locks
 	repairs   *repairs
 	quota     *quota
 	tidier    tidier
@@ -46,9 +47,9 @@ type Runtime struct {
 
 	mu sync.Mutex
 	// wanted is what each workload should be, since Apply said so.
-	wanted map[ref]*want
+	wanted map[render.Ref]*want
 	// pruned are Secrets that were removed and may still be listed.
-	pruned map[ref]bool
+	pruned map[render.Ref]bool
 
 	// look lets one Observe at a time use the memories.
 	look     sync.Mutex
@@ -83,7 +84,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	m := newMetrics(cfg.Registerer)
-	api, err := newAPI(apiConfig{
+	api, err := access.New(access.Config{
 		Client: cfg.Client, Region: cfg.Region, AgentVersion: cfg.AgentVersion, CallTimeout: cfg.CallTimeout,
 		Outage: cfg.Outage, Reopen: cfg.Reopen, Log: cfg.Log, Registerer: cfg.Registerer, Random: cfg.Random,
 	})
@@ -99,20 +100,20 @@ func New(cfg Config) (*Runtime, error) {
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
 		quota:     newQuota(cfg.Pools),
-		wanted:    map[ref]*want{}, pruned: map[ref]bool{},
+		wanted:    map[render.Ref]*want{}, pruned: map[render.Ref]bool{},
 		tidier:   tidier{empty: map[string]time.Time{}},
 		memories: map[string]*observe.Memory{},
 	}
-	r.recorder = r.broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: fieldManager})
+	r.recorder = r.broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: access.FieldManager})
 	r.repairs = newRepairs(cfg.Repair, cfg.Random)
 	return r, r.handle()
 }
 
 // handle has the caches tell of what happens.
 func (r *Runtime) handle() error {
-	return r.caches.handle(Handlers{
+	return r.caches.Handle(access.Handlers{
 		Object:     r.touched,
-		Gone:       func(k kind, last object) { r.touched(k, nil, last) },
+		Gone:       func(k render.Kind, last render.Object) { r.touched(k, nil, last) },
 		Pod:        r.podMoved,
 		ReplicaSet: r.counted,
 		Node:       r.nodeMoved,
@@ -126,37 +127,37 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		r.fleet.RemovePod(old.UID)
 		r.journal.Forget(old.UID)
 		r.heardOf(old)
-		r.repairs.add(workloadOf(old))
+		r.repairs.add(render.WorkloadOf(old))
 		r.signal()
 	case old == nil:
 		r.podChanged(now)
-		if w := workloadOf(now); r.drains(w) {
+		if w := render.WorkloadOf(now); r.drains(w) {
 			r.repairs.add(w)
 		}
 	default:
 		r.heardOf(old)
 		r.podChanged(now)
 		if drainMoved(old, now) {
-			r.repairs.add(workloadOf(now))
+			r.repairs.add(render.WorkloadOf(now))
 		}
 	}
 }
 
 // touched looks at the workload that an object of ours belongs to.
-func (r *Runtime) touched(k kind, before, o object) {
+func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 	// Kinds with a status have a generation, which is of the spec alone.
 	if before != nil && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && sameMeta(before, o) {
 		// The status moved, which says nothing about what is wanted.
-		if k == kindWorkload {
+		if k == render.KindWorkload {
 			r.signal()
 			r.finished(o)
 		}
 		return
 	}
 	switch k {
-	case kindNamespace:
-		for _, w := range r.caches.list(kindWorkload, cache.NamespaceIndex, o.GetName()) {
-			r.repairs.add(newRef(kindWorkload, w.GetNamespace(), w.GetName()))
+	case render.KindNamespace:
+		for _, w := range r.caches.List(render.KindWorkload, cache.NamespaceIndex, o.GetName()) {
+			r.repairs.add(render.NewRef(render.KindWorkload, w.GetNamespace(), w.GetName()))
 		}
 		r.repairs.add(r.wantedIn(o.GetName())...)
 	default:
@@ -170,7 +171,7 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.fleet.SetPod(p)
 	r.heardOf(p)
 	if lacksSecret(p) {
-		r.repairs.suspect(workloadOf(p))
+		r.repairs.suspect(render.WorkloadOf(p))
 	}
 	r.signal()
 }
@@ -185,7 +186,7 @@ func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 	if old == nil || replicaSetSettles(old, now) {
 		r.signal()
 	}
-	w := newRef(kindWorkload, now.Namespace, now.Labels[render.LabelInstance])
+	w := render.NewRef(render.KindWorkload, now.Namespace, now.Labels[render.LabelInstance])
 	if r.drains(w) && (old == nil || replicaSetMoved(old, now)) {
 		r.repairs.add(w)
 	}
@@ -214,12 +215,12 @@ func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 // heardOf has the next look tell of the pods anew.
 func (r *Runtime) heardOf(pods ...*corev1.Pod) {
 	for _, p := range pods {
-		r.heard.add(namespaced(p, render.LabelWorkload))
+		r.heard.add(access.Namespaced(p, render.LabelWorkload))
 	}
 }
 
 func (r *Runtime) heardOfNode(name string) {
-	r.heardOf(r.caches.podsOn(name)...)
+	r.heardOf(r.caches.PodsOn(name)...)
 }
 
 func answers(n *corev1.Node) bool {
@@ -233,11 +234,11 @@ func answers(n *corev1.Node) bool {
 
 // warned takes in a Warning event of a pod, if the pod is in a namespace of ours.
 func (r *Runtime) warned(e *corev1.Event) {
-	if _, ours := r.caches.cached(newRef(kindNamespace, "", e.Namespace)); !ours {
+	if _, ours := r.caches.Cached(render.NewRef(render.KindNamespace, "", e.Namespace)); !ours {
 		return
 	}
 	if r.journal.Add(e) {
-		r.heardOf(r.caches.podsOfUID(e.InvolvedObject.UID)...)
+		r.heardOf(r.caches.PodsOfUID(e.InvolvedObject.UID)...)
 		r.signal()
 	}
 }
@@ -261,18 +262,18 @@ func (r *Runtime) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	// Namespaces before events, which are of no use until one knows which are ours.
-	wg.Go(func() { r.caches.run(ctx) })
-	others := &neighbours{
-		set:    func(p *corev1.Pod) { r.changedIf(r.fleet.SetPod(p)) },
-		remove: func(uid types.UID) { r.changedIf(r.fleet.RemovePod(uid)) },
+	wg.Go(func() { r.caches.Run(ctx) })
+	others := &access.Neighbours{
+		Set:    func(p *corev1.Pod) { r.changedIf(r.fleet.SetPod(p)) },
+		Remove: func(uid types.UID) { r.changedIf(r.fleet.RemovePod(uid)) },
 	}
-	notes := &warnings{take: r.warned}
-	if !await(ctx, r.caches.synced) {
+	notes := &access.Warnings{Take: r.warned}
+	if !await(ctx, r.caches.Synced) {
 		return nil
 	}
 	wg.Go(func() { r.api.ReadWarnings(ctx, notes) })
 	wg.Go(func() { r.api.ReadNeighbours(ctx, others) })
-	if !await(ctx, func() bool { return notes.isSynced() && others.isSynced() }) {
+	if !await(ctx, func() bool { return notes.IsSynced() && others.IsSynced() }) {
 		return nil
 	}
 	r.api.EnterAll(ctx)

@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/runtimetest"
@@ -49,7 +50,7 @@ var cluster = sync.OnceValues(func() (*lab, error) {
 		return nil, err
 	}
 	started = l
-	admin, _, err := kubernetes.LoadClient(l.Kubeconfig, "")
+	admin, _, err := access.LoadClient(l.Kubeconfig, "")
 	if err != nil {
 		return nil, err
 	}

@@ -23,24 +23,24 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 )
 
 // failover is what a region may be without an active agent.
 const failover = 15 * time.Second
 
-func (h *harness) lease(t *testing.T, identity string, client *rest.Config) kubernetes.Lease {
+func (h *harness) lease(t *testing.T, identity string, client *rest.Config) access.Lease {
 	t.Helper()
-	return kubernetes.Lease{
-		Client: client, Namespace: kubetest.Namespace, Name: kubernetes.LeaseName(h.cfg.Region), Identity: identity,
+	return access.Lease{
+		Client: client, Namespace: kubetest.Namespace, Name: access.LeaseName(h.cfg.Region), Identity: identity,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 }
 
 // hold holds the lease in the background. held is closed when it is had; stop gives
 // it back and returns what Hold returned.
-func hold(ctx context.Context, l kubernetes.Lease, f func(context.Context)) (chan struct{}, chan error) {
+func hold(ctx context.Context, l access.Lease, f func(context.Context)) (chan struct{}, chan error) {
 	held, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		done <- l.Hold(ctx, func(ctx context.Context) error {
@@ -56,7 +56,7 @@ func TestAnotherAgentIsActiveSoonAfterTheActiveOneWasKilled(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	o := h.order()
-	o.Lease = kubernetes.LeaseName(h.cfg.Region)
+	o.Lease = access.LeaseName(h.cfg.Region)
 	text, err := json.Marshal(o)
 	require.NoError(t, err)
 	first := exec.CommandContext(t.Context(), self(t))
@@ -101,7 +101,7 @@ func TestAnotherAgentIsActiveSoonAfterTheActiveOneWasKilled(t *testing.T) {
 func TestALeaseIsGivenBackWhenALastRenewalComesLate(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	name := kubernetes.LeaseName(h.cfg.Region)
+	name := access.LeaseName(h.cfg.Region)
 	direct, err := clientset.NewForConfig(h.cfg.Client)
 	require.NoError(t, err)
 	leases := direct.CoordinationV1().Leases(kubetest.Namespace)
@@ -178,7 +178,7 @@ func TestWhatRunsUnderALostLeaseEndsBeforeAnotherBegins(t *testing.T) {
 	defer stop()
 	next, nextDone := hold(ctx, h.lease(t, "second", h.cfg.Client), work)
 	off.Store(true)
-	require.ErrorIs(t, <-done, kubernetes.ErrLeaseLost)
+	require.ErrorIs(t, <-done, access.ErrLeaseLost)
 	select {
 	case <-next:
 	case <-time.After(failover):

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 )
 
 // outOfService is the taint by which an operator, or a cloud's controller, says that
@@ -22,12 +24,12 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 	if after == 0 {
 		return nil
 	}
-	for _, p := range r.caches.everyPod() {
-		if !lostFor(p, r.caches.node(p.Spec.NodeName), after, now) {
+	for _, p := range r.caches.EveryPod() {
+		if !lostFor(p, r.caches.Node(p.Spec.NodeName), after, now) {
 			continue
 		}
 		none := int64(0)
-		if err := r.api.DeletePod(ctx, p, &none); err != nil && !isNotFound(err) {
+		if err := r.api.DeletePod(ctx, p, &none); err != nil && !access.IsNotFound(err) {
 			return err
 		}
 		r.metrics.forced.Inc()

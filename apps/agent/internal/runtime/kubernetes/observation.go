@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
@@ -51,17 +52,17 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		memories[key] = m
 		var secrets *redact.Values
 		if w != nil {
-			secrets = r.secretsOf(newRef(kindWorkload, w.Namespace, w.Name))
+			secrets = r.secretsOf(render.NewRef(render.KindWorkload, w.Namespace, w.Name))
 		}
 		if list, ok := m.Settled(w, template, secrets); ok && !heard[key] {
 			return list
 		}
 		namespace, label, _ := strings.Cut(key, "/")
 		return m.Instances(observe.Input{
-			Now: now, TemplateHash: template, Pods: r.caches.podsOf(namespace, label), Workload: w, Nodes: r.caches.node, Journal: r.journal, Secrets: secrets,
+			Now: now, TemplateHash: template, Pods: r.caches.PodsOf(namespace, label), Workload: w, Nodes: r.caches.Node, Journal: r.journal, Secrets: secrets,
 		})
 	}
-	for _, o := range r.caches.every(kindWorkload) {
+	for _, o := range r.caches.Every(render.KindWorkload) {
 		w, ok := o.(*appsv1.Deployment)
 		id := o.GetLabels()[render.LabelDeployment]
 		if !ok || id == "" {
@@ -74,12 +75,12 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		if n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64); err == nil && n >= d.Generation {
 			d.Generation, d.TemplateHash = n, w.Annotations[render.AnnotationTemplateHash]
 		}
-		d.Instances = joined(d.Instances, look(namespaced(w, render.LabelWorkload), w.Annotations[render.AnnotationTemplateHash], w))
+		d.Instances = joined(d.Instances, look(access.Namespaced(w, render.LabelWorkload), w.Annotations[render.AnnotationTemplateHash], w))
 		d.Unsettled = d.Unsettled || r.unsettled(w)
 	}
 	// Pods that outlive their workload are told of under the name that it was made
 	// for: the deployment's, unless another had adopted it.
-	for _, key := range r.caches.podKeys() {
+	for _, key := range r.caches.PodKeys() {
 		if memories[key] != nil {
 			continue
 		}
@@ -88,15 +89,15 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		d.Instances = joined(d.Instances, look(key, "", nil))
 	}
 	// So are those that are to make pods, and have not.
-	for _, key := range r.caches.replicaSetKeys() {
+	for _, key := range r.caches.ReplicaSetKeys() {
 		if memories[key] == nil {
 			_, name, _ := strings.Cut(key, "/")
 			at(name)
 		}
 	}
 	// What is collected after the workload is the last of a deployment.
-	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindServiceAccount} {
-		for _, id := range r.caches.deployments(k) {
+	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindServiceAccount} {
+		for _, id := range r.caches.Deployments(k) {
 			at(id)
 		}
 	}

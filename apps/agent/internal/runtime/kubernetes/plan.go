@@ -22,7 +22,7 @@ import (
 
 // set is what an assignment comes to: one object of each kind, or several.
 type set struct {
-	ref        ref
+	ref        render.Ref
 	deployment string
 	objects    *render.Objects
 	// live is the workload as it is; nil: there is none.
@@ -51,18 +51,18 @@ func (s *set) drifted() bool {
 
 // step puts one object.
 type step struct {
-	ref    ref
+	ref    render.Ref
 	config any
 	// own names the owners that there are now; nil: it has none.
 	own  func()
 	hash string
-	live object
+	live render.Object
 	// drift: somebody changed it, or took it away, behind our back.
 	drift bool
 	diffs []difference
 }
 
-func paused(w ref) *runtime.Rejection {
+func paused(w render.Ref) *runtime.Rejection {
 	return &runtime.Rejection{
 		Code: runtime.ReasonPaused, Retryable: true,
 		Message: fmt.Sprintf("%s has the annotation %s=true: the agent leaves it as it is until that is removed", w, render.AnnotationPaused),
@@ -70,9 +70,9 @@ func paused(w ref) *runtime.Rejection {
 }
 
 // plan finds out what has to be put, in order. It calls nothing.
-func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*set, error) {
+func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*set, error) {
 	s := &set{ref: w, deployment: a.Deployment.GetId(), objects: objects}
-	if o := r.caches.get(w); o != nil {
+	if o := r.caches.Get(w); o != nil {
 		s.live = o.(*appsv1.Deployment)
 	}
 	before := r.wantOf(w)
@@ -98,25 +98,25 @@ func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, sus
 		return nil, err
 	}
 	for _, config := range dependents(objects) {
-		st := step{config: copyOf(config)}
-		st.ref = refOf(kindOf(config), st.config)
+		st := step{config: render.CopyOf(config)}
+		st.ref = render.RefOf(render.KindOf(config), st.config)
 		at := st.ref
 		st.own = func() { r.own(st.ref, st.config, s.live) }
 		st.own()
 		if st.hash, err = seal(st.config); err != nil {
 			return nil, err
 		}
-		if at.kind == kindSecret {
+		if at.Kind == render.KindSecret {
 			// Secrets are not watched: the workload's hash vouches for those that it
 			// names. A pod that cannot find one is a reason to put it again.
-			if slices.Contains(secretsNamed(s.config.Spec.Template), at.name) && (suspect || !s.complete && !s.has(st)) {
+			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (suspect || !s.complete && !s.has(st)) {
 				s.steps = append(s.steps, st)
 			}
 			continue
 		}
-		st.live = r.caches.get(at)
+		st.live = r.caches.Get(at)
 		check := st.check
-		if at.kind == kindClaim {
+		if at.Kind == render.KindClaim {
 			check = st.checkClaim
 		}
 		needed, err := check(s.complete)
@@ -150,7 +150,7 @@ func (r *Runtime) plan(w ref, a runtime.Assignment, objects *render.Objects, sus
 func (s *set) has(st step) bool {
 	c, ok := st.config.(*coreac.SecretApplyConfiguration)
 	return ok && c.Immutable != nil && *c.Immutable && s.live != nil && s.live.Annotations[hashAnnotation] != "" &&
-		slices.Contains(split(s.live.Annotations[keptSecrets]), st.ref.name)
+		slices.Contains(split(s.live.Annotations[keptSecrets]), st.ref.Name)
 }
 
 // check reports whether the step is needed. complete: all was as it should be once.
@@ -268,7 +268,7 @@ func contested(live *appsv1.Deployment, replicas *int32) string {
 	if live == nil || replicas == nil || live.Spec.Replicas == nil || *live.Spec.Replicas == *replicas {
 		return ""
 	}
-	return live.Annotations[replicasOwner]
+	return live.Annotations[render.AnnotationReplicasOwner]
 }
 
 func vouched(names []string, rendered map[string]bool) bool {
@@ -289,7 +289,7 @@ func split(s string) []string {
 
 // seal hashes a config and writes the hash on it.
 func seal(config any) (string, error) {
-	meta := metaOf(config)
+	meta := render.MetaOf(config)
 	delete(meta.Annotations, hashAnnotation)
 	meta.UID = nil
 	data, err := json.Marshal(config)
@@ -332,18 +332,18 @@ func dependents(o *render.Objects) []any {
 
 // own names the owner of an object, so that Kubernetes collects it with the last
 // one. What belongs to the whole environment goes with its namespace.
-func (r *Runtime) own(at ref, config any, w *appsv1.Deployment) {
+func (r *Runtime) own(at render.Ref, config any, w *appsv1.Deployment) {
 	if claim, ok := config.(*coreac.PersistentVolumeClaimApplyConfiguration); ok {
 		r.share(at, claim, w)
 		return
 	}
-	meta := metaOf(config)
+	meta := render.MetaOf(config)
 	meta.OwnerReferences = nil
 	if w != nil && meta.Labels[render.LabelWorkload] != "" {
 		meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(w))
 	}
 }
 
-func ownerReference(w object) metaac.OwnerReferenceApplyConfiguration {
+func ownerReference(w render.Object) metaac.OwnerReferenceApplyConfiguration {
 	return *metaac.OwnerReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName(w.GetName()).WithUID(w.GetUID())
 }

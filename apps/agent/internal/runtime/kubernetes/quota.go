@@ -23,7 +23,7 @@ type quota struct {
 
 	mu sync.Mutex
 	// claimed by workloads that are being applied, which the caches may not show yet.
-	claimed map[ref]claim
+	claimed map[render.Ref]claim
 }
 
 // What a workload takes of a pool, for each replica.
@@ -39,7 +39,7 @@ type claim struct {
 }
 
 func newQuota(pools map[string]render.Pool) *quota {
-	return &quota{pools: pools, claimed: map[ref]claim{}}
+	return &quota{pools: pools, claimed: map[render.Ref]claim{}}
 }
 
 // fleetConfig is what observe needs to know of the pools.
@@ -66,7 +66,7 @@ func (q *quota) claimOf(a runtime.Assignment) claim {
 // claim takes what the assignment needs of its pool, unless that would bring the
 // pool above its quota. What takes no more than before passes also when the quota
 // was lowered below what is used. workloads are all that there are. undo takes the claim back.
-func (q *quota) claim(w ref, a runtime.Assignment, workloads func() []object) (undo func(), err error) {
+func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []render.Object) (undo func(), err error) {
 	asked := q.claimOf(a)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -83,14 +83,14 @@ func (q *quota) claim(w ref, a runtime.Assignment, workloads func() []object) (u
 		return undo, nil
 	}
 	limit := q.pools[asked.pool].Quota
-	used := map[ref]claim{}
+	used := map[render.Ref]claim{}
 	for _, o := range workloads() {
 		d, ok := o.(*appsv1.Deployment)
 		if !ok {
 			continue
 		}
 		if had := q.held(d); had.pool == asked.pool {
-			used[newRef(kindWorkload, d.Namespace, d.Name)] = had
+			used[render.NewRef(render.KindWorkload, d.Namespace, d.Name)] = had
 		}
 	}
 	for other, had := range q.claimed {
@@ -127,7 +127,7 @@ func (q *quota) held(d *appsv1.Deployment) claim {
 	return claim{pool, gpus * int(*d.Spec.Replicas), d.Labels[render.LabelName]}
 }
 
-func (q *quota) release(w ref) {
+func (q *quota) release(w render.Ref) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.claimed, w)
@@ -137,7 +137,7 @@ func (q *quota) release(w ref) {
 const maxShares = 5
 
 // shares tells who uses what.
-func shares(used map[ref]claim, free int) string {
+func shares(used map[render.Ref]claim, free int) string {
 	all := make([]claim, 0, len(used))
 	for _, u := range used {
 		if u.gpus > 0 {

@@ -22,9 +22,9 @@ func pooled(id string, replicas, gpus int) runtime.Assignment {
 
 func TestAPoolIsNotTakenBeyondItsQuota(t *testing.T) {
 	q := newQuota(map[string]render.Pool{"h100": {Name: "h100", Quota: 10}, "free": {Name: "free"}})
-	var there []object
-	workloads := func() []object { return there }
-	at := func(name string) ref { return newRef(kindWorkload, "ns", name) }
+	var there []render.Object
+	workloads := func() []render.Object { return there }
+	at := func(name string) render.Ref { return render.NewRef(render.KindWorkload, "ns", name) }
 	take := func(a runtime.Assignment) error {
 		_, err := q.claim(at(a.Deployment.Id), a, workloads)
 		return err

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -30,10 +31,10 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 
 // workloadsToRemove are the deployment's workloads that are there, and those that are wanted:
 // one that was deleted may be made again at this moment.
-func (r *Runtime) workloadsToRemove(deploymentID string) []ref {
-	var out []ref
-	for _, o := range r.caches.list(kindWorkload, byDeployment, deploymentID) {
-		out = append(out, newRef(kindWorkload, o.GetNamespace(), o.GetName()))
+func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
+	var out []render.Ref
+	for _, o := range r.caches.List(render.KindWorkload, access.ByDeployment, deploymentID) {
+		out = append(out, render.NewRef(render.KindWorkload, o.GetNamespace(), o.GetName()))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +48,7 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []ref {
 
 // unwant forgets what the deployment's workload should be. The caller holds the workload:
 // a repair that is under way would want it again.
-func (r *Runtime) unwant(w ref, deploymentID string) {
+func (r *Runtime) unwant(w render.Ref, deploymentID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.wanted[w]; known != nil && known.assignment.Deployment.GetId() == deploymentID {
@@ -61,11 +62,11 @@ func (r *Runtime) unwant(w ref, deploymentID string) {
 // removed. Its status does, too: often while it comes up, and then no more.
 const removeAttempts = 5
 
-func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string) error {
-	unlock := r.locks.alone(w.String())
+func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID string) error {
+	unlock := r.locks.Alone(w.String())
 	defer unlock()
 	r.unwant(w, deploymentID)
-	o := r.caches.get(w)
+	o := r.caches.Get(w)
 	for attempt := 1; ; attempt++ {
 		if o == nil || o.GetLabels()[render.LabelDeployment] != deploymentID || o.GetDeletionTimestamp() != nil {
 			return nil
@@ -80,7 +81,7 @@ func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string
 		// It is not what the cache, which may lag behind, says that it is: another
 		// deployment may have adopted it since.
 		o, err = r.api.Get(ctx, w)
-		if isNotFound(err) {
+		if access.IsNotFound(err) {
 			return nil
 		}
 		if err != nil {
@@ -90,17 +91,17 @@ func (r *Runtime) removeWorkload(ctx context.Context, w ref, deploymentID string
 }
 
 // removeAsSeen removes the workload if it is still as it was seen.
-func (r *Runtime) removeAsSeen(ctx context.Context, w ref, o object) error {
+func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Object) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	foreground := metav1.DeletePropagationForeground
 	err := r.api.Remove(ctx, w, metav1.DeleteOptions{
 		PropagationPolicy: &foreground,
 		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
 	})
-	if err != nil && !isNotFound(err) {
+	if err != nil && !access.IsNotFound(err) {
 		return err
 	}
-	r.caches.deleted(uid)
+	r.caches.Deleted(uid)
 	r.signal()
 	return nil
 }
@@ -129,12 +130,12 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	// Pods name no deployment; a workload is named after the one that made it. When
 	// another has it and it is gone, it is repaired, and its pods are that one's.
 	adopted := r.adopted(deploymentID)
-	for _, p := range r.caches.everyPod() {
-		if !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.get(workloadOf(p)) == nil {
+	for _, p := range r.caches.EveryPod() {
+		if !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.Get(render.WorkloadOf(p)) == nil {
 			spaces[p.Namespace] = true
 		}
 	}
-	for _, s := range r.caches.everyReplicaSet() {
+	for _, s := range r.caches.EveryReplicaSet() {
 		if !adopted && s.Labels[render.LabelWorkload] == deploymentID && len(s.OwnerReferences) == 0 && s.DeletionTimestamp == nil {
 			spaces[s.Namespace] = true
 		}
@@ -148,10 +149,10 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 }
 
 // leftovers are the objects of a deployment beside its workload and pods.
-func (r *Runtime) leftovers(deploymentID string) []object {
-	var out []object
-	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindServiceAccount, kindClaim} {
-		out = append(out, r.caches.list(k, byDeployment, deploymentID)...)
+func (r *Runtime) leftovers(deploymentID string) []render.Object {
+	var out []render.Object
+	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindServiceAccount, render.KindClaim} {
+		out = append(out, r.caches.List(k, access.ByDeployment, deploymentID)...)
 	}
 	return out
 }
@@ -181,7 +182,7 @@ func (r *Runtime) tidy(ctx context.Context) {
 		case <-time.After(tidyEvery):
 		}
 		now := time.Now()
-		for _, o := range r.caches.every(kindNamespace) {
+		for _, o := range r.caches.Every(render.KindNamespace) {
 			if err := r.tidyNamespace(ctx, o.GetName(), now); err != nil && ctx.Err() == nil {
 				r.cfg.Log.WarnContext(ctx, "cannot remove an empty namespace; will try again", "namespace", o.GetName(), "error", err)
 			}
@@ -199,24 +200,24 @@ func (r *Runtime) tidy(ctx context.Context) {
 // idleNamespace reports whether, as far as the caches know, nothing is and nothing
 // shall be in a namespace that we made.
 func (r *Runtime) idleNamespace(name string) bool {
-	o := r.caches.get(newRef(kindNamespace, "", name))
+	o := r.caches.Get(render.NewRef(render.KindNamespace, "", name))
 	if o == nil || o.GetDeletionTimestamp() != nil || o.GetAnnotations()[render.AnnotationCreatedBy] == "" || o.GetAnnotations()[keepNamespace] == "true" {
 		return false
 	}
 	if len(r.wantedIn(name)) > 0 {
 		return false
 	}
-	for k := range r.caches.ours {
-		if k == kindNamespace {
+	for k := range r.caches.Ours {
+		if k == render.KindNamespace {
 			continue
 		}
-		for _, o := range r.caches.list(k, "namespace", name) {
-			if o.GetLabels()[render.LabelWorkload] != "" || k == kindClaim || k == kindWorkload {
+		for _, o := range r.caches.List(k, "namespace", name) {
+			if o.GetLabels()[render.LabelWorkload] != "" || k == render.KindClaim || k == render.KindWorkload {
 				return false
 			}
 		}
 	}
-	return !r.caches.holdsPods(name)
+	return !r.caches.HoldsPods(name)
 }
 
 // keepNamespace on a namespace says that it stays when it is empty.
@@ -238,7 +239,7 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 	if !known || now.Sub(since) < emptyFor {
 		return nil
 	}
-	unlock := r.locks.alone("Namespace " + name)
+	unlock := r.locks.Alone("Namespace " + name)
 	defer unlock()
 	if !r.idleNamespace(name) {
 		return nil
@@ -251,13 +252,13 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 		r.tidier.mu.Unlock()
 		return err
 	}
-	at := newRef(kindNamespace, "", name)
-	uid := r.caches.get(at).GetUID()
+	at := render.NewRef(render.KindNamespace, "", name)
+	uid := r.caches.Get(at).GetUID()
 	err = r.api.Remove(ctx, at, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	if err != nil && !isNotFound(err) {
+	if err != nil && !access.IsNotFound(err) {
 		return err
 	}
-	r.caches.deleted(uid)
+	r.caches.Deleted(uid)
 	return nil
 }
 

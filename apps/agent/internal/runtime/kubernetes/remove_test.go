@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
@@ -34,16 +35,16 @@ func (s *shelf) touch(label string) {
 	s.workload.ResourceVersion, s.workload.Labels[render.LabelDeployment] = strconv.Itoa(n+1), label
 }
 
-func (s *shelf) resource() resource {
+func (s *shelf) resource() access.Resource {
 	gr := schema.GroupResource{Group: "apps", Resource: "deployments"}
-	return resource{
-		get: func(context.Context, string, string) (object, error) {
+	return access.Resource{
+		Get: func(context.Context, string, string) (render.Object, error) {
 			if s.gets++; s.workload == nil {
 				return nil, apierrors.NewNotFound(gr, "chat")
 			}
 			return s.workload, nil
 		},
-		remove: func(_ context.Context, _, _ string, opts metav1.DeleteOptions) error {
+		Remove: func(_ context.Context, _, _ string, opts metav1.DeleteOptions) error {
 			if s.deletes++; s.busy {
 				s.touch(s.workload.Labels[render.LabelDeployment])
 			}
@@ -56,19 +57,19 @@ func (s *shelf) resource() resource {
 	}
 }
 
-func shelved(t *testing.T) (*Runtime, *shelf, ref) {
+func shelved(t *testing.T) (*Runtime, *shelf, render.Ref) {
 	t.Helper()
 	r, err := New(Config{
 		Client: &rest.Config{Host: "http://127.0.0.1:1"}, Region: "us-1", NamespacePrefix: "windlass-",
-		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: middle,
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: func() float64 { return 0.5 },
 	})
 	require.NoError(t, err)
 	s := &shelf{workload: &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 		Name: "chat", Namespace: "ns", UID: "u1", ResourceVersion: "7", Labels: map[string]string{render.LabelDeployment: "dep_1"},
 	}}}
-	r.api.resources[kindWorkload] = s.resource()
-	require.NoError(t, r.caches.ours[kindWorkload].GetIndexer().Add(s.workload.DeepCopy()))
-	return r, s, newRef(kindWorkload, "ns", "chat")
+	r.api.Resources[render.KindWorkload] = s.resource()
+	require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Add(s.workload.DeepCopy()))
+	return r, s, render.NewRef(render.KindWorkload, "ns", "chat")
 }
 
 func TestAWorkloadThatWasAdoptedBehindTheCacheIsNotRemoved(t *testing.T) {
@@ -77,7 +78,7 @@ func TestAWorkloadThatWasAdoptedBehindTheCacheIsNotRemoved(t *testing.T) {
 	require.NoError(t, r.removeWorkload(t.Context(), w, "dep_1"))
 	require.NotNil(t, s.workload)
 	require.Equal(t, 1, s.deletes)
-	require.Nil(t, r.caches.get(w).GetDeletionTimestamp())
+	require.Nil(t, r.caches.Get(w).GetDeletionTimestamp())
 }
 
 func TestAWorkloadThatOnlyChangedIsRemovedAsItIsByNow(t *testing.T) {
@@ -86,7 +87,7 @@ func TestAWorkloadThatOnlyChangedIsRemovedAsItIsByNow(t *testing.T) {
 	require.NoError(t, r.removeWorkload(t.Context(), w, "dep_1"))
 	require.Nil(t, s.workload)
 	require.Equal(t, 1, s.gets)
-	require.NotNil(t, r.caches.get(w).GetDeletionTimestamp())
+	require.NotNil(t, r.caches.Get(w).GetDeletionTimestamp())
 }
 
 func TestAWorkloadThatKeepsChangingIsRemovedLater(t *testing.T) {
@@ -111,28 +112,22 @@ func TestARepairUnderWayDoesNotOutliveARemoval(t *testing.T) {
 			r, s, w := shelved(t)
 			close(r.synced)
 			if !cached {
-				require.NoError(t, r.caches.ours[kindWorkload].GetIndexer().Delete(s.workload))
+				require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Delete(s.workload))
 			}
 			a := runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_1"}, WorkloadKey: "dep_1"}
 			r.want(w, a)
-			repaired := r.locks.alone(w.String())
+			repaired := r.locks.Alone(w.String())
 			removed := make(chan error)
 			go func() { removed <- r.Remove(t.Context(), "dep_1") }()
-			for r.locks.waiting(w.String()) == 0 {
+			for r.locks.Waiting(w.String()) == 0 {
 				goruntime.Gosched()
 			}
 			r.want(w, a)
-			require.NoError(t, r.caches.ours[kindWorkload].GetIndexer().Add(s.workload.DeepCopy()))
+			require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Add(s.workload.DeepCopy()))
 			repaired()
 			require.NoError(t, <-removed)
 			require.Nil(t, r.wantOf(w))
 			require.Nil(t, s.workload)
 		})
 	}
-}
-
-func (l *locks) waiting(name string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.held[name].users - 1
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -27,14 +28,14 @@ const calmAfter = 10 * time.Minute
 
 // repairs are the workloads to look at: something happened to an object of theirs.
 type repairs struct {
-	queue  workqueue.TypedRateLimitingInterface[ref]
+	queue  workqueue.TypedRateLimitingInterface[render.Ref]
 	policy backoff.Policy
 	random func() float64
 
 	mu sync.Mutex
 	// suspects lack a Secret, as their pods tell.
-	suspects map[ref]bool
-	history  map[ref]*repaired
+	suspects map[render.Ref]bool
+	history  map[render.Ref]*repaired
 }
 
 // repaired is how often a workload had to be repaired, and when last.
@@ -45,28 +46,28 @@ type repaired struct {
 
 func newRepairs(policy backoff.Policy, random func() float64) *repairs {
 	return &repairs{
-		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ref]()),
+		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[render.Ref]()),
 		policy: policy, random: random,
-		suspects: map[ref]bool{}, history: map[ref]*repaired{},
+		suspects: map[render.Ref]bool{}, history: map[render.Ref]*repaired{},
 	}
 }
 
-func (r *repairs) add(all ...ref) {
+func (r *repairs) add(all ...render.Ref) {
 	for _, w := range all {
-		if w.name != "" {
+		if w.Name != "" {
 			r.queue.Add(w)
 		}
 	}
 }
 
-func (r *repairs) suspect(w ref) {
+func (r *repairs) suspect(w render.Ref) {
 	r.mu.Lock()
 	r.suspects[w] = true
 	r.mu.Unlock()
 	r.add(w)
 }
 
-func (r *repairs) suspected(w ref) bool {
+func (r *repairs) suspected(w render.Ref) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.suspects[w]
@@ -74,7 +75,7 @@ func (r *repairs) suspected(w ref) bool {
 
 // wait is how long the next repair of w has to wait: a client that undoes every repair
 // must not keep the agent and the API server busy.
-func (r *repairs) wait(w ref, now time.Time) time.Duration {
+func (r *repairs) wait(w render.Ref, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.history[w]
@@ -87,7 +88,7 @@ func (r *repairs) wait(w ref, now time.Time) time.Duration {
 }
 
 // done notes a repair.
-func (r *repairs) done(w ref, now time.Time) {
+func (r *repairs) done(w render.Ref, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.suspects, w)
@@ -100,7 +101,7 @@ func (r *repairs) done(w ref, now time.Time) {
 	h.last = now
 }
 
-func (r *repairs) forget(w ref) {
+func (r *repairs) forget(w render.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.suspects, w)
@@ -136,13 +137,13 @@ func (r *Runtime) repair(ctx context.Context) {
 }
 
 // lookAt looks at one workload and repairs what is not as wanted.
-func (r *Runtime) lookAt(ctx context.Context, w ref) error {
+func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	if r.wantOf(w) == nil {
 		return nil
 	}
-	let := r.locks.together("Namespace " + w.namespace)
+	let := r.locks.Together("Namespace " + w.Namespace)
 	defer let()
-	unlock := r.locks.alone(w.String())
+	unlock := r.locks.Alone(w.String())
 	defer unlock()
 	known := r.wantOf(w)
 	if known == nil || known.hash == "" {
@@ -181,15 +182,15 @@ func (r *Runtime) lookAt(ctx context.Context, w ref) error {
 
 // tellDrift says, on the object and to the deployment's people, what somebody changed
 // and that it is put back.
-func (r *Runtime) tellDrift(s *set, st step, now object) {
+func (r *Runtime) tellDrift(s *set, st step, now render.Object) {
 	if !st.drift || now == nil {
 		return
 	}
 	what := "somebody removed it; it was made again"
 	if st.live != nil && len(st.diffs) > 0 {
-		what = "put back what somebody changed: " + summary(st.ref.kind, st.diffs)
+		what = "put back what somebody changed: " + summary(st.ref.Kind, st.diffs)
 	}
-	r.metrics.drift.WithLabelValues(string(st.ref.kind)).Inc()
+	r.metrics.drift.WithLabelValues(string(st.ref.Kind)).Inc()
 	r.cfg.Log.Warn("drift", "object", st.ref.String(), "workload", s.ref.String(), "what", what)
 	r.recorder.Event(now, corev1.EventTypeWarning, "Drift", what)
 	r.notices.add(subject{agentv1.Notice_KIND_DRIFT, s.deployment, st.ref.String()}, what, time.Now())
@@ -197,26 +198,26 @@ func (r *Runtime) tellDrift(s *set, st step, now object) {
 }
 
 // ownersOf are the workloads that an object is for.
-func (r *Runtime) ownersOf(o object) []ref {
+func (r *Runtime) ownersOf(o render.Object) []render.Ref {
 	if _, ok := o.(*appsv1.Deployment); ok {
-		return []ref{newRef(kindWorkload, o.GetNamespace(), o.GetName())}
+		return []render.Ref{render.NewRef(render.KindWorkload, o.GetNamespace(), o.GetName())}
 	}
 	if v := o.GetLabels()[render.LabelWorkload]; v != "" {
-		return r.workloadsOf(o.GetNamespace(), byWorkload, o.GetNamespace()+"/"+v)
+		return r.workloadsOf(o.GetNamespace(), access.ByWorkload, o.GetNamespace()+"/"+v)
 	}
 	if v := o.GetLabels()[render.LabelApp]; v != "" {
-		return r.workloadsOf(o.GetNamespace(), byApp, o.GetNamespace()+"/"+v)
+		return r.workloadsOf(o.GetNamespace(), access.ByApp, o.GetNamespace()+"/"+v)
 	}
 	return r.workloadsOf(o.GetNamespace(), "", "")
 }
 
 // workloadsOf are the workloads that are there with the value in the index. Without any, they
 // are all workloads that are wanted in the namespace.
-func (r *Runtime) workloadsOf(namespace, index, value string) []ref {
-	var out []ref
+func (r *Runtime) workloadsOf(namespace, index, value string) []render.Ref {
+	var out []render.Ref
 	if index != "" {
-		for _, w := range r.caches.list(kindWorkload, index, value) {
-			out = append(out, newRef(kindWorkload, w.GetNamespace(), w.GetName()))
+		for _, w := range r.caches.List(render.KindWorkload, index, value) {
+			out = append(out, render.NewRef(render.KindWorkload, w.GetNamespace(), w.GetName()))
 		}
 		if len(out) > 0 {
 			return out
@@ -226,12 +227,12 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []ref {
 }
 
 // wantedIn are the workloads that are wanted in a namespace.
-func (r *Runtime) wantedIn(namespace string) []ref {
+func (r *Runtime) wantedIn(namespace string) []render.Ref {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []ref
+	var out []render.Ref
 	for w := range r.wanted {
-		if w.namespace == namespace {
+		if w.Namespace == namespace {
 			out = append(out, w)
 		}
 	}
@@ -264,12 +265,12 @@ func sameMap(a, b map[string]string) bool {
 
 // finished looks at a workload again when Kubernetes has done what it was told: more may
 // be to do, and when a rollout of it is over, Secrets of the template before may go.
-func (r *Runtime) finished(o object) {
+func (r *Runtime) finished(o render.Object) {
 	d, ok := o.(*appsv1.Deployment)
 	if !ok {
 		return
 	}
-	if w := newRef(kindWorkload, d.Namespace, d.Name); r.drains(w) || rolledOut(d) && len(staleSecrets(d)) > 0 {
+	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.drains(w) || rolledOut(d) && len(staleSecrets(d)) > 0 {
 		r.repairs.add(w)
 	}
 }
@@ -281,7 +282,7 @@ func rolledOut(d *appsv1.Deployment) bool {
 
 // staleSecrets are those that the present template does not name.
 func staleSecrets(d *appsv1.Deployment) []string {
-	current := secretsOf(&d.Spec.Template.Spec)
+	current := render.SecretsOf(&d.Spec.Template.Spec)
 	return slices.DeleteFunc(split(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })
 }
 
@@ -292,17 +293,17 @@ func (r *Runtime) prune(ctx context.Context, s *set) error {
 		return nil
 	}
 	stale := staleSecrets(s.live)
-	for _, p := range r.caches.podsOf(s.ref.namespace, s.live.Labels[render.LabelWorkload]) {
-		used := secretNames(p)
+	for _, p := range r.caches.PodsOf(s.ref.Namespace, s.live.Labels[render.LabelWorkload]) {
+		used := render.SecretNames(p)
 		stale = slices.DeleteFunc(stale, func(n string) bool { return slices.Contains(used, n) })
 	}
 	if len(stale) == 0 {
 		return nil
 	}
 	for _, name := range stale {
-		at := newRef(kindSecret, s.ref.namespace, name)
+		at := render.NewRef(render.KindSecret, s.ref.Namespace, name)
 		err := r.api.Remove(ctx, at, metav1.DeleteOptions{})
-		if err != nil && !isNotFound(err) {
+		if err != nil && !access.IsNotFound(err) {
 			return err
 		}
 		r.mu.Lock()
@@ -318,5 +319,5 @@ func (r *Runtime) prune(ctx context.Context, s *set) error {
 func (r *Runtime) prunable(w *appsv1.Deployment, name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.pruned[newRef(kindSecret, w.Namespace, name)]
+	return r.pruned[render.NewRef(render.KindSecret, w.Namespace, name)]
 }

@@ -6,12 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
 func TestWhoUndoesEveryRepairWaitsEverLongerForTheNext(t *testing.T) {
-	r := newRepairs(backoff.Policy{Min: time.Second, Max: time.Minute}, middle)
-	w := newRef(kindWorkload, "ns", "chat")
+	r := newRepairs(backoff.Policy{Min: time.Second, Max: time.Minute}, func() float64 { return 0.5 })
+	w := render.NewRef(render.KindWorkload, "ns", "chat")
 	now := time.Unix(10000, 0)
 	var waits []time.Duration
 	for range 8 {

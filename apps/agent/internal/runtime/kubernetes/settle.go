@@ -21,11 +21,11 @@ func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 		return false // it is told of until all of it has gone
 	}
 	wanted := int(ptr.Deref(w.Spec.Replicas, 1))
-	if known := r.wantOf(newRef(kindWorkload, w.Namespace, w.Name)); known != nil {
+	if known := r.wantOf(render.NewRef(render.KindWorkload, w.Namespace, w.Name)); known != nil {
 		wanted = int(known.assignment.Deployment.GetReplicas())
 	}
-	return isUnsettled(w, r.caches.replicaSetsOf(w), wanted, func() int {
-		return len(r.caches.podsOf(w.Namespace, w.Labels[render.LabelWorkload]))
+	return isUnsettled(w, r.caches.ReplicaSetsOf(w), wanted, func() int {
+		return len(r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload]))
 	})
 }
 

@@ -30,9 +30,9 @@ func filled(t testing.TB, workloads, pods int) *Runtime {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}}
-	require.NoError(t, r.caches.nodes.GetIndexer().Add(node))
+	require.NoError(t, r.caches.Nodes.GetIndexer().Add(node))
 	for w := range workloads {
-		require.NoError(t, r.caches.ours[kindWorkload].GetIndexer().Add(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Add(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "apps", Name: workloadID(w),
 			Labels:      map[string]string{render.LabelDeployment: workloadID(w), render.LabelWorkload: workloadID(w)},
 			Annotations: map[string]string{render.AnnotationGeneration: "1", render.AnnotationTemplateHash: "template-1"},
@@ -66,7 +66,7 @@ func (r *Runtime) setPod(t testing.TB, workload, n int, restarts int32) {
 			}},
 		},
 	}
-	require.NoError(t, r.caches.pods.GetIndexer().Update(p))
+	require.NoError(t, r.caches.Pods.GetIndexer().Update(p))
 	r.podChanged(p)
 }
 
@@ -104,9 +104,9 @@ func TestALookMakesOnlyTheListsOfWhatChanged(t *testing.T) {
 	require.Zero(t, first[workloadID(3)][2].Restarts, "who holds the old list sees it as it was")
 
 	// The workload is gone, and its pods are not yet.
-	w, _, err := r.caches.ours[kindWorkload].GetIndexer().GetByKey("apps/" + workloadID(4))
+	w, _, err := r.caches.Ours[render.KindWorkload].GetIndexer().GetByKey("apps/" + workloadID(4))
 	require.NoError(t, err)
-	require.NoError(t, r.caches.ours[kindWorkload].GetIndexer().Delete(w))
+	require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Delete(w))
 	third := r.lists(t)
 	require.Len(t, third[workloadID(4)], 5)
 	require.Equal(t, 10, sameOnes(third, r.lists(t)))
@@ -115,7 +115,7 @@ func TestALookMakesOnlyTheListsOfWhatChanged(t *testing.T) {
 	lost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
 	}}
-	require.NoError(t, r.caches.nodes.GetIndexer().Update(lost))
+	require.NoError(t, r.caches.Nodes.GetIndexer().Update(lost))
 	r.nodeChanged(nil, lost)
 	require.Zero(t, sameOnes(third, r.lists(t)))
 }

@@ -11,6 +11,7 @@ import (
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
 	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -22,10 +23,10 @@ import (
 // planNamespace finds out whether the namespace must be put. One that was there
 // before us is not ours: the annotation that says that we made it is not put on it.
 func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, error) {
-	st := step{config: copyOf(objects.Namespace)}
-	st.ref = refOf(kindNamespace, st.config)
-	st.live = r.caches.get(st.ref)
-	meta := metaOf(st.config)
+	st := step{config: render.CopyOf(objects.Namespace)}
+	st.ref = render.RefOf(render.KindNamespace, st.config)
+	st.live = r.caches.Get(st.ref)
+	meta := render.MetaOf(st.config)
 	if st.live == nil {
 		st.drift = complete
 	} else {
@@ -52,12 +53,12 @@ func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, 
 
 // share completes the config of an app's claim with what is there: all workloads of
 // the app own it, unless its retention is to keep it, and its size does not shrink.
-func (r *Runtime) share(at ref, c *coreac.PersistentVolumeClaimApplyConfiguration, w *appsv1.Deployment) {
+func (r *Runtime) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfiguration, w *appsv1.Deployment) {
 	meta := c.ObjectMetaApplyConfiguration
 	meta.OwnerReferences = nil
 	if w != nil && meta.Annotations[render.AnnotationRetention] != render.RetainKeep {
 		owners := map[string]metaac.OwnerReferenceApplyConfiguration{w.Name: ownerReference(w)}
-		for _, o := range r.caches.list(kindWorkload, byApp, at.namespace+"/"+meta.Labels[render.LabelApp]) {
+		for _, o := range r.caches.List(render.KindWorkload, access.ByApp, at.Namespace+"/"+meta.Labels[render.LabelApp]) {
 			if o.GetDeletionTimestamp() == nil {
 				owners[o.GetName()] = ownerReference(o)
 			}
@@ -66,7 +67,7 @@ func (r *Runtime) share(at ref, c *coreac.PersistentVolumeClaimApplyConfiguratio
 			meta.OwnerReferences = append(meta.OwnerReferences, owners[name])
 		}
 	}
-	live, ok := r.caches.get(at).(*corev1.PersistentVolumeClaim)
+	live, ok := r.caches.Get(at).(*corev1.PersistentVolumeClaim)
 	if !ok || c.Spec == nil {
 		return
 	}
@@ -97,7 +98,7 @@ func (st *step) checkClaim(complete bool) (bool, error) {
 		st.drift = complete
 		return true, nil
 	}
-	want := metaOf(st.config)
+	want := render.MetaOf(st.config)
 	for l, v := range want.Labels {
 		if l != render.LabelPartOf && l != render.LabelName && live.Labels[l] != v {
 			st.diffs = append(st.diffs, difference{"metadata.labels[" + l + "]", show(v), show(live.Labels[l])})

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
 // A pod template is rendered once per template hash and kept on the workload as it
@@ -74,5 +76,5 @@ func secretsNamed(t *coreac.PodTemplateSpecApplyConfiguration) []string {
 	if err := json.Unmarshal(data, &spec); err != nil {
 		return nil
 	}
-	return secretsOf(&spec)
+	return render.SecretsOf(&spec)
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import "github.com/prometheus/client_golang/prometheus"
 

@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -19,11 +19,11 @@ import (
 // Apply applies one object. What is there and not ours is left alone. live is the object as it was seen;
 // nil: there is none, or it is a Secret, which is not watched. With dry the server only says what it
 // would do.
-func (a *API) Apply(ctx context.Context, at ref, config any, live object, dry bool) (object, error) {
+func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.Object, dry bool) (render.Object, error) {
 	if live != nil && live.GetDeletionTimestamp() != nil {
-		return nil, beingRemoved(at)
+		return nil, BeingRemoved(at)
 	}
-	if live == nil && at.kind != kindSecret {
+	if live == nil && at.Kind != render.KindSecret {
 		if err := a.mayMake(ctx, at); err != nil {
 			return nil, err
 		}
@@ -31,39 +31,39 @@ func (a *API) Apply(ctx context.Context, at ref, config any, live object, dry bo
 	if live != nil {
 		// If it was exchanged for another of its name, that one is not ours to change.
 		uid := live.GetUID()
-		metaOf(config).UID = &uid
+		render.MetaOf(config).UID = &uid
 	}
-	opts := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
+	opts := metav1.ApplyOptions{FieldManager: FieldManager, Force: true}
 	if dry {
 		opts.DryRun = []string{metav1.DryRunAll}
 	}
-	var out object
+	var out render.Object
 	err := a.Call(ctx, "apply "+at.String(), func(ctx context.Context) (err error) {
-		out, err = a.resources[at.kind].apply(ctx, at.namespace, config, opts)
+		out, err = a.Resources[at.Kind].Apply(ctx, at.Namespace, config, opts)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	if !dry {
-		a.Caches.wrote(at.kind, slimmed(out))
+		a.Caches.wrote(at.Kind, slimmed(out))
 	}
 	return out, nil
 }
 
 // Get reads an object. Its error is one for which isNotFound reports true if there is none.
-func (a *API) Get(ctx context.Context, at ref) (o object, err error) {
+func (a *API) Get(ctx context.Context, at render.Ref) (o render.Object, err error) {
 	err = a.Call(ctx, "get "+at.String(), func(ctx context.Context) (err error) {
-		o, err = a.resources[at.kind].get(ctx, at.namespace, at.name)
+		o, err = a.Resources[at.Kind].Get(ctx, at.Namespace, at.Name)
 		return found(err)
 	})
 	return o, err
 }
 
 // Remove deletes an object. Its error is one for which isNotFound reports true if there is none.
-func (a *API) Remove(ctx context.Context, at ref, opts metav1.DeleteOptions) error {
+func (a *API) Remove(ctx context.Context, at render.Ref, opts metav1.DeleteOptions) error {
 	return a.Call(ctx, "delete "+at.String(), func(ctx context.Context) error {
-		return found(a.resources[at.kind].remove(ctx, at.namespace, at.name, opts))
+		return found(a.Resources[at.Kind].Remove(ctx, at.Namespace, at.Name, opts))
 	})
 }
 
@@ -82,9 +82,9 @@ func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string,
 		}
 	}
 	list.LabelSelector = render.OfDeployment(a.cfg.Region, deploymentID).String()
-	for _, k := range []kind{kindService, kindDisruptionBudget, kindNetworkPolicy, kindSecret, kindServiceAccount} {
+	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindSecret, render.KindServiceAccount} {
 		err := a.Call(ctx, fmt.Sprintf("delete each %s of %s", k, deploymentID), func(ctx context.Context) error {
-			return a.resources[k].removeAll(ctx, namespace, opts, list)
+			return a.Resources[k].RemoveAll(ctx, namespace, opts, list)
 		})
 		if err != nil {
 			return err
@@ -95,10 +95,10 @@ func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string,
 
 // mayMake asks whether there is an object of that name that is not ours: applying
 // would take it over.
-func (a *API) mayMake(ctx context.Context, at ref) error {
+func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	there, err := a.Get(ctx, at)
 	switch {
-	case isNotFound(err):
+	case IsNotFound(err):
 		return nil
 	case err != nil:
 		return err
@@ -109,7 +109,7 @@ func (a *API) mayMake(ctx context.Context, at ref) error {
 				at, render.LabelManagedBy, render.ManagedBy, render.LabelRegion, a.cfg.Region),
 		}
 	case there.GetDeletionTimestamp() != nil:
-		return beingRemoved(at)
+		return BeingRemoved(at)
 	}
 	return nil
 }
@@ -122,13 +122,13 @@ func (a *API) ours(o metav1.Object) bool {
 		return region == a.cfg.Region
 	}
 	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply
+		return f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply
 	})
 }
 
 // slimmed is an answer of the server as the caches keep it.
-func slimmed(o object) object {
-	o = o.DeepCopyObject().(object)
+func slimmed(o render.Object) render.Object {
+	o = o.DeepCopyObject().(render.Object)
 	if d, ok := o.(*appsv1.Deployment); ok {
 		_, _ = slimWorkload(d)
 		return d
@@ -155,11 +155,11 @@ func (a *API) Annotate(ctx context.Context, p *corev1.Pod, annotations map[strin
 		return err
 	}
 	err = a.Call(ctx, "annotate pod "+p.Namespace+"/"+p.Name, func(ctx context.Context) error {
-		_, err := a.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		_, err := a.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
 		return found(err)
 	})
 	rej, ok := errors.AsType[*runtime.Rejection](err)
-	if isNotFound(err) || ok && rej.Code == runtime.ReasonConflict {
+	if IsNotFound(err) || ok && rej.Code == runtime.ReasonConflict {
 		return nil // it went, or another one of its name is there
 	}
 	return err

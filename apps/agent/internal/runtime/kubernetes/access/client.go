@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"errors"
@@ -31,7 +31,7 @@ const (
 )
 
 // newClient returns a client within our limits, whose calls are counted.
-func newClient(cfg apiConfig, calls *prometheus.CounterVec, g *gate) (*clientset, error) {
+func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, error) {
 	c := rest.CopyConfig(cfg.Client)
 	c.QPS, c.Burst = callsPerSecond, callBurst
 	c.UserAgent = "windlass-agent/" + cfg.AgentVersion

@@ -1,4 +1,4 @@
-package kubernetes
+package render
 
 import (
 	"fmt"
@@ -11,68 +11,66 @@ import (
 	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
 	networkingac "k8s.io/client-go/applyconfigurations/networking/v1"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
-
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// kind of an object that we make, as people call it.
-type kind string
+// Kind of an object that we make, as people call it.
+type Kind string
 
 const (
-	kindNamespace        kind = "Namespace"
-	kindServiceAccount   kind = "ServiceAccount"
-	kindSecret           kind = "Secret"
-	kindClaim            kind = "PersistentVolumeClaim"
-	kindNetworkPolicy    kind = "NetworkPolicy"
-	kindWorkload         kind = "Deployment"
-	kindService          kind = "Service"
-	kindDisruptionBudget kind = "PodDisruptionBudget"
+	KindNamespace        Kind = "Namespace"
+	KindServiceAccount   Kind = "ServiceAccount"
+	KindSecret           Kind = "Secret"
+	KindClaim            Kind = "PersistentVolumeClaim"
+	KindNetworkPolicy    Kind = "NetworkPolicy"
+	KindWorkload         Kind = "Deployment"
+	KindService          Kind = "Service"
+	KindDisruptionBudget Kind = "PodDisruptionBudget"
 )
 
-// object is what every Kubernetes object is.
-type object interface {
+// Object is what every Kubernetes object is.
+type Object interface {
 	metav1.Object
 	apiruntime.Object
 }
 
-// ref names an object.
-type ref struct {
-	kind            kind
-	namespace, name string
+// Ref names an object.
+type Ref struct {
+	Kind            Kind
+	Namespace, Name string
 }
 
-func (r ref) String() string {
-	if r.namespace == "" {
-		return fmt.Sprintf("%s %s", r.kind, r.name)
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return fmt.Sprintf("%s %s", r.Kind, r.Name)
 	}
-	return fmt.Sprintf("%s %s/%s", r.kind, r.namespace, r.name)
+	return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
 }
 
-// newRef names the object of a kind with that name. namespace is empty for a kind that is in none.
-func newRef(k kind, namespace, name string) ref {
-	return ref{kind: k, namespace: namespace, name: name}
+// NewRef names the object of a kind with that name. namespace is empty for a kind that is in none.
+func NewRef(k Kind, namespace, name string) Ref {
+	return Ref{Kind: k, Namespace: namespace, Name: name}
 }
 
-// refOf names the object that a configuration is of.
-func refOf(k kind, config any) ref {
-	m := metaOf(config)
-	out := ref{kind: k}
+// RefOf names the object that a configuration is of.
+func RefOf(k Kind, config any) Ref {
+	m := MetaOf(config)
+	out := Ref{Kind: k}
 	if m.Name != nil {
-		out.name = *m.Name
+		out.Name = *m.Name
 	}
 	if m.Namespace != nil {
-		out.namespace = *m.Namespace
+		out.Namespace = *m.Namespace
 	}
 	return out
 }
 
-// workloadOf names the workload that a pod is of.
-func workloadOf(p *corev1.Pod) ref {
-	return newRef(kindWorkload, p.Namespace, p.Labels[render.LabelInstance])
+// WorkloadOf names the workload that a pod is of.
+func WorkloadOf(p *corev1.Pod) Ref {
+	return NewRef(KindWorkload, p.Namespace, p.Labels[LabelInstance])
 }
 
-// metaOf is the metadata of a configuration to apply.
-func metaOf(config any) *metaac.ObjectMetaApplyConfiguration {
+// MetaOf is the metadata of a configuration to apply.
+func MetaOf(config any) *metaac.ObjectMetaApplyConfiguration {
 	switch c := config.(type) {
 	case *coreac.NamespaceApplyConfiguration:
 		return c.ObjectMetaApplyConfiguration
@@ -94,17 +92,17 @@ func metaOf(config any) *metaac.ObjectMetaApplyConfiguration {
 	return nil
 }
 
-// kindOf names the kind of a configuration to apply.
-func kindOf(config any) kind {
+// KindOf names the kind of a configuration to apply.
+func KindOf(config any) Kind {
 	if c, ok := config.(interface{ GetKind() *string }); ok && c.GetKind() != nil {
-		return kind(*c.GetKind())
+		return Kind(*c.GetKind())
 	}
 	return ""
 }
 
-// copyOf is config with metadata of its own; all else is shared.
-func copyOf(config any) any {
-	meta := *metaOf(config)
+// CopyOf is config with metadata of its own; all else is shared.
+func CopyOf(config any) any {
+	meta := *MetaOf(config)
 	switch c := config.(type) {
 	case *coreac.NamespaceApplyConfiguration:
 		o := *c

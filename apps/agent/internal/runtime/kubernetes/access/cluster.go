@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -123,7 +123,7 @@ func (k *Kept) ShareKey(ctx context.Context, own []byte) ([]byte, error) {
 	}
 	// As another manager than the value's, so that neither takes the other's back. Another agent's key is not replaced.
 	config := coreac.Secret(k.name, k.namespace).WithResourceVersion(s.ResourceVersion).WithData(map[string][]byte{nameKey: own})
-	if _, err := k.client.Secrets(k.namespace).Apply(ctx, config, metav1.ApplyOptions{FieldManager: fieldManager + "-names"}); err != nil {
+	if _, err := k.client.Secrets(k.namespace).Apply(ctx, config, metav1.ApplyOptions{FieldManager: FieldManager + "-names"}); err != nil {
 		return nil, fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
 	}
 	return own, nil
@@ -138,7 +138,7 @@ func (k *Kept) Store(ctx context.Context, value []byte) error {
 }
 
 func (k *Kept) apply(ctx context.Context, secret *coreac.SecretApplyConfiguration) error {
-	_, err := k.client.Secrets(k.namespace).Apply(ctx, secret, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	_, err := k.client.Secrets(k.namespace).Apply(ctx, secret, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
 	if err != nil {
 		return fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
 	}

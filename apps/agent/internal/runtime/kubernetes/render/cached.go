@@ -1,4 +1,4 @@
-package kubernetes
+package render
 
 import (
 	"crypto/sha256"
@@ -14,17 +14,17 @@ import (
 
 // Annotations that exist in caches only. They stand for what was left out.
 const (
-	// replicasOwner names who else has set spec.replicas.
-	replicasOwner = "cache.windlass.run/replicas-owner"
-	// secretsUsed lists the Secrets that a pod refers to.
-	secretsUsed = "cache.windlass.run/secrets"
-	// templatePrint tells templates apart as Kubernetes does, in caches: by all that they say.
+	// AnnotationReplicasOwner names who else has set spec.replicas.
+	AnnotationReplicasOwner = "cache.windlass.run/replicas-owner"
+	// AnnotationSecretsUsed lists the Secrets that a pod refers to.
+	AnnotationSecretsUsed = "cache.windlass.run/secrets"
+	// AnnotationTemplatePrint tells templates apart as Kubernetes does, in caches: by all that they say.
 	// The agent's own hash stays the same when somebody else edits a template.
-	templatePrint = "cache.windlass.run/template"
+	AnnotationTemplatePrint = "cache.windlass.run/template"
 )
 
-// printOf a template, without what Kubernetes adds to a ReplicaSet's.
-func printOf(t *corev1.PodTemplateSpec) string {
+// PrintOf a template, without what Kubernetes adds to a ReplicaSet's.
+func PrintOf(t *corev1.PodTemplateSpec) string {
 	bare := *t
 	bare.Labels = nil
 	for k, v := range t.Labels {
@@ -40,8 +40,8 @@ func printOf(t *corev1.PodTemplateSpec) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// secretsOf are the names of the Secrets that a pod needs, sorted.
-func secretsOf(s *corev1.PodSpec) []string {
+// SecretsOf are the names of the Secrets that a pod needs, sorted.
+func SecretsOf(s *corev1.PodSpec) []string {
 	var out []string
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		for _, from := range c.EnvFrom {
@@ -67,9 +67,9 @@ func secretsOf(s *corev1.PodSpec) []string {
 	return slices.Compact(out)
 }
 
-// secretNames reads secretsUsed.
-func secretNames(p *corev1.Pod) []string {
-	if s := p.Annotations[secretsUsed]; s != "" {
+// SecretNames reads secretsUsed.
+func SecretNames(p *corev1.Pod) []string {
+	if s := p.Annotations[AnnotationSecretsUsed]; s != "" {
 		return strings.Split(s, ",")
 	}
 	return nil

@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ func (a *API) Log(ctx context.Context, p *corev1.Pod, tailLines int, previous bo
 		out, err = lastBytes(stream, maxLogs)
 		return err
 	})
-	if isNotFound(err) {
+	if IsNotFound(err) {
 		return nil, runtime.ErrUnknownInstance
 	}
 	return out, err

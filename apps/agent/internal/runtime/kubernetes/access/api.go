@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// fieldManager owns the fields that we set.
-const fieldManager = "windlass-agent"
+// FieldManager owns the fields that we set.
+const FieldManager = "windlass-agent"
 
 // A region is as it should be within 10 s of the end of an outage, however long that
 // was: so the longest pauses, one after the other, have to be shorter. A change waits
@@ -28,12 +28,12 @@ const fieldManager = "windlass-agent"
 // each every 2 s on average, and a call for all changes together. Regions do not share
 // API servers, so that a thousand agents do not make it more.
 var (
-	outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
-	reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 4 * time.Second}
+	Outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
+	Reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 4 * time.Second}
 )
 
-// apiConfig says how an API reaches its server, and how often. Every field is required.
-type apiConfig struct {
+// Config says how an API reaches its server, and how often. Every field is required.
+type Config struct {
 	// Client says how to reach the API server. Its rate limits are replaced.
 	Client *rest.Config
 	// Region's name; what carries it as a label is ours.
@@ -55,17 +55,17 @@ type apiConfig struct {
 type API struct {
 	clients
 
-	Caches *caches
+	Caches *Caches
 
-	cfg       apiConfig
-	resources map[kind]resource
+	cfg       Config
+	Resources map[render.Kind]Resource
 	gate      *gate
 	rights    *rights
 	again     patience
 }
 
-// newAPI returns an API that has not called the server yet.
-func newAPI(cfg apiConfig) (*API, error) {
+// New returns an API that has not called the server yet.
+func New(cfg Config) (*API, error) {
 	g := &gate{policy: cfg.Outage, random: cfg.Random}
 	client, err := newClient(cfg, newCalls(cfg.Registerer), g)
 	if err != nil {
@@ -74,7 +74,7 @@ func newAPI(cfg apiConfig) (*API, error) {
 	again := patience{cfg.Outage, cfg.Random, new(atomic.Pointer[error])}
 	return &API{
 		clients: client, Caches: newCaches(client, again, cfg.Region), cfg: cfg,
-		resources: resourcesOf(client), gate: g, rights: newRights(), again: again,
+		Resources: resourcesOf(client), gate: g, rights: newRights(), again: again,
 	}, nil
 }
 
@@ -87,14 +87,14 @@ func (a *API) Refused() error {
 }
 
 // ReadWarnings reads the Warning events of pods until ctx ends.
-func (a *API) ReadWarnings(ctx context.Context, into *warnings) {
+func (a *API) ReadWarnings(ctx context.Context, into *Warnings) {
 	cache.NewReflectorWithOptions(listWatch(a.CoreV1().Events(metav1.NamespaceAll), a.again, func(o *metav1.ListOptions) {
 		o.FieldSelector = "involvedObject.kind=Pod,type=Warning"
 	}), &corev1.Event{}, into, cache.ReflectorOptions{Name: "warnings"}).RunWithContext(ctx)
 }
 
 // ReadNeighbours reads the pods that are not ours until ctx ends.
-func (a *API) ReadNeighbours(ctx context.Context, into *neighbours) {
+func (a *API) ReadNeighbours(ctx context.Context, into *Neighbours) {
 	cache.NewReflectorWithOptions(listWatch(a.CoreV1().Pods(metav1.NamespaceAll), a.again, func(o *metav1.ListOptions) {
 		o.LabelSelector = render.LabelRegion + "!=" + a.cfg.Region
 		o.FieldSelector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"

@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -21,35 +21,35 @@ import (
 
 // Indexes of the informers.
 const (
-	byWorkload   = "workload"   // namespace/workload's label value
-	byDeployment = "deployment" // the deployment's id
-	byApp        = "app"        // namespace/app's id
-	// byEnvironment is the environment's id; of namespaces.
-	byEnvironment = "environment"
+	ByWorkload   = "workload"   // namespace/workload's label value
+	ByDeployment = "deployment" // the deployment's id
+	ByApp        = "app"        // namespace/app's id
+	// ByEnvironment is the environment's id; of namespaces.
+	ByEnvironment = "environment"
 	// byNode is the node's name; of pods.
 	byNode = "node"
 	// byUID is the UID, which an instance's id has; of pods.
 	byUID = "uid"
 )
 
-// caches hold what is watched. Secrets are not watched, because a right to watch the
+// Caches hold what is watched. Secrets are not watched, because a right to watch the
 // Secrets of a label is a right to read all Secrets.
-type caches struct {
-	ours  map[kind]cache.SharedIndexInformer
-	pods  cache.SharedIndexInformer
-	nodes cache.SharedIndexInformer
+type Caches struct {
+	Ours  map[render.Kind]cache.SharedIndexInformer
+	Pods  cache.SharedIndexInformer
+	Nodes cache.SharedIndexInformer
 	// replicaSets are Kubernetes' own, which count the pods of one template each.
 	replicaSets cache.SharedIndexInformer
 
 	mu sync.Mutex
 	// written is what we wrote and may not have seen yet.
-	written map[ref]written
+	written map[render.Ref]written
 	// ended are objects whose deletion the server accepted.
 	ended map[types.UID]bool
 }
 
 type written struct {
-	object object
+	object render.Object
 	at     time.Time
 }
 
@@ -58,27 +58,27 @@ type written struct {
 // watch to the store.
 const unseenFor = 5 * time.Second
 
-func newCaches(c clients, again patience, region string) *caches {
+func newCaches(c clients, again patience, region string) *Caches {
 	ours := render.Ours(region).String()
 	mine := func(o *metav1.ListOptions) { o.LabelSelector = ours }
 	core, apps := c.CoreV1(), c.AppsV1()
 	const all = metav1.NamespaceAll
-	return &caches{
-		ours: map[kind]cache.SharedIndexInformer{
-			kindNamespace:        informer(core.Namespaces(), again, &corev1.Namespace{}, mine, bare, ourIndexes),
-			kindServiceAccount:   informer(core.ServiceAccounts(all), again, &corev1.ServiceAccount{}, mine, bare, ourIndexes),
-			kindClaim:            informer(core.PersistentVolumeClaims(all), again, &corev1.PersistentVolumeClaim{}, mine, bare, ourIndexes),
-			kindNetworkPolicy:    informer(c.NetworkingV1().NetworkPolicies(all), again, &networkingv1.NetworkPolicy{}, mine, bare, ourIndexes),
-			kindWorkload:         informer(apps.Deployments(all), again, &appsv1.Deployment{}, mine, slimWorkload, ourIndexes),
-			kindService:          informer(core.Services(all), again, &corev1.Service{}, mine, bare, ourIndexes),
-			kindDisruptionBudget: informer(c.PolicyV1().PodDisruptionBudgets(all), again, &policyv1.PodDisruptionBudget{}, mine, bare, ourIndexes),
+	return &Caches{
+		Ours: map[render.Kind]cache.SharedIndexInformer{
+			render.KindNamespace:        informer(core.Namespaces(), again, &corev1.Namespace{}, mine, bare, ourIndexes),
+			render.KindServiceAccount:   informer(core.ServiceAccounts(all), again, &corev1.ServiceAccount{}, mine, bare, ourIndexes),
+			render.KindClaim:            informer(core.PersistentVolumeClaims(all), again, &corev1.PersistentVolumeClaim{}, mine, bare, ourIndexes),
+			render.KindNetworkPolicy:    informer(c.NetworkingV1().NetworkPolicies(all), again, &networkingv1.NetworkPolicy{}, mine, bare, ourIndexes),
+			render.KindWorkload:         informer(apps.Deployments(all), again, &appsv1.Deployment{}, mine, slimWorkload, ourIndexes),
+			render.KindService:          informer(core.Services(all), again, &corev1.Service{}, mine, bare, ourIndexes),
+			render.KindDisruptionBudget: informer(c.PolicyV1().PodDisruptionBudgets(all), again, &policyv1.PodDisruptionBudget{}, mine, bare, ourIndexes),
 		},
-		pods: informer(core.Pods(all), again, &corev1.Pod{}, mine, slimPod, cache.Indexers{
-			byWorkload: ourIndexes[byWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID), byNode: indexOf(indexNode),
+		Pods: informer(core.Pods(all), again, &corev1.Pod{}, mine, slimPod, cache.Indexers{
+			ByWorkload: ourIndexes[ByWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID), byNode: indexOf(indexNode),
 		}),
-		replicaSets: informer(apps.ReplicaSets(all), again, &appsv1.ReplicaSet{}, mine, slimReplicaSet, cache.Indexers{byWorkload: ourIndexes[byWorkload]}),
-		nodes:       informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
-		written:     map[ref]written{},
+		replicaSets: informer(apps.ReplicaSets(all), again, &appsv1.ReplicaSet{}, mine, slimReplicaSet, cache.Indexers{ByWorkload: ourIndexes[ByWorkload]}),
+		Nodes:       informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
+		written:     map[render.Ref]written{},
 		ended:       map[types.UID]bool{},
 	}
 }
@@ -91,13 +91,13 @@ func informer[L apiruntime.Object](client watched[L], again patience, example ap
 }
 
 var ourIndexes = cache.Indexers{
-	byWorkload:           indexOf(func(o metav1.Object) string { return namespaced(o, render.LabelWorkload) }),
-	byDeployment:         indexOf(func(o metav1.Object) string { return o.GetLabels()[render.LabelDeployment] }),
-	byApp:                indexOf(func(o metav1.Object) string { return namespaced(o, render.LabelApp) }),
+	ByWorkload:           indexOf(func(o metav1.Object) string { return Namespaced(o, render.LabelWorkload) }),
+	ByDeployment:         indexOf(func(o metav1.Object) string { return o.GetLabels()[render.LabelDeployment] }),
+	ByApp:                indexOf(func(o metav1.Object) string { return Namespaced(o, render.LabelApp) }),
 	cache.NamespaceIndex: indexOf(func(o metav1.Object) string { return o.GetNamespace() }),
 }
 
-func namespaced(o metav1.Object, label string) string {
+func Namespaced(o metav1.Object, label string) string {
 	v := o.GetLabels()[label]
 	if v == "" {
 		return ""
@@ -118,16 +118,16 @@ func indexOf(value func(metav1.Object) string) cache.IndexFunc {
 	}
 }
 
-func (c *caches) all() []cache.SharedIndexInformer {
-	out := []cache.SharedIndexInformer{c.pods, c.nodes, c.replicaSets}
-	for _, i := range c.ours {
+func (c *Caches) all() []cache.SharedIndexInformer {
+	out := []cache.SharedIndexInformer{c.Pods, c.Nodes, c.replicaSets}
+	for _, i := range c.Ours {
 		out = append(out, i)
 	}
 	return out
 }
 
-// run watches until ctx ends.
-func (c *caches) run(ctx context.Context) {
+// Run watches until ctx ends.
+func (c *Caches) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, i := range c.all() {
 		wg.Go(func() { i.RunWithContext(ctx) })
@@ -135,8 +135,8 @@ func (c *caches) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// synced reports whether each cache has held the whole truth once.
-func (c *caches) synced() bool {
+// Synced reports whether each cache has held the whole truth once.
+func (c *Caches) Synced() bool {
 	for _, i := range c.all() {
 		if !i.HasSynced() {
 			return false
@@ -145,10 +145,10 @@ func (c *caches) synced() bool {
 	return true
 }
 
-// get returns the newest that is known of an object of ours, nil if there is none.
+// Get returns the newest that is known of an object of ours, nil if there is none.
 // It is shared: read only.
-func (c *caches) get(r ref) object {
-	seen, _ := c.cached(r)
+func (c *Caches) Get(r render.Ref) render.Object {
+	seen, _ := c.Cached(r)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, ok := c.written[r]
@@ -162,29 +162,29 @@ func (c *caches) get(r ref) object {
 	return c.mark(w.object)
 }
 
-func (c *caches) cached(r ref) (object, bool) {
-	informer := c.ours[r.kind]
+func (c *Caches) Cached(r render.Ref) (render.Object, bool) {
+	informer := c.Ours[r.Kind]
 	if informer == nil {
 		return nil, false
 	}
-	key := r.name
-	if r.namespace != "" {
-		key = r.namespace + "/" + r.name
+	key := r.Name
+	if r.Namespace != "" {
+		key = r.Namespace + "/" + r.Name
 	}
 	obj, ok, err := informer.GetIndexer().GetByKey(key)
 	if err != nil || !ok {
 		return nil, false
 	}
-	o, ok := obj.(object)
+	o, ok := obj.(render.Object)
 	return o, ok
 }
 
 // overtaken reports whether what the cache has is no older than what we wrote.
-func (c *caches) overtaken(r ref, w written, seen object) bool {
+func (c *Caches) overtaken(r render.Ref, w written, seen render.Object) bool {
 	if seen != nil {
 		return !newer(w.object.GetResourceVersion(), seen.GetResourceVersion())
 	}
-	informer := c.ours[r.kind]
+	informer := c.Ours[r.Kind]
 	return informer != nil && !newer(w.object.GetResourceVersion(), informer.LastSyncResourceVersion()) && time.Since(w.at) > unseenFor
 }
 
@@ -196,88 +196,88 @@ func newer(a, b string) bool {
 }
 
 // mark lets an object whose deletion was accepted look like it.
-func (c *caches) mark(o object) object {
+func (c *Caches) mark(o render.Object) render.Object {
 	if o == nil || o.GetDeletionTimestamp() != nil || !c.ended[o.GetUID()] {
 		return o
 	}
-	marked := o.DeepCopyObject().(object)
+	marked := o.DeepCopyObject().(render.Object)
 	now := metav1.Now()
 	marked.SetDeletionTimestamp(&now)
 	return marked
 }
 
 // wrote notes what the server answered to a write.
-func (c *caches) wrote(k kind, o object) {
-	if c.ours[k] == nil {
+func (c *Caches) wrote(k render.Kind, o render.Object) {
+	if c.Ours[k] == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.written[newRef(k, o.GetNamespace(), o.GetName())] = written{object: o, at: time.Now()}
+	c.written[render.NewRef(k, o.GetNamespace(), o.GetName())] = written{object: o, at: time.Now()}
 }
 
-// deleted notes that the server accepted the deletion of an object.
-func (c *caches) deleted(uid types.UID) {
+// Deleted notes that the server accepted the deletion of an object.
+func (c *Caches) Deleted(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended[uid] = true
 }
 
 // saw notes that the watch told of the end of an object.
-func (c *caches) saw(k kind, gone object) {
+func (c *Caches) saw(k render.Kind, gone render.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.ended, gone.GetUID())
-	r := newRef(k, gone.GetNamespace(), gone.GetName())
+	r := render.NewRef(k, gone.GetNamespace(), gone.GetName())
 	if w, ok := c.written[r]; ok && w.object.GetUID() == gone.GetUID() {
 		delete(c.written, r)
 	}
 }
 
-// list returns the newest that is known of every object of ours of a kind for
+// List returns the newest that is known of every object of ours of a kind for
 // which an index has the value.
-func (c *caches) list(k kind, index, value string) []object {
-	informer := c.ours[k]
+func (c *Caches) List(k render.Kind, index, value string) []render.Object {
+	informer := c.Ours[k]
 	found, err := informer.GetIndexer().ByIndex(index, value)
 	if err != nil {
 		return nil
 	}
-	return c.overlay(k, found, func(o object) bool {
+	return c.overlay(k, found, func(o render.Object) bool {
 		values, err := informer.GetIndexer().GetIndexers()[index](o)
 		return err == nil && len(values) == 1 && values[0] == value
 	})
 }
 
-// every returns the newest that is known of all objects of ours of a kind.
-func (c *caches) every(k kind) []object {
-	return c.overlay(k, c.ours[k].GetIndexer().List(), func(object) bool { return true })
+// Every returns the newest that is known of all objects of ours of a kind.
+func (c *Caches) Every(k render.Kind) []render.Object {
+	return c.overlay(k, c.Ours[k].GetIndexer().List(), func(render.Object) bool { return true })
 }
 
-func (c *caches) overlay(k kind, found []any, ok func(object) bool) []object {
-	out := make([]object, 0, len(found))
-	done := map[ref]bool{}
+func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool) []render.Object {
+	out := make([]render.Object, 0, len(found))
+	done := map[render.Ref]bool{}
 	for _, f := range found {
-		o, isObject := f.(object)
+		o, isObject := f.(render.Object)
 		if !isObject {
 			continue
 		}
-		r := newRef(k, o.GetNamespace(), o.GetName())
+		r := render.NewRef(k, o.GetNamespace(), o.GetName())
 		done[r] = true
 		// What we wrote since may have taken it out of the index.
-		if o = c.get(r); o != nil && ok(o) {
+		if o = c.Get(r); o != nil && ok(o) {
 			out = append(out, o)
 		}
 	}
 	c.mu.Lock()
-	var more []ref
+	var more []render.Ref
 	for r := range c.written {
-		if r.kind == k && !done[r] {
+		if r.Kind == k && !done[r] {
 			more = append(more, r)
 		}
 	}
 	c.mu.Unlock()
 	for _, r := range more {
-		if o := c.get(r); o != nil && ok(o) {
+		if o := c.Get(r); o != nil && ok(o) {
 			out = append(out, o)
 		}
 	}
@@ -287,18 +287,18 @@ func (c *caches) overlay(k kind, found []any, ok func(object) bool) []object {
 // Handlers hear of what the watches tell. old is nil for an object that is new, now for one that is gone.
 type Handlers struct {
 	// Object hears of the objects of ours, besides pods. Gone hears of those that are gone.
-	Object func(k kind, old, now object)
-	Gone   func(k kind, last object)
+	Object func(k render.Kind, old, now render.Object)
+	Gone   func(k render.Kind, last render.Object)
 	Pod    func(old, now *corev1.Pod)
 	// ReplicaSet hears of Kubernetes' own.
 	ReplicaSet func(old, now *appsv1.ReplicaSet)
 	Node       func(old, now *corev1.Node)
 }
 
-// handle has the handlers hear of all that happens.
-func (c *caches) handle(h Handlers) error {
-	for k, i := range c.ours {
-		if _, err := i.AddEventHandler(handler(func(old, now object) {
+// Handle has the handlers hear of all that happens.
+func (c *Caches) Handle(h Handlers) error {
+	for k, i := range c.Ours {
+		if _, err := i.AddEventHandler(handler(func(old, now render.Object) {
 			if now == nil {
 				c.saw(k, old)
 				h.Gone(k, old)
@@ -309,13 +309,13 @@ func (c *caches) handle(h Handlers) error {
 			return fmt.Errorf("watch %s: %w", k, err)
 		}
 	}
-	if _, err := c.pods.AddEventHandler(handler(h.Pod)); err != nil {
+	if _, err := c.Pods.AddEventHandler(handler(h.Pod)); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
 	if _, err := c.replicaSets.AddEventHandler(handler(h.ReplicaSet)); err != nil {
 		return fmt.Errorf("watch replica sets: %w", err)
 	}
-	if _, err := c.nodes.AddEventHandler(handler(h.Node)); err != nil {
+	if _, err := c.Nodes.AddEventHandler(handler(h.Node)); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
 	return nil
@@ -348,49 +348,49 @@ func handler[T any](hear func(old, now T)) cache.ResourceEventHandlerFuncs {
 	}
 }
 
-// podsOf are the pods of a workload, by its label.
-func (c *caches) podsOf(namespace, workload string) []*corev1.Pod {
-	return podsIn(c.pods.GetIndexer().ByIndex(byWorkload, namespace+"/"+workload))
+// PodsOf are the pods of a workload, by its label.
+func (c *Caches) PodsOf(namespace, workload string) []*corev1.Pod {
+	return podsIn(c.Pods.GetIndexer().ByIndex(ByWorkload, namespace+"/"+workload))
 }
 
-// everyPod returns all pods of ours.
-func (c *caches) everyPod() []*corev1.Pod {
-	return podsIn(c.pods.GetIndexer().List(), nil)
+// EveryPod returns all pods of ours.
+func (c *Caches) EveryPod() []*corev1.Pod {
+	return podsIn(c.Pods.GetIndexer().List(), nil)
 }
 
-// podsOn are the pods of ours on a node.
-func (c *caches) podsOn(node string) []*corev1.Pod {
-	return podsIn(c.pods.GetIndexer().ByIndex(byNode, node))
+// PodsOn are the pods of ours on a node.
+func (c *Caches) PodsOn(node string) []*corev1.Pod {
+	return podsIn(c.Pods.GetIndexer().ByIndex(byNode, node))
 }
 
-// podsOfUID are the pods with that UID: one, or none.
-func (c *caches) podsOfUID(uid types.UID) []*corev1.Pod {
-	return podsIn(c.pods.GetIndexer().ByIndex(byUID, string(uid)))
+// PodsOfUID are the pods with that UID: one, or none.
+func (c *Caches) PodsOfUID(uid types.UID) []*corev1.Pod {
+	return podsIn(c.Pods.GetIndexer().ByIndex(byUID, string(uid)))
 }
 
-// holdsPods reports whether there may be pods of ours in a namespace.
-func (c *caches) holdsPods(namespace string) bool {
-	found, err := c.pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+// HoldsPods reports whether there may be pods of ours in a namespace.
+func (c *Caches) HoldsPods(namespace string) bool {
+	found, err := c.Pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 	return err != nil || len(found) > 0
 }
 
-// podKeys names the workloads that have pods, by namespace and label.
-func (c *caches) podKeys() []string {
-	return c.pods.GetIndexer().ListIndexFuncValues(byWorkload)
+// PodKeys names the workloads that have pods, by namespace and label.
+func (c *Caches) PodKeys() []string {
+	return c.Pods.GetIndexer().ListIndexFuncValues(ByWorkload)
 }
 
-// replicaSetKeys names the workloads that have ReplicaSets, by namespace and label.
-func (c *caches) replicaSetKeys() []string {
-	return c.replicaSets.GetIndexer().ListIndexFuncValues(byWorkload)
+// ReplicaSetKeys names the workloads that have ReplicaSets, by namespace and label.
+func (c *Caches) ReplicaSetKeys() []string {
+	return c.replicaSets.GetIndexer().ListIndexFuncValues(ByWorkload)
 }
 
-// deployments are the ids of those that have objects of a kind.
-func (c *caches) deployments(k kind) []string {
-	return c.ours[k].GetIndexer().ListIndexFuncValues(byDeployment)
+// Deployments are the ids of those that have objects of a kind.
+func (c *Caches) Deployments(k render.Kind) []string {
+	return c.Ours[k].GetIndexer().ListIndexFuncValues(ByDeployment)
 }
 
-// everyReplicaSet returns all ReplicaSets of workloads of ours.
-func (c *caches) everyReplicaSet() (out []*appsv1.ReplicaSet) {
+// EveryReplicaSet returns all ReplicaSets of workloads of ours.
+func (c *Caches) EveryReplicaSet() (out []*appsv1.ReplicaSet) {
 	for _, f := range c.replicaSets.GetIndexer().List() {
 		if s, ok := f.(*appsv1.ReplicaSet); ok {
 			out = append(out, s)
@@ -399,9 +399,9 @@ func (c *caches) everyReplicaSet() (out []*appsv1.ReplicaSet) {
 	return out
 }
 
-// replicaSetsOf are those that a workload has made.
-func (c *caches) replicaSetsOf(w *appsv1.Deployment) (out []*appsv1.ReplicaSet) {
-	found, err := c.replicaSets.GetIndexer().ByIndex(byWorkload, namespaced(w, render.LabelWorkload))
+// ReplicaSetsOf are those that a workload has made.
+func (c *Caches) ReplicaSetsOf(w *appsv1.Deployment) (out []*appsv1.ReplicaSet) {
+	found, err := c.replicaSets.GetIndexer().ByIndex(ByWorkload, Namespaced(w, render.LabelWorkload))
 	if err != nil {
 		return nil
 	}
@@ -426,8 +426,8 @@ func podsIn(found []any, err error) []*corev1.Pod {
 	return out
 }
 
-func (c *caches) node(name string) *corev1.Node {
-	obj, ok, err := c.nodes.GetIndexer().GetByKey(name)
+func (c *Caches) Node(name string) *corev1.Node {
+	obj, ok, err := c.Nodes.GetIndexer().GetByKey(name)
 	if err != nil || !ok {
 		return nil
 	}

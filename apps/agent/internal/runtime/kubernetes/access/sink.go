@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -60,33 +60,33 @@ func ask[T any](ctx context.Context, p patience, call func() (T, error)) (T, err
 	}
 }
 
-// warnings reads the Warning events of pods. take decides what is worth
+// Warnings reads the Warning events of pods. take decides what is worth
 // remembering.
-type warnings struct {
-	take   func(*corev1.Event)
+type Warnings struct {
+	Take   func(*corev1.Event)
 	synced atomic.Bool
 }
 
-// isSynced reports whether all events were read once.
-func (w *warnings) isSynced() bool { return w.synced.Load() }
+// IsSynced reports whether all events were read once.
+func (w *Warnings) IsSynced() bool { return w.synced.Load() }
 
 // Add implements cache.ReflectorStore.
-func (w *warnings) Add(obj any) error {
+func (w *Warnings) Add(obj any) error {
 	if e, ok := obj.(*corev1.Event); ok {
-		w.take(e)
+		w.Take(e)
 	}
 	return nil
 }
 
 // Update implements cache.ReflectorStore.
-func (w *warnings) Update(obj any) error { return w.Add(obj) }
+func (w *Warnings) Update(obj any) error { return w.Add(obj) }
 
 // Delete implements cache.ReflectorStore: an event that ran out was true all the
 // same.
-func (w *warnings) Delete(any) error { return nil }
+func (w *Warnings) Delete(any) error { return nil }
 
 // Replace implements cache.ReflectorStore.
-func (w *warnings) Replace(all []any, _ string) error {
+func (w *Warnings) Replace(all []any, _ string) error {
 	for _, obj := range all {
 		if err := w.Add(obj); err != nil {
 			return err
@@ -97,24 +97,24 @@ func (w *warnings) Replace(all []any, _ string) error {
 }
 
 // Resync implements cache.ReflectorStore.
-func (w *warnings) Resync() error { return nil }
+func (w *Warnings) Resync() error { return nil }
 
-// neighbours reads the pods of the cluster that are not ours, and keeps their UIDs
+// Neighbours reads the pods of the cluster that are not ours, and keeps their UIDs
 // only: what they take of the nodes is summed up as they are heard of.
-type neighbours struct {
-	set    func(*corev1.Pod)
-	remove func(types.UID)
+type Neighbours struct {
+	Set    func(*corev1.Pod)
+	Remove func(types.UID)
 	synced atomic.Bool
 
 	mu    sync.Mutex
 	known map[types.UID]bool
 }
 
-// isSynced reports whether all pods of others were read once.
-func (n *neighbours) isSynced() bool { return n.synced.Load() }
+// IsSynced reports whether all pods of others were read once.
+func (n *Neighbours) IsSynced() bool { return n.synced.Load() }
 
 // Add implements cache.ReflectorStore.
-func (n *neighbours) Add(obj any) error {
+func (n *Neighbours) Add(obj any) error {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil
@@ -125,15 +125,15 @@ func (n *neighbours) Add(obj any) error {
 		n.known = map[types.UID]bool{}
 	}
 	n.known[p.UID] = true
-	n.set(p)
+	n.Set(p)
 	return nil
 }
 
 // Update implements cache.ReflectorStore.
-func (n *neighbours) Update(obj any) error { return n.Add(obj) }
+func (n *Neighbours) Update(obj any) error { return n.Add(obj) }
 
 // Delete implements cache.ReflectorStore.
-func (n *neighbours) Delete(obj any) error {
+func (n *Neighbours) Delete(obj any) error {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil
@@ -141,24 +141,24 @@ func (n *neighbours) Delete(obj any) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.known, p.UID)
-	n.remove(p.UID)
+	n.Remove(p.UID)
 	return nil
 }
 
 // Replace implements cache.ReflectorStore.
-func (n *neighbours) Replace(all []any, _ string) error {
+func (n *Neighbours) Replace(all []any, _ string) error {
 	now := map[types.UID]bool{}
 	for _, obj := range all {
 		if p, ok := obj.(*corev1.Pod); ok {
 			now[p.UID] = true
-			n.set(p)
+			n.Set(p)
 		}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for uid := range n.known {
 		if !now[uid] {
-			n.remove(uid)
+			n.Remove(uid)
 		}
 	}
 	n.known = now
@@ -167,4 +167,4 @@ func (n *neighbours) Replace(all []any, _ string) error {
 }
 
 // Resync implements cache.ReflectorStore.
-func (n *neighbours) Resync() error { return nil }
+func (n *Neighbours) Resync() error { return nil }

@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
@@ -44,7 +45,7 @@ func (a *API) Call(ctx context.Context, what string, f func(context.Context) err
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case isNotFound(err):
+		case IsNotFound(err):
 			a.gate.succeeded()
 			return err
 		case answered(err):
@@ -75,7 +76,7 @@ func unavailable(what string, cause error) *runtime.Rejection {
 	return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, cause), Retryable: true}
 }
 
-func beingRemoved(at ref) *runtime.Rejection {
+func BeingRemoved(at render.Ref) *runtime.Rejection {
 	return &runtime.Rejection{
 		Code: runtime.ReasonUnavailable, Retryable: true,
 		Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", at),
@@ -103,8 +104,8 @@ func rejection(what string, err error) *runtime.Rejection {
 	return out
 }
 
-// isNotFound tells that a rejection comes from an object that is not there.
-func isNotFound(err error) bool { return errors.Is(err, errNotFound) }
+// IsNotFound tells that a rejection comes from an object that is not there.
+func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
 
 var errNotFound = errors.New("not found")
 

@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -118,7 +118,7 @@ func (a *API) bind(ctx context.Context, namespace string) error {
 		WithRoleRef(rbacac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("ClusterRole").WithName(workloadsRole)).
 		WithSubjects(subjectOf(user))
 	return a.Call(ctx, "apply RoleBinding "+namespace+"/"+rightsBinding, func(ctx context.Context) error {
-		_, err := a.RbacV1().RoleBindings(namespace).Apply(ctx, binding, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		_, err := a.RbacV1().RoleBindings(namespace).Apply(ctx, binding, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
 		return found(err)
 	})
 }
@@ -155,7 +155,7 @@ func (a *API) awaitRights(ctx context.Context, namespace string) error {
 // something is forbidden.
 func (a *API) EnterAll(ctx context.Context) {
 	var names []string
-	for _, ns := range a.Caches.every(kindNamespace) {
+	for _, ns := range a.Caches.Every(render.KindNamespace) {
 		if ns.GetDeletionTimestamp() == nil {
 			names = append(names, ns.GetName())
 		}

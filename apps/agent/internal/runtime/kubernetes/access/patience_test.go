@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"context"
@@ -18,15 +18,15 @@ const reconcilerTurn = 4 * time.Second
 
 func TestThePausesOfAnOutageTogetherAreShorterThanTenSeconds(t *testing.T) {
 	const work = 2 * time.Second // for what is done once all are back
-	require.LessOrEqual(t, outage.Max+reconcilerTurn+work, 10*time.Second, "a change waits for its turn and for the gate")
-	require.LessOrEqual(t, outage.Max+reopen.Max+work, 10*time.Second, "what was missed is listed and then watched")
+	require.LessOrEqual(t, Outage.Max+reconcilerTurn+work, 10*time.Second, "a change waits for its turn and for the gate")
+	require.LessOrEqual(t, Outage.Max+Reopen.Max+work, 10*time.Second, "what was missed is listed and then watched")
 }
 
 func TestAServerThatReturnsIsAskedWithinSecondsAndNotTrampledBefore(t *testing.T) {
 	for _, lasts := range []time.Duration{0, time.Second, time.Minute, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			begin, calls := time.Now(), 0
-			got, err := ask(t.Context(), patience{policy: outage, random: rand.Float64}, func() (string, error) {
+			got, err := ask(t.Context(), patience{policy: Outage, random: rand.Float64}, func() (string, error) {
 				calls++
 				switch {
 				case time.Since(begin) >= lasts:
@@ -39,7 +39,7 @@ func TestAServerThatReturnsIsAskedWithinSecondsAndNotTrampledBefore(t *testing.T
 			})
 			require.NoError(t, err)
 			require.Equal(t, "list", got)
-			require.LessOrEqual(t, time.Since(begin)-lasts, outage.Max)
+			require.LessOrEqual(t, time.Since(begin)-lasts, Outage.Max)
 			require.LessOrEqual(t, calls, 2+int(lasts/time.Second), "less than one a second")
 		})
 	}
@@ -50,12 +50,12 @@ func TestWhatTheServerSaysIsNotAskedAgain(t *testing.T) {
 		apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who?"),
 	} {
 		calls := 0
-		_, err := ask(t.Context(), patience{policy: outage, random: rand.Float64}, func() (int, error) { calls++; return 0, said })
+		_, err := ask(t.Context(), patience{policy: Outage, random: rand.Float64}, func() (int, error) { calls++; return 0, said })
 		require.ErrorIs(t, err, said)
 		require.Equal(t, 1, calls)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	down := errors.New("connection refused")
-	_, err := ask(ctx, patience{policy: outage, random: rand.Float64}, func() (int, error) { cancel(); return 0, down })
+	_, err := ask(ctx, patience{policy: Outage, random: rand.Float64}, func() (int, error) { cancel(); return 0, down })
 	require.ErrorIs(t, err, down, "an agent that stops waits for nothing")
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package access
 
 import (
 	"encoding/json"
@@ -30,7 +30,7 @@ func slimWorkload(obj any) (any, error) {
 		return obj, nil
 	}
 	if owner := ownerOfReplicas(d.ManagedFields); owner != "" {
-		setAnnotation(d, replicasOwner, owner)
+		setAnnotation(d, render.AnnotationReplicasOwner, owner)
 	}
 	d.ManagedFields = nil
 	return d, nil
@@ -40,7 +40,7 @@ func slimWorkload(obj any) (any, error) {
 func ownerOfReplicas(fields []metav1.ManagedFieldsEntry) string {
 	var owners []string
 	for _, f := range fields {
-		if f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply || f.FieldsV1 == nil {
+		if f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply || f.FieldsV1 == nil {
 			continue
 		}
 		var set struct {
@@ -72,8 +72,8 @@ func slimPod(obj any) (any, error) {
 		return obj, nil
 	}
 	p.ManagedFields = nil
-	if used := secretsOf(&p.Spec); len(used) > 0 {
-		setAnnotation(p, secretsUsed, strings.Join(used, ","))
+	if used := render.SecretsOf(&p.Spec); len(used) > 0 {
+		setAnnotation(p, render.AnnotationSecretsUsed, strings.Join(used, ","))
 	}
 	s := &p.Spec
 	p.Spec = corev1.PodSpec{
@@ -112,11 +112,11 @@ func slimNode(obj any) (any, error) {
 // slimReplicaSet keeps whose it is, of which template, and its counts.
 func slimReplicaSet(obj any) (any, error) {
 	s, ok := obj.(*appsv1.ReplicaSet)
-	if !ok || s.Annotations[templatePrint] != "" {
+	if !ok || s.Annotations[render.AnnotationTemplatePrint] != "" {
 		return obj, nil // informers may do it twice
 	}
 	s.ManagedFields = nil
-	s.Annotations = map[string]string{templatePrint: printOf(&s.Spec.Template)}
+	s.Annotations = map[string]string{render.AnnotationTemplatePrint: render.PrintOf(&s.Spec.Template)}
 	// Its own annotations are copies of the workload's, which is ahead of it.
 	if hash := s.Spec.Template.Annotations[render.AnnotationTemplateHash]; hash != "" {
 		s.Annotations[render.AnnotationTemplateHash] = hash

@@ -1,0 +1,69 @@
+package access
+
+import "sync"
+
+// Locks are one lock per name, made for its first user and dropped with its last.
+type Locks struct {
+	mu   sync.Mutex
+	held map[string]*lock
+}
+
+type lock struct {
+	sync.RWMutex
+	users int
+}
+
+func (l *Locks) use(name string) *lock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held == nil {
+		l.held = map[string]*lock{}
+	}
+	k := l.held[name]
+	if k == nil {
+		k = &lock{}
+		l.held[name] = k
+	}
+	k.users++
+	return k
+}
+
+func (l *Locks) leave(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.held[name]; k != nil {
+		if k.users--; k.users == 0 {
+			delete(l.held, name)
+		}
+	}
+}
+
+// Alone holds name for oneself until the result is called.
+func (l *Locks) Alone(name string) (unlock func()) {
+	k := l.use(name)
+	k.Lock()
+	return func() {
+		k.Unlock()
+		l.leave(name)
+	}
+}
+
+// Together holds name against those who want to be alone.
+func (l *Locks) Together(name string) (unlock func()) {
+	k := l.use(name)
+	k.RLock()
+	return func() {
+		k.RUnlock()
+		l.leave(name)
+	}
+}
+
+// Waiting returns how many wait for a name that is held.
+func (l *Locks) Waiting(name string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.held[name]; k != nil {
+		return k.users - 1
+	}
+	return 0
+}
