@@ -19,16 +19,6 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
-// Annotations that this package reads and writes; render has the others.
-const (
-	// hashAnnotation is of all that was sent of an object.
-	hashAnnotation = render.Domain + "hash"
-	// keptTemplate is the pod template as it was sent, packed.
-	keptTemplate = render.Domain + "pod-template"
-	// keptSecrets lists the workload's Secrets, newest first, until they are pruned.
-	keptSecrets = render.Domain + "secrets"
-)
-
 // putAtOnce bounds the calls in flight for one assignment.
 const putAtOnce = 4
 
@@ -101,9 +91,47 @@ func (r *Runtime) ensure(ctx context.Context, w render.Ref, a runtime.Assignment
 	return nil
 }
 
+func paused(w render.Ref) *runtime.Rejection {
+	return &runtime.Rejection{
+		Code: runtime.ReasonPaused, Retryable: true,
+		Message: fmt.Sprintf("%s has the annotation %s=true: the agent leaves it as it is until that is removed", w, render.AnnotationPaused),
+	}
+}
+
+// plan is what has to be put, and what comes before pods are taken away.
+type plan struct {
+	*Plan
+
+	drain drain
+}
+
+func (s *plan) idle() bool {
+	return s.Plan.idle() && len(s.drain.mark)+len(s.drain.unmark) == 0
+}
+
+// plan finds out what has to be put, in order. It calls nothing.
+func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*plan, error) {
+	in := Input{
+		Ref: w, Assignment: a, Objects: objects, Seen: r.caches, Suspect: suspect,
+		Pruned: func(secret string) bool { return r.prunable(w.Namespace, secret) },
+	}
+	if before := r.wantOf(w); before != nil {
+		in.Hash = before.hash
+	}
+	p, err := newPlan(in)
+	if err != nil {
+		return nil, err
+	}
+	if p.Unreadable != nil {
+		r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", w.Name, "namespace", w.Namespace, "error", p.Unreadable)
+	}
+	d := r.drainOf(p.live, p.goal, a, p.switched(), time.Now())
+	return &plan{Plan: p, drain: d}, p.decide(d.hold, d.shape)
+}
+
 // carryOut makes what is planned.
-func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, suspect bool) (err error) {
-	w := s.ref
+func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, suspect bool) (err error) {
+	w := s.Ref
 	if s.namespace != nil {
 		o, err := r.put(ctx, *s.namespace, false)
 		if err != nil {
@@ -126,7 +154,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 			return err
 		}
 		// Now that there is an owner, its dependents can name it.
-		if s, err = r.plan(w, a, s.objects, suspect); err != nil {
+		if s, err = r.plan(w, a, s.Objects, suspect); err != nil {
 			return err
 		}
 	}
@@ -145,15 +173,8 @@ func (r *Runtime) carryOut(ctx context.Context, s *set, a runtime.Assignment, su
 }
 
 // seed makes the workload without replicas, so that there is an owner.
-func (r *Runtime) seed(ctx context.Context, s *set) (*appsv1.Deployment, error) {
-	c := *s.config
-	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
-	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
-	none := int32(0)
-	spec.Replicas = &none
-	meta.Annotations = maps.Clone(meta.Annotations)
-	delete(meta.Annotations, hashAnnotation)
-	o, err := r.put(ctx, step{ref: s.ref, config: &c}, false)
+func (r *Runtime) seed(ctx context.Context, s *plan) (*appsv1.Deployment, error) {
+	o, err := r.put(ctx, s.Plan.seed(), false)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +182,7 @@ func (r *Runtime) seed(ctx context.Context, s *set) (*appsv1.Deployment, error) 
 }
 
 // putAll puts what is needed: the dependents, some at a time, then the workload.
-func (r *Runtime) putAll(ctx context.Context, s *set) error {
+func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 	var mu sync.Mutex
 	var errs []error
 	var wg sync.WaitGroup
@@ -179,7 +200,7 @@ func (r *Runtime) putAll(ctx context.Context, s *set) error {
 	var workload *step
 	for i := range s.steps {
 		st := s.steps[i]
-		if st.ref == s.ref {
+		if st.ref == s.Ref {
 			workload = &s.steps[i]
 			continue
 		}
@@ -211,13 +232,12 @@ func worst(errs []error) error {
 
 // put applies one object.
 func (r *Runtime) put(ctx context.Context, st step, dry bool) (render.Object, error) {
-	if st.ref.Kind == render.KindClaim && st.own != nil {
+	if st.shared() {
 		// Versions of an app share the claim: each names all that there are by now, one
 		// after the other, so that the last has missed none.
 		unlock := r.locks.Alone(st.ref.String())
 		defer unlock()
-		st.own()
-		if _, err := seal(st.config); err != nil {
+		if err := st.reown(); err != nil {
 			return nil, err
 		}
 	}
@@ -225,7 +245,7 @@ func (r *Runtime) put(ctx context.Context, st step, dry bool) (render.Object, er
 }
 
 // settled notes that the workload is as a wants it.
-func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *set) {
+func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 	r.want(w, a)
 	r.mu.Lock()
 	known := r.wanted[w]
@@ -238,11 +258,7 @@ func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *set) {
 		r.repairs.add(w) // what gateways said before anybody listened is not lost
 	}
 	said := known.contested
-	owner := contested(s.live, s.objects.Workload.Spec.Replicas)
-	now := ""
-	if owner != "" {
-		now = fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *s.objects.Workload.Spec.Replicas, owner, *s.live.Spec.Replicas)
-	}
+	now := s.contest()
 	known.contested = now
 	r.mu.Unlock()
 	if now != "" && now != said {

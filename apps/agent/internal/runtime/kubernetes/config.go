@@ -1,15 +1,18 @@
 package kubernetes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
@@ -87,4 +90,16 @@ func (c *Config) check() error {
 		c.Reopen = access.Reopen
 	}
 	return nil
+}
+
+// fleetConfig is what observe needs to know of the pools.
+func fleetConfig(pools map[string]render.Pool) observe.FleetConfig {
+	var out observe.FleetConfig
+	for _, p := range pools {
+		out.Pools = append(out.Pools, observe.Pool{
+			Name: p.Name, NodeSelector: p.NodeSelector, Tolerations: p.Tolerations, ResourceName: p.ResourceName, Quota: p.Quota,
+		})
+	}
+	slices.SortFunc(out.Pools, func(a, b observe.Pool) int { return cmp.Compare(a.Name, b.Name) })
+	return out
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
@@ -20,11 +19,52 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// set is what an assignment comes to: one object of each kind, or several.
-type set struct {
-	ref        render.Ref
-	deployment string
-	objects    *render.Objects
+// Annotations that this package reads and writes; render has the others.
+const (
+	// hashAnnotation is of all that was sent of an object.
+	hashAnnotation = render.Domain + "hash"
+	// keptTemplate is the pod template as it was sent, packed.
+	keptTemplate = render.Domain + "pod-template"
+	// keptSecrets lists the workload's Secrets, newest first, until they are pruned.
+	keptSecrets = render.Domain + "secrets"
+)
+
+// What a workload takes of a pool, for each replica.
+const (
+	poolAnnotation = render.Domain + "pool"
+	gpusAnnotation = render.Domain + "gpus"
+)
+
+// Seen is what a plan knows of the cluster: the caches.
+type Seen interface {
+	// Get returns the newest that is known of an object of ours, nil if there is none. It is read only.
+	Get(at render.Ref) render.Object
+	// WorkloadsOf returns the workloads of an app.
+	WorkloadsOf(namespace, app string) []render.Object
+}
+
+// Input is what a plan depends on.
+type Input struct {
+	// Ref is the workload.
+	Ref        render.Ref
+	Assignment runtime.Assignment
+	// Objects are what the assignment is rendered as.
+	Objects *render.Objects
+	Seen    Seen
+	// Hash that the workload had when all of it was as wanted; empty before.
+	Hash string
+	// Suspect: a pod lacks a Secret.
+	Suspect bool
+	// Pruned reports whether a Secret of the workload was removed, and may still be listed.
+	Pruned func(secret string) bool
+}
+
+// Plan is what an assignment comes to: one object of each kind, or several.
+type Plan struct {
+	Input
+
+	// Unreadable says why the template that live has kept cannot be read, and is rendered anew; nil: it can.
+	Unreadable error
 	// live is the workload as it is; nil: there is none.
 	live *appsv1.Deployment
 	// config is the workload as it should be now, and goal is the workload as it should be when
@@ -36,16 +76,14 @@ type set struct {
 	// namespace is nil when it is as it should be.
 	namespace *step
 	steps     []step
-	// drain is what comes before pods are taken away.
-	drain drain
+	kept      *keptPods
 }
 
-func (s *set) idle() bool {
-	return s.namespace == nil && len(s.steps) == 0 && len(s.drain.mark)+len(s.drain.unmark) == 0
-}
+// idle reports whether all objects are as they should be.
+func (s *Plan) idle() bool { return s.namespace == nil && len(s.steps) == 0 }
 
 // drifted reports whether an object must be put right because another client changed it.
-func (s *set) drifted() bool {
+func (s *Plan) drifted() bool {
 	return s.namespace != nil || slices.ContainsFunc(s.steps, func(st step) bool { return st.drift })
 }
 
@@ -62,92 +100,103 @@ type step struct {
 	diffs []difference
 }
 
-func paused(w render.Ref) *runtime.Rejection {
-	return &runtime.Rejection{
-		Code: runtime.ReasonPaused, Retryable: true,
-		Message: fmt.Sprintf("%s has the annotation %s=true: the agent leaves it as it is until that is removed", w, render.AnnotationPaused),
-	}
-}
-
-// plan finds out what has to be put, in order. It calls nothing.
-func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*set, error) {
-	s := &set{ref: w, deployment: a.Deployment.GetId(), objects: objects}
-	if o := r.caches.Get(w); o != nil {
+// newPlan finds out what the workload should be when nothing has to wait.
+func newPlan(in Input) (*Plan, error) {
+	s := &Plan{Input: in}
+	if o := in.Seen.Get(in.Ref); o != nil {
 		s.live = o.(*appsv1.Deployment)
 	}
-	before := r.wantOf(w)
+	s.kept, s.Unreadable = keptOf(s.live)
 	var err error
-	kept := r.kept(s.live)
-	if s.goal, err = r.finish(objects, s.live, r.templateOf(objects, kept, a, suspect), a); err != nil {
-		return nil, err
-	}
-	// Without the template as it was sent there is nothing to hold on to.
-	s.drain = r.drainOf(s.live, s.goal, a, kept == nil || kept.hash == a.TemplateHash, time.Now())
-	if s.config = s.goal; s.drain.hold {
-		if s.config, err = r.finish(objects, s.live, kept.template, a); err != nil {
-			return nil, err
+	s.goal, err = s.finish(s.template())
+	return s, err
+}
+
+// switched reports whether the workload has the wanted template already. Without the template as it was sent
+// there is nothing to hold on to.
+func (s *Plan) switched() bool {
+	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash
+}
+
+// decide finds out what has to be put, in order. With hold the workload keeps its template for now. shape
+// changes the workload while its pods are replaced.
+func (s *Plan) decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration)) (err error) {
+	if s.config = s.goal; hold {
+		if s.config, err = s.finish(s.kept.template); err != nil {
+			return err
 		}
 	}
-	s.drain.shape(s.config)
+	shape(s.config)
 	if s.hash, err = seal(s.config); err != nil {
-		return nil, err
+		return err
 	}
 	s.complete = s.live != nil && s.live.Annotations[hashAnnotation] == s.hash
 
-	if s.namespace, err = r.planNamespace(objects, s.complete); err != nil {
-		return nil, err
+	if s.namespace, err = s.planNamespace(); err != nil {
+		return err
 	}
-	for _, config := range dependents(objects) {
+	for _, config := range dependents(s.Objects) {
 		st := step{config: render.CopyOf(config)}
 		st.ref = render.RefOf(render.KindOf(config), st.config)
 		at := st.ref
-		st.own = func() { r.own(st.ref, st.config, s.live) }
+		st.own = func() { s.own(st.ref, st.config) }
 		st.own()
 		if st.hash, err = seal(st.config); err != nil {
-			return nil, err
+			return err
 		}
 		if at.Kind == render.KindSecret {
 			// Secrets are not watched: the workload's hash vouches for those that it
 			// names. A pod that cannot find one is a reason to put it again.
-			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (suspect || !s.complete && !s.has(st)) {
+			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.complete && !s.has(st)) {
 				s.steps = append(s.steps, st)
 			}
 			continue
 		}
-		st.live = r.caches.Get(at)
+		st.live = s.Seen.Get(at)
 		check := st.check
 		if at.Kind == render.KindClaim {
 			check = st.checkClaim
 		}
 		needed, err := check(s.complete)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if needed {
 			s.steps = append(s.steps, st)
 		}
 	}
-	st := step{ref: w, config: s.config, hash: s.hash}
+	st := step{ref: s.Ref, config: s.config, hash: s.hash}
 	if s.live != nil {
 		st.live = s.live
 	}
 	needed, err := st.check(s.complete)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// With the hash that we last gave it gone, somebody took it.
-	if before != nil && before.hash == s.hash && !s.complete {
+	if s.Hash != "" && s.Hash == s.hash && !s.complete {
 		st.drift = true
 	}
 	if needed {
 		s.steps = append(s.steps, st)
 	}
-	return s, nil
+	return nil
+}
+
+// shared reports whether objects of several workloads are this one, whose owners have to be named anew
+// right before it is put.
+func (st *step) shared() bool { return st.ref.Kind == render.KindClaim && st.own != nil }
+
+// reown names the owners that there are by now.
+func (st *step) reown() error {
+	st.own()
+	_, err := seal(st.config)
+	return err
 }
 
 // has reports whether a Secret that cannot change is there: the workload lists it, and
 // was complete once with it.
-func (s *set) has(st step) bool {
+func (s *Plan) has(st step) bool {
 	c, ok := st.config.(*coreac.SecretApplyConfiguration)
 	return ok && c.Immutable != nil && *c.Immutable && s.live != nil && s.live.Annotations[hashAnnotation] != "" &&
 		slices.Contains(split(s.live.Annotations[keptSecrets]), st.ref.Name)
@@ -180,44 +229,43 @@ type keptPods struct {
 	hash     string
 }
 
-// kept is the template that live was sent last; nil: there is none, or none that can be read.
-func (r *Runtime) kept(live *appsv1.Deployment) *keptPods {
+// keptOf is the template that live was sent last; nil: there is none, or none that can be read, and the error says why.
+func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	if live == nil || live.Annotations[keptTemplate] == "" {
-		return nil
+		return nil, nil //nolint:nilnil // it has kept none
 	}
 	t, err := unpackTemplate(live.Annotations[keptTemplate])
 	if err != nil {
-		r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", live.Name, "namespace", live.Namespace, "error", err)
-		return nil
+		return nil, err
 	}
 	k := &keptPods{template: t}
 	if t.ObjectMetaApplyConfiguration != nil {
 		k.hash = t.Annotations[render.AnnotationTemplateHash]
 	}
-	return k
+	return k, nil
 }
 
-// templateOf is the template that all pods of a should have: the one that was kept, if it is
-// of a.
-func (r *Runtime) templateOf(objects *render.Objects, kept *keptPods, a runtime.Assignment, suspect bool) *coreac.PodTemplateSpecApplyConfiguration {
-	if kept == nil || kept.hash != a.TemplateHash {
-		return objects.Workload.Spec.Template
+// template is the one that all pods of the assignment should have: the one that was kept, if it is of the
+// assignment.
+func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
+	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash {
+		return s.Objects.Workload.Spec.Template
 	}
 	rendered := map[string]bool{}
-	for _, s := range objects.Secrets {
-		rendered[*s.GetName()] = true
+	for _, o := range s.Objects.Secrets {
+		rendered[*o.GetName()] = true
 	}
-	if suspect && !vouched(secretsNamed(kept.template), rendered) {
+	if s.Suspect && !vouched(secretsNamed(s.kept.template), rendered) {
 		// A Secret that running pods were made with is gone, and cannot be made again under
 		// its name.
-		return objects.Workload.Spec.Template
+		return s.Objects.Workload.Spec.Template
 	}
-	return kept.template
+	return s.kept.template
 }
 
 // finish completes the rendered workload with what depends on what is there.
-func (r *Runtime) finish(objects *render.Objects, live *appsv1.Deployment, template *coreac.PodTemplateSpecApplyConfiguration, a runtime.Assignment) (*appsac.DeploymentApplyConfiguration, error) {
-	c := *objects.Workload
+func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
+	c := *s.Objects.Workload
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
 	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
 	spec.Template = template
@@ -226,8 +274,8 @@ func (r *Runtime) finish(objects *render.Objects, live *appsv1.Deployment, templ
 		meta.Annotations = map[string]string{}
 	}
 	var old []string
-	if live != nil {
-		old = split(live.Annotations[keptSecrets])
+	if s.live != nil {
+		old = split(s.live.Annotations[keptSecrets])
 	}
 	packed, err := packTemplate(spec.Template)
 	if err != nil {
@@ -244,11 +292,11 @@ func (r *Runtime) finish(objects *render.Objects, live *appsv1.Deployment, templ
 	secrets := secretsNamed(spec.Template)
 	current := len(secrets)
 	for _, name := range old {
-		if !slices.Contains(secrets[:current], name) && !r.prunable(live, name) {
+		if !slices.Contains(secrets[:current], name) && !s.Pruned(name) {
 			secrets = append(secrets, name)
 		}
 	}
-	if gpu := a.Deployment.GetSpec().GetResources().GetGpu(); gpu.GetPool() != "" {
+	if gpu := s.Assignment.Deployment.GetSpec().GetResources().GetGpu(); gpu.GetPool() != "" {
 		meta.Annotations[poolAnnotation] = gpu.GetPool()
 		meta.Annotations[gpusAnnotation] = strconv.Itoa(int(gpu.GetCount()))
 	}
@@ -257,7 +305,7 @@ func (r *Runtime) finish(objects *render.Objects, live *appsv1.Deployment, templ
 	}
 
 	// Somebody else has scaled it, and to another number: the number is theirs.
-	if owner := contested(live, spec.Replicas); owner != "" {
+	if owner := contested(s.live, spec.Replicas); owner != "" {
 		spec.Replicas = nil
 	}
 	return &c, nil
@@ -285,6 +333,28 @@ func split(s string) []string {
 		return nil
 	}
 	return strings.Split(s, ",")
+}
+
+// contest says which number of replicas another client has set and keeps, empty for none.
+func (s *Plan) contest() string {
+	want := s.Objects.Workload.Spec.Replicas
+	owner := contested(s.live, want)
+	if owner == "" {
+		return ""
+	}
+	return fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *want, owner, *s.live.Spec.Replicas)
+}
+
+// seed is the workload without replicas, so that there is an owner.
+func (s *Plan) seed() step {
+	c := *s.config
+	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
+	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
+	none := int32(0)
+	spec.Replicas = &none
+	meta.Annotations = maps.Clone(meta.Annotations)
+	delete(meta.Annotations, hashAnnotation)
+	return step{ref: s.Ref, config: &c}
 }
 
 // seal hashes a config and writes the hash on it.
@@ -332,18 +402,24 @@ func dependents(o *render.Objects) []any {
 
 // own names the owner of an object, so that Kubernetes collects it with the last
 // one. What belongs to the whole environment goes with its namespace.
-func (r *Runtime) own(at render.Ref, config any, w *appsv1.Deployment) {
+func (s *Plan) own(at render.Ref, config any) {
 	if claim, ok := config.(*coreac.PersistentVolumeClaimApplyConfiguration); ok {
-		r.share(at, claim, w)
+		s.share(at, claim)
 		return
 	}
 	meta := render.MetaOf(config)
 	meta.OwnerReferences = nil
-	if w != nil && meta.Labels[render.LabelWorkload] != "" {
-		meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(w))
+	if s.live != nil && meta.Labels[render.LabelWorkload] != "" {
+		meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(s.live))
 	}
 }
 
 func ownerReference(w render.Object) metaac.OwnerReferenceApplyConfiguration {
 	return *metaac.OwnerReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName(w.GetName()).WithUID(w.GetUID())
+}
+
+// staleSecrets are those that the present template does not name.
+func staleSecrets(d *appsv1.Deployment) []string {
+	current := render.SecretsOf(&d.Spec.Template.Spec)
+	return slices.DeleteFunc(split(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })
 }

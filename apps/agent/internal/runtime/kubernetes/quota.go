@@ -11,7 +11,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -26,12 +25,6 @@ type quota struct {
 	claimed map[render.Ref]claim
 }
 
-// What a workload takes of a pool, for each replica.
-const (
-	poolAnnotation = render.Domain + "pool"
-	gpusAnnotation = render.Domain + "gpus"
-)
-
 type claim struct {
 	pool       string
 	gpus       int
@@ -40,18 +33,6 @@ type claim struct {
 
 func newQuota(pools map[string]render.Pool) *quota {
 	return &quota{pools: pools, claimed: map[render.Ref]claim{}}
-}
-
-// fleetConfig is what observe needs to know of the pools.
-func fleetConfig(pools map[string]render.Pool) observe.FleetConfig {
-	var out observe.FleetConfig
-	for _, p := range pools {
-		out.Pools = append(out.Pools, observe.Pool{
-			Name: p.Name, NodeSelector: p.NodeSelector, Tolerations: p.Tolerations, ResourceName: p.ResourceName, Quota: p.Quota,
-		})
-	}
-	slices.SortFunc(out.Pools, func(a, b observe.Pool) int { return cmp.Compare(a.Name, b.Name) })
-	return out
 }
 
 // claimOf is what an assignment takes of a pool with a quota.

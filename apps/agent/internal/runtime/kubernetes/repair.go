@@ -182,7 +182,7 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 
 // tellDrift says, on the object and to the deployment's people, what somebody changed
 // and that it is put back.
-func (r *Runtime) tellDrift(s *set, st step, now render.Object) {
+func (r *Runtime) tellDrift(s *plan, st step, now render.Object) {
 	if !st.drift || now == nil {
 		return
 	}
@@ -191,9 +191,9 @@ func (r *Runtime) tellDrift(s *set, st step, now render.Object) {
 		what = "put back what somebody changed: " + summary(st.ref.Kind, st.diffs)
 	}
 	r.metrics.drift.WithLabelValues(string(st.ref.Kind)).Inc()
-	r.cfg.Log.Warn("drift", "object", st.ref.String(), "workload", s.ref.String(), "what", what)
+	r.cfg.Log.Warn("drift", "object", st.ref.String(), "workload", s.Ref.String(), "what", what)
 	r.recorder.Event(now, corev1.EventTypeWarning, "Drift", what)
-	r.notices.add(subject{agentv1.Notice_KIND_DRIFT, s.deployment, st.ref.String()}, what, time.Now())
+	r.notices.add(subject{agentv1.Notice_KIND_DRIFT, s.Assignment.Deployment.GetId(), st.ref.String()}, what, time.Now())
 	r.signal()
 }
 
@@ -280,20 +280,14 @@ func rolledOut(d *appsv1.Deployment) bool {
 		d.Status.UpdatedReplicas == *d.Spec.Replicas && d.Status.Replicas == d.Status.UpdatedReplicas
 }
 
-// staleSecrets are those that the present template does not name.
-func staleSecrets(d *appsv1.Deployment) []string {
-	current := render.SecretsOf(&d.Spec.Template.Spec)
-	return slices.DeleteFunc(split(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })
-}
-
 // prune removes Secrets that no pod and no template refers to any more. Until it
 // has, the workload lists them.
-func (r *Runtime) prune(ctx context.Context, s *set) error {
+func (r *Runtime) prune(ctx context.Context, s *plan) error {
 	if s.live == nil || !rolledOut(s.live) {
 		return nil
 	}
 	stale := staleSecrets(s.live)
-	for _, p := range r.caches.PodsOf(s.ref.Namespace, s.live.Labels[render.LabelWorkload]) {
+	for _, p := range r.caches.PodsOf(s.Ref.Namespace, s.live.Labels[render.LabelWorkload]) {
 		used := render.SecretNames(p)
 		stale = slices.DeleteFunc(stale, func(n string) bool { return slices.Contains(used, n) })
 	}
@@ -301,7 +295,7 @@ func (r *Runtime) prune(ctx context.Context, s *set) error {
 		return nil
 	}
 	for _, name := range stale {
-		at := render.NewRef(render.KindSecret, s.ref.Namespace, name)
+		at := render.NewRef(render.KindSecret, s.Ref.Namespace, name)
 		err := r.api.Remove(ctx, at, metav1.DeleteOptions{})
 		if err != nil && !access.IsNotFound(err) {
 			return err
@@ -311,13 +305,13 @@ func (r *Runtime) prune(ctx context.Context, s *set) error {
 		r.mu.Unlock()
 	}
 	// Its list is shorter now.
-	r.repairs.add(s.ref)
+	r.repairs.add(s.Ref)
 	return nil
 }
 
 // prunable reports whether a Secret need not be listed any more.
-func (r *Runtime) prunable(w *appsv1.Deployment, name string) bool {
+func (r *Runtime) prunable(namespace, name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.pruned[render.NewRef(render.KindSecret, w.Namespace, name)]
+	return r.pruned[render.NewRef(render.KindSecret, namespace, name)]
 }

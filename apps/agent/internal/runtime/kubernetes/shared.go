@@ -4,14 +4,12 @@ import (
 	"maps"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
 	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
 
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -22,13 +20,13 @@ import (
 
 // planNamespace finds out whether the namespace must be put. One that was there
 // before us is not ours: the annotation that says that we made it is not put on it.
-func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, error) {
-	st := step{config: render.CopyOf(objects.Namespace)}
+func (s *Plan) planNamespace() (*step, error) {
+	st := step{config: render.CopyOf(s.Objects.Namespace)}
 	st.ref = render.RefOf(render.KindNamespace, st.config)
-	st.live = r.caches.Get(st.ref)
+	st.live = s.Seen.Get(st.ref)
 	meta := render.MetaOf(st.config)
 	if st.live == nil {
-		st.drift = complete
+		st.drift = s.complete
 	} else {
 		for _, l := range []string{render.LabelWorkspace, render.LabelProject, render.LabelEnvironment} {
 			if found := st.live.GetLabels()[l]; found != meta.Labels[l] {
@@ -38,7 +36,7 @@ func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, 
 		if len(st.diffs) == 0 && st.live.GetDeletionTimestamp() == nil {
 			return nil, nil //nolint:nilnil // nothing needs to be done
 		}
-		st.drift = complete
+		st.drift = s.complete
 		meta.Annotations = maps.Clone(meta.Annotations)
 		if by, ok := st.live.GetAnnotations()[render.AnnotationCreatedBy]; ok {
 			meta.Annotations[render.AnnotationCreatedBy] = by
@@ -53,12 +51,12 @@ func (r *Runtime) planNamespace(objects *render.Objects, complete bool) (*step, 
 
 // share completes the config of an app's claim with what is there: all workloads of
 // the app own it, unless its retention is to keep it, and its size does not shrink.
-func (r *Runtime) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfiguration, w *appsv1.Deployment) {
+func (s *Plan) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfiguration) {
 	meta := c.ObjectMetaApplyConfiguration
 	meta.OwnerReferences = nil
-	if w != nil && meta.Annotations[render.AnnotationRetention] != render.RetainKeep {
-		owners := map[string]metaac.OwnerReferenceApplyConfiguration{w.Name: ownerReference(w)}
-		for _, o := range r.caches.List(render.KindWorkload, access.ByApp, at.Namespace+"/"+meta.Labels[render.LabelApp]) {
+	if s.live != nil && meta.Annotations[render.AnnotationRetention] != render.RetainKeep {
+		owners := map[string]metaac.OwnerReferenceApplyConfiguration{s.live.Name: ownerReference(s.live)}
+		for _, o := range s.Seen.WorkloadsOf(at.Namespace, meta.Labels[render.LabelApp]) {
 			if o.GetDeletionTimestamp() == nil {
 				owners[o.GetName()] = ownerReference(o)
 			}
@@ -67,7 +65,7 @@ func (r *Runtime) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfi
 			meta.OwnerReferences = append(meta.OwnerReferences, owners[name])
 		}
 	}
-	live, ok := r.caches.Get(at).(*corev1.PersistentVolumeClaim)
+	live, ok := s.Seen.Get(at).(*corev1.PersistentVolumeClaim)
 	if !ok || c.Spec == nil {
 		return
 	}

@@ -248,6 +248,11 @@ func (c *Caches) List(k render.Kind, index, value string) []render.Object {
 	})
 }
 
+// WorkloadsOf returns the newest that is known of the workloads of an app.
+func (c *Caches) WorkloadsOf(namespace, app string) []render.Object {
+	return c.List(render.KindWorkload, ByApp, namespace+"/"+app)
+}
+
 // Every returns the newest that is known of all objects of ours of a kind.
 func (c *Caches) Every(k render.Kind) []render.Object {
 	return c.overlay(k, c.Ours[k].GetIndexer().List(), func(render.Object) bool { return true })
