@@ -15,6 +15,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
@@ -68,14 +69,14 @@ func (r *Runtime) ensure(ctx context.Context, w render.Ref, a runtime.Assignment
 	if err != nil {
 		return err
 	}
-	if s.live != nil && s.live.DeletionTimestamp != nil {
+	if s.Live != nil && s.Live.DeletionTimestamp != nil {
 		return access.BeingRemoved(w)
 	}
 	if s.idle() {
 		r.settled(w, a, s)
 		return nil
 	}
-	if s.live != nil && s.live.Annotations[render.AnnotationPaused] == "true" {
+	if s.Live != nil && s.Live.Annotations[render.AnnotationPaused] == "true" {
 		return paused(w)
 	}
 	undo, err := r.quota.claim(w, a, func() []render.Object { return r.caches.Every(render.KindWorkload) })
@@ -100,57 +101,57 @@ func paused(w render.Ref) *runtime.Rejection {
 
 // plan is what has to be put, and what comes before pods are taken away.
 type plan struct {
-	*Plan
+	*desired.Plan
 
 	drain drain
 }
 
 func (s *plan) idle() bool {
-	return s.Plan.idle() && len(s.drain.mark)+len(s.drain.unmark) == 0
+	return s.Plan.Idle() && len(s.drain.mark)+len(s.drain.unmark) == 0
 }
 
 // plan finds out what has to be put, in order. It calls nothing.
 func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*plan, error) {
-	in := Input{
+	in := desired.Input{
 		Ref: w, Assignment: a, Objects: objects, Seen: r.caches, Suspect: suspect,
 		Pruned: func(secret string) bool { return r.prunable(w.Namespace, secret) },
 	}
 	if before := r.wantOf(w); before != nil {
-		in.Hash = before.hash
+		in.Before = before.hash
 	}
-	p, err := newPlan(in)
+	p, err := desired.New(in)
 	if err != nil {
 		return nil, err
 	}
 	if p.Unreadable != nil {
 		r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", w.Name, "namespace", w.Namespace, "error", p.Unreadable)
 	}
-	d := r.drainOf(p.live, p.goal, a, p.switched(), time.Now())
-	return &plan{Plan: p, drain: d}, p.decide(d.hold, d.shape)
+	d := r.drainOf(p.Live, p.Goal, a, p.Switched(), time.Now())
+	return &plan{Plan: p, drain: d}, p.Decide(d.hold, d.shape)
 }
 
 // carryOut makes what is planned.
 func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, suspect bool) (err error) {
 	w := s.Ref
-	if s.namespace != nil {
-		o, err := r.put(ctx, *s.namespace, false)
+	if s.Namespace != nil {
+		o, err := r.put(ctx, *s.Namespace, false)
 		if err != nil {
 			return err
 		}
-		r.tellDrift(s, *s.namespace, o)
+		r.tellDrift(s, *s.Namespace, o)
 	}
 	if err := r.api.Enter(ctx, w.Namespace); err != nil {
 		return err
 	}
-	if s.live != nil && s.live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
+	if s.Live != nil && s.Live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
 		// What the server would refuse it must refuse before anything is changed.
-		if _, err := r.put(ctx, step{ref: w, config: s.goal, live: s.live}, true); err != nil {
+		if _, err := r.put(ctx, desired.Step{Ref: w, Config: s.Goal, Live: s.Live}, true); err != nil {
 			return err
 		}
 	}
 	r.want(w, a)
-	if s.live == nil {
-		if s.live, err = r.seed(ctx, s); err != nil {
+	if s.Live == nil {
+		if s.Live, err = r.seed(ctx, s); err != nil {
 			return err
 		}
 		// Now that there is an owner, its dependents can name it.
@@ -161,11 +162,11 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 	if err := r.putAll(ctx, s); err != nil {
 		return err
 	}
-	if err := r.mark(ctx, s.live, s.drain, time.Now()); err != nil {
+	if err := r.mark(ctx, s.Live, s.drain, time.Now()); err != nil {
 		return err
 	}
 	r.settled(w, a, s)
-	if o := r.caches.Get(w); o != nil && !s.complete && !s.drain.waits {
+	if o := r.caches.Get(w); o != nil && !s.Complete && !s.drain.waits {
 		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %d replicas",
 			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), a.Deployment.GetReplicas())
 	}
@@ -174,7 +175,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 
 // seed makes the workload without replicas, so that there is an owner.
 func (r *Runtime) seed(ctx context.Context, s *plan) (*appsv1.Deployment, error) {
-	o, err := r.put(ctx, s.Plan.seed(), false)
+	o, err := r.put(ctx, s.Plan.Seed(), false)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +188,7 @@ func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 	var errs []error
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, putAtOnce)
-	do := func(st step) {
+	do := func(st desired.Step) {
 		o, err := r.put(ctx, st, false)
 		if err == nil {
 			r.tellDrift(s, st, o)
@@ -197,11 +198,11 @@ func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 		defer mu.Unlock()
 		errs = append(errs, err)
 	}
-	var workload *step
-	for i := range s.steps {
-		st := s.steps[i]
-		if st.ref == s.Ref {
-			workload = &s.steps[i]
+	var workload *desired.Step
+	for i := range s.Steps {
+		st := s.Steps[i]
+		if st.Ref == s.Ref {
+			workload = &s.Steps[i]
 			continue
 		}
 		slots <- struct{}{}
@@ -231,17 +232,17 @@ func worst(errs []error) error {
 }
 
 // put applies one object.
-func (r *Runtime) put(ctx context.Context, st step, dry bool) (render.Object, error) {
-	if st.shared() {
+func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Object, error) {
+	if st.Shared() {
 		// Versions of an app share the claim: each names all that there are by now, one
 		// after the other, so that the last has missed none.
-		unlock := r.locks.Alone(st.ref.String())
+		unlock := r.locks.Alone(st.Ref.String())
 		defer unlock()
-		if err := st.reown(); err != nil {
+		if err := st.Reown(); err != nil {
 			return nil, err
 		}
 	}
-	return r.api.Apply(ctx, st.ref, st.config, st.live, dry)
+	return r.api.Apply(ctx, st.Ref, st.Config, st.Live, dry)
 }
 
 // settled notes that the workload is as a wants it.
@@ -249,7 +250,7 @@ func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 	r.want(w, a)
 	r.mu.Lock()
 	known := r.wanted[w]
-	known.hash = s.hash
+	known.hash = s.Hash
 	began := s.drain.waits && !known.drains
 	if known.drains = s.drain.waits; s.drain.left > 0 {
 		r.repairs.queue.AddAfter(w, s.drain.left)
@@ -258,13 +259,13 @@ func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 		r.repairs.add(w) // what gateways said before anybody listened is not lost
 	}
 	said := known.contested
-	now := s.contest()
+	now := s.Contest()
 	known.contested = now
 	r.mu.Unlock()
 	if now != "" && now != said {
 		r.metrics.conflicts.Inc()
 		r.cfg.Log.Warn("somebody else scales a workload", "workload", w.String(), "deployment", a.Deployment.GetId(), "conflict", now)
-		r.recorder.Event(s.live, corev1.EventTypeWarning, runtime.ReasonConflict, now)
+		r.recorder.Event(s.Live, corev1.EventTypeWarning, runtime.ReasonConflict, now)
 	}
 }
 

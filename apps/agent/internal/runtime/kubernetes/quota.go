@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -97,11 +98,11 @@ func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []ren
 
 // held is what a workload asks for, as it is.
 func (q *quota) held(d *appsv1.Deployment) claim {
-	pool := d.Annotations[poolAnnotation]
+	pool := d.Annotations[desired.AnnotationPool]
 	if pool == "" || d.Spec.Replicas == nil {
 		return claim{}
 	}
-	gpus, err := strconv.Atoi(d.Annotations[gpusAnnotation])
+	gpus, err := strconv.Atoi(d.Annotations[desired.AnnotationGpus])
 	if err != nil {
 		return claim{}
 	}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -34,7 +35,7 @@ func TestAPoolIsNotTakenBeyondItsQuota(t *testing.T) {
 	there = append(there, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "old", Namespace: "ns", Labels: map[string]string{render.LabelName: "old"},
-			Annotations: map[string]string{poolAnnotation: "h100", gpusAnnotation: "2"},
+			Annotations: map[string]string{desired.AnnotationPool: "h100", desired.AnnotationGpus: "2"},
 		},
 		Spec: appsv1.DeploymentSpec{Replicas: &replicas},
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -166,7 +167,7 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 		}
 		return r.prune(ctx, s)
 	}
-	if (known.drains || len(s.drain.unmark) > 0) && !suspect && !s.drifted() {
+	if (known.drains || len(s.drain.unmark) > 0) && !suspect && !s.Drifted() {
 		return r.ensure(ctx, w, known.assignment, objects, false) // nothing was wrong
 	}
 	if wait := r.repairs.wait(w, time.Now()); wait > 0 {
@@ -182,18 +183,18 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 
 // tellDrift says, on the object and to the deployment's people, what somebody changed
 // and that it is put back.
-func (r *Runtime) tellDrift(s *plan, st step, now render.Object) {
-	if !st.drift || now == nil {
+func (r *Runtime) tellDrift(s *plan, st desired.Step, now render.Object) {
+	if !st.Drift || now == nil {
 		return
 	}
 	what := "somebody removed it; it was made again"
-	if st.live != nil && len(st.diffs) > 0 {
-		what = "put back what somebody changed: " + summary(st.ref.Kind, st.diffs)
+	if st.Live != nil && len(st.Diffs) > 0 {
+		what = "put back what somebody changed: " + desired.Summary(st.Ref.Kind, st.Diffs)
 	}
-	r.metrics.drift.WithLabelValues(string(st.ref.Kind)).Inc()
-	r.cfg.Log.Warn("drift", "object", st.ref.String(), "workload", s.Ref.String(), "what", what)
+	r.metrics.drift.WithLabelValues(string(st.Ref.Kind)).Inc()
+	r.cfg.Log.Warn("drift", "object", st.Ref.String(), "workload", s.Ref.String(), "what", what)
 	r.recorder.Event(now, corev1.EventTypeWarning, "Drift", what)
-	r.notices.add(subject{agentv1.Notice_KIND_DRIFT, s.Assignment.Deployment.GetId(), st.ref.String()}, what, time.Now())
+	r.notices.add(subject{agentv1.Notice_KIND_DRIFT, s.Assignment.Deployment.GetId(), st.Ref.String()}, what, time.Now())
 	r.signal()
 }
 
@@ -270,7 +271,7 @@ func (r *Runtime) finished(o render.Object) {
 	if !ok {
 		return
 	}
-	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.drains(w) || rolledOut(d) && len(staleSecrets(d)) > 0 {
+	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.drains(w) || rolledOut(d) && len(desired.StaleSecrets(d)) > 0 {
 		r.repairs.add(w)
 	}
 }
@@ -283,11 +284,11 @@ func rolledOut(d *appsv1.Deployment) bool {
 // prune removes Secrets that no pod and no template refers to any more. Until it
 // has, the workload lists them.
 func (r *Runtime) prune(ctx context.Context, s *plan) error {
-	if s.live == nil || !rolledOut(s.live) {
+	if s.Live == nil || !rolledOut(s.Live) {
 		return nil
 	}
-	stale := staleSecrets(s.live)
-	for _, p := range r.caches.PodsOf(s.Ref.Namespace, s.live.Labels[render.LabelWorkload]) {
+	stale := desired.StaleSecrets(s.Live)
+	for _, p := range r.caches.PodsOf(s.Ref.Namespace, s.Live.Labels[render.LabelWorkload]) {
 		used := render.SecretNames(p)
 		stale = slices.DeleteFunc(stale, func(n string) bool { return slices.Contains(used, n) })
 	}

@@ -1,4 +1,4 @@
-package kubernetes
+package desired
 
 import (
 	"strings"
@@ -63,18 +63,18 @@ func TestDifferencesAreOfOurFieldsAndOfWhatTheyMean(t *testing.T) {
 			c.change(d)
 			diffs, err := differences(want, d)
 			require.NoError(t, err)
-			require.Equal(t, c.diff, summary(render.KindWorkload, diffs))
+			require.Equal(t, c.diff, Summary(render.KindWorkload, diffs))
 		})
 	}
 }
 
 func TestASummaryShowsNoValueOfASecretAndFitsIntoAnEvent(t *testing.T) {
 	secret := []difference{{"data.KEY", `"hunter2"`, "nothing"}}
-	require.Equal(t, "data.KEY", summary(render.KindSecret, secret))
+	require.Equal(t, "data.KEY", Summary(render.KindSecret, secret))
 	var many []difference
 	for range 9 {
 		many = append(many, difference{strings.Repeat("p", 300), "1", "2"})
 	}
-	require.LessOrEqual(t, len(summary(render.KindService, many)), 1024)
-	require.Contains(t, summary(render.KindService, []difference{{"a", "1", "2"}, {"b", "1", "2"}, {"c", "1", "2"}, {"d", "1", "2"}, {"e", "1", "2"}, {"f", "1", "2"}}), "and 1 more")
+	require.LessOrEqual(t, len(Summary(render.KindService, many)), 1024)
+	require.Contains(t, Summary(render.KindService, []difference{{"a", "1", "2"}, {"b", "1", "2"}, {"c", "1", "2"}, {"d", "1", "2"}, {"e", "1", "2"}, {"f", "1", "2"}}), "and 1 more")
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package desired
 
 import (
 	"encoding/json"
@@ -185,8 +185,8 @@ func show(v any) string {
 // maxDifferences are told of one by one; an event has room for 1024 bytes.
 const maxDifferences = 5
 
-// summary tells differences in one line. A Secret's values stay unsaid.
-func summary(k render.Kind, all []difference) string {
+// Summary tells differences in one line. A Secret's values stay unsaid.
+func Summary(k render.Kind, all []difference) string {
 	var b strings.Builder
 	for i, d := range all {
 		if i > 0 {

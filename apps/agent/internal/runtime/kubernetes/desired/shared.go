@@ -1,4 +1,4 @@
-package kubernetes
+package desired
 
 import (
 	"maps"
@@ -20,32 +20,32 @@ import (
 
 // planNamespace finds out whether the namespace must be put. One that was there
 // before us is not ours: the annotation that says that we made it is not put on it.
-func (s *Plan) planNamespace() (*step, error) {
-	st := step{config: render.CopyOf(s.Objects.Namespace)}
-	st.ref = render.RefOf(render.KindNamespace, st.config)
-	st.live = s.Seen.Get(st.ref)
-	meta := render.MetaOf(st.config)
-	if st.live == nil {
-		st.drift = s.complete
+func (s *Plan) planNamespace() (*Step, error) {
+	st := Step{Config: render.CopyOf(s.Objects.Namespace)}
+	st.Ref = render.RefOf(render.KindNamespace, st.Config)
+	st.Live = s.Seen.Get(st.Ref)
+	meta := render.MetaOf(st.Config)
+	if st.Live == nil {
+		st.Drift = s.Complete
 	} else {
 		for _, l := range []string{render.LabelWorkspace, render.LabelProject, render.LabelEnvironment} {
-			if found := st.live.GetLabels()[l]; found != meta.Labels[l] {
-				st.diffs = append(st.diffs, difference{"metadata.labels[" + l + "]", show(meta.Labels[l]), show(found)})
+			if found := st.Live.GetLabels()[l]; found != meta.Labels[l] {
+				st.Diffs = append(st.Diffs, difference{"metadata.labels[" + l + "]", show(meta.Labels[l]), show(found)})
 			}
 		}
-		if len(st.diffs) == 0 && st.live.GetDeletionTimestamp() == nil {
+		if len(st.Diffs) == 0 && st.Live.GetDeletionTimestamp() == nil {
 			return nil, nil //nolint:nilnil // nothing needs to be done
 		}
-		st.drift = s.complete
+		st.Drift = s.Complete
 		meta.Annotations = maps.Clone(meta.Annotations)
-		if by, ok := st.live.GetAnnotations()[render.AnnotationCreatedBy]; ok {
+		if by, ok := st.Live.GetAnnotations()[render.AnnotationCreatedBy]; ok {
 			meta.Annotations[render.AnnotationCreatedBy] = by
 		} else {
 			delete(meta.Annotations, render.AnnotationCreatedBy)
 		}
 	}
 	var err error
-	st.hash, err = seal(st.config)
+	st.hash, err = seal(st.Config)
 	return &st, err
 }
 
@@ -54,8 +54,8 @@ func (s *Plan) planNamespace() (*step, error) {
 func (s *Plan) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfiguration) {
 	meta := c.ObjectMetaApplyConfiguration
 	meta.OwnerReferences = nil
-	if s.live != nil && meta.Annotations[render.AnnotationRetention] != render.RetainKeep {
-		owners := map[string]metaac.OwnerReferenceApplyConfiguration{s.live.Name: ownerReference(s.live)}
+	if s.Live != nil && meta.Annotations[render.AnnotationRetention] != render.RetainKeep {
+		owners := map[string]metaac.OwnerReferenceApplyConfiguration{s.Live.Name: ownerReference(s.Live)}
 		for _, o := range s.Seen.WorkloadsOf(at.Namespace, meta.Labels[render.LabelApp]) {
 			if o.GetDeletionTimestamp() == nil {
 				owners[o.GetName()] = ownerReference(o)
@@ -90,27 +90,27 @@ func sizeOf(c *coreac.PersistentVolumeClaimApplyConfiguration) quantity.Quantity
 
 // checkClaim reports whether the claim has to be put: it is missing, too small, or does
 // not know this owner.
-func (st *step) checkClaim(complete bool) (bool, error) {
-	live, ok := st.live.(*corev1.PersistentVolumeClaim)
+func (st *Step) checkClaim(complete bool) (bool, error) {
+	live, ok := st.Live.(*corev1.PersistentVolumeClaim)
 	if !ok || live.DeletionTimestamp != nil {
-		st.drift = complete
+		st.Drift = complete
 		return true, nil
 	}
-	want := render.MetaOf(st.config)
+	want := render.MetaOf(st.Config)
 	for l, v := range want.Labels {
 		if l != render.LabelPartOf && l != render.LabelName && live.Labels[l] != v {
-			st.diffs = append(st.diffs, difference{"metadata.labels[" + l + "]", show(v), show(live.Labels[l])})
+			st.Diffs = append(st.Diffs, difference{"metadata.labels[" + l + "]", show(v), show(live.Labels[l])})
 		}
 	}
 	for _, o := range want.OwnerReferences {
 		if !slices.ContainsFunc(live.OwnerReferences, func(has metav1.OwnerReference) bool { return has.UID == *o.UID }) {
-			st.diffs = append(st.diffs, difference{"metadata.ownerReferences[" + *o.Name + "]", "an owner", "none"})
+			st.Diffs = append(st.Diffs, difference{"metadata.ownerReferences[" + *o.Name + "]", "an owner", "none"})
 		}
 	}
 	if !complete && live.Annotations[render.AnnotationRetention] != want.Annotations[render.AnnotationRetention] {
 		return true, nil
 	}
 	has := live.Spec.Resources.Requests[corev1.ResourceStorage]
-	st.drift = complete && len(st.diffs) > 0
-	return len(st.diffs) > 0 || has.Cmp(sizeOf(st.config.(*coreac.PersistentVolumeClaimApplyConfiguration))) < 0, nil
+	st.Drift = complete && len(st.Diffs) > 0
+	return len(st.Diffs) > 0 || has.Cmp(sizeOf(st.Config.(*coreac.PersistentVolumeClaimApplyConfiguration))) < 0, nil
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package desired
 
 import (
 	"crypto/sha256"
@@ -31,8 +31,8 @@ const (
 
 // What a workload takes of a pool, for each replica.
 const (
-	poolAnnotation = render.Domain + "pool"
-	gpusAnnotation = render.Domain + "gpus"
+	AnnotationPool = render.Domain + "pool"
+	AnnotationGpus = render.Domain + "gpus"
 )
 
 // Seen is what a plan knows of the cluster: the caches.
@@ -51,8 +51,8 @@ type Input struct {
 	// Objects are what the assignment is rendered as.
 	Objects *render.Objects
 	Seen    Seen
-	// Hash that the workload had when all of it was as wanted; empty before.
-	Hash string
+	// Before is the hash that the workload had when all of it was as wanted last; empty: it never was.
+	Before string
 	// Suspect: a pod lacks a Secret.
 	Suspect bool
 	// Pruned reports whether a Secret of the workload was removed, and may still be listed.
@@ -65,162 +65,162 @@ type Plan struct {
 
 	// Unreadable says why the template that live has kept cannot be read, and is rendered anew; nil: it can.
 	Unreadable error
-	// live is the workload as it is; nil: there is none.
-	live *appsv1.Deployment
-	// config is the workload as it should be now, and goal is the workload as it should be when
+	// Live is the workload as it is; nil: there is none.
+	Live *appsv1.Deployment
+	// config is the workload as it should be now, and Goal is the workload as it should be when
 	// nothing has to wait.
-	config, goal *appsac.DeploymentApplyConfiguration
-	// hash of config, and whether live has it already.
-	hash     string
-	complete bool
-	// namespace is nil when it is as it should be.
-	namespace *step
-	steps     []step
+	config, Goal *appsac.DeploymentApplyConfiguration
+	// Hash of config, and whether live has it already.
+	Hash     string
+	Complete bool
+	// Namespace is nil when it is as it should be.
+	Namespace *Step
+	Steps     []Step
 	kept      *keptPods
 }
 
-// idle reports whether all objects are as they should be.
-func (s *Plan) idle() bool { return s.namespace == nil && len(s.steps) == 0 }
+// Idle reports whether all objects are as they should be.
+func (s *Plan) Idle() bool { return s.Namespace == nil && len(s.Steps) == 0 }
 
-// drifted reports whether an object must be put right because another client changed it.
-func (s *Plan) drifted() bool {
-	return s.namespace != nil || slices.ContainsFunc(s.steps, func(st step) bool { return st.drift })
+// Drifted reports whether an object must be put right because another client changed it.
+func (s *Plan) Drifted() bool {
+	return s.Namespace != nil || slices.ContainsFunc(s.Steps, func(st Step) bool { return st.Drift })
 }
 
-// step puts one object.
-type step struct {
-	ref    render.Ref
-	config any
+// Step puts one object.
+type Step struct {
+	Ref    render.Ref
+	Config any
 	// own names the owners that there are now; nil: it has none.
 	own  func()
 	hash string
-	live render.Object
-	// drift: somebody changed it, or took it away, behind our back.
-	drift bool
-	diffs []difference
+	Live render.Object
+	// Drift: somebody changed it, or took it away, behind our back.
+	Drift bool
+	Diffs []difference
 }
 
-// newPlan finds out what the workload should be when nothing has to wait.
-func newPlan(in Input) (*Plan, error) {
+// New finds out what the workload should be when nothing has to wait.
+func New(in Input) (*Plan, error) {
 	s := &Plan{Input: in}
 	if o := in.Seen.Get(in.Ref); o != nil {
-		s.live = o.(*appsv1.Deployment)
+		s.Live = o.(*appsv1.Deployment)
 	}
-	s.kept, s.Unreadable = keptOf(s.live)
+	s.kept, s.Unreadable = keptOf(s.Live)
 	var err error
-	s.goal, err = s.finish(s.template())
+	s.Goal, err = s.finish(s.template())
 	return s, err
 }
 
-// switched reports whether the workload has the wanted template already. Without the template as it was sent
+// Switched reports whether the workload has the wanted template already. Without the template as it was sent
 // there is nothing to hold on to.
-func (s *Plan) switched() bool {
+func (s *Plan) Switched() bool {
 	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash
 }
 
-// decide finds out what has to be put, in order. With hold the workload keeps its template for now. shape
+// Decide finds out what has to be put, in order. With hold the workload keeps its template for now. shape
 // changes the workload while its pods are replaced.
-func (s *Plan) decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration)) (err error) {
-	if s.config = s.goal; hold {
+func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration)) (err error) {
+	if s.config = s.Goal; hold {
 		if s.config, err = s.finish(s.kept.template); err != nil {
 			return err
 		}
 	}
 	shape(s.config)
-	if s.hash, err = seal(s.config); err != nil {
+	if s.Hash, err = seal(s.config); err != nil {
 		return err
 	}
-	s.complete = s.live != nil && s.live.Annotations[hashAnnotation] == s.hash
+	s.Complete = s.Live != nil && s.Live.Annotations[hashAnnotation] == s.Hash
 
-	if s.namespace, err = s.planNamespace(); err != nil {
+	if s.Namespace, err = s.planNamespace(); err != nil {
 		return err
 	}
 	for _, config := range dependents(s.Objects) {
-		st := step{config: render.CopyOf(config)}
-		st.ref = render.RefOf(render.KindOf(config), st.config)
-		at := st.ref
-		st.own = func() { s.own(st.ref, st.config) }
+		st := Step{Config: render.CopyOf(config)}
+		st.Ref = render.RefOf(render.KindOf(config), st.Config)
+		at := st.Ref
+		st.own = func() { s.own(st.Ref, st.Config) }
 		st.own()
-		if st.hash, err = seal(st.config); err != nil {
+		if st.hash, err = seal(st.Config); err != nil {
 			return err
 		}
 		if at.Kind == render.KindSecret {
 			// Secrets are not watched: the workload's hash vouches for those that it
 			// names. A pod that cannot find one is a reason to put it again.
-			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.complete && !s.has(st)) {
-				s.steps = append(s.steps, st)
+			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.Complete && !s.has(st)) {
+				s.Steps = append(s.Steps, st)
 			}
 			continue
 		}
-		st.live = s.Seen.Get(at)
+		st.Live = s.Seen.Get(at)
 		check := st.check
 		if at.Kind == render.KindClaim {
 			check = st.checkClaim
 		}
-		needed, err := check(s.complete)
+		needed, err := check(s.Complete)
 		if err != nil {
 			return err
 		}
 		if needed {
-			s.steps = append(s.steps, st)
+			s.Steps = append(s.Steps, st)
 		}
 	}
-	st := step{ref: s.Ref, config: s.config, hash: s.hash}
-	if s.live != nil {
-		st.live = s.live
+	st := Step{Ref: s.Ref, Config: s.config, hash: s.Hash}
+	if s.Live != nil {
+		st.Live = s.Live
 	}
-	needed, err := st.check(s.complete)
+	needed, err := st.check(s.Complete)
 	if err != nil {
 		return err
 	}
 	// With the hash that we last gave it gone, somebody took it.
-	if s.Hash != "" && s.Hash == s.hash && !s.complete {
-		st.drift = true
+	if s.Before != "" && s.Before == s.Hash && !s.Complete {
+		st.Drift = true
 	}
 	if needed {
-		s.steps = append(s.steps, st)
+		s.Steps = append(s.Steps, st)
 	}
 	return nil
 }
 
-// shared reports whether objects of several workloads are this one, whose owners have to be named anew
+// Shared reports whether objects of several workloads are this one, whose owners have to be named anew
 // right before it is put.
-func (st *step) shared() bool { return st.ref.Kind == render.KindClaim && st.own != nil }
+func (st *Step) Shared() bool { return st.Ref.Kind == render.KindClaim && st.own != nil }
 
-// reown names the owners that there are by now.
-func (st *step) reown() error {
+// Reown names the owners that there are by now.
+func (st *Step) Reown() error {
 	st.own()
-	_, err := seal(st.config)
+	_, err := seal(st.Config)
 	return err
 }
 
 // has reports whether a Secret that cannot change is there: the workload lists it, and
 // was complete once with it.
-func (s *Plan) has(st step) bool {
-	c, ok := st.config.(*coreac.SecretApplyConfiguration)
-	return ok && c.Immutable != nil && *c.Immutable && s.live != nil && s.live.Annotations[hashAnnotation] != "" &&
-		slices.Contains(split(s.live.Annotations[keptSecrets]), st.ref.Name)
+func (s *Plan) has(st Step) bool {
+	c, ok := st.Config.(*coreac.SecretApplyConfiguration)
+	return ok && c.Immutable != nil && *c.Immutable && s.Live != nil && s.Live.Annotations[hashAnnotation] != "" &&
+		slices.Contains(split(s.Live.Annotations[keptSecrets]), st.Ref.Name)
 }
 
 // check reports whether the step is needed. complete: all was as it should be once.
-func (st *step) check(complete bool) (bool, error) {
-	if st.live == nil {
-		st.drift = complete
+func (st *Step) check(complete bool) (bool, error) {
+	if st.Live == nil {
+		st.Drift = complete
 		return true, nil
 	}
-	if st.live.GetDeletionTimestamp() != nil {
-		st.drift = complete
+	if st.Live.GetDeletionTimestamp() != nil {
+		st.Drift = complete
 		return true, nil
 	}
-	if st.live.GetAnnotations()[hashAnnotation] != st.hash && !complete {
+	if st.Live.GetAnnotations()[hashAnnotation] != st.hash && !complete {
 		return true, nil
 	}
 	var err error
-	if st.diffs, err = differences(st.config, st.live); err != nil {
+	if st.Diffs, err = differences(st.Config, st.Live); err != nil {
 		return false, err
 	}
-	st.drift = len(st.diffs) > 0
-	return len(st.diffs) > 0, nil
+	st.Drift = len(st.Diffs) > 0
+	return len(st.Diffs) > 0, nil
 }
 
 // keptPods is a template as a workload has kept it.
@@ -274,8 +274,8 @@ func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*apps
 		meta.Annotations = map[string]string{}
 	}
 	var old []string
-	if s.live != nil {
-		old = split(s.live.Annotations[keptSecrets])
+	if s.Live != nil {
+		old = split(s.Live.Annotations[keptSecrets])
 	}
 	packed, err := packTemplate(spec.Template)
 	if err != nil {
@@ -297,15 +297,15 @@ func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*apps
 		}
 	}
 	if gpu := s.Assignment.Deployment.GetSpec().GetResources().GetGpu(); gpu.GetPool() != "" {
-		meta.Annotations[poolAnnotation] = gpu.GetPool()
-		meta.Annotations[gpusAnnotation] = strconv.Itoa(int(gpu.GetCount()))
+		meta.Annotations[AnnotationPool] = gpu.GetPool()
+		meta.Annotations[AnnotationGpus] = strconv.Itoa(int(gpu.GetCount()))
 	}
 	if len(secrets) > 0 {
 		meta.Annotations[keptSecrets] = strings.Join(secrets, ",")
 	}
 
 	// Somebody else has scaled it, and to another number: the number is theirs.
-	if owner := contested(s.live, spec.Replicas); owner != "" {
+	if owner := contested(s.Live, spec.Replicas); owner != "" {
 		spec.Replicas = nil
 	}
 	return &c, nil
@@ -335,18 +335,18 @@ func split(s string) []string {
 	return strings.Split(s, ",")
 }
 
-// contest says which number of replicas another client has set and keeps, empty for none.
-func (s *Plan) contest() string {
+// Contest says which number of replicas another client has set and keeps, empty for none.
+func (s *Plan) Contest() string {
 	want := s.Objects.Workload.Spec.Replicas
-	owner := contested(s.live, want)
+	owner := contested(s.Live, want)
 	if owner == "" {
 		return ""
 	}
-	return fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *want, owner, *s.live.Spec.Replicas)
+	return fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *want, owner, *s.Live.Spec.Replicas)
 }
 
-// seed is the workload without replicas, so that there is an owner.
-func (s *Plan) seed() step {
+// Seed is the workload without replicas, so that there is an owner.
+func (s *Plan) Seed() Step {
 	c := *s.config
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
 	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
@@ -354,7 +354,7 @@ func (s *Plan) seed() step {
 	spec.Replicas = &none
 	meta.Annotations = maps.Clone(meta.Annotations)
 	delete(meta.Annotations, hashAnnotation)
-	return step{ref: s.Ref, config: &c}
+	return Step{Ref: s.Ref, Config: &c}
 }
 
 // seal hashes a config and writes the hash on it.
@@ -409,8 +409,8 @@ func (s *Plan) own(at render.Ref, config any) {
 	}
 	meta := render.MetaOf(config)
 	meta.OwnerReferences = nil
-	if s.live != nil && meta.Labels[render.LabelWorkload] != "" {
-		meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(s.live))
+	if s.Live != nil && meta.Labels[render.LabelWorkload] != "" {
+		meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(s.Live))
 	}
 }
 
@@ -418,8 +418,8 @@ func ownerReference(w render.Object) metaac.OwnerReferenceApplyConfiguration {
 	return *metaac.OwnerReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName(w.GetName()).WithUID(w.GetUID())
 }
 
-// staleSecrets are those that the present template does not name.
-func staleSecrets(d *appsv1.Deployment) []string {
+// StaleSecrets are those that the present template does not name.
+func StaleSecrets(d *appsv1.Deployment) []string {
 	current := render.SecretsOf(&d.Spec.Template.Spec)
 	return slices.DeleteFunc(split(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })
 }
