@@ -12,16 +12,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// loaded are the packages of the workspace. The go command lists them once for all tests, which run one
+// after the other.
+var loaded []Package
+
 func workspace(t *testing.T) (root string, packages []Package) {
 	t.Helper()
 	root, err := Root(".")
 	require.NoError(t, err)
 	// The workspace is the subject, whatever the caller's GOWORK says.
 	t.Setenv("GOWORK", filepath.Join(root, "go.work"))
-	packages, err = Load(root)
-	require.NoError(t, err)
-	require.NotEmpty(t, packages)
-	return root, packages
+	if loaded == nil {
+		loaded, err = Load(root)
+		require.NoError(t, err)
+	}
+	require.NotEmpty(t, loaded)
+	return root, slices.Clone(loaded)
 }
 
 func TestImportsFlowOneWay(t *testing.T) {
