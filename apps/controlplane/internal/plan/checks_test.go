@@ -134,7 +134,7 @@ func (w *world) merge(first Output) Output {
 	return second
 }
 
-func TestNothingIsAskedOfPrometheusButWhatIsDue(t *testing.T) {
+func TestChecks_AskPrometheusOnlyWhatIsDue(t *testing.T) {
 	w := newWorld(t, "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",
@@ -212,7 +212,7 @@ func TestChecksBeyondWhatAStepMeasuresAreMeasuredInTheNext(t *testing.T) {
 	require.Equal(t, "v2", w.app.LiveDeploymentID)
 }
 
-func TestWhatASourceSaysIsKeptInPartAndReadable(t *testing.T) {
+func TestChecks_ErrorOfASourceIsShortAndReadable(t *testing.T) {
 	require.Equal(t, "fine", clean("fine"))
 	long := clean("x" + strings.Repeat("é", maxSaid))
 	require.LessOrEqual(t, len(long), maxSaid+len("\uFFFD..."))
@@ -220,7 +220,7 @@ func TestWhatASourceSaysIsKeptInPartAndReadable(t *testing.T) {
 	require.True(t, utf8.ValidString(clean("\xff\xfe")))
 }
 
-func TestWhatIsMeasuredTogetherIsDueTogether(t *testing.T) {
+func TestChecks_MeasuredTogetherAreDueTogether(t *testing.T) {
 	w := newWorld(t, "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: []*windlassv1.CanaryStep{{Weight: 50, Pause: "1h"}},
@@ -291,10 +291,10 @@ func (f *fleet) answer(how int) {
 	}
 }
 
-// TestAPoorVersionIsNeverLiveUnlessPeopleSaySo: people promote and skip nothing here. A version
+// TestChecks_PoorVersionIsNeverLiveProperty: people promote and skip nothing here. A version
 // whose figures are bad goes back, whatever else happens, even when regions are scaled to zero
 // and back.
-func TestAPoorVersionIsNeverLiveUnlessPeopleSaySo(t *testing.T) {
+func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawPolicy(t)

@@ -100,10 +100,10 @@ func (w *world) behave(region string, b behaviour) {
 	}
 }
 
-// TestAnyStagedWorldThatRepeatsItselfEnds: each region does the same over and over, and people do
+// TestStaged_RepeatedStatesEndProperty: each region does the same over and over, and people do
 // nothing. Then every rollout succeeds, goes back or waits for people, in a time that follows
 // from its policy.
-func TestAnyStagedWorldThatRepeatsItselfEnds(t *testing.T) {
+func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const limit = 60 * time.Second

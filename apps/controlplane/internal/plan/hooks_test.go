@@ -33,7 +33,7 @@ func hooked(t *testing.T) *world {
 	return w
 }
 
-func TestAWebHookIsToldWhatItJudges(t *testing.T) {
+func TestWebHook_IsSentWhatItJudges(t *testing.T) {
 	w := hooked(t)
 	w.now += 60_000
 	w.step()
@@ -64,7 +64,7 @@ func TestAWebHookIsToldWhatItJudges(t *testing.T) {
 	require.Equal(t, call, w.asked[0].Hook.Call)
 }
 
-func TestACallKeepsItsIDUntilItsVerdictIsNoted(t *testing.T) {
+func TestWebHook_CallKeepsItsIDUntilItsVerdict(t *testing.T) {
 	w := hooked(t)
 	var ids []string
 	ask := func() analysis.Call {

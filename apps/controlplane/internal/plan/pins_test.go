@@ -154,10 +154,10 @@ func (f *fleet) mendUntried() {
 	}
 }
 
-// TestAnyHistoryWithPinsKeepsTheRules: whatever rollouts do, pinned versions keep their
+// TestPins_HistoryKeepsTheRulesProperty: whatever rollouts do, pinned versions keep their
 // share, and lose it only if they fail or are taken away; and whatever pins do, rollouts end
 // as without them.
-func TestAnyHistoryWithPinsKeepsTheRules(t *testing.T) {
+func TestPins_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t, drawPolicy(t))
@@ -218,7 +218,7 @@ func TestLintFindsAPlanThatTouchesWhatIsPinned(t *testing.T) {
 	require.Equal(t, []string{"us: the weight of v1 changes and the route does not"}, Lint(w.input(), unrouted))
 }
 
-func TestAPinThatStartsHasItsDeadlineWhileItsRegionIsInReach(t *testing.T) {
+func TestPin_DeadlineRunsWhileItsRegionIsInReach(t *testing.T) {
 	w := newWorld(t, "us")
 	for range 2 {
 		s := spec(1, "us")

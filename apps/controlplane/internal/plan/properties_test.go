@@ -107,11 +107,11 @@ func drawDeploy(t *rapid.T, w *world) {
 	w.deploy(s)
 }
 
-// TestAnyHistoryKeepsTheRules: world.step checks each decision of a random history. The plan is
+// TestHistory_KeepsTheRulesProperty: world.step checks each decision of a random history. The plan is
 // deterministic and idempotent, keeps to the tables, and never takes a generation back. It
 // never stops a row that may still get requests, nor the live deployment before its successor
 // serves everywhere. Healed, the world ends with the live deployment alone, or with nothing.
-func TestAnyHistoryKeepsTheRules(t *testing.T) {
+func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, places...)
@@ -165,9 +165,9 @@ func requireAtRest(t *rapid.T, w *world) {
 	}
 }
 
-// TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent: a silent region does not keep a caller
+// TestDeadline_HoldsWhileRegionsAreSilentProperty: a silent region does not keep a caller
 // waiting.
-func TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent(t *testing.T) {
+func TestDeadline_HoldsWhileRegionsAreSilentProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, places...)
@@ -195,9 +195,9 @@ func TestNoRolloutOutlivesItsDeadlineWhileRegionsAreSilent(t *testing.T) {
 	})
 }
 
-// TestOneOutputTouchesNoMoreRegionsThanATransactionMayLock: an app that moves
+// TestOutput_TouchesNoMoreRegionsThanATransactionLocks: an app that moves
 // between disjoint sets of regions, or is deleted with both, does it in parts.
-func TestOneOutputTouchesNoMoreRegionsThanATransactionMayLock(t *testing.T) {
+func TestOutput_TouchesNoMoreRegionsThanATransactionLocks(t *testing.T) {
 	var first, second []string
 	for i := range MaxRegions {
 		first = append(first, fmt.Sprintf("a%02d", i))

@@ -32,7 +32,7 @@ func (w *world) requireRouting(live string) {
 	}
 }
 
-func TestTheLiveVersionsPolicyCountsUntilTheNewOneIsLive(t *testing.T) {
+func TestRouting_LivePolicyCountsUntilTheNewVersionIsLive(t *testing.T) {
 	w := newWorld(t, "eu", "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY,
@@ -71,7 +71,7 @@ func TestTheLiveVersionsPolicyCountsUntilTheNewOneIsLive(t *testing.T) {
 
 // Of a version that keeps the instances there is nothing to see but its policy: it is in force
 // region by region, from the first step on that gives the version traffic.
-func TestARegionThatKeepsItsInstancesTriesTheNewPolicy(t *testing.T) {
+func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 	queue := func(w *world, region string) int32 {
 		p, err := w.rts[region].Routing()
 		require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestARegionThatKeepsItsInstancesTriesTheNewPolicy(t *testing.T) {
 	})
 }
 
-func TestAChangeOfThePolicyIsOneGenerationAndNoChangeIsNone(t *testing.T) {
+func TestRouting_PolicyChangeIsOneGeneration(t *testing.T) {
 	w := newWorld(t, "eu")
 	w.deploy(routed(1, "eu"))
 	w.settle()
@@ -172,7 +172,7 @@ func TestAChangeOfThePolicyIsOneGenerationAndNoChangeIsNone(t *testing.T) {
 	require.Equal(t, before.Generation+1, w.rts["eu"].Generation)
 }
 
-func TestWhatPinsMoveKeepsThePolicy(t *testing.T) {
+func TestRouting_PinMovesKeepThePolicy(t *testing.T) {
 	w := newWorld(t, "eu", "us")
 	w.deploy(routed(1, "eu", "us"))
 	w.settle()
@@ -187,7 +187,7 @@ func TestWhatPinsMoveKeepsThePolicy(t *testing.T) {
 	w.requireRouting("v2")
 }
 
-func TestAnotherEncodingOfAPolicyIsTheSamePolicy(t *testing.T) {
+func TestRouting_PolicyEncodingDoesNotMatter(t *testing.T) {
 	p := &windlassv1.RoutingPolicy{QueueWait: durationpb.New(1), Retries: new(int32(0))}
 	one, err := proto.Marshal(&windlassv1.RoutingPolicy{Retries: new(int32(0))})
 	require.NoError(t, err)
@@ -239,7 +239,7 @@ func TestKeysAreToldWithTheNextGeneration(t *testing.T) {
 
 // Where pins alone serve, no rollout has anything that would change with the policy, hosts or
 // keys: a key that was revoked would stay good there until something else is told.
-func TestWherePinsAloneServeAChangeIsToldAtOnce(t *testing.T) {
+func TestRouting_ChangeUnderPinsAloneIsSentAtOnce(t *testing.T) {
 	w := newWorld(t, "eu", "us")
 	w.keys = []byte("a")
 	w.deploy(routed(1, "eu", "us"))

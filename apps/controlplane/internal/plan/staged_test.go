@@ -400,10 +400,10 @@ func (f *fleet) waits(c *model.Progress) bool {
 	return false
 }
 
-// TestAnyStagedHistoryKeepsTheRules: beside what world.step checks of each plan, nothing
+// TestStaged_HistoryKeepsTheRulesProperty: beside what world.step checks of each plan, nothing
 // starts in a region that is full, and nothing stops that traffic goes to. Healed, the
 // world ends with one version that serves alone, at the size that was asked for.
-func TestAnyStagedHistoryKeepsTheRules(t *testing.T) {
+func TestStaged_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t, drawPolicy(t))
@@ -465,7 +465,7 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, f.app.Status, f.app.Message)
 }
 
-func TestWhatCrashedIsNotPromotedInFullEither(t *testing.T) {
+func TestStaged_CrashedIsNotPromotedInFull(t *testing.T) {
 	progress := &model.Progress{RolloutID: "rol", Failed: true, PausedAt: 1, Held: true, Waves: []model.WaveProgress{{
 		State: waveRolling, Regions: []model.RegionProgress{{RegionID: "us", State: regionFailed, Reason: "CrashLoop"}},
 	}}}

@@ -65,9 +65,9 @@ func (f *fleet) awaitsSuccessor(row model.Topology) bool {
 	return false
 }
 
-// TestAVersionThatIsMadeAlikeStartsAndStopsNothing: by no policy, neither there nor half way and
+// TestWorkload_EqualVersionStartsAndStopsNothing: by no policy, neither there nor half way and
 // back, but where the agent knows nothing of taking over.
-func TestAVersionThatIsMadeAlikeStartsAndStopsNothing(t *testing.T) {
+func TestWorkload_EqualVersionStartsAndStopsNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawPolicy(t)
@@ -104,9 +104,9 @@ func TestAVersionThatIsMadeAlikeStartsAndStopsNothing(t *testing.T) {
 	})
 }
 
-// TestWhatServesOfAWorkloadIsCountedOnce while it goes from v1 to v2, before and after the
+// TestWorkload_ServingIsCountedOnce while it goes from v1 to v2, before and after the
 // region tells of it under its new name. Of three replicas one is on its way.
-func TestWhatServesOfAWorkloadIsCountedOnce(t *testing.T) {
+func TestWorkload_ServingIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	row := func(id string, generation int64, replicas int32, transferred bool) model.Topology {
 		return model.Topology{

@@ -107,7 +107,7 @@ func told(f Forecast) string {
 	return b.String()
 }
 
-func TestAForecastTellsTheStepsThatARolloutTakesWhenAllGoesWell(t *testing.T) {
+func TestForecast_ListsTheStepsOfAGoodRollout(t *testing.T) {
 	minutes := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Minute) }
 	for name, c := range map[string]struct {
 		in   plan.Input
@@ -227,7 +227,7 @@ func TestAForecastTellsTheStepsThatARolloutTakesWhenAllGoesWell(t *testing.T) {
 	}
 }
 
-func TestAForecastCountsHowOftenReplicasLoad(t *testing.T) {
+func TestForecast_CountsReplicaLoads(t *testing.T) {
 	inPlace := update(&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxUnavailable: "2"}, 3, "eu")
 	inPlace.Regions[0].AgentFeatures = []string{agentv1.Feature_FEATURE_IN_PLACE.String()}
 	alike := update(&windlassv1.RolloutPolicy{MaxSurge: "1"}, 3, "eu")
@@ -273,7 +273,7 @@ func TestAForecastCountsHowOftenReplicasLoad(t *testing.T) {
 	}
 }
 
-func TestALongBakeIsForeseenInAFewLooks(t *testing.T) {
+func TestForecast_LongBakeTakesFewLooks(t *testing.T) {
 	in := update(&windlassv1.RolloutPolicy{
 		Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(7 * 24 * time.Hour)}},
 		Analysis: []*windlassv1.AnalysisCheck{{
@@ -285,7 +285,7 @@ func TestALongBakeIsForeseenInAFewLooks(t *testing.T) {
 	require.Equal(t, (7 * 24 * time.Hour).Milliseconds(), f.Lasts)
 }
 
-func TestARolloutThatIsTooLongIsGivenUpAndSaysSo(t *testing.T) {
+func TestForecast_TooLongIsGivenUp(t *testing.T) {
 	in := update(&windlassv1.RolloutPolicy{MaxSurge: "1"}, 10_000, "eu", "us")
 	began := time.Now()
 	f := Run(in.Topology, in, start)
@@ -294,7 +294,7 @@ func TestARolloutThatIsTooLongIsGivenUpAndSaysSo(t *testing.T) {
 	require.Less(t, time.Since(began), time.Minute)
 }
 
-func TestWhatACallScaledComesFirst(t *testing.T) {
+func TestForecast_ScaledByACallComesFirst(t *testing.T) {
 	in := update(nil, 2, "eu")
 	in.App.RolloutID, in.Rollout = "", nil
 	was := in.Topology
@@ -303,7 +303,7 @@ func TestWhatACallScaledComesFirst(t *testing.T) {
 	require.Equal(t, "0s move eu v1=5/100%\n0s in all", told(Run(was, in, start)))
 }
 
-func TestAForecastHasPeopleApproveWhereverARolloutWaitsForThem(t *testing.T) {
+func TestForecast_HasPeopleApprove(t *testing.T) {
 	owners := &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: 2, NotDeployer: true}
 	in := update(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",

@@ -74,7 +74,7 @@ func TestWindowsGoByTheClocksOfTheirTimeZone(t *testing.T) {
 	}
 }
 
-func TestWhereClocksAreChangedAWindowIsAsLongAsItCanBe(t *testing.T) {
+func TestWindow_IsLongestWhereClocksChange(t *testing.T) {
 	for name, c := range map[string]struct{ start, end, from, until string }{
 		// 2026-10-25: 02:00 comes at 00:00 and again at 01:00 UTC, in Berlin.
 		"put back, the first start": {"02:30", "05:00", "2026-10-25T00:30:00Z", "2026-10-25T04:00:00Z"},
@@ -99,8 +99,8 @@ func TestWhereClocksAreChangedAWindowIsAsLongAsItCanBe(t *testing.T) {
 	}
 }
 
-// TestAFreezeIsInForceUntilItsEndAndFromItsNextStart: what is told is what comes.
-func TestAFreezeIsInForceUntilItsEndAndFromItsNextStart(t *testing.T) {
+// TestWindow_IsInForceUntilItsEndAndFromItsNextStart: what is told is what comes.
+func TestWindow_IsInForceUntilItsEndAndFromItsNextStart(t *testing.T) {
 	zones := []string{"UTC", "Europe/London", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia"}
 	clock := rapid.Custom(func(t *rapid.T) string {
 		return time.Date(0, 1, 1, 0, rapid.IntRange(0, 1439).Draw(t, "minute"), 0, 0, time.UTC).Format("15:04")
@@ -139,7 +139,7 @@ func TestAFreezeIsInForceUntilItsEndAndFromItsNextStart(t *testing.T) {
 	})
 }
 
-func TestWhatRefusesCountsFirstAndThenWhatLastsLongest(t *testing.T) {
+func TestWindows_RefusingComesFirstThenLasting(t *testing.T) {
 	app := model.App{ID: "app", ProjectID: "prj", WorkspaceID: "ws"}
 	freeze := func(name string, on windlassv1.Freeze_OnStart, until int64, edit ...func(*model.Freeze)) model.Freeze {
 		f := model.Freeze{Name: name, WorkspaceID: "ws", OnStart: on, Until: until}

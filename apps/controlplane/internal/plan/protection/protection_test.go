@@ -14,7 +14,7 @@ import (
 
 var app = model.App{ID: "app_1", WorkspaceID: "ws_1", ProjectID: "prj_1", EnvironmentID: "env_1"}
 
-func TestForReturnsTheProtectionsOfTheAppsScopes(t *testing.T) {
+func TestProtections_OfAnAppAreThoseOfItsScopes(t *testing.T) {
 	all := []model.Protection{
 		{WorkspaceID: "ws_1"},
 		{WorkspaceID: "ws_1", ByOperator: true},

@@ -130,7 +130,7 @@ func trace(t *testing.T, l RegionPlan, old int32) string {
 	return strings.Join(out, " ")
 }
 
-func TestTheReferenceTraces(t *testing.T) {
+func TestRegionPlan_ReferenceTraces(t *testing.T) {
 	for _, c := range []struct {
 		size, surge, unavailable, keep int32
 		want                           string
@@ -204,7 +204,7 @@ func steps(t *testing.T, l RegionPlan, old int32, stops ...Stop) string {
 	return strings.Join(out, " ")
 }
 
-func TestTheTracesOfStops(t *testing.T) {
+func TestRegionPlan_StopTraces(t *testing.T) {
 	weight := func(replicas, weight int32) Stop { return Stop{Replicas: replicas, Weight: weight} }
 	for _, c := range []struct {
 		name                           string
@@ -245,7 +245,7 @@ func TestTheTracesOfStops(t *testing.T) {
 	}
 }
 
-func TestAWholeVersionTakesTrafficWithAllItsReplicasOrNone(t *testing.T) {
+func TestRegionPlan_TrafficMovesWithAllReplicasOrNone(t *testing.T) {
 	l := RegionPlan{Size: 3, Need: 3, Surge: 3, Keep: 3, Stop: &Stop{Replicas: 3, Weight: Full, Whole: true}}
 	r := newRegion(l, 3)
 	r.step(t)
@@ -267,7 +267,7 @@ func TestAWholeVersionTakesTrafficWithAllItsReplicasOrNone(t *testing.T) {
 	require.Equal(t, Full, r.l.From[0].Weight, "none is left: the other has them all")
 }
 
-func TestTheWayBackIsScaledWhileItWaits(t *testing.T) {
+func TestRegionPlan_WayBackIsScaledWhileItWaits(t *testing.T) {
 	r := newRegion(RegionPlan{Size: 2, Need: 2, Surge: 1, Keep: 2, Stop: &Stop{Replicas: 1, Weight: 10}}, 2)
 	for r.step(t) {
 		r.settle()
@@ -299,7 +299,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestABrokenOldReplicaDelaysNoVersion(t *testing.T) {
+func TestRegionPlan_BrokenOldReplicaDelaysNoVersion(t *testing.T) {
 	r := newRegion(RegionPlan{Size: 3, Need: 3, Surge: 1}, 3)
 	r.ready[1] = 0
 	r.see()
@@ -314,7 +314,7 @@ func TestABrokenOldReplicaDelaysNoVersion(t *testing.T) {
 	require.True(t, r.l.Serves() && r.l.Alone(), "%+v", r.l)
 }
 
-func TestAnAbandonedVersionGoesFirst(t *testing.T) {
+func TestRegionPlan_AbandonedVersionGoesFirst(t *testing.T) {
 	r := newRegion(RegionPlan{Size: 3, Need: 3, Surge: 1}, 2, 2)
 	r.l.From[0].Weight, r.l.From[1].Weight = 50, 50
 	r.step(t)
@@ -325,10 +325,10 @@ func TestAnAbandonedVersionGoesFirst(t *testing.T) {
 	require.Equal(t, []int32{1, 2}, []int32{r.l.From[0].Assigned, r.l.From[1].Assigned})
 }
 
-// TestAnyHistoryKeepsFloorAndCeiling: replicas become ready, fail and drain as they
+// TestRegionPlan_HistoryKeepsFloorAndCeilingProperty: replicas become ready, fail and drain as they
 // like, the region answers late, people scale and pause; still no step of ours breaks a
 // rule. In the end the world heals, and the version has the region to itself.
-func TestAnyHistoryKeepsFloorAndCeiling(t *testing.T) {
+func TestRegionPlan_HistoryKeepsFloorAndCeilingProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		l := RegionPlan{Size: rapid.Int32Range(0, 6).Draw(t, "size"), Recreate: rapid.IntRange(0, 5).Draw(t, "recreate") == 0}
