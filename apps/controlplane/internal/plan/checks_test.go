@@ -84,7 +84,7 @@ func (w *world) figures(check string, opts map[string]string) {
 	if verdict := opts["verdict"]; verdict != "" {
 		said, _, err := analysis.ParseAnswer(fmt.Appendf(nil, `{"verdict": %q, "message": %q}`, verdict, opts["says"]))
 		require.NoError(w.t, err)
-		f.Said = said
+		f.Answer = said
 	}
 	if len(opts) > 1 { // the check's name is one of them
 		w.answers[check] = f
@@ -277,9 +277,9 @@ func drawAnalysis(t *rapid.T) (out []*windlassv1.AnalysisCheck) {
 func (f *fleet) answer(how int) {
 	f.answers = map[string]analysis.Figures{}
 	good, poor, old := 0.1, 0.9, 0.3
-	figures := analysis.Figures{New: &good, Old: &old, Said: &analysis.Said{Verdict: analysis.Passed}}
+	figures := analysis.Figures{New: &good, Old: &old, Answer: &analysis.Answer{Verdict: analysis.Passed}}
 	if f.poor["v"+strconv.Itoa(int(f.app.LatestVersion))] {
-		figures.New, figures.Said = &poor, &analysis.Said{Verdict: analysis.Failed}
+		figures.New, figures.Answer = &poor, &analysis.Answer{Verdict: analysis.Failed}
 	}
 	if how == 2 {
 		figures = analysis.Figures{Problem: "away"}
@@ -369,7 +369,7 @@ func TestInstancesThatAreKeptAreMeasuredUnderTheNameThatTheyHave(t *testing.T) {
 		for _, m := range asked {
 			w.measured = append(w.measured, Measurement{
 				RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: w.now,
-				Figures: analysis.Figures{New: new(0.5), NewSamples: new(100.0), Old: new(0.5), OldSamples: new(100.0), Said: &analysis.Said{Verdict: analysis.Passed}},
+				Figures: analysis.Figures{New: new(0.5), NewSamples: new(100.0), Old: new(0.5), OldSamples: new(100.0), Answer: &analysis.Answer{Verdict: analysis.Passed}},
 			})
 		}
 		w.settle()

@@ -33,7 +33,7 @@ func (j *judge) Measure(_ context.Context, due []plan.Measure) (out []plan.Measu
 		j.calls = append(j.calls, m.Hook.Call)
 		out = append(out, plan.Measurement{
 			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: time.Now().UnixMilli(),
-			Figures: analysis.Figures{Said: &analysis.Said{Verdict: j.says, Message: "so it is"}},
+			Figures: analysis.Figures{Answer: &analysis.Answer{Verdict: j.says, Message: "so it is"}},
 		})
 	}
 	j.mu.Unlock()

@@ -195,8 +195,8 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 // Figures are the answers to Queries. They are nil if the query was not sent or has no result.
 type Figures struct {
 	New, NewSamples, Old, OldSamples *float64
-	// Said is the web-hook's answer; nil: none. Its figure is in New.
-	Said *Said
+	// Answer of the web-hook; nil: none. Its figure is in New.
+	Answer *Answer
 	// Problem says why there are no figures; empty: no problem.
 	Problem string
 }

@@ -99,8 +99,8 @@ func ParseHookURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Said is the answer of a web-hook about the new version.
-type Said struct {
+// Answer of a web-hook about the new version.
+type Answer struct {
 	Verdict Verdict
 	// Message is one line of printable text, or empty.
 	Message string
@@ -108,31 +108,31 @@ type Said struct {
 
 // ParseAnswer parses the body of a web-hook's answer. Its errors are shown to people, and do not quote
 // the body.
-func ParseAnswer(body []byte) (said *Said, figure *float64, err error) {
-	var answer struct {
+func ParseAnswer(body []byte) (answer *Answer, figure *float64, err error) {
+	var read struct {
 		Verdict string   `json:"verdict"`
 		Message string   `json:"message"`
 		Figure  *float64 `json:"figure"`
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
-	if decoder.Decode(&answer) != nil {
+	if decoder.Decode(&read) != nil {
 		return nil, nil, errors.New(`its answer is not JSON such as {"verdict": "pass", "message": "..."}`)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, nil, errors.New("its answer is more than one JSON value")
 	}
-	said = &Said{Message: Printable(answer.Message)}
-	switch answer.Verdict {
+	answer = &Answer{Message: Printable(read.Message)}
+	switch read.Verdict {
 	case "pass":
-		said.Verdict = Passed
+		answer.Verdict = Passed
 	case "fail":
-		said.Verdict = Failed
+		answer.Verdict = Failed
 	case "inconclusive":
-		said.Verdict = Inconclusive
+		answer.Verdict = Inconclusive
 	default:
 		return nil, nil, errors.New("its answer has no verdict of pass, fail or inconclusive")
 	}
-	return said, answer.Figure, nil
+	return answer, read.Figure, nil
 }
 
 // Printable returns the text as one line without control characters, which a terminal could interpret.
@@ -147,17 +147,17 @@ func Printable(text string) string {
 
 // judgeWebHook returns the web-hook's verdict, with its message and figure as the explanation.
 func judgeWebHook(f Figures) (Verdict, string) {
-	if f.Said == nil {
+	if f.Answer == nil {
 		return Inconclusive, "the web-hook has not answered"
 	}
-	text := f.Said.Message
+	text := f.Answer.Message
 	if text == "" {
 		text = map[Verdict]string{
 			Passed: "the web-hook passes it", Failed: "the web-hook fails it", Inconclusive: "the web-hook cannot tell",
-		}[f.Said.Verdict]
+		}[f.Answer.Verdict]
 	}
 	if f.New != nil && !math.IsNaN(*f.New) && !math.IsInf(*f.New, 0) {
 		text = number(*f.New) + ": " + text
 	}
-	return f.Said.Verdict, text
+	return f.Answer.Verdict, text
 }

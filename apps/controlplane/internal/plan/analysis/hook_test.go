@@ -12,14 +12,14 @@ import (
 func TestParseAnswer_AcceptsOnlyAVerdict(t *testing.T) {
 	for name, c := range map[string]struct {
 		body   string
-		want   *Said
+		want   *Answer
 		figure *float64
 	}{
-		"pass":                    {`{"verdict": "pass"}`, &Said{Verdict: Passed}, nil},
-		"fail, and why":           {`{"verdict": "fail", "message": "2 of 100", "figure": 0.98}` + "\n", &Said{Failed, "2 of 100"}, new(0.98)},
-		"not yet":                 {`{"verdict": "inconclusive", "message": "it runs", "eta": 5}`, &Said{Inconclusive, "it runs"}, nil},
-		"a figure of null":        {`{"verdict": "pass", "figure": null}`, &Said{Verdict: Passed}, nil},
-		"a message for terminals": {`{"verdict": "fail", "message": "a\u001b[2J\r\nb\u202e\u0000c"}`, &Said{Failed, "a [2J b c"}, nil},
+		"pass":                    {`{"verdict": "pass"}`, &Answer{Verdict: Passed}, nil},
+		"fail, and why":           {`{"verdict": "fail", "message": "2 of 100", "figure": 0.98}` + "\n", &Answer{Failed, "2 of 100"}, new(0.98)},
+		"not yet":                 {`{"verdict": "inconclusive", "message": "it runs", "eta": 5}`, &Answer{Inconclusive, "it runs"}, nil},
+		"a figure of null":        {`{"verdict": "pass", "figure": null}`, &Answer{Verdict: Passed}, nil},
+		"a message for terminals": {`{"verdict": "fail", "message": "a\u001b[2J\r\nb\u202e\u0000c"}`, &Answer{Failed, "a [2J b c"}, nil},
 
 		"nothing":            {``, nil, nil},
 		"an HTML page":       {`<html>pass</html>`, nil, nil},
@@ -55,13 +55,13 @@ func TestJudge_AWebHookOnlyByItsVerdict(t *testing.T) {
 		want    Verdict
 		says    string
 	}{
-		"passes":               {hook, Figures{Said: &Said{Verdict: Passed}}, Passed, "the web-hook passes it"},
-		"fails, on a figure":   {hook, Figures{New: new(0.4), Said: &Said{Failed, "wrong answers"}}, Failed, "0.4: wrong answers"},
-		"cannot tell":          {hook, Figures{Said: &Said{Inconclusive, "it still runs"}}, Inconclusive, "it still runs"},
-		"a problem":            {hook, Figures{Problem: "it is unreachable", Said: &Said{Verdict: Passed}}, Inconclusive, "it is unreachable"},
+		"passes":               {hook, Figures{Answer: &Answer{Verdict: Passed}}, Passed, "the web-hook passes it"},
+		"fails, on a figure":   {hook, Figures{New: new(0.4), Answer: &Answer{Failed, "wrong answers"}}, Failed, "0.4: wrong answers"},
+		"cannot tell":          {hook, Figures{Answer: &Answer{Inconclusive, "it still runs"}}, Inconclusive, "it still runs"},
+		"a problem":            {hook, Figures{Problem: "it is unreachable", Answer: &Answer{Verdict: Passed}}, Inconclusive, "it is unreachable"},
 		"was not called":       {hook, Figures{}, Inconclusive, "has not answered"},
 		"a figure, no verdict": {hook, Figures{New: new(0.1)}, Inconclusive, "has not answered"},
-		"a verdict, no figure": {figures, Figures{Said: &Said{Verdict: Passed}}, Inconclusive, "there is no figure"},
+		"a verdict, no figure": {figures, Figures{Answer: &Answer{Verdict: Passed}}, Inconclusive, "there is no figure"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdict, text := Judge(c.check, c.figures, true)

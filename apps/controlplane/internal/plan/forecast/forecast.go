@@ -75,7 +75,7 @@ const maxLooks = 5000
 // before a call changed them: what that did comes first. Of what regions report nothing
 // is read. in is not changed.
 func Run(was []model.Topology, in plan.Input, now int64) Forecast {
-	return foresee(was, in, now, maxLooks, "")
+	return forecast(was, in, now, maxLooks, "")
 }
 
 // beginLooks are ample for what comes before a deployment's first replicas: its image's
@@ -85,10 +85,12 @@ const beginLooks = 100
 // Begin is a forecast that ends when the deployment has begun: with the first step by which
 // regions should run any of it.
 func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Forecast {
-	return foresee(was, in, now, beginLooks, deployment)
+	return forecast(was, in, now, beginLooks, deployment)
 }
 
-func foresee(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
+// forecast runs the planner on a world in which all goes well. It ends after that number of looks, or when
+// the deployment has replicas.
+func forecast(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
 	w := newWorld(in, now)
 	w.moves(was, w.in.Topology, w.progress())
 	w.runs = runsOf(was)

@@ -115,7 +115,7 @@ func (w *world) measured(asked []plan.Measure) (out []plan.Measurement) {
 	for _, m := range asked {
 		out = append(out, plan.Measurement{
 			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: w.now,
-			Figures: analysis.Figures{New: new(1.0), Old: new(1.0), Said: &analysis.Said{Verdict: analysis.Passed}},
+			Figures: analysis.Figures{New: new(1.0), Old: new(1.0), Answer: &analysis.Answer{Verdict: analysis.Passed}},
 		})
 	}
 	return out

@@ -174,11 +174,11 @@ func (c *Client) ask(ctx context.Context, h analysis.Hook, facts Facts) (f analy
 	outcome := "error"
 	begin := time.Now()
 	defer func() { c.took.WithLabelValues(outcome).Observe(time.Since(begin).Seconds()) }()
-	said, figure, err := c.call(ctx, h, facts)
+	answer, figure, err := c.call(ctx, h, facts)
 	switch {
 	case err == nil:
-		outcome = outcomes[said.Verdict]
-		return analysis.Figures{Said: said, New: figure}, true
+		outcome = outcomes[answer.Verdict]
+		return analysis.Figures{Answer: answer, New: figure}, true
 	case ctx.Err() != nil:
 		return f, false
 	}
@@ -187,7 +187,7 @@ func (c *Client) ask(ctx context.Context, h analysis.Hook, facts Facts) (f analy
 
 var outcomes = map[analysis.Verdict]string{analysis.Passed: "pass", analysis.Failed: "fail", analysis.Inconclusive: "inconclusive"}
 
-func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analysis.Said, *float64, error) {
+func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analysis.Answer, *float64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.Timeout, fmt.Errorf("it has not answered within %s", h.Timeout))
 	defer cancel()
 	req, err := c.request(ctx, h, facts)

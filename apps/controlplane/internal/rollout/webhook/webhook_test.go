@@ -127,7 +127,7 @@ func TestCall_IsSignedAndItsVerdictTaken(t *testing.T) {
 	h.SigningSecret = "key"
 	f := measure(t, c, h)
 	require.Empty(t, f.Problem)
-	require.Equal(t, &analysis.Said{Verdict: analysis.Failed, Message: "2 of 100"}, f.Said)
+	require.Equal(t, &analysis.Answer{Verdict: analysis.Failed, Message: "2 of 100"}, f.Answer)
 	require.InDelta(t, 0.98, *f.New, 0)
 
 	first := <-got
@@ -207,7 +207,7 @@ func TestVerdict_InvalidSaysWhy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := measure(t, setup(t), hook(c.url))
-			require.Nil(t, f.Said)
+			require.Nil(t, f.Answer)
 			require.Contains(t, f.Problem, c.says)
 			for _, secret := range []string{"127.0.0.1", "token-of-mine", "secret", "localhost"} {
 				require.NotContains(t, f.Problem, secret)
