@@ -98,19 +98,12 @@ func (p *planner) fail(d *model.Deployment, reason, message string) {
 	p.log("RolloutFailed", why, d, "")
 }
 
-// advanceTarget takes the target as far as the facts allow. Weights follow each state.
-func (p *planner) advanceTarget() {
-	for p.advance() {
-		p.weigh()
-	}
-}
-
 // advance takes the target one state further, if the facts allow it.
-func (p *planner) advance() bool {
+func (p *planner) advance() { p.again = p.advanced() }
+
+// advanced reports whether the target came to another state.
+func (p *planner) advanced() bool {
 	d := p.target()
-	if d == nil {
-		return false
-	}
 	if p.staged() && (p.progress.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
 		return p.main().stage(d)
 	}
@@ -287,7 +280,7 @@ func (p *planner) assign(d *model.Deployment, region string, replicas int32) {
 	}
 	p.beginWorkload(t)
 	p.rows = append(p.rows, t)
-	p.sortRows()
+	slices.SortFunc(p.rows, compareRows)
 }
 
 func (p *planner) noteStarted(d *model.Deployment) {
@@ -390,9 +383,14 @@ func (p *planner) hasServed(d *model.Deployment) bool {
 	})
 }
 
+// isUnproven reports whether the live version has not served yet.
+func isUnproven(f *facts) bool {
+	return f.live() != nil && !f.live().Stable && f.app.DeletingSince == 0
+}
+
 // noteServed makes up for a deployment that went live with no replicas, and has some now.
 func (p *planner) noteServed() {
-	if d := p.live(); d != nil && !d.Stable && p.app.DeletingSince == 0 && p.hasServed(d) {
+	if d := p.live(); p.hasServed(d) {
 		d.Stable = true
 		p.log("VersionProven", "it went live with no replicas, and serves now: it is one to go back to", d, "")
 	}

@@ -11,63 +11,87 @@ import (
 
 type rowKey struct{ deployment, region string }
 
-// facts are a working copy of an Input, as they are at one point of a decision. Its methods only
-// read: what changes anything is the planner's.
+// facts are an Input and what phases have changed of it, at one point of a decision. Their methods
+// only read. Phases share them, and change copies: see phase.
 type facts struct {
-	in      Input
-	now     int64
-	app     model.App
+	*given
+	app     *model.App
 	rollout *model.Rollout
 	// progress of the newest staged rollout, nil for none.
 	progress *model.Progress
-	// wasStaged reports whether a staged rollout was in flight when the call came.
-	wasStaged bool
-	deps      map[string]*model.Deployment
+	deps     map[string]*model.Deployment
 	// rows are sorted by (deployment, region): the order of decisions, of locks,
 	// and so of the output.
-	rows      []*model.Topology
+	rows   []*model.Topology
+	routes map[string]*model.Route
+	// shares of the traffic that region plans gave to rows in this call.
+	shares map[rowKey]int32
+	budget
+	requests
+}
+
+// given is the part of the facts that no phase changes.
+type given struct {
+	in  Input
+	now int64
+	// wasStaged reports whether a staged rollout was in flight when the call came.
+	wasStaged bool
 	beside    []*model.Topology
 	before    map[rowKey]model.Topology
 	observed  map[rowKey]model.Observed
-	routes    map[string]*model.Route
 	routesWas map[string]model.Route
 	routeObs  map[string]model.RouteObserved
 	regions   map[string]model.Region
 }
 
+// budget is which regions' feeds one output changes, at most MaxRegions.
+type budget struct {
+	touched  map[string]bool
+	deferred bool // something was left for the next step
+}
+
+// requests are what the planner needs before it can decide more.
+type requests struct {
+	resolve  string
+	measures []Measure
+	stale    bool // a decision waits for a region's next report
+}
+
+func (r requests) equal(other requests) bool {
+	return r.resolve == other.resolve && r.stale == other.stale && len(r.measures) == len(other.measures)
+}
+
 func newFacts(in Input, now int64) *facts {
 	f := &facts{
-		in: in, now: now, app: in.App,
-		deps:      map[string]*model.Deployment{},
-		before:    map[rowKey]model.Topology{},
-		observed:  map[rowKey]model.Observed{},
-		routes:    map[string]*model.Route{},
-		routesWas: map[string]model.Route{},
-		routeObs:  map[string]model.RouteObserved{},
-		regions:   map[string]model.Region{},
+		given: &given{
+			in: in, now: now,
+			before:    make(map[rowKey]model.Topology, len(in.Topology)),
+			observed:  make(map[rowKey]model.Observed, len(in.Observed)),
+			routesWas: make(map[string]model.Route, len(in.Routes)),
+			routeObs:  make(map[string]model.RouteObserved, len(in.RouteObserved)),
+			regions:   make(map[string]model.Region, len(in.Regions)),
+		},
+		app: &in.App, rollout: in.Rollout,
+		deps:   make(map[string]*model.Deployment, len(in.Deployments)),
+		rows:   pointers(in.Topology),
+		routes: make(map[string]*model.Route, len(in.Routes)),
 	}
 	if in.RolloutState != nil {
-		f.progress = in.RolloutState.Progress.Clone()
+		f.progress = in.RolloutState.Progress
 	}
-	if in.Rollout != nil {
-		r := *in.Rollout
-		f.rollout = &r
-	}
-	for _, d := range in.Deployments {
-		f.deps[d.ID] = &d
+	for i := range in.Deployments {
+		f.deps[in.Deployments[i].ID] = &in.Deployments[i]
 	}
 	for _, t := range in.Topology {
-		f.rows = append(f.rows, &t)
 		f.before[rowKey{t.DeploymentID, t.RegionID}] = t
 	}
-	for _, t := range in.beside {
-		f.beside = append(f.beside, &t)
-	}
+	slices.SortFunc(f.rows, compareRows)
+	f.beside = pointers(in.beside)
 	for _, o := range in.Observed {
 		f.observed[rowKey{o.DeploymentID, o.RegionID}] = o
 	}
-	for _, r := range in.Routes {
-		f.routes[r.RegionID] = &r
+	for i, r := range in.Routes {
+		f.routes[r.RegionID] = &in.Routes[i]
 		f.routesWas[r.RegionID] = r
 	}
 	for _, o := range in.RouteObserved {
@@ -137,4 +161,19 @@ func (f *facts) places(rows []*model.Topology) []rollup.Place {
 	}
 	slices.SortStableFunc(places, func(a, b rollup.Place) int { return cmp.Compare(a.Name(), b.Name()) })
 	return places
+}
+
+// entry of the history, of the rollout that is in flight.
+func (f *facts) entry(what, why string, d *model.Deployment, region string) model.History {
+	h := model.History{
+		WorkspaceID: f.app.WorkspaceID, AppID: f.app.ID, At: f.now,
+		What: what, Why: why, Who: Who, RegionID: region,
+	}
+	if f.rollout != nil {
+		h.RolloutID = f.rollout.ID
+	}
+	if d != nil {
+		h.DeploymentID, h.Version = d.ID, d.Version
+	}
+	return h
 }

@@ -23,7 +23,7 @@ func (p *planner) frozen(d *model.Deployment) bool {
 	r := p.rollout
 	found, frozen := freeze.Found{}, false
 	if MayBeFrozen(*r, *d) {
-		found, frozen = freeze.Longest(p.in.Freezes, p.app, p.now)
+		found, frozen = freeze.Longest(p.in.Freezes, *p.app, p.now)
 	}
 	was := r.HeldBy
 	switch {

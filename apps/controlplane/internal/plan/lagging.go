@@ -247,9 +247,6 @@ func restart(c *model.Progress, now int64) {
 
 // catchUp takes the regions that are behind as far as the facts allow, once in a call.
 func (p *planner) catchUp() {
-	if !p.catching() {
-		return
-	}
 	var left []model.LaggingRegion
 	for i := range p.progress.Behind {
 		b := &p.progress.Behind[i]

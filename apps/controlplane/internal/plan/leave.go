@@ -27,22 +27,22 @@ func (p *planner) room(region string) bool {
 }
 
 // wanted returns the share of the region's traffic that the row should have.
-func (p *planner) wanted(t *model.Topology) int32 {
-	if p.app.DeletingSince != 0 || !active(t) {
+func (f *facts) wanted(t *model.Topology) int32 {
+	if f.app.DeletingSince != 0 || !active(t) {
 		return 0
 	}
-	if p.staged() || p.isBehind(t.RegionID) {
-		if w, ok := p.shares[rowKey{t.DeploymentID, t.RegionID}]; ok {
+	if f.staged() || f.isBehind(t.RegionID) {
+		if w, ok := f.shares[rowKey{t.DeploymentID, t.RegionID}]; ok {
 			return w
 		}
 		return t.Weight
 	}
-	live := t.DeploymentID == p.app.LiveDeploymentID
-	d := p.target()
+	live := t.DeploymentID == f.app.LiveDeploymentID
+	d := f.target()
 	switch {
-	case d == nil || d.ID == p.app.LiveDeploymentID:
+	case d == nil || d.ID == f.app.LiveDeploymentID:
 		return share(live)
-	case p.app.LiveDeploymentID == "":
+	case f.app.LiveDeploymentID == "":
 		// No version serves that has to be kept: each region moves as soon as it can.
 		return share(t.DeploymentID == d.ID)
 	case d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
@@ -52,7 +52,7 @@ func (p *planner) wanted(t *model.Topology) int32 {
 		return fullWeight
 	}
 	// Where the target does not go the live one serves until it no longer is.
-	return share(live && !p.isActive(d.ID, t.RegionID))
+	return share(live && !f.isActive(d.ID, t.RegionID))
 }
 
 func share(all bool) int32 {
@@ -68,10 +68,10 @@ func (f *facts) isActive(deployment, region string) bool {
 	})
 }
 
-// weigh sets weights and the routes that follow from them. However often it runs
+// setWeights sets weights and the routes that follow from them. However often it runs
 // in one call, a route's generation grows once, and only if the region must see
 // something else than before the call.
-func (p *planner) weigh() {
+func (p *planner) setWeights() {
 	targetRegions := map[string]bool{}
 	if d := p.target(); d != nil {
 		for _, t := range p.activeRows(d.ID) {
@@ -88,11 +88,11 @@ func (p *planner) weigh() {
 		}
 	}
 	for _, region := range sortedKeys(byRegion) {
-		p.weighRegion(region, byRegion[region], targetRegions[region])
+		p.setRegionWeights(region, byRegion[region], targetRegions[region])
 	}
 }
 
-func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) {
+func (p *planner) setRegionWeights(region string, rows []*model.Topology, must bool) {
 	var hosts []string
 	var policy *windlassv1.RoutingPolicy
 	var keys []byte
@@ -108,8 +108,8 @@ func (p *planner) weighRegion(region string, rows []*model.Topology, must bool) 
 	changed = changed || !slices.Equal(hosts, was.Hosts) || !was.Routes(policy) || !bytes.Equal(keys, was.Keys)
 	switch {
 	case !changed:
-		if r := p.routes[region]; r != nil && had {
-			*r = was
+		if had && p.routes[region] != nil {
+			p.routes[region] = &was
 		} else {
 			delete(p.routes, region)
 		}
@@ -135,12 +135,20 @@ func (f *facts) acknowledged(region string) bool {
 	return r == nil || rollup.RouteAcknowledged(*r, f.routeObs[region], f.regions[region])
 }
 
-// orphans ends deployments that are on their way and that no rollout carries: a
+func hasOrphans(f *facts) bool {
+	return slices.ContainsFunc(f.in.Deployments, func(d model.Deployment) bool { return f.isOrphan(f.deps[d.ID]) })
+}
+
+func (f *facts) isOrphan(d *model.Deployment) bool {
+	return !f.isWanted(d.ID) && !model.Terminal(model.DeploymentMoves, d.Status) && f.app.DeletingSince == 0
+}
+
+// endOrphans ends deployments that are on their way and that no rollout carries: a
 // newer one took their place.
-func (p *planner) orphans() {
+func (p *planner) endOrphans() {
 	for _, was := range p.in.Deployments {
 		d := p.deps[was.ID]
-		if p.isWanted(d.ID) || model.Terminal(model.DeploymentMoves, d.Status) || p.app.DeletingSince != 0 {
+		if !p.isOrphan(d) {
 			continue
 		}
 		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
@@ -149,9 +157,15 @@ func (p *planner) orphans() {
 	}
 }
 
-// leave stops what is not wanted, and notes what has stopped.
-func (p *planner) leave() {
-	p.logWeights()
+// hasLeaving reports whether rows stop, or may do so now.
+func hasLeaving(f *facts) bool {
+	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool {
+		return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING || active(t) && !f.isKept(t) && f.mayStop(t)
+	})
+}
+
+// stopUnwanted stops what is not wanted, and notes what has stopped.
+func (p *planner) stopUnwanted() {
 	stopping := map[string][]string{}
 	for _, t := range p.rows {
 		if active(t) && !p.isKept(t) && p.mayStop(t) && p.room(t.RegionID) {
@@ -224,9 +238,6 @@ func (p *planner) confirm(t *model.Topology) {
 
 // logWeights adds where traffic goes to the history, by cause.
 func (p *planner) logWeights() {
-	if p.wasStaged {
-		return // told region by region, at the end
-	}
 	moved := map[string][]string{}
 	var bare []string
 	for _, region := range sortedKeys(p.routes) {
@@ -266,9 +277,6 @@ func (p *planner) logWeights() {
 
 // finishDeletion forgets the app when every region is done.
 func (p *planner) finishDeletion() {
-	if p.app.DeletingSince == 0 {
-		return
-	}
 	for _, t := range p.rows {
 		if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 			return

@@ -10,8 +10,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// status computes the app's.
-func (p *planner) status() {
+// setStatus computes the app's status.
+func (p *planner) setStatus() {
 	p.app.Status, p.app.Message = rollup.Status(p.statusFacts())
 }
 
@@ -66,57 +66,57 @@ const (
 // next is when to look again. While anything is unsettled that is a poll whose
 // distance equals the age of the newest fact, which doubles from poll to poll
 // without anybody counting, and starts over when something happens.
-func (p *planner) next() int64 {
-	if p.app.DeletedAt != 0 {
+func (d *decision) next() int64 {
+	if d.app.DeletedAt != 0 {
 		return 0
 	}
-	if p.deferred {
-		return p.now
+	if d.deferred {
+		return d.now
 	}
-	due := p.nextLook()
-	if c := p.progress; c.Retained() != "" && (due == 0 || c.RetainedUntil < due) {
+	due := d.nextLook()
+	if c := d.progress; c.Retained() != "" && (due == 0 || c.RetainedUntil < due) {
 		due = c.RetainedUntil
 	}
 	return due
 }
 
 // nextLook is when, but for what is retained.
-func (p *planner) nextLook() int64 {
-	since, unsettled := p.unsettledSince()
-	poll := float64(min(max(p.now-since, minPoll), maxPoll))
+func (d *decision) nextLook() int64 {
+	since, unsettled := d.unsettledSince()
+	poll := float64(min(max(d.now-since, minPoll), maxPoll))
 	switch {
-	case p.stale:
+	case d.stale:
 		poll = minPoll
 	case unsettled:
-	case p.held():
+	case d.held():
 		poll = limpPoll
-	case p.app.Status == windlassv1.AppStatus_APP_STATUS_DEGRADED,
-		p.app.Status == windlassv1.AppStatus_APP_STATUS_FAILED && p.app.LiveDeploymentID != "":
+	case d.app.Status == windlassv1.AppStatus_APP_STATUS_DEGRADED,
+		d.app.Status == windlassv1.AppStatus_APP_STATUS_FAILED && d.app.LiveDeploymentID != "":
 		poll = limpPoll
 	default:
 		return 0
 	}
-	due := p.now + int64(poll*(0.75+0.5*p.in.Jitter))
-	if d := p.target(); d != nil && p.rollout.Deadline > p.now {
-		due = min(due, p.rollout.Deadline)
+	due := d.now + int64(poll*(0.75+0.5*d.in.Jitter))
+	if d.target() != nil && d.rollout.Deadline > d.now {
+		due = min(due, d.rollout.Deadline)
 	}
-	if d := p.target(); d != nil && !p.staged() {
+	if d.target() != nil && !d.staged() {
 		for _, kind := range []windlassv1.AutoRollback_Condition{onCrash, onImage, onUnschedulable} {
-			if limit, set := patience(p.policy(), kind); set && p.rollout.CreatedAt+limit > p.now {
-				due = min(due, p.rollout.CreatedAt+limit)
+			if limit, set := patience(d.policy(), kind); set && d.rollout.CreatedAt+limit > d.now {
+				due = min(due, d.rollout.CreatedAt+limit)
 			}
 		}
 	}
-	if p.held() && p.rollout.HeldUntil > p.now {
-		due = min(due, p.rollout.HeldUntil)
+	if d.held() && d.rollout.HeldUntil > d.now {
+		due = min(due, d.rollout.HeldUntil)
 	}
-	if p.staged() {
-		due = p.nextOf(p.progress, due)
+	if d.staged() {
+		due = d.nextOf(d.progress, due)
 	}
-	if p.catching() {
-		for _, b := range p.progress.Behind {
-			due = p.nextOf(b.Progress, due)
-			if at := RegionDeadline(b.Progress, p.live().Spec, b.Progress.Waves[0].Regions[0]); at > p.now {
+	if d.catching() {
+		for _, b := range d.progress.Behind {
+			due = d.nextOf(b.Progress, due)
+			if at := RegionDeadline(b.Progress, d.live().Spec, b.Progress.Waves[0].Regions[0]); at > d.now {
 				due = min(due, at)
 			}
 		}

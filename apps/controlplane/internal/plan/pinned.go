@@ -34,7 +34,7 @@ func (in Input) apart() (below, of Input) {
 			below.Deployments = append(below.Deployments, d)
 		}
 	}
-	hosted := newPlanner(below, 0).hosted()
+	hosted := newFacts(below, 0).hosted()
 	for _, r := range in.Routes {
 		if !hosted[r.RegionID] {
 			r.Hosts, r.Policy, r.Keys = nil, nil, nil
@@ -165,19 +165,14 @@ func (k *pinned) updateRoutes(in Input, below, hosted map[string]bool, policy ro
 
 // join adds what is decided about the pins to what is decided below.
 func (k *pinned) join(in, below Input, out *Output) {
-	after := below.plannerAfter(out)
+	after := below.factsAfter(out)
 	policy, has := after.routing(), after.hosted()
 	hosted := maps.Clone(has)
 	for _, t := range k.planner.rows {
 		hosted[t.RegionID] = hosted[t.RegionID] || t.Weight > 0 || pins.HasHosts(k.pins, t)
 	}
 	k.updateRoutes(in, has, hosted, policy)
-	for _, t := range k.planner.rows {
-		if was, ok := k.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
-			t.UpdatedAt = k.now
-			out.Topology = append(out.Topology, *t)
-		}
-	}
+	out.Topology = append(out.Topology, k.rowsToWrite()...)
 	slices.SortFunc(out.Topology, func(a, b model.Topology) int {
 		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
 	})

@@ -28,9 +28,6 @@
 package plan
 
 import (
-	"cmp"
-	"slices"
-
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -149,154 +146,119 @@ func Next(in Input, now int64) Output {
 	return decide(in, now)
 }
 
-// A phase is a part of a decision. It changes the planner's working copy of the rows and adds to
-// the history; what it did once it does not do again, so that phases can be repeated.
-type phase func(*planner)
-
-// The phases of a decision, in their order. Those of settling are repeated while a staged rollout
-// is in flight, since what is decided about one region may be what another waits for.
+// The phases of a decision, in their order. Each one gets the facts, and returns changes and
+// history: see phase.
 var (
-	opening = []phase{
-		(*planner).endRollout,   // end a rollout that people ended
-		(*planner).endRetention, // let go of a retained version whose time is over
-		(*planner).noteServed,   // note that the live version has served
+	endRollout = phase{
+		does:   "end a rollout that was cancelled, or whose app is deleted",
+		when:   func(f *facts) bool { return f.rollout != nil || f.app.RolloutID != "" },
+		writes: writesApp | writesRollout | writesProgress | writesDeployments | writesRequests,
+		decide: (*planner).endRollout,
 	}
-	settling = []phase{
-		(*planner).advanceTarget, // take the target as far as the facts allow
-		(*planner).catchUp,       // let lagging regions catch up
-		(*planner).weigh,         // set weights, and the routes that follow
-		(*planner).orphans,       // end deployments that no rollout carries
-		(*planner).leave,         // stop what is not wanted
+	endRetention = phase{
+		does:   "let go of a retained version whose time is over",
+		when:   func(f *facts) bool { return f.progress.Retained() != "" },
+		writes: writesProgress | writesDeployments,
+		decide: (*planner).endRetention,
 	}
-	closing = []phase{
-		(*planner).logShares,      // tell where traffic goes
-		(*planner).finishDeletion, // forget an app whose deletion is over
-		(*planner).status,         // compute the app's status
+	noteServed = phase{
+		does:   "note that the live version has served",
+		when:   isUnproven,
+		writes: writesDeployments,
+		decide: (*planner).noteServed,
+	}
+
+	advance = phase{
+		does:   "take the target to its next state, and its regions to their next step",
+		when:   func(f *facts) bool { return f.target() != nil },
+		writes: writesApp | writesRollout | writesProgress | writesDeployments | writesRows | writesShares | writesBudget | writesRequests,
+		decide: (*planner).advance,
+	}
+	catchUp = phase{
+		does:   "let lagging regions catch up",
+		when:   (*facts).catching,
+		writes: writesProgress | writesRows | writesShares | writesBudget | writesRequests,
+		decide: (*planner).catchUp,
+	}
+	setWeights = phase{
+		does:   "set weights, and the routes that follow",
+		when:   always,
+		writes: writesRows | writesRoutes | writesBudget,
+		decide: (*planner).setWeights,
+	}
+	endOrphans = phase{
+		does:   "end deployments that no rollout carries",
+		when:   hasOrphans,
+		writes: writesDeployments,
+		decide: (*planner).endOrphans,
+	}
+	logWeights = phase{
+		does:   "add to the history where traffic goes, by cause",
+		when:   func(f *facts) bool { return !f.wasStaged },
+		writes: writesHistoryOnly,
+		decide: (*planner).logWeights,
+	}
+	stopUnwanted = phase{
+		does:   "stop rows that are not wanted, and note which have stopped",
+		when:   hasLeaving,
+		writes: writesRows | writesBudget,
+		decide: (*planner).stopUnwanted,
+	}
+
+	logShares = phase{
+		does:   "add to the history where traffic goes, by region",
+		when:   func(f *facts) bool { return f.wasStaged },
+		writes: writesHistoryOnly,
+		decide: (*planner).logShares,
+	}
+	finishDeletion = phase{
+		does:   "forget an app whose deletion is over",
+		when:   func(f *facts) bool { return f.app.DeletingSince != 0 },
+		writes: writesApp | writesDeployments,
+		decide: (*planner).finishDeletion,
+	}
+	setStatus = phase{
+		does:   "compute the app's status",
+		when:   always,
+		writes: writesApp,
+		decide: (*planner).setStatus,
 	}
 )
 
-// decide runs the phases about all that is not pinned.
+func always(*facts) bool { return true }
+
+// decide runs the phases about the rows that are not pinned.
 func decide(in Input, now int64) Output {
-	p := newPlanner(in, now)
-	p.wasStaged = p.staged() || p.catching()
-	p.run(opening)
-	p.run(settling)
-	for pass, before := 1, p.settled(); p.wasStaged; pass, before = pass+1, p.settled() {
-		p.run(settling)
-		if p.settled().equal(before) {
+	d := &decision{facts: newFacts(in, now)}
+	d.wasStaged = d.staged() || d.catching()
+	d.run(endRollout, endRetention, noteServed)
+	for pass := 0; ; pass++ {
+		before := d.facts
+		d.settle()
+		// In a staged rollout, a region may wait for what was decided about another one.
+		if !d.wasStaged || d.facts == before || pass > 0 && d.settledSince(before) {
 			break
 		}
 		if pass == maxPasses {
-			p.deferred = true
+			d.facts = d.apply(changes{budget: &budget{touched: d.touched, deferred: true}})
 			break
 		}
 	}
-	p.run(closing)
-	return p.output()
+	d.run(logShares, finishDeletion, setStatus)
+	return d.output()
 }
 
-func (p *planner) run(phases []phase) {
-	for _, decideOn := range phases {
-		decideOn(p)
+// settle decides about every region once.
+func (d *decision) settle() {
+	for d.run(advance) {
+		d.run(setWeights) // they follow each state of the target
 	}
+	d.run(catchUp, setWeights, endOrphans, logWeights, stopUnwanted)
 }
 
 // maxPasses is far more than regions can wait for each other. What is left over, or
 // goes round in a circle, comes with the next step and holds up no transaction.
 const maxPasses = 2 * MaxRegions
-
-// settled is what a pass over a staged rollout may have changed.
-type settled struct {
-	rollout  string
-	progress *model.Progress
-	rows     []model.Topology
-}
-
-func (f *facts) settled() settled {
-	d := settled{rollout: f.app.RolloutID, progress: f.progress.Clone()}
-	for _, t := range f.rows {
-		d.rows = append(d.rows, *t)
-	}
-	return d
-}
-
-func (d settled) equal(other settled) bool {
-	return d.rollout == other.rollout && d.progress.Equal(other.progress) && slices.Equal(d.rows, other.rows)
-}
-
-// planner decides. Its phases change the facts, and add to the history.
-type planner struct {
-	*facts
-	// shares of the traffic that region plans gave to rows in this call.
-	shares   map[rowKey]int32
-	touched  map[string]bool
-	deferred bool // something was left for the next step
-	stale    bool // a decision waits for a region's next word
-	resolve  string
-	measures []Measure
-	history  []model.History
-}
-
-func newPlanner(in Input, now int64) *planner {
-	p := &planner{facts: newFacts(in, now), touched: map[string]bool{}, shares: map[rowKey]int32{}}
-	p.sortRows()
-	return p
-}
-
-func (p *planner) sortRows() {
-	slices.SortFunc(p.rows, func(a, b *model.Topology) int {
-		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
-	})
-}
-
-func (p *planner) log(what, why string, d *model.Deployment, region string) {
-	h := model.History{
-		WorkspaceID: p.app.WorkspaceID, AppID: p.app.ID, At: p.now,
-		What: what, Why: why, Who: Who, RegionID: region,
-	}
-	if p.rollout != nil {
-		h.RolloutID = p.rollout.ID
-	}
-	if d != nil {
-		h.DeploymentID, h.Version = d.ID, d.Version
-	}
-	p.history = append(p.history, h)
-}
-
-// output collects what differs from the input.
-func (p *planner) output() Output {
-	out := Output{History: p.history, Resolve: p.resolve, Measure: p.measures}
-	if p.app != p.in.App {
-		p.app.UpdatedAt = p.now
-		out.App = &p.app
-	}
-	if p.rollout != nil && *p.rollout != *p.in.Rollout {
-		out.Rollout = p.rollout
-	}
-	if p.in.RolloutState != nil && !p.progress.Equal(p.in.RolloutState.Progress) {
-		s := *p.in.RolloutState
-		s.Progress, s.UpdatedAt = p.progress, p.now
-		out.RolloutState = &s
-	}
-	for _, was := range p.in.Deployments {
-		if d := p.deps[was.ID]; !sameDeployment(*d, was) {
-			out.Deployments = append(out.Deployments, *d)
-		}
-	}
-	for _, t := range p.rows {
-		if was, ok := p.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
-			t.UpdatedAt = p.now
-			out.Topology = append(out.Topology, *t)
-		}
-	}
-	for _, id := range sortedKeys(p.routes) {
-		if r := p.routes[id]; r.Generation != p.routesWas[id].Generation {
-			out.Routes = append(out.Routes, *r)
-		}
-	}
-	out.Next = p.next()
-	return out
-}
 
 // sameDeployment compares what the planner may change.
 func sameDeployment(a, b model.Deployment) bool {

@@ -370,9 +370,6 @@ func (f *facts) versionOf(deployment string) string {
 
 // logShares adds where traffic goes to the history, region by region.
 func (p *planner) logShares() {
-	if !p.wasStaged {
-		return // told by cause, where they were set
-	}
 	for _, region := range sortedKeys(p.routes) {
 		if p.routes[region].Generation == p.routesWas[region].Generation {
 			continue

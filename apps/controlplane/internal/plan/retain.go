@@ -28,9 +28,6 @@ func (f *facts) hasTransferred(d *model.Deployment) bool {
 // endRetention lets go of what is retained no longer.
 func (p *planner) endRetention() {
 	c := p.progress
-	if c.Retained() == "" {
-		return
-	}
 	var why string
 	switch {
 	case p.app.DeletingSince != 0:

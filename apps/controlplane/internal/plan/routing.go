@@ -80,8 +80,8 @@ func (f *facts) routedAs(region string) bool {
 	return r == nil || len(r.Hosts) == 0 || r.Routes(f.routing().in(region))
 }
 
-// plannerAfter is the planner once out is written.
-func (in Input) plannerAfter(out *Output) *planner {
+// factsAfter are the facts once out is written.
+func (in Input) factsAfter(out *Output) *facts {
 	after := in
 	if out.App != nil {
 		after.App = *out.App
@@ -99,7 +99,7 @@ func (in Input) plannerAfter(out *Output) *planner {
 		}
 	}
 	after.Topology = mergedRows(in.Topology, out.Topology)
-	return newPlanner(after, 0)
+	return newFacts(after, 0)
 }
 
 // noTraffic is why a route has hosts and no target.

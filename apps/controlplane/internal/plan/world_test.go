@@ -119,6 +119,7 @@ func (w *world) input() Input {
 // step plans once, checks what must hold of every plan, and writes it.
 func (w *world) step() Output {
 	in := w.input()
+	checkPhases(w.t, w.input(), w.now)
 	out := Next(in, w.now)
 	require.Equal(w.t, out, Next(w.input(), w.now), "the same facts must give the same plan")
 	w.check(in, out)
@@ -145,7 +146,7 @@ func (w *world) checkHosts() {
 		}
 	}
 	in := w.input()
-	if newPlanner(in, w.now).target() != nil || Next(in, w.now).Changed() {
+	if newFacts(in, w.now).target() != nil || Next(in, w.now).Changed() {
 		return
 	}
 	for region, r := range w.rts {
@@ -455,7 +456,7 @@ func (w *world) restore(id string) bool {
 	if w.rolloutState == nil || id == "" {
 		return false
 	}
-	p := newPlanner(w.input(), w.now)
+	p := newFacts(w.input(), w.now)
 	old, live := &w.deps[w.index(id)], &w.deps[w.index(w.app.LiveDeploymentID)]
 	return Restore(w.rolloutState.Progress, &w.app, live, old, p.places(p.activeRows(id)), w.now)
 }
