@@ -51,6 +51,7 @@ var pure = []string{
 	"apps/agent/internal/traffic/...",
 	"pkg/digest/...",
 	"pkg/histogram/...",
+	"pkg/preset/...",
 }
 
 // core are the pure packages of the control plane. .ci/test runs their tests without the

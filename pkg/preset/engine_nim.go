@@ -1,0 +1,59 @@
+package preset
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// nim1 runs a NIM for LLMs. The image is the model.
+var nim1 = &Preset{
+	Name: "nim", Version: 1, Title: "NIM",
+	From: "1", Before: "2",
+	Schemes: []string{"oci"},
+	Sources: []Source{
+		{"environment, port, cache", "docs.nvidia.com/nim/large-language-models: configuration", "1.x"},
+		{"health", "docs.nvidia.com/nim/large-language-models: /v1/health/ready", "1.x"},
+		{"metrics", "docs.nvidia.com/nim/large-language-models/latest/observability.html: /v1/metrics", "1.x"},
+	},
+	wholeInstance: true,
+	generate: func(d *draft) {
+		d.spec.Image = d.model.path
+		if version := nimVersion(d.model.path); d.engine == "" && version != "" {
+			d.engine = version
+			d.checkEngine()
+		} else if d.engine != "" && d.engine != version {
+			d.fail("EngineVersionTwice", "engineVersion", fmt.Sprintf("%s is not the version of the image", d.engine), "remove it: the image's tag is the version")
+		}
+		for _, name := range d.in.optionNames() {
+			d.fail("OptionUnsupported", "options."+name, "a NIM takes variables, and no flags", "set the variable in env")
+		}
+		if d.in.Name != "" {
+			d.env("NIM_SERVED_MODEL_NAME", d.in.Name)
+		}
+		if d.in.Context > 0 {
+			d.env("NIM_MAX_MODEL_LEN", strconv.Itoa(d.in.Context))
+		}
+		if d.in.CachePath != "" {
+			d.env("NIM_CACHE_PATH", d.in.CachePath)
+		}
+		d.note("KeyNeeded", "/secrets", "a NIM downloads its model with a key of NGC, and so does the region its image", "add a secret with envName NGC_API_KEY, and one with imagePull")
+		d.start("/v1/health/ready", 60*time.Second)
+		d.port(8000)
+		d.shm(16384)
+	},
+	metrics: func(string) []Metric {
+		return onHTTP("/v1/metrics", "num_requests_waiting", "num_requests_running", "gpu_cache_usage_perc")
+	},
+}
+
+// nimVersion is the tag of an image. Empty: it has none.
+func nimVersion(image string) string {
+	name := image[strings.LastIndex(image, "/")+1:]
+	name, _, _ = strings.Cut(name, "@")
+	if _, tag, ok := strings.Cut(name, ":"); ok && len(numbers(tag)) > 0 {
+		return tag
+	}
+	return ""
+}

@@ -1,0 +1,78 @@
+package preset
+
+import "time"
+
+// vllm1 runs vLLM's OpenAI-compatible server.
+var vllm1 = &Preset{
+	Name: "vllm", Version: 1, Title: "vLLM",
+	DefaultEngine: "0.20.0", From: "0.9", Before: "0.21",
+	Schemes:     []string{"hf", "file", "s3", "gs"},
+	MemoryShare: 0.9,
+	Sources: []Source{
+		{"flags", "docs.vllm.ai/en/v0.8.5/serving/engine_args.html, vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py", "0.8.5, 0.20"},
+		{"metrics", "docs.vllm.ai/en/v0.12.0/design/metrics, docs.vllm.ai/en/v0.9.1/usage/metrics.html", "0.9.1, 0.12.0"},
+		{"port, health", "vllm/entrypoints/openai: vllm serve, /health", "0.20"},
+	},
+	Aliases: map[string]string{
+		"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size", "-q": "--quantization",
+	},
+	taken: map[string]string{
+		"--model": "model", "--revision": "model", "--served-model-name": "name", "--max-model-len": "context", "--port": "", "--host": "",
+		"--tensor-parallel-size": "parallel.tensor", "--pipeline-parallel-size": "parallel.pipeline", "--data-parallel-size": "parallel.data",
+	},
+	axes: axes{tensor: true, pipeline: true, data: true},
+	generate: func(d *draft) {
+		d.spec.Image = "vllm/vllm-openai:v" + d.engine
+		d.spec.Command = []string{"vllm"}
+		d.flags = flags{{values: []string{"serve", d.weights()}}}
+		d.setIf("--revision", d.model.revision)
+		if d.model.scheme == "s3" || d.model.scheme == "gs" {
+			d.flags.set("--load-format", "runai_streamer")
+		}
+		d.setIf("--served-model-name", d.in.Name)
+		d.flags.set("--host", "0.0.0.0")
+		d.flags.set("--port", "$(PORT)")
+		d.setNumber("--max-model-len", d.in.Context, 0)
+		d.setNumber("--tensor-parallel-size", d.parallel.Tensor, 1)
+		d.setNumber("--pipeline-parallel-size", d.parallel.Pipeline, 1)
+		d.setNumber("--data-parallel-size", d.in.Parallel.Data, 1)
+		grace := 30 * time.Second
+		if compareVersions(d.engine, "0.20") >= 0 {
+			// Without it, vLLM aborts requests at SIGTERM.
+			d.flags.set("--shutdown-timeout", "60")
+			grace = 75 * time.Second
+		}
+		d.start("/health", grace)
+		d.port(0)
+		d.huggingFace()
+	},
+	metrics: func(engine string) []Metric {
+		cache := "vllm:kv_cache_usage_perc"
+		if compareVersions(engine, "0.11") < 0 {
+			cache = "vllm:gpu_cache_usage_perc"
+		}
+		return onHTTP("/metrics", "vllm:num_requests_waiting", "vllm:num_requests_running", cache)
+	},
+}
+
+// huggingFace sets what libraries of Hugging Face read: where downloads are kept.
+func (d *draft) huggingFace() {
+	if d.in.CachePath != "" && d.model.scheme == "hf" {
+		d.env("HF_HOME", d.in.CachePath)
+	}
+	if d.in.GPU.Count > 1 {
+		d.shm(8192)
+	}
+}
+
+// onHTTP are metrics that the port of requests serves. An empty name: the engine has no such metric.
+func onHTTP(path, queue, running, cache string) []Metric {
+	var list []Metric
+	for _, m := range []Metric{{Signal: "queue", Metric: queue}, {Signal: "running", Metric: running}, {Signal: "cache", Metric: cache}} {
+		if m.Metric != "" {
+			m.Port, m.Path = "http", path
+			list = append(list, m)
+		}
+	}
+	return list
+}

@@ -1,0 +1,101 @@
+package preset
+
+import (
+	"slices"
+	"strings"
+)
+
+// flag is a flag and its values. Without a name it is a positional argument.
+type flag struct {
+	// name as the engine writes it, with its dashes: "--max-model-len".
+	name   string
+	values []string
+}
+
+// flags keep the order in which they were set first.
+type flags []flag
+
+// set puts a flag at the place of the one with the name, or at the end.
+func (f *flags) set(name string, values ...string) {
+	if i := f.index(name); i >= 0 {
+		(*f)[i].values = values
+		return
+	}
+	*f = append(*f, flag{name, values})
+}
+
+func (f *flags) remove(name string) {
+	*f = slices.DeleteFunc(*f, func(g flag) bool { return g.name == name })
+}
+
+func (f *flags) index(name string) int {
+	return slices.IndexFunc(*f, func(g flag) bool { return name != "" && g.name == name })
+}
+
+func (f *flags) has(name string) bool { return f.index(name) >= 0 }
+
+func (f *flags) args() []string {
+	var args []string
+	for _, g := range *f {
+		if g.name != "" {
+			args = append(args, g.name)
+		}
+		args = append(args, g.values...)
+	}
+	return args
+}
+
+// canonical is the flag that an alias stands for.
+func (p *Preset) canonical(name string) string {
+	if long, ok := p.Aliases[name]; ok {
+		return long
+	}
+	return name
+}
+
+// isFlag reports whether an argument is a flag and not a value: -1 is a value, and -tp is a flag.
+func isFlag(arg string) bool {
+	return len(arg) > 1 && arg[0] == '-' && !strings.ContainsRune("0123456789.", rune(arg[1]))
+}
+
+// parse reads arguments. What follows a flag, up to the next one, is its values.
+func (p *Preset) parse(args []string) flags {
+	var list flags
+	for _, arg := range args {
+		switch {
+		case isFlag(arg):
+			name, value, joined := strings.Cut(arg, "=")
+			g := flag{name: p.canonical(name)}
+			if joined {
+				g.values = []string{value}
+			}
+			list = append(list, g)
+		case len(list) == 0 || list[len(list)-1].name == "":
+			list = append(list, flag{values: []string{arg}})
+		default:
+			last := &list[len(list)-1]
+			last.values = append(last.values, arg)
+		}
+	}
+	return list
+}
+
+// Merge puts the flags of more over those of args, by name: one that is in both stays in its place, with the
+// values of more. Flags that only more has are added at the end, in their order. Of a flag that more has
+// twice, the last counts. Positional arguments of more are added before the first flag of args.
+func (p *Preset) Merge(args, more []string) []string {
+	base, over := p.parse(args), p.parse(more)
+	for _, g := range over {
+		switch {
+		case g.name != "":
+			base.set(g.name, g.values...)
+		case !slices.ContainsFunc(base, func(b flag) bool { return b.name == "" && slices.Equal(b.values, g.values) }):
+			i := slices.IndexFunc(base, func(b flag) bool { return b.name != "" })
+			if i < 0 {
+				i = len(base)
+			}
+			base = slices.Insert(base, i, g)
+		}
+	}
+	return base.args()
+}

@@ -1,0 +1,125 @@
+package preset
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Input is all that a preset reads.
+type Input struct {
+	// Engine is the name of a preset, "vllm", or of one of its versions, "vllm/1".
+	Engine string
+	// EngineVersion is the engine's own version, such as "0.20.0". Empty: the preset's default.
+	EngineVersion string
+	// Model is where the weights are: hf://ORG/NAME@REVISION, file:///PATH, s3://, gs://, https://, oci://.
+	Model string
+	// Name is the model's name in requests. Empty: the engine's default.
+	Name string
+	// Context is the longest prompt with its answer, in tokens. 0: the engine's default.
+	Context  int
+	Parallel Parallel
+	// Options are flags of the engine, without dashes.
+	Options map[string]Option
+	GPU     GPU
+	// MemoryMiB is the memory of an instance. 0: not known.
+	MemoryMiB int
+	// Replicas are for the sum in findings. 0: no sum.
+	Replicas int
+	// CachePath is the mount path of the app's model cache. Empty: it has none.
+	CachePath string
+	// Facts of the model; nil: not known.
+	Facts *Facts
+}
+
+// Parallel is how an instance splits the model over its GPUs. A zero is left to the preset.
+type Parallel struct {
+	Tensor, Pipeline, Data int
+}
+
+// GPU is what an instance asks for.
+type GPU struct {
+	Count int
+	// Product and Resource may name the memory: "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig-3g.40gb".
+	Product, Resource string
+	// MinMemoryMiB is what each GPU has at least.
+	MinMemoryMiB int
+}
+
+// Option is the value of a flag. Without values the flag stands alone.
+type Option struct {
+	Values []string
+	// Off takes a flag away that the preset sets.
+	Off bool
+}
+
+// OptionOf reads an option's value from JSON: true is the flag alone, false takes it away, a list is several
+// values.
+func OptionOf(value any) (Option, error) {
+	switch v := value.(type) {
+	case bool:
+		return Option{Off: !v}, nil
+	case []any:
+		if len(v) == 0 {
+			return Option{}, fmt.Errorf("want a value, got an empty list: use true for a flag without a value")
+		}
+		var o Option
+		for _, item := range v {
+			text, err := textOf(item)
+			if err != nil {
+				return Option{}, err
+			}
+			o.Values = append(o.Values, text)
+		}
+		return o, nil
+	default:
+		text, err := textOf(v)
+		return Option{Values: []string{text}}, err
+	}
+}
+
+func textOf(value any) (string, error) {
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case float64:
+		if math.Trunc(v) == v && math.Abs(v) < 1<<53 {
+			return strconv.FormatInt(int64(v), 10), nil
+		}
+		return strconv.FormatFloat(v, 'g', -1, 64), nil
+	}
+	return "", fmt.Errorf("want true, false, a number, a text or a list of these, got %T: put quotes around JSON", value)
+}
+
+// Facts of a model, from its config.json and the headers of its weights.
+type Facts struct {
+	Layers   int `json:"layers,omitempty"`
+	Heads    int `json:"heads,omitempty"`
+	KVHeads  int `json:"kvHeads,omitempty"`
+	HeadSize int `json:"headSize,omitempty"`
+	// MaxContext is the longest context that the model was made for, in tokens.
+	MaxContext  int   `json:"maxContext,omitempty"`
+	WeightBytes int64 `json:"weightBytes,omitempty"`
+	// DType is the type of most weights: "bfloat16".
+	DType string `json:"dtype,omitempty"`
+}
+
+// KVBytesPerToken is what one token takes in the KV cache, in all layers. bytes is the size of a value.
+// It is 0 if a fact is not known.
+func (f *Facts) KVBytesPerToken(bytes int) int64 {
+	if f == nil {
+		return 0
+	}
+	return 2 * int64(f.Layers) * int64(f.KVHeads) * int64(f.HeadSize) * int64(bytes)
+}
+
+// optionNames are the names of the options in order.
+func (in *Input) optionNames() []string {
+	names := make([]string, 0, len(in.Options))
+	for name := range in.Options {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,462 @@
+package preset
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Preset is one version of what is known of an engine.
+type Preset struct {
+	// Name of the engine in app files, and the version of the preset.
+	Name    string
+	Version int
+	// Title is the engine's own name.
+	Title string
+	// DefaultEngine is the version of the engine that is run if the app names none.
+	DefaultEngine string
+	// From and Before bound the versions of the engine that the preset was checked for. Empty: no bound.
+	From, Before string
+	// Schemes of models that the engine loads itself.
+	Schemes []string
+	// Sources are the pages that flags, ports, paths and metrics were checked with.
+	Sources []Source
+	// Aliases are other names of flags.
+	Aliases map[string]string
+	// MemoryShare is the part of a GPU's memory that the engine uses for weights and KV cache. 0: no estimate.
+	MemoryShare float64
+
+	// taken are flags that fields of serve set, with the field. An empty field: Windlass itself.
+	taken map[string]string
+	// axes are the kinds of parallelism that the engine has.
+	axes axes
+	// wholeInstance: the engine spreads the model over all GPUs without being told.
+	wholeInstance bool
+	generate      func(*draft)
+	metrics       func(engine string) []Metric
+}
+
+// Source is a page of the engine's documentation, or a file of its source, and of which version it is.
+type Source struct {
+	About   string `json:"about"`
+	Page    string `json:"page"`
+	Version string `json:"version"`
+}
+
+// Metric is where a signal is found in the engine's metrics.
+type Metric struct {
+	// Signal is what it means: "queue" (requests that wait), "running" (requests that run), "cache" (used part
+	// of the KV cache, 0 to 1).
+	Signal string `json:"signal"`
+	// Metric is its name there.
+	Metric string `json:"metric"`
+	// Port is the name of a port of the spec.
+	Port string `json:"port"`
+	Path string `json:"path"`
+}
+
+// Fragment is what a preset generates.
+type Fragment struct {
+	// GeneratedBy names the preset and its version: "vllm/1".
+	GeneratedBy   string
+	EngineVersion string
+	// Spec has the fields that the preset sets, and no others.
+	Spec    *windlassv1.DeploymentSpec
+	Metrics []Metric
+}
+
+// axes are the kinds of parallelism of an engine.
+type axes struct{ tensor, pipeline, data bool }
+
+// draft is a fragment on its way.
+type draft struct {
+	preset   *Preset
+	in       Input
+	engine   string
+	model    modelRef
+	parallel Parallel
+	flags    flags
+	spec     *windlassv1.DeploymentSpec
+	findings []Finding
+}
+
+func (d *draft) add(s Severity, code, field, text, fix string) {
+	d.findings = append(d.findings, Finding{Severity: s, Code: code, Field: field, Text: text, Fix: fix})
+}
+func (d *draft) fail(code, field, text, fix string) { d.add(Error, code, field, text, fix) }
+func (d *draft) warn(code, field, text, fix string) { d.add(Warning, code, field, text, fix) }
+func (d *draft) note(code, field, text, fix string) { d.add(Note, code, field, text, fix) }
+
+// presets are all versions of all presets. A new version of one is added; none is changed or removed.
+var presets = []*Preset{vllm1, sglang1, tgi1, nim1, max1, llamacpp1, tei1}
+
+// All returns the newest version of each preset, by name.
+func All() []*Preset {
+	newest := map[string]*Preset{}
+	for _, p := range presets {
+		if have := newest[p.Name]; have == nil || have.Version < p.Version {
+			newest[p.Name] = p
+		}
+	}
+	list := make([]*Preset, 0, len(newest))
+	for _, p := range newest {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *Preset) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Find returns a preset by its name, "vllm", or by name and version, "vllm/1".
+func Find(name string) (*Preset, bool) {
+	base, version, has := strings.Cut(name, "/")
+	var found *Preset
+	for _, p := range presets {
+		if p.Name == base && (strconv.Itoa(p.Version) == version || !has && (found == nil || found.Version < p.Version)) {
+			found = p
+		}
+	}
+	return found, found != nil
+}
+
+// Unknown says which presets there are, and which one may have been meant.
+func Unknown(name string) (text, fix string) {
+	var names []string
+	best, distance := "", 4
+	base, _, _ := strings.Cut(strings.ToLower(name), "/")
+	squeezed := strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(base)
+	for _, p := range All() {
+		names = append(names, p.Name)
+		if d := edits(squeezed, p.Name); d < distance && d < len(p.Name) {
+			best, distance = p.Name, d
+		}
+	}
+	fix = "use one of " + strings.Join(names, ", ")
+	if best != "" {
+		fix = "did you mean " + best + "? There are " + strings.Join(names, ", ")
+	}
+	if name == "" {
+		return "missing", fix
+	}
+	return fmt.Sprintf("no preset is called %q", clip(name)), fix
+}
+
+func clip(text string) string {
+	if len(text) > 64 {
+		return strings.ToValidUTF8(text[:64], "") + "..."
+	}
+	return text
+}
+
+// edits is how many letters differ between two words: added, removed or replaced.
+func edits(a, b string) int {
+	if len(a) > 64 {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := last
+			if a[i] != b[j] {
+				replaced++
+			}
+			last = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// ID names the preset and its version.
+func (p *Preset) ID() string { return fmt.Sprintf("%s/%d", p.Name, p.Version) }
+
+// Metrics are the sources of the engine's metrics in one of its versions. Empty: the default version.
+func (p *Preset) Metrics(engine string) []Metric { return p.metrics(cmp.Or(engine, p.DefaultEngine)) }
+
+// Generate makes the fragment. With an error among the findings, the fragment is empty. Findings are in the
+// order error, warning, note.
+func Generate(in Input) (Fragment, []Finding) {
+	p, ok := Find(in.Engine)
+	if !ok {
+		text, fix := Unknown(in.Engine)
+		return Fragment{}, []Finding{{Severity: Error, Code: "EngineUnknown", Field: "engine", Text: text, Fix: fix}}
+	}
+	d := &draft{preset: p, in: in, engine: cmp.Or(strings.TrimPrefix(in.EngineVersion, "v"), p.DefaultEngine), spec: &windlassv1.DeploymentSpec{}}
+	d.checkEngine()
+	d.checkModel()
+	d.checkNumbers()
+	d.checkOptions()
+	d.splitModel()
+	if !HasErrors(d.findings) {
+		p.generate(d)
+		d.setOptions()
+		d.checkMemory()
+	}
+	sortFindings(d.findings)
+	if HasErrors(d.findings) {
+		return Fragment{}, d.findings
+	}
+	d.spec.Args = d.flags.args()
+	return Fragment{GeneratedBy: p.ID(), EngineVersion: d.engine, Spec: d.spec, Metrics: p.metrics(d.engine)}, d.findings
+}
+
+func (d *draft) checkEngine() {
+	if d.engine == "" {
+		return
+	}
+	if len(d.engine) > 64 || !versionText(d.engine) {
+		d.fail("EngineVersionInvalid", "engineVersion", fmt.Sprintf("%q is not a version", clip(d.engine)), "use letters, digits, dots, dashes and underscores, such as 0.20.0")
+		return
+	}
+	p := d.preset
+	if p.From != "" && compareVersions(d.engine, p.From) < 0 || p.Before != "" && compareVersions(d.engine, p.Before) >= 0 {
+		bounds := "from " + p.From
+		if p.Before != "" {
+			bounds += " to before " + p.Before
+		}
+		d.warn("EngineVersionUnchecked", "engineVersion", fmt.Sprintf("%s was checked with %s %s, not with %s", p.ID(), p.Title, bounds, d.engine),
+			"compare flags and metrics with the documentation of this version")
+	}
+}
+
+func (d *draft) checkModel() {
+	var wrong, fix string
+	if d.model, wrong, fix = parseModel(d.in.Model); wrong != "" {
+		d.fail("ModelInvalid", "model", wrong, fix)
+		return
+	}
+	if !slices.Contains(d.preset.Schemes, d.model.scheme) {
+		d.fail("ModelUnsupported", "model", fmt.Sprintf("%s does not load models from %s://", d.preset.Title, d.model.scheme),
+			"use "+strings.Join(d.preset.Schemes, ":// or ")+"://")
+		return
+	}
+	if !d.model.pinned() {
+		d.note("ModelNotPinned", "model", "without a commit, instances that start later may load other weights", "add @ and the commit to the model's name")
+	}
+	if d.in.CachePath == "" && d.model.scheme != "file" {
+		d.note("ModelNotCached", "/modelCache", "each new instance downloads the model", "set modelCache to keep it in the region")
+	}
+}
+
+func (d *draft) checkNumbers() {
+	if d.in.MemoryMiB == 0 {
+		d.note("MemoryDefault", "/resources.memoryMib", "without it an instance has 512 MiB, which engines exceed while they load a model", "set it to what the engine needs beside the GPUs")
+	}
+	for _, n := range []struct {
+		field string
+		value int
+	}{{"context", d.in.Context}, {"parallel.tensor", d.in.Parallel.Tensor}, {"parallel.pipeline", d.in.Parallel.Pipeline}, {"parallel.data", d.in.Parallel.Data}} {
+		if n.value < 0 {
+			d.fail("NumberInvalid", n.field, fmt.Sprintf("%d is below 0", n.value), "use a number above 0, or leave it out")
+		}
+	}
+	if len(d.in.Name) > 256 || strings.HasPrefix(d.in.Name, "-") || strings.ContainsFunc(d.in.Name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		d.fail("NameInvalid", "name", "has spaces or control characters, begins with a dash, or is longer than 256 bytes", "use a name such as llama")
+	}
+}
+
+// checkOptions refuses flags that are given twice, by two names or by a field and an option.
+func (d *draft) checkOptions() {
+	seen := map[string]string{}
+	for _, name := range d.in.optionNames() {
+		field := "options." + name
+		if !optionName(name) {
+			d.fail("OptionInvalid", "options", fmt.Sprintf("%q is not the name of a flag", clip(name)), "write the flag without its dashes, such as kv-cache-dtype")
+			continue
+		}
+		long := d.preset.flagOf(name)
+		if first, twice := seen[long]; twice {
+			d.fail("FlagTwice", field, fmt.Sprintf("is the same flag as options.%s", first), "keep one of them")
+			continue
+		}
+		seen[long] = name
+		if by, taken := d.preset.taken[long]; taken && by == "" {
+			d.fail("FlagTaken", field, "is set by Windlass, which gives each instance its own", "remove it")
+		} else if taken && d.sets(by) {
+			d.fail("FlagTwice", field, fmt.Sprintf("is the flag that %s sets", by), "keep one of them")
+		} else if taken {
+			d.fail("FlagTaken", field, fmt.Sprintf("is the flag of the field %s", by), fmt.Sprintf("set %s in its place", by))
+		}
+	}
+}
+
+// sets reports whether the input has a value of the field.
+func (d *draft) sets(field string) bool {
+	switch field {
+	case "context":
+		return d.in.Context > 0
+	case "name":
+		return d.in.Name != ""
+	case "parallel.tensor":
+		return d.in.Parallel.Tensor > 0
+	case "parallel.pipeline":
+		return d.in.Parallel.Pipeline > 0
+	case "parallel.data":
+		return d.in.Parallel.Data > 0
+	}
+	return true
+}
+
+func (p *Preset) flagOf(option string) string {
+	for _, dashes := range []string{"--", "-"} {
+		if long, ok := p.Aliases[dashes+option]; ok {
+			return long
+		}
+	}
+	return "--" + option
+}
+
+func (d *draft) setOptions() {
+	for _, name := range d.in.optionNames() {
+		o, long := d.in.Options[name], d.preset.flagOf(name)
+		if o.Off {
+			d.flags.remove(long)
+			continue
+		}
+		d.flags.set(long, o.Values...)
+	}
+}
+
+// splitModel decides over how many GPUs the model is split, and in which way.
+func (d *draft) splitModel() {
+	p, asked := d.preset, d.in.Parallel
+	for _, a := range []struct {
+		has   bool
+		name  string
+		value int
+	}{{p.axes.tensor, "tensor", asked.Tensor}, {p.axes.pipeline, "pipeline", asked.Pipeline}, {p.axes.data, "data", asked.Data}} {
+		if !a.has && a.value > 0 {
+			d.fail("ParallelUnsupported", "parallel."+a.name, fmt.Sprintf("%s has no such parallelism to set", p.Title), "remove it")
+			return
+		}
+	}
+	gpus := d.in.GPU.Count
+	if gpus == 0 && p.axes.tensor {
+		d.note("NoGPU", "/resources.gpu", fmt.Sprintf("no GPU is asked for: %s then runs on a CPU, if its build can", p.Title), "set resources.gpu.count")
+	}
+	d.parallel = Parallel{Tensor: max(1, asked.Tensor), Pipeline: max(1, asked.Pipeline), Data: max(1, asked.Data)}
+	if !p.axes.tensor {
+		return
+	}
+	if o, ok := d.in.Options["enable-dp-attention"]; ok && !o.Off {
+		d.parallel.Data = 1 // Data parallel attention shares the GPUs of tensor parallelism.
+	}
+	others := d.parallel.Pipeline * d.parallel.Data
+	if asked.Tensor == 0 && gpus > 0 && gpus%others == 0 {
+		d.parallel.Tensor = gpus / others
+	}
+	if product := d.parallel.Tensor * others; product != max(1, gpus) {
+		d.fail("ParallelMismatch", "parallel", fmt.Sprintf("tensor %d x pipeline %d x data %d is %d, and an instance has %d GPUs",
+			d.parallel.Tensor, d.parallel.Pipeline, d.parallel.Data, product, gpus), parallelFix(gpus, product, others))
+		return
+	}
+	if f := d.in.Facts; f != nil && f.Heads > 0 && f.Heads%d.parallel.Tensor != 0 {
+		d.fail("HeadsNotDivisible", "parallel.tensor", fmt.Sprintf("the model has %d attention heads, which %d GPUs cannot share evenly", f.Heads, d.parallel.Tensor),
+			fmt.Sprintf("set tensor to a divisor of %d, and pipeline or data so that the product is the number of GPUs", f.Heads))
+	}
+}
+
+func parallelFix(gpus, product, others int) string {
+	if gpus > 0 && gpus%others == 0 {
+		return fmt.Sprintf("set resources.gpu.count to %d or parallel.tensor to %d; without tensor, it is derived", product, gpus/others)
+	}
+	return fmt.Sprintf("set resources.gpu.count to %d, or change parallel", product)
+}
+
+// start sets what is the same for all engines: how long a model may load, and how long requests may end.
+func (d *draft) start(health string, grace time.Duration) {
+	d.spec.HealthCheck = &windlassv1.HealthCheck{Path: health, StartupBudget: durationpb.New(30 * time.Minute)}
+	// A rollout outlives the start of an instance.
+	d.spec.ProgressDeadline = durationpb.New(40 * time.Minute)
+	d.spec.TerminationGrace = durationpb.New(grace)
+}
+
+func (d *draft) port(number int32) {
+	d.spec.Ports = []*windlassv1.Port{{Name: "http", Port: number}}
+}
+
+func (d *draft) env(name, value string) {
+	if d.spec.Env == nil {
+		d.spec.Env = map[string]string{}
+	}
+	d.spec.Env[name] = value
+}
+
+// shm asks for shared memory, which processes of one instance exchange tensors through.
+func (d *draft) shm(mib int32) { d.spec.Resources = &windlassv1.Resources{ShmMib: mib} }
+
+// setIf sets a flag if there is a value.
+func (d *draft) setIf(name, value string) {
+	if value != "" {
+		d.flags.set(name, value)
+	}
+}
+
+// setNumber sets a flag if the number is above least.
+func (d *draft) setNumber(name string, value, least int) {
+	if value > least {
+		d.flags.set(name, strconv.Itoa(value))
+	}
+}
+
+// weights is the model as engines of the transformers family name it: a name of the hub, or a path.
+func (d *draft) weights() string {
+	switch d.model.scheme {
+	case "hf", "file":
+		return d.model.path
+	}
+	return d.model.scheme + "://" + d.model.path
+}
+
+func optionName(name string) bool {
+	if name == "" || len(name) > 128 || name[0] == '-' {
+		return false
+	}
+	const signs = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+	return strings.Trim(name, signs) == ""
+}
+
+func versionText(version string) bool { return optionName(version) }
+
+// compareVersions compares the numbers of versions, "0.5.9" and "b4719". A missing number is 0.
+func compareVersions(a, b string) int {
+	left, right := numbers(a), numbers(b)
+	for i := range max(len(left), len(right)) {
+		var x, y int
+		if i < len(left) {
+			x = left[i]
+		}
+		if i < len(right) {
+			y = right[i]
+		}
+		if x != y {
+			return cmp.Compare(x, y)
+		}
+	}
+	return 0
+}
+
+// numbers of a version, up to its first part that has no digits: 0.5.9rc1 is 0, 5, 9.
+func numbers(version string) []int {
+	var list []int
+	for part := range strings.SplitSeq(strings.TrimLeft(version, "abcdefghijklmnopqrstuvwxyz"), ".") {
+		digits := part[:len(part)-len(strings.TrimLeft(part, "0123456789"))]
+		n, err := strconv.Atoi(digits)
+		if err != nil {
+			break
+		}
+		list = append(list, n)
+	}
+	return list
+}
