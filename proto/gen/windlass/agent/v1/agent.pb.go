@@ -66,21 +66,24 @@ const (
 	// Of no field, and required of no agent: an instance cannot read files, memory and environment
 	// of other instances and of the agent, so that the region may be granted to several workspaces.
 	Feature_FEATURE_INSTANCE_ISOLATION Feature = 9
+	// Of no field, and required of no agent: it answers a FollowRequest.
+	Feature_FEATURE_FOLLOW_LOGS Feature = 10
 )
 
 // Enum value maps for Feature.
 var (
 	Feature_name = map[int32]string{
-		0: "FEATURE_UNSPECIFIED",
-		1: "FEATURE_GPU_POOL",
-		2: "FEATURE_GPU_MIN_MEMORY",
-		3: "FEATURE_GPU_RESOURCE_NAME",
-		4: "FEATURE_IMAGE_PULL_SECRETS",
-		5: "FEATURE_MODEL_CACHE",
-		6: "FEATURE_KUBERNETES_OPTIONS",
-		7: "FEATURE_IN_PLACE",
-		8: "FEATURE_EXPECTED_CODES",
-		9: "FEATURE_INSTANCE_ISOLATION",
+		0:  "FEATURE_UNSPECIFIED",
+		1:  "FEATURE_GPU_POOL",
+		2:  "FEATURE_GPU_MIN_MEMORY",
+		3:  "FEATURE_GPU_RESOURCE_NAME",
+		4:  "FEATURE_IMAGE_PULL_SECRETS",
+		5:  "FEATURE_MODEL_CACHE",
+		6:  "FEATURE_KUBERNETES_OPTIONS",
+		7:  "FEATURE_IN_PLACE",
+		8:  "FEATURE_EXPECTED_CODES",
+		9:  "FEATURE_INSTANCE_ISOLATION",
+		10: "FEATURE_FOLLOW_LOGS",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":        0,
@@ -93,6 +96,7 @@ var (
 		"FEATURE_IN_PLACE":           7,
 		"FEATURE_EXPECTED_CODES":     8,
 		"FEATURE_INSTANCE_ISOLATION": 9,
+		"FEATURE_FOLLOW_LOGS":        10,
 	}
 )
 
@@ -268,7 +272,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35, 0}
 }
 
 type AppliedState_Phase int32
@@ -324,7 +328,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37, 0}
 }
 
 type JoinRequest struct {
@@ -2173,6 +2177,7 @@ type Request struct {
 	//	*Request_Logs
 	//	*Request_Restart
 	//	*Request_Traffic
+	//	*Request_Follow
 	Kind          isRequest_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2256,6 +2261,15 @@ func (x *Request) GetTraffic() *TrafficRequest {
 	return nil
 }
 
+func (x *Request) GetFollow() *FollowRequest {
+	if x != nil {
+		if x, ok := x.Kind.(*Request_Follow); ok {
+			return x.Follow
+		}
+	}
+	return nil
+}
+
 type isRequest_Kind interface {
 	isRequest_Kind()
 }
@@ -2272,11 +2286,17 @@ type Request_Traffic struct {
 	Traffic *TrafficRequest `protobuf:"bytes,5,opt,name=traffic,proto3,oneof"`
 }
 
+type Request_Follow struct {
+	Follow *FollowRequest `protobuf:"bytes,6,opt,name=follow,proto3,oneof"`
+}
+
 func (*Request_Logs) isRequest_Kind() {}
 
 func (*Request_Restart) isRequest_Kind() {}
 
 func (*Request_Traffic) isRequest_Kind() {}
+
+func (*Request_Follow) isRequest_Kind() {}
 
 type LogsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2374,6 +2394,285 @@ func (x *RestartRequest) GetInstanceId() string {
 	return ""
 }
 
+// FollowRequest asks for what instances wrote behind the positions. The answer's data is a
+// FollowResponse. The control plane asks again with the positions of the answer, so that its pace
+// bounds what an agent reads and sends, and an instance that writes more loses lines.
+type FollowRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Instances []*FollowedInstance    `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
+	// Bytes of lines in the answer, all instances together.
+	MaxBytes int32 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// How long to wait for lines while there are none.
+	Wait          *durationpb.Duration `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowRequest) Reset() {
+	*x = FollowRequest{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowRequest) ProtoMessage() {}
+
+func (x *FollowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
+func (*FollowRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *FollowRequest) GetInstances() []*FollowedInstance {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *FollowRequest) GetMaxBytes() int32 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *FollowRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+type FollowedInstance struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// Behind which to begin. Absent: as the two fields below say.
+	After *v11.LogPosition `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Last lines to begin with. Negative: with the first one that there is.
+	TailLines int32 `protobuf:"varint,3,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"`
+	// Leave out older lines, unix ms; 0: none.
+	Since         int64 `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowedInstance) Reset() {
+	*x = FollowedInstance{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowedInstance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowedInstance) ProtoMessage() {}
+
+func (x *FollowedInstance) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowedInstance.ProtoReflect.Descriptor instead.
+func (*FollowedInstance) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *FollowedInstance) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *FollowedInstance) GetAfter() *v11.LogPosition {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *FollowedInstance) GetTailLines() int32 {
+	if x != nil {
+		return x.TailLines
+	}
+	return 0
+}
+
+func (x *FollowedInstance) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+type FollowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each instance of the request that there is something to say of.
+	Logs          []*InstanceLog `protobuf:"bytes,1,rep,name=logs,proto3" json:"logs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowResponse) Reset() {
+	*x = FollowResponse{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowResponse) ProtoMessage() {}
+
+func (x *FollowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
+func (*FollowResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *FollowResponse) GetLogs() []*InstanceLog {
+	if x != nil {
+		return x.Logs
+	}
+	return nil
+}
+
+// InstanceLog is what one instance wrote behind a position.
+type InstanceLog struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	Lines      []*v11.LogLine         `protobuf:"bytes,2,rep,name=lines,proto3" json:"lines,omitempty"`
+	// Where the lines end. Absent: nothing could be read.
+	Next *v11.LogPosition `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
+	// Lines between the position and the first of the lines, because there were more than fit.
+	Lost int64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	// More are missing, and it is not known how many.
+	LostMore bool `protobuf:"varint,5,opt,name=lost_more,json=lostMore,proto3" json:"lost_more,omitempty"`
+	// The region has no such instance.
+	Gone bool `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Why nothing could be read now.
+	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InstanceLog) Reset() {
+	*x = InstanceLog{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InstanceLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InstanceLog) ProtoMessage() {}
+
+func (x *InstanceLog) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InstanceLog.ProtoReflect.Descriptor instead.
+func (*InstanceLog) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *InstanceLog) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *InstanceLog) GetLines() []*v11.LogLine {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *InstanceLog) GetNext() *v11.LogPosition {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *InstanceLog) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *InstanceLog) GetLostMore() bool {
+	if x != nil {
+		return x.LostMore
+	}
+	return false
+}
+
+func (x *InstanceLog) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *InstanceLog) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // TrafficRequest asks what the region's gateways saw. The answer's data is a
 // TrafficResponse.
 type TrafficRequest struct {
@@ -2385,7 +2684,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2696,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2709,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TrafficRequest) GetQueries() []*TrafficQuery {
@@ -2432,7 +2731,7 @@ type TrafficQuery struct {
 
 func (x *TrafficQuery) Reset() {
 	*x = TrafficQuery{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2444,7 +2743,7 @@ func (x *TrafficQuery) String() string {
 func (*TrafficQuery) ProtoMessage() {}
 
 func (x *TrafficQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2457,7 +2756,7 @@ func (x *TrafficQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficQuery.ProtoReflect.Descriptor instead.
 func (*TrafficQuery) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TrafficQuery) GetDeploymentId() string {
@@ -2486,7 +2785,7 @@ type TrafficResponse struct {
 
 func (x *TrafficResponse) Reset() {
 	*x = TrafficResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2797,7 @@ func (x *TrafficResponse) String() string {
 func (*TrafficResponse) ProtoMessage() {}
 
 func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2810,7 @@ func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
 func (*TrafficResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TrafficResponse) GetTraffic() []*Traffic {
@@ -2547,7 +2846,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2858,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2871,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Traffic) GetRequests() uint64 {
@@ -2622,7 +2921,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2933,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2946,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GoAway) GetRetryAfter() *durationpb.Duration {
@@ -2708,7 +3007,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2720,7 +3019,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2733,7 +3032,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReportRequest) GetSessionId() string {
@@ -2873,7 +3172,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3184,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3197,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -2953,7 +3252,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3264,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3277,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -3016,7 +3315,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +3327,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3340,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -3129,7 +3428,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3141,7 +3440,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3154,7 +3453,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *InstanceState) GetId() string {
@@ -3290,7 +3589,7 @@ type DeploymentRollup struct {
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3302,7 +3601,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3315,7 +3614,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -3423,7 +3722,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3734,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3747,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -3503,7 +3802,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3814,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3827,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -3612,7 +3911,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3624,7 +3923,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3637,7 +3936,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -3671,7 +3970,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3683,7 +3982,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3696,7 +3995,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -3722,7 +4021,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +4033,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +4046,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -3768,7 +4067,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +4079,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +4092,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -3830,7 +4129,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4141,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4154,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -3894,7 +4193,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3906,7 +4205,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3919,14 +4218,14 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x01\n" +
+	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/logs.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x01\n" +
 	"\vJoinRequest\x12#\n" +
 	"\x05token\x18\x01 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80\b\x80\x01\x01R\x05token\x122\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1c.windlass.agent.v1.AgentInfoR\x05agent\x12\"\n" +
@@ -4081,13 +4380,14 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\vRouteTarget\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\x12!\n" +
-	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\"\xf1\x01\n" +
+	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\"\xad\x02\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bdeadline\x18\x02 \x01(\x03R\bdeadline\x124\n" +
 	"\x04logs\x18\x03 \x01(\v2\x1e.windlass.agent.v1.LogsRequestH\x00R\x04logs\x12=\n" +
 	"\arestart\x18\x04 \x01(\v2!.windlass.agent.v1.RestartRequestH\x00R\arestart\x12=\n" +
-	"\atraffic\x18\x05 \x01(\v2!.windlass.agent.v1.TrafficRequestH\x00R\atrafficB\x06\n" +
+	"\atraffic\x18\x05 \x01(\v2!.windlass.agent.v1.TrafficRequestH\x00R\atraffic\x12:\n" +
+	"\x06follow\x18\x06 \x01(\v2 .windlass.agent.v1.FollowRequestH\x00R\x06followB\x06\n" +
 	"\x04kind\"M\n" +
 	"\vLogsRequest\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
@@ -4096,7 +4396,29 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"tail_lines\x18\x02 \x01(\x05R\ttailLines\"1\n" +
 	"\x0eRestartRequest\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
-	"instanceId\"K\n" +
+	"instanceId\"\x9e\x01\n" +
+	"\rFollowRequest\x12A\n" +
+	"\tinstances\x18\x01 \x03(\v2#.windlass.agent.v1.FollowedInstanceR\tinstances\x12\x1b\n" +
+	"\tmax_bytes\x18\x02 \x01(\x05R\bmaxBytes\x12-\n" +
+	"\x04wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04wait\"\x98\x01\n" +
+	"\x10FollowedInstance\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12.\n" +
+	"\x05after\x18\x02 \x01(\v2\x18.windlass.v1.LogPositionR\x05after\x12\x1d\n" +
+	"\n" +
+	"tail_lines\x18\x03 \x01(\x05R\ttailLines\x12\x14\n" +
+	"\x05since\x18\x04 \x01(\x03R\x05since\"D\n" +
+	"\x0eFollowResponse\x122\n" +
+	"\x04logs\x18\x01 \x03(\v2\x1e.windlass.agent.v1.InstanceLogR\x04logs\"\xe3\x01\n" +
+	"\vInstanceLog\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12*\n" +
+	"\x05lines\x18\x02 \x03(\v2\x14.windlass.v1.LogLineR\x05lines\x12,\n" +
+	"\x04next\x18\x03 \x01(\v2\x18.windlass.v1.LogPositionR\x04next\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\x03R\x04lost\x12\x1b\n" +
+	"\tlost_more\x18\x05 \x01(\bR\blostMore\x12\x12\n" +
+	"\x04gone\x18\x06 \x01(\bR\x04gone\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"K\n" +
 	"\x0eTrafficRequest\x129\n" +
 	"\aqueries\x18\x01 \x03(\v2\x1f.windlass.agent.v1.TrafficQueryR\aqueries\"f\n" +
 	"\fTrafficQuery\x12#\n" +
@@ -4250,7 +4572,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\x9e\x02\n" +
+	"\x12UploadLogsResponse*\xb7\x02\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -4261,7 +4583,9 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x1aFEATURE_KUBERNETES_OPTIONS\x10\x06\x12\x14\n" +
 	"\x10FEATURE_IN_PLACE\x10\a\x12\x1a\n" +
 	"\x16FEATURE_EXPECTED_CODES\x10\b\x12\x1e\n" +
-	"\x1aFEATURE_INSTANCE_ISOLATION\x10\t*U\n" +
+	"\x1aFEATURE_INSTANCE_ISOLATION\x10\t\x12\x17\n" +
+	"\x13FEATURE_FOLLOW_LOGS\x10\n" +
+	"*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ITEM_KIND_DEPLOYMENT\x10\x01\x12\x14\n" +
@@ -4291,7 +4615,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -4323,30 +4647,36 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*Request)(nil),                 // 27: windlass.agent.v1.Request
 	(*LogsRequest)(nil),             // 28: windlass.agent.v1.LogsRequest
 	(*RestartRequest)(nil),          // 29: windlass.agent.v1.RestartRequest
-	(*TrafficRequest)(nil),          // 30: windlass.agent.v1.TrafficRequest
-	(*TrafficQuery)(nil),            // 31: windlass.agent.v1.TrafficQuery
-	(*TrafficResponse)(nil),         // 32: windlass.agent.v1.TrafficResponse
-	(*Traffic)(nil),                 // 33: windlass.agent.v1.Traffic
-	(*GoAway)(nil),                  // 34: windlass.agent.v1.GoAway
-	(*ReportRequest)(nil),           // 35: windlass.agent.v1.ReportRequest
-	(*Notice)(nil),                  // 36: windlass.agent.v1.Notice
-	(*ReportResponse)(nil),          // 37: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 38: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 39: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 40: windlass.agent.v1.DeploymentRollup
-	(*Capacity)(nil),                // 41: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 42: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 43: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 44: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 45: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 46: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 47: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 48: windlass.agent.v1.UploadLogsResponse
-	(*v1.Neighbours)(nil),           // 49: windlass.gateway.v1.Neighbours
-	(*durationpb.Duration)(nil),     // 50: google.protobuf.Duration
-	(*v11.DeploymentSpec)(nil),      // 51: windlass.v1.DeploymentSpec
-	(*v11.RoutingPolicy)(nil),       // 52: windlass.v1.RoutingPolicy
-	(v11.InstanceStatus)(0),         // 53: windlass.v1.InstanceStatus
+	(*FollowRequest)(nil),           // 30: windlass.agent.v1.FollowRequest
+	(*FollowedInstance)(nil),        // 31: windlass.agent.v1.FollowedInstance
+	(*FollowResponse)(nil),          // 32: windlass.agent.v1.FollowResponse
+	(*InstanceLog)(nil),             // 33: windlass.agent.v1.InstanceLog
+	(*TrafficRequest)(nil),          // 34: windlass.agent.v1.TrafficRequest
+	(*TrafficQuery)(nil),            // 35: windlass.agent.v1.TrafficQuery
+	(*TrafficResponse)(nil),         // 36: windlass.agent.v1.TrafficResponse
+	(*Traffic)(nil),                 // 37: windlass.agent.v1.Traffic
+	(*GoAway)(nil),                  // 38: windlass.agent.v1.GoAway
+	(*ReportRequest)(nil),           // 39: windlass.agent.v1.ReportRequest
+	(*Notice)(nil),                  // 40: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 41: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 42: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 43: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 44: windlass.agent.v1.DeploymentRollup
+	(*Capacity)(nil),                // 45: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 46: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 47: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 48: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 49: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 50: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 51: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 52: windlass.agent.v1.UploadLogsResponse
+	(*v1.Neighbours)(nil),           // 53: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 54: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 55: windlass.v1.DeploymentSpec
+	(*v11.RoutingPolicy)(nil),       // 56: windlass.v1.RoutingPolicy
+	(*v11.LogPosition)(nil),         // 57: windlass.v1.LogPosition
+	(*v11.LogLine)(nil),             // 58: windlass.v1.LogLine
+	(v11.InstanceStatus)(0),         // 59: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -4360,12 +4690,12 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	18, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
 	27, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
-	34, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	49, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	50, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	38, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
+	53, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	54, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	50, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	50, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	54, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	54, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
@@ -4373,49 +4703,56 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	24, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	51, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	55, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
 	23, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
 	26, // 26: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	52, // 27: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	56, // 27: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
 	25, // 28: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
 	28, // 29: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
 	29, // 30: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	30, // 31: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
-	31, // 32: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	50, // 33: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
-	33, // 34: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	50, // 35: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	38, // 36: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	39, // 37: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	40, // 38: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	41, // 39: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	43, // 40: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	36, // 41: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	3,  // 42: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 43: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	50, // 44: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 45: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 46: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	53, // 47: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	42, // 48: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	46, // 49: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 50: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 51: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 52: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	35, // 53: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	44, // 54: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	47, // 55: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 56: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 57: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 58: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	37, // 59: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	45, // 60: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	48, // 61: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	56, // [56:62] is the sub-list for method output_type
-	50, // [50:56] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	34, // 31: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
+	30, // 32: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
+	31, // 33: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
+	54, // 34: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
+	57, // 35: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
+	33, // 36: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
+	58, // 37: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
+	57, // 38: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
+	35, // 39: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	54, // 40: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	37, // 41: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	54, // 42: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	42, // 43: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	43, // 44: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	44, // 45: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	45, // 46: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	47, // 47: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	40, // 48: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	3,  // 49: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 50: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	54, // 51: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 52: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 53: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	59, // 54: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	46, // 55: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	50, // 56: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 57: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 58: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 59: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	39, // 60: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	48, // 61: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	51, // 62: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 63: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 64: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 65: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	41, // 66: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	49, // 67: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	52, // 68: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	63, // [63:69] is the sub-list for method output_type
+	57, // [57:63] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -4442,15 +4779,16 @@ func file_windlass_agent_v1_agent_proto_init() {
 		(*Request_Logs)(nil),
 		(*Request_Restart)(nil),
 		(*Request_Traffic)(nil),
+		(*Request_Follow)(nil),
 	}
-	file_windlass_agent_v1_agent_proto_msgTypes[28].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[32].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   44,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -79,7 +79,7 @@ type AgentServiceClient interface {
 	// Values of the secrets of one deployment, allowed only while that deployment
 	// is assigned to the credential's region at that generation or a later one.
 	GetSecrets(context.Context, *v1.GetSecretsRequest) (*v1.GetSecretsResponse, error)
-	// Answers a Request for logs, in pieces, in order.
+	// Answers a Request, in pieces, in order.
 	UploadLogs(context.Context, *v1.UploadLogsRequest) (*v1.UploadLogsResponse, error)
 }
 
@@ -217,7 +217,7 @@ type AgentServiceHandler interface {
 	// Values of the secrets of one deployment, allowed only while that deployment
 	// is assigned to the credential's region at that generation or a later one.
 	GetSecrets(context.Context, *v1.GetSecretsRequest) (*v1.GetSecretsResponse, error)
-	// Answers a Request for logs, in pieces, in order.
+	// Answers a Request, in pieces, in order.
 	UploadLogs(context.Context, *v1.UploadLogsRequest) (*v1.UploadLogsResponse, error)
 }
 
