@@ -43,6 +43,10 @@ type Runtime interface {
 	// there is none of that id, ErrSecretsUnknown while the values are not known.
 	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
 
+	// ReadLog returns what an instance wrote behind a position, with the values of its secrets
+	// blanked. It does not wait for more. Errors are those of Logs.
+	ReadLog(ctx context.Context, instanceID string, q LogQuery) (LogPage, error)
+
 	// Restart stops one instance with its grace and starts it again.
 	Restart(ctx context.Context, instanceID string) error
 
@@ -201,6 +205,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_KUBERNETES_OPTIONS,
 	agentv1.Feature_FEATURE_IN_PLACE,
 	agentv1.Feature_FEATURE_EXPECTED_CODES,
+	agentv1.Feature_FEATURE_FOLLOW_LOGS,
 }
 
 // Features are the names that the agent announces.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/logs"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
@@ -165,6 +166,11 @@ func (f *frames) answer(ctx context.Context, req *agentv1.Request) {
 		err = s.cfg.Instances.Restart(ctx, kind.Restart.InstanceId)
 	case *agentv1.Request_Traffic:
 		data, err = proto.Marshal(s.cfg.Traffic(kind.Traffic))
+	case *agentv1.Request_Follow:
+		var answer *agentv1.FollowResponse
+		if answer, err = logs.Follow(ctx, s.cfg.Instances, kind.Follow); err == nil {
+			data, err = proto.Marshal(answer)
+		}
 	default:
 		err = errors.New("this agent does not know that request: update the agent")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/logs"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -36,6 +37,7 @@ type Client interface {
 
 // Instances answers requests about single instances.
 type Instances interface {
+	logs.Reader
 	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
 	Restart(ctx context.Context, instanceID string) error
 }

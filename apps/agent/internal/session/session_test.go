@@ -23,6 +23,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
@@ -106,7 +107,10 @@ func (r *reporter) Heard() {}
 type nothing struct{}
 
 func (nothing) Logs(context.Context, string, int) ([]byte, error) { return []byte("line\n"), nil }
-func (nothing) Restart(context.Context, string) error             { return nil }
+func (nothing) ReadLog(context.Context, string, runtime.LogQuery) (runtime.LogPage, error) {
+	return runtime.LogPage{}, nil
+}
+func (nothing) Restart(context.Context, string) error { return nil }
 
 type agent struct {
 	t        *testing.T

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
@@ -29,11 +30,23 @@ type output struct {
 	f    *os.File
 	size int64
 	tail []byte
+	// index is nil when it cannot be written.
+	index *indexer
 }
 
 func openOutput(dir string, limit int64) (*output, error) {
 	o := &output{dir: dir, half: max(limit/2, 1024)}
-	return o, o.open()
+	if err := o.open(); err != nil {
+		return nil, err
+	}
+	o.index = &indexer{dir: dir}
+	if err := o.index.resume(o.f, o.size, time.Now()); err != nil {
+		// An index that does not go on would name wrong positions.
+		o.index.close()
+		o.index = nil
+		_ = os.Remove(filepath.Join(dir, indexFile))
+	}
+	return o, nil
 }
 
 func (o *output) open() error {
@@ -64,6 +77,9 @@ func (o *output) Write(b []byte) (int, error) {
 	if o.f != nil {
 		n, _ := o.f.Write(b)
 		o.size += int64(n)
+		if o.index != nil {
+			o.index.wrote(b[:n], time.Now())
+		}
 	}
 	return len(b), nil
 }
@@ -73,10 +89,15 @@ func (o *output) rotate() {
 		_ = o.f.Close()
 		o.f = nil
 	}
+	if o.index != nil {
+		o.index.dropOlder()
+	}
 	path := filepath.Join(o.dir, outputFile)
 	_ = os.Rename(path, path+".1")
 	// Without a file the next write tries again.
-	_ = o.open()
+	if o.open() == nil && o.index != nil {
+		o.index.rotated(o.f, time.Now())
+	}
 }
 
 // last is the end of this attempt's output, without the secrets. Its beginning may be
@@ -109,6 +130,9 @@ func (o *output) close() {
 	if o.f != nil {
 		_ = o.f.Close()
 		o.f = nil
+	}
+	if o.index != nil {
+		o.index.close()
 	}
 }
 

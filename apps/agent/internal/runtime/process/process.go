@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -245,6 +246,32 @@ func (r *Runtime) changed() {
 
 // Logs implements runtime.Runtime.
 func (r *Runtime) Logs(_ context.Context, instanceID string, tailLines int) ([]byte, error) {
+	secrets, err := r.secretsToBlank(instanceID)
+	if err != nil {
+		return nil, err
+	}
+	b, err := readOutput(r.instanceDir(instanceID), tailLines)
+	if err != nil {
+		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, err)
+	}
+	return []byte(secrets.Blank(string(b))), nil
+}
+
+// ReadLog implements runtime.Runtime.
+func (r *Runtime) ReadLog(_ context.Context, instanceID string, q runtime.LogQuery) (runtime.LogPage, error) {
+	secrets, err := r.secretsToBlank(instanceID)
+	if err != nil {
+		return runtime.LogPage{}, err
+	}
+	page, err := readPage(r.instanceDir(instanceID), q, secrets, time.Now())
+	if err != nil {
+		return page, fmt.Errorf("logs of instance %s: %w", instanceID, err)
+	}
+	return page, nil
+}
+
+// secretsToBlank returns the values that the instance's output is not repeated with.
+func (r *Runtime) secretsToBlank(instanceID string) (*redact.Values, error) {
 	w := r.find(instanceID)
 	if w == nil {
 		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, runtime.ErrUnknownInstance)
@@ -257,11 +284,7 @@ func (r *Runtime) Logs(_ context.Context, instanceID string, tailLines int) ([]b
 	if !secrets.Known() {
 		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, runtime.ErrSecretsUnknown)
 	}
-	b, err := readOutput(r.instanceDir(instanceID), tailLines)
-	if err != nil {
-		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, err)
-	}
-	return []byte(secrets.Blank(string(b))), nil
+	return secrets, nil
 }
 
 // Restart implements runtime.Runtime.

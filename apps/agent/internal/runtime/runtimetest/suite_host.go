@@ -27,11 +27,28 @@ func logs(t *testing.T, s *suite) {
 	}
 	require.Equal(t, want, read(100))
 	require.Empty(t, read(0))
+	page := func(q runtime.LogQuery) runtime.LogPage {
+		q.Limit = 64 << 10
+		p, err := s.rt.ReadLog(t.Context(), in.ID, q)
+		require.NoError(t, err)
+		return p
+	}
+	first := page(runtime.LogQuery{Tail: -1})
+	require.Len(t, first.Lines, 1)
+	require.Equal(t, want, first.Lines[0].Text)
+	require.Equal(t, first.Next.Offset, first.Lines[0].End)
+	require.WithinDuration(t, time.Now(), first.Lines[0].At, time.Hour)
+	require.Equal(t, first.Next.Offset, page(runtime.LogQuery{}).Next.Offset, "a position alone")
 	s.reopen(t)
 	s.apply(t, s.assignment("dep_1", 1))
 	s.ready(t, "dep_1", 1)
 	require.Equal(t, want, read(1))
+	behind := page(runtime.LogQuery{After: &first.Next})
+	require.Empty(t, behind.Lines, "positions outlive the agent")
+	require.Equal(t, first.Next.Offset, behind.Next.Offset)
 	_, err := s.rt.Logs(t.Context(), "ins_unknown", 10)
+	require.ErrorIs(t, err, runtime.ErrUnknownInstance)
+	_, err = s.rt.ReadLog(t.Context(), "ins_unknown", runtime.LogQuery{Limit: 1 << 10})
 	require.ErrorIs(t, err, runtime.ErrUnknownInstance)
 }
 

@@ -205,6 +205,16 @@ func (r *Runtime) Logs(_ context.Context, id string, _ int) ([]byte, error) {
 	return []byte("simulated instances write nothing\n"), nil
 }
 
+// ReadLog has nothing.
+func (r *Runtime) ReadLog(_ context.Context, id string, _ runtime.LogQuery) (runtime.LogPage, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, i := r.find(id); i == nil {
+		return runtime.LogPage{}, runtime.ErrUnknownInstance
+	}
+	return runtime.LogPage{}, nil
+}
+
 // Restart starts the instance anew.
 func (r *Runtime) Restart(_ context.Context, id string) error {
 	r.mu.Lock()

@@ -1,0 +1,176 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+const (
+	// readAhead times the limit of a page are read of a log from a time on. An instance that wrote
+	// more is read from the end of its log.
+	readAhead = 4
+	// floodLines are read from that end.
+	floodLines = 500
+)
+
+// ReadLog reads the container's log from its node, through the API server. Positions are the times
+// of lines in ns, as the node has them: a node has no other place to begin a log at. Lines are not
+// counted.
+func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQuery) (page runtime.LogPage, err error) {
+	if err := r.ready(ctx); err != nil {
+		return page, err
+	}
+	p, err := r.pod(instanceID)
+	if err != nil {
+		return page, err
+	}
+	secrets := r.secretsOf(render.WorkloadOf(p))
+	if !secrets.Known() {
+		return page, fmt.Errorf("logs of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
+	}
+	lines, lostMore, err := podLog{r.api, p}.lines(ctx, q)
+	if err != nil {
+		return page, err
+	}
+	if q.After != nil {
+		page.Next = *q.After
+	}
+	if n := len(lines); n > 0 {
+		page.Next = runtime.LogPosition{Offset: lines[n-1].At.UnixNano()}
+	}
+	if q.After == nil && q.Tail == 0 && q.Since.IsZero() {
+		return page, nil // only the position was asked for
+	}
+	page.LostMore = lostMore
+	lines, cut := cutToNewest(lines, q.Limit)
+	if q.After != nil {
+		page.Lost = cut
+	}
+	// Blanked as one text, because a value may have several lines.
+	texts := make([]string, len(lines))
+	for i, l := range lines {
+		texts[i] = l.Text
+	}
+	if len(lines) == 0 {
+		return page, nil
+	}
+	for i, t := range strings.Split(secrets.Blank(strings.Join(texts, "\n")), "\n") {
+		at := lines[min(i, len(lines)-1)].At
+		page.Lines = append(page.Lines, runtime.LogLine{At: at, End: at.UnixNano(), Text: runtime.LogText(t)})
+	}
+	return page, nil
+}
+
+// cutToNewest returns the last lines, of limit bytes at most, and how many were cut.
+func cutToNewest(lines []runtime.LogLine, limit int) (kept []runtime.LogLine, cut int64) {
+	size := 0
+	for i := len(lines) - 1; i >= 0; i-- {
+		if size += len(lines[i].Text) + 1; size > limit && i < len(lines)-1 {
+			return lines[i+1:], int64(i + 1)
+		}
+	}
+	return lines, 0
+}
+
+// podLog is the log of one pod.
+type podLog struct {
+	api *access.API
+	pod *corev1.Pod
+}
+
+// lines reads the lines that q asks for, and reports whether others are missing before them.
+func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.LogLine, missing bool, err error) {
+	var after time.Time
+	options := corev1.PodLogOptions{}
+	switch {
+	case q.After != nil && q.After.Offset > 0:
+		after = time.Unix(0, q.After.Offset)
+	case !q.Since.IsZero():
+		after = q.Since.Add(-time.Nanosecond)
+	}
+	if q.After == nil && q.Tail >= 0 && (q.Since.IsZero() || q.Tail > 0) {
+		n := int64(max(q.Tail, 1))
+		options.TailLines = &n
+	}
+	if !after.IsZero() {
+		options.SinceTime = &metav1.Time{Time: after.Truncate(time.Second)}
+	}
+	if began := containerStart(l.pod); restarted(l.pod) && (q.After != nil || !q.Since.IsZero()) && after.Before(began) {
+		// The run before may have said more before it ended. Its log may be gone, too.
+		before := options
+		before.Previous = true
+		lines, missing, _ = l.after(ctx, before, after, q.Limit)
+	}
+	if n := len(lines); n > 0 {
+		after = lines[n-1].At
+	}
+	more, missed, err := l.after(ctx, options, after, q.Limit)
+	return append(lines, more...), missing || missed, err
+}
+
+// after reads lines later than a time.
+func (l podLog) after(ctx context.Context, options corev1.PodLogOptions, after time.Time, limit int) ([]runtime.LogLine, bool, error) {
+	most := int64(readAhead * limit)
+	if options.TailLines == nil {
+		options.LimitBytes = &most
+	}
+	lines, size, err := l.read(ctx, options, after)
+	if err != nil || options.TailLines != nil || size < most {
+		return lines, false, err
+	}
+	// There is more than was read: what is newest is at the end.
+	options.LimitBytes = nil
+	n := int64(floodLines)
+	options.TailLines = &n
+	last := after
+	if n := len(lines); n > 0 {
+		last = lines[n-1].At
+	}
+	tail, _, err := l.read(ctx, options, after)
+	return tail, len(tail) > 0 && tail[0].At.After(last), err
+}
+
+// read reads the log, and returns the lines later than a time and how many bytes were read.
+func (l podLog) read(ctx context.Context, options corev1.PodLogOptions, after time.Time) (lines []runtime.LogLine, size int64, err error) {
+	options.Timestamps = true
+	text, size, err := l.api.LogText(ctx, l.pod, options)
+	if access.IsNotFound(err) {
+		return nil, 0, runtime.ErrUnknownInstance
+	}
+	return linesOf(string(text), after), size, err
+}
+
+// linesOf cuts a log with times into its lines. The last line is left out when it has no end: it was
+// cut, or is being written.
+func linesOf(text string, after time.Time) []runtime.LogLine {
+	var out []runtime.LogLine
+	text = text[:strings.LastIndexByte(text, '\n')+1]
+	for line := range strings.Lines(text) {
+		stamp, said, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		at, err := time.Parse(time.RFC3339Nano, stamp)
+		if err != nil || !at.After(after) {
+			continue
+		}
+		out = append(out, runtime.LogLine{At: at, Text: said})
+	}
+	return out
+}
+
+// containerStart is when the container that runs now started.
+func containerStart(p *corev1.Pod) time.Time {
+	for i := range p.Status.ContainerStatuses {
+		if c := &p.Status.ContainerStatuses[i]; c.Name == render.ContainerName && c.State.Running != nil {
+			return c.State.Running.StartedAt.Time
+		}
+	}
+	return time.Time{}
+}
