@@ -54,6 +54,8 @@ var access = map[string]need{
 	w.DeploymentServiceGetLogsProcedure:         viewer,
 	w.DeploymentServiceRestartInstanceProcedure: deployer,
 
+	w.LogServiceFollowLogsProcedure: viewer,
+
 	w.RolloutServiceGetRolloutProcedure:    viewer,
 	w.RolloutServiceListRolloutsProcedure:  viewer,
 	w.RolloutServicePauseRolloutProcedure:  deployer,

@@ -32,6 +32,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/logrelay"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/guard"
@@ -93,6 +94,7 @@ type server struct {
 	cfg        Config
 	keys       *keyring
 	hub        *hub
+	logs       *logrelay.Relay
 	restarts   *turns
 	gate       *admission.Gate
 	operations *prometheus.CounterVec
@@ -147,6 +149,10 @@ func New(cfg Config) (*API, error) {
 	}
 	s.keys = newKeyring(s)
 	s.hub = newHub(cfg.MaxWatchers, cfg.KeyWatchers, cfg.WorkspaceWatchers)
+	var err error
+	if s.logs, err = logrelay.New(cfg.Agents, cfg.Log, cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
 	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
@@ -177,6 +183,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	return []Handler{
 		handler(windlassv1connect.NewAppServiceHandler(appService{a.server}, options...)),
 		handler(windlassv1connect.NewDeploymentServiceHandler(deploymentService{a.server}, options...)),
+		handler(windlassv1connect.NewLogServiceHandler(logService{a.server}, options...)),
 		handler(windlassv1connect.NewRolloutServiceHandler(rolloutService{a.server}, options...)),
 		handler(windlassv1connect.NewFleetServiceHandler(fleetService{a.server}, options...)),
 		handler(windlassv1connect.NewRegionServiceHandler(regionService{a.server}, options...)),

@@ -180,6 +180,10 @@ func (w *harness) deployments(key string) windlassv1connect.DeploymentServiceCli
 	return windlassv1connect.NewDeploymentServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
+func (w *harness) logs(key string) windlassv1connect.LogServiceClient {
+	return windlassv1connect.NewLogServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
 func (w *harness) rollouts(key string) windlassv1connect.RolloutServiceClient {
 	return windlassv1connect.NewRolloutServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }

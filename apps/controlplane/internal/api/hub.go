@@ -173,6 +173,21 @@ func (h *hub) full(by caller) error {
 	}, text)
 }
 
+// enter counts a watcher that has no topic, until leave is called.
+func (h *hub) enter(by caller) (leave func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.full(by); err != nil {
+		return nil, err
+	}
+	h.note(by, 1)
+	return sync.OnceFunc(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.note(by, -1)
+	}), nil
+}
+
 // note counts n more watchers of the caller.
 func (h *hub) note(by caller, n int) {
 	h.watchers += n

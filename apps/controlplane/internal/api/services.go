@@ -13,6 +13,8 @@ type (
 	freezeService struct{ *server }
 	// historyService serves history and the audit.
 	historyService struct{ *server }
+	// logService shows what instances write.
+	logService struct{ *server }
 	// projectService serves projects.
 	projectService struct{ *server }
 	// protectionService serves protections.

@@ -1,0 +1,311 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/logrelay"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// follower is one stream of FollowLogs. One goroutine uses it; only answers come from others.
+//
+// An instance that is new to it is read once, from where the request says. Then it joins the feed of
+// the instance, which all streams of this process share.
+type follower struct {
+	logService
+	by     caller
+	req    *windlassv1.FollowLogsRequest
+	grep   *regexp.Regexp
+	filter model.InstanceFilter
+	// kind and id of what is followed: an app or an instance.
+	kind, id string
+	// resumed: the request has positions. first: no instance was listed yet.
+	resumed, first bool
+	ctx            context.Context
+	stop           context.CancelFunc
+
+	// known are positions of instances, also of those that are not followed now.
+	known    map[string]*windlassv1.LogPosition
+	followed map[string]*followed
+	// asking are regions whose new instances are being read, silent those that do not answer, and old
+	// those whose agent cannot follow. By id.
+	asking, silent, old map[string]bool
+	// more: it was said that there are more instances than are followed.
+	more    bool
+	answers chan logAnswer
+
+	// What the next response has.
+	lines []*windlassv1.LogLine
+	notes []*windlassv1.LogNote
+	moved map[string]bool
+}
+
+type followed struct {
+	view     *windlassv1.Instance
+	regionID string
+	// begin is what to read first; nil once that was read.
+	begin *agentv1.FollowedInstance
+	tap   *logrelay.Tap // nil until it was read
+}
+
+// logAnswer is what a region answered when its new instances were read.
+type logAnswer struct {
+	regionID string
+	logs     []*agentv1.InstanceLog
+	err      error
+}
+
+func (f *follower) leave() {
+	f.stop()
+	for _, in := range f.followed {
+		in.leave()
+	}
+}
+
+func (in *followed) leave() {
+	if in.tap != nil {
+		in.tap.Leave()
+	}
+}
+
+func (f *follower) reading() int { return len(f.asking) }
+
+// over reports whether nothing is left to follow, and nothing can come.
+func (f *follower) over() bool { return f.kind == "instance" && len(f.followed) == 0 }
+
+// list follows the instances that are there now.
+func (f *follower) list(ctx context.Context) error {
+	views, regions, of, err := f.instances(ctx)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, v := range views {
+		there[v.GetId()] = true
+		if in := f.followed[v.GetId()]; in != nil {
+			in.view = v
+			continue
+		}
+		region := regions[of[v.GetId()]]
+		if !slices.Contains(region.AgentFeatures, agentv1.Feature_FEATURE_FOLLOW_LOGS.String()) {
+			if !f.old[region.ID] {
+				f.old[region.ID] = true
+				f.note(&windlassv1.LogNote{
+					Kind: windlassv1.LogNote_KIND_UNSUPPORTED, Region: v.GetRegion(),
+					Message: fmt.Sprintf("the agent of region %s (%s) cannot follow logs: update it, or read the last lines of one instance", v.GetRegion(), cmp.Or(region.AgentVersion, "unknown version")),
+				})
+			}
+			continue
+		}
+		delete(f.old, region.ID)
+		if len(f.followed) >= maxFollowed {
+			if !f.more {
+				f.more = true
+				f.note(&windlassv1.LogNote{
+					Kind:    windlassv1.LogNote_KIND_NOT_FOLLOWED,
+					Message: fmt.Sprintf("only %d of %d instances are followed: ask for a region, role or version", maxFollowed, len(views)),
+				})
+			}
+			continue
+		}
+		f.followed[v.GetId()] = &followed{view: v, regionID: region.ID, begin: f.beginning(v.GetId())}
+		f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_BEGAN, Instance: v.GetId(), Region: v.GetRegion(), About: v})
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.followed)) {
+		if in := f.followed[id]; !there[id] {
+			f.drain(id, in)
+			f.end(id, in)
+		}
+	}
+	f.first = false
+	f.readNew()
+	return nil
+}
+
+// beginning says where an instance is read first.
+func (f *follower) beginning(id string) *agentv1.FollowedInstance {
+	begin := &agentv1.FollowedInstance{InstanceId: id}
+	switch at := f.known[id]; {
+	case at != nil:
+		begin.After = at
+	case f.resumed || !f.first:
+		begin.TailLines = -1
+	default:
+		begin.TailLines, begin.Since = f.req.GetTailLines(), f.req.GetSince()
+	}
+	return begin
+}
+
+func (f *follower) end(id string, in *followed) {
+	in.leave()
+	delete(f.followed, id)
+	delete(f.known, id)
+	f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_ENDED, Instance: id, Region: in.view.GetRegion(), Message: "the instance is gone"})
+}
+
+// readNew asks regions for instances that were not read yet. Each region is asked once at a time.
+func (f *follower) readNew() {
+	due := map[string][]*agentv1.FollowedInstance{}
+	for _, id := range slices.Sorted(maps.Keys(f.followed)) {
+		if in := f.followed[id]; in.begin != nil && !f.asking[in.regionID] {
+			due[in.regionID] = append(due[in.regionID], in.begin)
+		}
+	}
+	for region, instances := range due {
+		f.asking[region] = true
+		go func() {
+			logs, err := f.logs.Read(f.ctx, region, instances)
+			select {
+			case f.answers <- logAnswer{regionID: region, logs: logs, err: err}:
+			case <-f.ctx.Done():
+			}
+		}()
+	}
+}
+
+// begin takes the first lines of instances, and joins their feeds.
+func (f *follower) begin(a logAnswer) {
+	delete(f.asking, a.regionID)
+	f.heard(a.regionID, a.err)
+	for _, log := range a.logs {
+		in := f.followed[log.GetInstanceId()]
+		if in == nil || in.begin == nil {
+			continue
+		}
+		at := log.GetNext()
+		switch {
+		case log.GetGone():
+			continue // it is asked again while it is listed
+		case at == nil && in.begin.After != nil:
+			at = in.begin.After
+		case at == nil:
+			at = &windlassv1.LogPosition{} // it wrote nothing yet
+		}
+		if !f.join(log.GetInstanceId(), in, at) {
+			continue
+		}
+		if log.GetLost() > 0 || log.GetLostMore() {
+			f.lost(in, log.GetLost(), log.GetLostMore())
+		}
+		for _, l := range log.GetLines() {
+			l.Instance = log.GetInstanceId()
+		}
+		f.add(log.GetInstanceId(), log.GetLines(), at)
+	}
+}
+
+func (f *follower) join(id string, in *followed, at *windlassv1.LogPosition) bool {
+	tap, err := f.logs.Join(in.regionID, id, at)
+	if err != nil {
+		if !f.more {
+			f.more = true
+			f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_NOT_FOLLOWED, Message: err.Error() + ": try again later"})
+		}
+		return false
+	}
+	in.tap, in.begin = tap, nil
+	return true
+}
+
+// drain takes what an instance wrote since.
+func (f *follower) drain(id string, in *followed) {
+	if in.tap == nil {
+		return
+	}
+	n := in.tap.Next()
+	if n.Lost > 0 || n.LostMore {
+		f.lost(in, n.Lost, n.LostMore)
+	}
+	f.add(id, n.Lines, n.After)
+	if n.Gone {
+		// Its agent does not know it, or not yet: it is asked again while it is listed.
+		in.leave()
+		in.tap, in.begin = nil, f.beginning(id)
+	}
+}
+
+func (f *follower) add(id string, lines []*windlassv1.LogLine, at *windlassv1.LogPosition) {
+	for _, l := range lines {
+		if f.grep.MatchString(l.GetText()) {
+			f.lines = append(f.lines, l)
+		}
+	}
+	if at != nil {
+		f.known[id] = at
+		if f.moved == nil {
+			f.moved = map[string]bool{}
+		}
+		f.moved[id] = true
+	}
+}
+
+func (f *follower) note(n *windlassv1.LogNote) { f.notes = append(f.notes, n) }
+
+func (f *follower) lost(in *followed, n int64, more bool) {
+	text := fmt.Sprintf("%d lines are missing", n)
+	switch {
+	case more && n > 0:
+		text = fmt.Sprintf("more than %d lines are missing", n)
+	case more:
+		text = "lines are missing, it is not known how many"
+	case n == 1:
+		text = "1 line is missing"
+	}
+	f.note(&windlassv1.LogNote{
+		Kind: windlassv1.LogNote_KIND_LOST, Instance: in.view.GetId(), Region: in.view.GetRegion(), Lines: n,
+		Message: text + ": the instance writes faster than its lines are sent or kept, or they were read too slowly",
+	})
+}
+
+// heard notes whether a region answered.
+func (f *follower) heard(regionID string, err error) {
+	if (err != nil) == f.silent[regionID] {
+		return
+	}
+	name := ""
+	for _, in := range f.followed {
+		if in.regionID == regionID {
+			name = in.view.GetRegion()
+		}
+	}
+	if err == nil {
+		delete(f.silent, regionID)
+		f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_BACK, Region: name, Message: fmt.Sprintf("region %s answers again", name)})
+		return
+	}
+	f.silent[regionID] = true
+	why := fmt.Sprintf("region %s does not answer: it is asked again and again", name)
+	if !unreachable(err) {
+		why = fmt.Sprintf("region %s cannot tell its logs: %v", name, err)
+	}
+	f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_UNREACHABLE, Region: name, Message: why})
+}
+
+// take returns what came since the last response, by time.
+func (f *follower) take() *windlassv1.FollowLogsResponse {
+	for _, id := range slices.Sorted(maps.Keys(f.followed)) {
+		in := f.followed[id]
+		if in.tap != nil {
+			if !f.asking[in.regionID] {
+				f.heard(in.regionID, in.tap.Err())
+			}
+			f.drain(id, in)
+		}
+	}
+	res := &windlassv1.FollowLogsResponse{Lines: f.lines, Notes: f.notes}
+	for _, id := range slices.Sorted(maps.Keys(f.moved)) {
+		if at := f.known[id]; at != nil {
+			res.Positions = append(res.Positions, &windlassv1.InstancePosition{Instance: id, Position: at})
+		}
+	}
+	slices.SortStableFunc(res.Lines, func(x, y *windlassv1.LogLine) int { return cmp.Compare(x.GetAt(), y.GetAt()) })
+	f.lines, f.notes, f.moved = nil, nil, nil
+	return res
+}

@@ -1,0 +1,352 @@
+// Package logrelay brings what instances write from the agents of their regions to readers.
+//
+//	reader ─> Join ─> feed (one per instance) <─ answer ─ Ask <─ pump (one per region)
+//	reader ─> Next ──────┘                          v
+//	                                    the region's agent, through peers
+//
+// Agents are asked, as for everything else: a request names instances and positions, and its
+// answer has what they wrote since. One request per region is under way at a time, for all readers
+// of this process. Its pace and size bound what an agent reads and sends, whatever instances write.
+//
+// A feed keeps its newest lines, and no reader has a queue: a reader takes lines when it is ready for
+// them, so that a slow one loses lines and delays neither agents nor other readers.
+package logrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// pace is the least time from one request to the next, and wait how long one waits for lines.
+	pace = 500 * time.Millisecond
+	wait = time.Second
+	// patience is how long an answer may take besides.
+	patience = 10 * time.Second
+	// answerBytes bounds the lines of one answer. With pace: 1 MiB/s of a region.
+	answerBytes = 512 << 10
+	// MaxInstances of one request.
+	MaxInstances = 200
+	// feedBytes bounds the lines that a feed keeps, and maxFeeds the feeds: 256 MiB in all.
+	feedBytes = 256 << 10
+	maxFeeds  = 1000
+	// lineOverhead is what a line takes besides its text.
+	lineOverhead = 64
+)
+
+// ErrFull says that this process follows as many instances as it may.
+var ErrFull = errors.New("this server follows the logs of as many instances as it may")
+
+// Asker asks the agent of a region. An error that is not model.ErrAgentUnreachable is what the agent
+// said.
+type Asker interface {
+	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
+}
+
+// Relay has the feeds of this process.
+type Relay struct {
+	asker   Asker
+	log     *slog.Logger
+	metrics *metrics
+
+	mu      sync.Mutex
+	regions map[string]*region
+	feeds   int
+}
+
+// New returns a relay without feeds.
+func New(asker Asker, log *slog.Logger, registerer prometheus.Registerer) (*Relay, error) {
+	r := &Relay{asker: asker, log: log, regions: map[string]*region{}}
+	var err error
+	r.metrics, err = newMetrics(registerer, r.count)
+	return r, err
+}
+
+func (r *Relay) count() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return float64(r.feeds)
+}
+
+// region is one that has feeds.
+type region struct {
+	id     string
+	feeds  map[string]*feed // by instance
+	cancel context.CancelFunc
+	// err is why the last request failed, nil if it did not.
+	err error
+	// next is the instance to begin the next request with, when there are more than one takes.
+	next int
+}
+
+// feed is what one instance wrote lately.
+type feed struct {
+	readers int
+	// after is where the lines end.
+	after *windlassv1.LogPosition
+	lines []line
+	// first is the number of the first of lines, counted from the begin of the feed.
+	first int64
+	// oldest is the offset up to which lines were dropped.
+	oldest int64
+	bytes  int
+	gone   bool
+}
+
+// line is a line, or a number of lines that are lost.
+type line struct {
+	text *windlassv1.LogLine
+	// end is where the answer ends that it came with.
+	end *windlassv1.LogPosition
+	// lost and lostMore are of a gap, which has no text.
+	lost     int64
+	lostMore bool
+}
+
+func (l line) size() int { return lineOverhead + len(l.text.GetText()) }
+
+// Read asks for the newest lines of instances, without waiting for more.
+func (r *Relay) Read(ctx context.Context, regionID string, instances []*agentv1.FollowedInstance) ([]*agentv1.InstanceLog, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return r.ask(ctx, regionID, instances, 0)
+}
+
+func (r *Relay) ask(ctx context.Context, regionID string, instances []*agentv1.FollowedInstance, wait time.Duration) ([]*agentv1.InstanceLog, error) {
+	data, err := r.asker.Ask(ctx, regionID, &agentv1.Request{Kind: &agentv1.Request_Follow{Follow: &agentv1.FollowRequest{
+		Instances: instances, MaxBytes: answerBytes, Wait: durationpb.New(wait),
+	}}})
+	if err != nil {
+		return nil, fmt.Errorf("ask for logs: %w", err)
+	}
+	var res agentv1.FollowResponse
+	if err := proto.Unmarshal(data, &res); err != nil {
+		return nil, fmt.Errorf("ask for logs: the agent's answer cannot be read: %w", err)
+	}
+	for _, l := range res.Logs {
+		for _, line := range l.Lines {
+			r.metrics.bytes.Add(float64(len(line.Text)))
+		}
+	}
+	return res.Logs, nil
+}
+
+// Tap is one reader of a feed.
+type Tap struct {
+	relay    *Relay
+	region   *region
+	instance string
+	feed     *feed
+	// next is the number of the line to read next, and after the offset that lines have to be behind:
+	// the feed may be behind the reader.
+	next, after int64
+	// missed: the feed has dropped lines behind after already.
+	missed, left bool
+}
+
+// Join reads what an instance writes behind a position, until Leave is called.
+func (r *Relay) Join(regionID, instance string, after *windlassv1.LogPosition) (*Tap, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in := r.regions[regionID]
+	var f *feed
+	if in != nil {
+		f = in.feeds[instance]
+	}
+	if f == nil {
+		if r.feeds >= maxFeeds {
+			return nil, ErrFull
+		}
+		f = &feed{after: after}
+		r.feeds++
+		if in == nil {
+			ctx, cancel := context.WithCancel(context.Background())
+			in = &region{id: regionID, feeds: map[string]*feed{}, cancel: cancel}
+			r.regions[regionID] = in
+			in.feeds[instance] = f
+			go r.pump(ctx, in)
+		}
+		in.feeds[instance] = f
+	}
+	f.readers++
+	t := &Tap{relay: r, region: in, instance: instance, feed: f, next: f.first, after: after.GetOffset()}
+	if f.first > 0 && f.oldest > t.after {
+		t.missed = true
+	}
+	return t, nil
+}
+
+// Leave ends the reading.
+func (t *Tap) Leave() {
+	r := t.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.left {
+		return
+	}
+	t.left = true
+	if t.feed.readers--; t.feed.readers > 0 {
+		return
+	}
+	delete(t.region.feeds, t.instance)
+	r.feeds--
+	if len(t.region.feeds) == 0 {
+		t.region.cancel()
+		delete(r.regions, t.region.id)
+	}
+}
+
+// News is what a reader has not had yet.
+type News struct {
+	Lines []*windlassv1.LogLine
+	// Lost is how many lines are missing before Lines; LostMore: and more, whose number is not known.
+	Lost     int64
+	LostMore bool
+	// After is where Lines end, nil if there are none.
+	After *windlassv1.LogPosition
+	// Gone: the region has no such instance. What it wrote last is in Lines.
+	Gone bool
+}
+
+// Next returns what came since the last call, without waiting. The lines are the feed's: read only.
+func (t *Tap) Next() (n News) {
+	r := t.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := t.feed
+	if t.next < f.first {
+		n.Lost, t.next = f.first-t.next, f.first
+		r.metrics.lost.WithLabelValues("reader").Add(float64(n.Lost))
+	}
+	if t.missed {
+		t.missed, n.LostMore = false, true
+	}
+	for _, l := range f.lines[min(t.next-f.first, int64(len(f.lines))):] {
+		t.next++
+		if l.end.GetOffset() <= t.after || l.text != nil && l.text.Offset <= t.after {
+			continue
+		}
+		n.After = l.end
+		n.Lost += l.lost
+		n.LostMore = n.LostMore || l.lostMore
+		if l.text != nil {
+			n.Lines = append(n.Lines, l.text)
+		}
+	}
+	n.Gone = f.gone
+	return n
+}
+
+// Err returns why the region could not be asked last, nil if it could.
+func (t *Tap) Err() error {
+	t.relay.mu.Lock()
+	defer t.relay.mu.Unlock()
+	return t.region.err
+}
+
+// pump asks the region for its feeds until ctx ends, with the last of them.
+func (r *Relay) pump(ctx context.Context, in *region) {
+	for failures := 0; ctx.Err() == nil; {
+		begun := time.Now()
+		asked := r.toAsk(in)
+		var logs []*agentv1.InstanceLog
+		var err error
+		if len(asked) > 0 {
+			bounded, cancel := context.WithTimeout(ctx, wait+patience)
+			logs, err = r.ask(bounded, in.id, asked, wait)
+			cancel()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.take(in, logs, err)
+		delay := pace - time.Since(begun)
+		failures++
+		if err == nil {
+			failures = 0
+		} else if !errors.Is(err, model.ErrAgentUnreachable) {
+			r.log.Warn("an agent cannot be asked for logs", "region", in.id, "error", err)
+		}
+		if failures > 0 {
+			delay = pace + backoff.Policy{Max: 5 * time.Second}.Delay(failures, nil)
+		}
+		if backoff.Sleep(ctx, max(delay, 0)) != nil {
+			return
+		}
+	}
+}
+
+// toAsk returns the instances of the next request. More than one request takes have turns.
+func (r *Relay) toAsk(in *region) []*agentv1.FollowedInstance {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*agentv1.FollowedInstance
+	for _, id := range sortedKeys(in.feeds) {
+		if f := in.feeds[id]; !f.gone {
+			all = append(all, &agentv1.FollowedInstance{InstanceId: id, After: f.after})
+		}
+	}
+	if len(all) <= MaxInstances {
+		in.next = 0
+		return all
+	}
+	if in.next >= len(all) {
+		in.next = 0
+	}
+	end := min(in.next+MaxInstances, len(all))
+	asked := all[in.next:end]
+	in.next = end
+	return asked
+}
+
+// take adds an answer to the feeds.
+func (r *Relay) take(in *region, logs []*agentv1.InstanceLog, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in.err = err
+	for _, l := range logs {
+		f := in.feeds[l.InstanceId]
+		if f == nil {
+			continue
+		}
+		f.gone = f.gone || l.Gone
+		if l.Next == nil {
+			continue
+		}
+		f.after = l.Next
+		if l.Lost > 0 || l.LostMore {
+			f.add(line{lost: l.Lost, lostMore: l.LostMore, end: l.Next})
+			r.metrics.lost.WithLabelValues("instance").Add(float64(l.Lost))
+		}
+		for _, text := range l.Lines {
+			text.Instance = l.InstanceId
+			f.add(line{text: text, end: l.Next})
+		}
+	}
+}
+
+// add appends a line, and drops the oldest when there are too many.
+func (f *feed) add(l line) {
+	f.lines = append(f.lines, l)
+	f.bytes += l.size()
+	for f.bytes > feedBytes && len(f.lines) > 1 {
+		f.bytes -= f.lines[0].size()
+		f.oldest = max(f.oldest, f.lines[0].text.GetOffset())
+		f.lines[0] = line{}
+		f.lines = f.lines[1:]
+		f.first++
+	}
+}
