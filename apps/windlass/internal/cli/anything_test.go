@@ -114,6 +114,11 @@ func (s *anything) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor
 		send(2, append(append([]byte(`{"error": `), refusal()...), '}'))
 		return
 	}
+	if m.Name() == "FollowLogs" {
+		send(0, followed())
+		send(2, []byte("{}"))
+		return
+	}
 	if m.Name() != "WatchApp" {
 		panic(m.FullName())
 	}
@@ -188,4 +193,19 @@ func something(f protoreflect.FieldDescriptor) protoreflect.Value {
 	default:
 		return f.Default()
 	}
+}
+
+// followed is what FollowLogs tells.
+func followed() []byte {
+	data, err := proto.Marshal(&windlassv1.FollowLogsResponse{
+		Notes: []*windlassv1.LogNote{
+			{Kind: windlassv1.LogNote_KIND_BEGAN, Instance: "ins_1", About: &windlassv1.Instance{Id: "ins_1", Version: 3, Region: hostile, Role: "main"}},
+			{Kind: windlassv1.LogNote_KIND_LOST, Instance: "ins_1", Lines: 7, Message: "7 lines are missing" + hostile},
+		},
+		Lines: []*windlassv1.LogLine{{Instance: "ins_1", At: 1, Text: hostile}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return data
 }

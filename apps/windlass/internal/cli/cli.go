@@ -70,11 +70,13 @@ type clients struct {
 	freezes      windlassv1connect.FreezeServiceClient
 	protections  windlassv1connect.ProtectionServiceClient
 	routes       windlassv1connect.RouteServiceClient
+	logs         windlassv1connect.LogServiceClient
 }
 
 func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
 	return &clients{
 		apps:         windlassv1connect.NewAppServiceClient(httpClient, server, options...),
+		logs:         windlassv1connect.NewLogServiceClient(httpClient, server, options...),
 		deployments:  windlassv1connect.NewDeploymentServiceClient(httpClient, server, options...),
 		rollouts:     windlassv1connect.NewRolloutServiceClient(httpClient, server, options...),
 		history:      windlassv1connect.NewHistoryServiceClient(httpClient, server, options...),

@@ -341,26 +341,3 @@ func auditOutcome(e *windlassv1.AuditEntry) string {
 	}
 	return fmt.Sprintf("%s (%d times)", counted.Outcome, counted.Count)
 }
-
-func (a *app) logsCommand() *cobra.Command {
-	var tail int32
-	c := &cobra.Command{
-		Use:     "logs INSTANCE",
-		Short:   "Show the last output of an instance",
-		Example: "  windlass list instances echo\n  windlass logs ins_0198... --tail 500",
-		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.deployments.GetLogs(ctx, &windlassv1.GetLogsRequest{Instance: args[0], TailLines: tail})
-			if err != nil {
-				return err
-			}
-			if a.output != "table" {
-				return a.show(resp, nil)
-			}
-			_, err = a.data().Write(resp.Data)
-			return err
-		}),
-	}
-	c.Flags().Int32Var(&tail, "tail", 100, "last lines to show")
-	return c
-}
