@@ -71,11 +71,13 @@ type stack struct {
 	metrics  map[string]string // part -> URL of /metrics, /healthz, /readyz
 	gateways map[string]string // region -> URL under which its gateway serves apps
 	routes   map[string]string // region -> where its agent serves routes by TLS
-	names    *names            // where domains are looked up
-	traces   string            // every span of every part, a line each
-	keys     credentials
-	owner    *client
-	parts    map[string]*part
+	// routeLogs of the agents, by region.
+	routeLogs map[string]*routeLog
+	names     *names // where domains are looked up
+	traces    string // every span of every part, a line each
+	keys      credentials
+	owner     *client
+	parts     map[string]*part
 	// patience of conditions; patience unless a test has more.
 	patience time.Duration
 	order    []string // of the start; stopped in reverse
@@ -153,7 +155,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	require.NoError(t, err)
 	s := &stack{
 		t: t, cfg: cfg, secure: cfg.tls || secures(t.Name()), dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
-		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, routes: map[string]string{}, parts: map[string]*part{}, patience: patience,
+		traces: filepath.Join(dir, "traces.jsonl"), metrics: map[string]string{}, gateways: map[string]string{}, routes: map[string]string{}, routeLogs: map[string]*routeLog{}, parts: map[string]*part{}, patience: patience,
 		mariadbConfig: mariadb.Config{Dir: filepath.Join(dir, "mariadb"), Port: freePort(t), Durability: mariadb.Relaxed, DieWithParent: true},
 		restateConfig: restate.Config{
 			Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true,
@@ -322,6 +324,7 @@ func (s *stack) addAgent(built, region string) {
 		"--join-token-file=" + token,
 		"--runtime=" + s.cfg.runtime,
 	}, slices.Concat(s.runtimeArgs(region), s.caArgs("--server-ca"))...))
+	s.routeLogs[region] = &routeLog{path: s.parts[partAgent(region)].log, last: map[string]servedRoute{}}
 }
 
 // addGateway adds one of the region's, all of which listen at one address.

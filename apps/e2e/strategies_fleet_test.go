@@ -1,13 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -72,13 +69,25 @@ type strategyStack struct {
 	movers []*mover
 	// spec of a version that is cheap to run.
 	spec func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec
-	// exist lists the app's instances by region and deployment, those that are being
-	// stopped included.
-	exist func(ctx context.Context, app string) (map[string]map[string]int, error)
+	// exist counts instances, those that are being stopped included.
+	exist func(ctx context.Context) (existing, error)
 
 	mu     sync.Mutex
 	broken []error
 	looks  int
+}
+
+// existing is how many instances exist, by app, region and deployment.
+type existing map[string]map[string]map[string]int
+
+func (e existing) add(app, region, deployment string) {
+	if e[app] == nil {
+		e[app] = map[string]map[string]int{}
+	}
+	if e[app][region] == nil {
+		e[app][region] = map[string]int{}
+	}
+	e[app][region][deployment]++
 }
 
 func newFleet(s *stack) *strategyStack {
@@ -97,40 +106,34 @@ func newFleet(s *stack) *strategyStack {
 	return f
 }
 
-func (s *stack) processesByPlace(_ context.Context, app string) (map[string]map[string]int, error) {
-	out := map[string]map[string]int{}
-	for _, p := range s.runningOf(app) {
-		count(out, p.region(), p.deployment())
+func (s *stack) processesByPlace(context.Context) (existing, error) {
+	out := existing{}
+	for _, p := range instancesOf(s.dir) {
+		out.add(p.app(), p.region(), p.deployment())
 	}
 	return out, nil
 }
 
 // podsByPlace has pods under the deployment that they were made for.
-func (s *stack) podsByPlace(ctx context.Context, app string) (map[string]map[string]int, error) {
-	out := map[string]map[string]int{}
+func (s *stack) podsByPlace(ctx context.Context) (existing, error) {
+	out := existing{}
 	for _, region := range s.cfg.regions {
-		pods, err := s.cluster(s.t, region).list(ctx, "api/v1/pods", "app.kubernetes.io/name="+app)
+		pods, err := s.cluster(s.t, region).list(ctx, "api/v1/pods", "app.kubernetes.io/managed-by=windlass")
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range pods {
 			if p.Status.Phase != "Failed" && p.Status.Phase != "Succeeded" {
-				count(out, region, p.Metadata.Labels["windlass.run/made-for"])
+				out.add(p.Metadata.Labels["app.kubernetes.io/name"], region, p.Metadata.Labels["windlass.run/made-for"])
 			}
 		}
 	}
 	return out, nil
 }
 
-func count(places map[string]map[string]int, region, deployment string) {
-	if places[region] == nil {
-		places[region] = map[string]int{}
-	}
-	places[region][deployment]++
-}
-
 // watch looks, until it is stopped, at what exists, what is routed and what is said to be
 // ready, all the time: of pods as often as leaves their API servers the time for what is tested.
+// One look is at all apps, because listing processes or pods costs the same for one of them.
 func (f *strategyStack) watch(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -139,23 +142,24 @@ func (f *strategyStack) watch(t *testing.T) (stop func()) {
 		pause = 200 * time.Millisecond
 	}
 	var done sync.WaitGroup
-	for _, m := range f.movers {
-		done.Go(func() {
-			suspect := map[string]bool{}
-			for ctx.Err() == nil {
-				err := f.look(ctx, m, suspect)
-				f.mu.Lock()
-				if f.looks++; err != nil && ctx.Err() == nil && len(f.broken) < 10 {
-					f.broken = append(f.broken, fmt.Errorf("%s at %s: %w", m.app, time.Now().Format("15:04:05.000"), err))
-				}
-				f.mu.Unlock()
-				select {
-				case <-ctx.Done():
-				case <-time.After(pause):
-				}
+	done.Go(func() {
+		suspects := map[string]map[string]bool{}
+		for _, m := range f.movers {
+			suspects[m.app] = map[string]bool{}
+		}
+		for ctx.Err() == nil {
+			err := f.look(ctx, suspects)
+			f.mu.Lock()
+			if f.looks++; err != nil && ctx.Err() == nil && len(f.broken) < 10 {
+				f.broken = append(f.broken, fmt.Errorf("at %s: %w", time.Now().Format("15:04:05.000"), err))
 			}
-		})
-	}
+			f.mu.Unlock()
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	})
 	return func() {
 		t.Helper()
 		cancel()
@@ -172,21 +176,44 @@ func (f *strategyStack) requireUnbroken(t *testing.T) {
 	require.Positive(t, f.looks, "there was no look")
 }
 
-// look once. What is routed and does not exist counts when two looks in a row find it:
-// the two are not read at the same moment.
-func (f *strategyStack) look(ctx context.Context, m *mover, suspect map[string]bool) error {
-	tables := map[string]map[string]int32{}
-	for _, region := range f.cfg.regions {
-		table, err := f.routed(region, m.id)
-		if err != nil {
-			return err
+// look once at every app.
+func (f *strategyStack) look(ctx context.Context, suspects map[string]map[string]bool) error {
+	tables := map[string]map[string]map[string]int32{} // by app and region
+	for _, m := range f.movers {
+		tables[m.app] = map[string]map[string]int32{}
+		for _, region := range f.cfg.regions {
+			table, err := f.routed(region, m.id)
+			if err != nil {
+				return err
+			}
+			tables[m.app][region] = table
 		}
-		tables[region] = table
 	}
-	exist, err := f.exist(ctx, m.app)
+	exist, err := f.exist(ctx)
 	if err != nil {
 		return err
 	}
+	var wrong []error
+	for _, m := range f.movers {
+		if err := m.check(tables[m.app], exist[m.app], suspects[m.app]); err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: %w", m.app, err))
+		}
+	}
+	for _, m := range f.movers {
+		got, err := f.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(m.app)})
+		if err != nil {
+			break // there is no answer while the control plane is away
+		}
+		if int(got.App.ReadyReplicas) < m.least {
+			wrong = append(wrong, fmt.Errorf("%s: %d of at least %d replicas are ready", m.app, got.App.ReadyReplicas, m.least))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// check holds what is routed against what exists, by region. What is routed and does not exist counts
+// when two looks in a row find it: the two are not read at the same moment.
+func (m *mover) check(tables map[string]map[string]int32, exist map[string]map[string]int, suspect map[string]bool) error {
 	found := map[string]bool{}
 	for region, table := range tables {
 		all, sum := 0, int32(0)
@@ -213,44 +240,7 @@ func (f *strategyStack) look(ctx context.Context, m *mover, suspect map[string]b
 	}
 	clear(suspect)
 	maps.Copy(suspect, found)
-	got, err := f.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(m.app)})
-	if err == nil && int(got.App.ReadyReplicas) < m.least {
-		return fmt.Errorf("%d of at least %d replicas are ready", got.App.ReadyReplicas, m.least)
-	}
-	return nil // there is no answer while the control plane is away
-}
-
-// routed are the weights by deployment with which a region serves the app, as its agent logs them.
-func (s *stack) routed(region, appID string) (map[string]int32, error) {
-	data, err := os.ReadFile(s.parts[partAgent(region)].log)
-	if err != nil {
-		return nil, err
-	}
-	type route struct {
-		App               string
-		Epoch, Generation int64
-		Weights           map[string]int32
-	}
-	var last route
-	for line := range bytes.Lines(data) {
-		if !bytes.HasSuffix(line, []byte("\n")) || !bytes.Contains(line, []byte(`"msg":"serving routes"`)) || !bytes.Contains(line, []byte(appID)) {
-			continue
-		}
-		var r route
-		if err := json.Unmarshal(line, &r); err != nil {
-			return nil, err
-		}
-		if r.App == appID && (r.Epoch > last.Epoch || r.Epoch == last.Epoch && r.Generation >= last.Generation) {
-			last = r
-		}
-	}
-	got := map[string]int32{}
-	for deployment, weight := range last.Weights {
-		if weight > 0 {
-			got[deployment] = weight
-		}
-	}
-	return got, nil
+	return nil
 }
 
 // deployed is a deployment of each mover, by app.
@@ -298,7 +288,7 @@ func (f *strategyStack) arrive(t *testing.T, to deployed) {
 func (f *strategyStack) settle(t *testing.T, m *mover, deployment string) {
 	t.Helper()
 	f.eventually(t, m.app+" runs and routes one version alone", func(ctx context.Context) error {
-		exist, err := f.exist(ctx, m.app)
+		exist, err := f.exist(ctx)
 		if err != nil {
 			return err
 		}
@@ -307,8 +297,8 @@ func (f *strategyStack) settle(t *testing.T, m *mover, deployment string) {
 			if err != nil {
 				return err
 			}
-			if !maps.Equal(table, map[string]int32{deployment: 100}) || !maps.Equal(exist[region], map[string]int{deployment: wanted}) {
-				return fmt.Errorf("%s runs %v and routes %v, not %s", region, exist[region], table, deployment)
+			if got := exist[m.app][region]; !maps.Equal(table, map[string]int32{deployment: 100}) || !maps.Equal(got, map[string]int{deployment: wanted}) {
+				return fmt.Errorf("%s runs %v and routes %v, not %s", region, got, table, deployment)
 			}
 		}
 		return nil
@@ -362,9 +352,9 @@ func (f *strategyStack) beginsIn(t *testing.T, region string, of deployed) {
 	t.Helper()
 	for _, m := range f.movers {
 		f.eventually(t, m.app+" starts in "+region, func(ctx context.Context) error {
-			exist, err := f.exist(ctx, m.app)
-			if err == nil && exist[region][of[m.app].DeploymentId] == 0 {
-				err = fmt.Errorf("%v", exist)
+			exist, err := f.exist(ctx)
+			if err == nil && exist[m.app][region][of[m.app].DeploymentId] == 0 {
+				err = fmt.Errorf("%v", exist[m.app])
 			}
 			return err
 		})

@@ -124,10 +124,10 @@ func strategyLost(t *testing.T, f *strategyStack) {
 		}
 		return err
 	})
+	exist, err := f.exist(t.Context())
+	require.NoError(t, err)
 	for _, m := range f.movers {
-		exist, err := f.exist(t.Context(), m.app)
-		require.NoError(t, err)
-		require.Zero(t, exist[us][to[m.app].DeploymentId], "%s went on to the next wave", m.app)
+		require.Zero(t, exist[m.app][us][to[m.app].DeploymentId], "%s went on to the next wave", m.app)
 	}
 	f.start(partAgent(eu))
 	for _, m := range f.movers {
