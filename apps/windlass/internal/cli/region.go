@@ -87,10 +87,9 @@ func memory(mib int64) string {
 func (a *app) showRegionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Aliases: []string{"get"}, Short: "Show a region: its agent, and what is free of its GPUs", Args: cobra.ExactArgs(1),
-		Long: `Show tells how a region is and what it has, a line for each kind of GPU and pool.
-FREE counts hosts that take new instances; LARGEST is the most that is free on one
-host, and so the largest that an instance can ask for now. QUOTA is what Windlass
-may use of the pool.`,
+		Long: `Show prints the status of a region and its resources, with a line for each kind of GPU and pool.
+FREE counts GPUs of hosts that accept new instances. LARGEST is the most that is free on one
+host: an instance cannot get more now. QUOTA is how much of the pool Windlass may use.`,
 		Example: "  windlass region show us-east-1\n  windlass region show us-east-1 -o json",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.GetRegion(ctx, &windlassv1.GetRegionRequest{Region: args[0]})

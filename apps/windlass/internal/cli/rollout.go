@@ -22,8 +22,8 @@ func (a *app) rolloutCommand() *cobra.Command {
 		Use:   "rollout",
 		Short: "Follow and steer how an app moves to a new version",
 		Long: `A new version moves in waves of regions, as the rollout block of the app's file says,
-or region by region. These commands show where it is, hold it, and take it on or
-back. Each may be given twice.`,
+or region by region. These commands show where the rollout is, pause and resume it,
+let it continue where it waits, and take it back. A command may be repeated.`,
 	}
 	abort := a.cancelCommand()
 	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
@@ -55,11 +55,11 @@ func (a *app) promoteCommand() *cobra.Command {
 		func(ctx context.Context, path, why string) (effect, error) {
 			return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: path, Why: why, Full: full})
 		})
-	c.Long = `Promote has the regions go on that wait at a step, whatever the step waits for but an
-approval. Where a failed analysis paused the rollout it accepts what failed.
+	c.Long = `Promote lets the regions that wait at a step continue, unless the step waits for an
+approval. If a failed analysis paused the rollout, promote accepts the failure.
 
-With --full the rollout goes past all steps, pauses, analysis and bake times that are
-left, in regions whose turn has yet to come, too; never past an approval.`
+With --full the rollout skips all remaining steps, pauses, analysis and bake times, also in
+regions whose turn has not come yet. It never skips an approval.`
 	c.Flags().BoolVar(&full, "full", false, "past all that is left, but approvals")
 	return c
 }
