@@ -252,7 +252,7 @@ func (h *harness) complete(t *testing.T, n int, generation int64) {
 
 // Fifty agents are killed at a change of their choosing, before it was sent or after
 // it was answered, while they make, change and remove three deployments of one app.
-func TestAnAgentThatIsKilledAnywhereLeavesNothingBehindAndNothingTwice(t *testing.T) {
+func TestCrash_AgentKilledAnywhereLeavesNothingTwice(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	o := h.order()

@@ -99,7 +99,7 @@ func (p *placed) pods(t *testing.T) map[string]corev1.Pod {
 	return out
 }
 
-func TestAPodThatIsScaledDownIsOutOfRotationUntilNoGatewaySendsToItAlsoForTheNextAgent(t *testing.T) {
+func TestDrain_ScaledDownPodWaitsForGatewaysAlsoForTheNextAgent(t *testing.T) {
 	p, gateways := gated(t, 4, time.Hour)
 	before := p.pods(t)
 	p.scale(t, 2)
@@ -123,7 +123,7 @@ func TestAPodThatIsScaledDownIsOutOfRotationUntilNoGatewaySendsToItAlsoForTheNex
 	p.awaits(t, 2, 0)
 }
 
-func TestWhoIsWantedAfterAllServesAgain(t *testing.T) {
+func TestDrain_WantedAgainServesAgain(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	before := p.pods(t)
 	p.scale(t, 0)
@@ -146,7 +146,7 @@ func TestWhoIsWantedAfterAllServesAgain(t *testing.T) {
 	require.EqualValues(t, 3, *p.workload(t).Spec.Replicas)
 }
 
-func TestWhoIsNeverReleasedGoesWhenItHadItsTime(t *testing.T) {
+func TestDrain_EndsAtItsDeadline(t *testing.T) {
 	p, _ := gated(t, 2, 2*time.Second)
 	p.scale(t, 1)
 	p.awaits(t, 1, 1)
@@ -154,7 +154,7 @@ func TestWhoIsNeverReleasedGoesWhenItHadItsTime(t *testing.T) {
 	p.awaits(t, 1, 0)
 }
 
-func TestWithoutGatewaysThereAreFewerReplicasAtOnce(t *testing.T) {
+func TestDrain_WithoutGatewaysScalesDownAtOnce(t *testing.T) {
 	p, gateways := gated(t, 2, time.Hour)
 	for id := range p.pods(t) {
 		gateways.release(id)

@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-func TestWhoGoesIsTakenOutOfRotationBeforeThereAreFewerReplicas(t *testing.T) {
+func TestDrain_PrecedesFewerReplicas(t *testing.T) {
 	const patience = 30 * time.Second
 	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	// Pods of one workload, each younger than the one before: "m" is marked, and for how many

@@ -132,7 +132,7 @@ func hasLabels(m *dto.Metric, labels map[string]string) bool {
 	return n == len(labels)
 }
 
-func TestWhatSomebodyEditsIsPutBackAndTold(t *testing.T) {
+func TestDrift_EditsAreUndoneAndReported(t *testing.T) {
 	p := place(t, 1)
 	p.patch(t, `{"spec":{"minReadySeconds":7,"template":{"spec":{"containers":[{"name":"main","image":"registry.example/other:v9"}]}}}}`)
 	until(t, "our image", func() bool { return p.workload(t).Spec.Template.Spec.Containers[0].Image == image })
@@ -171,7 +171,7 @@ func TestWhatSomebodyEditsIsPutBackAndTold(t *testing.T) {
 	})
 }
 
-func TestWhatSomebodyRemovesIsMadeAgainAndTold(t *testing.T) {
+func TestDrift_RemovedObjectsAreMadeAgainAndReported(t *testing.T) {
 	p := place(t, 1, func(s *windlassv1.DeploymentSpec) {
 		s.ModelCache = &windlassv1.ModelCache{MountPath: "/models", Claim: &windlassv1.VolumeClaim{SizeGib: 1}}
 	})
@@ -233,7 +233,7 @@ func (p *placed) observes(t *testing.T, id string) bool {
 	return false
 }
 
-func TestARemovedSecretIsPutBackWhenAPodNeedsIt(t *testing.T) {
+func TestDrift_RemovedSecretIsPutBackForAPod(t *testing.T) {
 	const value = "correct-horse-battery-staple"
 	p := place(t, 1, func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"KEY": value} })
 	until(t, "a ready pod", func() bool { return p.workload(t).Status.ReadyReplicas == 1 })
@@ -281,7 +281,7 @@ func TestSecretsOfOldTemplatesAreRemovedOnceNoPodHasThem(t *testing.T) {
 	require.NotEqual(t, before, p.secrets(t))
 }
 
-func TestAPausedWorkloadIsLeftAloneAndSaidToBe(t *testing.T) {
+func TestDrift_PausedWorkloadIsLeftAloneAndReported(t *testing.T) {
 	p := place(t, 1)
 	p.patch(t, `{"metadata":{"annotations":{"windlass.run/paused":"true"}}}`)
 	p.patch(t, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"registry.example/debug:v1"}]}}}}`)
@@ -305,7 +305,7 @@ func TestAPausedWorkloadIsLeftAloneAndSaidToBe(t *testing.T) {
 	until(t, "our image", func() bool { return p.workload(t).Spec.Template.Spec.Containers[0].Image == image })
 }
 
-func TestWhoScalesBesideUsIsReportedAndNotFought(t *testing.T) {
+func TestDrift_ForeignScalerIsReportedAndNotFought(t *testing.T) {
 	p := place(t, 1)
 	scale := func(n int32) {
 		t.Helper()
@@ -347,7 +347,7 @@ func ownsReplicas(d *appsv1.Deployment) bool {
 	return false
 }
 
-func TestWhatIsNotOursIsNeverTouched(t *testing.T) {
+func TestDrift_ForeignObjectsAreNotTouched(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	rt := h.open(t)
@@ -390,7 +390,7 @@ func TestWhatIsNotOursIsNeverTouched(t *testing.T) {
 	_ = h.api.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), namespace, metav1.DeleteOptions{})
 }
 
-func TestWhatWeMakeReadsWell(t *testing.T) {
+func TestObjects_ReadWell(t *testing.T) {
 	p := place(t, 1)
 	until(t, "a ready pod", func() bool { return p.workload(t).Status.ReadyReplicas == 1 })
 	for _, o := range p.objects(t) {

@@ -52,7 +52,7 @@ func (h *harness) stranger(t *testing.T, like *corev1.Pod, name string, labels m
 	require.NoError(t, err)
 }
 
-func TestOfPodsThatAreOverTheNewestStayForAWhile(t *testing.T) {
+func TestEndedPods_NewestStayForAWhile(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *kubernetes.Config) {
 		c.Ended = kubernetes.EndedPods{Newest: 2, Longest: time.Hour, Shortest: time.Hour}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestOfEndedPodsTheOldestGoFirstAndNoneBeforeItCouldBeReported(t *testing.T) {
+func TestEndedPods_OldestGoFirstOnceReported(t *testing.T) {
 	now := time.Now()
 	ended := func(ago time.Duration) *corev1.Pod {
 		return &corev1.Pod{

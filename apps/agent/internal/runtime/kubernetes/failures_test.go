@@ -54,8 +54,8 @@ const (
 	image    = "registry.example/chat:v1"
 )
 
-// region is a cluster with a runtime on it.
-type region struct {
+// ownCluster is a cluster of a test with a runtime on it.
+type ownCluster struct {
 	rt  *kubernetes.Runtime
 	api client.Interface
 	cfg *rest.Config
@@ -63,9 +63,9 @@ type region struct {
 	stop func()
 }
 
-// startRegion starts a lab, and a runtime that uses it. wrap may put something
+// startOwnCluster starts a cluster, and a runtime that uses it. wrap may put something
 // between the two.
-func startRegion(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *region {
+func startOwnCluster(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *ownCluster {
 	cfg.DataDir, cfg.DieWithParent, cfg.Progress = t.TempDir(), true, func(line string) { t.Log(line) }
 	lab, err := kubelab.Start(t.Context(), cfg)
 	require.NoError(t, err)
@@ -84,14 +84,14 @@ func startRegion(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *reg
 	if wrap != nil {
 		wrap(rc)
 	}
-	r := &region{api: api, cfg: rc}
+	r := &ownCluster{api: api, cfg: rc}
 	r.start(t)
 	t.Cleanup(func() { r.stop() })
 	return r
 }
 
 // start runs a runtime, a new one where one was stopped.
-func (r *region) start(t testing.TB) {
+func (r *ownCluster) start(t testing.TB) {
 	rt, err := kubernetes.New(kubernetes.Config{
 		Client: rest.CopyConfig(r.cfg), Region: "lab", AgentVersion: "test",
 		Policy: render.Policy{Annotations: []string{fault}, Tolerations: []string{frail}},
@@ -161,13 +161,13 @@ func onFrail(s *windlassv1.DeploymentSpec) {
 	}
 }
 
-func (r *region) apply(t testing.TB, a runtime.Assignment) string {
+func (r *ownCluster) apply(t testing.TB, a runtime.Assignment) string {
 	a.Deployment = proto.CloneOf(a.Deployment) // what is applied is the runtime's to read
 	require.NoError(t, r.rt.Apply(t.Context(), a))
 	return a.Deployment.GetId()
 }
 
-func (r *region) instances(t testing.TB, id string) []runtime.Instance {
+func (r *ownCluster) instances(t testing.TB, id string) []runtime.Instance {
 	o, err := r.rt.Observe(t.Context())
 	require.NoError(t, err)
 	for _, d := range o.Deployments {
@@ -179,7 +179,7 @@ func (r *region) instances(t testing.TB, id string) []runtime.Instance {
 }
 
 // until waits for a deployment's instances to look as told.
-func (r *region) until(t testing.TB, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
+func (r *ownCluster) until(t testing.TB, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
 	deadline := time.Now().Add(patience)
 	var last string
 	for {
@@ -201,7 +201,7 @@ func (r *region) until(t testing.TB, what, id string, ok func([]runtime.Instance
 }
 
 // one waits for an instance with that status and reason.
-func (r *region) one(t testing.TB, id string, status windlassv1.InstanceStatus, reason string) runtime.Instance {
+func (r *ownCluster) one(t testing.TB, id string, status windlassv1.InstanceStatus, reason string) runtime.Instance {
 	var found runtime.Instance
 	r.until(t, status.String()+" "+reason, id, func(all []runtime.Instance) bool {
 		n := slices.IndexFunc(all, func(i runtime.Instance) bool { return i.Status == status && i.Reason == reason })
@@ -240,12 +240,12 @@ func TestStagedFailuresAreToldForWhatTheyAre(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Kubernetes control plane")
 	}
-	r := startRegion(t, kubelab.Config{CIDR: "127.83.0.0/16", Groups: []string{
+	r := startOwnCluster(t, kubelab.Config{CIDR: "127.83.0.0/16", Groups: []string{
 		"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=" + product + ",gpu-memory=81559,taint=nvidia.com/gpu=present:NoSchedule",
 		"name=cpu,nodes=2",
 		"name=frail,nodes=2,label=acme.example/frail=yes,taint=acme.example/frail=yes:NoSchedule",
 	}, NodeGrace: 6 * time.Second, EvictAfter: 4 * time.Second, CrashBackoff: 300 * time.Millisecond}, nil)
-	for name, test := range map[string]func(*testing.T, *region){
+	for name, test := range map[string]func(*testing.T, *ownCluster){
 		"an image that is not there":                imageNotThere,
 		"a crash loop":                              crashLoop,
 		"a container over its memory limit":         outOfMemory,
@@ -268,7 +268,7 @@ func TestStagedFailuresAreToldForWhatTheyAre(t *testing.T) {
 	}
 }
 
-func imageNotThere(t *testing.T, r *region) {
+func imageNotThere(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_image", 1, staged("image-pull-error")))
 	r.until(t, "doom", id, func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Doomed })
 	i := r.one(t, id, failed, runtime.ReasonImagePullError)
@@ -278,7 +278,7 @@ func imageNotThere(t *testing.T, r *region) {
 	require.Empty(t, i.Address)
 }
 
-func crashLoop(t *testing.T, r *region) {
+func crashLoop(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_crash", 1, staged("crash-loop")))
 	r.one(t, id, failed, runtime.ReasonCrashLoop)
 	i := r.until(t, "doom", id, func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Doomed })[0]
@@ -287,7 +287,7 @@ func crashLoop(t *testing.T, r *region) {
 	require.GreaterOrEqual(t, i.Restarts, 2)
 }
 
-func outOfMemory(t *testing.T, r *region) {
+func outOfMemory(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_oom", 1, staged("oom")))
 	r.one(t, id, failed, runtime.ReasonOOMKilled)
 	i := r.until(t, "doom", id, func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Doomed })[0]
@@ -295,7 +295,7 @@ func outOfMemory(t *testing.T, r *region) {
 	require.Contains(t, i.Message, "over its memory limit of 64 MiB")
 }
 
-func slowStart(t *testing.T, r *region) {
+func slowStart(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_slow", 1, staged("slow-start=4s")))
 	i := r.one(t, id, running, runtime.ReasonNotReady)
 	require.NotEmpty(t, i.Address)
@@ -305,7 +305,7 @@ func slowStart(t *testing.T, r *region) {
 	require.GreaterOrEqual(t, after.ReadyAt.Sub(after.StartedAt), 3*time.Second)
 }
 
-func neverReady(t *testing.T, r *region) {
+func neverReady(t *testing.T, r *ownCluster) {
 	a := assignment("dep_never", 1, staged("never-ready"))
 	a.Deployment.Spec.HealthCheck.StartupBudget = durationpb.New(3 * time.Second)
 	id := r.apply(t, a)
@@ -316,7 +316,7 @@ func neverReady(t *testing.T, r *region) {
 	require.Contains(t, i.Message, "not ready within 3s")
 }
 
-func evictedByNode(t *testing.T, r *region) {
+func evictedByNode(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_evict", 1, staged("evict-after=4s")))
 	gone := r.one(t, id, terminated, runtime.ReasonEvicted)
 	require.Contains(t, gone.Message, "low on resource")
@@ -325,7 +325,7 @@ func evictedByNode(t *testing.T, r *region) {
 	require.False(t, slices.ContainsFunc(next, func(i runtime.Instance) bool { return i.Status == ready && i.ID == gone.ID }))
 }
 
-func evictedByAPI(t *testing.T, r *region) {
+func evictedByAPI(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_drain", 2))
 	i := r.until(t, "ready", id, readyOnes(2))[0]
 	namespace, name := pod(i)
@@ -343,7 +343,7 @@ func evictedByAPI(t *testing.T, r *region) {
 	r.until(t, "two again", id, readyOnes(2))
 }
 
-func preempted(t *testing.T, r *region) {
+func preempted(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_preempt", 1, staged("preempt-after=4s")))
 	gone := r.one(t, id, draining, runtime.ReasonPreempted)
 	require.Contains(t, gone.Message, "higher priority")
@@ -351,7 +351,7 @@ func preempted(t *testing.T, r *region) {
 	require.False(t, slices.ContainsFunc(next, func(i runtime.Instance) bool { return i.Status == ready && i.ID == gone.ID }))
 }
 
-func tooManyGPUs(t *testing.T, r *region) {
+func tooManyGPUs(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_greedy", 1, withGPUs(9)))
 	i := r.one(t, id, pending, runtime.ReasonUnschedulable)
 	require.Contains(t, i.Message, "none of 6 nodes fits: Insufficient nvidia.com/gpu on 2 (it asks for 9)")
@@ -359,7 +359,7 @@ func tooManyGPUs(t *testing.T, r *region) {
 	require.Empty(t, i.Address)
 }
 
-func overQuota(t *testing.T, r *region) {
+func overQuota(t *testing.T, r *ownCluster) {
 	a := assignment("dep_quota", 1)
 	a.Deployment.EnvironmentId, a.Deployment.EnvironmentName = "env_quota", "quota"
 	id := r.apply(t, a)
@@ -385,7 +385,7 @@ func overQuota(t *testing.T, r *region) {
 	r.until(t, "three", id, readyOnes(3))
 }
 
-func nodeLost(t *testing.T, r *region) {
+func nodeLost(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_lost", 1, onFrail))
 	first := r.until(t, "ready", id, readyOnes(1))[0]
 	namespace, name := pod(first)
@@ -410,7 +410,7 @@ func nodeLost(t *testing.T, r *region) {
 }
 
 // lose annotates a node; an empty value takes the annotation away.
-func (r *region) lose(t testing.TB, node, value string) {
+func (r *ownCluster) lose(t testing.TB, node, value string) {
 	text := "null"
 	if value != "" {
 		text = fmt.Sprintf("%q", value)
@@ -420,7 +420,7 @@ func (r *region) lose(t testing.TB, node, value string) {
 	require.NoError(t, err)
 }
 
-func capacity(t *testing.T, r *region) {
+func capacity(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_gpus", 3, withGPUs(3)))
 	all := r.until(t, "ready", id, readyOnes(3))
 	for _, i := range all {
@@ -447,14 +447,14 @@ func host(command ...string) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Image, s.Command = "kubelab.local/host:v1", command }
 }
 
-func noSuchCommand(t *testing.T, r *region) {
+func noSuchCommand(t *testing.T, r *ownCluster) {
 	id := r.apply(t, assignment("dep_typo", 1, host("/no/such/program")))
 	i := r.one(t, id, failed, runtime.ReasonBadCommand)
 	require.True(t, i.Doomed)
 	require.Contains(t, i.Message, "/no/such/program")
 }
 
-func exitedOnce(t *testing.T, r *region) {
+func exitedOnce(t *testing.T, r *ownCluster) {
 	marker := filepath.Join(t.TempDir(), "been-here")
 	// Serves nothing: that it runs again is enough.
 	id := r.apply(t, assignment("dep_once", 1, host("sh", "-c",

@@ -178,7 +178,7 @@ func mostReads(lasts time.Duration) int {
 }
 
 //nolint:tparallel // one proxy, one fault at a time
-func TestWhateverTheAPIServerDoesTheRegionConvergesAndIsNotTrampled(t *testing.T) {
+func TestFaults_RegionConvergesWithoutTramplingTheAPIServer(t *testing.T) {
 	t.Parallel()
 	const n = 5
 	h := newHarness(t)

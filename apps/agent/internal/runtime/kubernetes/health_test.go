@@ -36,7 +36,7 @@ func byHead(s *windlassv1.DeploymentSpec) { s.HealthCheck.Method = "HEAD" }
 // Both ways: an app whose check becomes one that a container makes, and back.
 func TestPodsGetWhoMakesTheirHealthCheckInPlace(t *testing.T) {
 	p := place(t, 2)
-	r := &region{rt: p.rt, api: p.api}
+	r := &ownCluster{rt: p.rt, api: p.api}
 	id := p.a.Deployment.GetId()
 	for n, change := range []func(*windlassv1.DeploymentSpec){byHead, func(s *windlassv1.DeploymentSpec) { s.HealthCheck.Method = "" }} {
 		all := r.until(t, "ready", id, readyOnes(2))
@@ -51,10 +51,10 @@ func TestPodsGetWhoMakesTheirHealthCheckInPlace(t *testing.T) {
 	}
 }
 
-func TestAnAppWhoseHealthCheckIsNotMadeSaysWhy(t *testing.T) {
+func TestHealthCheck_ThatIsNotMadeSaysWhy(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *kubernetes.Config) { c.HealthImage = healthImage("/no/such/agent") })
-	r := &region{rt: h.open(t), api: h.api}
+	r := &ownCluster{rt: h.open(t), api: h.api}
 	i := r.one(t, r.apply(t, assignment("dep_chat", 1, byHead)), running, runtime.ReasonBadCommand)
 	require.Contains(t, i.Message, "container "+render.HealthContainerName+", which makes the health check (the agent's --health-image): ")
 	require.Zero(t, i.Restarts)

@@ -32,7 +32,7 @@ import (
 
 // cluster is the one kubelab of this package's tests. Tests have regions of their
 // own in it.
-var cluster = sync.OnceValues(func() (*lab, error) {
+var cluster = sync.OnceValues(func() (*clients, error) {
 	dir, err := os.MkdirTemp("", "kubelab")
 	if err != nil {
 		return nil, err
@@ -55,11 +55,11 @@ var cluster = sync.OnceValues(func() (*lab, error) {
 		return nil, err
 	}
 	agent, err := kubetest.AgentClient(context.Background(), admin)
-	return &lab{admin: admin, agent: agent}, err
+	return &clients{admin: admin, agent: agent}, err
 })
 
-// lab is how to reach the cluster, as its administrator and as the agent.
-type lab struct{ admin, agent *rest.Config }
+// clients reach the cluster, as its administrator and as the agent.
+type clients struct{ admin, agent *rest.Config }
 
 const suiteGPU = "NVIDIA-L40S"
 

@@ -52,7 +52,7 @@ func hold(ctx context.Context, l access.Lease, f func(context.Context)) (chan st
 	return held, done
 }
 
-func TestAnotherAgentIsActiveSoonAfterTheActiveOneWasKilled(t *testing.T) {
+func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	o := h.order()
@@ -98,7 +98,7 @@ func TestAnotherAgentIsActiveSoonAfterTheActiveOneWasKilled(t *testing.T) {
 
 // A renewal that was given up when the agent was told to stop may arrive at the server
 // late: between its look at the lease and giving it back.
-func TestALeaseIsGivenBackWhenALastRenewalComesLate(t *testing.T) {
+func TestLease_IsGivenBackAfterALateRenewal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	name := access.LeaseName(h.cfg.Region)
@@ -145,7 +145,7 @@ func TestALeaseIsGivenBackWhenALastRenewalComesLate(t *testing.T) {
 	require.Empty(t, ptr.Deref(lease.Spec.HolderIdentity, ""))
 }
 
-func TestWhatRunsUnderALostLeaseEndsBeforeAnotherBegins(t *testing.T) {
+func TestLease_LostEndsWorkBeforeAnotherBegins(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	cut := rest.CopyConfig(h.cfg.Client)

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestAPodIsForcedAwayOnlyWhenSomebodySaysThatItsNodeIsDown(t *testing.T) {
+func TestPod_IsForcedAwayOnlyFromADeadNode(t *testing.T) {
 	now := time.Unix(10000, 0)
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 	pod := func(due time.Duration) *corev1.Pod {

@@ -11,7 +11,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-func TestWhatHappensToOneObjectAgainAndAgainIsSummedUp(t *testing.T) {
+func TestEvents_OfOneObjectAreSummedUp(t *testing.T) {
 	var n notices
 	start := time.Now()
 	at := start.Add

@@ -21,7 +21,7 @@ func pooled(id string, replicas, gpus int) runtime.Assignment {
 	}}
 }
 
-func TestAPoolIsNotTakenBeyondItsQuota(t *testing.T) {
+func TestPool_StaysWithinItsQuota(t *testing.T) {
 	q := newQuota(map[string]render.Pool{"h100": {Name: "h100", Quota: 10}, "free": {Name: "free"}})
 	var there []render.Object
 	workloads := func() []render.Object { return there }

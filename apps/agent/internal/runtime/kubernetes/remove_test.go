@@ -72,7 +72,7 @@ func shelved(t *testing.T) (*Runtime, *shelf, render.Ref) {
 	return r, s, render.NewRef(render.KindWorkload, "ns", "chat")
 }
 
-func TestAWorkloadThatWasAdoptedBehindTheCacheIsNotRemoved(t *testing.T) {
+func TestRemove_SparesAWorkloadAdoptedBehindTheCache(t *testing.T) {
 	r, s, w := shelved(t)
 	s.touch("dep_2")
 	require.NoError(t, r.removeWorkload(t.Context(), w, "dep_1"))
@@ -81,7 +81,7 @@ func TestAWorkloadThatWasAdoptedBehindTheCacheIsNotRemoved(t *testing.T) {
 	require.Nil(t, r.caches.Get(w).GetDeletionTimestamp())
 }
 
-func TestAWorkloadThatOnlyChangedIsRemovedAsItIsByNow(t *testing.T) {
+func TestRemove_TakesAChangedWorkloadAsItIs(t *testing.T) {
 	r, s, w := shelved(t)
 	s.touch("dep_1")
 	require.NoError(t, r.removeWorkload(t.Context(), w, "dep_1"))
@@ -90,7 +90,7 @@ func TestAWorkloadThatOnlyChangedIsRemovedAsItIsByNow(t *testing.T) {
 	require.NotNil(t, r.caches.Get(w).GetDeletionTimestamp())
 }
 
-func TestAWorkloadThatKeepsChangingIsRemovedLater(t *testing.T) {
+func TestRemove_WaitsForAWorkloadThatKeepsChanging(t *testing.T) {
 	r, s, w := shelved(t)
 	s.busy = true
 	err := r.removeWorkload(t.Context(), w, "dep_1")
@@ -106,7 +106,7 @@ func TestAWorkloadThatKeepsChangingIsRemovedLater(t *testing.T) {
 
 // A repair writes down what it puts right. One that is under way when the workload is
 // removed must not have it wanted, and made, for ever after.
-func TestARepairUnderWayDoesNotOutliveARemoval(t *testing.T) {
+func TestRemove_EndsARepairUnderWay(t *testing.T) {
 	for name, cached := range map[string]bool{"of what is there": true, "of what somebody deleted": false} {
 		t.Run(name, func(t *testing.T) {
 			r, s, w := shelved(t)

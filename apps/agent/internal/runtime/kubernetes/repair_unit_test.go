@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-func TestWhoUndoesEveryRepairWaitsEverLongerForTheNext(t *testing.T) {
+func TestRepair_OpposedWaitsEverLonger(t *testing.T) {
 	r := newRepairs(backoff.Policy{Min: time.Second, Max: time.Minute}, func() float64 { return 0.5 })
 	w := render.NewRef(render.KindWorkload, "ns", "chat")
 	now := time.Unix(10000, 0)

@@ -286,7 +286,7 @@ func newModel(t require.TestingT, replicas, most int) *model {
 	return m
 }
 
-func TestNoPodGoesWhileGatewaysSendToItInAnyOrderOfActors(t *testing.T) {
+func TestReplace_NoPodGoesWhileGatewaysSendToItProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t, rapid.IntRange(1, 6).Draw(t, "replicas"), rapid.IntRange(1, 3).Draw(t, "at once"))
 		sound := func(t *rapid.T) {
@@ -339,7 +339,7 @@ func TestNoPodGoesWhileGatewaysSendToItInAnyOrderOfActors(t *testing.T) {
 	})
 }
 
-func TestAVersionThatIsNeverReadyStaysWhereItIs(t *testing.T) {
+func TestReplace_NeverReadyVersionStaysProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t, rapid.IntRange(1, 6).Draw(t, "replicas"), rapid.IntRange(1, 3).Draw(t, "at once"))
 		m.template, m.broken = 2, 2

@@ -196,7 +196,7 @@ func stays(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestAPodThatIsReplacedIsOutOfRotationUntilNoGatewaySendsToIt(t *testing.T) {
+func TestReplace_PodWaitsForGateways(t *testing.T) {
 	t.Parallel()
 	for _, m := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d at once", m), func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestAPodThatIsReplacedIsOutOfRotationUntilNoGatewaySendsToIt(t *testing.T) 
 	}
 }
 
-func TestWhoIsReplacedAndNeverReleasedGoesWhenItHadItsTime(t *testing.T) {
+func TestReplace_UnreleasedPodGoesAtItsDeadline(t *testing.T) {
 	p, _ := gated(t, 2, 2*time.Second)
 	p.replace(t, "template-2")
 	p.leaves(t, 1, 1)
@@ -224,7 +224,7 @@ func TestWhoIsReplacedAndNeverReleasedGoesWhenItHadItsTime(t *testing.T) {
 	p.over(t, 1)
 }
 
-func TestWithoutGatewaysKubernetesReplaces(t *testing.T) {
+func TestReplace_WithoutGatewaysIsByKubernetes(t *testing.T) {
 	p, gateways := gated(t, 2, time.Hour)
 	for id := range p.pods(t) {
 		gateways.release(id)
@@ -234,7 +234,7 @@ func TestWithoutGatewaysKubernetesReplaces(t *testing.T) {
 	p.all(t, 2, "template-2")
 }
 
-func TestAnotherAgentGoesOnWithAReplacement(t *testing.T) {
+func TestReplace_GoesOnWithAnotherAgent(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	l := p.follow(t, gateways)
 	again := func() {
@@ -273,7 +273,7 @@ func TestAnotherAgentGoesOnWithAReplacement(t *testing.T) {
 	l.requireOrderly(t, 0)
 }
 
-func TestAVersionThatIsNeverReadyTakesNoMoreThanMayBeOutOfServiceAndGivesWay(t *testing.T) {
+func TestReplace_NeverReadyVersionRespectsMaxUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, back := range map[string]string{"back": "template-1", "on": "template-3"} {
 		t.Run(name, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestAVersionThatIsNeverReadyTakesNoMoreThanMayBeOutOfServiceAndGivesWay(t *
 	}
 }
 
-func TestAChangeOfMindAmidAReplacementTakesNoPodThatGatewaysSendTo(t *testing.T) {
+func TestReplace_ChangeOfMindTakesNoPodInService(t *testing.T) {
 	t.Parallel()
 	for name, to := range map[string]string{"back": "template-1", "on": "template-3"} {
 		t.Run(name, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestAChangeOfMindAmidAReplacementTakesNoPodThatGatewaysSendTo(t *testing.T)
 	}
 }
 
-func TestAReplacementWithAnotherNumberOfReplicasTakesNoPodThatGatewaysSendTo(t *testing.T) {
+func TestReplace_WithOtherReplicasTakesNoPodInService(t *testing.T) {
 	t.Parallel()
 	for name, replicas := range map[string]int{"more": 5, "fewer": 1, "none": 0} {
 		for _, amid := range []bool{false, true} {
@@ -337,7 +337,7 @@ func TestAReplacementWithAnotherNumberOfReplicasTakesNoPodThatGatewaysSendTo(t *
 	}
 }
 
-func TestANodeThatIsDrainedAmidAReplacementHoldsNothingUp(t *testing.T) {
+func TestReplace_DrainedNodeHoldsNothingUp(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	p.gateways(t, gateways)
 	p.replace(t, "template-2")

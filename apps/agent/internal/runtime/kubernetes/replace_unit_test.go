@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-func TestAsManyPodsMayBeNewAsAreReleased(t *testing.T) {
+func TestReplace_NewPodsAreAsManyAsReleased(t *testing.T) {
 	const patience = 30 * time.Second
 	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	pod := func(word string) *corev1.Pod {

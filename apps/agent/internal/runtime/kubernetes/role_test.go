@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 )
 
-func TestTheRoleAllowsNothingBesideWhatTheAgentNeeds(t *testing.T) {
+func TestRole_AllowsOnlyWhatTheAgentNeeds(t *testing.T) {
 	h := newHarness(t)
 	as, err := client.NewForConfig(unlimited(h.cfg.Client))
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestTheRoleAllowsNothingBesideWhatTheAgentNeeds(t *testing.T) {
 	forbidden(as.CoreV1().Namespaces().Delete(ctx, "default", metav1.DeleteOptions{}), "remove a foreign namespace")
 }
 
-func TestTheManifestsAreSuchThatKubernetesTakesThem(t *testing.T) {
+func TestManifests_AreValidForKubernetes(t *testing.T) {
 	h := newHarness(t)
 	for _, name := range []string{"agent.yaml", "gateway.yaml"} {
 		objects, err := kubetest.Manifest(name)
@@ -69,7 +69,7 @@ func TestTheManifestsAreSuchThatKubernetesTakesThem(t *testing.T) {
 }
 
 // An agent of a release that needs more than the role that is there allows says so.
-func TestAPermissionThatIsMissingIsNamed(t *testing.T) {
+func TestRole_MissingPermissionIsNamed(t *testing.T) {
 	h := newHarness(t, func(c *kubernetes.Config) {
 		l, err := cluster()
 		require.NoError(t, err)

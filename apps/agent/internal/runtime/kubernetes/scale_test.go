@@ -173,7 +173,7 @@ func TestScale(t *testing.T) {
 	out := &figures{Deployments: deployments, Pods: deployments * replicas}
 	calls := &counter{calls: map[string]int{}}
 	nodes := max(2, (deployments*replicas+99)/100)
-	r := startRegion(t, kubelab.Config{
+	r := startOwnCluster(t, kubelab.Config{
 		CIDR: "127.84.0.0/16", Groups: []string{fmt.Sprintf("name=cpu,nodes=%d,cpu=256,memory=1Ti,pods=200", nodes)},
 		// Nodes of a busy machine are late, and not lost.
 		NodeGrace: 10 * time.Minute, EvictAfter: 10 * time.Minute,
@@ -298,7 +298,7 @@ func applyPatiently(t testing.TB, rt *kubernetes.Runtime, a runtime.Assignment) 
 	}
 }
 
-func (r *region) observe(t testing.TB) runtime.Observation {
+func (r *ownCluster) observe(t testing.TB) runtime.Observation {
 	o, err := r.rt.Observe(t.Context())
 	require.NoError(t, err)
 	return o
@@ -306,7 +306,7 @@ func (r *region) observe(t testing.TB) runtime.Observation {
 
 // settled waits until the given number of deployments each have at least replicas ready
 // instances.
-func (r *region) settled(t testing.TB, deployments, replicas int) {
+func (r *ownCluster) settled(t testing.TB, deployments, replicas int) {
 	deadline := time.Now().Add(patience + time.Duration(deployments)*time.Second)
 	for {
 		o, done := r.observe(t), 0
@@ -335,7 +335,7 @@ func (r *region) settled(t testing.TB, deployments, replicas int) {
 }
 
 // quiet waits until the agent has nothing to do.
-func (r *region) quiet(t testing.TB, calls *counter) {
+func (r *ownCluster) quiet(t testing.TB, calls *counter) {
 	deadline := time.Now().Add(patience)
 	for still := 0; still < 3; still++ {
 		time.Sleep(time.Second)
@@ -346,7 +346,7 @@ func (r *region) quiet(t testing.TB, calls *counter) {
 	}
 }
 
-func (r *region) idle(t testing.TB, calls *counter, during time.Duration) idle {
+func (r *ownCluster) idle(t testing.TB, calls *counter, during time.Duration) idle {
 	r.quiet(t, calls)
 	cpu, began := cpuTime(t), time.Now()
 	time.Sleep(during)
@@ -357,7 +357,7 @@ func (r *region) idle(t testing.TB, calls *counter, during time.Duration) idle {
 }
 
 // change measures what do brings about, until the agent rests again.
-func (r *region) change(t testing.TB, calls *counter, do func()) change {
+func (r *ownCluster) change(t testing.TB, calls *counter, do func()) change {
 	r.quiet(t, calls)
 	began := time.Now()
 	do()

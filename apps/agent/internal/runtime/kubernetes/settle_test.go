@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-func TestASizeCountsOnceNoPodOfTheOneBeforeMayCome(t *testing.T) {
+func TestSettle_SizeCountsOnceNoEarlierPodMayCome(t *testing.T) {
 	p := place(t, 0)
 	of := func() (out runtime.ObservedDeployment) {
 		o, err := p.rt.Observe(t.Context())

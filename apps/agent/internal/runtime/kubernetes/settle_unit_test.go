@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestAWorkloadIsSettledWhenItsControllersCanMakeNoMoreThanIsWanted(t *testing.T) {
+func TestSettle_WaitsForControllers(t *testing.T) {
 	set := func(replicas, active int32, seen int64) *appsv1.ReplicaSet {
 		return &appsv1.ReplicaSet{
 			ObjectMeta: metav1.ObjectMeta{Generation: 2},

@@ -15,7 +15,7 @@ import (
 
 func middle() float64 { return 0.5 }
 
-func TestTheGateLetsOneCallFindOutWhetherTheServerIsBack(t *testing.T) {
+func TestGate_LetsOneCallTryTheServer(t *testing.T) {
 	g := &gate{policy: backoff.Policy{Min: time.Second, Max: 16 * time.Second}, random: middle}
 	now := time.Unix(1000, 0)
 	pass := func() bool {
@@ -52,7 +52,7 @@ func TestTheGateLetsOneCallFindOutWhetherTheServerIsBack(t *testing.T) {
 	require.Equal(t, 5*time.Second, wait)
 }
 
-func TestAWatchThatDoesNotLastIsOpenedEverLessOften(t *testing.T) {
+func TestWatch_ThatEndsIsReopenedEverLessOften(t *testing.T) {
 	p := &pacer{policy: backoff.Policy{Min: time.Second, Max: 10 * time.Second}, random: middle}
 	now := time.Unix(1000, 0)
 	opened := 0

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheEndOfALongLogIsReadInWholeLines(t *testing.T) {
+func TestLogs_EndIsReadInWholeLines(t *testing.T) {
 	var b strings.Builder
 	for i := range 10000 {
 		_, _ = fmt.Fprintf(&b, "line %d\n", i)

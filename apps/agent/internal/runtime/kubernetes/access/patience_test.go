@@ -16,13 +16,13 @@ import (
 // reconcilerTurn is the longest that the reconciler waits in an outage.
 const reconcilerTurn = 4 * time.Second
 
-func TestThePausesOfAnOutageTogetherAreShorterThanTenSeconds(t *testing.T) {
+func TestPatience_PausesOfAnOutageAreUnderTenSeconds(t *testing.T) {
 	const work = 2 * time.Second // for what is done once all are back
 	require.LessOrEqual(t, Outage.Max+reconcilerTurn+work, 10*time.Second, "a change waits for its turn and for the gate")
 	require.LessOrEqual(t, Outage.Max+Reopen.Max+work, 10*time.Second, "what was missed is listed and then watched")
 }
 
-func TestAServerThatReturnsIsAskedWithinSecondsAndNotTrampledBefore(t *testing.T) {
+func TestPatience_ReturnedServerIsAskedWithinSeconds(t *testing.T) {
 	for _, lasts := range []time.Duration{0, time.Second, time.Minute, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			begin, calls := time.Now(), 0
@@ -45,7 +45,7 @@ func TestAServerThatReturnsIsAskedWithinSecondsAndNotTrampledBefore(t *testing.T
 	}
 }
 
-func TestWhatTheServerSaysIsNotAskedAgain(t *testing.T) {
+func TestPatience_DefiniteAnswersAreNotRetried(t *testing.T) {
 	for _, said := range []error{
 		apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who?"),
 	} {

@@ -68,7 +68,7 @@ func TestDifferencesAreOfOurFieldsAndOfWhatTheyMean(t *testing.T) {
 	}
 }
 
-func TestASummaryShowsNoValueOfASecretAndFitsIntoAnEvent(t *testing.T) {
+func TestSummary_HidesSecretsAndFitsIntoAnEvent(t *testing.T) {
 	secret := []difference{{"data.KEY", `"hunter2"`, "nothing"}}
 	require.Equal(t, "data.KEY", Summary(render.KindSecret, secret))
 	var many []difference

@@ -7,7 +7,7 @@ import (
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
 )
 
-func TestATemplateIsKeptAsItWasSent(t *testing.T) {
+func TestTemplate_IsKeptAsSent(t *testing.T) {
 	want := coreac.PodTemplateSpec().WithSpec(coreac.PodSpec().
 		WithContainers(coreac.Container().WithName("main").WithImage("x").
 			WithEnvFrom(coreac.EnvFromSource().WithSecretRef(coreac.SecretEnvSource().WithName("vars")))).

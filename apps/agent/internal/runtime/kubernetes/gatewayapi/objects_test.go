@@ -18,7 +18,7 @@ import (
 
 var here = place{namespace: "windlass-routes", region: "eu", parent: Parent{Namespace: "edge", Name: "public"}}
 
-func TestAParentIsNamespaceAndNameAndMayHaveASection(t *testing.T) {
+func TestParent_IsNamespaceAndNameAndMayHaveASection(t *testing.T) {
 	for text, want := range map[string]Parent{"edge/public": {"edge", "public", ""}, "edge/public:https": {"edge", "public", "https"}} {
 		got, err := ParseParent(text)
 		require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestInstancesAreEndpointsOfTheirDeploymentsService(t *testing.T) {
 	require.Equal(t, discoveryv1.AddressTypeIPv6, o.slices["dep-1-ipv6-8000-0"].AddressType)
 }
 
-func TestAnAppsHostsAreInAsManyRoutesAsTheyNeed(t *testing.T) {
+func TestHosts_AreSplitOverRoutes(t *testing.T) {
 	r := &gatewayv1.AppRoutes{AppId: "app_01A", AppName: "chat", Targets: []*gatewayv1.Target{{DeploymentId: "dep_1", Weight: 90}, {DeploymentId: "dep_2", Weight: 10}, {DeploymentId: "dep_3"}}}
 	for i := range 20 {
 		r.Hosts = append(r.Hosts, fmt.Sprintf("h%02d.test", i))
@@ -109,7 +109,7 @@ func TestHostsWithoutTargetsLeadToAServiceWithoutEndpoints(t *testing.T) {
 	require.Empty(t, o.slices)
 }
 
-func TestATimeoutIsWrittenAsTheAPITakesIt(t *testing.T) {
+func TestTimeout_HasTheFormOfTheAPI(t *testing.T) {
 	for d, want := range map[time.Duration]gwv1.Duration{
 		0: "0s", time.Second: "1s", 90 * time.Minute: "1h30m", 24*time.Hour + 1500*time.Millisecond: "24h1s500ms", time.Microsecond: "1ms",
 	} {
@@ -118,7 +118,7 @@ func TestATimeoutIsWrittenAsTheAPITakesIt(t *testing.T) {
 	}
 }
 
-func TestARouteIsServedOnceAllWhoHaveItsGatewaySaySo(t *testing.T) {
+func TestRoute_IsServedOnceEveryGatewayAccepts(t *testing.T) {
 	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 	namespace, section := gwv1.Namespace("edge"), gwv1.SectionName("https")
 	parent := Parent{Namespace: "edge", Name: "public", Section: "https"}

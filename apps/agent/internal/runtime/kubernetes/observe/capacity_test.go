@@ -119,7 +119,7 @@ func TestCapacityIsToldByProduct(t *testing.T) {
 		f.Capacity())
 }
 
-func TestWhatIsFreeIsFreeOnNodesThatTakeInstances(t *testing.T) {
+func TestCapacity_FreeIsOnNodesThatTakeInstances(t *testing.T) {
 	broken := func(n *corev1.Node) { n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("7") }
 	f := fleet(FleetConfig{},
 		gpuNode("h1", cordoned), gpuNode("h2", notReady), gpuNode("h3", taint("acme/reserved")), gpuNode("h4", broken),
@@ -136,7 +136,7 @@ func TestWhatIsFreeIsFreeOnNodesThatTakeInstances(t *testing.T) {
 		f.Capacity())
 }
 
-func TestAPoolIsItsNodesWithItsTolerationsAndQuota(t *testing.T) {
+func TestPool_IsItsNodesWithTolerationsAndQuota(t *testing.T) {
 	cfg := FleetConfig{Pools: []Pool{
 		{
 			Name: "reserved", NodeSelector: map[string]string{"acme/team": "chat"}, Quota: 6,
@@ -174,7 +174,7 @@ func TestPartitionsAndOtherVendorsAreDevicesToo(t *testing.T) {
 		f.Capacity())
 }
 
-func TestAPodHoldsItsDevicesFromBindingToItsEnd(t *testing.T) {
+func TestCapacity_PodHoldsDevicesFromBindingToItsEnd(t *testing.T) {
 	f := fleet(FleetConfig{}, gpuNode("h1"))
 	free := func() int32 { return f.Capacity().Gpus[0].Free }
 	p := asking("p1", "", "nvidia.com/gpu", 5)
@@ -216,7 +216,7 @@ func TestRequestsAreThoseThatTheSchedulerHolds(t *testing.T) {
 	require.Equal(t, "4250m", amountOf(requests(pod), "cpu"), "what is asked for the whole pod stands in for its containers'")
 }
 
-func TestOnlyWhatChangesTheSumsIsAChange(t *testing.T) {
+func TestCapacity_OnlyOtherSumsAreAChange(t *testing.T) {
 	f := fleet(FleetConfig{}, gpuNode("h1"))
 	before := f.Capacity()
 	heartbeat := gpuNode("h1", func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = at(5) })
@@ -229,7 +229,7 @@ func TestOnlyWhatChangesTheSumsIsAChange(t *testing.T) {
 	require.Empty(t, f.Capacity().Gpus)
 }
 
-func TestAnOutageDoesNotFillThePageWithNames(t *testing.T) {
+func TestCapacity_OutageNamesFewNodes(t *testing.T) {
 	f := fleet(FleetConfig{})
 	for n := range 50 {
 		f.SetNode(gpuNode(fmt.Sprintf("h%02d", n), notReady))

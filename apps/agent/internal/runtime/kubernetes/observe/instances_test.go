@@ -15,9 +15,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// scene is a file of testdata: a pod as an API server returned it, what events said of
+// fixture is a file of testdata: a pod as an API server returned it, what events said of
 // it, and what should be observed. Its first line says what happened.
-type scene struct {
+type fixture struct {
 	Now          time.Time      `json:"now"`
 	TemplateHash string         `json:"templateHash"`
 	Pod          *corev1.Pod    `json:"pod"`
@@ -38,7 +38,7 @@ type expected struct {
 	ReadyAt   time.Time `json:"readyAt"`
 }
 
-func (s *scene) input() Input {
+func (s *fixture) input() Input {
 	j := &Journal{}
 	for i := range s.Events {
 		j.Add(&s.Events[i])
@@ -46,7 +46,7 @@ func (s *scene) input() Input {
 	return Input{Now: s.Now, TemplateHash: s.TemplateHash, Pods: []*corev1.Pod{s.Pod}, Journal: j, Nodes: s.node, Secrets: redact.New()}
 }
 
-func (s *scene) node(name string) *corev1.Node {
+func (s *fixture) node(name string) *corev1.Node {
 	for i := range s.Nodes {
 		if s.Nodes[i].Name == name {
 			return &s.Nodes[i]
@@ -55,23 +55,23 @@ func (s *scene) node(name string) *corev1.Node {
 	return nil
 }
 
-func scenes(t testing.TB) map[string]*scene {
+func fixtures(t testing.TB) map[string]*fixture {
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	all := map[string]*scene{}
+	all := map[string]*fixture{}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		require.NoError(t, err)
-		s := &scene{}
+		s := &fixture{}
 		require.NoError(t, yaml.UnmarshalStrict(b, s), f)
 		all[strings.TrimSuffix(filepath.Base(f), ".yaml")] = s
 	}
 	return all
 }
 
-func TestEachStateOfAPodIsToldWithItsReason(t *testing.T) {
-	for name, s := range scenes(t) {
+func TestInstances_EachPodStateHasItsReason(t *testing.T) {
+	for name, s := range fixtures(t) {
 		t.Run(name, func(t *testing.T) {
 			var m Memory
 			all := m.Instances(s.input())
@@ -91,8 +91,8 @@ func TestEachStateOfAPodIsToldWithItsReason(t *testing.T) {
 	}
 }
 
-func TestWithoutEventsAStatusIsTheSame(t *testing.T) {
-	for name, s := range scenes(t) {
+func TestInstances_WithoutEventsHaveTheSameStatus(t *testing.T) {
+	for name, s := range fixtures(t) {
 		t.Run(name, func(t *testing.T) {
 			in := s.input()
 			in.Journal = nil

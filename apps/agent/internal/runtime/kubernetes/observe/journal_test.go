@@ -17,7 +17,7 @@ func event(uid types.UID, name, reason, message string, when int, count int32) *
 	}
 }
 
-func TestOfEachTopicTheNewestEventIsKept(t *testing.T) {
+func TestJournal_KeepsTheNewestOfEachTopic(t *testing.T) {
 	var j Journal
 	require.True(t, j.Add(event("a", "1", "Unhealthy", "Readiness probe failed: x", 10, 1)))
 	require.True(t, j.Add(event("a", "2", "Unhealthy", "Liveness probe failed: y", 11, 1)))
@@ -53,7 +53,7 @@ func TestFailuresWithDifferentTextsAddUp(t *testing.T) {
 	require.EqualValues(t, 3, notes[0].count)
 }
 
-func TestAJournalKeepsOnlyPodsThatAreKnown(t *testing.T) {
+func TestJournal_KeepsOnlyKnownPods(t *testing.T) {
 	var j Journal
 	j.Add(event("a", "1", "Evicted", "x", 1, 1))
 	j.Add(event("b", "2", "Evicted", "x", 1, 1))

@@ -114,7 +114,7 @@ func TestGroupsAreTheLowestFreeNumbersInOrderOfCreation(t *testing.T) {
 		"in whatever order fresh pods are heard of")
 }
 
-func TestAGroupIsKeptForLifeAndThenGivenToTheNext(t *testing.T) {
+func TestGroup_IsKeptForLifeAndThenReused(t *testing.T) {
 	var m Memory
 	a, b, c := newPod("a", 0), newPod("b", 0), newPod("c", 0)
 	look(&m, 1, a, b, c)
@@ -134,7 +134,7 @@ func TestAGroupIsKeptForLifeAndThenGivenToTheNext(t *testing.T) {
 		"an agent that starts again counts anew, without those that leave")
 }
 
-func TestAnAgentThatStartsAgainFindsTheSameInstances(t *testing.T) {
+func TestMemory_RestartedAgentFindsTheSameInstances(t *testing.T) {
 	pods := []*corev1.Pod{newPod("b", 0), newPod("a", 0), newPod("c", 3)}
 	var before, after Memory
 	for n := range pods {
@@ -147,7 +147,7 @@ func TestAnAgentThatStartsAgainFindsTheSameInstances(t *testing.T) {
 	require.Equal(t, first, look(&after, 900, pods[2], pods[0], pods[1]))
 }
 
-func TestARecycledAddressDoesNotOverwriteAnotherInstance(t *testing.T) {
+func TestAddress_RecycledOverwritesNoOtherInstance(t *testing.T) {
 	var m Memory
 	old := changed(newPod("a", 0), turned(true, 5), deleted(30))
 	next := changed(newPod("a", 20), turned(true, 25), func(p *corev1.Pod) { p.UID = "another" })
@@ -159,14 +159,14 @@ func TestARecycledAddressDoesNotOverwriteAnotherInstance(t *testing.T) {
 	require.Equal(t, []any{serving, draining}, []any{all[0].Status, all[1].Status})
 }
 
-func TestAPodWithoutAnAddressIsTold(t *testing.T) {
+func TestPod_WithoutAnAddressIsReported(t *testing.T) {
 	var m Memory
 	all := look(&m, 1, changed(newPod("a", 0), func(p *corev1.Pod) { p.Status.PodIP = "" }))
 	require.Len(t, all, 1)
 	require.Empty(t, all[0].Address)
 }
 
-func TestThreeEndsWithoutHavingBeenReadyDoom(t *testing.T) {
+func TestCrashLoop_ThreeUnreadyEndsDoom(t *testing.T) {
 	var m Memory
 	p := newPod("a", 0)
 	for run := range 3 {
@@ -180,7 +180,7 @@ func TestThreeEndsWithoutHavingBeenReadyDoom(t *testing.T) {
 	}
 }
 
-func TestARunThatWasReadyMakesUpForThoseBefore(t *testing.T) {
+func TestCrashLoop_ReadyRunForgetsEarlierEnds(t *testing.T) {
 	var m Memory
 	p := newPod("a", 0)
 	for run := range 2 {
@@ -247,7 +247,7 @@ func TestCrashLoop(t *testing.T) {
 	})
 }
 
-func TestAnInstanceThatIsReadyIsNotDoomedWhateverItWentThrough(t *testing.T) {
+func TestCrashLoop_NeverDoomsAReadyInstance(t *testing.T) {
 	var m Memory
 	p := newPod("a", 0)
 	for run := range 5 {
@@ -261,7 +261,7 @@ func TestAnInstanceThatIsReadyIsNotDoomedWhateverItWentThrough(t *testing.T) {
 	require.Empty(t, i.Reason)
 }
 
-func TestOverAndLeftBehindIsToldOfAFewTimesAndCountsForNothing(t *testing.T) {
+func TestLeftBehind_IsReportedAFewTimesAndCountsForNothing(t *testing.T) {
 	var m Memory
 	pods := []*corev1.Pod{newPod("z", 100)}
 	for n := range 9 {
@@ -281,7 +281,7 @@ func TestOverAndLeftBehindIsToldOfAFewTimesAndCountsForNothing(t *testing.T) {
 	}
 }
 
-func TestWhoComesInThePlaceOfAnotherSaysWhy(t *testing.T) {
+func TestReplacement_SaysWhy(t *testing.T) {
 	var m Memory
 	a := newPod("a", 0)
 	look(&m, 1, a)

@@ -191,7 +191,7 @@ func anyJournal(t *rapid.T, pods []*corev1.Pod) *Journal {
 	return j
 }
 
-func TestWhateverAPodSaysItIsToldWithAKnownStatusAndReason(t *testing.T) {
+func TestPod_AnyStateHasAKnownStatusAndReason(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var pods []*corev1.Pod
 		for n := range rapid.IntRange(1, 4).Draw(t, "pods") {
@@ -244,7 +244,7 @@ func TestWhateverAPodSaysItIsToldWithAKnownStatusAndReason(t *testing.T) {
 	})
 }
 
-func TestTheOrderInWhichFreshPodsAreHeardOfDoesNotMatter(t *testing.T) {
+func TestGroups_OrderOfArrivalDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var pods []*corev1.Pod
 		for n := range rapid.IntRange(1, 8).Draw(t, "pods") {
@@ -390,7 +390,7 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-func TestALookAtAWholeRegionIsShort(t *testing.T) {
+func TestLook_AtAWholeRegionIsShort(t *testing.T) {
 	workloads, nodes := region()
 	memories := make([]Memory, len(workloads))
 	best := time.Hour

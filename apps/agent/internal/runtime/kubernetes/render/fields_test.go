@@ -72,7 +72,7 @@ func onTheHost(s *windlassv1.DeploymentSpec) {
 
 // A field that is added to the spec and forgotten here would be a promise that
 // Kubernetes regions silently break.
-func TestEveryFieldReachesKubernetesOrIsNamedAsNotApplicable(t *testing.T) {
+func TestFields_ReachKubernetesOrAreNotApplicable(t *testing.T) {
 	unused := map[string]bool{}
 	for path, reason := range notApplicable {
 		require.NotEmpty(t, reason, path)
@@ -139,7 +139,7 @@ func TestEveryFieldReachesKubernetesOrIsNamedAsNotApplicable(t *testing.T) {
 
 // The control plane keeps instances when a version differs from the one before it in these alone:
 // a pod that had any of them would be wrong, and would be replaced when its template is made anew.
-func TestWhatDecidesHowAVersionIsRolledOutIsInNoPod(t *testing.T) {
+func TestRollout_PolicyIsInNoPod(t *testing.T) {
 	before := podOf(t, render(t, config(), everything()))
 	fields := (&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor().Fields()
 	for _, name := range []protoreflect.Name{"regions", "min_ready", "progress_deadline"} {
@@ -195,7 +195,7 @@ func another(t *testing.T, v protoreflect.Value, f protoreflect.FieldDescriptor)
 	}
 }
 
-func TestTheNameOfASecretThatPullsReachesThePod(t *testing.T) {
+func TestPullSecret_NameReachesThePod(t *testing.T) {
 	a := everything()
 	before := podOf(t, render(t, config(), a))
 	a.Deployment.Spec.Secrets[1].Secret = "other-registry"

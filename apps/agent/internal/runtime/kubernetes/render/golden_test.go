@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // A change of a golden file is a change of what runs: of a pod's template, one that
 // replaces the instances of the next rollout.
-func TestWhatIsAppliedIsWhatTheGoldenFilesShow(t *testing.T) {
+func TestGolden_FilesAreWhatIsApplied(t *testing.T) {
 	for name, c := range goldens() {
 		t.Run(name, func(t *testing.T) {
 			got := dump(t, render(t, c.cfg, c.a))
@@ -32,7 +32,7 @@ func TestWhatIsAppliedIsWhatTheGoldenFilesShow(t *testing.T) {
 	}
 }
 
-func TestNoGoldenFileIsLeftBehind(t *testing.T) {
+func TestGolden_NoFileIsUnused(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	for _, f := range files {

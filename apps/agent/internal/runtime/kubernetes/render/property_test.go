@@ -155,7 +155,7 @@ func assignments(t *rapid.T) runtime.Assignment {
 
 // Whatever is asked for, it is refused in words, or all of it is valid, is labelled
 // as ours, and comes out the same again.
-func TestAnyAssignmentIsRefusedOrIsValidAndOurs(t *testing.T) {
+func TestRender_AnyAssignmentIsRefusedOrValid(t *testing.T) {
 	rendered, refused := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		a := assignments(rt)

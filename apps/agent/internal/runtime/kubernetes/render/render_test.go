@@ -15,7 +15,7 @@ import (
 
 // A pod's template that changes replaces instances. What a newer deployment that
 // adopts them brings, or a scaling, must not be in it.
-func TestOnlyWhatInstancesAreMadeOfChangesTheirTemplate(t *testing.T) {
+func TestTemplate_ChangesOnlyWithWhatInstancesAreMadeOf(t *testing.T) {
 	a := everything()
 	before := render(t, config(), a)
 	for name, change := range map[string]func(*runtime.Assignment){
@@ -46,7 +46,7 @@ func TestOnlyWhatInstancesAreMadeOfChangesTheirTemplate(t *testing.T) {
 	}
 }
 
-func TestAValueThatChangesRollsAndLeavesTheOldValueToWhoHasIt(t *testing.T) {
+func TestValues_RollAndLeaveOldOnesToTheirPods(t *testing.T) {
 	a := everything()
 	before := render(t, config(), a)
 	a.Secrets = map[string]string{"API_KEY": "battery-staple"}
@@ -57,7 +57,7 @@ func TestAValueThatChangesRollsAndLeavesTheOldValueToWhoHasIt(t *testing.T) {
 	require.NotContains(t, string(dump(t, after)), "battery-staple", "values are in Secrets only")
 }
 
-func TestARenamedProjectKeepsItsNamespaceWhenOneIsNamed(t *testing.T) {
+func TestNamespace_StaysWhenAProjectIsRenamed(t *testing.T) {
 	cfg, a := config(), minimal()
 	cfg.Namespace = *render(t, cfg, a).Namespace.Name
 	a.Deployment.ProjectName = "apex"
@@ -80,7 +80,7 @@ func TestNamesTellThingsApartWhenTheyAreCut(t *testing.T) {
 	require.NotEqual(t, portName(strings.Repeat("p", 62)+"a"), portName(strings.Repeat("p", 62)+"b"))
 }
 
-func TestAStartMayTakeAsLongAsItsBudget(t *testing.T) {
+func TestStartup_MayTakeItsBudget(t *testing.T) {
 	for _, c := range []struct{ budget, interval, covered time.Duration }{
 		{0, 0, 30 * time.Minute},
 		{time.Second, 100 * time.Millisecond, time.Second},
@@ -99,7 +99,7 @@ func TestAStartMayTakeAsLongAsItsBudget(t *testing.T) {
 	}
 }
 
-func TestAHealthCheckThatNoProbeCanMakeIsMadeByAContainerOrRefused(t *testing.T) {
+func TestHealthCheck_WithoutAProbeIsMadeByAContainerOrRefused(t *testing.T) {
 	without := config()
 	without.HealthImage = ""
 	a := minimal()
@@ -123,7 +123,7 @@ func TestAHealthCheckThatNoProbeCanMakeIsMadeByAContainerOrRefused(t *testing.T)
 	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `spec.health_check.method: "POST"`)
 }
 
-func TestWhoMakesTheHealthCheckIsAskedAtAPortThatTheAppLeavesFree(t *testing.T) {
+func TestHealthChecker_ListensAtAFreePort(t *testing.T) {
 	a := minimal()
 	a.Deployment.Spec.Ports = []*windlassv1.Port{{Name: "http", Port: firstAsked + 1}, {Name: "admin", Port: firstAsked}}
 	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: "HEAD", Port: "admin"}
@@ -135,7 +135,7 @@ func TestWhoMakesTheHealthCheckIsAskedAtAPortThatTheAppLeavesFree(t *testing.T) 
 	}
 }
 
-func TestTheKubeletWaitsForTheWordsOfWhoMakesTheHealthCheck(t *testing.T) {
+func TestKubelet_WaitsForTheHealthChecker(t *testing.T) {
 	probes := func(method string) (startup, readiness, liveness *corev1.Probe) {
 		a := minimal()
 		a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: method, Timeout: durationpb.New(3 * time.Second)}
@@ -211,7 +211,7 @@ func TestPodsAreRestrictedUnlessTheSpecSaysWhyNot(t *testing.T) {
 	}
 }
 
-func TestWhatAPodWithoutGPUsMustNotSee(t *testing.T) {
+func TestPod_WithoutGPUsSeesNone(t *testing.T) {
 	a := minimal()
 	a.Deployment.Spec.Env = map[string]string{nvidiaVisible: "all"}
 	value := func(a runtime.Assignment) (string, bool) {
@@ -314,7 +314,7 @@ func TestRefusalsNameTheFieldAndTheWayOut(t *testing.T) {
 	}
 }
 
-func TestAPoolsNodesAreNotArguedWith(t *testing.T) {
+func TestPool_ReadsItsNodesOnly(t *testing.T) {
 	a := minimal()
 	a.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1, Pool: "h100"}}
 	a.Deployment.Spec.Kubernetes = &windlassv1.KubernetesOptions{NodeSelector: map[string]string{"cloud.example.com/pool": "cheap"}}
@@ -323,14 +323,14 @@ func TestAPoolsNodesAreNotArguedWith(t *testing.T) {
 	render(t, config(), a)
 }
 
-func TestARegionWithoutPoolsSaysSo(t *testing.T) {
+func TestRegion_WithoutPoolsSaysSo(t *testing.T) {
 	cfg, a := config(), minimal()
 	cfg.Pools = nil
 	a.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1, Pool: "h100"}}
 	_ = refused(t, cfg, a, runtime.ReasonUnknownPool, "leave pool out")
 }
 
-func TestWhatIsNoDockerConfigurationIsRefusedByNameAndNotQuoted(t *testing.T) {
+func TestPullSecret_InvalidIsNamedAndNotQuoted(t *testing.T) {
 	for name, value := range map[string]string{
 		"no JSON":            "hunter2-hunter2",
 		"a list":             `["hunter2-hunter2"]`,
@@ -353,7 +353,7 @@ func TestWhatIsNoDockerConfigurationIsRefusedByNameAndNotQuoted(t *testing.T) {
 	render(t, config(), a)
 }
 
-func TestNoCallerMayConnectUnlessConfigured(t *testing.T) {
+func TestCallers_ConnectOnlyIfConfigured(t *testing.T) {
 	cfg := config()
 	cfg.Gateway = GatewaySelector{}
 	p := render(t, cfg, minimal()).NetworkPolicies
