@@ -68,7 +68,7 @@ func scriptAnalysis(t *testing.T, text string) (out []*windlassv1.AnalysisCheck)
 }
 
 // figures has measurements of the check come to what the script says.
-func (w *world) figures(check string, opts map[string]string) {
+func (w *simulation) figures(check string, opts map[string]string) {
 	if w.answers == nil {
 		w.answers = map[string]analysis.Figures{}
 	}
@@ -104,7 +104,7 @@ func describeChecks(b *strings.Builder, wave model.WaveProgress) {
 }
 
 // take measures what is due, if there are answers, and reports whether there were.
-func (w *world) take(out Output) bool {
+func (w *simulation) take(out Output) bool {
 	w.asked = out.Measure
 	w.measured = nil
 	for _, m := range out.Measure {
@@ -116,7 +116,7 @@ func (w *world) take(out Output) bool {
 }
 
 // merge is the step that follows a measurement, as one with the one before it.
-func (w *world) merge(first Output) Output {
+func (w *simulation) merge(first Output) Output {
 	second := w.step()
 	second.History = append(slices.Clone(first.History), second.History...)
 	second.Deployments = append(slices.Clone(first.Deployments), second.Deployments...)
@@ -135,7 +135,7 @@ func (w *world) merge(first Output) Output {
 }
 
 func TestChecks_AskPrometheusOnlyWhatIsDue(t *testing.T) {
-	w := newWorld(t, "us")
+	w := newSimulation(t, "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",
 		Steps:    []*windlassv1.CanaryStep{{Weight: 50, Pause: "5m"}},
@@ -183,7 +183,7 @@ func TestChecksBeyondWhatAStepMeasuresAreMeasuredInTheNext(t *testing.T) {
 	for i := range MaxRegions {
 		regions = append(regions, "r"+strconv.Itoa(i))
 	}
-	w := newWorld(t, regions...)
+	w := newSimulation(t, regions...)
 	w.policy(&windlassv1.RolloutPolicy{
 		MaxSurge: "1", Waves: []*windlassv1.Wave{{MaxParallel: MaxRegions, BakeTime: durationpb.New(time.Minute)}},
 		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=1m,gpu-use/max=0.9/interval=1m,other/max=1/interval=1m"),
@@ -221,7 +221,7 @@ func TestChecks_ErrorOfASourceIsShortAndReadable(t *testing.T) {
 }
 
 func TestChecks_MeasuredTogetherAreDueTogether(t *testing.T) {
-	w := newWorld(t, "us")
+	w := newSimulation(t, "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: []*windlassv1.CanaryStep{{Weight: 50, Pause: "1h"}},
 		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=1m,gpu-use/max=1/interval=1m"),
@@ -356,7 +356,7 @@ func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 // Instances that a version goes on with give their figures under the name of the version that
 // they were made for, and no other version serves beside them that could be compared with.
 func TestInstancesThatAreKeptAreMeasuredUnderTheNameThatTheyHave(t *testing.T) {
-	w := newWorld(t, "us")
+	w := newSimulation(t, "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: []*windlassv1.CanaryStep{{Weight: 50, Pause: "1m"}},
 		Analysis: scriptAnalysis(t, "queue-length/max=3/interval=1m,gpu-use/ratio=1.5/interval=1m,smoke/hook=5s/interval=1m"),

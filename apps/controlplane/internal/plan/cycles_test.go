@@ -60,7 +60,7 @@ func drawCycle(t *rapid.T, region string) []behaviour {
 }
 
 // behave has the region's agent obey, and the newest version's replicas do so; the others are fine.
-func (w *world) behave(region string, b behaviour) {
+func (w *simulation) behave(region string, b behaviour) {
 	w.setRegion(region, func(r *model.Region) {
 		r.Status = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
 		if b.away == "region" {
@@ -112,7 +112,7 @@ func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 		if policy.WaitForCapacity != nil {
 			policy.WaitForCapacity = durationpb.New(2 * limit)
 		}
-		w := newWorld(t, "eu", "us")
+		w := newSimulation(t, "eu", "us")
 		w.policy(policy)
 		size := rapid.Int32Range(1, 8).Draw(t, "size")
 		s := spec(size, "eu", "us")
@@ -135,7 +135,7 @@ func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 
 // repeat has the regions go through their cycles until the rollout is at an end. Not every plan is
 // checked, as those of histories are.
-func (w *world) repeat(cycles map[string][]behaviour, end int64) {
+func (w *simulation) repeat(cycles map[string][]behaviour, end int64) {
 	at, until := map[string]int{}, map[string]int64{}
 	for !w.ended() {
 		require.Less(w.t, w.now, end, "it goes on and on: %s", w.app.Message)
@@ -167,7 +167,7 @@ func (w *world) repeat(cycles map[string][]behaviour, end int64) {
 }
 
 // ended reports whether the rollout is over, goes back, or waits for people.
-func (w *world) ended() bool {
+func (w *simulation) ended() bool {
 	c := w.rolloutState.Progress
 	if w.app.RolloutID == "" || c.Back || c.PausedAt != 0 {
 		return true

@@ -26,7 +26,7 @@ func describeProgress(b *strings.Builder, c *model.Progress) {
 	}
 }
 
-func describe(out Output, w *world) string {
+func describe(out Output, w *simulation) string {
 	var b strings.Builder
 	for _, h := range out.History {
 		fmt.Fprintf(&b, "%s", h.What)

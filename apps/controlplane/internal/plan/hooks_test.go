@@ -13,8 +13,8 @@ import (
 
 // hooked is an app in the region us whose v2 waits at a canary's step. A web-hook judges it
 // each minute there and during its bake.
-func hooked(t *testing.T) *world {
-	w := newWorld(t, "us")
+func hooked(t *testing.T) *simulation {
+	w := newSimulation(t, "us")
 	w.app.Name, w.app.ProjectID, w.app.EnvironmentID = "chat", "prj", "env"
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",

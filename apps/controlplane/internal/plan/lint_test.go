@@ -14,8 +14,8 @@ import (
 
 // rolledTo is an app of four replicas in us whose v2 went as far as the policy lets it
 // by itself.
-func rolledTo(t *testing.T, policy *windlassv1.RolloutPolicy) *world {
-	w := newWorld(t, "us")
+func rolledTo(t *testing.T, policy *windlassv1.RolloutPolicy) *simulation {
+	w := newSimulation(t, "us")
 	w.policy(policy)
 	for range 2 {
 		w.deploy(spec(4, "us"))
@@ -25,7 +25,7 @@ func rolledTo(t *testing.T, policy *windlassv1.RolloutPolicy) *world {
 }
 
 // change is a plan that changes one row, and the route with it.
-func (w *world) change(deployment string, edit func(*model.Topology)) Output {
+func (w *simulation) change(deployment string, edit func(*model.Topology)) Output {
 	row := w.rows[rowKey{deployment, "us"}]
 	edit(&row)
 	return Output{Topology: []model.Topology{row}, Routes: []model.Route{w.rts["us"]}}
@@ -88,7 +88,7 @@ func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
 }
 
 func TestLintFindsReplicasThatAreLostAsTheyAreTransferred(t *testing.T) {
-	w := newWorld(t, "eu", "us")
+	w := newSimulation(t, "eu", "us")
 	w.policy(&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu"}}, {Regions: []string{"us"}}}})
 	w.deploy(spec(4, "eu", "us"))
 	w.settle()
@@ -108,7 +108,7 @@ func TestLintFindsReplicasThatAreLostAsTheyAreTransferred(t *testing.T) {
 }
 
 func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
-	w := newWorld(t, "us", "eu")
+	w := newSimulation(t, "us", "eu")
 	w.deploy(spec(2, "us", "eu"))
 	w.settle()
 	old := w.rows[rowKey{"v1", "us"}]

@@ -19,7 +19,7 @@ import (
 
 // pin is what the API does of a pin: at weight percent, in the regions given; 0 replicas:
 // those that it had. It returns why not.
-func (w *world) pin(id string, weight, replicas int32, regions ...string) (refusal string) {
+func (w *simulation) pin(id string, weight, replicas int32, regions ...string) (refusal string) {
 	regions = slices.DeleteFunc(slices.Clone(regions), func(r string) bool { return w.regs[r].ID == "" })
 	i := slices.IndexFunc(w.pins, func(p model.Pin) bool { return p.DeploymentID == id })
 	d := &w.deps[w.index(id)]
@@ -61,7 +61,7 @@ func (w *world) pin(id string, weight, replicas int32, regions ...string) (refus
 	return ""
 }
 
-func (w *world) unpin(id string) {
+func (w *simulation) unpin(id string) {
 	for i := range w.pins {
 		if w.pins[i].DeploymentID == id {
 			pins.Remove(&w.pins[i], w.now)
@@ -69,7 +69,7 @@ func (w *world) unpin(id string) {
 	}
 }
 
-func (w *world) writePins(out Output) {
+func (w *simulation) writePins(out Output) {
 	for _, p := range out.Pins {
 		i := slices.IndexFunc(w.pins, func(was model.Pin) bool { return was.DeploymentID == p.DeploymentID })
 		w.pins[i] = p
@@ -90,7 +90,7 @@ func describePins(b *strings.Builder, out Output) {
 	}
 }
 
-// requirePins compares a world at rest with its pins: each is in its regions, serves with its
+// requirePins compares a simulation at rest with its pins: each is in its regions, serves with its
 // weight or has failed, and nothing is left of removed pins.
 func (f *fleet) requirePins() {
 	for _, p := range f.pins {
@@ -116,7 +116,7 @@ func (f *fleet) requirePins() {
 }
 
 // isPinned reports whether the row is a pin's: those count apart.
-func (w *world) isPinned(key rowKey) bool {
+func (w *simulation) isPinned(key rowKey) bool {
 	return pins.Of(w.pins, model.Topology{DeploymentID: key.deployment, RegionID: key.region}) != nil
 }
 
@@ -197,7 +197,7 @@ func TestPins_HistoryKeepsTheRulesProperty(t *testing.T) {
 }
 
 func TestLintFindsAPlanThatTouchesWhatIsPinned(t *testing.T) {
-	w := newWorld(t, "us")
+	w := newSimulation(t, "us")
 	for range 2 {
 		w.deploy(spec(4, "us"))
 		w.settle()
@@ -219,7 +219,7 @@ func TestLintFindsAPlanThatTouchesWhatIsPinned(t *testing.T) {
 }
 
 func TestPin_DeadlineRunsWhileItsRegionIsInReach(t *testing.T) {
-	w := newWorld(t, "us")
+	w := newSimulation(t, "us")
 	for range 2 {
 		s := spec(1, "us")
 		s.ProgressDeadline = durationpb.New(10 * time.Minute)

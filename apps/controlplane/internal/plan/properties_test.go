@@ -18,7 +18,7 @@ import (
 var places = []string{"ap", "eu", "us"}
 
 // drawEvent lets one thing happen to the app, as callers, agents and time may.
-func drawEvent(t *rapid.T, w *world) {
+func drawEvent(t *rapid.T, w *simulation) {
 	region := rapid.SampledFrom(places).Draw(t, "region")
 	deployment := fmt.Sprintf("v%d", rapid.Int32Range(1, max(1, w.app.LatestVersion)).Draw(t, "deployment"))
 	row, assigned := w.rows[rowKey{deployment, region}]
@@ -78,7 +78,7 @@ func drawEvent(t *rapid.T, w *world) {
 }
 
 // drawFreeze sets, lifts or overrides freezes.
-func drawFreeze(t *rapid.T, w *world) {
+func drawFreeze(t *rapid.T, w *simulation) {
 	w.freezes = nil
 	for _, name := range rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "freezes") {
 		w.freezes = append(w.freezes, model.Freeze{
@@ -96,7 +96,7 @@ func drawFreeze(t *rapid.T, w *world) {
 	}
 }
 
-func drawDeploy(t *rapid.T, w *world) {
+func drawDeploy(t *rapid.T, w *simulation) {
 	regions := rapid.SliceOfNDistinct(rapid.SampledFrom(places), 1, 3, rapid.ID[string]).Draw(t, "regions")
 	s := spec(rapid.Int32Range(0, 3).Draw(t, "replicas"), regions...)
 	s.MinReady = rapid.Int32Range(0, 2).Draw(t, "min_ready")
@@ -107,14 +107,14 @@ func drawDeploy(t *rapid.T, w *world) {
 	w.deploy(s)
 }
 
-// TestHistory_KeepsTheRulesProperty: world.step checks each decision of a random history. The plan is
+// TestHistory_KeepsTheRulesProperty: simulation.step checks each decision of a random history. The plan is
 // deterministic and idempotent, keeps to the tables, and never takes a generation back. It
 // never stops a row that may still get requests, nor the live deployment before its successor
-// serves everywhere. Healed, the world ends with the live deployment alone, or with nothing.
+// serves everywhere. Healed, the simulation ends with the live deployment alone, or with nothing.
 func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, places...)
+		w := newSimulation(t, places...)
 		w.deploy(spec(2, "eu", "us"))
 		w.step()
 		if rapid.Bool().Draw(t, "begin with a live deployment") {
@@ -135,7 +135,7 @@ func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 	})
 }
 
-func requireAtRest(t *rapid.T, w *world) {
+func requireAtRest(t *rapid.T, w *simulation) {
 	require.Zero(t, w.next, "nothing is left to wait for")
 	require.Empty(t, w.app.RolloutID)
 	for _, r := range w.rol {
@@ -170,7 +170,7 @@ func requireAtRest(t *rapid.T, w *world) {
 func TestDeadline_HoldsWhileRegionsAreSilentProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, places...)
+		w := newSimulation(t, places...)
 		drawDeploy(t, w)
 		for range rapid.IntRange(1, 40).Draw(t, "length") {
 			drawEvent(t, w)
@@ -203,7 +203,7 @@ func TestOutput_TouchesNoMoreRegionsThanATransactionLocks(t *testing.T) {
 		first = append(first, fmt.Sprintf("a%02d", i))
 		second = append(second, fmt.Sprintf("b%02d", i))
 	}
-	w := newWorld(t, append(append([]string{}, first...), second...)...)
+	w := newSimulation(t, append(append([]string{}, first...), second...)...)
 	touched := func(before map[rowKey]model.Topology, out Output) map[string]bool {
 		m := map[string]bool{}
 		for _, row := range out.Topology {

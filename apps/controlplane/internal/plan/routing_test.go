@@ -21,7 +21,7 @@ func routed(queue int32, regions ...string) *windlassv1.DeploymentSpec {
 }
 
 // requireRouting holds every route against the version that is live.
-func (w *world) requireRouting(live string) {
+func (w *simulation) requireRouting(live string) {
 	want := w.deps[w.index(live)].Spec.GetRouting()
 	for region, r := range w.rts {
 		if len(r.Hosts) == 0 {
@@ -33,7 +33,7 @@ func (w *world) requireRouting(live string) {
 }
 
 func TestRouting_LivePolicyCountsUntilTheNewVersionIsLive(t *testing.T) {
-	w := newWorld(t, "eu", "us")
+	w := newSimulation(t, "eu", "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY,
 		Steps:    []*windlassv1.CanaryStep{{Weight: 10, Pause: "1m"}},
@@ -72,13 +72,13 @@ func TestRouting_LivePolicyCountsUntilTheNewVersionIsLive(t *testing.T) {
 // Of a version that keeps the instances there is nothing to see but its policy: it is in force
 // region by region, from the first step on that gives the version traffic.
 func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
-	queue := func(w *world, region string) int32 {
+	queue := func(w *simulation, region string) int32 {
 		p, err := w.rts[region].Routing()
 		require.NoError(t, err)
 		return p.GetQueueSize()
 	}
-	begin := func(policy *windlassv1.RolloutPolicy) *world {
-		w := newWorld(t, "eu", "us")
+	begin := func(policy *windlassv1.RolloutPolicy) *simulation {
+		w := newSimulation(t, "eu", "us")
 		w.policy(policy)
 		w.deploy(routed(1, "eu", "us"))
 		w.settle()
@@ -92,7 +92,7 @@ func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 		require.EqualValues(t, 1, queue(w, "us"))
 		return w
 	}
-	promote := func(w *world) {
+	promote := func(w *simulation) {
 		_, err := Promote(w.rolloutState.Progress, "ada", false, w.now)
 		require.NoError(t, err)
 		w.settle()
@@ -133,7 +133,7 @@ func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 		require.Empty(t, w.rolloutState.Progress.Retained(), "it could not be live again by its pointer alone")
 	})
 	t.Run("pinned beside", func(t *testing.T) {
-		w := newWorld(t, "eu")
+		w := newSimulation(t, "eu")
 		w.policy(canary)
 		w.deploy(routed(1, "eu"))
 		w.settle()
@@ -153,7 +153,7 @@ func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 }
 
 func TestRouting_PolicyChangeIsOneGeneration(t *testing.T) {
-	w := newWorld(t, "eu")
+	w := newSimulation(t, "eu")
 	w.deploy(routed(1, "eu"))
 	w.settle()
 	before := w.rts["eu"]
@@ -173,7 +173,7 @@ func TestRouting_PolicyChangeIsOneGeneration(t *testing.T) {
 }
 
 func TestRouting_PinMovesKeepThePolicy(t *testing.T) {
-	w := newWorld(t, "eu", "us")
+	w := newSimulation(t, "eu", "us")
 	w.deploy(routed(1, "eu", "us"))
 	w.settle()
 	w.deploy(routed(2, "eu", "us"))
@@ -206,7 +206,7 @@ func TestRouting_PolicyEncodingDoesNotMatter(t *testing.T) {
 // Keys are the app's, and not a version's: a change of them is a generation of each region's
 // routes, beside whatever else goes on, and never two.
 func TestKeysAreToldWithTheNextGeneration(t *testing.T) {
-	w := newWorld(t, "eu", "us")
+	w := newSimulation(t, "eu", "us")
 	w.keys = []byte("a")
 	w.deploy(routed(1, "eu", "us"))
 	w.settle()
@@ -240,7 +240,7 @@ func TestKeysAreToldWithTheNextGeneration(t *testing.T) {
 // Where pins alone serve, no rollout has anything that would change with the policy, hosts or
 // keys: a key that was revoked would stay good there until something else is told.
 func TestRouting_ChangeUnderPinsAloneIsSentAtOnce(t *testing.T) {
-	w := newWorld(t, "eu", "us")
+	w := newSimulation(t, "eu", "us")
 	w.keys = []byte("a")
 	w.deploy(routed(1, "eu", "us"))
 	w.settle()

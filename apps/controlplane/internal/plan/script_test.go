@@ -21,7 +21,7 @@ import (
 // Scripts under testdata tell what happens to one app, one event after the
 // other, and what the planner makes of each:
 //
-//	regions us eu                connected regions of the world
+//	regions us eu                connected regions of the simulation
 //	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5]
 //	                             own: replicas that are asked for in some regions
 //	                             sized: with a policy, too, every region gets this number
@@ -69,7 +69,7 @@ import (
 //	trace                        as settle, without time passing, decision by decision
 func TestScriptsReadAsDocumented(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		w := newWorld(t)
+		w := newSimulation(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t = t
 			run(t, w, d)
@@ -109,7 +109,7 @@ func describeHistory(h model.History) string {
 	return s + "\n"
 }
 
-func run(t *testing.T, w *world, d *datadriven.TestData) {
+func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 	var names []string
 	opts := map[string]string{}
 	for _, a := range d.CmdArgs {
@@ -133,7 +133,7 @@ func run(t *testing.T, w *world, d *datadriven.TestData) {
 	}
 	switch d.Cmd {
 	case "regions":
-		*w = *newWorld(t, names...)
+		*w = *newSimulation(t, names...)
 	case "deploy":
 		s := spec(num("replicas", 2), names...)
 		s.MinReady = num("min_ready", 0)
@@ -347,7 +347,7 @@ func scriptApproval(t *testing.T, text string) *windlassv1.Approval {
 }
 
 // approve tells what comes of somebody's approval, and then as step does.
-func approve(w *world, d *datadriven.TestData) string {
+func approve(w *simulation, d *datadriven.TestData) string {
 	var who string
 	role := windlassv1.Role_ROLE_OWNER
 	for _, a := range d.CmdArgs {
@@ -482,7 +482,7 @@ func scriptLimits(t *testing.T, policy *windlassv1.RolloutPolicy, opts map[strin
 
 // trace lets every connected region obey until all is quiet, or what is to come waits
 // for its time, and tells the decisions as they are made.
-func trace(w *world, _ *datadriven.TestData) string {
+func trace(w *simulation, _ *datadriven.TestData) string {
 	var b strings.Builder
 	for range 200 {
 		n := len(w.log)

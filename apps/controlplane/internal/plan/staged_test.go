@@ -18,7 +18,7 @@ import (
 // are told late, replicas that come and go as they like, and routes as regions serve
 // them. The rules hold of this, whatever the planner knew.
 type fleet struct {
-	*world
+	*simulation
 	t    *rapid.T
 	runs map[rowKey]*running
 	// routes by region: deployments that traffic goes to.
@@ -109,7 +109,7 @@ func (f *fleet) requireBelowCeiling(region string) {
 func (f *fleet) step() Output {
 	staged := f.rolloutState.Progress.Active(f.app.RolloutID)
 	before, behind, live := maps.Clone(f.rows), f.rolloutState.Progress.Clone(), f.app.LiveDeploymentID
-	out := f.world.step()
+	out := f.simulation.step()
 	f.requireAgreed(behind, before, live)
 	if f.app.LiveDeploymentID != live {
 		f.requireServes(f.app.LiveDeploymentID)
@@ -240,7 +240,7 @@ func (f *fleet) happen() {
 	}
 	switch e := rapid.IntRange(0, 37).Draw(t, "event"); {
 	case e == 36:
-		drawFreeze(t, f.world)
+		drawFreeze(t, f.simulation)
 	case e <= 4 && connected:
 		f.pull(key)
 	case e <= 8 && connected:
@@ -328,7 +328,7 @@ func (f *fleet) happen() {
 }
 
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	f := &fleet{world: newWorld(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}}
+	f := &fleet{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}}
 	f.policy(policy)
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
@@ -338,7 +338,7 @@ func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
 	return f
 }
 
-// heal mends the world: regions return, and every version works but those that are bad.
+// heal mends the simulation: regions return, and every version works but those that are bad.
 // People take back what they paused.
 func (f *fleet) heal() {
 	f.closed = nil
@@ -400,9 +400,9 @@ func (f *fleet) waits(c *model.Progress) bool {
 	return false
 }
 
-// TestStaged_HistoryKeepsTheRulesProperty: beside what world.step checks of each plan, nothing
+// TestStaged_HistoryKeepsTheRulesProperty: beside what simulation.step checks of each plan, nothing
 // starts in a region that is full, and nothing stops that traffic goes to. Healed, the
-// world ends with one version that serves alone, at the size that was asked for.
+// simulation ends with one version that serves alone, at the size that was asked for.
 func TestStaged_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

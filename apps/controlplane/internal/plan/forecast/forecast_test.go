@@ -50,7 +50,7 @@ func update(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string)
 }
 
 // first is an app whose v1 was just deployed. Its regions are out of reach: the forecast
-// is of a world in which they are not.
+// is of regions in which they are not.
 func first(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string) plan.Input {
 	in := plan.Input{
 		App: model.App{ID: "app", RolloutID: "r1", Replicas: replicas, LatestVersion: 1, Status: windlassv1.AppStatus_APP_STATUS_IDLE},

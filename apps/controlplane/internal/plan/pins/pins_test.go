@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// world is a version v1 in regions that report at once, and a layer of pins over it.
-type world struct {
+// simulation is a version v1 in regions that report at once, and a layer of pins over it.
+type simulation struct {
 	now           int64
 	rows, before  map[string]*model.Topology // by region
 	observed      map[string]model.Observed
@@ -29,69 +29,69 @@ type world struct {
 
 const v1 = "dep_1"
 
-func newWorld() *world {
-	return &world{
+func newSimulation() *simulation {
+	return &simulation{
 		now: 1000, rows: map[string]*model.Topology{}, before: map[string]*model.Topology{}, observed: map[string]model.Observed{},
 		generation: map[string]int64{}, acknowledged: map[string]bool{},
 		region: model.Region{Name: "us", Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, SessionEpoch: 1},
 	}
 }
 
-func (w *world) Now() int64 { return w.now }
+func (w *simulation) Now() int64 { return w.now }
 
-func (w *world) Deployment(id string) *model.Deployment {
+func (w *simulation) Deployment(id string) *model.Deployment {
 	if id != v1 {
 		return nil
 	}
 	return &model.Deployment{ID: v1, Version: 1, Spec: &windlassv1.DeploymentSpec{}}
 }
 
-func (w *world) Version(string) string                    { return "v1" }
-func (w *world) Row(_, region string) *model.Topology     { return w.rows[region] }
-func (w *world) Observed(_, region string) model.Observed { return w.observed[region] }
-func (w *world) Acknowledged(region string) bool          { return w.acknowledged[region] }
-func (w *world) Closed(string) bool                       { return w.closed }
-func (w *world) Released(*model.Topology) bool            { return !w.transfersHeld }
-func (w *world) Changed(*model.Topology) int64            { return w.now }
-func (w *world) Stale(rollup.Place) bool                  { return false }
-func (w *world) Blocks(reason string) bool                { return reason == "Unschedulable" }
-func (w *world) Room(string) bool                         { return !w.full }
-func (w *world) Defer()                                   { w.deferred = true }
+func (w *simulation) Version(string) string                    { return "v1" }
+func (w *simulation) Row(_, region string) *model.Topology     { return w.rows[region] }
+func (w *simulation) Observed(_, region string) model.Observed { return w.observed[region] }
+func (w *simulation) Acknowledged(region string) bool          { return w.acknowledged[region] }
+func (w *simulation) Closed(string) bool                       { return w.closed }
+func (w *simulation) Released(*model.Topology) bool            { return !w.transfersHeld }
+func (w *simulation) Changed(*model.Topology) int64            { return w.now }
+func (w *simulation) Stale(rollup.Place) bool                  { return false }
+func (w *simulation) Blocks(reason string) bool                { return reason == "Unschedulable" }
+func (w *simulation) Room(string) bool                         { return !w.full }
+func (w *simulation) Defer()                                   { w.deferred = true }
 
-func (w *world) Before(_, region string) model.Topology {
+func (w *simulation) Before(_, region string) model.Topology {
 	if w.before[region] == nil {
 		return model.Topology{}
 	}
 	return *w.before[region]
 }
 
-func (w *world) Place(t *model.Topology) rollup.Place {
+func (w *simulation) Place(t *model.Topology) rollup.Place {
 	return rollup.Place{Row: *t, Observed: w.observed[t.RegionID], Region: w.region}
 }
 
-func (w *world) Route(region string) *model.Route {
+func (w *simulation) Route(region string) *model.Route {
 	return &model.Route{RegionID: region, Generation: w.generation[region]}
 }
 
-func (w *world) StartLimit(*windlassv1.DeploymentSpec, rollup.Place) int64 { return w.limit }
+func (w *simulation) StartLimit(*windlassv1.DeploymentSpec, rollup.Place) int64 { return w.limit }
 
-func (w *world) Assign(d *model.Deployment, region string, replicas int32) {
+func (w *simulation) Assign(d *model.Deployment, region string, replicas int32) {
 	w.rows[region] = &model.Topology{DeploymentID: d.ID, RegionID: region, Replicas: replicas, Generation: 1, Status: rowStarting}
 }
 
-func (w *world) SetReplicas(t *model.Topology, n int32) { t.Replicas = n }
-func (w *world) Reroute(region string)                  { w.generation[region]++ }
+func (w *simulation) SetReplicas(t *model.Topology, n int32) { t.Replicas = n }
+func (w *simulation) Reroute(region string)                  { w.generation[region]++ }
 
-func (w *world) Confirm(t *model.Topology) {
+func (w *simulation) Confirm(t *model.Topology) {
 	if w.Place(t).Gone() {
 		t.Status = rowStopped
 	}
 }
 
-func (w *world) Log(what, _ string, _ *model.Deployment, _ string) { w.log = append(w.log, what) }
+func (w *simulation) Log(what, _ string, _ *model.Deployment, _ string) { w.log = append(w.log, what) }
 
 // reports sets what the region says of the version's newest generation.
-func (w *world) reports(region string, ready int32, change ...func(*model.Observed)) {
+func (w *simulation) reports(region string, ready int32, change ...func(*model.Observed)) {
 	o := model.Observed{
 		Guard: model.Guard(w.now), AppliedEpoch: 1, AppliedGeneration: w.rows[region].Generation, CountsGeneration: w.rows[region].Generation,
 		Phase: int32(agentv1.AppliedState_PHASE_APPLIED), Ready: ready, ReadyReplicas: ready,
@@ -103,7 +103,7 @@ func (w *world) reports(region string, ready int32, change ...func(*model.Observ
 }
 
 // step looks at the pin once, as a decision of its own.
-func (w *world) step(p *model.Pin) *Layer {
+func (w *simulation) step(p *model.Pin) *Layer {
 	w.before = map[string]*model.Topology{}
 	for region, t := range w.rows {
 		was := *t
@@ -130,7 +130,7 @@ func states(p *model.Pin) (all []string) {
 
 func TestPin(t *testing.T) {
 	t.Run("starts, serves with its weight once it is ready, and leaves when it is removed", func(t *testing.T) {
-		w, p := newWorld(), pinned(map[string]int32{"us": 2})
+		w, p := newSimulation(), pinned(map[string]int32{"us": 2})
 		l := w.step(p)
 		require.EqualValues(t, 2, w.rows["us"].Replicas)
 		require.Zero(t, w.rows["us"].Weight)
@@ -154,7 +154,7 @@ func TestPin(t *testing.T) {
 		require.Equal(t, []string{"PinStarting", "PinServing", "PinLeaving", "RegionsStopping", "PinRegionRemoved"}, w.log)
 	})
 	t.Run("fails for a deadline, alone in its region, and tries again when it is set again", func(t *testing.T) {
-		w, p := newWorld(), pinned(map[string]int32{"eu": 1, "us": 1})
+		w, p := newSimulation(), pinned(map[string]int32{"eu": 1, "us": 1})
 		w.limit = 60_000
 		w.step(p)
 		w.reports("eu", 1)
@@ -179,7 +179,7 @@ func TestPin(t *testing.T) {
 		require.EqualValues(t, 3, w.rows["us"].Replicas)
 	})
 	t.Run("fails for instances that fail, and loses its weight", func(t *testing.T) {
-		w, p := newWorld(), pinned(map[string]int32{"us": 1})
+		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
 		w.step(p)
 		w.reports("us", 1)
 		w.step(p)
@@ -191,13 +191,13 @@ func TestPin(t *testing.T) {
 		require.Zero(t, w.rows["us"].Weight)
 	})
 	t.Run("fails without its deployment", func(t *testing.T) {
-		w, p := newWorld(), pinned(map[string]int32{"us": 1})
+		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
 		p.DeploymentID = "dep_gone"
 		w.step(p)
 		require.Equal(t, rollup.ReasonDeploymentLost, p.In("us").Reason)
 	})
 	t.Run("begins nothing in a region that is closed, nor without room in the decision", func(t *testing.T) {
-		w, p := newWorld(), pinned(map[string]int32{"us": 1})
+		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
 		w.closed = true
 		w.step(p)
 		require.Equal(t, rollup.ReasonRegionClosed, p.In("us").Reason)
@@ -206,7 +206,7 @@ func TestPin(t *testing.T) {
 		require.Empty(t, w.rows)
 	})
 	t.Run("waits while its region is out of reach, and has its whole time then", func(t *testing.T) {
-		w, p := newWorld(), pinned(map[string]int32{"us": 1})
+		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
 		w.limit = 60_000
 		w.step(p)
 		w.region.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
@@ -218,7 +218,7 @@ func TestPin(t *testing.T) {
 		require.Equal(t, w.now+60_000, l.Due)
 	})
 	t.Run("waits for a workload that a rollout transferred", func(t *testing.T) {
-		w, p := newWorld(), pinned(map[string]int32{"us": 2})
+		w, p := newSimulation(), pinned(map[string]int32{"us": 2})
 		w.rows["us"] = &model.Topology{DeploymentID: v1, RegionID: "us", Status: rowStarted, Transferred: true, Generation: 4}
 		w.transfersHeld = true
 		w.step(p)

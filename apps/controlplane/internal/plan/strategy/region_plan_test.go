@@ -327,7 +327,7 @@ func TestRegionPlan_AbandonedVersionGoesFirst(t *testing.T) {
 
 // TestRegionPlan_HistoryKeepsFloorAndCeilingProperty: replicas become ready, fail and drain as they
 // like, the region answers late, people scale and pause; still no step of ours breaks a
-// rule. In the end the world heals, and the version has the region to itself.
+// rule. In the end the region heals, and the version has the region to itself.
 func TestRegionPlan_HistoryKeepsFloorAndCeilingProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

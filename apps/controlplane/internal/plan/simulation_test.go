@@ -19,9 +19,9 @@ const (
 	deadline = int64(600_000)
 )
 
-// world is one app with the regions around it: what the database holds, and
+// simulation is one app with the regions around it: what the database holds, and
 // callers and agents that change it as the real ones do.
-type world struct {
+type simulation struct {
 	// keys of the app, as routes have them.
 	keys []byte
 	t    require.TestingT
@@ -59,8 +59,8 @@ type world struct {
 	routed map[string]map[int64][]string
 }
 
-func newWorld(t require.TestingT, regions ...string) *world {
-	w := &world{
+func newSimulation(t require.TestingT, regions ...string) *simulation {
+	w := &simulation{
 		t: t, now: start,
 		app:  model.App{ID: "app", WorkspaceID: "ws", Status: windlassv1.AppStatus_APP_STATUS_IDLE},
 		rows: map[rowKey]model.Topology{}, obs: map[rowKey]model.Observed{},
@@ -76,7 +76,7 @@ func newWorld(t require.TestingT, regions ...string) *world {
 	return w
 }
 
-func (w *world) input() Input {
+func (w *simulation) input() Input {
 	in := Input{
 		App: w.app, Deployments: slices.Clone(w.deps), Hosts: []string{"app.test"}, Keys: w.keys,
 		RegionIDs: map[string]string{}, Resolved: w.res, Jitter: 0.5, Measurements: slices.Clone(w.measured),
@@ -117,7 +117,7 @@ func (w *world) input() Input {
 }
 
 // step plans once, checks what must hold of every plan, and writes it.
-func (w *world) step() Output {
+func (w *simulation) step() Output {
 	in := w.input()
 	checkPhases(w.t, w.input(), w.now)
 	out := Next(in, w.now)
@@ -137,7 +137,7 @@ func (w *world) step() Output {
 
 // checkHosts: while nothing moves, a region has the app's hosts if the live version should be
 // there, whether or not anything serves, and has none once the app is deleted or has left it.
-func (w *world) checkHosts() {
+func (w *simulation) checkHosts() {
 	active, live := map[string]bool{}, map[string]bool{}
 	for k, row := range w.rows {
 		if Active(row) {
@@ -160,7 +160,7 @@ func (w *world) checkHosts() {
 }
 
 // check holds a plan against the tables and the rules of the package comment.
-func (w *world) check(in Input, out Output) {
+func (w *simulation) check(in Input, out Output) {
 	t := w.t
 	if out.App != nil && out.App.Status != in.App.Status {
 		require.True(t, model.CanMove(model.AppMoves, in.App.Status, out.App.Status),
@@ -222,7 +222,7 @@ func (w *world) check(in Input, out Output) {
 
 // checkClosed: no plan has a closed region run more than it was told to, or than the version that
 // it goes back to had there. No other version grows there.
-func (w *world) checkClosed(in Input, out Output) {
+func (w *simulation) checkClosed(in Input, out Output) {
 	for region, closed := range w.closed {
 		if !closed {
 			continue
@@ -259,7 +259,7 @@ func (w *world) checkClosed(in Input, out Output) {
 
 // checkRouting: a region is routed by the live version's policy, or by that of one which is made
 // as it and has all of the region's traffic that is not pinned.
-func (w *world) checkRouting(in Input, out Output) {
+func (w *simulation) checkRouting(in Input, out Output) {
 	app, rows := in.App, mergedRows(in.Topology, out.Topology)
 	if out.App != nil {
 		app = *out.App
@@ -278,7 +278,7 @@ func (w *world) checkRouting(in Input, out Output) {
 // requireServed: a deployment goes live only when every region that it goes to
 // says, in its present epoch, that its replicas are ready and its route serves; every one
 // but those that are left behind, and one at least.
-func (w *world) requireServed(live string, progress *model.Progress) {
+func (w *simulation) requireServed(live string, progress *model.Progress) {
 	if progress != nil && len(progress.Behind) > 0 {
 		require.NotEqual(w.t, len(progress.Behind), len(progress.Sizes), "it is live where nothing serves it")
 	}
@@ -302,7 +302,7 @@ func (w *world) requireServed(live string, progress *model.Progress) {
 }
 
 // requirePresent: the region's word on the row is of this epoch and generation.
-func (w *world) requirePresent(row model.Topology) {
+func (w *simulation) requirePresent(row model.Topology) {
 	o := w.obs[rowKey{row.DeploymentID, row.RegionID}]
 	require.Equal(w.t, w.regs[row.RegionID].SessionEpoch, o.AppliedEpoch)
 	require.Equal(w.t, row.Generation, o.AppliedGeneration)
@@ -311,7 +311,7 @@ func (w *world) requirePresent(row model.Topology) {
 
 // requireNotRouted: what the region acknowledged, and everything it was sent
 // since, gives the row nothing.
-func (w *world) requireNotRouted(row model.Topology) {
+func (w *simulation) requireNotRouted(row model.Topology) {
 	for generation, deployments := range w.routed[row.RegionID] {
 		if !slices.Contains(deployments, row.DeploymentID) {
 			continue
@@ -338,7 +338,7 @@ func reaches(from, to windlassv1.DeploymentStatus) bool {
 	return false
 }
 
-func (w *world) write(out Output) {
+func (w *simulation) write(out Output) {
 	if out.App != nil {
 		w.app = *out.App
 	}
@@ -381,13 +381,13 @@ func (w *world) write(out Output) {
 	w.log = append(w.log, out.History...)
 }
 
-func (w *world) index(id string) int {
+func (w *simulation) index(id string) int {
 	return slices.IndexFunc(w.deps, func(d model.Deployment) bool { return d.ID == id })
 }
 
 // deploy is what the API does: the next version, its rollout, and the end of the
 // one in flight.
-func (w *world) deploy(spec *windlassv1.DeploymentSpec) string {
+func (w *simulation) deploy(spec *windlassv1.DeploymentSpec) string {
 	w.app.LatestVersion++
 	id := fmt.Sprintf("v%d", w.app.LatestVersion)
 	for i, r := range w.rol {
@@ -414,7 +414,7 @@ func (w *world) deploy(spec *windlassv1.DeploymentSpec) string {
 
 // deployAlike is what the API does of a spec that differs from the live one in what no instance
 // sees. It is as deploy for an app without a live version.
-func (w *world) deployAlike(spec *windlassv1.DeploymentSpec) string {
+func (w *simulation) deployAlike(spec *windlassv1.DeploymentSpec) string {
 	id := w.deploy(spec)
 	if w.app.LiveDeploymentID != "" {
 		w.deps[w.index(id)].MadeAs = w.deps[w.index(w.app.LiveDeploymentID)].Made()
@@ -423,10 +423,12 @@ func (w *world) deployAlike(spec *windlassv1.DeploymentSpec) string {
 }
 
 // alike reports whether the two are made alike.
-func (w *world) alike(a, b string) bool { return w.deps[w.index(a)].MadeAlike(&w.deps[w.index(b)]) }
+func (w *simulation) alike(a, b string) bool {
+	return w.deps[w.index(a)].MadeAlike(&w.deps[w.index(b)])
+}
 
 // policy has the app's next rollouts go by it.
-func (w *world) policy(policy *windlassv1.RolloutPolicy) {
+func (w *simulation) policy(policy *windlassv1.RolloutPolicy) {
 	if w.rolloutState == nil {
 		w.rolloutState = &model.RolloutState{AppID: w.app.ID, WorkspaceID: "ws"}
 	}
@@ -434,7 +436,7 @@ func (w *world) policy(policy *windlassv1.RolloutPolicy) {
 }
 
 // stage is what the API does about the progress of a new rollout.
-func (w *world) stage(rolloutID string) {
+func (w *simulation) stage(rolloutID string) {
 	if w.rolloutState == nil {
 		return
 	}
@@ -452,7 +454,7 @@ func (w *world) stage(rolloutID string) {
 }
 
 // restore is what the API does of a rollback to what is retained.
-func (w *world) restore(id string) bool {
+func (w *simulation) restore(id string) bool {
 	if w.rolloutState == nil || id == "" {
 		return false
 	}
@@ -466,7 +468,7 @@ func spec(replicas int32, regions ...string) *windlassv1.DeploymentSpec {
 }
 
 // observe changes what the region said of the deployment.
-func (w *world) observe(region, deployment string, f func(*model.Observed)) {
+func (w *simulation) observe(region, deployment string, f func(*model.Observed)) {
 	k := rowKey{deployment, region}
 	o := w.obs[k]
 	o.AppID, o.DeploymentID, o.RegionID, o.UpdatedAt = w.app.ID, deployment, region, w.now
@@ -478,7 +480,7 @@ func (w *world) observe(region, deployment string, f func(*model.Observed)) {
 }
 
 // guards are those of what regions said of the version that is on its way.
-func (w *world) guards() map[string]model.Guard {
+func (w *simulation) guards() map[string]model.Guard {
 	out := map[string]model.Guard{}
 	for _, r := range w.rol {
 		if r.ID != w.app.RolloutID {
@@ -493,7 +495,7 @@ func (w *world) guards() map[string]model.Guard {
 	return out
 }
 
-func (w *world) heard(region string) {
+func (w *simulation) heard(region string) {
 	r := w.regs[region]
 	r.LastReportAt = w.now
 	w.regs[region] = r
@@ -501,7 +503,7 @@ func (w *world) heard(region string) {
 
 // apply makes the agent take the row's present generation, and ready replicas
 // come up.
-func (w *world) apply(region, deployment string, ready int32) {
+func (w *simulation) apply(region, deployment string, ready int32) {
 	row, ok := w.rows[rowKey{deployment, region}]
 	if !ok {
 		return
@@ -521,11 +523,11 @@ func (w *world) apply(region, deployment string, ready int32) {
 }
 
 // older has some of the row's replicas serve that are of another version.
-func (w *world) older(region, deployment string, n int32) {
+func (w *simulation) older(region, deployment string, n int32) {
 	w.observe(region, deployment, func(o *model.Observed) { o.Ready, o.Running = o.Ready+n, max(0, o.Running-n) })
 }
 
-func (w *world) ack(region string) {
+func (w *simulation) ack(region string) {
 	if r, ok := w.rts[region]; ok {
 		w.rob[region] = model.RouteObserved{
 			AppID: w.app.ID, RegionID: region, Epoch: w.regs[region].SessionEpoch,
@@ -536,14 +538,14 @@ func (w *world) ack(region string) {
 }
 
 // losesGateways has gateways of the region start again, and not serve the route yet.
-func (w *world) losesGateways(region string) {
+func (w *simulation) losesGateways(region string) {
 	o := w.rob[region]
 	o.Phase, o.Code, o.UpdatedAt = int32(agentv1.AppliedState_PHASE_PENDING), "AwaitingGateways", w.now
 	w.rob[region] = o
 }
 
 // obey makes the region's agent do all that is asked of it.
-func (w *world) obey(region string) {
+func (w *simulation) obey(region string) {
 	for k, row := range w.rows {
 		if k.region == region {
 			if w.broken[region] && k.deployment == fmt.Sprintf("v%d", w.app.LatestVersion) && row.Replicas > 0 {
@@ -560,14 +562,14 @@ func (w *world) obey(region string) {
 	w.ack(region)
 }
 
-func (w *world) setRegion(region string, f func(*model.Region)) {
+func (w *simulation) setRegion(region string, f func(*model.Region)) {
 	r := w.regs[region]
 	f(&r)
 	w.regs[region] = r
 }
 
 // settle steps and lets every region obey until nothing happens any more.
-func (w *world) settle() {
+func (w *simulation) settle() {
 	for range 40 {
 		out := w.step()
 		if out.Resolve != "" {
