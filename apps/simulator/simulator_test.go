@@ -224,7 +224,7 @@ func TestBaselinesMeasureEveryPartAlone(t *testing.T) {
 	require.InEpsilon(t, 4*result["feed_transactions_per_s"].(float64), result["feed_changes_per_s"], 0.01, "a transaction has a change in each region")
 }
 
-func TestAll_WritesAFileOfResults(t *testing.T) {
+func TestResults_AreWrittenByAll(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "results.json")
 	var stdout, stderr bytes.Buffer

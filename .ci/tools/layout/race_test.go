@@ -14,7 +14,7 @@ import (
 )
 
 // .ci/test runs packages without the race detector when there is nothing in them that it could find.
-func TestOnlyPackagesWithoutGoroutinesGoWithoutTheRaceDetector(t *testing.T) {
+func TestRaceDetector_IsLeftOutOnlyWithoutGoroutines(t *testing.T) {
 	root, packages := workspace(t)
 	script, err := os.ReadFile(filepath.Join(root, ".ci", "test"))
 	require.NoError(t, err)

@@ -1,0 +1,127 @@
+package layout
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+)
+
+// longestTestName is in letters, with Test.
+const longestTestName = 60
+
+// noSubject are the words that begin a sentence instead of naming a subject.
+var noSubject = strings.Fields(`A After All Also An Another Any Are As At Because Before Between Both But By Can Does During Each
+	Either Even Every Few For From Half Has He How If In Is It Its Many More Most Neither No Nobody None Not Nothing Of On Once One
+	Only Or Other Others Over Same She Since So Some Someone Something Still Such That The There These They This Those Three Through
+	To Too Two Under Until Upon What Whatever When Whenever Where Which While Who Whoever Whose Why With Within Without`)
+
+// abandoned are words that tests once used for their fixtures. docs/contributing has the list of those in use.
+var abandoned = map[string]string{
+	"bench": "harness", "house": "harness", "lab": "cluster", "rig": "harness", "scene": "fixture or simulation", "town": "fleet",
+	"world": "fleet, harness, simulation or fixture",
+}
+
+// testNameFault is empty for a name that begins with a subject, so that -run Subject finds it.
+func testNameFault(name string) string {
+	rest, ok := strings.CutPrefix(name, "Test")
+	if !ok || rest == "" || unicode.IsLower(rune(rest[0])) {
+		return ""
+	}
+	if strings.HasPrefix(rest, "ACME") || strings.HasPrefix(rest, "API") {
+		return ""
+	}
+	for _, w := range noSubject {
+		if after, ok := strings.CutPrefix(rest, w); ok && (after == "" || !unicode.IsLower(rune(after[0]))) {
+			return "it begins with " + w + ": begin with the subject, as in TestFreeze_HoldsARollout"
+		}
+	}
+	if len(name) > longestTestName {
+		return "it is too long: name the guarantee in fewer words, and the cases in subtests"
+	}
+	return ""
+}
+
+// fixtureFault is empty for the name of a type that has none of the abandoned words.
+func fixtureFault(name string) string {
+	for _, w := range camelWords(name) {
+		if instead, ok := abandoned[w]; ok {
+			return "fixtures are not called " + w + ": " + instead
+		}
+	}
+	return ""
+}
+
+// camelWords are in lower case.
+func camelWords(name string) (words []string) {
+	start := 0
+	runes := []rune(name)
+	for i := 1; i <= len(runes); i++ {
+		if i == len(runes) || unicode.IsUpper(runes[i]) && !unicode.IsUpper(runes[i-1]) {
+			words = append(words, strings.ToLower(string(runes[start:i])))
+			start = i
+		}
+	}
+	return words
+}
+
+// The names of tests and of their fixtures can be guessed.
+func TestTests_HaveGuessableNames(t *testing.T) {
+	root, err := Root(".")
+	require.NoError(t, err)
+	for _, top := range []string{".ci", "apps", "db", "pkg"} {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() && d.Name() == "node_modules" {
+				return fs.SkipDir
+			}
+			ofTests := strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".go") && strings.HasSuffix(filepath.Base(filepath.Dir(path)), "test")
+			if d.IsDir() || !ofTests {
+				return nil
+			}
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			for _, decl := range f.Decls {
+				switch decl := decl.(type) {
+				case *ast.FuncDecl:
+					if fault := testNameFault(decl.Name.Name); decl.Recv == nil && fault != "" {
+						t.Errorf("%s: %s: %s", fset.Position(decl.Pos()), decl.Name.Name, fault)
+					}
+				case *ast.GenDecl:
+					for _, spec := range decl.Specs {
+						if spec, ok := spec.(*ast.TypeSpec); ok && fixtureFault(spec.Name.Name) != "" {
+							t.Errorf("%s: %s: %s", fset.Position(spec.Pos()), spec.Name.Name, fixtureFault(spec.Name.Name))
+						}
+					}
+				}
+			}
+			return nil
+		}))
+	}
+}
+
+func TestTests_NameFaultsAreFound(t *testing.T) {
+	for _, name := range []string{"TestARefusal", "TestItServes", "TestA", "TestNoRollout_Hangs", "TestFreeze_" + strings.Repeat("x", longestTestName)} {
+		require.NotEmpty(t, testNameFault(name), name)
+	}
+	for _, name := range []string{"TestAnalysis", "TestFreeze_HoldsARollout", "TestNotices", "TestAPIServer_Restarts", "TestHTTP2", "TestMain", "Testify", "BenchmarkAll"} {
+		require.Empty(t, testNameFault(name), name)
+	}
+	for _, name := range []string{"world", "devHouse", "memoryRig", "Lab", "fakeLab"} {
+		require.NotEmpty(t, fixtureFault(name), name)
+	}
+	for _, name := range []string{"harness", "labels", "worlds", "origin", "stack"} {
+		require.Empty(t, fixtureFault(name), name)
+	}
+}
