@@ -108,7 +108,7 @@ func TestReadersShareOneRequest(t *testing.T) {
 	})
 }
 
-func TestASlowReaderLosesLinesAndIsToldHowMany(t *testing.T) {
+func TestRelay_SlowReaderLearnsHowManyLinesItLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{lines: map[string][]string{"ins_1": nil}, per: 1000}
 		r := newRelay(t, a)
@@ -144,7 +144,7 @@ func TestASlowReaderLosesLinesAndIsToldHowMany(t *testing.T) {
 	})
 }
 
-func TestARegionThatIsAwayIsAskedAgain(t *testing.T) {
+func TestRelay_AsksAnAbsentRegionAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{lines: map[string][]string{"ins_1": {"a"}}, per: 1000, away: true}
 		r := newRelay(t, a)
