@@ -1,9 +1,9 @@
-// Package trail writes into the audit what changes nothing and yet matters: calls that were refused,
-// and reads of secrets, logs and credentials.
+// Package trail writes calls into the audit that change nothing: refused calls, and reads of
+// secrets, logs and credentials.
 //
-// Such calls may come in floods, so that they are not written one by one. Equal ones of a minute
-// are one row with a count, and a process keeps a bounded number of rows for a minute: what is
-// beyond that is counted without its address and resource. A process that dies loses a minute.
+// Such calls may come in floods, so they are not written one by one. Equal calls of a minute are one
+// row with a count. A process keeps a bounded number of rows for a minute, and counts further calls
+// without their address and resource. A process that dies loses the calls of one minute.
 package trail
 
 import (
@@ -23,15 +23,15 @@ import (
 // Outcomes of calls, besides the reasons of refusals.
 const Done = "done"
 
-// Elsewhere is the source of what is counted without its address.
+// Elsewhere is the source of calls that are counted without their address.
 const Elsewhere = "many addresses"
 
 const (
 	// every is how long equal calls are counted together.
 	every = time.Minute
-	// maxRows of a process in a minute; a row of a flood has the size of any other.
+	// maxRows bounds the rows of a process in a minute.
 	maxRows = 1_000
-	// writeTimeout bounds the transaction that writes them.
+	// writeTimeout bounds the transaction that writes the rows.
 	writeTimeout = 20 * time.Second
 )
 
@@ -48,7 +48,7 @@ type Entry struct {
 	Outcome string
 }
 
-// Tx is what writing needs of a transaction.
+// Tx is the part of a transaction that Trail needs.
 type Tx interface {
 	InsertAudit(rows ...model.Audit) error
 }
@@ -109,7 +109,7 @@ func (t *Trail) Note(e Entry, at int64) {
 	}
 }
 
-// Run writes what was counted, each minute and when ctx ends.
+// Run writes the counted calls each minute, and when ctx ends.
 func (t *Trail) Run(ctx context.Context) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -155,7 +155,7 @@ func row(e Entry, c *count) model.Audit {
 		Until   int64  `json:"until"`
 	}{e.Outcome, c.calls, c.last})
 	if err != nil {
-		after = nil // of a string and numbers it cannot be
+		after = nil // strings and numbers always encode
 	}
 	return model.Audit{
 		ID: ident.New("aud"), WorkspaceID: e.WorkspaceID, At: c.first, Actor: e.Actor, ActorID: e.ActorID, Source: e.Source,
