@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// look is how often hosts are looked through for those without a certificate.
+	// look is the time between two searches for hosts without a certificate.
 	look = 15 * time.Second
 	// callTimeout bounds one call to the ACME server; autocert bounds a whole order.
 	callTimeout = 30 * time.Second
-	// turnTimeout bounds the wait for another gateway's order, which takes so long at the most.
+	// turnTimeout bounds the wait for another gateway's order, which takes at most that long.
 	turnTimeout = 5 * time.Minute
-	// atOnce bounds the orders that are made before anybody asks. One takes seconds, or minutes
-	// where the CA does not reach a host, which is not to hold up the others. More would only
-	// run into the CA's limits sooner: Let's Encrypt takes 300 orders in three hours.
+	// atOnce bounds the orders that run at the same time before a client asks. One takes seconds, or
+	// minutes if the CA cannot reach the host, and must not delay the others. More would only
+	// reach the CA's limits sooner: Let's Encrypt takes 300 orders in three hours.
 	atOnce = 8
 )
 
@@ -41,16 +41,16 @@ var retry = backoff.Policy{Min: time.Minute, Max: 6 * time.Hour}
 
 // Config of ACME.
 type Config struct {
-	// Directory is the URL of the ACME server's, whose terms of service are agreed to.
+	// Directory is the URL of the ACME server's directory. Its terms of service are accepted.
 	Directory string
-	// Email that the CA may write to; empty: it has none.
+	// Email is the address that the CA may write to; empty: none.
 	Email string
 	// TLS verifies the server's own certificate; nil: by the CAs of this machine.
 	TLS *tls.Config
 	// Folder keeps the account, certificates, their keys, and answers to challenges.
 	Folder string
-	// Routed reports whether the host is anybody's, and Hosts are those to order for before
-	// anybody asks.
+	// Routed reports whether an app has the host. Hosts returns the hosts whose certificates are
+	// ordered before a client asks.
 	Routed     func(host string) bool
 	Hosts      func() []string
 	UserAgent  string
@@ -70,13 +70,13 @@ type ACME struct {
 	mu       sync.Mutex
 	failing  map[string]failure
 	valid    map[string]validity
-	ordering map[string]bool // before anybody asks
+	ordering map[string]bool // hosts whose orders run before a client asks
 }
 
 // validity of a certificate that is in use.
 type validity struct {
 	from, to time.Time
-	// told is when it was said that it is not renewed.
+	// told is when the log last said that it is not renewed.
 	told time.Time
 }
 
@@ -91,7 +91,7 @@ func (v validity) due(now time.Time) bool { return v.to.Sub(now) <= v.renewal() 
 // reports no failure: half of the time that is left then is many attempts.
 func (v validity) overdue(now time.Time) bool { return v.to.Sub(now) < v.renewal()/2 }
 
-// remind is the time between two words about one that is overdue.
+// remind is the time between two log lines about a certificate that is overdue.
 const remind = time.Hour
 
 // failure of the last order for a host.
@@ -156,7 +156,7 @@ func (a *ACME) known(host string) error {
 
 var errUnknown = errors.New("it is no host of this region")
 
-// waits tells why there is no order for the host now; nil: one may be made.
+// waits returns why the host is not ordered now; nil: it may be ordered.
 func (a *ACME) waits(host string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -235,7 +235,7 @@ func (a *ACME) obtain(host string) (*tls.Certificate, error) {
 	return got, nil
 }
 
-// failed notes that an order did, and returns err.
+// failed records that the order for the host failed, and returns err.
 func (a *ACME) failed(host string, err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -250,7 +250,7 @@ func (a *ACME) failed(host string, err error) error {
 	return err
 }
 
-// problem is the last part of the server's type of it, such as rateLimited.
+// problem returns the last part of the problem type that the server sent, such as rateLimited.
 func problem(err error) string {
 	if e, ok := errors.AsType[*acme.Error](err); ok && e.ProblemType != "" {
 		return e.ProblemType[strings.LastIndexByte(e.ProblemType, ':')+1:]
@@ -276,7 +276,7 @@ func (a *ACME) soonest() float64 {
 	return float64(first.Unix())
 }
 
-// forget what is no host of this region any more.
+// forget removes the hosts that this region no longer has.
 func (a *ACME) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -284,9 +284,9 @@ func (a *ACME) forget() {
 	maps.DeleteFunc(a.valid, func(host string, _ validity) bool { return !a.cfg.Routed(host) })
 }
 
-// Keep has certificates for all hosts, some at a time, until ctx ends. What it had in an
-// earlier run it finds in the folder; renewal is autocert's from then on. Hosts are gone through
-// in an order of chance: gateways that share a folder then seldom wait for each other.
+// Keep orders certificates for all hosts, some at a time, until ctx ends. It finds those of an
+// earlier run in the folder, and autocert renews them. The order of the hosts is random, so that
+// gateways that share a folder seldom wait for each other.
 func (a *ACME) Keep(ctx context.Context) error {
 	slots := make(chan struct{}, atOnce)
 	for ctx.Err() == nil {
@@ -314,7 +314,7 @@ func (a *ACME) Keep(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// overdue are the certificates that are, and of which that was not said for a while.
+// overdue returns the certificates that are overdue and that the log has not named for a while.
 func (a *ACME) overdue(now time.Time) map[string]validity {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -328,8 +328,8 @@ func (a *ACME) overdue(now time.Time) map[string]validity {
 	return out
 }
 
-// order has the host's certificate ordered as soon as there is a slot, unless it is already.
-// When ctx ends, autocert ends what it has begun by itself, and keeps what it has got.
+// order starts an order for the host's certificate as soon as there is a slot, unless one runs.
+// When ctx ends, autocert ends its order by itself, and keeps the certificates that it has.
 func (a *ACME) order(ctx context.Context, slots chan struct{}, host string) {
 	a.mu.Lock()
 	begun := a.ordering[host]

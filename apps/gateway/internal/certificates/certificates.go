@@ -1,8 +1,8 @@
-// Package certificates returns the certificate for each handshake: the operator's own where it
-// is for the host, and otherwise one that an ACME server gave for it.
+// Package certificates returns the certificate for each handshake: the operator's own if it
+// is for the host, and otherwise one from an ACME server.
 //
 // ACME is golang.org/x/crypto/acme/autocert. It answers http-01 and tls-alpn-01 on the
-// listeners that are there already, and needs no ports and no daemon of its own. It keeps its
+// gateway's listeners, and needs no ports and no daemon of its own. It keeps its
 // state in a folder, which the gateways of a region may share: then each of them can answer a
 // challenge. What other ACME clients do besides (DNS challenges, OCSP) is of no use here. This
 // package decides for which hosts certificates are ordered, and how often:
@@ -24,7 +24,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// Chooser answers handshakes. Own, ACME or both are there.
+// Chooser returns the certificate for a handshake. At least one of Own and ACME is set.
 type Chooser struct {
 	Own  *certfile.Pair
 	ACME *ACME
@@ -53,7 +53,7 @@ func (c Chooser) Get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	case err == nil:
 		return got, nil
 	case own != nil:
-		return own, nil // as good as none, and it tells the client whose it is
+		return own, nil // no certificate fits; this one shows the client whose gateway it is
 	}
 	return nil, fmt.Errorf("no certificate for %q: %w", hello.ServerName, err)
 }

@@ -70,7 +70,7 @@ func (f *folder) Get(ctx context.Context, key string) ([]byte, error) {
 	return f.DirCache.Get(ctx, key)
 }
 
-// validityOf what autocert keeps of a host: its key and certificates in PEM.
+// validityOf returns the validity of what autocert keeps for a host: its key and certificates in PEM.
 func validityOf(data []byte, err error) (v validity, ok bool) {
 	if err != nil {
 		return v, false
