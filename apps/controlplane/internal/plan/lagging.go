@@ -352,16 +352,6 @@ func RetryBehind(c *model.Progress, now int64) (retried int) {
 	return retried
 }
 
-// ResizeBehind is Resize for the regions that are behind.
-func ResizeBehind(c *model.Progress, asked Asked) (changed int) {
-	for _, b := range c.Behind {
-		if n, ok := asked.In(b.RegionID); ok {
-			changed += Resize(b.Progress, AskedIn(b.RegionID, n))
-		}
-	}
-	return changed
-}
-
 // takeAlong has a new progress know of the regions that are behind.
 func takeAlong(c *model.Progress, before *model.Progress) {
 	c.Behind = before.Clone().Behind

@@ -1,0 +1,103 @@
+package plan
+
+import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
+
+// Replicas that are asked for from outside of a rollout, by a person or a scaler, come in as an Asked.
+// A caller writes them where the planner reads them:
+//
+//	no staged rollout   model.Topology.Replicas of the version's rows; the planner leaves them as they are
+//	staged rollout      Resize: the sizes in its progress, of both versions; the planner changes the rows
+//	lagging region      ResizeBehind: the same in the progress of that region
+//	pinned version      model.PinRegion.Replicas; an Asked is never about pins
+//
+// These rules hold for them:
+//
+//   - A rollout goes on from where it is. Surge and unavailable replicas are counted from the new size.
+//   - Fewer replicas, also none, take no region past a step: see empty.go.
+//   - A region that moved with no replicas, and gets some, reopens its wave: see startAgain.
+//   - A closed region does not grow: see closed.go.
+//   - The new generation is no relapse and no loss of health: see relapse and unhealthy.
+//   - Callers check quota and bounds, and wake the app. The planner checks neither.
+
+// Asked holds the replica counts of a request. The zero value: the request names none.
+type Asked struct {
+	// All is for each region, nil for none.
+	All *int32
+	// Regions are for some, by id. They win.
+	Regions map[string]int32
+}
+
+// AskedIn the region, or in each if it is empty.
+func AskedIn(region string, replicas int32) Asked {
+	if region == "" {
+		return Asked{All: &replicas}
+	}
+	return Asked{Regions: map[string]int32{region: replicas}}
+}
+
+// In returns the replica count for the region; ok reports whether the request names one.
+func (a Asked) In(region string) (n int32, ok bool) {
+	if n, ok = a.Regions[region]; !ok && a.All != nil {
+		n, ok = *a.All, true
+	}
+	return n, ok
+}
+
+// Nothing reports whether the request names no replica counts.
+func (a Asked) Nothing() bool { return a.All == nil && len(a.Regions) == 0 }
+
+// note what was asked for in the progress, over what was before.
+func (a Asked) note(c *model.Progress) {
+	if a.All != nil {
+		c.Replicas, c.RegionReplicas = *a.All, nil
+	}
+	for id, n := range a.Regions {
+		if c.RegionReplicas == nil {
+			c.RegionReplicas = map[string]int32{}
+		}
+		c.RegionReplicas[id] = n
+	}
+}
+
+// Size is what the region is to come to once it is its turn.
+func Size(c *model.Progress, region string) int32 { return regionSize(c, region) }
+
+// regionSize that the region is to come to: what was asked for, else what it has, else what
+// regions have that are new.
+func regionSize(c *model.Progress, region string) int32 {
+	if n, ok := c.RegionReplicas[region]; ok {
+		return n
+	}
+	if c.Replicas >= 0 {
+		return c.Replicas
+	}
+	if n, had := c.OldSizes[region]; had {
+		return n
+	}
+	return c.DefaultReplicas
+}
+
+// Resize gives regions other numbers of replicas, of whichever version is wanted there. It returns how
+// many sizes changed.
+func Resize(c *model.Progress, asked Asked) (changed int) {
+	for _, sizes := range []map[string]int32{c.OldSizes, c.Sizes} {
+		for id, was := range sizes {
+			if n, ok := asked.In(id); ok && n != was {
+				sizes[id] = n
+				changed++
+			}
+		}
+	}
+	asked.note(c)
+	return changed + ResizeBehind(c, asked)
+}
+
+// ResizeBehind is Resize for the regions that are behind.
+func ResizeBehind(c *model.Progress, asked Asked) (changed int) {
+	for _, b := range c.Behind {
+		if n, ok := asked.In(b.RegionID); ok {
+			changed += Resize(b.Progress, AskedIn(b.RegionID, n))
+		}
+	}
+	return changed
+}
