@@ -15,7 +15,7 @@ import (
 )
 
 // How long what keeps a region from its version may last, as the policy's deadlines say,
-// and which of the failures that follow take the rollout back by itself, as its
+// and after which of the failures that follow the rollout goes back by itself, as its
 // auto_rollback says.
 
 const (
@@ -69,7 +69,7 @@ func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why 
 }
 
 // onFailure is what the wave does of a region that failed for the reason; stays says why
-// nothing goes back that its on_failure would take back.
+// it does not go back although its on_failure says so.
 func onFailure(c *model.Progress, w *model.WaveProgress, reason string) (on windlassv1.Wave_OnFailure, stays string) {
 	if goes, why := rollsBack(c.Policy, reason); !goes {
 		return windlassv1.Wave_ON_FAILURE_PAUSE, why

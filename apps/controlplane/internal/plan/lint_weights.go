@@ -5,7 +5,7 @@ import (
 )
 
 // liveWeight holds the weights of a region against what the live version there serves: on the
-// way back no traffic is left for the version that is taken back, and a pause takes none from
+// way back no traffic is left for the version that goes, and a pause takes none from
 // the live one.
 func (l *linter) liveWeight(region string) {
 	live := rowKey{l.olderIn(region), region}

@@ -150,7 +150,7 @@ func Next(in Input, now int64) Output {
 // history: see phase.
 var (
 	endRollout = phase{
-		does:   "end a rollout that was cancelled, or whose app is deleted",
+		does:   "end a rollout that was aborted, or whose app is deleted",
 		when:   func(f *facts) bool { return f.rollout != nil || f.app.RolloutID != "" },
 		writes: writesApp | writesRollout | writesProgress | writesDeployments | writesRequests,
 		decide: (*planner).endRollout,

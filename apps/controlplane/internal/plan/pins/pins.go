@@ -98,7 +98,7 @@ type Layer struct {
 	Late bool
 }
 
-// look takes the pin as far as the facts allow.
+// Look takes the pin as far as the facts allow.
 func (l *Layer) Look(p *model.Pin) {
 	d := l.Deployment(p.DeploymentID)
 	var left []model.PinRegion

@@ -95,7 +95,7 @@ func Text(a *windlassv1.Approval) string {
 	return text
 }
 
-// requireAutoRollback has every failure take the rollout back. It reports whether that changed p.
+// requireAutoRollback makes the rollout go back after every failure. It reports whether that changed p.
 func requireAutoRollback(p *windlassv1.RolloutPolicy) (changed bool) {
 	if a := p.GetAutoRollback(); a != nil && (a.Enabled != nil && !a.GetEnabled() || len(a.GetConditions()) > 0) {
 		a.Enabled, a.Conditions, changed = nil, nil, true
