@@ -24,6 +24,7 @@ import (
 type client struct {
 	apps         windlassv1connect.AppServiceClient
 	deployments  windlassv1connect.DeploymentServiceClient
+	logs         windlassv1connect.LogServiceClient
 	rollouts     windlassv1connect.RolloutServiceClient
 	regions      windlassv1connect.RegionServiceClient
 	environments windlassv1connect.EnvironmentServiceClient
@@ -48,6 +49,7 @@ func newClient(url, key string) *client {
 	return &client{
 		apps:         windlassv1connect.NewAppServiceClient(h, url, options...),
 		deployments:  windlassv1connect.NewDeploymentServiceClient(h, url, options...),
+		logs:         windlassv1connect.NewLogServiceClient(h, url, options...),
 		rollouts:     windlassv1connect.NewRolloutServiceClient(h, url, options...),
 		regions:      windlassv1connect.NewRegionServiceClient(h, url, options...),
 		environments: windlassv1connect.NewEnvironmentServiceClient(h, url, options...),

@@ -301,7 +301,9 @@ func testOneInstance(t *testing.T, s *stack) {
 	logs := must(t, s.owner.deployments.GetLogs, &windlassv1.GetLogsRequest{Instance: chosen.Id, TailLines: 50})
 	require.NotEmpty(t, logs.Data)
 
-	must(t, s.owner.deployments.RestartInstance, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: chosen.Id})
+	testFollowedLogs(t, s, app, func() {
+		must(t, s.owner.deployments.RestartInstance, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: chosen.Id})
+	})
 	s.eventually(t, "only that instance is another process", func(context.Context) error {
 		now := s.runningOf(app)
 		if len(now) != 2 || slices.Equal(keysOf(now), keysOf(before)) {
