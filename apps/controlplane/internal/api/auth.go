@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
@@ -70,8 +71,12 @@ func unauthenticated(message, fix string) error {
 // each time, and cannot push a real one out.
 type keyring struct {
 	api *server
+	// lookups are under way, by hash. All streams and calls of a key need it at the same time.
+	lookups singleflight.Group
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// era counts what was forgotten: a call after that joins no look-up from before.
+	era  uint64
 	good map[string]cachedKey // by hash
 	// proven are hashes of keys, and of values of browsers' sessions, that were good when they were
 	// looked up, and when. They are looked up again even while their address has no more tries.
@@ -80,6 +85,9 @@ type keyring struct {
 
 // provenFor is how long a key is known to have been good. A client that calls once an hour keeps it.
 const provenFor = 2 * time.Hour
+
+// lookUpTimeout bounds one look-up of a key.
+const lookUpTimeout = 10 * time.Second
 
 type cachedKey struct {
 	key   model.APIKey
@@ -113,10 +121,8 @@ func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr
 		}
 	}
 	if !ok {
-		err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
-			key, err = tx.GetAPIKeyByHash(hash)
-			return err
-		})
+		var err error
+		key, err = k.lookUp(ctx, hash)
 		switch {
 		case errors.Is(err, model.ErrNotFound):
 			return key, unauthenticated("the API key is unknown", fix)
@@ -142,6 +148,30 @@ func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr
 		k.remember(key, at)
 	}
 	return key, nil
+}
+
+// lookUp reads the key from the database, once for all that ask for it at the same time.
+func (k *keyring) lookUp(ctx context.Context, hash []byte) (model.APIKey, error) {
+	k.mu.Lock()
+	shared := fmt.Sprintf("%d %x", k.era, hash)
+	k.mu.Unlock()
+	found := k.lookups.DoChan(shared, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout) // the caller that came first may go
+		defer cancel()
+		var key model.APIKey
+		err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			key, err = tx.GetAPIKeyByHash(hash)
+			return err
+		})
+		return key, err
+	})
+	select {
+	case <-ctx.Done():
+		return model.APIKey{}, ctx.Err()
+	case r := <-found:
+		key, _ := r.Val.(model.APIKey)
+		return key, r.Err
+	}
 }
 
 func (k *keyring) cached(hash []byte, at time.Time) (model.APIKey, bool) {
@@ -215,6 +245,7 @@ func (a *server) mayRead(key model.APIKey, procedure string, at time.Time) error
 func (k *keyring) forget(hash []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.era++
 	delete(k.good, string(hash))
 	delete(k.proven, string(hash))
 }
@@ -223,6 +254,7 @@ func (k *keyring) forget(hash []byte) {
 func (k *keyring) forgetAll() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.era++
 	clear(k.good)
 	clear(k.proven)
 }
@@ -314,11 +346,7 @@ func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	if c, ok := k.cached(key.Hash, at); ok && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {
 		return nil
 	}
-	var current model.APIKey
-	err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
-		current, err = tx.GetAPIKeyByHash(key.Hash)
-		return err
-	})
+	current, err := k.lookUp(ctx, key.Hash)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
 	case err != nil:

@@ -22,6 +22,8 @@ const (
 	// reread is when a picture is read without a nudge, since commits of other processes may
 	// bring none. It is drawn between one and two times this.
 	reread = 2 * time.Second
+	// watchAgain is how soon a watcher that was refused may try again, at the earliest.
+	watchAgain = 5 * time.Second
 	// readTimeout bounds one read.
 	readTimeout = 5 * time.Second
 )
@@ -135,7 +137,8 @@ type topic struct {
 	mu      sync.Mutex
 	latest  shown
 	begun   time.Time     // when the read of latest, or of the same, began
-	changed chan struct{} // closed when it was read
+	changed chan struct{} // closed when latest changes
+	read    chan struct{} // closed when it was read
 }
 
 // stir asks for another read. It does not block.
@@ -169,7 +172,7 @@ func (h *hub) full(by caller) error {
 	}
 	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Ask for one picture from time to time (once), or try again later.",
-		Limit: &windlassv1.LimitDetail{Name: name, Max: int64(most), Used: int64(used), Asked: 1},
+		Limit: &windlassv1.LimitDetail{Name: name, Max: int64(most), Used: int64(used), Asked: 1, RetryAfterMs: (watchAgain + rand.N(watchAgain)).Milliseconds()},
 	}, text)
 }
 
@@ -209,7 +212,7 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		t.stir() // for one that was read since
 	} else {
 		ctx, cancel := context.WithCancel(context.Background())
-		t = &topic{pace: kind.pace, concerns: kind.concerns, dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{})}
+		t = &topic{pace: kind.pace, concerns: kind.concerns, dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{}), read: make(chan struct{})}
 		h.topics[id] = t
 		if t.concerns != nil {
 			h.wide[t] = true
@@ -285,24 +288,27 @@ func (t *topic) await(ctx context.Context, last time.Time, took time.Duration, f
 	}
 }
 
+// publish sets the newest picture. Most reads find nothing new: they wake only watchers that have no picture yet.
 func (t *topic) publish(p shown, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !p.same(t.latest) {
 		t.latest = p
+		close(t.changed)
+		t.changed = make(chan struct{})
 	}
 	t.begun = begun
-	close(t.changed)
-	t.changed = make(chan struct{})
+	close(t.read)
+	t.read = make(chan struct{})
 }
 
-// current returns the newest picture, nil if none was read since the time given, and what
-// is closed when there is a newer one.
+// current returns the newest picture, and what is closed when there is a newer one. The picture is nil if none was read
+// since the time given.
 func (t *topic) current(since time.Time) (shown, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.begun.Before(since) {
-		return nil, t.changed
+		return nil, t.read
 	}
 	return t.latest, t.changed
 }

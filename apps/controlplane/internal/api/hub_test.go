@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -110,6 +111,59 @@ func TestHub_FirstPictureIsReadAfterItsWatcherCame(t *testing.T) {
 		require.Equal(t, "new", p.(*picture).view.GetApp().GetMessage())
 		require.LessOrEqual(t, time.Since(joined), minReadEvery)
 	})
+}
+
+// Ten thousand watchers of an app at rest cost nothing but their place.
+func TestHub_ReadWithoutNewsWakesOnlyNewWatchers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(100, 100, 100)
+		var message atomic.Value
+		message.Store("old")
+		var reads atomic.Int32
+		read := func(context.Context) (shown, error) {
+			reads.Add(1)
+			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: message.Load().(string)}}}, nil
+		}
+		join := func() (*topic, time.Time) {
+			joined := time.Now()
+			topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
+			require.NoError(t, err)
+			t.Cleanup(leave)
+			return topic, joined
+		}
+		topic, joined := join()
+		synctest.Wait()
+		p, changed := topic.current(joined)
+		require.NotNil(t, p)
+
+		before := reads.Load()
+		time.Sleep(time.Minute)
+		_, joinedLater := join()
+		_, first := topic.current(joinedLater)
+		<-first
+		p, _ = topic.current(joinedLater)
+		require.NotNil(t, p)
+		require.Greater(t, reads.Load(), before+10)
+		select {
+		case <-changed:
+			t.Fatal("a watcher was woken without news")
+		default:
+		}
+
+		message.Store("new")
+		h.notify([]string{"app_1"})
+		<-changed
+		p, _ = topic.current(joined)
+		require.Equal(t, "new", p.(*picture).view.GetApp().GetMessage())
+	})
+}
+
+func TestHub_RefusalSaysWhenToTryAgain(t *testing.T) {
+	h := newHub(100, 100, 1)
+	h.note(caller{}, 1)
+	limit := rpc.DetailOf(h.check(caller{})).GetLimit()
+	require.GreaterOrEqual(t, limit.GetRetryAfterMs(), watchAgain.Milliseconds())
+	require.Less(t, limit.GetRetryAfterMs(), 2*watchAgain.Milliseconds())
 }
 
 func TestHub_UnchangedPictureIsNotSent(t *testing.T) {
