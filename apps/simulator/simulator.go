@@ -97,6 +97,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == siege.InstancesCommand {
 		return siege.Instances(ctx, args[1:], stdout)
 	}
+	if len(args) > 0 && args[0] == scenario.ViewersCommand {
+		return scenario.Viewers(ctx, args[1:])
+	}
 	if len(args) > 0 && args[0] == proxies.BareCommand {
 		return proxies.Bare(ctx, args[1:])
 	}

@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/windlass-run/windlass/apps/controlplane"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
-	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
 // Watchers measures what a workspace that opens far too many WatchApp streams costs another: p99 of the other's
@@ -24,7 +20,8 @@ import (
 // workspace may have. It also fails where p99 is more than twice what it was and above the floor, or where the control
 // plane uses more memory than it may.
 //
-// What limits it: the client of the streams shares the processor with the control plane and the database.
+// What limits it: the clients of the streams, a process of lower priority, share the processor with the control plane
+// and the database.
 type Watchers struct {
 	Window   time.Duration `help:"How long the other workspace is measured, before and during." default:"15s"`
 	Streams  int           `help:"Streams that the workspace opens." default:"10000"`
@@ -54,7 +51,7 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	v, err := s.viewers(ctx, w)
+	v, err := s.viewers(ctx, w, env.Self)
 	if err != nil {
 		return err
 	}
@@ -69,19 +66,19 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 	if err := v.begin(ctx); err != nil {
 		return err
 	}
-	w.Progressf("%d streams are open, and %d tries were refused", v.open.Load(), v.refused.Load())
-	refused := v.refused.Load()
+	begun := v.now()
+	w.Progressf("%d streams are open, and %d tries were refused", begun.Open, begun.Refused)
 	during, parts, err := s.load(ctx, w)
 	if err != nil {
 		return err
 	}
-	open, most := v.open.Load(), v.most.Load()
-	tries := float64(v.refused.Load()-refused) / during.took.Seconds()
+	end := v.now()
+	tries := float64(end.Refused-begun.Refused) / during.took.Seconds()
 	mib := parts[stack.ControlPlane(1)].PeakRSSMiB
 	env.Result.Parts = parts
 	w.Progressf("%d streams are open, and %.0f tries a second were refused: p99 of reads %s before and %s during, of calls that deploy %s and %s, to ready %s and %s, %.0f MiB",
-		open, tries, before.reads, during.reads, before.deploys, during.deploys, before.ready, during.ready, mib)
-	env.Result.Figure("streams", float64(open), "open")
+		end.Open, tries, before.reads, during.reads, before.deploys, during.deploys, before.ready, during.ready, mib)
+	env.Result.Figure("streams", float64(end.Open), "open")
 	env.Result.Figure("refused_per_s", tries, "tries")
 	env.Result.Figure("reads_p99_before_ms", measure.Millis(before.reads), "ms")
 	env.Result.Figure("reads_p99_ms", measure.Millis(during.reads), "ms beside the streams")
@@ -91,8 +88,8 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("ready_p99_ms", measure.Millis(during.ready), "ms beside the streams")
 	env.Result.Figure("plane_mib", mib, "MiB of the control plane at most")
 	var failures []error
-	if most > int64(s.Most) {
-		failures = append(failures, fmt.Errorf("%d streams of one workspace were open, and %d may be", most, s.Most))
+	if end.Most > int64(s.Most) {
+		failures = append(failures, fmt.Errorf("%d streams of one workspace were open, and %d may be", end.Most, s.Most))
 	}
 	for what, p99 := range map[string][2]time.Duration{
 		"reads":                   {before.reads, during.reads},
@@ -185,125 +182,4 @@ func paced(ctx context.Context, end time.Time, perSecond float64, call func() er
 	}
 	calls.Wait()
 	return context.Cause(ctx)
-}
-
-// viewers are the clients of a workspace that watch.
-type viewers struct {
-	s       *Watchers
-	clients []*testbed.Client
-	// open streams, how many there were at most, and tries that were refused.
-	open, most, refused atomic.Int64
-	// tried is how many streams were opened or refused once.
-	tried  atomic.Int64
-	cancel context.CancelFunc
-	all    sync.WaitGroup
-}
-
-const (
-	watchedRegion = "watched"
-	// watchesEach is how many streams a connection of HTTP/2 has.
-	watchesEach = 200
-	// dials is how many streams are opened at a time.
-	dials = 256
-)
-
-var watchedApp = testbed.App{Name: "watched", Regions: []string{watchedRegion}, Replicas: 1, Version: "v1"}
-
-func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed) (*viewers, error) {
-	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
-		MySQLDSN: w.Stack.DSN(), Workspace: "watchers", Regions: []string{watchedRegion},
-	})
-	if err != nil {
-		return nil, err
-	}
-	owner := testbed.NewClient(w.URL(), made.APIKey)
-	defer owner.Close()
-	if _, err := owner.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(watchedApp.Name), Spec: watchedApp.Spec()}); err != nil {
-		return nil, fmt.Errorf("deploy the app that is watched: %w", err)
-	}
-	access := windlassv1connect.NewAccessServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), w.URL(),
-		rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return made.APIKey }, UserAgent: "windlass-simulator"})...)
-	var keys []string
-	for i := range s.Keys {
-		key, err := access.CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
-			Mutation: testbed.Mutation(), Name: fmt.Sprint("watcher-", i), Role: windlassv1.Role_ROLE_VIEWER,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("make a key of a watcher: %w", err)
-		}
-		keys = append(keys, key.Value)
-	}
-	v := &viewers{s: s}
-	for i := range (s.Streams + watchesEach - 1) / watchesEach {
-		v.clients = append(v.clients, testbed.NewClient(w.URL(), keys[i%len(keys)]))
-	}
-	return v, nil
-}
-
-// begin opens the streams, and returns once each was opened or refused.
-func (v *viewers) begin(ctx context.Context) error {
-	ctx, v.cancel = context.WithCancel(ctx)
-	slots := make(chan struct{}, dials)
-	for i := range v.s.Streams {
-		v.all.Go(func() {
-			slots <- struct{}{}
-			first := sync.OnceFunc(func() { <-slots; v.tried.Add(1) })
-			defer first()
-			for ctx.Err() == nil {
-				v.watch(ctx, v.clients[i/watchesEach], first)
-				first()
-				select {
-				case <-ctx.Done():
-				case <-time.After(v.s.Again/2 + rand.N(v.s.Again)):
-				}
-			}
-		})
-	}
-	return testbed.Until(ctx, 10*time.Millisecond, func() (bool, error) {
-		return v.tried.Load() >= int64(v.s.Streams), nil
-	}, func() string {
-		return fmt.Sprintf("%d of %d streams were opened or refused", v.tried.Load(), v.s.Streams)
-	})
-}
-
-// opened counts a stream that was opened.
-func (v *viewers) opened() {
-	now := v.open.Add(1)
-	for most := v.most.Load(); now > most; most = v.most.Load() {
-		if v.most.CompareAndSwap(most, now) {
-			return
-		}
-	}
-}
-
-// watch has a stream until it ends, and calls first once it is open.
-func (v *viewers) watch(ctx context.Context, client *testbed.Client, first func()) {
-	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: testbed.Path(watchedApp.Name)})
-	if err == nil {
-		counted := false
-		for stream.Receive() {
-			if !counted {
-				counted = true
-				v.opened()
-				first()
-			}
-		}
-		if counted {
-			v.open.Add(-1)
-		}
-		err = errors.Join(stream.Err(), stream.Close())
-	}
-	if err != nil && ctx.Err() == nil { // in whatever way
-		v.refused.Add(1)
-	}
-}
-
-func (v *viewers) stop() {
-	if v.cancel != nil {
-		v.cancel()
-	}
-	v.all.Wait()
-	for _, c := range v.clients {
-		c.Close()
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -15,13 +14,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
-	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/child"
 )
 
 const (
@@ -29,11 +27,9 @@ const (
 	AttackCommand = "run-attack"
 
 	// ready is what an attack says when it has begun.
-	ready = "ready\n"
+	ready = "ready"
 	// addresses of the loopback network are the attacker's, each of which opens a part of the connections.
 	addresses = 16
-	// nice is the attacker's priority.
-	nice = 10
 	// dialers open connections at a time, so that no queue of the system overflows.
 	dialers = 32
 	// streamsEach is how many requests a connection has: of HTTP/2 and 3.
@@ -63,7 +59,7 @@ func Attack(ctx context.Context, args []string) error {
 	if err != nil || count < 1 {
 		return fmt.Errorf("%s: the count %q is no number above 0", AttackCommand, args[1])
 	}
-	ctx, cancel, err := asChild(ctx)
+	ctx, cancel, err := child.Become(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,19 +101,6 @@ func Attack(ctx context.Context, args []string) error {
 	return nil
 }
 
-// asChild lowers the priority of this process, and takes it out of the real-time class. The context that it returns ends with the process that started this one.
-func asChild(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	if err := errors.Join(measure.NormalTime(), syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)); err != nil {
-		return nil, nil, fmt.Errorf("lower the priority: %w", err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	return ctx, cancel, nil
-}
-
 type begunKey struct{}
 
 // begun is called when one of the attack has begun.
@@ -125,7 +108,7 @@ func begun(ctx context.Context) { ctx.Value(begunKey{}).(func())() }
 
 func (a *attacker) did(n int64) {
 	if a.begun.Add(n) >= a.count {
-		a.once.Do(func() { _, _ = os.Stdout.WriteString(ready) })
+		a.once.Do(func() { _, _ = os.Stdout.WriteString(ready + "\n") })
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/child"
 )
 
 // poison is an answer whose header has very many fields, and a Connection that names one.
@@ -34,7 +36,7 @@ func Instances(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err != nil || count < 1 {
 		return fmt.Errorf("%s: the count %q is no number above 0", InstancesCommand, args[0])
 	}
-	ctx, cancel, err := asChild(ctx)
+	ctx, cancel, err := child.Become(ctx)
 	if err != nil {
 		return err
 	}

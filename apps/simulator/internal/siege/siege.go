@@ -9,15 +9,12 @@
 package siege
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/simulator/internal/child"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
 	"github.com/windlass-run/windlass/pkg/localstack"
@@ -39,8 +37,6 @@ const (
 	PoisonHost   = "poison.test"
 
 	startTimeout = 30 * time.Second
-	// stopTimeout is what an attacker has to end in.
-	stopTimeout = 10 * time.Second
 	// settleTimeout is how long the end of an attack may take to be over.
 	settleTimeout = 60 * time.Second
 	// instancesEach is how many instances an app has.
@@ -327,26 +323,20 @@ func (g *Gateway) attackedInstances(ctx context.Context, count int) (addresses [
 
 // child starts this program with arguments, and returns the first line that it writes. It ends with ctx.
 func (g *Gateway) child(ctx context.Context, args ...string) (line string, ended <-chan struct{}, err error) {
-	cmd := exec.CommandContext(ctx, g.self, args...)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe() // which ends with this process, too
+	first := make(chan string, 1)
+	ended, err = child.Start(ctx, g.self, nil, func(line string) {
+		select {
+		case first <- line:
+		default: // only the first one is asked for
+		}
+	}, args...)
 	if err != nil {
 		return "", nil, err
 	}
-	cmd.Cancel, cmd.WaitDelay = in.Close, stopTimeout
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", nil, err
+	select {
+	case line = <-first:
+		return line, ended, nil
+	case <-ended:
+		return "", ended, errors.New("it ended")
 	}
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
-	}
-	line, err = bufio.NewReader(out).ReadString('\n')
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(io.Discard, out)
-		_ = cmd.Wait() // it may have been killed
-	}()
-	return line, done, err
 }

@@ -1,0 +1,232 @@
+package scenario
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/apps/simulator/internal/child"
+	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+const (
+	// ViewersCommand has the simulator's binary be the clients of a workspace that watch. Its argument and its lines are
+	// JSON: viewersConfig and viewersState. The environment has the keys.
+	ViewersCommand = "run-viewers"
+	// viewersKeys is the variable with the keys, in turn, by spaces.
+	viewersKeys = "WINDLASS_SIMULATOR_KEYS"
+
+	watchedRegion = "watched"
+	// watchesEach is how many streams a connection of HTTP/2 has.
+	watchesEach = 200
+	// dials is how many streams are opened at a time.
+	dials = 256
+	// tells is how often viewers say what they have.
+	tells = 50 * time.Millisecond
+)
+
+var watchedApp = testbed.App{Name: "watched", Regions: []string{watchedRegion}, Replicas: 1, Version: "v1"}
+
+// viewersConfig is what viewers are told.
+type viewersConfig struct {
+	URL     string        `json:"url"`
+	Streams int           `json:"streams"`
+	Again   time.Duration `json:"again"`
+}
+
+// viewersState is what viewers say: open streams, how many there were at most, tries that were refused, and streams that
+// were opened or refused once.
+type viewersState struct {
+	Open    int64 `json:"open"`
+	Most    int64 `json:"most"`
+	Refused int64 `json:"refused"`
+	Tried   int64 `json:"tried"`
+}
+
+// viewers are the process of the clients that watch.
+type viewers struct {
+	self   string
+	config viewersConfig
+	keys   []string
+	state  atomic.Pointer[viewersState]
+	cancel context.CancelFunc
+	ended  <-chan struct{}
+}
+
+// viewers makes the workspace, its app and its keys.
+func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed, self string) (*viewers, error) {
+	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
+		MySQLDSN: w.Stack.DSN(), Workspace: "watchers", Regions: []string{watchedRegion},
+	})
+	if err != nil {
+		return nil, err
+	}
+	owner := testbed.NewClient(w.URL(), made.APIKey)
+	defer owner.Close()
+	if _, err := owner.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(watchedApp.Name), Spec: watchedApp.Spec()}); err != nil {
+		return nil, fmt.Errorf("deploy the app that is watched: %w", err)
+	}
+	access := windlassv1connect.NewAccessServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), w.URL(),
+		rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return made.APIKey }, UserAgent: "windlass-simulator"})...)
+	v := &viewers{self: self, config: viewersConfig{URL: w.URL(), Streams: s.Streams, Again: s.Again}, cancel: func() {}}
+	v.state.Store(&viewersState{})
+	for i := range s.Keys {
+		key, err := access.CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
+			Mutation: testbed.Mutation(), Name: fmt.Sprint("watcher-", i), Role: windlassv1.Role_ROLE_VIEWER,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("make a key of a watcher: %w", err)
+		}
+		v.keys = append(v.keys, key.Value)
+	}
+	return v, nil
+}
+
+// begin opens the streams, and returns once each was opened or refused.
+func (v *viewers) begin(ctx context.Context) error {
+	config, err := json.Marshal(v.config)
+	if err != nil {
+		return err
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended, err := child.Start(running, v.self, []string{viewersKeys + "=" + strings.Join(v.keys, " ")}, v.told, ViewersCommand, string(config))
+	if err != nil {
+		cancel()
+		return fmt.Errorf("start the watchers: %w", err)
+	}
+	v.cancel, v.ended = cancel, ended
+	return testbed.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		select {
+		case <-ended:
+			return false, errors.New("the watchers ended")
+		default:
+			return v.now().Tried >= int64(v.config.Streams), nil
+		}
+	}, func() string {
+		return fmt.Sprintf("%d of %d streams were opened or refused", v.now().Tried, v.config.Streams)
+	})
+}
+
+func (v *viewers) now() viewersState { return *v.state.Load() }
+
+func (v *viewers) told(line string) {
+	var state viewersState
+	if err := json.Unmarshal([]byte(line), &state); err == nil { // a line that is cut short is its last one
+		v.state.Store(&state)
+	}
+}
+
+// stop ends the streams and their process.
+func (v *viewers) stop() {
+	v.cancel()
+	if v.ended != nil {
+		<-v.ended
+	}
+}
+
+// watching are viewers in their own process.
+type watching struct {
+	config                     viewersConfig
+	clients                    []*testbed.Client
+	open, most, refused, tried atomic.Int64
+}
+
+// Viewers opens streams, each again when it was refused or has ended, until its standard input ends.
+func Viewers(ctx context.Context, args []string) error {
+	ctx, cancel, err := child.Become(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	v := &watching{}
+	keys := strings.Fields(os.Getenv(viewersKeys))
+	if len(args) != 1 || len(keys) == 0 {
+		return fmt.Errorf("%s CONFIG: %d arguments, and %d keys in %s", ViewersCommand, len(args), len(keys), viewersKeys)
+	}
+	if err := json.Unmarshal([]byte(args[0]), &v.config); err != nil {
+		return fmt.Errorf("%s: %w", ViewersCommand, err)
+	}
+	for i := range (v.config.Streams + watchesEach - 1) / watchesEach {
+		v.clients = append(v.clients, testbed.NewClient(v.config.URL, keys[i%len(keys)]))
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { v.run(ctx) })
+	out := json.NewEncoder(os.Stdout)
+	for tick := time.Tick(tells); ; {
+		if err := out.Encode(viewersState{Open: v.open.Load(), Most: v.most.Load(), Refused: v.refused.Load(), Tried: v.tried.Load()}); err != nil {
+			cancel()
+			return nil //nolint:nilerr // the process that reads has ended
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick:
+		}
+	}
+}
+
+// run keeps the streams until ctx ends.
+func (v *watching) run(ctx context.Context) {
+	slots := make(chan struct{}, dials)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for i := range v.config.Streams {
+		all.Go(func() {
+			slots <- struct{}{}
+			first := sync.OnceFunc(func() { <-slots; v.tried.Add(1) })
+			defer first()
+			for ctx.Err() == nil {
+				v.watch(ctx, v.clients[i/watchesEach], first)
+				first()
+				select {
+				case <-ctx.Done():
+				case <-time.After(v.config.Again/2 + rand.N(v.config.Again)):
+				}
+			}
+		})
+	}
+}
+
+// opened counts a stream that was opened.
+func (v *watching) opened() {
+	now := v.open.Add(1)
+	for most := v.most.Load(); now > most; most = v.most.Load() {
+		if v.most.CompareAndSwap(most, now) {
+			return
+		}
+	}
+}
+
+// watch has a stream until it ends, and calls first once it is open.
+func (v *watching) watch(ctx context.Context, client *testbed.Client, first func()) {
+	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: testbed.Path(watchedApp.Name)})
+	if err == nil {
+		counted := false
+		for stream.Receive() {
+			if !counted {
+				counted = true
+				v.opened()
+				first()
+			}
+		}
+		if counted {
+			v.open.Add(-1)
+		}
+		err = errors.Join(stream.Err(), stream.Close())
+	}
+	if err != nil && ctx.Err() == nil { // in whatever way
+		v.refused.Add(1)
+	}
+}
