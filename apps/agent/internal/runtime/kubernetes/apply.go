@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 // putAtOnce bounds the calls in flight for one assignment.
@@ -107,16 +105,18 @@ type plan struct {
 }
 
 func (s *plan) idle() bool {
-	return s.Plan.Idle() && len(s.drain.mark)+len(s.drain.unmark) == 0
+	return s.Plan.Idle() && !s.drain.marks()
 }
 
 // plan finds out what has to be put, in order. It calls nothing.
 func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*plan, error) {
 	in := desired.Input{
 		Ref: w, Assignment: a, Objects: objects, Seen: r.caches, Suspect: suspect,
-		Pruned: func(secret string) bool { return r.prunable(w.Namespace, secret) },
+		Pruned: func(secret string) bool {
+			return r.wanted.isPruned(render.NewRef(render.KindSecret, w.Namespace, secret))
+		},
 	}
-	if before := r.wantOf(w); before != nil {
+	if before := r.wanted.get(w); before != nil {
 		in.Before = before.hash
 	}
 	p, err := desired.New(in)
@@ -126,7 +126,7 @@ func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objec
 	if p.Unreadable != nil {
 		r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", w.Name, "namespace", w.Namespace, "error", p.Unreadable)
 	}
-	d := r.drainOf(p.Live, p.Goal, a, p.Switched(), time.Now())
+	d := r.drainOf(p)
 	return &plan{Plan: p, drain: d}, p.Decide(d.hold, d.shape)
 }
 
@@ -149,7 +149,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 			return err
 		}
 	}
-	r.want(w, a)
+	r.wanted.want(w, a)
 	if s.Live == nil {
 		if s.Live, err = r.seed(ctx, s); err != nil {
 			return err
@@ -247,57 +247,17 @@ func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Ob
 
 // settled notes that the workload is as a wants it.
 func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
-	r.want(w, a)
-	r.mu.Lock()
-	known := r.wanted[w]
-	known.hash = s.Hash
-	began := s.drain.waits && !known.drains
-	if known.drains = s.drain.waits; s.drain.left > 0 {
+	now := s.Contest()
+	began, said := r.wanted.settle(w, a, s.Hash, s.drain.waits, now)
+	if s.drain.left > 0 {
 		r.repairs.queue.AddAfter(w, s.drain.left)
 	}
 	if began && len(s.drain.mark) == 0 {
 		r.repairs.add(w) // what gateways said before anybody listened is not lost
 	}
-	said := known.contested
-	now := s.Contest()
-	known.contested = now
-	r.mu.Unlock()
 	if now != "" && now != said {
 		r.metrics.conflicts.Inc()
 		r.cfg.Log.Warn("somebody else scales a workload", "workload", w.String(), "deployment", a.Deployment.GetId(), "conflict", now)
 		r.recorder.Event(s.Live, corev1.EventTypeWarning, runtime.ReasonConflict, now)
 	}
-}
-
-// want notes what a workload should be.
-func (r *Runtime) want(w render.Ref, a runtime.Assignment) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := r.wanted[w]
-	if known == nil {
-		known = &want{}
-		r.wanted[w] = known
-	}
-	known.assignment = a
-	known.secrets = known.secrets.With(slices.Collect(maps.Values(a.Secrets))...)
-}
-
-// secretsOf returns the secrets of a workload's pods, nil while they are not known.
-func (r *Runtime) secretsOf(w render.Ref) *redact.Values {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if known := r.wanted[w]; known != nil {
-		return known.secrets
-	}
-	return nil
-}
-
-func (r *Runtime) wantOf(w render.Ref) *want {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if known := r.wanted[w]; known != nil {
-		c := *known
-		return &c
-	}
-	return nil
 }

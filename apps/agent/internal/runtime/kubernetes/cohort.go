@@ -13,9 +13,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// replacementOf is what the caches hold of a workload whose pods should be of a's template.
+// replacementOf is what is known of a workload whose pods should be of a's template.
 // switched: the workload has that template already.
-func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a runtime.Assignment, switched bool) replacement {
+func replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, sets []*appsv1.ReplicaSet, a runtime.Assignment, switched bool) replacement {
 	m := replacement{
 		replicas: int(*live.Spec.Replicas), most: a.MaxUnavailable(),
 		observed: live.Status.ObservedGeneration >= live.Generation, available: int(live.Status.AvailableReplicas),
@@ -28,7 +28,7 @@ func (r *Runtime) replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, a r
 		}
 	}
 	template := render.PrintOf(&live.Spec.Template)
-	for _, s := range r.caches.ReplicaSetsOf(live) {
+	for _, s := range sets {
 		c := cohort{
 			live: s.Annotations[render.AnnotationTemplatePrint] == template, created: s.CreationTimestamp.Time,
 			available: int(s.Status.AvailableReplicas), guarded: s.Spec.MinReadySeconds == neverAvailable,

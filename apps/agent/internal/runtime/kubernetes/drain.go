@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strconv"
 	"time"
@@ -39,28 +38,6 @@ import (
 // an agent says so would block node drains for as long as the agent is away. The same holds for a
 // pod that is deleted by hand, and for a template that another client edits.
 
-var _ runtime.Drainer = (*Runtime)(nil)
-
-// Drain implements runtime.Drainer.
-func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Duration) (again func()) {
-	r.released, r.patience = released, patience
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for w, known := range r.wanted {
-			if known.drains {
-				r.repairs.add(w)
-			}
-		}
-	}
-}
-
-// drains reports whether pods of a workload are to go when it is time.
-func (r *Runtime) drains(w render.Ref) bool {
-	known := r.wantOf(w)
-	return known != nil && known.drains
-}
-
 // drain is what taking pods away comes to at one moment.
 type drain struct {
 	// waits: there is more to do, when something happens or after left, if that is not 0.
@@ -76,20 +53,36 @@ type drain struct {
 	mark, unmark []*corev1.Pod
 }
 
-// drainOf finds out what must be done before live is as config and a say. switched: live has
-// the template already.
-func (r *Runtime) drainOf(live *appsv1.Deployment, config *appsac.DeploymentApplyConfiguration, a runtime.Assignment, switched bool, now time.Time) drain {
-	if r.released == nil || live == nil || live.Spec.Replicas == nil {
+// Input is a workload whose pods may have to go, as it was seen.
+type Input struct {
+	// Live is the workload as it is, Goal as it should be when nothing has to wait.
+	Live *appsv1.Deployment
+	Goal *appsac.DeploymentApplyConfiguration
+	// Pods and Sets are all of the workload.
+	Pods       []*corev1.Pod
+	Sets       []*appsv1.ReplicaSet
+	Assignment runtime.Assignment
+	// Switched: Live has the template of the assignment already.
+	Switched bool
+	// Released reports whether no gateway sends to an instance. Patience is how long a pod that drains waits for that.
+	Released func(instanceID string) bool
+	Patience time.Duration
+	Now      time.Time
+}
+
+// drainOf finds out what must be done before the workload is as it should be.
+func drainOf(in Input) drain {
+	if in.Live.Spec.Replicas == nil {
 		return drain{}
 	}
-	want := int(*live.Spec.Replicas) // another client sets it
-	if config.Spec.Replicas != nil {
-		want = int(*config.Spec.Replicas)
+	want := int(*in.Live.Spec.Replicas) // another client sets it
+	if in.Goal.Spec.Replicas != nil {
+		want = int(*in.Goal.Spec.Replicas)
 	}
-	released := func(p *corev1.Pod) bool { return r.released(render.InstanceID(p.UID)) }
-	pods := slices.DeleteFunc(r.caches.PodsOf(live.Namespace, live.Labels[render.LabelWorkload]), func(p *corev1.Pod) bool { return !counts(p) })
-	m := r.replacementOf(live, pods, a, switched)
-	return m.decide(pods, want, switched, released, r.patience, now)
+	released := func(p *corev1.Pod) bool { return in.Released(render.InstanceID(p.UID)) }
+	pods := slices.DeleteFunc(slices.Clone(in.Pods), func(p *corev1.Pod) bool { return !counts(p) })
+	m := replacementOf(in.Live, pods, in.Sets, in.Assignment, in.Switched)
+	return m.decide(pods, want, in.Switched, released, in.Patience, in.Now)
 }
 
 // decide what must be done before the workload has want replicas, of the wanted template.
@@ -222,23 +215,32 @@ func drainsSince(p *corev1.Pod) time.Time {
 	return t
 }
 
-// mark tells pods that they stay, and others, which may go in their stead, that they leave.
-func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d drain, now time.Time) error {
-	var errs []error
+// Note is what the annotations of a pod change to; nil removes one.
+type Note struct {
+	Pod         *corev1.Pod
+	Annotations map[string]any
+}
+
+// notes tell pods of w that they stay, and others, which may go in their stead, that they leave.
+func (d *drain) notes(w *appsv1.Deployment, now time.Time) []Note {
+	var out []Note
 	for _, p := range d.unmark {
 		was := map[string]any{render.AnnotationDraining: nil, corev1.PodDeletionCost: nil}
 		if cost, ok := w.Spec.Template.Annotations[corev1.PodDeletionCost]; ok {
 			was[corev1.PodDeletionCost] = cost
 		}
-		errs = append(errs, r.api.Annotate(ctx, p, was))
+		out = append(out, Note{p, was})
 	}
 	for _, p := range d.mark {
-		errs = append(errs, r.api.Annotate(ctx, p, map[string]any{
+		out = append(out, Note{p, map[string]any{
 			render.AnnotationDraining: now.UTC().Format(time.RFC3339), corev1.PodDeletionCost: leastCost,
-		}))
+		}})
 	}
-	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+	return out
 }
+
+// marks reports whether pods have to be told.
+func (d *drain) marks() bool { return len(d.mark)+len(d.unmark) > 0 }
 
 // drainMoved reports whether what became of a pod matters to who is to go.
 func drainMoved(old, now *corev1.Pod) bool {

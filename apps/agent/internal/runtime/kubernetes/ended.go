@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -10,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -87,8 +85,8 @@ func endedAt(p *corev1.Pod) time.Time {
 
 // leftBehind reports whether a pod of ours is over and only the agent takes it away: one
 // that its replica set has replaced. A pod that a person made is that person's,
-// whatever labels it has.
-func (r *Runtime) leftBehind(p *corev1.Pod) bool {
+// whatever labels it has. workload returns the workload that a pod is of, nil if there is none.
+func leftBehind(p *corev1.Pod, workload func(render.Ref) render.Object) bool {
 	if p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded || p.DeletionTimestamp != nil {
 		return false
 	}
@@ -96,30 +94,24 @@ func (r *Runtime) leftBehind(p *corev1.Pod) bool {
 	if owner == nil || owner.Kind != "ReplicaSet" || p.Labels[render.LabelWorkload] == "" {
 		return false
 	}
-	w := r.caches.Get(render.WorkloadOf(p))
+	w := workload(render.WorkloadOf(p))
 	return w == nil || w.GetAnnotations()[render.AnnotationPaused] != render.True
 }
 
-// removeEnded deletes pods that are over, of each workload all but the newest few.
-func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
+// due are those of all pods that are over and may go now: of each workload all but the newest few, the oldest
+// first.
+func (e *EndedPods) due(pods []*corev1.Pod, workload func(render.Ref) render.Object, now time.Time) []*corev1.Pod {
 	ended := map[string][]*corev1.Pod{}
-	for _, p := range r.caches.EveryPod() {
-		if r.leftBehind(p) {
-			key := access.Namespaced(p, render.LabelWorkload)
+	for _, p := range pods {
+		if leftBehind(p, workload) {
+			key := p.Namespace + "/" + p.Labels[render.LabelWorkload]
 			ended[key] = append(ended[key], p)
 		}
 	}
 	var surplus []*corev1.Pod
 	for _, of := range ended {
-		surplus = append(surplus, r.cfg.Ended.surplus(of, now)...)
+		surplus = append(surplus, e.surplus(of, now)...)
 	}
 	slices.SortFunc(surplus, func(a, b *corev1.Pod) int { return endedAt(a).Compare(endedAt(b)) })
-	for _, p := range surplus[:min(len(surplus), endedAtOnce)] {
-		if err := r.api.DeletePod(ctx, p, nil); err != nil && !access.IsNotFound(err) {
-			return err
-		}
-		r.metrics.ended.Inc()
-		r.cfg.Log.InfoContext(ctx, "removed a pod that was over", "pod", p.Namespace+"/"+p.Name, "reason", p.Status.Reason, "ended", endedAt(p))
-	}
-	return nil
+	return surplus[:min(len(surplus), endedAtOnce)]
 }

@@ -39,7 +39,7 @@ func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([
 	if tailLines <= 0 {
 		return nil, nil
 	}
-	secrets := r.secretsOf(render.WorkloadOf(p))
+	secrets := r.wanted.secretsOf(render.WorkloadOf(p))
 	if !secrets.Known() {
 		return nil, fmt.Errorf("logs of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
 	}

@@ -15,11 +15,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 // Runtime is runtime.Runtime on a Kubernetes cluster. Make it with New; Run must
@@ -45,30 +43,12 @@ type Runtime struct {
 	released func(instanceID string) bool
 	patience time.Duration
 
-	mu sync.Mutex
-	// wanted is what each workload should be, since Apply said so.
-	wanted map[render.Ref]*want
-	// pruned are Secrets that were removed and may still be listed.
-	pruned map[render.Ref]bool
+	wanted *wanted
 
 	// look lets one Observe at a time use the memories.
 	look     sync.Mutex
 	memories map[string]*observe.Memory
 	heard    news
-}
-
-// want is what a workload should be.
-type want struct {
-	assignment runtime.Assignment
-	// secrets are all values that its pods were given since the agent started: those of an
-	// older template go on with values from before.
-	secrets *redact.Values
-	// hash that the workload had when all of it was as wanted; empty before.
-	hash string
-	// drains: pods will be taken away, but not yet.
-	drains bool
-	// contested is what was last told about fields that others own.
-	contested string
 }
 
 // New returns a runtime that has not asked the API server anything yet.
@@ -100,12 +80,12 @@ func New(cfg Config) (*Runtime, error) {
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
 		quota:     newQuota(cfg.Pools),
-		wanted:    map[render.Ref]*want{}, pruned: map[render.Ref]bool{},
-		tidier:   tidier{empty: map[string]time.Time{}},
-		memories: map[string]*observe.Memory{},
+		wanted:    newWanted(),
+		tidier:    tidier{empty: map[string]time.Time{}},
+		memories:  map[string]*observe.Memory{},
 	}
 	r.recorder = r.broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: access.FieldManager})
-	r.repairs = newRepairs(cfg.Repair, cfg.Random)
+	r.repairs = newRepairs(cfg.Repair)
 	return r, r.handle()
 }
 
@@ -131,7 +111,7 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		r.signal()
 	case old == nil:
 		r.podChanged(now)
-		if w := render.WorkloadOf(now); r.drains(w) {
+		if w := render.WorkloadOf(now); r.wanted.drains(w) {
 			r.repairs.add(w)
 		}
 	default:
@@ -159,7 +139,7 @@ func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 		for _, w := range r.caches.List(render.KindWorkload, cache.NamespaceIndex, o.GetName()) {
 			r.repairs.add(render.NewRef(render.KindWorkload, w.GetNamespace(), w.GetName()))
 		}
-		r.repairs.add(r.wantedIn(o.GetName())...)
+		r.repairs.add(r.wanted.in(o.GetName())...)
 	default:
 		r.repairs.add(r.ownersOf(o)...)
 	}
@@ -171,7 +151,9 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.fleet.SetPod(p)
 	r.heardOf(p)
 	if lacksSecret(p) {
-		r.repairs.suspect(render.WorkloadOf(p))
+		w := render.WorkloadOf(p)
+		r.repairs.suspect(w)
+		r.repairs.add(w)
 	}
 	r.signal()
 }
@@ -187,7 +169,7 @@ func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 		r.signal()
 	}
 	w := render.NewRef(render.KindWorkload, now.Namespace, now.Labels[render.LabelInstance])
-	if r.drains(w) && (old == nil || replicaSetMoved(old, now)) {
+	if r.wanted.drains(w) && (old == nil || replicaSetMoved(old, now)) {
 		r.repairs.add(w)
 	}
 }

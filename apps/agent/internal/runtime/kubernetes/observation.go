@@ -52,7 +52,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		memories[key] = m
 		var secrets *redact.Values
 		if w != nil {
-			secrets = r.secretsOf(render.NewRef(render.KindWorkload, w.Namespace, w.Name))
+			secrets = r.wanted.secretsOf(render.NewRef(render.KindWorkload, w.Namespace, w.Name))
 		}
 		if list, ok := m.Settled(w, template, secrets); ok && !heard[key] {
 			return list
@@ -104,7 +104,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	r.memories = memories
 	out := runtime.Observation{Capacity: r.fleet.Capacity(), Notices: r.notices.newest(), Deployments: make([]runtime.ObservedDeployment, 0, len(seen))}
 	for id, d := range seen {
-		d.Removing = !alive[id] && !r.wants(id)
+		d.Removing = !alive[id] && len(r.wanted.of(id)) == 0
 		out.Deployments = append(out.Deployments, *d)
 	}
 	slices.SortFunc(out.Deployments, func(a, b runtime.ObservedDeployment) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
@@ -143,16 +143,4 @@ func (n *news) take() map[string]bool {
 	taken := n.keys
 	n.keys = nil
 	return taken
-}
-
-// wants reports whether the deployment should be there.
-func (r *Runtime) wants(deploymentID string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, w := range r.wanted {
-		if w.assignment.Deployment.GetId() == deploymentID {
-			return true
-		}
-	}
-	return false
 }

@@ -33,7 +33,7 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 	if err != nil {
 		return page, err
 	}
-	secrets := r.secretsOf(render.WorkloadOf(p))
+	secrets := r.wanted.secretsOf(render.WorkloadOf(p))
 	if !secrets.Known() {
 		return page, fmt.Errorf("logs of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
 	}

@@ -36,10 +36,8 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 	for _, o := range r.caches.List(render.KindWorkload, access.ByDeployment, deploymentID) {
 		out = append(out, render.NewRef(render.KindWorkload, o.GetNamespace(), o.GetName()))
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for w, known := range r.wanted {
-		if known.assignment.Deployment.GetId() == deploymentID && !slices.Contains(out, w) {
+	for _, w := range r.wanted.of(deploymentID) {
+		if !slices.Contains(out, w) {
 			out = append(out, w)
 		}
 	}
@@ -49,10 +47,7 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 // unwant forgets what the deployment's workload should be. The caller holds the workload:
 // a repair that is under way would want it again.
 func (r *Runtime) unwant(w render.Ref, deploymentID string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if known := r.wanted[w]; known != nil && known.assignment.Deployment.GetId() == deploymentID {
-		delete(r.wanted, w)
+	if r.wanted.forget(w, deploymentID) {
 		r.repairs.forget(w)
 		r.quota.release(w)
 	}
@@ -106,18 +101,6 @@ func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Objec
 	return nil
 }
 
-// adopted reports whether the workload that the deployment made is another's by now.
-func (r *Runtime) adopted(deploymentID string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, known := range r.wanted {
-		if a := known.assignment; a.WorkloadKey == deploymentID && a.Deployment.GetId() != deploymentID {
-			return true
-		}
-	}
-	return false
-}
-
 // removeOrphans removes what carries the deployment's label and has no workload: an
 // object that lost its owner to somebody's kubectl delete --cascade=orphan.
 func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error {
@@ -129,7 +112,7 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	}
 	// Pods name no deployment; a workload is named after the one that made it. When
 	// another has it and it is gone, it is repaired, and its pods are that one's.
-	adopted := r.adopted(deploymentID)
+	adopted := r.wanted.adopted(deploymentID)
 	for _, p := range r.caches.EveryPod() {
 		if !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.Get(render.WorkloadOf(p)) == nil {
 			spaces[p.Namespace] = true
@@ -204,7 +187,7 @@ func (r *Runtime) idleNamespace(name string) bool {
 	if o == nil || o.GetDeletionTimestamp() != nil || o.GetAnnotations()[render.AnnotationCreatedBy] == "" || o.GetAnnotations()[keepNamespace] == "true" {
 		return false
 	}
-	if len(r.wantedIn(name)) > 0 {
+	if len(r.wanted.in(name)) > 0 {
 		return false
 	}
 	for k := range r.caches.Ours {

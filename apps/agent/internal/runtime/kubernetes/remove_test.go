@@ -115,18 +115,18 @@ func TestRemove_EndsARepairUnderWay(t *testing.T) {
 				require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Delete(s.workload))
 			}
 			a := runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_1"}, WorkloadKey: "dep_1"}
-			r.want(w, a)
+			r.wanted.want(w, a)
 			repaired := r.locks.Alone(w.String())
 			removed := make(chan error)
 			go func() { removed <- r.Remove(t.Context(), "dep_1") }()
 			for r.locks.Waiting(w.String()) == 0 {
 				goruntime.Gosched()
 			}
-			r.want(w, a)
+			r.wanted.want(w, a)
 			require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Add(s.workload.DeepCopy()))
 			repaired()
 			require.NoError(t, <-removed)
-			require.Nil(t, r.wantOf(w))
+			require.Nil(t, r.wanted.get(w))
 			require.Nil(t, s.workload)
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,32 +23,17 @@ import (
 // calls nothing; two of them keep one slow repair from holding up the next.
 const repairWorkers = 2
 
-// calmAfter without a repair, the next one is at once again.
-const calmAfter = 10 * time.Minute
-
 // repairs are the workloads to look at: something happened to an object of theirs.
 type repairs struct {
-	queue  workqueue.TypedRateLimitingInterface[render.Ref]
-	policy backoff.Policy
-	random func() float64
+	*history
 
-	mu sync.Mutex
-	// suspects lack a Secret, as their pods tell.
-	suspects map[render.Ref]bool
-	history  map[render.Ref]*repaired
+	queue workqueue.TypedRateLimitingInterface[render.Ref]
 }
 
-// repaired is how often a workload had to be repaired, and when last.
-type repaired struct {
-	times int
-	last  time.Time
-}
-
-func newRepairs(policy backoff.Policy, random func() float64) *repairs {
+func newRepairs(policy backoff.Policy) *repairs {
 	return &repairs{
-		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[render.Ref]()),
-		policy: policy, random: random,
-		suspects: map[render.Ref]bool{}, history: map[render.Ref]*repaired{},
+		history: newHistory(policy),
+		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[render.Ref]()),
 	}
 }
 
@@ -59,54 +43,6 @@ func (r *repairs) add(all ...render.Ref) {
 			r.queue.Add(w)
 		}
 	}
-}
-
-func (r *repairs) suspect(w render.Ref) {
-	r.mu.Lock()
-	r.suspects[w] = true
-	r.mu.Unlock()
-	r.add(w)
-}
-
-func (r *repairs) suspected(w render.Ref) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.suspects[w]
-}
-
-// wait is how long the next repair of w has to wait: a client that undoes every repair
-// must not keep the agent and the API server busy.
-func (r *repairs) wait(w render.Ref, now time.Time) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	h := r.history[w]
-	if h == nil || now.Sub(h.last) > calmAfter {
-		delete(r.history, w)
-		return 0
-	}
-	// The same delay however often one asks in between.
-	return max(0, h.last.Add(r.policy.Delay(h.times-1, func() float64 { return 0.5 })).Sub(now))
-}
-
-// done notes a repair.
-func (r *repairs) done(w render.Ref, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.suspects, w)
-	h := r.history[w]
-	if h == nil {
-		h = &repaired{}
-		r.history[w] = h
-	}
-	h.times++
-	h.last = now
-}
-
-func (r *repairs) forget(w render.Ref) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.suspects, w)
-	delete(r.history, w)
 }
 
 // repair looks at workloads until ctx ends.
@@ -139,14 +75,14 @@ func (r *Runtime) repair(ctx context.Context) {
 
 // lookAt looks at one workload and repairs what is not as wanted.
 func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
-	if r.wantOf(w) == nil {
+	if r.wanted.get(w) == nil {
 		return nil
 	}
 	let := r.locks.Together("Namespace " + w.Namespace)
 	defer let()
 	unlock := r.locks.Alone(w.String())
 	defer unlock()
-	known := r.wantOf(w)
+	known := r.wanted.get(w)
 	if known == nil || known.hash == "" {
 		// The assignment was taken back while we waited, or is not applied yet: Remove or Apply
 		// does all that is needed.
@@ -224,44 +160,7 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []render.Ref {
 			return out
 		}
 	}
-	return r.wantedIn(namespace)
-}
-
-// wantedIn are the workloads that are wanted in a namespace.
-func (r *Runtime) wantedIn(namespace string) []render.Ref {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []render.Ref
-	for w := range r.wanted {
-		if w.Namespace == namespace {
-			out = append(out, w)
-		}
-	}
-	return out
-}
-
-// lacksSecret reports whether a pod cannot start for want of a Secret.
-func lacksSecret(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
-		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"
-	})
-}
-
-func sameMeta(a, b metav1.Object) bool {
-	return sameMap(a.GetLabels(), b.GetLabels()) && sameMap(a.GetAnnotations(), b.GetAnnotations()) &&
-		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
-}
-
-func sameMap(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || v != w {
-			return false
-		}
-	}
-	return true
+	return r.wanted.in(namespace)
 }
 
 // finished looks at a workload again when Kubernetes has done what it was told: more may
@@ -271,14 +170,9 @@ func (r *Runtime) finished(o render.Object) {
 	if !ok {
 		return
 	}
-	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.drains(w) || rolledOut(d) && len(desired.StaleSecrets(d)) > 0 {
+	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.wanted.drains(w) || rolledOut(d) && len(desired.StaleSecrets(d)) > 0 {
 		r.repairs.add(w)
 	}
-}
-
-func rolledOut(d *appsv1.Deployment) bool {
-	return d.Status.ObservedGeneration >= d.Generation && d.Spec.Replicas != nil &&
-		d.Status.UpdatedReplicas == *d.Spec.Replicas && d.Status.Replicas == d.Status.UpdatedReplicas
 }
 
 // prune removes Secrets that no pod and no template refers to any more. Until it
@@ -301,18 +195,9 @@ func (r *Runtime) prune(ctx context.Context, s *plan) error {
 		if err != nil && !access.IsNotFound(err) {
 			return err
 		}
-		r.mu.Lock()
-		r.pruned[at] = true
-		r.mu.Unlock()
+		r.wanted.prune(at)
 	}
 	// Its list is shorter now.
 	r.repairs.add(s.Ref)
 	return nil
-}
-
-// prunable reports whether a Secret need not be listed any more.
-func (r *Runtime) prunable(namespace, name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pruned[render.NewRef(render.KindSecret, namespace, name)]
 }

@@ -6,8 +6,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
 // Kubernetes' controllers act on what they saw last. Told of two replicas and then of none,
@@ -15,22 +13,8 @@ import (
 // took the workload to have no pods, because none were there, would count on room that those two
 // pods then take.
 
-// unsettled reports whether pods may come to be that the workload's assignment does not ask for.
-func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
-	if w.DeletionTimestamp != nil {
-		return false // it is told of until all of it has gone
-	}
-	wanted := int(ptr.Deref(w.Spec.Replicas, 1))
-	if known := r.wantOf(render.NewRef(render.KindWorkload, w.Namespace, w.Name)); known != nil {
-		wanted = int(known.assignment.Deployment.GetReplicas())
-	}
-	return isUnsettled(w, r.caches.ReplicaSetsOf(w), wanted, func() int {
-		return len(r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload]))
-	})
-}
-
-// isUnsettled is Runtime.unsettled for a workload of which wanted replicas are wanted. pods counts its
-// pods, some of which may be over or about to go. It is called only where the result depends on
+// isUnsettled reports whether pods may come to be that are not asked for: wanted replicas of the workload are. pods
+// counts its pods, some of which may be over or about to go. It is called only where the result depends on
 // them.
 func isUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
 	if w.Status.ObservedGeneration < w.Generation {

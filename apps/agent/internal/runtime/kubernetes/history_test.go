@@ -11,7 +11,7 @@ import (
 )
 
 func TestRepair_OpposedWaitsEverLonger(t *testing.T) {
-	r := newRepairs(backoff.Policy{Min: time.Second, Max: time.Minute}, func() float64 { return 0.5 })
+	r := newHistory(backoff.Policy{Min: time.Second, Max: time.Minute})
 	w := render.NewRef(render.KindWorkload, "ns", "chat")
 	now := time.Unix(10000, 0)
 	var waits []time.Duration

@@ -1,0 +1,118 @@
+package kubernetes
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+// calmAfter without a repair, the next one is at once again.
+const calmAfter = 10 * time.Minute
+
+// history remembers how often workloads had to be repaired, and which lack a Secret. Safe for concurrent use.
+type history struct {
+	policy backoff.Policy
+
+	mu sync.Mutex
+	// suspects lack a Secret, as their pods tell.
+	suspects map[render.Ref]bool
+	of       map[render.Ref]*repaired
+}
+
+// repaired is how often a workload had to be repaired, and when last.
+type repaired struct {
+	times int
+	last  time.Time
+}
+
+func newHistory(policy backoff.Policy) *history {
+	return &history{policy: policy, suspects: map[render.Ref]bool{}, of: map[render.Ref]*repaired{}}
+}
+
+// suspect notes that a pod of w lacks a Secret.
+func (h *history) suspect(w render.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.suspects[w] = true
+}
+
+// suspected reports whether a pod of w lacked a Secret since the last repair.
+func (h *history) suspected(w render.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.suspects[w]
+}
+
+// wait is how long the next repair of w has to wait: a client that undoes every repair
+// must not keep the agent and the API server busy.
+func (h *history) wait(w render.Ref, now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := h.of[w]
+	if was == nil || now.Sub(was.last) > calmAfter {
+		delete(h.of, w)
+		return 0
+	}
+	// The same delay however often one asks in between.
+	return max(0, was.last.Add(h.policy.Delay(was.times-1, func() float64 { return 0.5 })).Sub(now))
+}
+
+// done notes a repair.
+func (h *history) done(w render.Ref, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.suspects, w)
+	was := h.of[w]
+	if was == nil {
+		was = &repaired{}
+		h.of[w] = was
+	}
+	was.times++
+	was.last = now
+}
+
+// forget drops what is known of w.
+func (h *history) forget(w render.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.suspects, w)
+	delete(h.of, w)
+}
+
+// lacksSecret reports whether a pod cannot start for want of a Secret.
+func lacksSecret(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"
+	})
+}
+
+// sameMeta reports whether labels and annotations are the same, and both objects are about to go, or neither.
+func sameMeta(a, b metav1.Object) bool {
+	return sameMap(a.GetLabels(), b.GetLabels()) && sameMap(a.GetAnnotations(), b.GetAnnotations()) &&
+		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
+}
+
+func sameMap(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+// rolledOut reports whether all pods of a workload are of its present template.
+func rolledOut(d *appsv1.Deployment) bool {
+	return d.Status.ObservedGeneration >= d.Generation && d.Spec.Replicas != nil &&
+		d.Status.UpdatedReplicas == *d.Spec.Replicas && d.Status.Replicas == d.Status.UpdatedReplicas
+}

@@ -1,0 +1,95 @@
+package kubernetes
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+var _ runtime.Drainer = (*Runtime)(nil)
+
+// Drain implements runtime.Drainer.
+func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Duration) (again func()) {
+	r.released, r.patience = released, patience
+	return func() {
+		r.repairs.add(r.wanted.draining()...)
+	}
+}
+
+// drainOf finds out what must be done before the workload is as planned.
+func (r *Runtime) drainOf(p *desired.Plan) drain {
+	if r.released == nil || p.Live == nil {
+		return drain{}
+	}
+	return drainOf(Input{
+		Live: p.Live, Goal: p.Goal, Assignment: p.Assignment, Switched: p.Switched(),
+		Pods: r.caches.PodsOf(p.Live.Namespace, p.Live.Labels[render.LabelWorkload]), Sets: r.caches.ReplicaSetsOf(p.Live),
+		Released: r.released, Patience: r.patience, Now: time.Now(),
+	})
+}
+
+// mark tells pods that they stay, or that they leave.
+func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d drain, now time.Time) error {
+	var errs []error
+	for _, n := range d.notes(w, now) {
+		errs = append(errs, r.api.Annotate(ctx, n.Pod, n.Annotations))
+	}
+	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+}
+
+// unsettled reports whether pods may come to be that the workload's assignment does not ask for.
+func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
+	if w.DeletionTimestamp != nil {
+		return false // it is told of until all of it has gone
+	}
+	wanted := int(ptr.Deref(w.Spec.Replicas, 1))
+	if known := r.wanted.get(render.NewRef(render.KindWorkload, w.Namespace, w.Name)); known != nil {
+		wanted = int(known.assignment.Deployment.GetReplicas())
+	}
+	return isUnsettled(w, r.caches.ReplicaSetsOf(w), wanted, func() int {
+		return len(r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload]))
+	})
+}
+
+// forceLost deletes pods that end for ever because their node cannot say that they
+// did, when the policy allows it.
+func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
+	after := r.cfg.ForceDeleteLostAfter
+	if after == 0 {
+		return nil
+	}
+	for _, p := range r.caches.EveryPod() {
+		if !lostFor(p, r.caches.Node(p.Spec.NodeName), after, now) {
+			continue
+		}
+		none := int64(0)
+		if err := r.api.DeletePod(ctx, p, &none); err != nil && !access.IsNotFound(err) {
+			return err
+		}
+		r.metrics.forced.Inc()
+		r.cfg.Log.WarnContext(ctx, "deleted a pod of a lost node without the node's word", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName)
+		r.recorder.Event(p, corev1.EventTypeWarning, "ForceDeleted", "its node "+p.Spec.NodeName+" is lost; deleted without its word, as --force-delete-lost-after says")
+	}
+	return nil
+}
+
+// removeEnded deletes pods that are over, of each workload all but the newest few.
+func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
+	for _, p := range r.cfg.Ended.due(r.caches.EveryPod(), r.caches.Get, now) {
+		if err := r.api.DeletePod(ctx, p, nil); err != nil && !access.IsNotFound(err) {
+			return err
+		}
+		r.metrics.ended.Inc()
+		r.cfg.Log.InfoContext(ctx, "removed a pod that was over", "pod", p.Namespace+"/"+p.Name, "reason", p.Status.Reason, "ended", endedAt(p))
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package kubernetes
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
+)
+
+// want is what a workload should be.
+type want struct {
+	assignment runtime.Assignment
+	// secrets are all values that its pods were given since the agent started: those of an
+	// older template go on with values from before.
+	secrets *redact.Values
+	// hash that the workload had when all of it was as wanted; empty before.
+	hash string
+	// drains: pods will be taken away, but not yet.
+	drains bool
+	// contested is what was last told about fields that others own.
+	contested string
+}
+
+// wanted is what each workload should be, since Apply said so. Safe for concurrent use.
+type wanted struct {
+	mu        sync.Mutex
+	workloads map[render.Ref]*want
+	// pruned are Secrets that were removed and may still be listed.
+	pruned map[render.Ref]bool
+}
+
+func newWanted() *wanted {
+	return &wanted{workloads: map[render.Ref]*want{}, pruned: map[render.Ref]bool{}}
+}
+
+// want notes what a workload should be.
+func (w *wanted) want(at render.Ref, a runtime.Assignment) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note(at, a)
+}
+
+func (w *wanted) note(at render.Ref, a runtime.Assignment) *want {
+	known := w.workloads[at]
+	if known == nil {
+		known = &want{}
+		w.workloads[at] = known
+	}
+	known.assignment = a
+	known.secrets = known.secrets.With(slices.Collect(maps.Values(a.Secrets))...)
+	return known
+}
+
+// settle notes that a workload is as a wants it, with that hash. began: it drains, and did not before. said is
+// what was last told about fields that others own, before contested.
+func (w *wanted) settle(at render.Ref, a runtime.Assignment, hash string, drains bool, contested string) (began bool, said string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.note(at, a)
+	began, said = drains && !known.drains, known.contested
+	known.hash, known.drains, known.contested = hash, drains, contested
+	return began, said
+}
+
+// get returns what a workload should be, nil if it is not wanted.
+func (w *wanted) get(at render.Ref) *want {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.workloads[at]; known != nil {
+		c := *known
+		return &c
+	}
+	return nil
+}
+
+// forget drops a workload if it is wanted for the deployment, and reports whether it was.
+func (w *wanted) forget(at render.Ref, deploymentID string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.workloads[at]
+	if known == nil || known.assignment.Deployment.GetId() != deploymentID {
+		return false
+	}
+	delete(w.workloads, at)
+	return true
+}
+
+// secretsOf returns the secrets of a workload's pods, nil while they are not known.
+func (w *wanted) secretsOf(at render.Ref) *redact.Values {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.workloads[at]; known != nil {
+		return known.secrets
+	}
+	return nil
+}
+
+// drains reports whether pods of a workload are to go when it is time.
+func (w *wanted) drains(at render.Ref) bool {
+	known := w.get(at)
+	return known != nil && known.drains
+}
+
+// draining are the workloads with pods that are to go when it is time.
+func (w *wanted) draining() []render.Ref {
+	return w.which(func(_ render.Ref, known *want) bool { return known.drains })
+}
+
+// in are the workloads that are wanted in a namespace.
+func (w *wanted) in(namespace string) []render.Ref {
+	return w.which(func(at render.Ref, _ *want) bool { return at.Namespace == namespace })
+}
+
+// of are the workloads that are wanted for a deployment.
+func (w *wanted) of(deploymentID string) []render.Ref {
+	return w.which(func(_ render.Ref, known *want) bool { return known.assignment.Deployment.GetId() == deploymentID })
+}
+
+// adopted reports whether the workload that the deployment made is another's by now.
+func (w *wanted) adopted(deploymentID string) bool {
+	return len(w.which(func(_ render.Ref, known *want) bool {
+		a := known.assignment
+		return a.WorkloadKey == deploymentID && a.Deployment.GetId() != deploymentID
+	})) > 0
+}
+
+func (w *wanted) which(is func(at render.Ref, known *want) bool) (out []render.Ref) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for at, known := range w.workloads {
+		if is(at, known) {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// prune notes that a Secret was removed.
+func (w *wanted) prune(secret render.Ref) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pruned[secret] = true
+}
+
+// isPruned reports whether a Secret need not be listed any more.
+func (w *wanted) isPruned(secret render.Ref) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pruned[secret]
+}
