@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
 // putAtOnce bounds the calls in flight for one assignment.
@@ -101,11 +102,11 @@ func paused(w render.Ref) *runtime.Rejection {
 type plan struct {
 	*desired.Plan
 
-	drain drain
+	drain replacement.Drain
 }
 
 func (s *plan) idle() bool {
-	return s.Plan.Idle() && !s.drain.marks()
+	return s.Plan.Idle() && !s.drain.Marks()
 }
 
 // plan finds out what has to be put, in order. It calls nothing.
@@ -127,7 +128,7 @@ func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objec
 		r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", w.Name, "namespace", w.Namespace, "error", p.Unreadable)
 	}
 	d := r.drainOf(p)
-	return &plan{Plan: p, drain: d}, p.Decide(d.hold, d.shape)
+	return &plan{Plan: p, drain: d}, p.Decide(d.Hold, d.Shape)
 }
 
 // carryOut makes what is planned.
@@ -166,7 +167,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 		return err
 	}
 	r.settled(w, a, s)
-	if o := r.caches.Get(w); o != nil && !s.Complete && !s.drain.waits {
+	if o := r.caches.Get(w); o != nil && !s.Complete && !s.drain.Waits {
 		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %d replicas",
 			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), a.Deployment.GetReplicas())
 	}
@@ -248,11 +249,11 @@ func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Ob
 // settled notes that the workload is as a wants it.
 func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 	now := s.Contest()
-	began, said := r.wanted.settle(w, a, s.Hash, s.drain.waits, now)
-	if s.drain.left > 0 {
-		r.repairs.queue.AddAfter(w, s.drain.left)
+	began, said := r.wanted.settle(w, a, s.Hash, s.drain.Waits, now)
+	if s.drain.Left > 0 {
+		r.repairs.queue.AddAfter(w, s.drain.Left)
 	}
-	if began && len(s.drain.mark) == 0 {
+	if began && len(s.drain.Mark) == 0 {
 		r.repairs.add(w) // what gateways said before anybody listened is not lost
 	}
 	if now != "" && now != said {

@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
@@ -43,7 +44,7 @@ type Config struct {
 	// cannot end on it are deleted without its word. 0: never.
 	ForceDeleteLostAfter time.Duration
 	// Ended says how long pods that are over stay.
-	Ended EndedPods
+	Ended replacement.EndedPods
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -74,7 +75,7 @@ func (c *Config) check() error {
 	case c.ForceDeleteLostAfter < 0:
 		return fmt.Errorf("kubernetes: ForceDeleteLostAfter is %v: use 0 for never, or a positive time", c.ForceDeleteLostAfter)
 	}
-	if err := c.Ended.check(); err != nil {
+	if err := c.Ended.Check(); err != nil {
 		return err
 	}
 	if c.CallTimeout == 0 {

@@ -7,6 +7,15 @@
 //	                         |
 //	                         '--> repairs: what somebody changed is put back
 //
+// This package joins packages that do not know each other:
+//
+//	render       an assignment -> its objects, names, labels
+//	desired      objects, what is there -> what has to be put
+//	replacement  pods, what is wanted -> which of them go, and when
+//	access       clients, caches, the lease: all calls of the API server
+//	observe      pods, nodes -> instances, capacity
+//	gatewayapi   routes of the region -> objects of the Gateway API
+//
 // # What is ours
 //
 // An object is this agent's when it carries the labels managed-by=windlass and
@@ -35,13 +44,13 @@
 //
 // Removal is one deletion in the foreground: pods first, then the workload, then
 // what it owned. Pods that were evicted or refused stay behind until the agent takes
-// them away (see EndedPods).
+// them away (see replacement.EndedPods).
 //
 // Fewer replicas come in two steps: pods that are to go are marked as draining, and the
-// number is lowered when gateways are done with them (see drain.go). Pods of another template
+// number is lowered when gateways are done with them (see replacement/drain.go). Pods of another template
 // come in as many steps as they are replaced in: the agent says how many may be of it by now,
-// and Kubernetes makes it so (see replace.go). The pods that there are count as all that
-// there will be once Kubernetes can make no more of what was asked for before (see settle.go).
+// and Kubernetes makes it so (see replacement/replace.go). The pods that there are count as all that
+// there will be once Kubernetes can make no more of what was asked for before (see replacement/settle.go).
 //
 // # How few calls are made
 //
@@ -49,7 +58,7 @@
 // answered to our own writes, which the caches may not show yet. An assignment
 // that is in place costs no call. An idle agent has its watches open and renews its
 // lease. While the server answers nothing, one call in a while finds out whether
-// it is back, however many deployments wait (see gate).
+// it is back, however many deployments wait (see access).
 //
 // # What is watched
 //

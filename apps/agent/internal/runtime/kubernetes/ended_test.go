@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
 // evict has a pod evicted by its node.
@@ -55,7 +56,7 @@ func (h *harness) stranger(t *testing.T, like *corev1.Pod, name string, labels m
 func TestEndedPods_NewestStayForAWhile(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *kubernetes.Config) {
-		c.Ended = kubernetes.EndedPods{Newest: 2, Longest: time.Hour, Shortest: time.Hour}
+		c.Ended = replacement.EndedPods{Newest: 2, Longest: time.Hour, Shortest: time.Hour}
 	})
 	rt := h.open(t)
 	a := assignment("dep_evicted", 1)

@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
 // Runtime is runtime.Runtime on a Kubernetes cluster. Make it with New; Run must
@@ -117,7 +118,7 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 	default:
 		r.heardOf(old)
 		r.podChanged(now)
-		if drainMoved(old, now) {
+		if replacement.DrainMoved(old, now) {
 			r.repairs.add(render.WorkloadOf(now))
 		}
 	}
@@ -126,7 +127,7 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 // touched looks at the workload that an object of ours belongs to.
 func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 	// Kinds with a status have a generation, which is of the spec alone.
-	if before != nil && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && sameMeta(before, o) {
+	if before != nil && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && replacement.SameMeta(before, o) {
 		// The status moved, which says nothing about what is wanted.
 		if k == render.KindWorkload {
 			r.signal()
@@ -150,9 +151,9 @@ func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.fleet.SetPod(p)
 	r.heardOf(p)
-	if lacksSecret(p) {
+	if replacement.LacksSecret(p) {
 		w := render.WorkloadOf(p)
-		r.repairs.suspect(w)
+		r.repairs.Suspect(w)
 		r.repairs.add(w)
 	}
 	r.signal()
@@ -165,11 +166,11 @@ func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 		r.signal()
 		return
 	}
-	if old == nil || replicaSetSettles(old, now) {
+	if old == nil || replacement.ReplicaSetSettles(old, now) {
 		r.signal()
 	}
 	w := render.NewRef(render.KindWorkload, now.Namespace, now.Labels[render.LabelInstance])
-	if r.wanted.drains(w) && (old == nil || replicaSetMoved(old, now)) {
+	if r.wanted.drains(w) && (old == nil || replacement.ReplicaSetMoved(old, now)) {
 		r.repairs.add(w)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
 var _ runtime.Drainer = (*Runtime)(nil)
@@ -26,11 +27,11 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Dur
 }
 
 // drainOf finds out what must be done before the workload is as planned.
-func (r *Runtime) drainOf(p *desired.Plan) drain {
+func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	if r.released == nil || p.Live == nil {
-		return drain{}
+		return replacement.Drain{}
 	}
-	return drainOf(Input{
+	return replacement.DrainOf(replacement.Input{
 		Live: p.Live, Goal: p.Goal, Assignment: p.Assignment, Switched: p.Switched(),
 		Pods: r.caches.PodsOf(p.Live.Namespace, p.Live.Labels[render.LabelWorkload]), Sets: r.caches.ReplicaSetsOf(p.Live),
 		Released: r.released, Patience: r.patience, Now: time.Now(),
@@ -38,9 +39,9 @@ func (r *Runtime) drainOf(p *desired.Plan) drain {
 }
 
 // mark tells pods that they stay, or that they leave.
-func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d drain, now time.Time) error {
+func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d replacement.Drain, now time.Time) error {
 	var errs []error
-	for _, n := range d.notes(w, now) {
+	for _, n := range d.Notes(w, now) {
 		errs = append(errs, r.api.Annotate(ctx, n.Pod, n.Annotations))
 	}
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
@@ -55,7 +56,7 @@ func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	if known := r.wanted.get(render.NewRef(render.KindWorkload, w.Namespace, w.Name)); known != nil {
 		wanted = int(known.assignment.Deployment.GetReplicas())
 	}
-	return isUnsettled(w, r.caches.ReplicaSetsOf(w), wanted, func() int {
+	return replacement.IsUnsettled(w, r.caches.ReplicaSetsOf(w), wanted, func() int {
 		return len(r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload]))
 	})
 }
@@ -68,7 +69,7 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	for _, p := range r.caches.EveryPod() {
-		if !lostFor(p, r.caches.Node(p.Spec.NodeName), after, now) {
+		if !replacement.LostFor(p, r.caches.Node(p.Spec.NodeName), after, now) {
 			continue
 		}
 		none := int64(0)
@@ -84,12 +85,12 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 
 // removeEnded deletes pods that are over, of each workload all but the newest few.
 func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
-	for _, p := range r.cfg.Ended.due(r.caches.EveryPod(), r.caches.Get, now) {
+	for _, p := range r.cfg.Ended.Due(r.caches.EveryPod(), r.caches.Get, now) {
 		if err := r.api.DeletePod(ctx, p, nil); err != nil && !access.IsNotFound(err) {
 			return err
 		}
 		r.metrics.ended.Inc()
-		r.cfg.Log.InfoContext(ctx, "removed a pod that was over", "pod", p.Namespace+"/"+p.Name, "reason", p.Status.Reason, "ended", endedAt(p))
+		r.cfg.Log.InfoContext(ctx, "removed a pod that was over", "pod", p.Namespace+"/"+p.Name, "reason", p.Status.Reason, "ended", replacement.EndedAt(p))
 	}
 	return nil
 }

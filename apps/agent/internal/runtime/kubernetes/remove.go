@@ -48,7 +48,7 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 // a repair that is under way would want it again.
 func (r *Runtime) unwant(w render.Ref, deploymentID string) {
 	if r.wanted.forget(w, deploymentID) {
-		r.repairs.forget(w)
+		r.repairs.Forget(w)
 		r.quota.release(w)
 	}
 }

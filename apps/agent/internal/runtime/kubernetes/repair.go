@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
@@ -25,14 +26,14 @@ const repairWorkers = 2
 
 // repairs are the workloads to look at: something happened to an object of theirs.
 type repairs struct {
-	*history
+	*replacement.History
 
 	queue workqueue.TypedRateLimitingInterface[render.Ref]
 }
 
 func newRepairs(policy backoff.Policy) *repairs {
 	return &repairs{
-		history: newHistory(policy),
+		History: replacement.NewHistory(policy),
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[render.Ref]()),
 	}
 }
@@ -92,28 +93,28 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	if err != nil {
 		return err
 	}
-	suspect := r.repairs.suspected(w)
+	suspect := r.repairs.Suspected(w)
 	s, err := r.plan(w, known.assignment, objects, suspect)
 	if err != nil {
 		return err
 	}
 	if s.idle() {
-		if s.drain.left > 0 {
-			r.repairs.queue.AddAfter(w, s.drain.left)
+		if s.drain.Left > 0 {
+			r.repairs.queue.AddAfter(w, s.drain.Left)
 		}
 		return r.prune(ctx, s)
 	}
-	if (known.drains || len(s.drain.unmark) > 0) && !suspect && !s.Drifted() {
+	if (known.drains || len(s.drain.Unmark) > 0) && !suspect && !s.Drifted() {
 		return r.ensure(ctx, w, known.assignment, objects, false) // nothing was wrong
 	}
-	if wait := r.repairs.wait(w, time.Now()); wait > 0 {
+	if wait := r.repairs.Wait(w, time.Now()); wait > 0 {
 		r.repairs.queue.AddAfter(w, wait)
 		return nil
 	}
 	if err := r.ensure(ctx, w, known.assignment, objects, suspect); err != nil {
 		return err
 	}
-	r.repairs.done(w, time.Now())
+	r.repairs.Done(w, time.Now())
 	return nil
 }
 
@@ -170,7 +171,7 @@ func (r *Runtime) finished(o render.Object) {
 	if !ok {
 		return
 	}
-	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.wanted.drains(w) || rolledOut(d) && len(desired.StaleSecrets(d)) > 0 {
+	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.wanted.drains(w) || replacement.RolledOut(d) && len(desired.StaleSecrets(d)) > 0 {
 		r.repairs.add(w)
 	}
 }
@@ -178,7 +179,7 @@ func (r *Runtime) finished(o render.Object) {
 // prune removes Secrets that no pod and no template refers to any more. Until it
 // has, the workload lists them.
 func (r *Runtime) prune(ctx context.Context, s *plan) error {
-	if s.Live == nil || !rolledOut(s.Live) {
+	if s.Live == nil || !replacement.RolledOut(s.Live) {
 		return nil
 	}
 	stale := desired.StaleSecrets(s.Live)

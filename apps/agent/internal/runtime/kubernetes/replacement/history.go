@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"slices"
@@ -16,8 +16,8 @@ import (
 // calmAfter without a repair, the next one is at once again.
 const calmAfter = 10 * time.Minute
 
-// history remembers how often workloads had to be repaired, and which lack a Secret. Safe for concurrent use.
-type history struct {
+// History remembers how often workloads had to be repaired, and which lack a Secret. Safe for concurrent use.
+type History struct {
 	policy backoff.Policy
 
 	mu sync.Mutex
@@ -32,27 +32,27 @@ type repaired struct {
 	last  time.Time
 }
 
-func newHistory(policy backoff.Policy) *history {
-	return &history{policy: policy, suspects: map[render.Ref]bool{}, of: map[render.Ref]*repaired{}}
+func NewHistory(policy backoff.Policy) *History {
+	return &History{policy: policy, suspects: map[render.Ref]bool{}, of: map[render.Ref]*repaired{}}
 }
 
-// suspect notes that a pod of w lacks a Secret.
-func (h *history) suspect(w render.Ref) {
+// Suspect notes that a pod of w lacks a Secret.
+func (h *History) Suspect(w render.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.suspects[w] = true
 }
 
-// suspected reports whether a pod of w lacked a Secret since the last repair.
-func (h *history) suspected(w render.Ref) bool {
+// Suspected reports whether a pod of w lacked a Secret since the last repair.
+func (h *History) Suspected(w render.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.suspects[w]
 }
 
-// wait is how long the next repair of w has to wait: a client that undoes every repair
+// Wait is how long the next repair of w has to wait: a client that undoes every repair
 // must not keep the agent and the API server busy.
-func (h *history) wait(w render.Ref, now time.Time) time.Duration {
+func (h *History) Wait(w render.Ref, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.of[w]
@@ -64,8 +64,8 @@ func (h *history) wait(w render.Ref, now time.Time) time.Duration {
 	return max(0, was.last.Add(h.policy.Delay(was.times-1, func() float64 { return 0.5 })).Sub(now))
 }
 
-// done notes a repair.
-func (h *history) done(w render.Ref, now time.Time) {
+// Done notes a repair.
+func (h *History) Done(w render.Ref, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.suspects, w)
@@ -78,23 +78,23 @@ func (h *history) done(w render.Ref, now time.Time) {
 	was.last = now
 }
 
-// forget drops what is known of w.
-func (h *history) forget(w render.Ref) {
+// Forget drops what is known of w.
+func (h *History) Forget(w render.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.suspects, w)
 	delete(h.of, w)
 }
 
-// lacksSecret reports whether a pod cannot start for want of a Secret.
-func lacksSecret(p *corev1.Pod) bool {
+// LacksSecret reports whether a pod cannot start for want of a Secret.
+func LacksSecret(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"
 	})
 }
 
-// sameMeta reports whether labels and annotations are the same, and both objects are about to go, or neither.
-func sameMeta(a, b metav1.Object) bool {
+// SameMeta reports whether labels and annotations are the same, and both objects are about to go, or neither.
+func SameMeta(a, b metav1.Object) bool {
 	return sameMap(a.GetLabels(), b.GetLabels()) && sameMap(a.GetAnnotations(), b.GetAnnotations()) &&
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
 }
@@ -111,8 +111,8 @@ func sameMap(a, b map[string]string) bool {
 	return true
 }
 
-// rolledOut reports whether all pods of a workload are of its present template.
-func rolledOut(d *appsv1.Deployment) bool {
+// RolledOut reports whether all pods of a workload are of its present template.
+func RolledOut(d *appsv1.Deployment) bool {
 	return d.Status.ObservedGeneration >= d.Generation && d.Spec.Replicas != nil &&
 		d.Status.UpdatedReplicas == *d.Spec.Replicas && d.Status.Replicas == d.Status.UpdatedReplicas
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"cmp"
@@ -35,7 +35,7 @@ const (
 	endedAtOnce = 25
 )
 
-func (e *EndedPods) check() error {
+func (e *EndedPods) Check() error {
 	if e.Newest < 0 || e.Longest < 0 || e.Shortest < 0 {
 		return fmt.Errorf("kubernetes: EndedPods is %+v: nothing in it may be negative, and 0 is the default", *e)
 	}
@@ -48,7 +48,7 @@ func (e *EndedPods) check() error {
 // surplus are those of a workload's ended pods that may go, the oldest first.
 func (e *EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
 	newest := slices.SortedFunc(slices.Values(ended), func(a, b *corev1.Pod) int {
-		return cmp.Or(endedAt(b).Compare(endedAt(a)), cmp.Compare(b.Name, a.Name))
+		return cmp.Or(EndedAt(b).Compare(EndedAt(a)), cmp.Compare(b.Name, a.Name))
 	})
 	var out []*corev1.Pod
 	for n, p := range newest {
@@ -56,7 +56,7 @@ func (e *EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
 		if n < e.Newest {
 			stays = max(e.Longest, e.Shortest)
 		}
-		if now.Sub(endedAt(p)) >= stays {
+		if now.Sub(EndedAt(p)) >= stays {
 			out = append(out, p)
 		}
 	}
@@ -64,8 +64,8 @@ func (e *EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
 	return out
 }
 
-// endedAt is the last that happened to a pod that is over.
-func endedAt(p *corev1.Pod) time.Time {
+// EndedAt is the last that happened to a pod that is over.
+func EndedAt(p *corev1.Pod) time.Time {
 	at := p.CreationTimestamp.Time
 	later := func(t metav1.Time) {
 		if t.After(at) {
@@ -98,9 +98,9 @@ func leftBehind(p *corev1.Pod, workload func(render.Ref) render.Object) bool {
 	return w == nil || w.GetAnnotations()[render.AnnotationPaused] != render.True
 }
 
-// due are those of all pods that are over and may go now: of each workload all but the newest few, the oldest
+// Due are those of all pods that are over and may go now: of each workload all but the newest few, the oldest
 // first.
-func (e *EndedPods) due(pods []*corev1.Pod, workload func(render.Ref) render.Object, now time.Time) []*corev1.Pod {
+func (e *EndedPods) Due(pods []*corev1.Pod, workload func(render.Ref) render.Object, now time.Time) []*corev1.Pod {
 	ended := map[string][]*corev1.Pod{}
 	for _, p := range pods {
 		if leftBehind(p, workload) {
@@ -112,6 +112,6 @@ func (e *EndedPods) due(pods []*corev1.Pod, workload func(render.Ref) render.Obj
 	for _, of := range ended {
 		surplus = append(surplus, e.surplus(of, now)...)
 	}
-	slices.SortFunc(surplus, func(a, b *corev1.Pod) int { return endedAt(a).Compare(endedAt(b)) })
+	slices.SortFunc(surplus, func(a, b *corev1.Pod) int { return EndedAt(a).Compare(EndedAt(b)) })
 	return surplus[:min(len(surplus), endedAtOnce)]
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"slices"
@@ -11,11 +11,11 @@ import (
 // a node is down and stays down.
 const outOfService = "node.kubernetes.io/out-of-service"
 
-// lostFor reports whether a pod that is to end should have ended, and its node has been
+// LostFor reports whether a pod that is to end should have ended, and its node has been
 // lost for at least that long. The replacement of such a pod has long been made. A pod whose node merely does
 // not answer may still run: two of it would hold one volume, or serve twice. So somebody who knows has to say
 // that the node is down: by the out-of-service taint, or by having removed the node.
-func lostFor(p *corev1.Pod, node *corev1.Node, after time.Duration, now time.Time) bool {
+func LostFor(p *corev1.Pod, node *corev1.Node, after time.Duration, now time.Time) bool {
 	// The deletion timestamp is when the grace is over.
 	if p.DeletionTimestamp == nil || p.Spec.NodeName == "" || now.Before(p.DeletionTimestamp.Time) {
 		return false

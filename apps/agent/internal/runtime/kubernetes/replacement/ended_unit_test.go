@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"testing"
@@ -34,7 +34,7 @@ func TestEndedPods_OldestGoFirstOnceReported(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var policy EndedPods
-			require.NoError(t, policy.check())
+			require.NoError(t, policy.Check())
 			var pods []*corev1.Pod
 			for _, ago := range c.ended {
 				pods = append(pods, ended(ago))
@@ -47,5 +47,5 @@ func TestEndedPods_OldestGoFirstOnceReported(t *testing.T) {
 		})
 	}
 	bad := EndedPods{Newest: -1}
-	require.ErrorContains(t, bad.check(), "EndedPods")
+	require.ErrorContains(t, bad.Check(), "EndedPods")
 }

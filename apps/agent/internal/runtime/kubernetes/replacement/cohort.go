@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"slices"
@@ -74,8 +74,8 @@ func failing(s *appsv1.ReplicaSet) bool {
 	})
 }
 
-// replicaSetMoved reports whether a ReplicaSet counts otherwise than before.
-func replicaSetMoved(old, now *appsv1.ReplicaSet) bool {
+// ReplicaSetMoved reports whether a ReplicaSet counts otherwise than before.
+func ReplicaSetMoved(old, now *appsv1.ReplicaSet) bool {
 	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"slices"
@@ -13,10 +13,10 @@ import (
 // took the workload to have no pods, because none were there, would count on room that those two
 // pods then take.
 
-// isUnsettled reports whether pods may come to be that are not asked for: wanted replicas of the workload are. pods
+// IsUnsettled reports whether pods may come to be that are not asked for: wanted replicas of the workload are. pods
 // counts its pods, some of which may be over or about to go. It is called only where the result depends on
 // them.
-func isUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
+func IsUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
 	if w.Status.ObservedGeneration < w.Generation {
 		return true
 	}
@@ -41,7 +41,7 @@ func refusesSets(w *appsv1.Deployment) bool {
 	})
 }
 
-// replicaSetSettles reports whether a ReplicaSet bounds its pods otherwise than before.
-func replicaSetSettles(old, now *appsv1.ReplicaSet) bool {
+// ReplicaSetSettles reports whether a ReplicaSet bounds its pods otherwise than before.
+func ReplicaSetSettles(old, now *appsv1.ReplicaSet) bool {
 	return old.Generation != now.Generation || old.Status.ObservedGeneration != now.Status.ObservedGeneration || old.Status.Replicas != now.Status.Replicas
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"slices"
@@ -80,9 +80,9 @@ func TestDrain_PrecedesFewerReplicas(t *testing.T) {
 				slices.Sort(out)
 				return out
 			}
-			require.Equal(t, c.mark, names(d.mark))
-			require.Equal(t, c.unmark, names(d.unmark))
-			require.Equal(t, c.left, d.left)
+			require.Equal(t, c.mark, names(d.Mark))
+			require.Equal(t, c.unmark, names(d.Unmark))
+			require.Equal(t, c.left, d.Left)
 			if !c.keeps {
 				require.Nil(t, d.replicas)
 				return

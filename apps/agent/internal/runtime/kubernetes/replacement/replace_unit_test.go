@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"slices"
@@ -91,12 +91,12 @@ func TestReplace_NewPodsAreAsManyAsReleased(t *testing.T) {
 				slices.Sort(out)
 				return out
 			}
-			require.Equal(t, c.mark, names(d.mark))
-			require.Equal(t, c.unmark, names(d.unmark))
-			require.Equal(t, c.left, d.left)
-			require.Equal(t, c.hold, d.hold)
+			require.Equal(t, c.mark, names(d.Mark))
+			require.Equal(t, c.unmark, names(d.Unmark))
+			require.Equal(t, c.left, d.Left)
+			require.Equal(t, c.hold, d.Hold)
 			require.Equal(t, c.wantMay, d.may)
-			require.Equal(t, !c.over, d.waits)
+			require.Equal(t, !c.over, d.Waits)
 		})
 	}
 }

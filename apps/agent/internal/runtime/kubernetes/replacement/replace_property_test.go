@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"cmp"
@@ -76,7 +76,7 @@ func (m *model) agent() {
 	}
 	d := r.decide(pods, m.want, m.live == m.template, func(p *corev1.Pod) bool { return !sent[p.Name] }, modelPatience, m.now)
 	live, replicas, unavailable := m.template, m.want, m.most
-	if d.hold {
+	if d.Hold {
 		live = m.live
 	}
 	if d.replicas != nil {
@@ -89,13 +89,13 @@ func (m *model) agent() {
 		m.live, m.replicas, m.unavailable, m.may, m.guarded = live, replicas, unavailable, d.may, d.may > 0
 		m.generation++
 	}
-	for _, p := range d.unmark {
+	for _, p := range d.Unmark {
 		delete(p.Annotations, render.AnnotationDraining)
 	}
 	for _, p := range m.pods {
-		p.sent = p.sent || isReady(p.Pod) && slices.Contains(d.unmark, p.Pod)
+		p.sent = p.sent || isReady(p.Pod) && slices.Contains(d.Unmark, p.Pod)
 	}
-	for _, p := range d.mark {
+	for _, p := range d.Mark {
 		p.Annotations[render.AnnotationDraining] = m.now.Format(time.RFC3339)
 	}
 }

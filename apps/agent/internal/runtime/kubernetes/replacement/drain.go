@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"cmp"
@@ -38,19 +38,19 @@ import (
 // an agent says so would block node drains for as long as the agent is away. The same holds for a
 // pod that is deleted by hand, and for a template that another client edits.
 
-// drain is what taking pods away comes to at one moment.
-type drain struct {
+// Drain is what taking pods away comes to at one moment.
+type Drain struct {
 	// waits: there is more to do, when something happens or after left, if that is not 0.
-	waits bool
-	left  time.Duration
+	Waits bool
+	Left  time.Duration
 	// replicas that the workload keeps for now; nil: as many as are wanted.
 	replicas *int32
 	// hold: it keeps its template for now.
-	hold bool
+	Hold bool
 	// may is how many pods may be of its template; 0: as Kubernetes finds.
 	may int
-	// mark are the pods that are to leave and do not know yet; unmark stay after all.
-	mark, unmark []*corev1.Pod
+	// Mark are the pods that are to leave and do not know yet; unmark stay after all.
+	Mark, Unmark []*corev1.Pod
 }
 
 // Input is a workload whose pods may have to go, as it was seen.
@@ -70,10 +70,10 @@ type Input struct {
 	Now      time.Time
 }
 
-// drainOf finds out what must be done before the workload is as it should be.
-func drainOf(in Input) drain {
+// DrainOf finds out what must be done before the workload is as it should be.
+func DrainOf(in Input) Drain {
 	if in.Live.Spec.Replicas == nil {
-		return drain{}
+		return Drain{}
 	}
 	want := int(*in.Live.Spec.Replicas) // another client sets it
 	if in.Goal.Spec.Replicas != nil {
@@ -87,7 +87,7 @@ func drainOf(in Input) drain {
 
 // decide what must be done before the workload has want replicas, of the wanted template.
 // pods are all that count. It is pure.
-func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
+func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
 	// A pod that is not ready, or not made yet, may become one that gateways send to before it
 	// goes. Pods to which no gateway sends are not marked.
 	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
@@ -98,27 +98,27 @@ func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, releas
 	case want != m.replicas && max(len(pods), m.sum()) > m.replicas, want < m.replicas && m.may > 0 && !m.settled():
 		// Kubernetes chooses among all that are marked: until it has taken those that it was
 		// told to, no more are, and none is that stays after all.
-		return drain{waits: true, hold: replaces && !switched, may: m.may, replicas: new(int32(m.replicas))}
+		return Drain{Waits: true, Hold: replaces && !switched, may: m.may, replicas: new(int32(m.replicas))}
 	case m.replicas == 0:
 		return drained(pods, 0, want, true, released, patience, now)
 	case !replaces:
 		return drained(pods, m.replicas, want, !switched || m.mixed(), released, patience, now)
 	case want == 0 || want < m.replicas && !m.mixed():
 		d := drained(pods, m.replicas, want, false, released, patience, now)
-		if want > 0 || d.waits {
-			d.waits, d.hold, d.may = true, !switched, m.may
+		if want > 0 || d.Waits {
+			d.Waits, d.Hold, d.may = true, !switched, m.may
 		}
 		return d
 	}
 	d := m.next(released, patience, now)
 	if want < m.replicas {
-		d.waits, d.replicas = true, new(int32(m.replicas))
+		d.Waits, d.replicas = true, new(int32(m.replicas))
 	}
 	return d
 }
 
-// shape has the workload wait as it is to.
-func (d *drain) shape(c *appsac.DeploymentApplyConfiguration) {
+// Shape has the workload wait as it is to.
+func (d *Drain) Shape(c *appsac.DeploymentApplyConfiguration) {
 	if d.replicas != nil {
 		c.Spec.Replicas = d.replicas
 	}
@@ -136,13 +136,13 @@ func counts(p *corev1.Pod) bool {
 
 // drained decides for the pods of a workload that count. replaces: some are being replaced.
 // It is pure.
-func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
-	var out drain
+func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
+	var out Drain
 	surplus := len(pods) - want
 	switch {
 	case surplus <= 0:
 		// Those that Kubernetes has yet to take stay marked until it has.
-		out.unmark = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !render.Drains(p) })
+		out.Unmark = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !render.Drains(p) })
 		return out
 	case replicas <= want || replaces:
 		return out
@@ -154,17 +154,17 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 	for n, p := range pods {
 		switch marked := render.Drains(p); {
 		case n >= surplus && marked:
-			out.unmark = append(out.unmark, p)
+			out.Unmark = append(out.Unmark, p)
 		case n >= surplus:
 		case !marked:
-			out.mark = append(out.mark, p)
-			out.left = patience
+			out.Mark = append(out.Mark, p)
+			out.Left = patience
 		case !released(p):
-			out.left = max(out.left, min(drainsSince(p).Add(patience).Sub(now), patience))
+			out.Left = max(out.Left, min(drainsSince(p).Add(patience).Sub(now), patience))
 		}
 	}
-	if out.left > 0 {
-		out.waits, out.replicas = true, new(int32(replicas))
+	if out.Left > 0 {
+		out.Waits, out.replicas = true, new(int32(replicas))
 	}
 	return out
 }
@@ -221,17 +221,17 @@ type Note struct {
 	Annotations map[string]any
 }
 
-// notes tell pods of w that they stay, and others, which may go in their stead, that they leave.
-func (d *drain) notes(w *appsv1.Deployment, now time.Time) []Note {
+// Notes tell pods of w that they stay, and others, which may go in their stead, that they leave.
+func (d *Drain) Notes(w *appsv1.Deployment, now time.Time) []Note {
 	var out []Note
-	for _, p := range d.unmark {
+	for _, p := range d.Unmark {
 		was := map[string]any{render.AnnotationDraining: nil, corev1.PodDeletionCost: nil}
 		if cost, ok := w.Spec.Template.Annotations[corev1.PodDeletionCost]; ok {
 			was[corev1.PodDeletionCost] = cost
 		}
 		out = append(out, Note{p, was})
 	}
-	for _, p := range d.mark {
+	for _, p := range d.Mark {
 		out = append(out, Note{p, map[string]any{
 			render.AnnotationDraining: now.UTC().Format(time.RFC3339), corev1.PodDeletionCost: leastCost,
 		}})
@@ -239,10 +239,10 @@ func (d *drain) notes(w *appsv1.Deployment, now time.Time) []Note {
 	return out
 }
 
-// marks reports whether pods have to be told.
-func (d *drain) marks() bool { return len(d.mark)+len(d.unmark) > 0 }
+// Marks reports whether pods have to be told.
+func (d *Drain) Marks() bool { return len(d.Mark)+len(d.Unmark) > 0 }
 
-// drainMoved reports whether what became of a pod matters to who is to go.
-func drainMoved(old, now *corev1.Pod) bool {
+// DrainMoved reports whether what became of a pod matters to who is to go.
+func DrainMoved(old, now *corev1.Pod) bool {
 	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now) || isReady(old) != isReady(now)
 }

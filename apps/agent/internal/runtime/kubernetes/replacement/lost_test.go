@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"testing"
@@ -40,6 +40,6 @@ func TestPod_IsForcedAwayOnlyFromADeadNode(t *testing.T) {
 		{"its node removed for long", pod(time.Hour), nil, true},
 		{"its node removed just now", pod(time.Minute), nil, false},
 	} {
-		require.Equal(t, c.want, lostFor(c.pod, c.node, after, now), c.name)
+		require.Equal(t, c.want, LostFor(c.pod, c.node, after, now), c.name)
 	}
 }

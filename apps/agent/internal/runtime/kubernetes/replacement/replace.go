@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"cmp"
@@ -89,7 +89,7 @@ type replacement struct {
 // controller knows of, and the workload must have the number that it should have. A pod that is
 // yet to be made, and could be ready when a pod has to go, is waited for as well, unless its
 // controller reports a failure.
-func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) drain {
+func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
 	var old, fresh []cohort
 	left, freshReplicas, ready := 0, 0, 0
 	switched := false
@@ -109,9 +109,9 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 		}
 	}
 	if m.observed && left == 0 && freshReplicas == m.replicas {
-		return drain{unmark: marked(fresh, nil)} // nothing is left to replace
+		return Drain{Unmark: marked(fresh, nil)} // nothing is left to replace
 	}
-	out := drain{waits: true, hold: !switched, may: m.may}
+	out := Drain{Waits: true, Hold: !switched, may: m.may}
 	if !m.settled() {
 		return out
 	}
@@ -128,19 +128,19 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 		switch {
 		case p == nil:
 		case !render.Drains(p):
-			out.mark = append(out.mark, p)
+			out.Mark = append(out.Mark, p)
 			if isReady(p) {
-				out.left = patience
+				out.Left = patience
 			}
 		case isReady(p) && !released(p):
-			out.left = max(out.left, min(drainsSince(p).Add(patience).Sub(now), patience))
+			out.Left = max(out.Left, min(drainsSince(p).Add(patience).Sub(now), patience))
 		}
 	}
-	out.unmark = marked(m.cohorts, leaving)
-	if leaves == 0 || len(out.mark)+len(out.unmark) > 0 || out.left > 0 {
+	out.Unmark = marked(m.cohorts, leaving)
+	if leaves == 0 || len(out.Mark)+len(out.Unmark) > 0 || out.Left > 0 {
 		return out
 	}
-	out.hold, out.may = false, freshReplicas+leaves
+	out.Hold, out.may = false, freshReplicas+leaves
 	if !switched || m.may == 0 {
 		// Pods of the template that are there are available until their controller has heard
 		// that they never are: no more than these go even if all are.

@@ -1,4 +1,4 @@
-package kubernetes
+package replacement
 
 import (
 	"testing"
@@ -46,6 +46,6 @@ func TestSettle_WaitsForControllers(t *testing.T) {
 		"more are there while fewer are wanted":    {seen(), sets(set(4, 4, 2)), 2, 4, false},
 		"one that drains may be made anew, unseen": {seen(), sets(set(4, 3, 2)), 2, 3, true},
 	} {
-		require.Equal(t, c.unsettled, isUnsettled(c.w, c.sets, c.wanted, func() int { return c.pods }), name)
+		require.Equal(t, c.unsettled, IsUnsettled(c.w, c.sets, c.wanted, func() int { return c.pods }), name)
 	}
 }
