@@ -63,8 +63,13 @@ var core = []string{
 	"apps/controlplane/internal/changefeed/...",
 }
 
-// render is pure as well, but stands on Kubernetes' types, which import HTTP.
-const render = "apps/agent/internal/runtime/kubernetes/render/..."
+// kube are the packages of the Kubernetes runtime that decide. They are pure as well, but stand on Kubernetes'
+// types, which import HTTP.
+var kube = []string{
+	"apps/agent/internal/runtime/kubernetes/render/...",
+	"apps/agent/internal/runtime/kubernetes/desired/...",
+	"apps/agent/internal/runtime/kubernetes/replacement/...",
+}
 
 // edges are where the world reaches the control plane.
 var edges = []string{
@@ -134,9 +139,9 @@ var Rules = []Rule{
 		From: pure, Deny: []string{"math/rand/...", "crypto/rand"},
 	},
 	{
-		Name: "render does no I/O",
-		Why:  "what is applied to a cluster is a function of the assignment: golden files prove it",
-		From: []string{render}, Deny: doesIO, Allow: []string{"k8s.io/client-go/applyconfigurations/..."},
+		Name: "desired objects and the replacement of pods do no I/O",
+		Why:  "what is applied to a cluster, and which pods go, are functions of the assignment and of what was seen: golden files and histories prove it",
+		From: kube, Deny: doesIO, Allow: []string{"k8s.io/client-go/applyconfigurations/..."},
 	},
 	{
 		Name: "the pure core imports only itself",
@@ -238,6 +243,13 @@ var Rules = []Rule{
 		Why:  "each must be removable",
 		From: []string{"apps/agent/internal/runtime/process/...", "apps/agent/internal/runtime/kubernetes/...", "apps/agent/internal/runtime/simulated/..."},
 		Deny: []string{"apps/agent/internal/runtime/process/...", "apps/agent/internal/runtime/kubernetes/...", "apps/agent/internal/runtime/simulated/..."}, Allow: []string{"$5/..."},
+	},
+	{
+		Name: "cluster access, desired objects and replacement meet in the Kubernetes runtime",
+		Why:  "each can be read and tested without the others: what is wanted, which pods go, and how the API server is asked",
+		From: append([]string{"apps/agent/internal/runtime/kubernetes/access/..."}, kube...),
+		Deny: []string{"apps/agent/internal/runtime/kubernetes/..."}, Tests: true,
+		Allow: []string{"$6/...", "apps/agent/internal/runtime/kubernetes/render/..."},
 	},
 	{
 		Name: "the inbox does not reach back",
