@@ -12,14 +12,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Caller is a gateway as the listener knows it.
+// Caller identifies the gateway that sent a call.
 type Caller struct {
-	// Name in its certificate; empty: it has none.
+	// Name in the gateway's certificate; empty: it has no certificate.
 	Name string
-	// Verified: it has proved that it is one of the region's gateways. The region sends its
-	// routes to one that has not, where the operator allows that, but does not judge a
-	// rollout by what it says: no route waits for it, and its counts of requests are not used.
-	// Only instances that leave wait for its requests, for Patience at most.
+	// Verified reports whether the gateway has proved that it is one of the region's. Where the
+	// operator allows it, an unverified gateway receives the routes, but no rollout is judged by
+	// its reports: no route waits for it, and its request counts are not used. Only the removal of
+	// an instance waits for its requests, for Patience at most.
 	Verified bool
 }
 
@@ -30,22 +30,22 @@ func callerOf(ctx context.Context) Caller {
 	return caller
 }
 
-// Socket is the caller of gateway.sock, which file permissions protect.
+// Socket returns the caller of a request on gateway.sock. File permissions protect the socket.
 func Socket(*http.Request) Caller { return Caller{Verified: true} }
 
-// Certified is the caller of a listener that verifies certificates.
+// Certified returns the caller of a request on a listener that verifies certificates.
 func Certified(r *http.Request) Caller {
 	return Caller{Name: certfile.Holder(r.TLS), Verified: r.TLS != nil}
 }
 
-// Unverified is the caller of a listener without authentication.
+// Unverified returns the caller of a request on a listener without authentication.
 func Unverified(*http.Request) Caller { return Caller{Name: "unverified"} }
 
-// separator is between the id of a gateway and the name in its certificate.
+// separator stands between the id of a gateway and the name in its certificate.
 const separator = "@"
 
-// identify adds the caller's name to the id, so that no gateway can have the id of one with
-// another name in its certificate.
+// identify adds the caller's name to the id, so that a gateway cannot use the id of a gateway
+// whose certificate has another name.
 func (c Caller) identify(gatewayID *string) error {
 	if c.Name == "" {
 		return nil

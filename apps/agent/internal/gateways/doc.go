@@ -10,26 +10,25 @@
 //
 // The table is the newest state of each app: its route and the instances behind it. Each
 // state has a number, change, which only grows. The hub holds, for each gateway, the apps
-// that it has yet to be sent (a set, never a queue) and the change of each app that it
-// serves. All that is asked is answered by comparing the two:
+// that must still be sent to it (a set, never a queue) and the change of each app that it
+// serves. Comparing the table with what gateways serve answers every question:
 //
-//   - a route is served when each gateway that counts serves a change that is no older than
-//     the one with which the route came;
-//   - gateways have stopped sending to an instance when this holds of each gateway that counts:
-//     it reports no request in flight there, and of every app it serves a change that gives the
-//     instance no new requests, or a later one;
-//   - an instance that became ready counts as ready when this holds of each gateway that
-//     reports: it serves the change with which the instance came, or a later one, and the instance
-//     has passed its check through that gateway. It counts until no gateway can have a connection
-//     to it. See routable.
+//   - a route is served when each gateway that counts serves the change with which the route
+//     came, or a later one;
+//   - gateways have stopped sending to an instance when each gateway that counts reports no
+//     request in flight there, and serves, for every app, a change since which the instance gets
+//     no new requests;
+//   - an instance that passes its check counts as ready once each gateway that reports serves the
+//     change with which the instance came, or a later one, and has reached the instance. It
+//     counts until no gateway can connect to it. See routable.
 //
-// A gateway counts from its Watch until it was away for Grace: it goes on serving what it
-// last had, and an agent that has just started does not yet know what that is. So it counts
-// across a restart of the agent, too, from a small file. One that said that it leaves
-// counts until its stream ends. Where no gateway counts, and none is expected, every route
-// counts as served, and no instance as sent to: then requests come into the region in another
-// way, and what the agent knows by itself is enough.
+// A gateway counts from its Watch until it was away for Grace, because it goes on serving what
+// it last received. A small file keeps which gateways count across a restart of the agent: an
+// agent that has just started does not know yet what they serve. A gateway that reported that
+// it is leaving counts until its stream ends. Where no gateway counts and none is expected,
+// every route counts as served and no gateway as sending to an instance: then requests enter
+// the region in another way, and what the agent knows by itself is enough.
 //
-// Every wait ends: a gateway that is silent loses its stream, and counts no more after
-// Grace; a caller that waits for an instance sets a deadline.
+// Every wait ends: a silent gateway loses its stream and stops counting after Grace, and a
+// caller that waits for an instance sets a deadline.
 package gateways

@@ -6,16 +6,16 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Feed is the table for a part of this process that passes it on in another protocol. All
-// clients of that part count as one gateway while there are any.
+// Feed gives the table to a part of this process that serves it in another protocol. All
+// clients of that part count together as one gateway while it has any.
 type Feed struct {
 	g   *Gateways
 	one *gateway
 }
 
-// Follow returns a feed, of which there is one for each protocol. id is what it counts as, and
-// is kept as that of a gateway is: it is the same after a restart. verified: those behind it have
-// proved that they are the region's, see Caller.
+// Follow returns the feed of one protocol. id stands for the feed where gateways are counted. It
+// is kept in the file, so it must be the same after a restart. verified says that the feed's
+// clients have proved that they are the region's, see Caller.
 func (g *Gateways) Follow(id string, verified bool) *Feed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -24,14 +24,14 @@ func (g *Gateways) Follow(id string, verified bool) *Feed {
 	return f
 }
 
-// Known is closed when the table is complete. Take says nothing before.
+// Known is closed when the table is complete. Until then Take returns nothing.
 func (f *Feed) Known() <-chan struct{} { return f.g.known }
 
-// Changed is signalled when Take has something new.
+// Changed is signalled when Take would return something new.
 func (f *Feed) Changed() <-chan struct{} { return f.one.poke }
 
-// Take returns every app that changed since it was taken last, as it is by now: all, the
-// first time. One without hosts and previews is gone.
+// Take returns the present state of every app that changed since the last call; the first call
+// returns all apps. An app without hosts and previews is gone.
 func (f *Feed) Take() []*gatewayv1.AppRoutes {
 	f.g.mu.Lock()
 	defer f.g.mu.Unlock()
@@ -45,11 +45,11 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 	return f.g.hub.take(f.one)
 }
 
-// Serves takes the change of each app, by id, that every client behind the feed serves by now;
-// whether there is any client (anybody); and what people should know of them (notes). Changes
-// that are not nil say, too, that no client has anything of another table, but for apps that were
-// taken and never reported here. Clients that are gone count for Grace, as a gateway does. Serves
-// may be called at any time.
+// Serves reports what the feed's clients serve. changes has, by app id, the change that every
+// client serves by now. anybody says whether there is a client. notes are shown to people. If
+// changes is not nil, no client holds state of another table, except for apps that were taken
+// and never reported here. Clients that are gone count for Grace, as a gateway does. Serves may
+// be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
 	f.g.hub.serves(f.one, changes, anybody, notes, time.Now())
@@ -58,10 +58,10 @@ func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.progress()
 }
 
-// anything is no app: it stands for what those behind the feed may have had of another table.
+// anything is not an app's id. It stands for state of another table that the feed's clients may hold.
 const anything = ""
 
-// follow makes a feed, which does not count yet.
+// follow adds a feed, which does not count yet.
 func (h *hub) follow(id string) *gateway {
 	f := &gateway{
 		id: id, verified: true, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
@@ -71,11 +71,11 @@ func (h *hub) follow(id string) *gateway {
 	return f
 }
 
-// serves notes what those behind the feed serve, and counts them while there are any.
+// serves records what the feed's clients serve. The feed counts while it has clients.
 func (h *hub) serves(f *gateway, changes map[string]int64, anybody bool, notes []string, now time.Time) {
 	there := f.stream != 0
 	if anybody && !there {
-		// Those who have just come may hold anything, as a gateway that comes back does.
+		// New clients may hold anything, as a gateway that comes back does.
 		f.have[anything] = version{}
 		for id, a := range h.apps {
 			if !a.gone() {
@@ -85,7 +85,7 @@ func (h *hub) serves(f *gateway, changes map[string]int64, anybody bool, notes [
 		}
 	}
 	if _, ok := f.have[anything]; ok && changes != nil {
-		// What was taken and is not told of may still be served as another table had it.
+		// An app that was taken and is not in changes may still be served as another table had it.
 		for id := range f.holds {
 			if _, told := changes[id]; !told && h.apps[id] != nil {
 				f.have[id] = version{}

@@ -23,24 +23,24 @@ import (
 )
 
 const (
-	// Interval of heartbeats: a gateway finds within 15 s that its agent is gone, and
-	// costs two small messages in five.
+	// Interval of heartbeats: a gateway finds within 15 s that its agent is gone. It costs two
+	// small messages every 5 s.
 	Interval = 5 * time.Second
-	// silences in a row end a stream.
+	// silences is how many intervals without a report end a stream.
 	silences = 3
-	// Grace is how long a gateway that is away counts: longer than one takes to find that
-	// its stream is dead, and to come back.
+	// Grace is how long a gateway that is away counts. It is longer than a gateway takes to find
+	// that its stream is dead and to come back.
 	Grace = 30 * time.Second
-	// Patience is how long the removal of a deployment waits for requests in flight, before its
-	// instances are told to stop. Their grace begins then.
+	// Patience is how long the removal of a deployment waits for requests in flight before it
+	// orders the instances to stop. Their own grace begins with that order.
 	Patience = 30 * time.Second
 )
 
 // Config of Gateways.
 type Config struct {
 	Inbox *inbox.Inbox
-	// Files keeps which gateways there are, under Name, and what is around the region, under
-	// Around.
+	// Files keeps the ids of the gateways that count, under Name, and the regions around this one,
+	// under Around.
 	Files        disk.Files
 	Name, Around string
 	// TableID is new with each start of the agent.
@@ -54,30 +54,30 @@ type Config struct {
 // Gateways is safe for concurrent use.
 type Gateways struct {
 	cfg Config
-	// wake has Run look at who expires; progress is signalled when routed or released may
-	// say something else.
+	// wake makes Run look for gateways that expire. progress is called when routed or released
+	// may return something else.
 	wake     chan struct{}
 	progress func()
 
 	mu   sync.Mutex
 	hub  *hub
-	kept []string // as the file has them
-	// seen is what gateways told of the requests that they sent.
+	kept []string // the ids that the file holds
+	// seen has the request counts that gateways reported.
 	seen *traffic.History
-	// since is when deployments began to leave.
+	// since has, by deployment, the time of its first Leave.
 	since map[string]time.Time
-	// knows: what the table tells is all that there is. known is closed then. looked: the
-	// runtime was looked at.
+	// knows is true once the table is complete; known is closed then. looked is true once the
+	// runtime was observed.
 	knows, looked bool
 	known         chan struct{}
-	// around are the regions that requests may be handed to, as the control plane told last;
-	// aroundKept is what the file has.
+	// around has the regions that requests may be handed to, as the control plane sent them last.
+	// aroundKept is what the file holds.
 	around, aroundKept *neighbours.Picture
-	// capacity was told last with notes, as noted.
+	// capacity is the last argument of Annotate, and noted its result.
 	capacity, noted *agentv1.Capacity
 }
 
-// New counts the gateways that the file names.
+// New returns Gateways that count the gateways in the file.
 func New(cfg Config) (*Gateways, error) {
 	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.Around == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("gateways: every field of Config but Expected is required")
@@ -105,8 +105,8 @@ func New(cfg Config) (*Gateways, error) {
 	return g, nil
 }
 
-// OnProgress has f called, outside of all locks, when Routed, Leave or Released may say
-// something else than before. Call it before Run.
+// OnProgress sets f, which is called without locks held when Routed, Leave or Released may
+// return something else than before. Call OnProgress before Run.
 func (g *Gateways) OnProgress(f func()) { g.progress = f }
 
 func (g *Gateways) assignment(deploymentID string) *agentv1.DeploymentState {
@@ -114,7 +114,7 @@ func (g *Gateways) assignment(deploymentID string) *agentv1.DeploymentState {
 	return item.GetDeployment()
 }
 
-// Route has gateways told of an app's route, which is stored.
+// Route sends an app's route to the gateways. The inbox must have stored it.
 func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,13 +122,13 @@ func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
 	g.learn()
 }
 
-// Held has gateways told of the previews of deployments of which the inbox holds something
-// new; keys of other kinds are none of its business.
+// Held sends gateways the previews of the deployments among the keys, for which the inbox holds
+// something new. It ignores keys of other kinds.
 func (g *Gateways) Held(keys ...inbox.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.learn() {
-		return // all of them, and the rest
+		return // it has read the whole inbox
 	}
 	for _, k := range keys {
 		if k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
@@ -137,7 +137,7 @@ func (g *Gateways) Held(keys ...inbox.Key) {
 	}
 }
 
-// See has gateways told of the instances. Its lists are never changed again.
+// See sends the observed instances to the gateways. The caller must not change the lists afterwards.
 func (g *Gateways) See(seen runtime.Observation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,15 +155,16 @@ func (g *Gateways) See(seen runtime.Observation) {
 	g.learn()
 }
 
-// Learn looks whether the region's desired state is there.
+// Learn checks whether the inbox has received the region's desired state.
 func (g *Gateways) Learn() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.learn()
 }
 
-// learn finds out, once, that the table is complete: all routes and previews of the inbox
-// are in it, and what runs. It reports whether that was now. Called with mu held.
+// learn completes the table, once, when the inbox is synced and the runtime was observed. It
+// loads all routes and previews of the inbox, and reports whether it did so in this call.
+// Called with mu held.
 func (g *Gateways) learn() bool {
 	if g.knows || !g.looked || !g.cfg.Inbox.Synced() {
 		return false
@@ -174,7 +175,7 @@ func (g *Gateways) learn() bool {
 	return true
 }
 
-// Routed tells why the region does not serve an app's route yet; "" when it does.
+// Routed returns why the region does not serve an app's route yet; "" when it does.
 func (g *Gateways) Routed(appID string, epoch, generation int64) (why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -191,7 +192,7 @@ func (g *Gateways) Released(instanceID string) bool {
 
 // Leave ends new requests to a deployment that will be removed. It returns why the deployment
 // must not be removed yet, and for how long that may last; "" when it may be removed. seen is
-// what runs; nil: that is not known yet.
+// what runs; nil if that is not known yet.
 func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -231,17 +232,17 @@ func (g *Gateways) Stay(deploymentID string) {
 	g.hub.touched(g.hub.stay(deploymentID))
 }
 
-// Countable is what runs as it counts in the region: an instance that passes its check, and
-// that the gateways cannot connect to, is not ready. The same argument gives the same answer while
-// nothing changed.
+// Countable returns what runs, with each instance as it counts in the region: one that passes
+// its check but that no gateway can connect to is not ready. While nothing changes, the same
+// argument gives the same lists.
 func (g *Gateways) Countable(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.hub.mask(seen)
 }
 
-// Annotate adds what people should know of the gateways to what the region tells of
-// itself. The same argument gives the same answer while nothing changed.
+// Annotate adds notes about the gateways, for people, to the region's capacity report. While
+// nothing changes, the same argument gives the same result.
 func (g *Gateways) Annotate(c *agentv1.Capacity) *agentv1.Capacity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -269,14 +270,14 @@ func (g *Gateways) connected() int {
 	return n
 }
 
-// Run counts gateways out, and keeps which there are, until ctx ends.
+// Run expires gateways and keeps the file up to date, until ctx ends.
 func (g *Gateways) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			// The next agent is not to wait for who left just before this one ends.
+			// The next agent must not wait for gateways that left just before this one ends.
 			g.keepOrSay(ctx)
 			return nil
 		case <-g.wake:
@@ -313,7 +314,7 @@ func (g *Gateways) keepOrSay(ctx context.Context) {
 	}
 }
 
-// keep writes the file when other gateways count than it has. It is Run's.
+// keep writes the file when the gateways that count are not those in it. Only Run calls it.
 func (g *Gateways) keep() error {
 	g.mu.Lock()
 	ids := g.hub.known()

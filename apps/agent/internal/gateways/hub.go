@@ -10,7 +10,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// hub knows, of each gateway, what it has yet to be sent and what it serves. It is pure,
+// hub knows, for each gateway, what must still be sent to it and what it serves. It is pure,
 // and not safe for concurrent use.
 type hub struct {
 	*table
@@ -20,47 +20,47 @@ type hub struct {
 	expected int
 	gateways map[string]*gateway
 	streams  int64
-	// feeds are gateways that others of another protocol are behind, by id, whether they count
-	// or not.
+	// feeds are the entries of feeds, by id, whether they count or not. Each stands for the clients
+	// of another protocol.
 	feeds map[string]*gateway
 }
 
-// gateway is one that counts.
+// gateway is a gateway, or a feed, that counts.
 type gateway struct {
 	id string
-	// verified: it is one of the region's. What others say decides nothing, see Caller.
+	// verified: it is one of the region's. Reports of other gateways decide nothing, see Caller.
 	verified bool
-	// process that has the id; empty: not known.
+	// process is the process that has the id; empty: not known.
 	process string
-	// stream is the Watch that is open, 0 when none is; since when it is, or is not.
+	// stream numbers the open Watch; 0: none is open. since is when it opened, or ended.
 	stream int64
 	since  time.Time
-	// heard is when it last said anything.
+	// heard is the time of its last report.
 	heard time.Time
 	// leaving: it takes no new requests.
 	leaving bool
 
-	// begun: its stream is past Begin. have is what it held before that, until it tells
-	// how it serves that.
+	// begun: Begin was sent on its stream. have is what it held before that, until it reports
+	// which change of that it serves.
 	begun bool
 	have  map[string]version
 	// same: have is of this table.
 	same bool
-	// dirty are apps that it has not been sent as they are; poke tells that there are some.
+	// dirty are the apps whose present state it was not sent. poke signals that there are some.
 	dirty map[string]bool
 	poke  chan struct{}
-	// holds are the apps that it was sent, or had. served is the change of each that it
+	// holds are the apps that it was sent, or held before. served has the change of each that it
 	// serves.
 	holds  map[string]bool
 	served map[string]int64
-	// busy is how many requests it has in flight where it sends no more; ejected are those
-	// that it sends nothing for what it saw.
+	// busy counts, by instance that gets no new requests, the requests that it has in flight there.
+	// ejected are the instances that it ejected, with the reason.
 	busy    map[string]int32
 	ejected map[string]string
-	// unproven are instances that it has not reached yet, with why if it tried. It and ejected
-	// are nil before its first report.
+	// unproven are the instances that it has not reached yet, with the error if it tried. unproven
+	// and ejected are nil before its first report.
 	unproven map[string]string
-	// notes are what people should know of those behind a feed.
+	// notes are shown to people, about the clients of a feed.
 	notes []string
 }
 
@@ -70,7 +70,7 @@ func newHub(t *table, expected int, grace time.Duration) *hub {
 	return &hub{table: t, routable: newRoutable(), expected: expected, grace: grace, gateways: map[string]*gateway{}, feeds: map[string]*gateway{}}
 }
 
-// recall counts gateways that an agent before this one knew, until they come back or were
+// recall counts gateways that the previous agent process knew, until they come back or were
 // away for the grace.
 func (h *hub) recall(ids []string, now time.Time) {
 	for _, id := range ids {
@@ -78,11 +78,11 @@ func (h *hub) recall(ids []string, now time.Time) {
 	}
 }
 
-// open counts a gateway from now on, in the place of one of that id. have is what it holds
-// already; same, that it is of this table.
+// open counts a gateway from now on and replaces an earlier one of that id. have is what it
+// holds already; same says that have is of this table.
 func (h *hub) open(id, process string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
 	if old := h.gateways[id]; old != nil && old.poke != nil {
-		signal(old.poke) // its stream finds that it is not the one that is open
+		signal(old.poke) // the old stream finds that another has replaced it
 	}
 	h.streams++
 	g := &gateway{
@@ -100,7 +100,7 @@ func (h *hub) open(id, process string, have []*gatewayv1.AppVersion, same bool, 
 	return g
 }
 
-// begin has the gateway sent all that it does not have.
+// begin marks every app that the gateway does not have as to be sent.
 func (h *hub) begin(g *gateway, now time.Time) {
 	g.begun, g.heard = true, now
 	for id, a := range h.apps {
@@ -119,7 +119,7 @@ func (h *hub) begin(g *gateway, now time.Time) {
 	signal(g.poke)
 }
 
-// touched has the apps sent to every gateway.
+// touched marks the apps as to be sent to every gateway.
 func (h *hub) touched(apps []string) {
 	if len(h.gateways) == 0 {
 		h.tidy()
@@ -164,8 +164,8 @@ func (h *hub) take(g *gateway) []*gatewayv1.AppRoutes {
 	return out
 }
 
-// close notes that a stream has ended. left: its gateway has left. One whose place another has
-// taken has nothing to leave.
+// close records that a stream has ended. left reports whether its gateway has left. It is false
+// if another stream has replaced this one.
 func (h *hub) close(g *gateway, now time.Time) (left bool) {
 	if h.gateways[g.id] != g {
 		return false
@@ -179,7 +179,7 @@ func (h *hub) close(g *gateway, now time.Time) (left bool) {
 	return left
 }
 
-// heed takes a report; false: there is no stream of that gateway's process.
+// heed takes a report. It returns false if that gateway's process has no stream.
 func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 	g := h.gateways[r.GatewayId]
 	if g == nil || g.stream == 0 || !g.begun || g.process != r.ProcessId {
@@ -206,14 +206,14 @@ func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 	return true
 }
 
-// serve notes the change of an app that the gateway serves. A change that was never made
-// cannot be served: of a number beyond the newest change, the newest counts.
+// serve records the change of an app that the gateway serves. A number beyond the newest change
+// counts as the newest change.
 func (h *hub) serve(g *gateway, appID string, change int64) {
 	g.served[appID] = max(g.served[appID], min(change, h.change))
 	delete(g.have, appID)
 }
 
-// tidy forgets what every gateway is past.
+// tidy drops removed apps and closed instances that no gateway serves any more.
 func (h *hub) tidy() {
 	for _, g := range h.gateways {
 		if len(g.have) > 0 || g.stream == 0 {
@@ -248,7 +248,7 @@ func (h *hub) everybodyServes(appID string, change int64) bool {
 	return true
 }
 
-// expire counts no more who was away for the grace. It returns those, and when to look
+// expire removes gateways that were away for the grace. It returns their ids, and when to look
 // again; zero: never.
 func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
 	for id, g := range h.gateways {
@@ -271,14 +271,14 @@ func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
 	return expired, next
 }
 
-// routed tells why an app's route, which the table was given, is not served yet; "" when it
-// is. A route that is newer than the one asked for answers for it.
+// routed returns why an app's route, which the table was given, is not served yet; "" when it
+// is. A newer route answers for an older one.
 func (h *hub) routed(appID string, epoch, generation int64) (why string) {
 	a := h.apps[appID]
 	if a == nil {
-		return "" // it was taken out, and everybody serves that
+		return "" // the app was removed, and every gateway serves that
 	}
-	// Without a route there was none to take out: the app is there for its previews.
+	// An app without a route is in the table for its previews: there was no route to remove.
 	if a.routes != nil && (a.told.Epoch < epoch || a.told.Epoch == epoch && a.told.Generation < generation) {
 		return "the table of routes does not have it yet"
 	}
@@ -330,7 +330,7 @@ func (h *hub) released(instanceID string) bool {
 	return true
 }
 
-// notes say what people should know of the gateways.
+// notes returns what people should know about the gateways.
 func (h *hub) notes() []string {
 	connected, unverified := 0, 0
 	var out []string
@@ -358,7 +358,7 @@ func (h *hub) notes() []string {
 	return out
 }
 
-// known are the gateways that count.
+// known returns the ids of the gateways that count.
 func (h *hub) known() []string {
 	var out []string
 	for id, g := range h.gateways {
@@ -370,7 +370,7 @@ func (h *hub) known() []string {
 	return out
 }
 
-// list names a few of them.
+// list joins the first few names.
 func list(names []string) string {
 	const few = 3
 	if len(names) <= few {
@@ -386,7 +386,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// silent tells that a gateway has said nothing for too long since its Begin.
+// silent reports whether the gateway, since its Begin, has sent no report for longest.
 func (g *gateway) silent(now time.Time, longest time.Duration) bool {
 	return g.begun && now.Sub(g.heard) > longest
 }

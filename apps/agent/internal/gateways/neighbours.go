@@ -11,9 +11,9 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Around has gateways told of the regions around this one, also by the agents after this one, until
-// the control plane tells it anew: a gateway that starts without a file is to know as much as it
-// does of routes.
+// Around sends the neighbours of this region to the gateways. It keeps them for the next agent
+// process, which sends them until the control plane sends new ones. So a gateway that starts
+// without a file learns the neighbours as it learns the routes.
 func (g *Gateways) Around(n *gatewayv1.Neighbours) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -26,7 +26,8 @@ func (g *Gateways) Around(n *gatewayv1.Neighbours) {
 	}
 }
 
-// neighbours is what a gateway that was told of a picture does not have of the present one.
+// neighbours returns the present picture, and the frames that a gateway needs which was sent the
+// picture told.
 func (g *Gateways) neighbours(told *neighbours.Picture) (*neighbours.Picture, []*gatewayv1.WatchResponse) {
 	g.mu.Lock()
 	now := g.around
@@ -38,7 +39,7 @@ func (g *Gateways) neighbours(told *neighbours.Picture) (*neighbours.Picture, []
 	return now, out
 }
 
-// recallAround reads what an agent before this one was told.
+// recallAround reads the neighbours that the previous agent process received.
 func (g *Gateways) recallAround() error {
 	data, err := g.cfg.Files.Read(g.cfg.Around)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +57,7 @@ func (g *Gateways) recallAround() error {
 	return nil
 }
 
-// keepAround writes the file when something else is around than it has. It is Run's.
+// keepAround writes the file when the neighbours are not those in it. Only Run calls it.
 func (g *Gateways) keepAround() error {
 	g.mu.Lock()
 	now := g.around

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// balancing by the word of the user API. What a later release may add is the gateway's
-// default.
+// balancing maps the user API's values to those of gateways. A value that only a later release
+// knows becomes the gateway's default.
 var balancing = map[windlassv1.RoutingPolicy_Balancing]gatewayv1.Balancing{
 	windlassv1.RoutingPolicy_BALANCING_ROUND_ROBIN:    gatewayv1.Balancing_BALANCING_ROUND_ROBIN,
 	windlassv1.RoutingPolicy_BALANCING_LEAST_REQUESTS: gatewayv1.Balancing_BALANCING_LEAST_REQUESTS,
@@ -21,14 +21,15 @@ var balancing = map[windlassv1.RoutingPolicy_Balancing]gatewayv1.Balancing{
 	windlassv1.RoutingPolicy_BALANCING_WEIGHTED:       gatewayv1.Balancing_BALANCING_WEIGHTED,
 }
 
-// crossRegion by the word of the user API. What a later release may add is off.
+// crossRegion maps the user API's values to those of gateways. A value that only a later release
+// knows becomes off.
 var crossRegion = map[windlassv1.RoutingPolicy_CrossRegion]gatewayv1.CrossRegion{
 	windlassv1.RoutingPolicy_CROSS_REGION_OFF:       gatewayv1.CrossRegion_CROSS_REGION_OFF,
 	windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER:  gatewayv1.CrossRegion_CROSS_REGION_FAILOVER,
 	windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER: gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER,
 }
 
-// policyOf is what gateways are told of a route's policy: the same, in their words.
+// policyOf converts a route's policy to the gateways' message.
 func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 	if p == nil {
 		return nil
@@ -57,8 +58,8 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 	return out
 }
 
-// checkOf is the health check of a deployment as gateways can make it, with its defaults; nil: it
-// is not known, or asks another port than the one that requests go to.
+// checkOf returns the health check of a deployment for gateways, with its defaults. It returns
+// nil if the check is not known, or uses another port than requests do.
 func checkOf(spec *windlassv1.DeploymentSpec) *gatewayv1.HealthCheck {
 	h := spec.GetHealthCheck()
 	if spec == nil || h.GetPort() != "" && (len(spec.Ports) == 0 || h.GetPort() != spec.Ports[0].Name) {

@@ -10,42 +10,42 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routable knows what the gateways find about instances that pass their check. A new instance
-// that some gateway that reports has not reached yet does not count as ready, nor does one that
-// all of them have ejected because they cannot connect to it. An instance that all of them have
-// ejected for how it answers does count: a rollout's analysis judges it, and is told of it. It is
-// pure.
+// routable knows what the gateways report about instances that pass their check. A new instance
+// does not count as ready while a gateway that reports has not reached it. Nor does an instance
+// that all these gateways have ejected because they cannot connect to it. An instance that all
+// have ejected because of its answers does count: the rollout's analysis judges it, and the
+// finding says so. routable is pure.
 //
-// An instance that ran before this agent did, or that has no route, counts as the runtime says.
-// So does every instance while no gateway reports. A gateway that has just come is not asked
-// before it reports what it serves, and one that is away is not asked at all.
+// An instance that ran before this agent process, or that has no route, counts as the runtime
+// reports it. So does every instance while no gateway reports. A new gateway is not considered
+// before it reports what it serves, and a gateway that is away is not considered at all.
 type routable struct {
-	// unwatched is what ran when no gateway counted: instances are not checked by gateways then,
-	// and count.
+	// unwatched is what ran while no gateway counted. No gateway checks instances then, so they
+	// count.
 	unwatched []runtime.ObservedDeployment
-	// seen is the list that was looked at last of each deployment.
+	// seen has the last list of each deployment.
 	seen map[string]runtime.ObservedDeployment
 	// ready are the instances that pass their check, by id.
 	ready map[string]*candidate
-	// waiting are those of ready that were not reached yet.
+	// waiting are those of ready that some gateway has not reached yet.
 	waiting map[string]*candidate
-	// found is what was found, by deployment and id.
+	// found has the findings, by deployment and instance id.
 	found map[string]map[string]finding
-	// masked are the lists as they are told, of deployments in found.
+	// masked has the lists that mask returns, for deployments in found.
 	masked map[string]masked
 }
 
-// connectError is the reason of a gateway that had no connection; see InstanceHealth.
+// connectError is the reason that a gateway reports when it could not connect; see InstanceHealth.
 const connectError = "ConnectError"
 
 // candidate is an instance that passes its check.
 type candidate struct {
 	deployment, address string
-	// since is the change of each app with which gateways are told of it as ready.
+	// since has, by app, the change that first lists it as ready.
 	since map[string]int64
 }
 
-// finding is about one instance, which is ready or not.
+// finding is what gateways found about one instance, and whether it counts as ready.
 type finding struct {
 	ready           bool
 	reason, message string
@@ -64,8 +64,8 @@ func newRoutable() *routable {
 	}
 }
 
-// meet takes what runs, which the table has. first: it is what ran before this agent. It
-// costs by the deployments that run and the instances of those that changed.
+// meet takes what runs, after the table took it. first says that it ran before this agent
+// process. The cost grows with the deployments, and with the instances of those that changed.
 func (h *hub) meet(seen []runtime.ObservedDeployment, first bool) {
 	if len(h.gateways) == 0 {
 		h.routable = newRoutable()
@@ -111,7 +111,7 @@ func (h *hub) meet(seen []runtime.ObservedDeployment, first bool) {
 	h.judge()
 }
 
-// regard has what ran when no gateway counted be looked at, now that one does.
+// regard takes the instances that ran while no gateway counted, now that one does.
 func (h *hub) regard() {
 	if before := h.unwatched; before != nil && len(h.gateways) > 0 {
 		h.unwatched = nil
@@ -131,7 +131,7 @@ func (r *routable) drop(was runtime.ObservedDeployment, ready map[string]bool) {
 	}
 }
 
-// toldReady are the changes of the apps whose state has the instance as ready.
+// toldReady returns, by app whose state lists the instance as ready, the app's change.
 func (h *hub) toldReady(deploymentID, instanceID string) map[string]int64 {
 	since := map[string]int64{}
 	for appID := range h.users[cmp.Or(h.assignment(deploymentID).GetWorkloadKey(), deploymentID)] {
@@ -143,7 +143,7 @@ func (h *hub) toldReady(deploymentID, instanceID string) map[string]int64 {
 	return since
 }
 
-// judge finds it all anew. It costs by those who wait and those who are ejected.
+// judge computes all findings anew. The cost grows with the instances that wait or are ejected.
 func (h *hub) judge() {
 	r := h.routable
 	found := map[string]map[string]finding{}
@@ -182,7 +182,7 @@ func (h *hub) judge() {
 	maps.DeleteFunc(r.masked, func(id string, _ masked) bool { return found[id] == nil })
 }
 
-// reporting are the gateways that tell how instances are, by id.
+// reporting returns the gateways that report about instances, ordered by id.
 func (h *hub) reporting() []*gateway {
 	var out []*gateway
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
@@ -193,7 +193,7 @@ func (h *hub) reporting() []*gateway {
 	return out
 }
 
-// unreached tells why the instance does not count yet; "": it does.
+// unreached returns why the instance does not count yet; "" if it does.
 func (h *hub) unreached(id string, c *candidate, reporting []*gateway) string {
 	for _, g := range reporting {
 		for appID, change := range c.since {
@@ -213,8 +213,8 @@ func (h *hub) unreached(id string, c *candidate, reporting []*gateway) string {
 	return ""
 }
 
-// mask returns what runs, with what was found. Lists without a finding are those that it was
-// given, and others the same for as long as nothing changed.
+// mask returns what runs, with the findings applied. A list without a finding is returned as it
+// is. A list with a finding is the same one as before while nothing changed.
 func (r *routable) mask(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
 	if len(r.found) == 0 {
 		return seen

@@ -20,17 +20,18 @@ import (
 )
 
 const (
-	// maxGateways of a region: a mistake in a loop must not take the agent's memory.
+	// maxGateways bounds the gateways of a region: a client that makes ids in a loop must not use
+	// up the agent's memory.
 	maxGateways = 1000
-	// maxFrame is what a frame of several apps is kept below.
+	// maxFrame bounds the bytes of a frame with several apps.
 	maxFrame = 1 << 20
-	// maxReport is a report of 100,000 apps.
+	// maxReport bounds the bytes of a report: enough for 100,000 apps.
 	maxReport = 32 << 20
-	// maxElements are of that report: some for the traffic of each app.
+	// maxElements bounds the elements of that report: a few for the traffic of each app.
 	maxElements = 500_000
 )
 
-// Handler serves RouteService to callers as callerOf tells them.
+// Handler serves RouteService. callerOf identifies the caller of a request.
 func (g *Gateways) Handler(cfg rpc.Config, callerOf func(*http.Request) Caller) (path string, handler http.Handler) {
 	cfg.ReadMaxBytes = maxReport
 	path, routes := gatewayv1connect.NewRouteServiceHandler(g, rpc.HandlerOptions(cfg)...)
@@ -47,11 +48,11 @@ func Limits(registerer prometheus.Registerer) func(procedure string) rpc.Limits 
 	return func(string) rpc.Limits { return limits }
 }
 
-// Watch implements RouteService. A frame comes at least every two intervals: half of what
-// a gateway waits for.
+// Watch implements RouteService. It sends a frame at least every two intervals, which is half of
+// the time that a gateway waits for one.
 func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // it was given up before it was read, and must end no stream
+		return context.Cause(ctx) // the caller gave up before: it must not end another stream
 	}
 	caller := callerOf(ctx)
 	err := caller.identify(&req.GatewayId)
@@ -77,7 +78,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	}()
 	send := func(frames ...*gatewayv1.WatchResponse) error {
 		for _, frame := range frames {
-			// One that takes nothing must not count as one that is there.
+			// A gateway that reads nothing must not count as connected.
 			rpc.SetWriteDeadline(ctx, time.Now().Add(silences*Interval))
 			if err := stream.Send(frame); err != nil {
 				return err
@@ -91,7 +92,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	beat := time.NewTicker(Interval)
 	defer beat.Stop()
 	known := g.known
-	var around *neighbours.Picture // as it was told
+	var around *neighbours.Picture // the one that was sent last
 	for quiet := true; ; {
 		var frames, more []*gatewayv1.WatchResponse
 		select {
@@ -136,10 +137,10 @@ func (g *Gateways) open(req *gatewayv1.WatchRequest, verified bool) (*gateway, e
 	defer signal(g.wake)
 	if old != nil && old.process != "" && old.process != req.ProcessId {
 		g.seen.Left(req.GatewayId)
-		g.seen.Joined(req.GatewayId) // it counts from nothing, since the other ended
+		g.seen.Joined(req.GatewayId) // a new process counts its requests from 0
 	}
 	if req.TableId == "" {
-		g.seen.Joined(req.GatewayId) // no agent has heard of it
+		g.seen.Joined(req.GatewayId) // it has not reported to any agent yet
 	}
 	one := g.hub.open(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
 	if one.verified = verified; !verified {
@@ -148,7 +149,7 @@ func (g *Gateways) open(req *gatewayv1.WatchRequest, verified bool) (*gateway, e
 	return one, nil
 }
 
-// whole is all that the gateway does not have, from Begin to End.
+// whole returns the frames, from Begin to End, of all that the gateway does not have.
 func (g *Gateways) whole(one *gateway) []*gatewayv1.WatchResponse {
 	g.mu.Lock()
 	g.hub.begin(one, time.Now())

@@ -15,51 +15,50 @@ import (
 
 // table is the newest state of each app. It is pure, and not safe for concurrent use.
 type table struct {
-	// assignment is what the region was told of a deployment; nil: nothing.
+	// assignment returns the desired state of a deployment in this region; nil: there is none.
 	assignment func(deploymentID string) *agentv1.DeploymentState
 	apps       map[string]*app
-	// workloads are those that something runs of, by what targets find them by.
+	// workloads are those that have instances, by the workload key that targets name.
 	workloads map[string]*workload
-	// looks counts calls of see.
+	// looks counts the calls of see.
 	looks int64
-	// users are the apps whose state is made of the workload, too.
+	// users has, by workload key, the apps whose state includes the workload's instances.
 	users map[string]map[string]bool
-	// previewed are the apps of deployments that have a preview.
+	// previewed has, by deployment with a preview, its app.
 	previewed map[string]string
 	// leaving are deployments that are about to be removed.
 	leaving map[string]bool
-	// opened is how many apps have an instance as one to send new requests to. closed are
-	// those that an app had as such before, with the first change from which on it did not.
+	// opened counts, by instance, the apps that send it new requests. closed has, by instance and
+	// app, the change since which the app sends it no new requests any more.
 	opened map[string]int
 	closed map[string]map[string]int64
 	// removed are apps without a route.
 	removed map[string]bool
-	// change is the newest one.
+	// change is the number of the newest change.
 	change int64
 }
 
-// workload is what runs of one: the lists of the deployments that have, or had, it.
+// workload has the observed lists of the deployments that have, or had, the workload.
 type workload struct {
 	lists []runtime.ObservedDeployment
-	// look is the last one that found any of them, and found is how many it did.
+	// look is the number of the last look that found a list of it, and found how many it found.
 	look  int64
 	found int
 }
 
-// app is one with a route or a preview, or one that had, and not every gateway serves that it
-// has none.
+// app has a route or a preview. An app that lost both stays until every gateway serves that.
 type app struct {
 	routes *agentv1.Routes
-	// told is what gateways are sent; it is never changed, but replaced.
+	// told is the state that gateways are sent. It is replaced, never changed in place.
 	told *gatewayv1.AppRoutes
 	// routed is the change with which the present route came.
 	routed int64
-	// previews by deployment. keys are the workloads that the state is made of.
+	// previews by deployment. keys are the workloads whose instances the state includes.
 	previews map[string]preview
 	keys     []string
 }
 
-// preview is a host of a deployment alone, and what its instances are found by.
+// preview has the host of a single deployment, and the workload key of its instances.
 type preview struct{ host, key string }
 
 func newApp(id string) *app {
@@ -76,8 +75,8 @@ func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	}
 }
 
-// route takes an app's route and returns the apps that changed. One of a lower (epoch,
-// generation) than is held changes nothing.
+// route takes an app's route and returns the apps that changed. A route of a lower (epoch,
+// generation) than the present one changes nothing.
 func (t *table) route(r *agentv1.Routes, epoch, generation int64) []string {
 	a := t.apps[r.AppId]
 	if a == nil {
@@ -101,8 +100,8 @@ func (t *table) route(r *agentv1.Routes, epoch, generation int64) []string {
 	return []string{r.AppId}
 }
 
-// see takes what runs and returns the apps that changed. It costs by the deployments that
-// run and the instances of those that changed.
+// see takes what runs and returns the apps that changed. The cost grows with the deployments,
+// and with the instances of those that changed.
 func (t *table) see(seen []runtime.ObservedDeployment) []string {
 	t.looks++
 	dirty := map[string]bool{}
@@ -137,7 +136,7 @@ func (t *table) see(seen []runtime.ObservedDeployment) []string {
 	return t.renewAll(dirty)
 }
 
-// runs are the lists of a workload's deployments.
+// runs returns the observed lists of a workload.
 func (t *table) runs(key string) []runtime.ObservedDeployment {
 	if w := t.workloads[key]; w != nil {
 		return w.lists
@@ -145,15 +144,15 @@ func (t *table) runs(key string) []runtime.ObservedDeployment {
 	return nil
 }
 
-// sameLists tells at once that two observations of a deployment have the same list, and
-// otherwise lets the instances be compared.
+// sameLists reports whether two observations of a deployment share one list. If they do not,
+// the instances may still be equal: renew compares them.
 func sameLists(a, b runtime.ObservedDeployment) bool {
 	return a.DeploymentID == b.DeploymentID && len(a.Instances) == len(b.Instances) &&
 		(len(a.Instances) == 0 || &a.Instances[0] == &b.Instances[0])
 }
 
-// leave has all instances of a deployment as draining, whatever the runtime says of them,
-// until stay. It returns the apps that changed.
+// leave shows all instances of a deployment as draining until stay is called, whatever the
+// runtime reports. It returns the apps that changed.
 func (t *table) leave(deploymentID string) []string {
 	t.leaving[deploymentID] = true
 	return t.renewAll(t.usersOf(deploymentID))
@@ -177,7 +176,7 @@ func (t *table) usersOf(deploymentID string) map[string]bool {
 	return dirty
 }
 
-// forget drops an app whose removal everybody serves.
+// forget drops an app whose removal every gateway serves.
 func (t *table) forget(appID string) {
 	delete(t.apps, appID)
 	delete(t.removed, appID)
@@ -194,7 +193,7 @@ func (t *table) renewAll(apps map[string]bool) []string {
 	return changed
 }
 
-// renew makes the app's state anew and reports whether it is another one.
+// renew computes the app's state anew and reports whether it changed.
 func (t *table) renew(a *app, epoch, generation int64) bool {
 	next := t.describe(a, epoch, generation)
 	next.Change = a.told.Change
@@ -212,7 +211,7 @@ func (t *table) renew(a *app, epoch, generation int64) bool {
 	return true
 }
 
-// settle notes which instances an app has opened and closed with the newest change.
+// settle records which instances an app has opened and closed with the newest change.
 func (t *table) settle(appID string, was, is map[string]bool) {
 	for id := range is {
 		if !was[id] {
@@ -234,7 +233,7 @@ func (t *table) settle(appID string, was, is map[string]bool) {
 	}
 }
 
-// past forgets that the app closed the instance.
+// past forgets that the app had closed the instance.
 func (t *table) past(instanceID, appID string) {
 	delete(t.closed[instanceID], appID)
 	if len(t.closed[instanceID]) == 0 {
@@ -242,7 +241,7 @@ func (t *table) past(instanceID, appID string) {
 	}
 }
 
-// openIn are the instances that a gateway with this state may send new requests to.
+// openIn returns the instances that a gateway with this state may send new requests to.
 func openIn(r *gatewayv1.AppRoutes) map[string]bool {
 	out := map[string]bool{}
 	for _, target := range r.GetTargets() {
@@ -273,7 +272,8 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 		}
 		out.Previews = append(out.Previews, &gatewayv1.Preview{
 			Host: a.previews[id].host, DeploymentId: id,
-			// The app's policy and keys may not be known here, and then none gets in.
+			// The app's policy and keys may not be known here. Then a preview that requires a key
+			// lets no request in.
 			RequireApiKey: t.assignment(id).GetDeployment().GetSpec().GetRouting().GetRequireApiKey(),
 		})
 	}
@@ -294,8 +294,8 @@ func (t *table) target(deploymentID, key string, weight int32) *gatewayv1.Target
 	}
 }
 
-// isOf reports whether an instance is the deployment's own: one that it took over, and has
-// yet to replace, is still of the version before.
+// isOf reports whether an instance is of the deployment's own version. An instance that the
+// deployment took over and must still replace is of the version before.
 func (t *table) isOf(instanceID, deploymentID, key string) bool {
 	for _, d := range t.runs(key) {
 		if d.DeploymentID != deploymentID {
@@ -310,15 +310,15 @@ func (t *table) isOf(instanceID, deploymentID, key string) bool {
 	return false
 }
 
-// hold takes what the region is told of a deployment by now, nil for nothing, and returns
-// the apps that changed. Only what is to run has a preview.
+// hold takes the desired state of a deployment, nil for none, and returns the apps that changed.
+// Only a deployment that should run has a preview.
 func (t *table) hold(deploymentID string, state *agentv1.DeploymentState) []string {
 	dirty := map[string]bool{}
 	t.preview(deploymentID, state, dirty)
 	return t.renewPreviews(dirty)
 }
 
-// load is hold and route for many items: each app's state is made once.
+// load is hold and route for many items: it computes each app's state once.
 func (t *table) load(items []*agentv1.Item) []string {
 	dirty := map[string]bool{}
 	for _, item := range items {
@@ -347,8 +347,8 @@ func (t *table) renewPreviews(dirty map[string]bool) []string {
 	return t.renewAll(dirty)
 }
 
-// preview notes the preview of a deployment, as the region is told of it. It adds to dirty the
-// apps that must be made anew for it.
+// preview records the preview in the desired state of a deployment. It adds to dirty the apps
+// whose state must be computed anew.
 func (t *table) preview(deploymentID string, state *agentv1.DeploymentState, dirty map[string]bool) {
 	if id, ok := t.previewed[deploymentID]; ok {
 		delete(t.apps[id].previews, deploymentID)
@@ -368,7 +368,7 @@ func (t *table) preview(deploymentID string, state *agentv1.DeploymentState, dir
 	}
 }
 
-// index notes which workloads the app's state is made of.
+// index records which workloads the app's state includes.
 func (t *table) index(a *app) {
 	id := a.told.AppId
 	for _, key := range a.keys {
@@ -389,7 +389,7 @@ func (t *table) index(a *app) {
 	}
 }
 
-// instances of a deployment's workload that can be reached, by id.
+// instances returns those of a deployment's workload that can be reached, ordered by id.
 func (t *table) instances(deploymentID, key string) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
 	for _, d := range t.runs(key) {
@@ -414,7 +414,7 @@ func (t *table) instances(deploymentID, key string) []*gatewayv1.Instance {
 	return out
 }
 
-// stateOf is unspecified for what no gateway has any business with.
+// stateOf returns the state for gateways; unspecified: gateways must not see the instance.
 func stateOf(in *runtime.Instance) gatewayv1.Instance_State {
 	if in.Address == "" {
 		return gatewayv1.Instance_STATE_UNSPECIFIED
@@ -442,11 +442,11 @@ func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
 	return false
 }
 
-// routes tells a route from the word that there is none. A route without targets has hosts that
-// nothing serves now: gateways have to know them.
+// routes reports whether r is a route, and not the message that the app has none. A route without
+// targets has hosts that nothing serves now: gateways must know them.
 func routes(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 }
 
-// keysOf are the workloads that a route names.
+// keysOf returns the workloads that a route names.
 func keysOf(r *agentv1.Routes) []string {
 	if !routes(r) {
 		return nil

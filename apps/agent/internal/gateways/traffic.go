@@ -20,7 +20,7 @@ func countsOf(told []*gatewayv1.Traffic) map[string]traffic.Counts {
 	return out
 }
 
-// Traffic tells what the gateways have seen of deployments, as of now.
+// Traffic returns the gateways' request counts of the deployments, as of now.
 func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse {
 	out := &agentv1.TrafficResponse{Gateways: int32(g.connected())}
 	g.mu.Lock()
@@ -35,7 +35,7 @@ func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse
 	return out
 }
 
-// p95 in seconds; nil of nothing.
+// p95 returns the 95th percentile in seconds; nil if there were no requests.
 func p95(c *histogram.Counts) *float64 {
 	d, ok := c.Quantile(0.95)
 	if !ok {
