@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,8 +74,8 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 // cutToNewest returns the last lines, of limit bytes at most, and how many were cut.
 func cutToNewest(lines []runtime.LogLine, limit int) (kept []runtime.LogLine, cut int64) {
 	size := 0
-	for i := len(lines) - 1; i >= 0; i-- {
-		if size += len(lines[i].Text) + 1; size > limit && i < len(lines)-1 {
+	for i, line := range slices.Backward(lines) {
+		if size += len(line.Text) + 1; size > limit && i < len(lines)-1 {
 			return lines[i+1:], int64(i + 1)
 		}
 	}
