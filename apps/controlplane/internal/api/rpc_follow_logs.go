@@ -64,9 +64,11 @@ func (a logService) FollowLogs(ctx context.Context, req *windlassv1.FollowLogsRe
 
 func (a logService) followLogs(ctx context.Context, by caller, f *follower, once bool, send func(*windlassv1.FollowLogsResponse) error) error {
 	good, beat, pace, list := time.NewTicker(a.cfg.KeyCacheTTL), time.NewTicker(logBeat), time.NewTicker(logPace), time.NewTicker(logList)
-	for _, t := range []*time.Ticker{good, beat, pace, list} {
-		defer t.Stop()
-	}
+	defer func() {
+		for _, t := range []*time.Ticker{good, beat, pace, list} {
+			t.Stop()
+		}
+	}()
 	if err := f.list(ctx); err != nil {
 		return err
 	}
@@ -74,7 +76,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 	for f.reading() > 0 {
 		select {
 		case r := <-f.answers:
-			f.begin(r)
+			f.begin(r) //nolint:contextcheck // what the readers of an instance share outlives each of them
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -86,7 +88,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 	for {
 		select {
 		case r := <-f.answers:
-			f.begin(r)
+			f.begin(r) //nolint:contextcheck // what the readers of an instance share outlives each of them
 		case <-pace.C:
 			res := f.take()
 			if len(res.Lines) == 0 && len(res.Notes) == 0 && len(res.Positions) == 0 {
@@ -140,7 +142,7 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 	f.filter.WorkspaceID = by.WorkspaceID
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
 		if req.GetInstance() != "" {
-			i, err := deploymentService{a.server}.instance(tx, by.WorkspaceID, req.GetInstance())
+			i, err := deploymentService(a).instance(tx, by.WorkspaceID, req.GetInstance())
 			f.kind, f.id, f.filter.DeploymentID, f.filter.RegionID = "instance", i.ID, i.DeploymentID, i.RegionID
 			return err
 		}
@@ -159,7 +161,6 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 	if err != nil {
 		return nil, err
 	}
-	//nolint:contextcheck // stop ends it
 	f.ctx, f.stop = context.WithCancel(ctx)
 	return f, nil
 }
