@@ -214,10 +214,11 @@ func (a *app) rollbackCommand() *cobra.Command {
 		Long: `Rollback takes back the rollout in flight, as ` + "`windlass rollout abort`" + ` does. With
 no rollout in flight it goes back to the previous stable version, and with --to to the given
 version. A retained version is live again at once. Otherwise a new version is made with the
-configuration of the earlier one. If that was stable, the steps, pauses, approvals, analysis
-and bake times of the app's policy are skipped, unless --with-steps is given. Secrets stay
-at their newest versions, so that a rotated key stays rotated. --with-secrets goes back to
-the secret versions that the earlier version ran with.
+configuration of the earlier one. If that was stable, the steps, pauses, analysis and bake
+times of the app's policy are skipped, unless --with-steps is given. Approvals are waived for
+the previous stable version only. Secrets stay at their newest versions, so that a rotated
+key stays rotated. --with-secrets goes back to the secret versions that the earlier version
+ran with.
 
 ` + exitCodesText,
 		Example: "  windlass rollback echo\n  windlass rollback echo --to 1",
