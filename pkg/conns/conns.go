@@ -1,7 +1,7 @@
-// Package conns limits the connections that clients have to a process: in all, and from one address.
-// Where there is no room, the connection that has been without a request for longest is closed; where
-// all have requests, the new one is. An address that has more than its share makes room among its own,
-// unless it is exempt.
+// Package conns limits the connections that clients have to a process, in total and per address.
+// At a limit, it closes the connection that has been without a request for longest. If all have
+// requests, it closes the new one. For an address that has more than its share, it closes one of
+// that address, unless the address is exempt.
 package conns
 
 import (
@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// Limits of a Table. 0: none.
+// Limits of a Table. 0 means no limit.
 type Limits struct {
-	// Total is how many connections there may be, PerAddress how many from one address: of IPv6,
-	// from one network of 64 bits.
+	// Total bounds all connections, PerAddress those from one address. An IPv6 network of 64 bits
+	// counts as one address.
 	Total, PerAddress int
-	// Exempt reports whether an address may have any number within Total, and no share of it is its own:
-	// that of a proxy, which has the connections of many clients. Nil: none may.
+	// Exempt reports whether PerAddress and the share of an address do not apply to it, as for a
+	// proxy that carries the connections of many clients. Nil: no address is exempt.
 	Exempt func(netip.Addr) bool
 }
 
 func (l Limits) isExempt(host netip.Addr) bool { return l.Exempt != nil && l.Exempt(host) }
 
-// Table of the connections of a process. It is safe for concurrent use. A nil Table limits nothing.
+// Table holds the connections of a process. It is safe for concurrent use. A nil Table limits nothing.
 type Table struct {
 	limits  Limits
 	refused atomic.Int64
@@ -38,8 +38,8 @@ type Table struct {
 	holdback  holdback
 }
 
-// queue has entries in the order in which they were without a request, as far as it has looked: one that
-// had a request since goes to the end when it is found at the front.
+// queue orders entries by the time since which they have no request, as of the last look at each. An
+// entry that had a request since then goes to the end when makeRoom finds it at the front.
 type queue struct{ list.List }
 
 // New returns a Table.
@@ -47,24 +47,25 @@ func New(limits Limits) *Table {
 	return &Table{limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{}, holdback: holdback{}}
 }
 
-// Entry is a connection. A nil Entry is one that is not limited.
+// Entry is a connection's place in the table. A nil Entry stands for a connection without limits.
 type Entry struct {
 	table   *Table
 	address netip.Addr
-	faulty  netip.AddrPort // what is held back for faults of the connection
+	faulty  netip.AddrPort // faults of the connection count for it
 	tally   *tally
-	// requests that run, and since when there was none, in nanoseconds.
+	// requests counts those that run. since is the time, in Unix nanoseconds, of the last end of one.
 	requests atomic.Int32
 	since    atomic.Int64
 
-	// Of the table's mu: where it is in the queues, when it was idle by then, and how it is closed.
+	// The table's mu guards the elements in the queues, the value of since at the last look (seen), and
+	// the function that closes the connection (shut).
 	inAll, inAddress *list.Element
 	seen             int64
 	shut             func()
 }
 
-// Add counts a connection from remote, which shut closes. ok is false when there is no room for it: then
-// the caller closes it.
+// Add counts a connection from remote. The table calls shut to close it. ok is false when there is no
+// room: then the caller closes the connection.
 func (t *Table) Add(remote net.Addr, shut func()) (_ *Entry, ok bool) {
 	return t.add(&tally{}, remote, shut)
 }
@@ -93,7 +94,7 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 		closes, ok = t.makeRoom(from, closes)
 	}
 	if ok {
-		if mine = t.addresses[address]; mine == nil { // or it had but the one that made room
+		if mine = t.addresses[address]; mine == nil { // makeRoom drops the queue with its last entry
 			mine = &queue{}
 			t.addresses[address] = mine
 		}
@@ -112,12 +113,13 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 	return e, true
 }
 
-// looks is how many connections of a queue are looked at for one without a request.
+// looks bounds how many connections of a queue makeRoom looks at to find one without a request.
 const looks = 64
 
-// makeRoom takes out the connection of the queue that has been without a request for longest.
+// makeRoom removes the connection of the queue that has been without a request for longest, and appends
+// its shut to closes.
 func (t *Table) makeRoom(q *queue, closes []func()) (_ []func(), ok bool) {
-	for range min(looks, 2*q.Len()) { // twice: what had a request since it was looked at last may be idle now
+	for range min(looks, 2*q.Len()) { // twice, because a connection that had a request since the last look may be idle now
 		front := q.Front()
 		e := front.Value.(*Entry) //nolint:forcetypeassert // nothing else is stored
 		since := e.since.Load()
@@ -133,8 +135,8 @@ func (t *Table) makeRoom(q *queue, closes []func()) (_ []func(), ok bool) {
 	return closes, false
 }
 
-// Shed closes up to n connections without a request, those that have been so for longest first. It is for
-// a process that has run out of descriptors.
+// Shed closes up to n connections without a request, beginning with those that have been without one
+// for longest. Call it when the process has run out of descriptors.
 func (t *Table) Shed(n int) {
 	if t == nil {
 		return
@@ -165,7 +167,7 @@ func (t *Table) remove(e *Entry) {
 	e.tally.open.Add(-1)
 }
 
-// Figures are how many connections there are, and how many were refused and closed for want of room.
+// Figures returns how many connections are open, and how many were refused, or shed to make room.
 func (t *Table) Figures() (open, refused, shed int64) {
 	if t == nil {
 		return 0, 0, 0
@@ -175,15 +177,14 @@ func (t *Table) Figures() (open, refused, shed int64) {
 	return int64(t.all.Len()), t.refused.Load(), t.shed.Load()
 }
 
-// Begin is called when a request of the connection begins, which is once its header is there; End when
-// the request has ended.
+// Begin must be called when a request of the connection begins, that is, when its header has arrived.
 func (e *Entry) Begin() {
 	if e != nil {
 		e.requests.Add(1)
 	}
 }
 
-// End is the end of a request.
+// End must be called when a request has ended.
 func (e *Entry) End() {
 	if e != nil {
 		e.since.Store(time.Now().UnixNano())
@@ -191,15 +192,15 @@ func (e *Entry) End() {
 	}
 }
 
-// Idle is since when the connection has no request; ok is false while it has one.
+// Idle returns since when the connection has no request; ok is false while it has one.
 func (e *Entry) Idle() (since time.Time, ok bool) {
 	at := e.since.Load()
 	return time.Unix(0, at), e.requests.Load() == 0
 }
 
-// Fault counts what the connection did that costs the process and is no request, such as half of a header. When its
-// address has too many of these, tooMany is true: the caller closes the connection, and Refuses reports the address for
-// a time. Faults of a connection from an exempt address count for that connection alone.
+// Fault counts a fault of the connection: something that costs the process but is no request, such as half of a header.
+// When its address has too many faults, tooMany is true: the caller closes the connection, and Refuses returns true for
+// the address for a time. Faults of a connection from an exempt address count for that connection alone.
 func (e *Entry) Fault() (tooMany bool) {
 	if e == nil {
 		return false
@@ -223,7 +224,7 @@ func (t *Table) Refuses(remote net.Addr) bool {
 	return true
 }
 
-// faulty is what faults of a connection from remote count for: its address, or if that is exempt, the connection.
+// faulty returns what faults of a connection from remote count for: its address or, if that is exempt, the connection.
 func (t *Table) faulty(remote net.Addr) netip.AddrPort {
 	host, address := addressOf(remote)
 	if !t.limits.isExempt(host) {
@@ -236,7 +237,7 @@ func (t *Table) faulty(remote net.Addr) netip.AddrPort {
 	return at
 }
 
-// Shuts replaces what closes the connection.
+// Shuts replaces the function that closes the connection.
 func (e *Entry) Shuts(shut func()) {
 	if e == nil {
 		return
@@ -256,8 +257,9 @@ func (e *Entry) Done() {
 	e.table.remove(e)
 }
 
-// addressOf is the address of remote, and by what its connections are counted: a host has as many
-// addresses of IPv6 as it likes. Both are zero for a socket of this host.
+// addressOf returns the address of remote, and the address that its connections count for. For IPv6
+// that is the network, because a host can use any number of its addresses. Both are zero for a Unix
+// socket.
 func addressOf(remote net.Addr) (host, counted netip.Addr) {
 	if remote == nil {
 		return host, counted

@@ -7,8 +7,9 @@ const (
 	leastTotal = 64
 )
 
-// Defaults fills in what is 0: Total is half of the descriptors that the process may have, so that there
-// are as many for what requests need, and at most 32768; PerAddress is a quarter of Total. Below 0: none.
+// Defaults replaces zeros. Total becomes half of the descriptors that the process may have, at most
+// 32768: requests need the other half. PerAddress becomes a quarter of Total. A value below 0 means no
+// limit.
 func (l Limits) Defaults() Limits { return l.defaults(descriptors()) }
 
 func (l Limits) defaults(descriptors int) Limits {

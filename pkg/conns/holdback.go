@@ -17,10 +17,10 @@ const (
 	mostAtFault = 16 << 10
 )
 
-// faults is what an address has done that costs the process and is no request. The address is that of
-// addressOf; one that is exempt has its port, so that it stands for one connection.
+// faults are those of an address, see Entry.Fault. The address is the one that addressOf returns. An
+// exempt address includes the port, so that it stands for one connection.
 type faults struct {
-	level float64   // faults that were not forgiven yet
+	level float64   // number of faults that are not forgiven yet
 	at    time.Time // of the last fault
 	hold  time.Duration
 	until time.Time

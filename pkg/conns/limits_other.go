@@ -2,5 +2,5 @@
 
 package conns
 
-// descriptors that the process may have are not known here.
+// descriptors returns 0: the limit is not known on this system.
 func descriptors() int { return 0 }

@@ -73,7 +73,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite is asked for by who ends a connection, or one direction of it.
+// CloseWrite closes the sending direction, as net/http and proxies expect of a TCP connection.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -83,18 +83,18 @@ func (c *Conn) CloseWrite() error {
 
 type entryKey struct{}
 
-// WithEntry returns a context of a connection, by which Handler finds its entry.
+// WithEntry returns a connection's context in which Handler finds its entry.
 func WithEntry(ctx context.Context, e *Entry) context.Context {
 	return context.WithValue(ctx, entryKey{}, e)
 }
 
-// Context is for http.Server.ConnContext: it finds the entry of a connection that has one, by TLS or not.
+// Context is for http.Server.ConnContext. It adds the connection's entry, if it has one, with or without TLS.
 func Context(ctx context.Context, conn net.Conn) context.Context {
 	for {
 		switch c := conn.(type) {
 		case interface{ Entry() *Entry }:
 			return WithEntry(ctx, c.Entry())
-		case interface{ NetConn() net.Conn }: // as one by TLS has it
+		case interface{ NetConn() net.Conn }: // such as *tls.Conn
 			conn = c.NetConn()
 		default:
 			return ctx
@@ -102,7 +102,7 @@ func Context(ctx context.Context, conn net.Conn) context.Context {
 	}
 }
 
-// Handler counts the requests of connections, of which those without any are closed first.
+// Handler counts the requests of each connection, because connections without requests are closed first.
 func Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e, _ := r.Context().Value(entryKey{}).(*Entry)

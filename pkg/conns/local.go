@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Local reports whether a connection was not made, or taken, for want of something that this host or
-// process has not enough of, such as descriptors or ports: the other side knows nothing of it.
+// Local reports whether a connection could not be made or accepted because this host or process lacks a
+// resource or a permission, such as descriptors or ports. The other side is not at fault.
 func Local(err error) bool {
 	for _, errno := range [...]syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EADDRINUSE, syscall.EPERM, syscall.EACCES,

@@ -27,7 +27,7 @@ type collector struct {
 	open, refused, shed *prometheus.Desc
 }
 
-// NewCollector returns the metrics of the tables' listeners. A name is that of one listener.
+// NewCollector returns the metrics of the tables' listeners. Each listener needs a name of its own.
 func NewCollector(tables ...*Table) prometheus.Collector {
 	by := []string{"listener"}
 	return &collector{

@@ -16,30 +16,30 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// Conn is a client's connection. It is its task's alone, but for leave.
+// Conn is a client's connection. Only its task uses it, except for leave.
 type Conn struct {
 	*Socket
 
 	// task serves it.
 	task *epoll.Task
 
-	// Scratch is the handler's, from one request to the next.
+	// Scratch belongs to the handler and is kept from one request to the next.
 	Scratch any
 
 	server *Server
-	// entry is its place among those that there may be; begun: it has a request there.
+	// entry is its place in the table of connections. begun: entry counts a request.
 	entry *conns.Entry
 	begun bool
 	// remote is "host:port", client its host.
 	remote, client string
 
-	// buffer holds what was read from begin to end and not used; nil: nothing was.
+	// buffer holds, from begin to end, the bytes that were read and not used; nil: there are none.
 	buffer     *[]byte
 	begin, end int
 	request    http1.Request
 
 	state atomic.Int32
-	// until is when the deadline of reads is; zero: there was none yet.
+	// until is the deadline of reads; zero: none was set yet.
 	until time.Time
 }
 
@@ -51,21 +51,21 @@ const (
 	reading
 	// answering it.
 	answering
-	// left: it was waiting, and is closed.
+	// left: leave closed it while it was waiting.
 	left
 )
 
-// Remote is the client's "host:port"; Client is its host.
+// Remote is the client's "host:port".
 func (c *Conn) Remote() string { return c.remote }
 
 // Client is the host of Remote.
 func (c *Conn) Client() string { return c.client }
 
-// Blocking runs f, which may block, off the poller, because other connections wait for the poller. What
-// comes after f stays off it until the task waits for a connection next.
+// Blocking runs f, which may block, off the poller, because other connections wait for the poller. The
+// task returns to the poller when it next waits for a connection.
 func (c *Conn) Blocking(f func()) { c.task.Blocking(f) }
 
-// Adopt makes the task of c the one that reads and writes another socket, too.
+// Adopt lets the task of c read and write another socket, too.
 func (c *Conn) Adopt(s *Socket) { s.Give(c.task) }
 
 // Dial connects to an instance within limit.
@@ -74,7 +74,7 @@ func (c *Conn) Dial(ctx context.Context, address string, limit time.Duration) (s
 	return s, err
 }
 
-// Begin is called when a request is the handler's to answer.
+// Begin must be called when the handler decides to answer a request.
 func (c *Conn) Begin() {
 	if c.state.CompareAndSwap(reading, answering) {
 		c.server.reading.Add(-1)
@@ -85,7 +85,7 @@ func (c *Conn) Begin() {
 	}
 }
 
-// end of a request that had begun.
+// ended ends a request that had begun.
 func (c *Conn) ended() {
 	if c.begun {
 		c.begun = false
@@ -141,14 +141,14 @@ func (c *Conn) serve(ctx context.Context, t *epoll.Task) {
 	}
 }
 
-// decided: the request is at its end, or goes the long way.
+// decided records that the request has ended or goes the long way.
 func (c *Conn) decided() {
 	if c.state.Swap(answering) == reading {
 		c.server.reading.Add(-1)
 	}
 }
 
-// wait for the first byte of a request; false: none comes.
+// wait waits for the first byte of a request. It returns false if none comes.
 func (c *Conn) wait(limit time.Duration) bool {
 	if c.begin < c.end {
 		c.server.reading.Add(1)
@@ -160,10 +160,10 @@ func (c *Conn) wait(limit time.Duration) bool {
 		c.buffer = nil
 	}
 	c.state.Store(waiting)
-	if c.server.leaving.Load() { // and may have looked before we waited
+	if c.server.leaving.Load() { // Leave may have looked at c before it was waiting
 		return false
 	}
-	// Setting a deadline costs as much as a call to the system: not for each request.
+	// Setting a deadline costs as much as a system call, so it is not set for each request.
 	if now := time.Now(); c.until.Sub(now) < limit*3/4 || c.until.Sub(now) > limit {
 		if c.until = now.Add(limit); c.SetReadDeadline(c.until) != nil {
 			return false
@@ -189,13 +189,13 @@ func (c *Conn) leave() {
 	}
 }
 
-// next reads a request and has it answered.
+// next reads a request and passes it to the handler.
 func (c *Conn) next(ctx context.Context) Outcome {
 	var n int
 	var late time.Time
 	for searched := 0; ; {
-		// Nothing is known of a line before its end. A header of few lines is parsed few times,
-		// however small the parts are that it comes in.
+		// Parse only after a new line end. So a header of few lines is parsed few times, however
+		// small the parts are in which it arrives.
 		message, verdict := (*c.buffer)[c.begin:c.end], http1.More
 		if bytes.IndexByte(message[searched:], '\n') >= 0 {
 			n, verdict = http1.ParseRequest(message, &c.request)
@@ -224,7 +224,7 @@ func (c *Conn) next(ctx context.Context) Outcome {
 				return c.late(err)
 			}
 		}
-		http1.ParseRequest((*c.buffer)[c.begin:c.end], r) // which has moved
+		http1.ParseRequest((*c.buffer)[c.begin:c.end], r) // again, because the bytes have moved
 	}
 	message := (*c.buffer)[c.begin : c.begin+whole]
 	outcome := c.server.cfg.Handler.Handle(ctx, c, r, message[n:])
@@ -250,8 +250,8 @@ func (c *Conn) room(whole int) {
 	c.begin = 0
 }
 
-// more reads the next part of a request that has begun. All of the request has to come until
-// late, which more sets if it is zero.
+// more reads the next part of a request that has begun. The whole request must arrive before late,
+// which more sets if it is zero.
 func (c *Conn) more(late *time.Time) error {
 	if late.IsZero() {
 		*late = time.Now().Add(arrives)
@@ -264,15 +264,15 @@ func (c *Conn) more(late *time.Time) error {
 	return err
 }
 
-// late: the rest of a request did not come.
+// late returns the outcome of a request whose rest did not arrive.
 func (c *Conn) late(err error) Outcome {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
-		return Other // which knows what to say
+		return Other // net/http answers with the right error
 	}
 	return Cut
 }
 
-// pass the connection on, with what was read.
+// pass hands the connection to net/http, with the bytes that were read.
 func (c *Conn) pass() bool {
 	conn, err := c.Release()
 	if err != nil {
@@ -285,7 +285,7 @@ func (c *Conn) pass() bool {
 	return true
 }
 
-// linger on a connection after its last answer, until the client has closed it, too.
+// linger reads from a connection after its last answer, until the client has closed it, too.
 func (c *Conn) linger() {
 	c.Unwatch()
 	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(linger)) != nil {

@@ -1,8 +1,8 @@
-// Package engine takes connections and reads their requests without net/http, where that can be.
-// It is the only door to the tree below it. A request that is plain HTTP/1.1 goes the short way: header
-// and body are read in place, and a handler answers on the connection. All others (HTTP/2 or 1.0,
-// chunks, upgrades, malformed requests, those that the handler does not want) go the long way: the
-// connection, with all that was read from it, is net/http's from then on.
+// Package engine accepts connections and reads their requests without net/http where possible.
+// The packages below it are imported only by this one. A plain HTTP/1.1 request goes the short way: the
+// engine reads header and body into one buffer, and a handler answers on the connection. All other
+// requests (HTTP/2 or 1.0, chunks, upgrades, malformed ones, those that the handler refuses) go the
+// long way: net/http takes over the connection, with all bytes that were read from it.
 //
 //	listener ─▶ Server ─▶ plain: Handler, on this connection, request after request
 //	                  └─▶ other: Others, a listener that an http.Server serves
@@ -53,25 +53,25 @@ type Config struct {
 	// Mode says which connections the short way takes. Empty: Auto.
 	Mode    Mode
 	Handler Handler
-	// MaxHeader and MaxBody are what a request's may have in bytes; others go the long way.
+	// MaxHeader and MaxBody bound a request's header and body in bytes. Larger requests go the long way.
 	MaxHeader int
 	MaxBody   int64
-	// Header is what the first request has to come within, Idle what others have to.
+	// Header bounds the wait for a connection's first request, Idle the wait for each later one.
 	Header, Idle time.Duration
-	// Conns limits connections; nil: nothing does.
+	// Conns limits connections; nil: there is no limit.
 	Conns *conns.Table
 	Log   *slog.Logger
 	Rand  func() float64
 }
 
 const (
-	// bufferSize is what a header may have at most that goes the short way.
+	// bufferSize bounds the header, in bytes, of a request that goes the short way.
 	bufferSize = 16 << 10
-	// arrives is what all of a request has to come within once it has begun, in however many
-	// parts: slow clients are net/http's to bear with, and to bound.
+	// arrives bounds the time in which a request must arrive once its first byte was read. A
+	// slower request goes to net/http, which has its own limits for slow clients.
 	arrives = time.Second
-	// linger is how long a connection that ends is still listened on: what was under way to
-	// us would have the client's system throw away the answer.
+	// linger is how long a connection is still read after its last answer. Without that, bytes that
+	// arrive late would reset the connection, and the client could lose the answer.
 	linger = 500 * time.Millisecond
 )
 
@@ -94,18 +94,17 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, buffers: epoll.Buffers{Size: bufferSize}, others: newOthers(), conns: map[*Conn]struct{}{}}
 }
 
-// Others has the connections that go the long way.
+// Others returns the listener of the connections that go the long way.
 func (s *Server) Others() net.Listener { return s.others }
 
-// Open is how many connections there are, those that went the long way and did not end
-// included.
+// Open returns how many connections are open, including those that went the long way.
 func (s *Server) Open() int64 { return s.open.Load() }
 
-// Taken is when the last connection was; 1970 when none was.
+// Taken returns when the last connection was accepted; 1970 if none was.
 func (s *Server) Taken() time.Time { return time.Unix(0, s.taken.Load()) }
 
-// Serve takes connections from l until it is closed. Requests have a context that ends with
-// ctx. It returns false at once when l's connections can only go the long way.
+// Serve accepts connections from l until l is closed. The contexts of requests end with ctx. Serve
+// returns false at once if l's connections can only go the long way.
 func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 	if s.cfg.Mode.Fits(l) != nil {
 		return false
@@ -119,8 +118,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		case errors.Is(err, net.ErrClosed):
 			return true
 		default:
-			// Of files there may be too few for a time; whatever else it is does not end by
-			// itself, and costs a try in a second.
+			// A lack of descriptors ends after a time. Other errors may not: then this costs one try
+			// per second.
 			failures++
 			if conns.Local(err) {
 				s.cfg.Conns.Shed(shedAtOnce)
@@ -146,7 +145,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 			continue
 		}
 		c := &Conn{Socket: sock, server: s, entry: entry, remote: remote}
-		entry.Shuts(c.Cut) // which ends the task that serves it
+		entry.Shuts(c.Cut) // Cut ends the task that serves the connection
 		c.client, _, _ = net.SplitHostPort(c.remote)
 		s.running.Add(1)
 		epoll.Go(func(t *epoll.Task) {
@@ -159,7 +158,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 // shedAtOnce is how many connections without a request are closed when descriptors have run out.
 const shedAtOnce = 16
 
-// pass a connection to Others; before was read from it.
+// pass hands a connection to Others. before are the bytes that were read from it.
 func (s *Server) pass(conn net.Conn, before []byte, entry *conns.Entry) {
 	passed := &Passed{Conn: conn, before: before, reader: strict.NewReader(s.cfg.MaxHeader), server: s, entry: entry}
 	entry.Shuts(func() { _ = conn.Close() })
@@ -169,7 +168,7 @@ func (s *Server) pass(conn net.Conn, before []byte, entry *conns.Entry) {
 	}
 }
 
-// Leave ends connections without a request, now and after the request that they have.
+// Leave ends each connection that has no request, and every other one after its present request.
 func (s *Server) Leave() {
 	s.leaving.Store(true)
 	s.mu.Lock()
@@ -179,11 +178,11 @@ func (s *Server) Leave() {
 	}
 }
 
-// Undecided is how many connections have a request of which it is not known yet which way it
-// goes. A request is one of them for a second or so.
+// Undecided returns how many connections have a request whose way, short or long, is not decided
+// yet. The decision takes about a second at most.
 func (s *Server) Undecided() int64 { return s.reading.Load() }
 
-// Wait until all requests of the short way have ended, or ctx has.
+// Wait waits until all requests of the short way have ended, or ctx ends.
 func (s *Server) Wait(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
@@ -204,14 +203,14 @@ func (s *Server) Close() {
 	s.leaving.Store(true)
 	s.mu.Lock()
 	for c := range s.conns {
-		c.Cut() // which ends the task that serves it
+		c.Cut() // ends the task that serves the connection
 	}
 	s.mu.Unlock()
 	s.running.Wait()
 }
 
-// State is for http.Server.ConnState of those who serve Others, and other listeners: Open
-// counts theirs, too.
+// State is for http.Server.ConnState of servers of Others and of other listeners. With it, Open
+// counts their connections, too.
 func (s *Server) State(conn net.Conn, state http.ConnState) {
 	strict.State(conn, state)
 	passed, ours := conn.(*Passed)

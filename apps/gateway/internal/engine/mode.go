@@ -12,15 +12,16 @@ import (
 type Mode string
 
 const (
-	// Auto takes those that it can.
+	// Auto takes all connections that can go the short way.
 	Auto Mode = "auto"
-	// Net takes none: net/http serves them all, as it does on systems without epoll.
+	// Net takes none: net/http serves all connections, as on systems without epoll.
 	Net Mode = "net"
-	// Epoll takes those of all listeners without TLS. Where one cannot be, the gateway does not start.
+	// Epoll takes those of all listeners without TLS. If the short way cannot take a listener's
+	// connections, the gateway does not start.
 	Epoll Mode = "epoll"
 )
 
-// Fits returns why net/http serves the connections of l, nil if the short way does.
+// Fits returns why the connections of l cannot go the short way; nil if they can.
 func (m Mode) Fits(l net.Listener) error {
 	if m == Net {
 		return errors.New("the engine is net")
@@ -34,9 +35,9 @@ func (m Mode) Fits(l net.Listener) error {
 	return nil
 }
 
-// Reserve lets the Go runtime use one processor more than GOMAXPROCS says, for what the process does besides
-// the engine's pollers. A program that is a gateway and nothing else calls it before it serves. With Net,
-// and where there is no epoll, it does nothing.
+// Reserve lets the Go runtime use one processor more than GOMAXPROCS, for work other than the engine's
+// pollers. A program that is only a gateway calls it before it serves. With Net, or without epoll, it
+// does nothing.
 func (m Mode) Reserve() {
 	if m != Net {
 		_ = epoll.Reserve() // net/http serves then, or Fits says why

@@ -22,14 +22,14 @@ type Passed struct {
 	released atomic.Bool
 }
 
-// Release has the server count it no more.
+// Release removes the connection from the server's count.
 func (p *Passed) Release() {
 	if p.released.CompareAndSwap(false, true) {
 		p.server.open.Add(-1)
 	}
 }
 
-// Entry is the connection's place among those that there may be.
+// Entry is the connection's place in the table of connections.
 func (p *Passed) Entry() *conns.Entry { return p.entry }
 
 // Close implements net.Conn.
@@ -58,7 +58,8 @@ func (p *Passed) read(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
-// CloseWrite is asked for by who ends a connection, or one direction of an upgraded one.
+// CloseWrite closes the sending direction, as net/http does before it closes a connection and proxies
+// do with an upgraded one.
 func (p *Passed) CloseWrite() error {
 	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -66,7 +67,7 @@ func (p *Passed) CloseWrite() error {
 	return nil
 }
 
-// others is a listener of connections that were taken elsewhere.
+// others is a listener whose connections come from push.
 type others struct {
 	once  sync.Once
 	ended chan struct{}

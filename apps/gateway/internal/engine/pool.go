@@ -14,15 +14,15 @@ import (
 // Socket is a TCP connection that the engine reads and writes, to a client or to an instance.
 type Socket = epoll.Conn
 
-// Buffers are what sockets are read into.
+// Buffers is a pool of the buffers that sockets are read into.
 type Buffers = epoll.Buffers
 
 const (
 	// IdleConnection is below the 5 s after which common model servers (uvicorn's) close an
 	// idle connection, because a request that crosses the close is lost.
 	IdleConnection = 4 * time.Second
-	// IdlePerInstance keeps a busy instance's connections. What is too many ends itself
-	// after IdleConnection.
+	// IdlePerInstance bounds the idle connections that are kept for one instance. Connections that
+	// are not used end after IdleConnection.
 	IdlePerInstance = 512
 )
 
@@ -36,7 +36,7 @@ type Pool struct {
 type stack struct {
 	mu    sync.Mutex
 	conns []parked
-	// gone: it is not the pool's any more.
+	// gone: the pool has dropped it.
 	gone bool
 }
 
@@ -45,7 +45,7 @@ type parked struct {
 	since time.Time
 }
 
-// Get a connection that was used before; nil: there is none.
+// Get returns a connection that was used before; nil if there is none.
 func (p *Pool) Get(address string, now time.Time) *Socket {
 	p.mu.RLock()
 	s := p.idle[address]
@@ -66,11 +66,11 @@ func (p *Pool) Get(address string, now time.Time) *Socket {
 		if now.Sub(last.since) < IdleConnection {
 			return last.conn
 		}
-		_ = last.conn.Close() // it is at its end either way
+		_ = last.conn.Close() // the connection is not used again either way
 	}
 }
 
-// Put back a connection whose answer has ended, at now.
+// Put returns a connection to the pool when its answer has ended, at now.
 func (p *Pool) Put(address string, conn *Socket, now time.Time) {
 	conn.Give(nil)
 	for pushed := false; !pushed; {
@@ -97,7 +97,8 @@ func (p *Pool) stack(address string) *stack {
 	return s
 }
 
-// push reports whether somebody will find it.
+// push reports whether the stack took the connection or closed it. It returns false if the pool has
+// dropped the stack.
 func (s *stack) push(c parked) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +106,7 @@ func (s *stack) push(c parked) bool {
 	case s.gone:
 		return false
 	case len(s.conns) >= IdlePerInstance:
-		_ = c.conn.Close() // one too many
+		_ = c.conn.Close() // the stack is full
 	default:
 		s.conns = append(s.conns, c)
 	}
@@ -131,7 +132,7 @@ func (p *Pool) Sweep(now time.Time, age time.Duration) {
 	}
 }
 
-// dial may block: it is Conn.Dial's.
+// dial may block. Only Conn.Dial calls it.
 func dial(ctx context.Context, address string, limit time.Duration) (*Socket, error) {
 	conn, err := (&net.Dialer{Timeout: limit, KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {
