@@ -7,24 +7,24 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Deployments may have a workload one after the other, each going on with the instances
-// of the one before. Their keys are worked on side by side, and what the region is told
-// of them comes in any order; three rules keep the instances through all of it:
+// Several deployments may have the same workload one after the other: each takes over the
+// instances of the one before. Their keys are worked on in parallel, and their states arrive in any
+// order. Three rules keep the instances:
 //
-//   - of those that name a workload, one at a time is applied, and as it is by then:
-//     what is slow cannot take it back from the one that came after it;
-//   - none is applied while another is wanted, too: one of the two is old;
-//   - none is removed before the runtime has taken the one that goes on, unless none goes on.
-//     A deployment of which the runtime has nothing may go at any time.
+//   - of the deployments that name a workload, one at a time is applied, in its state at that
+//     time: a slow apply cannot take the workload back from a later deployment;
+//   - none is applied while another one is wanted, too, because one of the two is old;
+//   - none is removed before the runtime has taken its successor, unless it has none. A deployment
+//     of which the runtime has nothing may be removed at any time.
 //
-// None of it is remembered over a restart. The one that goes on is then applied again,
-// which changes nothing, and until it is, nothing is removed that the runtime has.
+// Nothing of this is kept over a restart. The successor is then applied again, which changes
+// nothing. Until then, nothing that the runtime has is removed.
 
 // codeAdopting says why a key waits for another of its workload.
 const codeAdopting = "Adopting"
 
-// hold has the workload to the key, until let. When another has it, the key is looked at
-// again when that one lets it go.
+// hold locks the workload for the key until let. It returns false if another key holds it; let then
+// puts this key into the queue again.
 func (r *Reconciler) hold(workload string, k inbox.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,10 +43,10 @@ func (r *Reconciler) let(workload string) {
 	delete(r.busy, workload)
 }
 
-// superseded is an item that is not the newest of its key any more.
+// superseded is the reason when an item is no longer the newest of its key.
 const superseded = "a newer state of it has come"
 
-// contested tells why the assignment must not be applied now.
+// contested returns why the assignment must not be applied now; "" if it may be.
 func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
 	r.await(k, item)
 	defer func() { r.waited(k, item, why) }()
@@ -63,8 +63,9 @@ func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
 	return ""
 }
 
-// adopting tells why the removal has to wait. A deployment that cannot be taken holds it
-// up for as long as it is wanted: what runs serves, and stopping it would leave nothing.
+// adopting returns why the removal must wait; "" if it need not. A successor that the runtime
+// cannot take delays the removal for as long as the successor is wanted: the instances serve, and
+// nothing would serve without them.
 func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 	r.await(k, item)
 	defer func() { r.waited(k, item, why) }()
@@ -83,7 +84,7 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 		if !r.taken(successor) {
 			why = fmt.Sprintf("its instances stay until %s was applied, which goes on with them", successor.Key)
 			if h := (inbox.Key{Kind: successor.Kind, Name: successor.Key}); r.waiting[workload][h] {
-				r.queue.add(h) // it waited for this one to go
+				r.queue.add(h) // the successor waited for this removal
 			}
 			break
 		}
@@ -95,9 +96,9 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 	return why
 }
 
-// await notes that the key must be looked at again when something of its workload changes. It
-// comes before the look at what the key may have to wait for, so that no change between the two
-// is missed. An item that names no workload does not wait for another.
+// await records that the key must be looked at again when something of its workload changes. Call
+// it before checking what the key waits for, so that no change in between is missed. An item that
+// names no workload never waits.
 func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
 	if workload == "" {
@@ -111,7 +112,7 @@ func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
 	r.waiting[workload][k] = true
 }
 
-// waited ends await when there is nothing to wait for.
+// waited ends await if why is empty: then the key waits for nothing.
 func (r *Reconciler) waited(k inbox.Key, item *agentv1.Item, why string) {
 	if why != "" {
 		r.cfg.Inbox.Ask(k)
@@ -146,7 +147,7 @@ func (r *Reconciler) taken(item *agentv1.Item) bool {
 	return false
 }
 
-// adopted has those looked at that wait for the item. Called with mu held.
+// adopted enqueues the keys that wait for the item's workload. Called with mu held.
 func (r *Reconciler) adopted(item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
 	for k := range r.waiting[workload] {
@@ -155,7 +156,7 @@ func (r *Reconciler) adopted(item *agentv1.Item) {
 	delete(r.waiting, workload)
 }
 
-// awaken has all those looked at that wait, or those only of which the runtime has
+// awaken enqueues all keys that wait or, unless all is set, only those of which the runtime has
 // nothing. Called with mu held.
 func (r *Reconciler) awaken(all bool) {
 	for _, keys := range r.waiting {
@@ -167,7 +168,7 @@ func (r *Reconciler) awaken(all bool) {
 	}
 }
 
-// pend notes what the key waits for. What was taken before stays so.
+// pend records what the key waits for, unless the runtime has taken the item already.
 func (r *Reconciler) pend(k inbox.Key, item *agentv1.Item, code, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +183,7 @@ func (r *Reconciler) pend(k inbox.Key, item *agentv1.Item, code, why string) {
 	})
 }
 
-// touch notes that something of the key was applied, if in part.
+// touch records that something of the key was applied, at least in part.
 func (r *Reconciler) touch(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

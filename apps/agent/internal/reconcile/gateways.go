@@ -10,13 +10,12 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Gateways are the region's gateways. What they return may change with time: call Proceed
-// then.
+// Gateways are the region's gateways. Call Reconciler.Proceed when their answers may have changed.
 type Gateways interface {
-	// Route tells them of an app's route, and See of what runs.
+	// Route sends them an app's route, and See what runs.
 	Route(routes *agentv1.Routes, epoch, generation int64)
 	See(seen runtime.Observation)
-	// Routed tells why they do not serve an app's route yet; "": they do.
+	// Routed returns why they do not serve an app's route yet; "" if they do.
 	Routed(appID string, epoch, generation int64) (why string)
 	// Leave ends new requests to a deployment that will be removed, and Stay takes that back. It
 	// returns why the deployment must not be removed yet, and for how long that may last; ""
@@ -28,7 +27,7 @@ type Gateways interface {
 // codeGateways says why a route waits.
 const codeGateways = "AwaitingGateways"
 
-// Proceed has the keys looked at that wait for gateways.
+// Proceed enqueues the keys that wait for gateways.
 func (r *Reconciler) Proceed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,8 +36,8 @@ func (r *Reconciler) Proceed() {
 	}
 }
 
-// gate notes, before the gateways are asked, that the key must be looked at again when their
-// answer changes.
+// gate records that the key must be looked at again when the gateways' answer changes. Call it
+// before asking them.
 func (r *Reconciler) gate(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,9 +76,9 @@ func (r *Reconciler) route(ctx context.Context, k inbox.Key, item *agentv1.Item)
 	r.settle(ctx, k, item, nil)
 }
 
-// leaving tells that the removal has to wait for gateways that may still send to the
-// deployment, and sees to it that it is looked at again. One whose instances go on as
-// another's does not leave.
+// leaving reports whether the removal must wait for gateways that may still send to the
+// deployment. If so, the key is looked at again later. A deployment whose instances another one
+// takes over does not leave.
 func (r *Reconciler) leaving(k inbox.Key, item *agentv1.Item) bool {
 	if s, ok := r.cfg.Inbox.Succession(item); !ok || len(s.Wanting) > 0 {
 		return false
@@ -99,7 +98,7 @@ func (r *Reconciler) leaving(k inbox.Key, item *agentv1.Item) bool {
 	return true
 }
 
-// noGateways are there where requests come in another way: the agent's own word is enough.
+// noGateways is for regions that requests enter in another way: what the agent knows is enough.
 type noGateways struct{}
 
 func (noGateways) Route(*agentv1.Routes, int64, int64)                        {}

@@ -12,11 +12,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// outages has keys wait together for what they all need and what does not answer:
-// the API server, the control plane, the disk. While it is away, one key at a time
-// finds out whether it is back, however many wait; when it is, all are tried at
-// once. So an outage costs the same for one deployment as for a thousand, and its
-// end is found within the policy's longest delay, however long it lasted.
+// outages makes keys wait together for a dependency that does not answer: the API server,
+// the control plane, the disk. While it is away, one key at a time, the probe, is tried,
+// however many wait. When it answers, all keys are tried at once. So an outage costs the
+// same for one deployment as for a thousand, and its end is found within the policy's
+// longest delay, however long it lasted.
 //
 //	fails for the lack of X          the probe fails: to the end of the line
 //	        |                             .--------------.
@@ -25,8 +25,8 @@ import (
 //	        ^                                |  X answered, with yes or no
 //	        '-- again without X --- all <----'
 //
-// A key whose own fault looks like an outage costs a turn of the line, and no
-// more: the others take turns with it.
+// A key whose own fault looks like an outage costs one turn per round, because the other
+// keys are probes in turn.
 //
 // It is used under the Reconciler's mutex.
 type outages struct {
@@ -42,25 +42,25 @@ func newOutages(policy backoff.Policy, random func() float64, q *queue, lock syn
 	return &outages{policy: policy, random: random, queue: q, lock: lock, all: map[string]*outage{}, of: map[inbox.Key]*outage{}}
 }
 
-// outage is one of something.
+// outage is the state of one dependency that does not answer.
 type outage struct {
 	// waiting are in the order in which they failed last.
 	waiting []inbox.Key
 	// failures in a row, of probes; last is when.
 	failures int
 	last     time.Time
-	// probe is the key that finds out; nil while timer runs, which will pick it.
+	// probe is the key that is being tried; nil while timer runs, which will pick the next one.
 	probe *inbox.Key
 	timer *time.Timer
 }
 
-// calm is how long nothing may have failed for the next outage to be a new one. A
-// thing that fails half of what it is asked is thus not asked ever faster.
+// calm is how long a dependency must be without failures before the next failure counts as a
+// new outage. So the delays do not start over for a dependency that fails half of the calls.
 const calm = 10 * time.Second
 
-// missing names what did not answer, if that is why a key failed; "" when the key
-// failed by itself, or did not. What fails without a word of the runtime, a disk or a
-// deadline, fails for all.
+// missing names the dependency that did not answer, if that is why a key failed; "" if the key
+// failed by itself or did not fail. An error that is no runtime.Rejection, such as that of a
+// disk or a deadline, counts as a failure for all keys.
 func missing(err error) string {
 	if err == nil {
 		return ""
@@ -75,7 +75,7 @@ func missing(err error) string {
 	return ""
 }
 
-// tried notes whether what a key needs did answer.
+// tried records whether the dependency of a key answered; away names it if it did not.
 func (r *Reconciler) tried(ctx context.Context, k inbox.Key, away string) {
 	r.mu.Lock()
 	released := r.outages.tried(k, away)
@@ -85,8 +85,8 @@ func (r *Reconciler) tried(ctx context.Context, k inbox.Key, away string) {
 	}
 }
 
-// tried notes that a key was tried, and what did not answer, if anything. It returns
-// how many keys are tried again because what they waited for answered.
+// tried records that a key was tried, and the dependency that did not answer, if any. It
+// returns how many keys are tried again because their dependency answered.
 func (o *outages) tried(k inbox.Key, missing string) (released int) {
 	if was := o.of[k]; was != nil && (missing == "" || was != o.all[missing]) {
 		o.drop(was, k)
@@ -121,7 +121,7 @@ func (o *outages) join(k inbox.Key, missing string) {
 	o.arm(out)
 }
 
-// forget a key that is no longer to be tried.
+// forget removes a key that need not be tried any more.
 func (o *outages) forget(k inbox.Key) {
 	if out := o.of[k]; out != nil {
 		o.drop(out, k)
@@ -137,7 +137,7 @@ func (o *outages) drop(out *outage, k inbox.Key) {
 	}
 }
 
-// release has all that wait tried.
+// release enqueues all keys that wait.
 func (o *outages) release(out *outage) int {
 	all := out.waiting
 	out.waiting, out.probe = nil, nil
@@ -149,7 +149,7 @@ func (o *outages) release(out *outage) int {
 	return len(all)
 }
 
-// arm sees to it that there is a probe, now or later, while anybody waits.
+// arm ensures that, while keys wait, there is a probe or a timer that will pick one.
 func (o *outages) arm(out *outage) {
 	switch {
 	case len(out.waiting) == 0:
@@ -163,7 +163,7 @@ func (o *outages) arm(out *outage) {
 			o.lock.Lock()
 			defer o.lock.Unlock()
 			if out.timer != timer {
-				return // it was stopped too late
+				return // the timer had fired before it was stopped
 			}
 			out.timer = nil
 			first := out.waiting[0]

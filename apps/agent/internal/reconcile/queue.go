@@ -13,7 +13,7 @@ import (
 // however often it was added.
 type queue struct {
 	mu      sync.Mutex
-	ready   chan struct{} // buffer of one: something may be there
+	ready   chan struct{} // buffer of one: the queue may have a key
 	waiting []inbox.Key
 	queued  map[inbox.Key]bool
 	running map[inbox.Key]bool

@@ -8,14 +8,14 @@
 //	inbox --changed keys--> queue --> worker --> runtime.Apply / Remove
 //	runtime --changed--> observer --> observation --> report
 //
-// What became of a key is its AppliedState: pending while it is tried, applied
-// when the runtime took it (for a delete: when nothing of it is left), rejected
-// with a code. A retryable rejection is tried again with full jitter, ever less
-// often when it is the key's own, and soon, by one key for all, when something is
-// away that others need, too (see outages); a final one waits for another
-// generation. Applied shows only together with an
-// observation that began after the runtime took it: else the counts beside it
-// would be of the state before, and after a fork nothing would tell them apart.
+// The result of a key is its AppliedState: pending while it is tried, applied when
+// the runtime took it (for a delete: when nothing of it is left), or rejected with a
+// code. A retryable rejection is tried again with full jitter. If the cause is the
+// key's own, the delays grow. If a dependency of many keys is away, one key is tried
+// soon for all (see outages). After a final rejection, the key waits for another
+// generation. A key is reported as applied only together with an observation that
+// began after the runtime took it. Otherwise the counts in the same report would be
+// of the state before, and after a fork they could not be told apart.
 package reconcile
 
 import (
@@ -46,9 +46,9 @@ type Config struct {
 	Inbox   *inbox.Inbox
 	Runtime runtime.Runtime
 	// Secrets returns the values of the deployment's secrets by secret name. A
-	// *runtime.Rejection says that it will not work by trying again soon.
+	// *runtime.Rejection means that trying again soon does not help.
 	Secrets func(ctx context.Context, d *agentv1.Deployment, generation int64) (map[string]string, error)
-	// ForgetSecrets drops what was kept of a deployment that is gone.
+	// ForgetSecrets drops the secrets that were kept for a deployment that is gone.
 	ForgetSecrets func(deploymentID string) error
 	// Gateways of the region; nil: there are none.
 	Gateways Gateways
@@ -62,11 +62,11 @@ type Config struct {
 	Workers int
 	// Retry spaces out attempts on a key that fails by itself: 1 s to 60 s.
 	Retry backoff.Policy
-	// Outage spaces out attempts on what fails for all: 1 s to 4 s. With two of the
-	// longest, whatever was away is in use again within 10 s of its return, even if
-	// the first of them hit a key that fails by itself.
+	// Outage spaces out the probes of a dependency that fails for all keys: 1 s to 4 s.
+	// Even if the first probe after its return is a key that fails by itself, the second
+	// one comes within 10 s of the return.
 	Outage backoff.Policy
-	// Resync is how often every key is looked at without a cause: 5 min.
+	// Resync is how often every key is looked at even if nothing changed: 5 min.
 	Resync time.Duration
 }
 
@@ -92,28 +92,29 @@ type Reconciler struct {
 	mu       sync.Mutex
 	outages  *outages
 	entries  map[inbox.Key]*entry
-	waiting  map[string]map[inbox.Key]bool // keys by workload, for another of which they wait
-	busy     map[string][]inbox.Key        // workloads of which one is being applied, and who is next
+	waiting  map[string]map[inbox.Key]bool // by workload, keys that wait for another key of it
+	busy     map[string][]inbox.Key        // by workload that a key holds, the keys that come next
 	gated    map[inbox.Key]bool            // keys that wait for gateways
 	seen     runtime.Observation
 	present  map[string]bool // deployments in seen
 	looks    int64           // observations begun
-	seenLook int64           // the one that seen is
+	seenLook int64           // number of the look that returned seen
 	changed  chan struct{}
 }
 
-// entry is what became of a key.
+// entry is the result of a key so far.
 type entry struct {
-	// state is nil until the first attempt ended: a restarted agent takes back
-	// nothing of what the one before it said.
+	// state is nil until the first attempt ended: a restarted agent must not
+	// withdraw what the process before it reported.
 	state    *agentv1.AppliedState
 	attempts int
 	// next becomes the state with the first look that began after the runtime took
-	// it, look number after or later: what is observed beside a state is then of
-	// that state. For a delete, the look must find nothing left, too.
+	// it, which is look number after or a later one. So an observation that is reported
+	// with a state is never older than it. For a delete, the look must also find
+	// nothing left.
 	next  *agentv1.AppliedState
 	after int64
-	// touched is the first look that shows all that was ever applied of it.
+	// touched is the number of the first look that shows all that was ever applied of the key.
 	touched int64
 	traced  [2]int64 // (epoch, generation) whose apply has its span
 }
@@ -152,11 +153,11 @@ func New(cfg Config) (*Reconciler, error) {
 	return r, nil
 }
 
-// Enqueue has the keys looked at.
+// Enqueue puts the keys into the queue.
 func (r *Reconciler) Enqueue(keys ...inbox.Key) { r.queue.add(keys...) }
 
 // Changed is signalled, with a buffer of one, when Observation, Applied or
-// Quarantined would tell something new.
+// Quarantined would return something new.
 func (r *Reconciler) Changed() <-chan struct{} { return r.changed }
 
 // Run works until ctx ends.
@@ -215,7 +216,7 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 			return
 		}
 		defer r.let(workload)
-		// Another may have been applied since, and this one be wanted no more.
+		// While it waited, another may have been applied, and this one may not be wanted any more.
 		if item, ok = r.cfg.Inbox.Get(k); !ok {
 			r.forget(k)
 			return
@@ -246,7 +247,7 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 	}
 }
 
-// final tells that this generation was rejected for good.
+// final reports whether this generation was rejected for good.
 func (r *Reconciler) final(k inbox.Key, item *agentv1.Item) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -306,7 +307,7 @@ func (r *Reconciler) secrets(ctx context.Context, d *agentv1.Deployment, generat
 	return variables, pull, nil
 }
 
-// span joins the trace of the decision, once a generation.
+// span joins the trace of the control plane's decision, once per generation.
 func (r *Reconciler) span(ctx context.Context, k inbox.Key, item *agentv1.Item) (context.Context, func(error)) {
 	r.mu.Lock()
 	e := r.entry(k)
@@ -328,7 +329,7 @@ func (r *Reconciler) span(ctx context.Context, k inbox.Key, item *agentv1.Item) 
 	}
 }
 
-// settle notes what became of a key, and when to try again.
+// settle records the result of a key, and when to try again.
 func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item, err error) {
 	state := &agentv1.AppliedState{Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation}
 	var rejection *runtime.Rejection
@@ -423,7 +424,7 @@ func (r *Reconciler) lookAgain() {
 	}
 }
 
-// observe looks at the runtime whenever it changed, and finds out what is gone.
+// observe looks at the runtime whenever it changed, and finds what is gone.
 func (r *Reconciler) observe(ctx context.Context) {
 	failures := 0
 	for {
@@ -446,8 +447,8 @@ func (r *Reconciler) observe(ctx context.Context) {
 			r.cfg.Log.WarnContext(ctx, "cannot observe the runtime; will look again", "error", err, "retry_in", wait)
 		} else {
 			failures = 0
-			// Who knows what is applied may take for granted that gateways were told what
-			// there is.
+			// Gateways come first: a caller that sees a key as applied may rely on it that
+			// they know what runs.
 			r.cfg.Gateways.See(seen)
 			r.noteSeen(seen, look)
 			wait = backoff.Rest(time.Since(begin), observeShare, observeSpacing, maxObserveSpacing)

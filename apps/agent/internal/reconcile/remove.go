@@ -8,12 +8,12 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// codeDraining says why a removal is not over.
+// codeDraining says why a removal has not ended.
 const codeDraining = "Draining"
 
-// routeFirst has the app's routes served before something of it is removed. A region
-// that was out of reach gets both at once, and keys are worked on side by side: what
-// is removed must not be routed to until the routes' turn comes.
+// routeFirst sends the app's routes to gateways before a deployment of it is removed. A region
+// that was out of reach receives both at once, and keys are worked on in parallel: without this,
+// gateways would send to instances that are being removed until the routes' turn comes.
 func (r *Reconciler) routeFirst(ctx context.Context, item *agentv1.Item) {
 	app := item.GetDeployment().GetDeployment().GetAppId()
 	held, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: app})

@@ -9,21 +9,21 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Observation is the runtime as last looked at; ok is false before the first
-// look.
+// Observation returns what the last look at the runtime found; ok is false before the
+// first look.
 func (r *Reconciler) Observation() (seen runtime.Observation, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.seen, r.seenLook > 0
 }
 
-// Announce has Changed signalled: the caller knows something new about what the
-// reconciler tells.
+// Announce signals Changed. Call it when something changed that the reconciler's methods
+// return.
 func (r *Reconciler) Announce() { r.signal() }
 
-// Applied is what became of every key that the inbox holds and that was tried.
-// States are shared: read only. An observation read after it is no older than
-// what the states tell.
+// Applied returns the result of every key that the inbox holds and that was tried.
+// States are shared: read only. An Observation that is read afterwards is no older
+// than these states.
 func (r *Reconciler) Applied() []*agentv1.AppliedState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,15 +36,15 @@ func (r *Reconciler) Applied() []*agentv1.AppliedState {
 	return out
 }
 
-// HeldSince returns the number of the inbox's frame since which the deployment is to run or to be
-// removed, without a break; ok is false if neither is wanted.
+// HeldSince returns the number of the inbox's frame since which the inbox has held the deployment
+// without a break, to run it or to remove it; ok is false if the inbox does not hold it.
 func (r *Reconciler) HeldSince(deploymentID string) (frame int64, ok bool) {
 	return r.cfg.Inbox.HeldSince(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: deploymentID})
 }
 
-// Quarantined is what runs and is not in the inbox; ok is false until the inbox
-// has held a whole snapshot and the runtime was looked at: before that, absence
-// means nothing.
+// Quarantined returns what runs and is not in the inbox. ok is false until the inbox has
+// held a whole snapshot and the runtime was looked at: before that, absence proves
+// nothing.
 func (r *Reconciler) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) {
 	seen, ok := r.Observation()
 	if !ok || !r.cfg.Inbox.Synced() {
