@@ -259,7 +259,7 @@ func (s *http3Server) serve(leaving, closing context.Context, conn *quic.Conn) {
 			break
 		}
 		next = stream.StreamID() + 4
-		all.Go(func() { s.handle(conn, requests, stream) })
+		all.Go(func() { s.handle(conn, requests, stream) }) //nolint:contextcheck // the connection has its own
 	}
 	if leaving.Err() == nil { // the connection has ended
 		return
