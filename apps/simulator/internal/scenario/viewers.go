@@ -167,7 +167,7 @@ func Viewers(ctx context.Context, args []string) error {
 	for tick := time.Tick(tells); ; {
 		if err := out.Encode(viewersState{Open: v.open.Load(), Most: v.most.Load(), Refused: v.refused.Load(), Tried: v.tried.Load()}); err != nil {
 			cancel()
-			return nil //nolint:nilerr // the process that reads has ended
+			return nil // the process that reads has ended
 		}
 		select {
 		case <-ctx.Done():
