@@ -221,23 +221,15 @@ func (w *simulation) check(in Input, out Output) {
 }
 
 // checkClosed: no plan has a closed region run more than it was told to, or than the version that
-// it goes back to had there. No other version grows there.
+// it goes back to had there. No other version grows there. This holds of each layer apart: what
+// pins run counts neither for nor against what a rollout may go back to, and never grows.
 func (w *simulation) checkClosed(in Input, out Output) {
 	for region, closed := range w.closed {
 		if !closed {
 			continue
 		}
-		older, most, told := in.App.LiveDeploymentID, int32(0), int32(0)
-		if in.RolloutState != nil && in.RolloutState.Progress != nil {
-			most = in.RolloutState.Progress.OldSizes[region]
-			if b := in.RolloutState.Progress.BehindIn(region); b != nil {
-				most = max(most, b.Progress.OldSizes[region])
-				if !b.Progress.Back {
-					older = b.DeploymentID
-				}
-			}
-		}
-		var before int32
+		older, most := w.goesBackTo(in, region)
+		var before, told, pinnedBefore, pinnedTold int32
 		for _, t := range mergedRows(in.Topology, out.Topology) {
 			if t.RegionID != region {
 				continue
@@ -246,15 +238,37 @@ func (w *simulation) checkClosed(in Input, out Output) {
 			if t.Told() && t.DeploymentID != older && !was.Transferred {
 				require.LessOrEqual(w.t, t.Replicas, was.Replicas, "%s grows in %s, which is closed", t.DeploymentID, region)
 			}
+			had, has := &before, &told
+			if pins.Of(in.Pins, t) != nil {
+				had, has = &pinnedBefore, &pinnedTold
+			}
 			if was.Told() {
-				before += was.Replicas
+				*had += was.Replicas
 			}
 			if t.Told() {
-				told += t.Replicas
+				*has += t.Replicas
 			}
 		}
 		require.LessOrEqual(w.t, told, max(before, most), "%s is closed, and grows", region)
+		require.LessOrEqual(w.t, pinnedTold, pinnedBefore, "%s is closed, and what is pinned there grows", region)
 	}
+}
+
+// goesBackTo is the version that a rollout of the region goes back to, and how many replicas it
+// had there at most.
+func (w *simulation) goesBackTo(in Input, region string) (older string, most int32) {
+	older = in.App.LiveDeploymentID
+	if in.RolloutState == nil || in.RolloutState.Progress == nil {
+		return older, 0
+	}
+	most = in.RolloutState.Progress.OldSizes[region]
+	if b := in.RolloutState.Progress.BehindIn(region); b != nil {
+		most = max(most, b.Progress.OldSizes[region])
+		if !b.Progress.Back {
+			older = b.DeploymentID
+		}
+	}
+	return older, most
 }
 
 // checkRouting: a region is routed by the live version's policy, or by that of one which is made
