@@ -159,11 +159,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 			l.Defer() // one step of the table at a time
 			return
 		}
-		if l.Closed(r.RegionID) {
-			r.Reason, r.Message = rollup.ReasonRegionClosed, "the workspace may use the region no longer"
-			return
-		}
-		if !l.Room(r.RegionID) {
+		if l.awaitsGrant(p, r) || !l.Room(r.RegionID) {
 			return
 		}
 		l.Assign(d, r.RegionID, r.Replicas)
@@ -171,11 +167,15 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 		l.Log("PinStarting", fmt.Sprintf("pinned at %d %%: %d replicas start, and get it once they are ready", p.Weight, r.Replicas), d, r.RegionID)
 		t = l.Row(d.ID, r.RegionID)
 	}
-	if isActive(t) && t.Transferred {
-		if !l.Released(t) {
-			l.unsettled(r, t) // the region has yet to let go of what a rollout gave to another
-			return
-		}
+	transferred := isActive(t) && t.Transferred
+	if transferred && !l.Released(t) {
+		l.unsettled(r, t) // the region has yet to let go of what a rollout gave to another
+		return
+	}
+	if r.State == starting && t.Replicas == 0 && r.Replicas > 0 && l.awaitsGrant(p, r) {
+		return // it runs nothing that could serve
+	}
+	if transferred {
 		r.Since, r.Lost, r.Heard = l.Now(), false, l.Observed(d.ID, r.RegionID).Guard
 	}
 	if t.Replicas != r.Replicas && (!l.Closed(r.RegionID) || r.Replicas < t.Replicas) && l.Room(r.RegionID) {
@@ -187,6 +187,20 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 		return
 	}
 	l.await(p, d, r, t)
+}
+
+// awaitsGrant reports whether the pin can start nothing in the region, because that is closed. Once
+// it is not, the pin has its whole time.
+func (l *Layer) awaitsGrant(p *model.Pin, r *model.PinRegion) bool {
+	if l.Closed(r.RegionID) {
+		r.Reason, r.Message = rollup.ReasonRegionClosed, "the workspace may use the region no longer"
+		return true
+	}
+	if r.Reason == rollup.ReasonRegionClosed {
+		r.Reason, r.Message = "", ""
+		r.Since, r.Lost, r.Heard = l.Now(), false, l.Observed(p.DeploymentID, r.RegionID).Guard
+	}
+	return false
 }
 
 // await waits until a version that starts is ready.

@@ -79,8 +79,12 @@ func (w *simulation) Assign(d *model.Deployment, region string, replicas int32) 
 	w.rows[region] = &model.Topology{DeploymentID: d.ID, RegionID: region, Replicas: replicas, Generation: 1, Status: rowStarting}
 }
 
-func (w *simulation) SetReplicas(t *model.Topology, n int32) { t.Replicas = n }
-func (w *simulation) Reroute(region string)                  { w.generation[region]++ }
+func (w *simulation) SetReplicas(t *model.Topology, n int32) {
+	t.Replicas, t.Transferred = n, false
+	t.Generation++
+}
+
+func (w *simulation) Reroute(region string) { w.generation[region]++ }
 
 func (w *simulation) Confirm(t *model.Topology) {
 	if w.Place(t).Gone() {
@@ -204,6 +208,27 @@ func TestPin(t *testing.T) {
 		w.closed, w.full = false, true
 		w.step(p)
 		require.Empty(t, w.rows)
+		require.Empty(t, p.In("us").Reason)
+	})
+	t.Run("gets no traffic with nothing that serves in a region that is closed", func(t *testing.T) {
+		for _, transferred := range []bool{false, true} {
+			w, p := newSimulation(), pinned(map[string]int32{"us": 2})
+			w.limit = 60_000
+			w.rows["us"] = &model.Topology{DeploymentID: v1, RegionID: "us", Status: rowStarted, Transferred: transferred, Generation: 4}
+			w.reports("us", 0, func(o *model.Observed) { o.Deleted = transferred })
+			w.closed = true
+			w.step(p)
+			w.now += 600_000
+			w.step(p)
+			require.Zero(t, w.rows["us"].Weight)
+			require.Equal(t, rollup.ReasonRegionClosed, p.In("us").Reason)
+			w.closed = false
+			l := w.step(p)
+			require.Equal(t, []string{"us STATE_STARTING"}, states(p))
+			require.Empty(t, p.In("us").Reason)
+			require.EqualValues(t, 2, w.rows["us"].Replicas)
+			require.Equal(t, w.now+60_000, l.Due)
+		}
 	})
 	t.Run("waits while its region is out of reach, and has its whole time then", func(t *testing.T) {
 		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
