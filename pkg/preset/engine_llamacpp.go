@@ -8,8 +8,8 @@ var llamacpp1 = &Preset{
 	Schemes:     []string{"hf", "file", "https"},
 	MemoryShare: 0.95,
 	Sources: []Source{
-		{"flags, port, health", "ggml-org/llama.cpp tools/server/README.md at 00dc805", "of November 2026"},
-		{"metrics", "ggml-org/llama.cpp tools/server/README.md, GET /metrics", "of November 2026"},
+		{"flags, port, health", "ggml-org/llama.cpp tools/server/README.md", "00dc805"},
+		{"metrics", "ggml-org/llama.cpp tools/server/README.md, GET /metrics", "00dc805"},
 	},
 	Aliases: map[string]string{
 		"-m": "--model", "-mu": "--model-url", "-hf": "--hf-repo", "-hfr": "--hf-repo", "-c": "--ctx-size", "-a": "--alias",

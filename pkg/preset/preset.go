@@ -26,7 +26,7 @@ type Preset struct {
 	From, Before string
 	// Schemes of models that the engine loads itself.
 	Schemes []string
-	// Sources are the pages that flags, ports, paths and metrics were checked with.
+	// Sources are the pages that describe the flags, ports, paths and metrics.
 	Sources []Source
 	// Aliases are other names of flags.
 	Aliases map[string]string
@@ -75,7 +75,7 @@ type Fragment struct {
 // axes are the kinds of parallelism of an engine.
 type axes struct{ tensor, pipeline, data bool }
 
-// draft is a fragment on its way.
+// draft is a fragment that is not complete yet.
 type draft struct {
 	preset   *Preset
 	in       Input
@@ -225,7 +225,7 @@ func (d *draft) checkEngine() {
 		if p.Before != "" {
 			bounds += " to before " + p.Before
 		}
-		d.warn("EngineVersionUnchecked", "engineVersion", fmt.Sprintf("%s was checked with %s %s, not with %s", p.ID(), p.Title, bounds, d.engine),
+		d.warn("EngineVersionUnchecked", "engineVersion", fmt.Sprintf("%s is written for %s %s, not for %s", p.ID(), p.Title, bounds, d.engine),
 			"compare flags and metrics with the documentation of this version")
 	}
 }

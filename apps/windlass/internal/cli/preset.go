@@ -48,7 +48,7 @@ func viewPreset(p *preset.Preset, engine string) presetView {
 	}
 }
 
-// checkedVersions are the versions of the engine that the preset was checked with.
+// checkedVersions are the versions of the engine that the preset is written for.
 func (v presetView) checkedVersions() string {
 	switch {
 	case v.From == "" && v.Before == "":
@@ -73,7 +73,7 @@ func (a *app) presetListCommand() *cobra.Command {
 				return a.showValue(map[string]any{"presets": views})
 			}
 			return a.show(nil, func(w *tabwriter.Writer) {
-				row(w, "NAME", "PRESET", "ENGINE", "DEFAULT VERSION", "CHECKED WITH", "MODELS")
+				row(w, "NAME", "PRESET", "ENGINE", "DEFAULT VERSION", "WRITTEN FOR", "MODELS")
 				for _, v := range views {
 					row(w, v.Name, v.Preset, v.Engine, dash(v.DefaultEngine), v.checkedVersions(), strings.Join(v.Schemes, ", "))
 				}
@@ -105,7 +105,7 @@ func (a *app) presetShowCommand() *cobra.Command {
 				row(w, "Preset:", v.Preset)
 				row(w, "Engine:", v.Engine)
 				row(w, "Default version:", dash(v.DefaultEngine))
-				row(w, "Checked with:", v.checkedVersions())
+				row(w, "Written for:", v.checkedVersions())
 				row(w, "Models:", strings.Join(v.Schemes, ", "))
 				for _, m := range v.Metrics {
 					row(w, "Metric:", m.Signal, m.Metric, m.Path+" of port "+m.Port)
