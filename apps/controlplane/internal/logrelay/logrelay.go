@@ -98,7 +98,7 @@ type feed struct {
 	// after is where the lines end.
 	after *windlassv1.LogPosition
 	lines []line
-	// first is the number of the first of lines, counted from the begin of the feed.
+	// first is the number of lines[0]: how many lines of the feed came before it.
 	first int64
 	// oldest is the offset up to which lines were dropped.
 	oldest int64
@@ -176,7 +176,6 @@ func (r *Relay) Join(regionID, instance string, after *windlassv1.LogPosition) (
 			ctx, cancel := context.WithCancel(context.Background())
 			in = &region{id: regionID, feeds: map[string]*feed{}, cancel: cancel}
 			r.regions[regionID] = in
-			in.feeds[instance] = f
 			go r.pump(ctx, in)
 		}
 		in.feeds[instance] = f
@@ -289,7 +288,7 @@ func (r *Relay) pump(ctx context.Context, in *region) {
 	}
 }
 
-// toAsk returns the instances of the next request. More than one request takes have turns.
+// toAsk returns the instances of the next request. If there are more than fit into one, they take turns.
 func (r *Relay) toAsk(in *region) []*agentv1.FollowedInstance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
