@@ -156,8 +156,8 @@ func (r *Reconciler) adopted(item *agentv1.Item) {
 	delete(r.waiting, workload)
 }
 
-// awaken enqueues all keys that wait or, unless all is set, only those of which the runtime has
-// nothing. Called with mu held.
+// awaken enqueues keys that wait for a workload: all of them, or only those that the runtime runs
+// nothing of. Called with mu held.
 func (r *Reconciler) awaken(all bool) {
 	for _, keys := range r.waiting {
 		for k := range keys {
