@@ -1,0 +1,318 @@
+// Package groups decides which instances make the replicas of a deployment: which to create, which to delete,
+// which to restart together, and which have to wait. It is pure. Every runtime that runs several roles asks it.
+//
+//	group   one replica: a complete set of the deployment's roles
+//	unit    what one slot of a role is: ranks 0 to Hosts-1, which start, fail and restart as one
+//	epoch   grows with each restart of a unit
+//
+// A group's number and a unit's slot are names, not ranks in an order: they stay for life, and gaps are allowed.
+package groups
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Wanted is what a deployment should be.
+type Wanted struct {
+	Replicas int
+	Roles    []Role
+}
+
+// Role is a kind of instance within a group.
+type Role struct {
+	Name string
+	// Units in each group.
+	Units int
+	// Hosts is the number of ranks of a unit; less than 1 means 1.
+	Hosts int
+	// Stable slots are 0 to Units-1: scaling in takes them from the top, whatever their state.
+	Stable bool
+	// StartsAfter names roles of which every unit of the group must be ready before an instance of this role
+	// starts for the first time.
+	StartsAfter []string
+}
+
+func (r Role) hosts() int { return max(r.Hosts, 1) }
+
+// ID is the identity of an instance within its deployment.
+type ID struct {
+	Group int
+	Role  string
+	Slot  int
+	Rank  int
+}
+
+// Unit is the unit that the instance belongs to.
+func (id ID) Unit() Unit { return Unit{id.Group, id.Role, id.Slot} }
+
+func (id ID) compare(o ID) int {
+	return cmp.Or(id.Unit().compare(o.Unit()), cmp.Compare(id.Rank, o.Rank))
+}
+
+// Unit names the ranks of one slot.
+type Unit struct {
+	Group int
+	Role  string
+	Slot  int
+}
+
+func (u Unit) compare(o Unit) int {
+	return cmp.Or(cmp.Compare(u.Group, o.Group), cmp.Compare(u.Role, o.Role), cmp.Compare(u.Slot, o.Slot))
+}
+
+// Instance is an instance as it was seen.
+type Instance struct {
+	ID
+
+	// Key tells apart instances that have one identity.
+	Key string
+	// Epoch of its unit as of its last start.
+	Epoch int
+	// Started: it ran at least once. Ended: it ran, and does not run any more.
+	Started, Ended bool
+	Ready          bool
+	// Unrouted: no gateway sends to it although it is ready. Scaling in prefers it to one that serves.
+	Unrouted bool
+	// Leaving: it was told to stop for good.
+	Leaving bool
+}
+
+// Decision is what brings a deployment closer to what it should be.
+type Decision struct {
+	// Create are identities that have no instance, with the epoch to start each in.
+	Create []Start
+	// Delete are the keys of instances that are not wanted.
+	Delete []string
+	// Restart are units that lost a rank: every rank of them starts again, in the epoch given.
+	Restart []Restart
+	// Wait says, for instances that were not started yet, what they wait for.
+	Wait map[ID]string
+}
+
+// Start is an instance to create.
+type Start struct {
+	ID
+	Epoch int
+}
+
+// Restart is a unit to start again.
+type Restart struct {
+	Unit
+	Epoch int
+}
+
+// Decide compares what is wanted with what was seen. The order of instances does not matter, except that of
+// several with one identity the one with the lowest key stays.
+func Decide(w Wanted, instances []Instance) Decision {
+	instances = slices.Clone(instances)
+	slices.SortFunc(instances, func(a, b Instance) int { return cmp.Or(a.compare(b.ID), cmp.Compare(a.Key, b.Key)) })
+	d := Decision{Wait: map[ID]string{}}
+	byGroup := map[int]map[string]units{}
+	occupied := map[ID]bool{}
+	hosts := map[string]int{}
+	for _, r := range w.Roles {
+		hosts[r.Name] = r.hosts()
+	}
+	for _, i := range instances {
+		if occupied[i.ID] || i.Rank >= hosts[i.Role] {
+			d.Delete = append(d.Delete, i.Key)
+			continue
+		}
+		occupied[i.ID] = true
+		if byGroup[i.Group] == nil {
+			byGroup[i.Group] = map[string]units{}
+		}
+		if byGroup[i.Group][i.Role] == nil {
+			byGroup[i.Group][i.Role] = units{}
+		}
+		byGroup[i.Group][i.Role][i.Slot] = append(byGroup[i.Group][i.Role][i.Slot], i)
+	}
+	kept := map[int]bool{}
+	for _, g := range keepGroups(w, byGroup) {
+		kept[g] = true
+		d.group(w, g, byGroup[g])
+	}
+	for g, roles := range byGroup {
+		if !kept[g] {
+			for _, of := range roles {
+				d.deleteUnits(of)
+			}
+		}
+	}
+	slices.Sort(d.Delete)
+	return d
+}
+
+// units are the instances of one role of one group, by slot and in the order of their ranks.
+type units map[int][]Instance
+
+// group decides about one group that stays.
+func (d *Decision) group(w Wanted, group int, there map[string]units) {
+	missing := map[string]string{}
+	wanted := map[string]bool{}
+	slots := map[string][]int{}
+	for _, r := range w.Roles {
+		wanted[r.Name] = true
+		slots[r.Name] = keepSlots(r, there[r.Name])
+		ready := 0
+		for _, slot := range slots[r.Name] {
+			if isReady(r, there[r.Name][slot]) {
+				ready++
+			}
+		}
+		if ready < len(slots[r.Name]) {
+			missing[r.Name] = fmt.Sprintf("%s, of which %d of %d are ready", r.Name, ready, len(slots[r.Name]))
+		}
+	}
+	for name, of := range there {
+		if !wanted[name] {
+			d.deleteUnits(of)
+		}
+	}
+	for _, r := range w.Roles {
+		var waits []string
+		for _, name := range r.StartsAfter {
+			if why := missing[name]; why != "" {
+				waits = append(waits, why)
+			}
+		}
+		why := ""
+		if len(waits) > 0 {
+			why = "waits for role " + strings.Join(waits, ", and for role ")
+		}
+		left := maps.Clone(there[r.Name])
+		for _, slot := range slots[r.Name] {
+			d.unit(r, Unit{group, r.Name, slot}, left[slot], why)
+			delete(left, slot)
+		}
+		d.deleteUnits(left)
+	}
+}
+
+// unit decides about one unit that stays. why, if it is not empty, is what first starts wait for.
+func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
+	epoch, began, ended, behind := 1, false, false, false
+	for _, i := range ranks {
+		epoch = max(epoch, i.Epoch)
+		began = began || i.Started
+		ended = ended || i.Ended
+	}
+	for _, i := range ranks {
+		behind = behind || i.Started && i.Epoch < epoch
+	}
+	if r.hosts() > 1 && !slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
+		switch lost := ended || began && len(ranks) < r.hosts(); {
+		case behind:
+			// A restart that is under way: the ranks of the epoch before follow.
+			d.Restart = append(d.Restart, Restart{u, epoch})
+		case lost:
+			epoch++
+			d.Restart = append(d.Restart, Restart{u, epoch})
+		}
+	}
+	there := map[int]bool{}
+	for _, i := range ranks {
+		there[i.Rank] = true
+		if why != "" && !i.Started && !i.Leaving {
+			d.Wait[i.ID] = why
+		}
+	}
+	for rank := range r.hosts() {
+		if !there[rank] {
+			d.Create = append(d.Create, Start{ID{u.Group, u.Role, u.Slot, rank}, epoch})
+		}
+	}
+}
+
+func (d *Decision) deleteUnits(of units) {
+	for _, ranks := range of {
+		for _, i := range ranks {
+			d.Delete = append(d.Delete, i.Key)
+		}
+	}
+}
+
+// isReady reports whether every rank of the unit is there and ready.
+func isReady(r Role, ranks []Instance) bool {
+	return len(ranks) == r.hosts() && !slices.ContainsFunc(ranks, func(i Instance) bool { return !i.Ready || i.Leaving })
+}
+
+// The order in which groups and units stay: what leaves anyway is the first to go, then what is not ready, then
+// what no gateway sends to.
+const (
+	serves = iota
+	outOfRoutes
+	notReady
+	leaves
+)
+
+func stateOf(r Role, ranks []Instance) int {
+	state := serves
+	for _, i := range ranks {
+		switch {
+		case i.Leaving:
+			return leaves
+		case !i.Ready:
+			state = max(state, notReady)
+		case i.Unrouted:
+			state = max(state, outOfRoutes)
+		}
+	}
+	if len(ranks) < r.hosts() {
+		state = notReady
+	}
+	return state
+}
+
+// keepGroups picks the groups that stay, and numbers for those that are missing: the lowest that are free.
+func keepGroups(w Wanted, there map[int]map[string]units) []int {
+	state := map[int]int{}
+	for g, roles := range there {
+		for _, r := range w.Roles {
+			slots := keepSlots(r, roles[r.Name])
+			for _, slot := range slots {
+				state[g] = max(state[g], stateOf(r, roles[r.Name][slot]))
+			}
+		}
+	}
+	return keep(max(w.Replicas, 0), slices.Collect(maps.Keys(there)), state)
+}
+
+// keepSlots picks the slots of a role of a group that stay, and those for units that are missing.
+func keepSlots(r Role, there units) []int {
+	n := max(r.Units, 0)
+	if r.Stable {
+		out := make([]int, n)
+		for slot := range out {
+			out[slot] = slot
+		}
+		return out
+	}
+	state := map[int]int{}
+	for slot, ranks := range there {
+		state[slot] = stateOf(r, ranks)
+	}
+	return keep(n, slices.Collect(maps.Keys(there)), state)
+}
+
+// keep picks n numbers: of those that are there the ones in the best state, the lowest first, then free ones.
+func keep(n int, there []int, state map[int]int) []int {
+	slices.SortFunc(there, func(a, b int) int { return cmp.Or(cmp.Compare(state[a], state[b]), cmp.Compare(a, b)) })
+	taken := there[:min(n, len(there))]
+	out := slices.Clone(taken)
+	used := map[int]bool{}
+	for _, k := range taken {
+		used[k] = true
+	}
+	for k := 0; len(out) < n; k++ {
+		if !used[k] {
+			out = append(out, k)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

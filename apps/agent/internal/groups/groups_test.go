@@ -1,0 +1,297 @@
+package groups
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// at is an instance that serves: "prefill/0.2" is of group 0 and slot 2, "decode/1.0.3" of rank 3.
+func at(place string, change ...func(*Instance)) Instance {
+	i := Instance{Key: place, Epoch: 1, Started: true, Ready: true}
+	role, rest, _ := strings.Cut(place, "/")
+	i.Role = role
+	if n, _ := fmt.Sscanf(rest, "%d.%d.%d", &i.Group, &i.Slot, &i.Rank); n < 2 {
+		panic(place)
+	}
+	for _, c := range change {
+		c(&i)
+	}
+	return i
+}
+
+func named(key string) func(*Instance) { return func(i *Instance) { i.Key = key } }
+func epoch(n int) func(*Instance)      { return func(i *Instance) { i.Epoch = n } }
+func unready(i *Instance)              { i.Ready = false }
+func unrouted(i *Instance)             { i.Unrouted = true }
+func leaving(i *Instance)              { i.Ready, i.Leaving = false, true }
+func ended(i *Instance)                { i.Ready, i.Ended = false, true }
+func unstarted(i *Instance)            { i.Ready, i.Started = false, false }
+
+func show(d Decision) string {
+	var out []string
+	for _, c := range d.Create {
+		out = append(out, fmt.Sprintf("create %s/%d.%d.%d@%d", c.Role, c.Group, c.Slot, c.Rank, c.Epoch))
+	}
+	for _, key := range d.Delete {
+		out = append(out, "delete "+key)
+	}
+	for _, r := range d.Restart {
+		out = append(out, fmt.Sprintf("restart %s/%d.%d@%d", r.Role, r.Group, r.Slot, r.Epoch))
+	}
+	for id, why := range d.Wait {
+		out = append(out, fmt.Sprintf("%s/%d.%d.%d %s", id.Role, id.Group, id.Slot, id.Rank, why))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+func TestDecide(t *testing.T) {
+	pair := []Role{{Name: "prefill", Units: 2}, {Name: "decode", Units: 1, StartsAfter: []string{"prefill"}}}
+	workers := func(n int) Wanted { return Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: n}}} }
+	stable := func(n int) Wanted { return Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: n, Stable: true}}} }
+	wide := Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: 1, Hosts: 2}}}
+	five := []Instance{at("w/0.0"), at("w/0.1", unready), at("w/0.2"), at("w/0.3", unready), at("w/0.4")}
+	for name, c := range map[string]struct {
+		want Wanted
+		have []Instance
+		do   string
+	}{
+		"nothing there: every role of every group": {
+			want: Wanted{Replicas: 2, Roles: pair},
+			do: "create decode/0.0.0@1, create decode/1.0.0@1, create prefill/0.0.0@1, create prefill/0.1.0@1, " +
+				"create prefill/1.0.0@1, create prefill/1.1.0@1",
+		},
+		"as wanted: nothing": {want: Wanted{Replicas: 1, Roles: pair}, have: []Instance{at("prefill/0.0"), at("prefill/0.1"), at("decode/0.0")}},
+		"a role waits for the one that it starts after": {
+			want: Wanted{Replicas: 1, Roles: pair},
+			have: []Instance{at("prefill/0.0"), at("prefill/0.1", unready), at("decode/0.0", unstarted)},
+			do:   "decode/0.0.0 waits for role prefill, of which 1 of 2 are ready",
+		},
+		"once it was started it does not wait again": {
+			want: Wanted{Replicas: 1, Roles: pair},
+			have: []Instance{at("prefill/0.0"), at("prefill/0.1", unready), at("decode/0.0", unready)},
+		},
+		"another group's role is not waited for": {
+			want: Wanted{Replicas: 2, Roles: pair},
+			have: []Instance{
+				at("prefill/0.0"), at("prefill/0.1"), at("decode/0.0", unstarted),
+				at("prefill/1.0", unready), at("prefill/1.1"), at("decode/1.0"),
+			},
+		},
+
+		"fewer units: those that are not ready go first":      {want: workers(3), have: five, do: "delete w/0.1, delete w/0.3"},
+		"fewer units: then the highest slot":                  {want: workers(2), have: five, do: "delete w/0.1, delete w/0.3, delete w/0.4"},
+		"fewer units: what is out of the routes goes before":  {want: workers(1), have: []Instance{at("w/0.0", unrouted), at("w/0.1")}, do: "delete w/0.0"},
+		"fewer units: what leaves anyway goes before":         {want: workers(1), have: []Instance{at("w/0.0", leaving), at("w/0.1", unready)}, do: "delete w/0.0"},
+		"more units: the lowest free slots":                   {want: workers(3), have: []Instance{at("w/0.1"), at("w/0.3")}, do: "create w/0.0.0@1"},
+		"stable slots go from the top, ready or not":          {want: stable(3), have: five, do: "delete w/0.3, delete w/0.4"},
+		"stable slots are filled where they are missing":      {want: stable(2), have: []Instance{at("w/0.1"), at("w/0.2")}, do: "create w/0.0.0@1, delete w/0.2"},
+		"no units: all of the role go":                        {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
+		"a role that is no more goes":                         {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
+		"two of one identity: the one with the higher key":    {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
+		"what is wanted and leaves is not replaced before it": {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
+
+		"fewer replicas: a whole group, the highest": {
+			want: Wanted{Replicas: 1, Roles: pair},
+			have: []Instance{at("prefill/0.0"), at("prefill/0.1"), at("decode/0.0"), at("prefill/1.0"), at("prefill/1.1"), at("decode/1.0")},
+			do:   "delete decode/1.0, delete prefill/1.0, delete prefill/1.1",
+		},
+		"fewer replicas: one that lacks a role goes first": {
+			want: Wanted{Replicas: 1, Roles: pair},
+			have: []Instance{at("prefill/0.0"), at("prefill/0.1"), at("prefill/3.0"), at("prefill/3.1"), at("decode/3.0")},
+			do:   "delete prefill/0.0, delete prefill/0.1",
+		},
+		"no replicas": {want: Wanted{Roles: pair}, have: []Instance{at("decode/4.0")}, do: "delete decode/4.0"},
+
+		"a unit that lost a rank restarts as one": {
+			want: wide, have: []Instance{at("w/0.0.0"), at("w/0.0.1", ended)}, do: "restart w/0.0@2",
+		},
+		"a unit whose rank is gone restarts as one": {
+			want: wide, have: []Instance{at("w/0.0.1", epoch(3))}, do: "create w/0.0.0@4, restart w/0.0@4",
+		},
+		"a restart that is under way is finished in its epoch": {
+			want: wide, have: []Instance{at("w/0.0.0", epoch(2), unready), at("w/0.0.1")}, do: "restart w/0.0@2",
+		},
+		"a unit that has not begun gets its missing rank": {
+			want: wide, have: []Instance{at("w/0.0.0", unstarted)}, do: "create w/0.0.1@1",
+		},
+		"a unit that leaves is not restarted": {
+			want: wide, have: []Instance{at("w/0.0.0", leaving), at("w/0.0.1", ended)},
+		},
+		"an instance of one host is its runtime's to restart": {want: workers(1), have: []Instance{at("w/0.0", ended)}},
+		"ranks that are no more go": {
+			want: workers(1), have: []Instance{at("w/0.0.0"), at("w/0.0.1")}, do: "delete w/0.0.1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.do, show(Decide(c.want, c.have))) })
+	}
+}
+
+// simulation is a runtime that does what is decided, one action at a time and in any order.
+type simulation struct {
+	want Wanted
+	all  []Instance
+	n    int
+}
+
+func (s *simulation) find(key string) int {
+	return slices.IndexFunc(s.all, func(i Instance) bool { return i.Key == key })
+}
+
+// step does one action of a decision and reports whether there was one.
+func (s *simulation) step(t *rapid.T) bool {
+	d := Decide(s.want, s.all)
+	total := len(d.Create) + len(d.Delete) + len(d.Restart)
+	if total == 0 {
+		return false
+	}
+	n := rapid.IntRange(0, total-1).Draw(t, "action")
+	switch {
+	case n < len(d.Create):
+		c := d.Create[n]
+		s.n++
+		s.all = append(s.all, Instance{ID: c.ID, Key: fmt.Sprint("i", s.n), Epoch: c.Epoch})
+	case n < len(d.Create)+len(d.Delete):
+		i := s.find(d.Delete[n-len(d.Create)])
+		s.all = slices.Delete(s.all, i, i+1)
+	default:
+		r := d.Restart[n-len(d.Create)-len(d.Delete)]
+		for i := range s.all {
+			if in := &s.all[i]; in.Unit() == r.Unit && (in.Epoch < r.Epoch || in.Ended) {
+				in.Epoch, in.Started, in.Ended, in.Ready = r.Epoch, true, false, false
+				break // the next rank is another action, and anything may come between
+			}
+		}
+	}
+	return true
+}
+
+// start starts what may start, and makes ready what runs. An instance of one host that ended starts again.
+func (s *simulation) start() {
+	wait := Decide(s.want, s.all).Wait
+	wide := map[string]bool{}
+	for _, r := range s.want.Roles {
+		wide[r.Name] = r.hosts() > 1
+	}
+	for i := range s.all {
+		in := &s.all[i]
+		if _, waits := wait[in.ID]; waits || in.Leaving {
+			continue
+		}
+		in.Ended = in.Ended && wide[in.Role]
+		in.Started, in.Ready = true, !in.Ended
+	}
+}
+
+func (s *simulation) check(t *rapid.T) {
+	d := Decide(s.want, s.all)
+	deleted := map[string]bool{}
+	for _, key := range d.Delete {
+		deleted[key] = true
+	}
+	// After the decision there is exactly what is wanted, each identity once, in whole units.
+	after := map[ID]bool{}
+	for _, i := range s.all {
+		if !deleted[i.Key] {
+			require.False(t, after[i.ID], "two instances of %v", i.ID)
+			after[i.ID] = true
+		}
+	}
+	for _, c := range d.Create {
+		require.False(t, after[c.ID], "%v is there already", c.ID)
+		after[c.ID] = true
+	}
+	ranks, perRole, inGroup := map[Unit]int{}, map[string]int{}, map[int]bool{}
+	for id := range after {
+		ranks[id.Unit()]++
+		inGroup[id.Group] = true
+	}
+	for u := range ranks {
+		perRole[u.Role]++
+	}
+	some := false
+	for _, r := range s.want.Roles {
+		require.Equal(t, s.want.Replicas*r.Units, perRole[r.Name], r.Name)
+		some = some || r.Units > 0
+		for u, n := range ranks {
+			if u.Role == r.Name {
+				require.Equal(t, r.hosts(), n, "half a unit of %v", u)
+			}
+		}
+	}
+	if some {
+		require.Len(t, inGroup, s.want.Replicas)
+	}
+	// The order does not matter, and asking changes nothing.
+	again := slices.Clone(s.all)
+	rand.New(rand.NewPCG(1, uint64(len(again)))).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
+	require.Equal(t, show(d), show(Decide(s.want, again)))
+}
+
+func drawWanted(t *rapid.T) Wanted {
+	w := Wanted{Replicas: rapid.IntRange(0, 3).Draw(t, "replicas")}
+	for _, name := range []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "roles")] {
+		r := Role{
+			Name: name, Units: rapid.IntRange(0, 3).Draw(t, "units"), Hosts: rapid.IntRange(1, 3).Draw(t, "hosts"),
+			Stable: rapid.Bool().Draw(t, "stable"),
+		}
+		for _, before := range w.Roles { // no circle
+			if rapid.Bool().Draw(t, "after") {
+				r.StartsAfter = append(r.StartsAfter, before.Name)
+			}
+		}
+		w.Roles = append(w.Roles, r)
+	}
+	return w
+}
+
+func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &simulation{want: drawWanted(t)}
+		one := func(name string) *Instance {
+			if len(s.all) == 0 {
+				t.Skip("none")
+			}
+			return &s.all[rapid.IntRange(0, len(s.all)-1).Draw(t, name)]
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"":       s.check,
+			"wanted": func(t *rapid.T) { s.want = drawWanted(t) },
+			"step":   func(t *rapid.T) { s.step(t) },
+			"start":  func(*rapid.T) { s.start() },
+			"end": func(*rapid.T) {
+				if i := one("ends"); i.Started {
+					i.Ready, i.Ended = false, true
+				}
+			},
+			"unready": func(*rapid.T) { one("unready").Ready = false },
+			"vanish": func(*rapid.T) {
+				i := s.find(one("vanishes").Key)
+				s.all = slices.Delete(s.all, i, i+1)
+			},
+			"leave": func(*rapid.T) { i := one("leaves"); i.Leaving, i.Ready = true, false },
+		})
+		s.all = slices.DeleteFunc(s.all, func(i Instance) bool { return i.Leaving })
+		for range 200 {
+			if !s.step(t) {
+				s.start()
+			}
+		}
+		require.Empty(t, show(Decide(s.want, s.all)), "it comes to rest")
+		for _, i := range s.all {
+			require.True(t, i.Ready, "%v runs in the end", i.ID)
+		}
+		epochs := map[Unit]int{}
+		for _, i := range s.all {
+			require.Equal(t, i.Epoch, cmp.Or(epochs[i.Unit()], i.Epoch), "ranks of one unit are of one epoch")
+			epochs[i.Unit()] = i.Epoch
+		}
+	})
+}
