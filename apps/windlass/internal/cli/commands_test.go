@@ -32,8 +32,8 @@ type commandRun struct {
 	fails bool
 }
 
-// everyCommand has runs of each command by its path.
-func everyCommand(server, file string) map[string][]commandRun {
+// everyCommand has runs of each command by its path, with an app file and a folder with a model.
+func everyCommand(server, file, model string) map[string][]commandRun {
 	deleted := func(r *windlassv1.WatchAppResponse) { r.Deleted = true }
 	return map[string][]commandRun{
 		"deploy": {
@@ -51,6 +51,7 @@ func everyCommand(server, file string) map[string][]commandRun {
 		"preset list":       {{args: []string{"preset", "list"}}},
 		"preset show":       {{args: []string{"preset", "show", "vllm"}}},
 		"preset render":     {{args: []string{"preset", "render", "vllm", "--model", "hf://org/m"}}, {args: []string{"preset", "render", "vllm"}, fails: true}},
+		"model inspect":     {{args: []string{"model", "inspect", model}}},
 		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},
 		"scale":             {{args: []string{"scale", "a", "--replicas", "2"}}, {args: []string{"scale", "a", "--replicas", "2", "--wait=false"}}},
 		"rollback":          {{args: []string{"rollback", "a"}}, {args: []string{"rollback", "a", "--wait=false"}}},
@@ -166,7 +167,7 @@ func TestCommands(t *testing.T) {
 	server := newAnything(t)
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("app: a\ncommand: [x]\nregions: [eu]\n"), 0o600))
-	table := everyCommand(server.URL, file)
+	table := everyCommand(server.URL, file, modelFolder(t))
 	found := map[string]bool{}
 	leaves(New(Config{Stdout: io.Discard, Stderr: io.Discard}), "", found)
 	delete(found, "exit-codes")
@@ -202,7 +203,7 @@ func TestCommands(t *testing.T) {
 				for _, output := range []string{"table", "json", "yaml"} {
 					got := runCommand(t, server, true, run, "-o", output)
 					mustBePrintable(t, got.stdout+got.stderr)
-					if name == "version" || name == "explain" || name == "doctor" || name == "support-bundle" || strings.HasPrefix(name, "preset ") {
+					if name == "version" || name == "explain" || name == "doctor" || name == "support-bundle" || strings.HasPrefix(name, "preset ") || name == "model inspect" {
 						continue // they have an answer without the control plane
 					}
 					require.NotZero(t, got.code)
