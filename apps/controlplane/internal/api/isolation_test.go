@@ -22,6 +22,8 @@ func TestGrantRegion(t *testing.T) {
 		"a host that isolates nothing":       {"process", nil, none},
 		"a host that isolates instances":     {"process", []string{agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()}, workspaces},
 		"a cluster with an agent of before":  {"kubernetes", nil, workspaces},
+		"an unknown runtime":                 {"microvm", nil, none},
+		"an unknown runtime that isolates":   {"microvm", []string{agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()}, workspaces},
 		"a region that has had no agent yet": {"", nil, unknown},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,15 +10,23 @@ import (
 // RuntimeProcess is the runtime of agents whose region is one host.
 const RuntimeProcess = "process"
 
-// Isolation is what keeps instances of different workspaces apart in the region, as its agent told. Only
-// hosts may lack it.
+// isolatingRuntimes always isolate. Their agents of earlier releases announce no
+// FEATURE_INSTANCE_ISOLATION. A runtime that came later is not added: its agents announce it.
+var isolatingRuntimes = []string{"kubernetes"}
+
+// Isolation is what keeps instances of different workspaces apart in the region, as its agent
+// announces. A region whose agent does not announce it is not isolated, whatever its runtime is.
+//
+// The agent's word is enough, because only operators share a region, only one of the platform, and
+// they run its agent. What the agent of a workspace's own region announces has no effect on others.
 func (r Region) Isolation() windlassv1.Isolation {
 	switch {
 	case r.AgentRuntime == "":
 		return windlassv1.Isolation_ISOLATION_UNSPECIFIED
-	case r.AgentRuntime == RuntimeProcess && !slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()):
-		return windlassv1.Isolation_ISOLATION_NONE
-	default:
+	case slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()),
+		slices.Contains(isolatingRuntimes, r.AgentRuntime):
 		return windlassv1.Isolation_ISOLATION_WORKSPACE
+	default:
+		return windlassv1.Isolation_ISOLATION_NONE
 	}
 }
