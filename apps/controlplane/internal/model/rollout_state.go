@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -326,24 +325,6 @@ func (c *Progress) Clone() *Progress {
 		out.Behind[i].Progress = c.Behind[i].Progress.Clone()
 	}
 	return &out
-}
-
-// Equal reports whether the two say the same.
-func (c *Progress) Equal(other *Progress) bool {
-	if c == nil || other == nil {
-		return c == other
-	}
-	if !proto.Equal(c.Policy, other.Policy) || !slices.EqualFunc(c.Behind, other.Behind, LaggingRegion.equal) {
-		return false
-	}
-	a, b := *c, *other
-	a.Policy, b.Policy = nil, nil
-	a.Behind, b.Behind = nil, nil
-	return reflect.DeepEqual(a, b)
-}
-
-func (b LaggingRegion) equal(other LaggingRegion) bool {
-	return b.RegionID == other.RegionID && b.DeploymentID == other.DeploymentID && b.Progress.Equal(other.Progress)
 }
 
 // BehindIn finds what the region is behind with; nil: it is not.
