@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -107,39 +105,23 @@ func (k *kvRooms) offer(ctx context.Context, number int64, tokens []string) erro
 }
 
 // listen opens the bootstrap port.
-func (k *kvRooms) listen(ctx context.Context) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(k.host, strconv.Itoa(k.cfg.Port)))
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen for decode servers (choose another --disaggregation-bootstrap-port): %w", err)
-	}
-	if a, ok := l.Addr().(*net.TCPAddr); ok {
-		k.port = a.Port
-	}
-	return l, nil
+func (k *kvRooms) listen(ctx context.Context) (l net.Listener, err error) {
+	l, k.port, err = listenKV(ctx, k.host, k.cfg.Port, "decode servers", "--disaggregation-bootstrap-port")
+	return l, err
 }
 
 // serve answers decode servers until ctx ends and l is closed.
 func (k *kvRooms) serve(ctx context.Context, l net.Listener) {
-	var exchanges sync.WaitGroup
-	defer exchanges.Wait()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		exchanges.Go(func() {
-			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-			defer stop()
-			defer c.Close()
-			k.exchange(ctx, c)
-		})
-	}
+	serveKV(l, func(c net.Conn) {
+		stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+		defer stop()
+		k.exchange(ctx, c)
+	})
 }
 
 func (k *kvRooms) exchange(ctx context.Context, c net.Conn) {
-	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
 	var enter kvEnter
-	if json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&enter) != nil {
+	if !readKV(c, &enter) {
 		return
 	}
 	r := k.room(enter.Room)
@@ -153,7 +135,7 @@ func (k *kvRooms) exchange(ctx context.Context, c net.Conn) {
 	}
 	answer := kvBlocks{Blocks: [][]string{r.tokens}}
 	if enter.Compatibility != k.compatibility {
-		answer = kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", k.compatibility, enter.Compatibility)}
+		answer = misfit(k.compatibility, enter.Compatibility)
 	}
 	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
 	err := json.NewEncoder(c).Encode(answer)
@@ -170,24 +152,8 @@ func (k *kvRooms) exchange(ctx context.Context, c net.Conn) {
 func (k *kvRooms) enter(ctx context.Context, host string, port int, number int64) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
 	defer cancel()
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	defer stop()
-	if err := json.NewEncoder(c).Encode(kvEnter{Room: number, Compatibility: k.compatibility}); err != nil {
-		return nil, err
-	}
-	var got kvBlocks
-	if err := json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&got); err != nil {
-		return nil, fmt.Errorf("the prefill server of bootstrap room %d broke off: %w", number, err)
-	}
-	if got.Error != "" {
-		return nil, errors.New(got.Error)
-	}
-	return slices.Concat(got.Blocks...), nil
+	ask := kvEnter{Room: number, Compatibility: k.compatibility}
+	return fetchKV(ctx, host, port, ask, fmt.Sprintf("the prefill server of bootstrap room %d", number))
 }
 
 // meet has a request's prompt go from prefill to decode. Either leg fails when the

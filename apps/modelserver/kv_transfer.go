@@ -1,13 +1,11 @@
 package modelserver
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -38,12 +36,10 @@ type KVTransfer struct {
 	Enabled bool
 }
 
-// The limits of one exchange on the side channel.
+// Tokens of a block, and the most blocks that are held.
 const (
-	kvBlockTokens     = 16
-	kvExchangeTimeout = 10 * time.Second
-	kvMessageLimit    = 64 << 20
-	kvHeldBlocks      = 65536
+	kvBlockTokens = 16
+	kvHeldBlocks  = 65536
 )
 
 // kvParams is the field kv_transfer_params of requests and answers.
@@ -58,17 +54,12 @@ type kvParams struct {
 	TPSize          int    `json:"tp_size,omitempty"`
 }
 
-// kvFetch asks for blocks on the side channel, kvBlocks answers.
+// kvFetch asks for blocks on the side channel.
 type kvFetch struct {
 	EngineID string `json:"engine_id"`
 	// Compatibility is what both sides must have in common.
 	Compatibility string `json:"compatibility"`
 	BlockIDs      []int  `json:"block_ids"`
-}
-
-type kvBlocks struct {
-	Error  string     `json:"error,omitempty"`
-	Blocks [][]string `json:"blocks,omitempty"`
 }
 
 // kvStore holds blocks until they are fetched.
@@ -126,7 +117,7 @@ func (k *kvStore) release(ask kvFetch, now time.Time) kvBlocks {
 	case ask.EngineID != k.engineID:
 		return kvBlocks{Error: fmt.Sprintf("this is engine %s, not %s", k.engineID, ask.EngineID)}
 	case ask.Compatibility != k.compatibility:
-		return kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", k.compatibility, ask.Compatibility)}
+		return misfit(k.compatibility, ask.Compatibility)
 	}
 	var out kvBlocks
 	for _, id := range ask.BlockIDs {
@@ -143,60 +134,28 @@ func (k *kvStore) release(ask kvFetch, now time.Time) kvBlocks {
 }
 
 // listen opens the side channel.
-func (k *kvStore) listen(ctx context.Context) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(k.cfg.Host, strconv.Itoa(k.cfg.Port)))
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen for KV transfers (choose another VLLM_NIXL_SIDE_CHANNEL_PORT): %w", err)
-	}
-	if a, ok := l.Addr().(*net.TCPAddr); ok {
-		k.port = a.Port
-	}
-	return l, nil
+func (k *kvStore) listen(ctx context.Context) (l net.Listener, err error) {
+	l, k.port, err = listenKV(ctx, k.cfg.Host, k.cfg.Port, "KV transfers", "VLLM_NIXL_SIDE_CHANNEL_PORT")
+	return l, err
 }
 
 // serve answers the side channel until it is closed, and returns when the last
 // exchange has ended.
 func (k *kvStore) serve(l net.Listener) {
-	var exchanges sync.WaitGroup
-	defer exchanges.Wait()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
+	serveKV(l, func(c net.Conn) {
+		var ask kvFetch
+		if readKV(c, &ask) {
+			_ = json.NewEncoder(c).Encode(k.release(ask, time.Now()))
 		}
-		exchanges.Go(func() {
-			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
-			var ask kvFetch
-			if json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&ask) == nil {
-				_ = json.NewEncoder(c).Encode(k.release(ask, time.Now()))
-			}
-		})
-	}
+	})
 }
 
 // fetch gets the blocks of a prompt from the engine that prefilled it.
 func (k *kvStore) fetch(ctx context.Context, from *kvParams) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kvExchangeTimeout)
 	defer cancel()
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(from.RemoteHost, strconv.Itoa(from.RemotePort)))
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	defer stop()
-	if err := json.NewEncoder(c).Encode(kvFetch{EngineID: from.RemoteEngineID, Compatibility: k.compatibility, BlockIDs: from.RemoteBlockIDs}); err != nil {
-		return nil, err
-	}
-	var got kvBlocks
-	if err := json.NewDecoder(bufio.NewReader(io.LimitReader(c, kvMessageLimit))).Decode(&got); err != nil {
-		return nil, fmt.Errorf("prefill engine %s broke off: %w", from.RemoteEngineID, err)
-	}
-	if got.Error != "" {
-		return nil, errors.New(got.Error)
-	}
-	return slices.Concat(got.Blocks...), nil
+	ask := kvFetch{EngineID: from.RemoteEngineID, Compatibility: k.compatibility, BlockIDs: from.RemoteBlockIDs}
+	return fetchKV(ctx, from.RemoteHost, from.RemotePort, ask, "prefill engine "+from.RemoteEngineID)
 }
 
 // takeKV fetches what a decode request's prompt was prefilled with elsewhere. The

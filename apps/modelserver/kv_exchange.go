@@ -1,0 +1,93 @@
+package modelserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Both ways to hand over a KV cache exchange two JSON messages on a connection of their own: what the
+// decode server asks for, and blocks or an error.
+
+// The limits of a message.
+const (
+	kvExchangeTimeout = 10 * time.Second
+	kvMessageLimit    = 64 << 20
+)
+
+// kvBlocks is the answer to a decode server.
+type kvBlocks struct {
+	Error  string     `json:"error,omitempty"`
+	Blocks [][]string `json:"blocks,omitempty"`
+}
+
+// misfit is the answer to a decode server whose cache is laid out in another way.
+func misfit(prefill, decode string) kvBlocks {
+	return kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", prefill, decode)}
+}
+
+// listenKV opens the port for decode servers and returns its number. callers and flag are for the
+// error.
+func listenKV(ctx context.Context, host string, port int, callers, flag string) (net.Listener, int, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot listen for %s (choose another %s): %w", callers, flag, err)
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		port = a.Port
+	}
+	return l, port, nil
+}
+
+// serveKV runs exchange for each connection until l is closed, and returns when the last exchange has
+// ended.
+func serveKV(l net.Listener, exchange func(net.Conn)) {
+	var exchanges sync.WaitGroup
+	defer exchanges.Wait()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		exchanges.Go(func() {
+			defer c.Close()
+			exchange(c)
+		})
+	}
+}
+
+// readKV reads what a decode server asks for, and reports whether it did in time.
+func readKV(c net.Conn, ask any) bool {
+	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
+	return json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(ask) == nil
+}
+
+// fetchKV asks a prefill server, which is named for the error, and returns the tokens of the blocks
+// that it answers.
+func fetchKV(ctx context.Context, host string, port int, ask any, server string) ([]string, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	if err := json.NewEncoder(c).Encode(ask); err != nil {
+		return nil, err
+	}
+	var got kvBlocks
+	if err := json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&got); err != nil {
+		return nil, fmt.Errorf("%s broke off: %w", server, err)
+	}
+	if got.Error != "" {
+		return nil, errors.New(got.Error)
+	}
+	return slices.Concat(got.Blocks...), nil
+}
