@@ -150,6 +150,18 @@ type measured struct {
 	cache *cache
 }
 
+// running is how many requests hold a slot.
+func (m measured) running() float64 {
+	n, _ := m.queue.load()
+	return float64(n)
+}
+
+// waiting is how many requests wait for a slot.
+func (m measured) waiting() float64 {
+	_, n := m.queue.load()
+	return float64(n)
+}
+
 // recorder counts what the server does, under an engine's names. All methods
 // are for concurrent use.
 type recorder interface {

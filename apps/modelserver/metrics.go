@@ -9,6 +9,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+func histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+func gauge(name, help string, read func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+}
+
 type echoMetrics struct {
 	timeToFirstToken prometheus.Histogram
 	endToEnd         prometheus.Histogram
@@ -22,36 +34,20 @@ type echoMetrics struct {
 func newEchoMetrics(from measured) (recorder, *prometheus.Registry) {
 	registry := prometheus.NewRegistry()
 	m := &echoMetrics{
-		timeToFirstToken: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "vllm:time_to_first_token_seconds",
-			Help:    "Time from a request's arrival to its first token.",
-			Buckets: []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160},
-		}),
-		endToEnd: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "vllm:e2e_request_latency_seconds",
-			Help:    "Time from a request's arrival to its last token.",
-			Buckets: []float64{.05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480},
-		}),
-		queueTime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "vllm:request_queue_time_seconds",
-			Help:    "Time that a request waited for a slot.",
-			Buckets: []float64{.001, .01, .05, .1, .3, .5, 1, 2.5, 5, 10, 20, 30, 60, 120},
-		}),
-		promptTokens: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "vllm:prompt_tokens_total", Help: "Prompt tokens of the requests that got a slot.",
-		}),
-		generationTokens: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "vllm:generation_tokens_total", Help: "Tokens generated.",
-		}),
+		timeToFirstToken: histogram("vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token.",
+			[]float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160}),
+		endToEnd: histogram("vllm:e2e_request_latency_seconds", "Time from a request's arrival to its last token.",
+			[]float64{.05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480}),
+		queueTime: histogram("vllm:request_queue_time_seconds", "Time that a request waited for a slot.",
+			[]float64{.001, .01, .05, .1, .3, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}),
+		promptTokens:     counter("vllm:prompt_tokens_total", "Prompt tokens of the requests that got a slot."),
+		generationTokens: counter("vllm:generation_tokens_total", "Tokens generated."),
 		success: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vllm:request_success_total", Help: "Requests that ran, by the reason for which they ended.",
 		}, []string{"finished_reason"}),
 		responses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "modelserver_http_responses_total", Help: "Answers to inference requests, by status code.",
 		}, []string{"code"}),
-	}
-	gauge := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
 	// A series that is missing until its first event looks like a missing metric to a query
 	// that computes a rate.
@@ -63,17 +59,9 @@ func newEchoMetrics(from measured) (recorder, *prometheus.Registry) {
 	}
 	prometheus.WrapRegistererWith(prometheus.Labels{"model_name": from.cfg.Model}, registry).MustRegister(
 		m.timeToFirstToken, m.endToEnd, m.queueTime, m.promptTokens, m.generationTokens, m.success, m.responses,
-		gauge("vllm:num_requests_running", "Requests that hold a slot.", func() float64 {
-			running, _ := from.queue.load()
-			return float64(running)
-		}),
-		gauge("vllm:num_requests_waiting", "Requests that wait for a slot.", func() float64 {
-			_, waiting := from.queue.load()
-			return float64(waiting)
-		}),
-		gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", func() float64 {
-			return from.cache.usage()
-		}),
+		gauge("vllm:num_requests_running", "Requests that hold a slot.", from.running),
+		gauge("vllm:num_requests_waiting", "Requests that wait for a slot.", from.waiting),
+		gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", from.cache.usage),
 	)
 	return m, registry
 }
@@ -120,15 +108,6 @@ func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 		latency    = []float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
 		tokens     = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}
 	)
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-	}
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	gauge := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
-	}
 	m := &vllmMetrics{
 		timeToFirstToken:  histogram("vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token.", firstToken),
 		perOutputToken:    histogram("vllm:request_time_per_output_token_seconds", "Mean time between the tokens of a request.", perToken),
@@ -172,14 +151,8 @@ func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 		m.timeToFirstToken, m.interToken, m.perOutputToken, m.endToEnd, m.queueTime, m.inference, m.prefill, m.decode,
 		m.promptTokens, m.generationTokens, m.requestPrompt, m.requestGeneration, m.requestMaxTokens, m.prefixQueries, hits, m.success, usage,
 		counter("vllm:num_preemptions_total", "Requests that lost their slot to others: none, because a slot is held to the end."),
-		gauge("vllm:num_requests_running", "Requests that hold a slot.", func() float64 {
-			running, _ := from.queue.load()
-			return float64(running)
-		}),
-		gauge("vllm:num_requests_waiting", "Requests that wait for a slot.", func() float64 {
-			_, waiting := from.queue.load()
-			return float64(waiting)
-		}),
+		gauge("vllm:num_requests_running", "Requests that hold a slot.", from.running),
+		gauge("vllm:num_requests_waiting", "Requests that wait for a slot.", from.waiting),
 	)
 	return m, registry
 }
@@ -240,15 +213,6 @@ func newSGLangMetrics(from measured) (recorder, *prometheus.Registry) {
 		perToken   = []float64{.002, .004, .006, .008, .01, .015, .02, .025, .03, .035, .04, .06, .08, .1, .2, .4, .6, .8, 1, 2, 4, 6, 8}
 		queue      = []float64{0, .1, .2, .5, 1, 2, 3, 4, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1200, 1400, 1600, 1800, 2000, 2500, 3000}
 	)
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-	}
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	gauge := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
-	}
 	m := &sglangMetrics{
 		timeToFirstToken: histogram("sglang:time_to_first_token_seconds", "Time from a request's arrival to its first token.", firstToken),
 		interToken:       histogram("sglang:inter_token_latency_seconds", "Time between two tokens of a request.", perToken),
@@ -273,14 +237,8 @@ func newSGLangMetrics(from measured) (recorder, *prometheus.Registry) {
 	scheduler := prometheus.Labels{"engine_type": cmp.Or(from.cfg.Engine.Role, "unified"), "tp_rank": "0", "pp_rank": "0"}
 	prometheus.WrapRegistererWith(model, prometheus.WrapRegistererWith(scheduler, registry)).MustRegister(
 		m.queueTime,
-		gauge("sglang:num_running_reqs", "Requests that hold a slot.", func() float64 {
-			running, _ := from.queue.load()
-			return float64(running)
-		}),
-		gauge("sglang:num_queue_reqs", "Requests that wait for a slot.", func() float64 {
-			_, waiting := from.queue.load()
-			return float64(waiting)
-		}),
+		gauge("sglang:num_running_reqs", "Requests that hold a slot.", from.running),
+		gauge("sglang:num_queue_reqs", "Requests that wait for a slot.", from.waiting),
 		gauge("sglang:num_used_tokens", "Tokens in the KV cache.", func() float64 { return float64(from.cache.held.Load()) }),
 		gauge("sglang:token_usage", "Share of the KV cache in use; 1 is all of it.", from.cache.usage),
 		gauge("sglang:gen_throughput", "Tokens generated in the last whole second.", m.speed.perSecond),

@@ -74,11 +74,15 @@ func (s *source) metricsOf(p *pkg) ([]metric, error) {
 			failure = fmt.Errorf("%s: %s: write it so that docgen can read it, or teach docgen", s.fset.Position(n.Pos()), what)
 		}
 	}
+	shared := p.makers()
 	for _, f := range p.files {
 		for _, decl := range f.Decls {
 			locals := localsOf(decl)
 			eval := evaluator{p, locals}
-			made := makers(decl)
+			made := localMakers(decl)
+			for name, kind := range shared {
+				made[name] = cmp.Or(made[name], kind)
+			}
 			ast.Inspect(decl, func(n ast.Node) bool {
 				call, ok := n.(*ast.CallExpr)
 				if !ok {
@@ -146,9 +150,9 @@ func kindName(constructor string) string {
 	return strings.ToLower(strings.TrimPrefix(constructor, "New"))
 }
 
-// makers are local functions whose first two parameters are the name and help of a metric
+// localMakers are local functions whose first two parameters are the name and help of a metric
 // that they make: the type of the metric by the function's name.
-func makers(decl ast.Decl) map[string]string {
+func localMakers(decl ast.Decl) map[string]string {
 	out := map[string]string{}
 	ast.Inspect(decl, func(n ast.Node) bool {
 		assign, ok := n.(*ast.AssignStmt)
@@ -157,19 +161,48 @@ func makers(decl ast.Decl) map[string]string {
 		}
 		name, isName := assign.Lhs[0].(*ast.Ident)
 		fn, isFunc := assign.Rhs[0].(*ast.FuncLit)
-		if !isName || !isFunc || len(fn.Type.Params.List) == 0 || len(fn.Type.Params.List[0].Names) < 2 ||
-			fn.Type.Params.List[0].Names[0].Name != "name" || fn.Type.Params.List[0].Names[1].Name != "help" {
-			return true
-		}
-		ast.Inspect(fn, func(n ast.Node) bool {
-			if call, ok := n.(*ast.CallExpr); ok && len(call.Args) > 0 && isOptions(call.Args[0]) {
-				out[name.Name] = kindName(prometheusCall(call))
+		if isName && isFunc {
+			if kind := madeBy(fn.Type, fn.Body); kind != "" {
+				out[name.Name] = kind
 			}
-			return true
-		})
+		}
 		return true
 	})
 	return out
+}
+
+// makers are functions of the package like localMakers.
+func (p *pkg) makers() map[string]string {
+	out := map[string]string{}
+	for _, f := range p.files {
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Body != nil {
+				if kind := madeBy(fn.Type, fn.Body); kind != "" {
+					out[fn.Name.Name] = kind
+				}
+			}
+		}
+	}
+	return out
+}
+
+// madeBy is the type of the metric that a function makes of its parameters name and help, empty for
+// another function.
+func madeBy(fn *ast.FuncType, body *ast.BlockStmt) (kind string) {
+	if len(fn.Params.List) == 0 {
+		return ""
+	}
+	names := fn.Params.List[0].Names
+	if len(names) < 2 || names[0].Name != "name" || names[1].Name != "help" {
+		return ""
+	}
+	ast.Inspect(body, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && len(call.Args) > 0 && isOptions(call.Args[0]) {
+			kind = kindName(prometheusCall(call))
+		}
+		return true
+	})
+	return kind
 }
 
 // evaluator resolves texts and lists of texts that are written out in a package.
