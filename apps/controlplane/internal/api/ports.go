@@ -115,7 +115,7 @@ func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
 
 // besideFix says how a version with a fixed port takes the place of another.
 func besideFix(policy *windlassv1.RolloutPolicy) string {
-	stops := "Use rollout.strategy recreate or inPlace, by which the old instance stops first"
+	stops := "Use rollout.strategy " + strategy.NotBeside() + ", by which the old instance stops first"
 	if slices.Contains(strategy.Of(policy).Fields(), "maxSurge") && plan.Steps(policy) == 0 {
 		stops += ", or rollout.maxSurge 0 with maxUnavailable 1"
 	}

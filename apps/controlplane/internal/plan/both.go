@@ -14,7 +14,7 @@ import (
 const ReasonNoRoomForBoth = "NoRoomForBoth"
 
 // FixNoRoomForBoth says how such a region is updated.
-const FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use strategy inPlace or recreate."
+var FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use strategy " + strategy.NotBeside() + "."
 
 // HasRoomForBoth reports whether a region with size replicas can be at a step of the policy:
 // the new version and the one before it need a replica each. Blue-green always has a second

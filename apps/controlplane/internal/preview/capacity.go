@@ -11,6 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -104,7 +105,7 @@ func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanF
 		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), p.when, v.GetGpusFree())
 		f.Fix = "Ask for fewer replicas, or for fewer GPUs for each, or make room."
 		if v.GetGpusKept() <= v.GetGpusFree() {
-			f.Fix = "Move within the room that there is: rollout.maxSurge 0 and maxUnavailable 1, or strategy recreate. Or make room."
+			f.Fix = "Move within the room that there is: rollout.maxSurge 0 and maxUnavailable 1, or strategy " + strategy.NotBeside() + ". Or make room."
 		}
 	case v.GetGpusNeeded() > 0 && each > largest:
 		f.Message = fmt.Sprintf("region %s has %d %s free, and an instance takes %d of one host, of which none has more than %d free",

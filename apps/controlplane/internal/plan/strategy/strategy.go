@@ -10,6 +10,7 @@ package strategy
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -131,6 +132,23 @@ func With(field string) (names []string) {
 		names = append(names, nameOf(s))
 	}
 	return names
+}
+
+// NotBeside names the strategies that need no room for both versions, because old instances stop first or
+// are replaced in their places, as app files have them: "recreate or inPlace".
+func NotBeside() string {
+	var names []string
+	for _, s := range slices.Sorted(maps.Keys(strategies)) {
+		if strategies[s].Order() == Beside {
+			continue
+		}
+		first, rest, more := strings.Cut(nameOf(s), "-")
+		if more {
+			first += strings.ToUpper(rest[:1]) + rest[1:]
+		}
+		names = append(names, first)
+	}
+	return strings.Join(names, " or ")
 }
 
 // Check returns the first fault of what the policy's strategy is set by, nil for none.

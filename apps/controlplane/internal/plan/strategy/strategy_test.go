@@ -137,3 +137,7 @@ func TestCheck_NamesTheFieldAndTheStrategiesThatHaveIt(t *testing.T) {
 	require.Equal(t, "rolling", Name(&windlassv1.RolloutPolicy{}), "by default")
 	require.Equal(t, 10*time.Minute, defaultRetain)
 }
+
+func TestStrategies_NameWhatNeedsNoRoomForBoth(t *testing.T) {
+	require.Equal(t, "recreate or inPlace", NotBeside())
+}
