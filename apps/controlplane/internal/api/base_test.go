@@ -134,7 +134,7 @@ func TestChange_KeepsTheOneInFlight(t *testing.T) {
 	}
 }
 
-func TestChange_LeavesOutWhatIsTakenBack(t *testing.T) {
+func TestChange_LeavesOutWhatIsAborted(t *testing.T) {
 	for _, second := range appChanges(t)[1:6] {
 		t.Run(second.name, func(t *testing.T) {
 			w := setupBase(t)

@@ -133,7 +133,7 @@ func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
 		"a bake, paused": {bake, [][2]string{
 			{"pause", nothingNow}, {"promote", noStep}, {"skip-bake", "wave 1 bakes no longer; " + paused},
 		}},
-		"taken back at an approval": {approval, [][2]string{
+		"aborted at an approval": {approval, [][2]string{
 			{"abort", "done"},
 			{"abort", "="},
 			{"pause", cancelled},
@@ -144,7 +144,7 @@ func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
 			{"approve", cancelled},
 			{"skip-bake", cancelled},
 		}},
-		"taken back in a bake": {bake, [][2]string{
+		"aborted in a bake": {bake, [][2]string{
 			{"abort", "done"}, {"promote", cancelled}, {"skip-bake", cancelled}, {"approve", cancelled},
 		}},
 	} {

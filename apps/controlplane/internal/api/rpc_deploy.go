@@ -91,7 +91,7 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	return &windlassv1.DeployResponse{
 		AppId: d.app.ID, DeploymentId: d.out.Deployment.ID, RolloutId: d.out.RolloutID, Version: d.out.Deployment.Version,
 		Unchanged: d.out.Unchanged, Scaled: d.out.Scaled, Hold: d.out.Hold,
-		Effect: d.out.Effect, TookBack: d.out.TookBack.Version, TookBackRolloutId: d.out.TookBack.ID, Warnings: d.out.Tightened,
+		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: d.out.Tightened,
 	}, nil
 }
 
@@ -243,7 +243,7 @@ func (d *deployment) setPolicy() error {
 //	in flight  live   asked for
 //	   x        -        x       nothing to make
 //	   -        x        x       nothing to make, unless replicas are to change
-//	   y        x        x       y is taken back: x stays
+//	   y        x        x       y is aborted: x stays
 //	   *        *     another    a new version, which supersedes what is in flight
 //	   x        -   x, resized   the same, while x has not begun: it has nothing to scale
 func (d *deployment) keepRunning() error {
@@ -264,12 +264,12 @@ func (d *deployment) keepRunning() error {
 }
 
 // keep makes the deployment, which the app runs or is on its way to, the answer. A rollout away from it is
-// taken back, and it gets the replicas that were asked for.
+// aborted, and it gets the replicas that were asked for.
 func (d *deployment) keep(have model.Deployment) (err error) {
 	isNewest := have.ID == cmp.Or(d.was.active.deployment, d.was.live).ID
-	tookBack := d.was.active.rollout
+	ended := d.was.active.rollout
 	if isNewest && d.was.active.leaving == nil {
-		tookBack = nil
+		ended = nil
 	}
 	if why := fmt.Sprintf("v%d, which is live, was asked for again", have.Version); !isNewest && d.was.rolloutState.Progress.Active(d.app.RolloutID) {
 		// Regions are between the two, and it takes the workflow to bring them back.
@@ -277,7 +277,7 @@ func (d *deployment) keep(have model.Deployment) (err error) {
 			return err
 		}
 	} else if !isNewest {
-		if d.app, err = d.takeBack(d.app, d.was.active, why); err != nil {
+		if d.app, err = d.supersede(d.app, d.was.active, why); err != nil {
 			return err
 		}
 		d.was.active = activeRollout{}
@@ -297,8 +297,8 @@ func (d *deployment) keep(have model.Deployment) (err error) {
 	if err := d.scaleKept(have); err != nil {
 		return err
 	}
-	if tookBack != nil {
-		d.out.TookBack, d.out.Effect = *tookBack, windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK
+	if ended != nil {
+		d.out.Ended, d.out.Effect = *ended, windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK
 	}
 	return nil
 }
@@ -438,7 +438,7 @@ func (d *deployment) takePlace() (err error) {
 		return err
 	}
 	if d.was.active.rollout != nil {
-		if d.app, err = d.takeBack(d.app, d.was.active, fmt.Sprintf("v%d took its place", d.next.Version)); err != nil {
+		if d.app, err = d.supersede(d.app, d.was.active, fmt.Sprintf("v%d took its place", d.next.Version)); err != nil {
 			return err
 		}
 	}
@@ -484,7 +484,7 @@ func (d *deployment) tell() error {
 	}
 	d.out.Deployment, d.out.RolloutID, d.out.Effect = d.next, d.rollout.ID, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION
 	if superseded := d.was.active.rollout; superseded != nil {
-		d.out.TookBack = *superseded
+		d.out.Ended = *superseded
 	}
 	return d.wake(d.app.ID)
 }

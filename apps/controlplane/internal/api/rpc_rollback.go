@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollback takes back what is in flight, unless a version is asked for. Else it makes a version
+// Rollback aborts the rollout in flight, unless a version is asked for. Else it makes a version
 // that is retained live again. Of another it makes a version with its configuration: its variables,
 // its image by digest, and as many replicas as the app has now. Secrets are at their newest versions,
 // unless those of then are asked for: a key that was rotated may be revoked by now. While such a
@@ -30,7 +30,7 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 			return nil, err
 		}
 		if req.GetVersion() == 0 {
-			if res, err := c.rollbacks().takeBackInFlight(app, req.GetMessage()); res != nil || err != nil {
+			if res, err := c.rollbacks().abortInFlight(app, req.GetMessage()); res != nil || err != nil {
 				return res, err
 			}
 		}
@@ -110,7 +110,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 	}
 	return &windlassv1.RollbackResponse{
 		DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, FromVersion: old.Version,
-		Effect: out.Effect, TookBack: out.TookBack.Version, TookBackRolloutId: out.TookBack.ID, Warnings: append(leftOut(gone), out.Tightened...),
+		Effect: out.Effect, TookBack: out.Ended.Version, TookBackRolloutId: out.Ended.ID, Warnings: append(leftOut(gone), out.Tightened...),
 		Straight: v.Straight && out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
 	}, nil
 }
@@ -123,9 +123,9 @@ func straightText(keepGates bool) string {
 	return "straight back, since that was live and stable before: past steps, pauses, approvals, analysis and bake times"
 }
 
-// takeBackInFlight takes back what is in flight; nil if nothing is. A rollback that is in flight is
+// abortInFlight aborts the rollout in flight; nil if there is none. A rollback that is in flight is
 // the answer instead: asked for twice in a hurry, it must not undo itself.
-func (c rollbackMutation) takeBackInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
+func (c rollbackMutation) abortInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
 	f, err := c.versions().inFlight(app)
 	if err != nil || f.rollout == nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (c rollbackMutation) takeBackInFlight(app model.App, message string) (*wind
 	if live != nil {
 		res.DeploymentId, res.Version, res.FromVersion = live.ID, live.Version, live.Version
 	} else {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("no version is live: once v%d is taken back, nothing serves", f.rollout.Version))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("no version is live: once the rollout of v%d is aborted, nothing serves", f.rollout.Version))
 	}
 	return res, c.rollouts().cancel(app, *f.rollout, message)
 }

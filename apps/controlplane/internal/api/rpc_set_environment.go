@@ -67,7 +67,7 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 		out := d.out
 		return &windlassv1.SetEnvironmentResponse{
 			DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, Unchanged: out.Unchanged, Hold: out.Hold,
-			Effect: out.Effect, TookBack: out.TookBack.Version, TookBackRolloutId: out.TookBack.ID, Warnings: leftOut(gone),
+			Effect: out.Effect, TookBack: out.Ended.Version, TookBackRolloutId: out.Ended.ID, Warnings: leftOut(gone),
 		}, nil
 	})
 	return res, err

@@ -206,8 +206,8 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	return true, "", d.findRoom()
 }
 
-// newest returns the deployment that the app is to run: the one in flight unless it is being
-// taken back, or else the live one. A change is based on it, so that none is lost. nil: there is
+// newest returns the deployment that the app is to run: the one in flight unless it is
+// aborted, or else the live one. A change is based on it, so that none is lost. nil: there is
 // none.
 func (c secretMutation) newest(app model.App) (*model.Deployment, error) {
 	f, err := c.versions().inFlight(app)

@@ -3,7 +3,7 @@ package api
 // One type for each subject of mutations. They share the mutation, which has the transaction and collects
 // what is written last. Methods that several subjects need are the mutation's.
 type (
-	// versionMutation decides which versions an app runs: it makes, scales and takes back versions and their rollouts.
+	// versionMutation decides which versions an app runs: it makes, scales and ends versions and their rollouts.
 	versionMutation struct{ *mutation }
 	// specMutation checks a spec and a policy against rows: regions, secrets and labels that they name.
 	specMutation struct{ *mutation }

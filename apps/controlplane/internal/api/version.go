@@ -42,8 +42,8 @@ type outcome struct {
 	Unchanged, Scaled bool
 	// Effect is what asking came to.
 	Effect windlassv1.VersionEffect
-	// TookBack is the rollout that was taken back for it, zero for none.
-	TookBack model.Rollout
+	// Ended is the rollout that was aborted or superseded for it, zero for none.
+	Ended model.Rollout
 	// Hold is what keeps the rollout from starting, nil for nothing.
 	Hold *windlassv1.FreezeHold
 	// Tightened says what protections ask for beyond the app's policy.
@@ -63,9 +63,9 @@ func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) er
 	return c.wake(app.ID)
 }
 
-// takeBack ends the rollout in flight, because something else is wanted now. What
+// supersede ends the rollout in flight, because something else is wanted now. What
 // it started leaves by the app's workflow.
-func (c versionMutation) takeBack(app model.App, f activeRollout, why string) (model.App, error) {
+func (c versionMutation) supersede(app model.App, f activeRollout, why string) (model.App, error) {
 	r := *f.rollout
 	r.Status, r.Reason, r.Message = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, plan.ReasonSuperseded, why
 	r.FinishedAt = c.at

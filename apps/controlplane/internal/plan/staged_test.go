@@ -339,7 +339,7 @@ func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
 }
 
 // heal mends the simulation: regions return, and every version works but those that are bad.
-// People take back what they paused.
+// People resume or abort what they paused.
 func (f *fleet) heal() {
 	f.closed = nil
 	for n := 0; ; n++ {

@@ -94,7 +94,7 @@ func dropRepeats(what []string, name string) (out []string) {
 	return out
 }
 
-func TestStep_BadVersionIsTakenBack(t *testing.T) {
+func TestStep_BadVersionGoesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		app := h.newApp("chat")
 		good := h.deploy(app, nil)

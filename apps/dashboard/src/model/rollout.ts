@@ -64,7 +64,7 @@ export function waits(r: Rollout, app: App | undefined, now: number, history: Hi
   if (r.startApproval && r.startApproval.missing !== "") out.push(`It waits for ${r.startApproval.missing} before it starts.`);
   const p = r.progress;
   if (p?.paused) out.push(`Paused by ${p.pausedBy || "the control plane"}${p.pausedWhy ? `: ${sentence(p.pausedWhy)}` : "."}`);
-  if (p?.goingBack) out.push(`It goes back to v${r.fromVersion}: ${sentence(because(r.reason, r.message) || "it was taken back")}`);
+  if (p?.goingBack) out.push(`It goes back to v${r.fromVersion}: ${sentence(because(r.reason, r.message) || "it was aborted")}`);
   for (const [i, w] of (p?.waves ?? []).entries()) {
     for (const region of w.regions) out.push(...waitsOfRegion(r, region, now));
     if (w.state === WaveProgress_State.BAKING && ms(w.bakingUntil) > now) {

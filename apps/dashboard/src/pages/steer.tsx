@@ -32,7 +32,7 @@ async function act(name: ActionName, app: App, why: string): Promise<string> {
       return missing.length > 0 ? `Approved. Still missing: ${missing.join("; ")}` : "Approved: the gate is open.";
     }
     case "abort":
-      return (await apps.cancel(req)).unchanged ? "It was being taken back already." : "The rollout is being taken back.";
+      return (await apps.cancel(req)).unchanged ? "It was aborted already." : "The rollout is aborted.";
     case "rollback": {
       const res = await apps.rollback({ mutation: req.mutation, app: app.id, message: why });
       return res.warnings.join(" ") || `The app goes back to v${res.fromVersion || res.version}.`;

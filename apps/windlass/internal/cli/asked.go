@@ -13,7 +13,7 @@ import (
 // asked is the result of a call that asked for a version of an app.
 type asked struct {
 	appID, deploymentID, rolloutID string
-	version, fromVersion, tookBack int32
+	version, fromVersion, ended    int32
 	effect                         windlassv1.VersionEffect
 	straight, overridden           bool
 	hold                           *windlassv1.FreezeHold
@@ -75,8 +75,8 @@ func (x asked) text() string {
 		return "nothing changed, " + v + " stays live"
 	case windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK:
 		text := v + " stays live"
-		if x.tookBack != 0 {
-			text += ", the rollout of " + version(x.tookBack) + " is taken back"
+		if x.ended != 0 {
+			text += ", the rollout of " + version(x.ended) + " is aborted"
 		}
 		return text
 	case windlassv1.VersionEffect_VERSION_EFFECT_SCALED:
@@ -103,8 +103,8 @@ func (x asked) text() string {
 	if x.straight {
 		text += ", straight back"
 	}
-	if x.tookBack != 0 {
-		text += "; the rollout of " + version(x.tookBack) + " ends"
+	if x.ended != 0 {
+		text += "; the rollout of " + version(x.ended) + " ends"
 	}
 	return text
 }

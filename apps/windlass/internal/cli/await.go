@@ -73,8 +73,8 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	if err != nil {
 		return err
 	}
-	if s.backIsGood && (v.outcome == outcomeTakenBack || v.outcome == outcomeFailed) {
-		v = verdict{over: true, outcome: outcomeTakenBack}
+	if s.backIsGood && (v.outcome == outcomeAborted || v.outcome == outcomeFailed) {
+		v = verdict{over: true, outcome: outcomeAborted}
 	}
 	if a.output != "table" {
 		return errors.Join(v.err(), a.showOutcome(s.answer, v.outcome, last, own(last, s.rolloutID)))

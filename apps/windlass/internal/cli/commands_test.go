@@ -327,7 +327,7 @@ func TestExitCodes(t *testing.T) {
 		require.Equal(t, tc.code, got.code, got.stderr)
 		require.Contains(t, got.stderr, tc.says)
 	}
-	// What is taken back on request ends well, and is followed before it has turned.
+	// What is aborted on request ends well, and is followed before it has turned.
 	server.set(func() {
 		server.answers = map[string]func(proto.Message){"Rollback": func(m proto.Message) {
 			effect := m.ProtoReflect().Descriptor().Fields().ByName("effect")

@@ -99,7 +99,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 	return a.finishVersion(ctx, f.App, asked{
 		appID: resp.AppId, deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
 		effect: effectOf(resp), hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp,
-		tookBack: resp.TookBack,
+		ended: resp.TookBack,
 	}, w)
 }
 
@@ -210,8 +210,8 @@ func (a *app) rollbackCommand() *cobra.Command {
 	var w waiting
 	c := &cobra.Command{
 		Use:   "rollback APP",
-		Short: "Take back the rollout in flight, or go back to an earlier version",
-		Long: `Rollback takes back the rollout in flight, as ` + "`windlass rollout abort`" + ` does. With
+		Short: "Abort the rollout in flight, or go back to an earlier version",
+		Long: `Rollback aborts the rollout in flight, as ` + "`windlass rollout abort`" + ` does. With
 no rollout in flight it goes back to the previous stable version, and with --to to the given
 version. A retained version is live again at once. Otherwise a new version is made with the
 configuration of the earlier one. If that was stable, the steps, pauses, analysis and bake
@@ -233,7 +233,7 @@ ran with.
 			}
 			return a.finishVersion(ctx, args[0], asked{
 				appID: a.appPath(args[0]), deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
-				fromVersion: resp.FromVersion, straight: resp.Straight, effect: resp.Effect, warnings: resp.Warnings, answer: resp, tookBack: resp.TookBack,
+				fromVersion: resp.FromVersion, straight: resp.Straight, effect: resp.Effect, warnings: resp.Warnings, answer: resp, ended: resp.TookBack,
 			}, w)
 		}),
 	}
@@ -249,7 +249,7 @@ func (a *app) cancelCommand() *cobra.Command {
 	var why string
 	c := &cobra.Command{
 		Use:   "cancel APP",
-		Short: "Stop the rollout in flight and take it back",
+		Short: "Abort the rollout in flight",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: mutation(), App: a.appPath(args[0]), Why: why})
@@ -257,7 +257,7 @@ func (a *app) cancelCommand() *cobra.Command {
 				return err
 			}
 			if resp.Unchanged {
-				return a.done(resp, "%s: is being taken back already", args[0])
+				return a.done(resp, "%s: is aborted already", args[0])
 			}
 			return a.done(resp, "%s: cancelled; what was live stays live", args[0])
 		}),

@@ -73,7 +73,7 @@ changed variables. It follows the rollout to its end, as deploy does.
 			}
 			return a.finishVersion(ctx, args[0], asked{
 				appID: a.appPath(args[0]), deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
-				effect: resp.Effect, hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp, tookBack: resp.TookBack,
+				effect: resp.Effect, hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp, ended: resp.TookBack,
 			}, w)
 		}),
 	}

@@ -118,7 +118,7 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 		Short: "Show where the rollout is, wave by wave and region by region",
 		Long: `Status shows the rollout in flight, or the last one. With --watch it goes on until the
 rollout is over, also where only people can take it on, and its exit code is the
-rollout's: 0 it succeeded, 1 it failed or was taken back, 4 it was superseded, 6 a
+rollout's: 0 it succeeded, 1 it failed or was aborted, 4 it was superseded, 6 a
 failure paused it. ` + exitCodesText,
 		Example: "  windlass rollout status echo --watch",
 		Args:    cobra.ExactArgs(1),

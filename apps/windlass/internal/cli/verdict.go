@@ -23,7 +23,7 @@ const (
 	outcomeAccepted    = "accepted"
 	outcomeUnchanged   = "unchanged"
 	outcomeSucceeded   = "succeeded"
-	outcomeTakenBack   = "taken-back"
+	outcomeAborted     = "taken-back" // the word of the JSON output since its first release
 	outcomeDeleted     = "deleted"
 	outcomeFailed      = "failed"
 	outcomePatience    = "under-way"
@@ -69,7 +69,7 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED:
 		return verdict{true, outcomeFailed, 1, fmt.Sprintf("%s failed: %s\n%s", name, why, afterwards(app)+hintLine(ro.GetReason()))}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED:
-		return verdict{true, outcomeTakenBack, 1, fmt.Sprintf("%s was taken back: %s\n%s", name, why, afterwards(app))}
+		return verdict{true, outcomeAborted, 1, fmt.Sprintf("%s was aborted: %s\n%s", name, why, afterwards(app))}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED:
 		return verdict{true, outcomeSuperseded, codeSuperseded, fmt.Sprintf("%s was superseded: %s\n`windlass rollout status %s` shows what took its place.", name, inFull("", ro.GetMessage()), app.GetName())}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, windlassv1.RolloutStatus_ROLLOUT_STATUS_UNSPECIFIED:
@@ -79,7 +79,7 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 		return verdict{}
 	case p.GetPaused() && p.GetPausedBy() == pausedByItself:
 		return verdict{true, outcomePaused, codePaused, fmt.Sprintf("%s is paused: %s\n"+
-			"`windlass rollout retry %[3]s` tries again what failed, `windlass rollout abort %[3]s` takes all back.", name, p.GetPausedWhy(), app.GetName())}
+			"`windlass rollout retry %[3]s` tries again what failed, `windlass rollout abort %[3]s` aborts the rollout.", name, p.GetPausedWhy(), app.GetName())}
 	}
 	waits := waitsForPeople(app, p, now)
 	if ro.GetStartApproval().GetMissing() != "" && ro.GetHold() == nil {

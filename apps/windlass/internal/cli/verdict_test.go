@@ -52,7 +52,7 @@ func TestJudgeRollout(t *testing.T) {
 	}{
 		"it succeeded":        {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", ""), "", outcomeSucceeded, 0, ""},
 		"it failed":           {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, "CrashLoop", "exit code 3"), "", outcomeFailed, 1, "echo v2 failed: CrashLoop: exit code 3\nv1 is still live. `windlass history echo` tells what happened.\nSee `windlass explain CrashLoop`."},
-		"it was aborted":      {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, "Cancelled", "ada: too slow"), "", outcomeTakenBack, 1, "echo v2 was taken back: Cancelled: ada: too slow"},
+		"it was aborted":      {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, "Cancelled", "ada: too slow"), "", outcomeAborted, 1, "echo v2 was aborted: Cancelled: ada: too slow"},
 		"it was superseded":   {final(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, "Superseded", "v3 is wanted"), "", outcomeSuperseded, 4, "echo v2 was superseded: v3 is wanted"},
 		"it rolls":            {inFlight(region("eu", nil)), "", "", 0, ""},
 		"it waits for a step": {inFlight(region("eu", func(g *windlassv1.RegionProgress) { g.StepUntil = noon.UnixMilli() + 1 })), "", "", 0, ""},

@@ -33,7 +33,7 @@ const (
 	VersionEffect_VERSION_EFFECT_LIVE_ALREADY VersionEffect = 2
 	// rollout_id moves the app to the version already: nothing was made.
 	VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY VersionEffect = 3
-	// The version is live and stays so: the rollout to another one is taken back. rollout_id is
+	// The version is live and stays so: the rollout to another one is aborted. rollout_id is
 	// that rollout while regions have yet to go back, and empty if nothing of it had begun.
 	VersionEffect_VERSION_EFFECT_TOOK_BACK VersionEffect = 4
 	// Only replicas differed: the version is scaled.
@@ -976,7 +976,7 @@ type DeployResponse struct {
 	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
 	// What the call came to.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
-	// Version whose rollout the call took back, and that rollout; 0 and empty: none.
+	// Version whose rollout the call ended, and that rollout; 0 and empty: none.
 	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
 	// What a person should know about the outcome, one sentence or two each.
@@ -1313,7 +1313,7 @@ type SetEnvironmentResponse struct {
 	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
 	// What the call came to.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
-	// Version whose rollout the call took back, and that rollout; 0 and empty: none.
+	// Version whose rollout the call ended, and that rollout; 0 and empty: none.
 	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
 	// What a person should know about the outcome, one sentence or two each.
@@ -1419,7 +1419,7 @@ type RollbackRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// 0: what is in flight is taken back, as by Cancel; with nothing in flight, the previous
+	// 0: the rollout in flight is aborted, as by Cancel; with none in flight, the previous
 	// stable version.
 	Version int32  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
@@ -1519,7 +1519,7 @@ type RollbackResponse struct {
 	Retained bool `protobuf:"varint,5,opt,name=retained,proto3" json:"retained,omitempty"`
 	// What the call came to.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
-	// Version whose rollout the call took back, and that rollout; 0 and empty: none.
+	// Version whose rollout the call ended, and that rollout; 0 and empty: none.
 	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
 	// What a person should know about the outcome, one sentence or two each.
@@ -1693,7 +1693,7 @@ func (x *CancelRequest) GetWhy() string {
 type CancelResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	// It was being taken back already: nothing changed.
+	// It was aborted already: nothing changed.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -34,7 +34,7 @@ const (
 	PlanDeployResponse_OUTCOME_SCALED PlanDeployResponse_Outcome = 2
 	// It runs already, or is on its way. At most the policy changes.
 	PlanDeployResponse_OUTCOME_UNCHANGED PlanDeployResponse_Outcome = 3
-	// It is live already, and what is on its way to take its place is taken back.
+	// It is live already, and the rollout to another version is aborted.
 	PlanDeployResponse_OUTCOME_TAKEN_BACK PlanDeployResponse_Outcome = 4
 )
 
@@ -293,7 +293,7 @@ type PlanDeployResponse struct {
 	// Version that would serve in the end, and the one that is live; 0 for none.
 	Version     int32 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	LiveVersion int32 `protobuf:"varint,6,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
-	// Version whose rollout is in flight and would be superseded or taken back; 0 for none.
+	// Version whose rollout is in flight and would be superseded or aborted; 0 for none.
 	SupersedesVersion int32 `protobuf:"varint,7,opt,name=supersedes_version,json=supersedesVersion,proto3" json:"supersedes_version,omitempty"`
 	// Against what is live, by path; with nothing live, all of it.
 	Changes []*FieldChange `protobuf:"bytes,8,rep,name=changes,proto3" json:"changes,omitempty"`

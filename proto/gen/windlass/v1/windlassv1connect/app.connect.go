@@ -88,7 +88,7 @@ type AppServiceClient interface {
 	// A new deployment with other variables, and else the spec of the newest one that is wanted:
 	// the one in flight, or else the live one. It takes the environment's present variables, too.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// Takes back what is in flight, as Cancel does, unless a version is asked for. Else back to an
+	// Aborts the rollout in flight, as Cancel does, unless a version is asked for. Else back to an
 	// older version: while it is retained, by moving what is live and the traffic to it; otherwise
 	// as a new deployment with its configuration, which goes straight back if it was stable.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
@@ -371,7 +371,7 @@ type AppServiceHandler interface {
 	// A new deployment with other variables, and else the spec of the newest one that is wanted:
 	// the one in flight, or else the live one. It takes the environment's present variables, too.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// Takes back what is in flight, as Cancel does, unless a version is asked for. Else back to an
+	// Aborts the rollout in flight, as Cancel does, unless a version is asked for. Else back to an
 	// older version: while it is retained, by moving what is live and the traffic to it; otherwise
 	// as a new deployment with its configuration, which goes straight back if it was stable.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)

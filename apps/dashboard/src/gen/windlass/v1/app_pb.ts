@@ -526,7 +526,7 @@ export type DeployResponse = Message<"windlass.v1.DeployResponse"> & {
   effect: VersionEffect;
 
   /**
-   * Version whose rollout the call took back, and that rollout; 0 and empty: none.
+   * Version whose rollout the call ended, and that rollout; 0 and empty: none.
    *
    * @generated from field: int32 took_back = 31;
    */
@@ -700,7 +700,7 @@ export type SetEnvironmentResponse = Message<"windlass.v1.SetEnvironmentResponse
   effect: VersionEffect;
 
   /**
-   * Version whose rollout the call took back, and that rollout; 0 and empty: none.
+   * Version whose rollout the call ended, and that rollout; 0 and empty: none.
    *
    * @generated from field: int32 took_back = 31;
    */
@@ -741,7 +741,7 @@ export type RollbackRequest = Message<"windlass.v1.RollbackRequest"> & {
   app: string;
 
   /**
-   * 0: what is in flight is taken back, as by Cancel; with nothing in flight, the previous
+   * 0: the rollout in flight is aborted, as by Cancel; with none in flight, the previous
    * stable version.
    *
    * @generated from field: int32 version = 3;
@@ -821,7 +821,7 @@ export type RollbackResponse = Message<"windlass.v1.RollbackResponse"> & {
   effect: VersionEffect;
 
   /**
-   * Version whose rollout the call took back, and that rollout; 0 and empty: none.
+   * Version whose rollout the call ended, and that rollout; 0 and empty: none.
    *
    * @generated from field: int32 took_back = 31;
    */
@@ -891,7 +891,7 @@ export type CancelResponse = Message<"windlass.v1.CancelResponse"> & {
   rolloutId: string;
 
   /**
-   * It was being taken back already: nothing changed.
+   * It was aborted already: nothing changed.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -1026,7 +1026,7 @@ export enum VersionEffect {
   IN_FLIGHT_ALREADY = 3,
 
   /**
-   * The version is live and stays so: the rollout to another one is taken back. rollout_id is
+   * The version is live and stays so: the rollout to another one is aborted. rollout_id is
    * that rollout while regions have yet to go back, and empty if nothing of it had begun.
    *
    * @generated from enum value: VERSION_EFFECT_TOOK_BACK = 4;
@@ -1155,7 +1155,7 @@ export const AppService: GenService<{
     output: typeof SetEnvironmentResponseSchema;
   },
   /**
-   * Takes back what is in flight, as Cancel does, unless a version is asked for. Else back to an
+   * Aborts the rollout in flight, as Cancel does, unless a version is asked for. Else back to an
    * older version: while it is retained, by moving what is live and the traffic to it; otherwise
    * as a new deployment with its configuration, which goes straight back if it was stable.
    *

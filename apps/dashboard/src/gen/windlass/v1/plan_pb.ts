@@ -111,7 +111,7 @@ export type PlanDeployResponse = Message<"windlass.v1.PlanDeployResponse"> & {
   liveVersion: number;
 
   /**
-   * Version whose rollout is in flight and would be superseded or taken back; 0 for none.
+   * Version whose rollout is in flight and would be superseded or aborted; 0 for none.
    *
    * @generated from field: int32 supersedes_version = 7;
    */
@@ -218,7 +218,7 @@ export enum PlanDeployResponse_Outcome {
   UNCHANGED = 3,
 
   /**
-   * It is live already, and what is on its way to take its place is taken back.
+   * It is live already, and the rollout to another version is aborted.
    *
    * @generated from enum value: OUTCOME_TAKEN_BACK = 4;
    */
