@@ -289,6 +289,52 @@ type JoinToken struct {
 	UsedBy    string
 }
 
+type NotificationDelivery struct {
+	EndpointID   string
+	MessageID    string
+	WorkspaceID  string
+	Kind         int32
+	At           int64
+	What         string
+	Why          string
+	Who          string
+	Workspace    string
+	Project      string
+	Environment  string
+	App          string
+	AppID        string
+	Version      int32
+	RolloutID    string
+	DeploymentID string
+	Region       string
+	RegionID     string
+	Events       int32
+	Apps         int32
+	AppNames     string
+	State        int32
+	Attempts     int32
+	DueAt        int64
+	TriesSince   int64
+	DoneAt       int64
+	Problem      string
+}
+
+type NotificationEndpoint struct {
+	ID            string
+	WorkspaceID   string
+	Name          string
+	ScopeID       string
+	Format        int32
+	Kinds         int64
+	Origin        string
+	Disabled      bool
+	PreviousUntil int64
+	TestedAt      int64
+	CreatedBy     string
+	CreatedAt     int64
+	UpdatedAt     int64
+}
+
 type Peer struct {
 	ID        string
 	Address   string

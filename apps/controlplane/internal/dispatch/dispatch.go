@@ -55,6 +55,7 @@ type Tx interface {
 	ListPeers(seenWithin int64) ([]model.Peer, error)
 	CountStreams() (int, error)
 	Wake(appIDs []string, due, now int64) error
+	NotifyRegion(model.RegionNotice) error
 	CrossRegion() ([]model.AppRegion, error)
 	RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/changefeed"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -180,6 +181,12 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 			}
 			if err := tx.Wake(apps, now, now); err != nil {
 				return fmt.Errorf("wake apps: %w", err)
+			}
+		}
+		if before.Status == windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE {
+			notice := model.RegionNotice{MessageID: ident.New("ntf"), RegionID: region, Kind: model.NotifyRegionBack, At: now}
+			if err := tx.NotifyRegion(notice); err != nil {
+				return fmt.Errorf("notify of the region: %w", err)
 			}
 		}
 		return nil

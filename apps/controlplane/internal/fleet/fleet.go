@@ -71,6 +71,8 @@ type Tx interface {
 	ExpireLeases(now int64, limit int) ([]string, error)
 	AppsInRegion(regionID string) ([]string, error)
 	Wake(appIDs []string, due, now int64) error
+	NotifyRegion(model.RegionNotice) error
+	ForgetDeliveries(at int64, limit int) (int, error)
 
 	ListRegionHeads(after string, limit int) ([]model.Head, error)
 	CompactChanges(regionID string, upto int64, limit int) (int, error)
@@ -378,6 +380,11 @@ func (s *Service) sweep(ctx context.Context, now time.Time, judge bool) (expired
 			}
 			if err := tx.Wake(apps, now.UnixMilli(), now.UnixMilli()); err != nil {
 				return fmt.Errorf("wake apps of region %s: %w", region, err)
+			}
+			if err := tx.NotifyRegion(model.RegionNotice{
+				MessageID: ident.New("ntf"), RegionID: region, Kind: model.NotifyRegionUnreachable, At: now.UnixMilli(),
+			}); err != nil {
+				return fmt.Errorf("notify of region %s: %w", region, err)
 			}
 		}
 		return nil

@@ -348,6 +348,9 @@ func TestLease_ExpiresAfterATTLOfOurOwnHealth(t *testing.T) {
 				Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
 			}})
 		})
+		h.update(func(tx store.Tx) error {
+			return tx.InsertNotificationEndpoint(model.NotificationEndpoint{ID: "nte_1", WorkspaceID: "ws_1", Name: "pager", Kinds: model.AllNotificationKinds()})
+		})
 		h.connect()
 		time.Sleep(time.Hour) // no control plane ran: the lease is long over
 		ctx, cancel := context.WithCancel(t.Context())
@@ -367,7 +370,10 @@ func TestLease_ExpiresAfterATTLOfOurOwnHealth(t *testing.T) {
 		h.update(func(tx store.Tx) error {
 			wakes, err := tx.DueWakes(0, 0, 10)
 			require.Len(t, wakes, 1, "its apps are told")
-			return err
+			told, listErr := tx.ListDeliveries("nte_1", -1, store.Page{})
+			require.Len(t, told, 1, "and so are people")
+			require.Equal(t, []any{model.NotifyRegionUnreachable, "us-east-1", int32(1)}, []any{told[0].Kind, told[0].Region, told[0].Apps})
+			return errors.Join(err, listErr)
 		})
 		cancel()
 		require.NoError(t, <-done)

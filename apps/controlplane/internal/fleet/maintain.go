@@ -36,6 +36,8 @@ import (
 //	join_tokens             24 h after one expired          so that it is told apart from none
 //	api_keys                30 d after one ended            they are listed
 //	idempotency             24 h                            what the API promises
+//	notification_deliveries 24 h after one was delivered,   for people; a dead one may be replayed
+//	                        7 d after one died
 //	audit                   90 d (--audit-retention)        who changed what
 //
 // (peers forgets its own rows: their age is seconds, that of peer_keys two days.) Counts have a tenth of slack,
@@ -97,6 +99,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 		{"browser sessions", s.drained("browser sessions", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteBrowserSessions(now.UnixMilli(), maintainBatch) })},
 		{"keys", s.drained("keys", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
 		{"idempotency", s.drained("idempotency", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
+		{"notifications", s.drained("notifications", maintainBatch, func(tx Tx) (int, error) { return tx.ForgetDeliveries(now.UnixMilli(), maintainBatch) })},
 		{"audit", s.drained("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
 	} {
 		// Each has its own time: one with much to do, or one that fails, must not keep

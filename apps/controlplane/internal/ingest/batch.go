@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -125,7 +126,7 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 }
 
 // welcome wakes the apps of regions that were out of reach and have just spoken
-// within the session that they had.
+// within the session that they had, and notifies of the regions.
 func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 	for _, r := range before {
 		if r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE ||
@@ -138,6 +139,10 @@ func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 		}
 		if err := tx.Wake(apps, now, now); err != nil {
 			return fmt.Errorf("wake apps of region %s: %w", r.ID, err)
+		}
+		notice := model.RegionNotice{MessageID: ident.New("ntf"), RegionID: r.ID, Kind: model.NotifyRegionBack, At: now}
+		if err := tx.NotifyRegion(notice); err != nil {
+			return fmt.Errorf("notify of region %s: %w", r.ID, err)
 		}
 	}
 	return nil

@@ -97,6 +97,7 @@ type Tx interface {
 	AppsInRegion(regionID string) ([]string, error)
 	GetDeployments(ids []string) ([]model.Deployment, error)
 	InsertHistory([]model.History) error
+	NotifyRegion(model.RegionNotice) error
 	Wake(appIDs []string, due, now int64) error
 	WakeAt(due map[string]int64, now int64) error
 }

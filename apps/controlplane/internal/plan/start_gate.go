@@ -65,7 +65,7 @@ func (p *planner) gated(d *model.Deployment) bool {
 		if g.WaitsSince == 0 {
 			g.WaitsSince = p.now
 			r.StartGate = g.Encode()
-			p.log("RolloutHeld", text+" is needed before it starts", d, "")
+			p.log("StartNeedsApproval", text+" is needed before it starts", d, "")
 		}
 		r.Deadline = 0
 		return true

@@ -94,6 +94,7 @@ type Tx interface {
 	PeerTx
 	SealedTx
 	AdmissionTx
+	NotificationTx
 
 	// Batched reports whether other requests share the transaction. A request that fails because its
 	// idempotency key is taken runs again alone, so that none has to check first whether the key is free.

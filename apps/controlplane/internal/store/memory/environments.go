@@ -111,13 +111,18 @@ func (t *tx) DeleteEnvironment(workspaceID, id string) error {
 	if e, ok := environmentTable.in(t).get(id); !ok || e.WorkspaceID != workspaceID {
 		return notFound("environment", id)
 	}
+	if err := t.deleteSecretsOf(id); err != nil {
+		return err
+	}
+	return environmentTable.in(t).delete(id)
+}
+
+// deleteSecretsOf forgets all secrets of an environment or a notification endpoint.
+func (t *tx) deleteSecretsOf(id string) error {
 	for _, s := range secretTable.in(t).list(func(s secret) bool { return s.name.a == id }) {
 		if err := t.deleteSecret(s.name); err != nil {
 			return err
 		}
 	}
-	if err := secretFloorTable.in(t).delete(id); err != nil {
-		return err
-	}
-	return environmentTable.in(t).delete(id)
+	return secretFloorTable.in(t).delete(id)
 }

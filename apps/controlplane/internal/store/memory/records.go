@@ -14,7 +14,7 @@ func (t *tx) InsertHistory(rows []model.History) error {
 			return err
 		}
 	}
-	return nil
+	return t.notifyHistory(rows)
 }
 
 func (t *tx) ListHistory(workspaceID, appID string, p store.Page) ([]model.History, error) {

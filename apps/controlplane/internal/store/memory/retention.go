@@ -52,7 +52,7 @@ func (t *tx) DeleteApps(deletedBefore int64, limit int) (int, error) {
 		all(forget(routeTable.in(t), 0, func(r model.Route) bool { return r.AppID == a.ID }, nil))
 		all(forget(rolloutTable.in(t), 0, func(r model.Rollout) bool { return r.AppID == a.ID }, nil))
 		all(forget(deploymentTable.in(t), 0, func(d model.Deployment) bool { return d.AppID == a.ID }, nil))
-		errs = append(errs, appTable.in(t).delete(a.ID))
+		errs = append(errs, t.deleteEndpoints(func(e model.NotificationEndpoint) bool { return e.ScopeID == a.ID }), appTable.in(t).delete(a.ID))
 		if err := errors.Join(errs...); err != nil {
 			return 0, err
 		}

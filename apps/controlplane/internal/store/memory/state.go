@@ -242,6 +242,15 @@ var (
 		name: "protection", copy: plain[model.Protection],
 		key: keyOfProtection,
 	})
+	endpointTable = declare(schema[string, model.NotificationEndpoint]{
+		name: "notification endpoint", copy: plain[model.NotificationEndpoint],
+		key:    func(e model.NotificationEndpoint) string { return e.ID },
+		unique: []func(model.NotificationEndpoint) string{func(e model.NotificationEndpoint) string { return e.WorkspaceID + "\x00" + e.Name }},
+	})
+	deliveryTable = declare(schema[pair, model.Delivery]{
+		name: "notification", copy: plain[model.Delivery],
+		key: keyOfDelivery,
+	})
 	peerTable = declare(schema[string, model.Peer]{
 		name: "peer", copy: plain[model.Peer],
 		key: func(p model.Peer) string { return p.ID },

@@ -61,7 +61,8 @@ func (t *tx) DeleteWorkspace(id string) error {
 	}
 	freezes := t.deleteFreezes(func(f model.Freeze) bool { return f.WorkspaceID == id })
 	protections := t.deleteProtections(func(p model.Protection) bool { return p.WorkspaceID == id })
-	if err := errors.Join(limitsTable.in(t).delete(id), startsTable.in(t).delete(id), freezes, protections); err != nil {
+	endpoints := t.deleteEndpoints(func(e model.NotificationEndpoint) bool { return e.WorkspaceID == id })
+	if err := errors.Join(limitsTable.in(t).delete(id), startsTable.in(t).delete(id), freezes, protections, endpoints); err != nil {
 		return err
 	}
 	return workspaceTable.in(t).delete(id)

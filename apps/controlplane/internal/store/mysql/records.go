@@ -29,10 +29,14 @@ func (t *tx) InsertHistory(rows []model.History) error {
 
 func (t *tx) insertHistory(rows []model.History) error {
 	slices.SortStableFunc(rows, func(a, b model.History) int { return cmp.Compare(a.ID, b.ID) })
-	return t.err(runBulk(t, t.db, insertHistory, rows, func(args []any, h model.History) []any {
+	err := runBulk(t, t.db, insertHistory, rows, func(args []any, h model.History) []any {
 		return append(args, h.ID, h.WorkspaceID, h.AppID, h.At, clip(h.What, maxReason), clip(h.Why, maxMessage),
 			clip(h.Who, maxName), h.RolloutID, h.DeploymentID, h.Version, h.RegionID)
-	}), "insert history", "")
+	})
+	if err != nil {
+		return t.err(err, "insert history", "")
+	}
+	return t.notifyHistory(rows)
 }
 
 func (t *tx) ListHistory(workspaceID, appID string, p store.Page) ([]model.History, error) {

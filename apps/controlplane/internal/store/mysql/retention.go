@@ -29,6 +29,7 @@ func (t *tx) DeleteApps(deletedBefore int64, n int) (int, error) {
 		func() error { return t.q.DeleteRoutesOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteRolloutsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteDeploymentsOfApps(t.ctx, ids) },
+		func() error { return t.deleteEndpointsOf(ids, func(gen.NotificationEndpoint) bool { return true }) },
 		func() error { return t.q.DeleteApps(t.ctx, ids) },
 	} {
 		if err := forget(); err != nil {

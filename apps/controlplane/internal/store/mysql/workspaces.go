@@ -61,7 +61,7 @@ func (t *tx) DeleteWorkspace(id string) error {
 			return t.err(err, "delete what workspace has", id)
 		}
 	}
-	return nil
+	return t.deleteEndpointsOfWorkspace(id)
 }
 
 func apiKey(r gen.ApiKey) (model.APIKey, error) {

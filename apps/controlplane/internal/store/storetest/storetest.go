@@ -59,6 +59,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Admission", testAdmission},
 		{"Freezes", testFreezes},
 		{"Protections", testProtections},
+		{"Notifications", testNotifications},
 		{"Pins", testPins},
 		{"Domains", testDomains},
 		{"AppKeys", testAppKeys},
