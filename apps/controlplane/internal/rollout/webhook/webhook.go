@@ -3,10 +3,8 @@
 //
 // Who deploys says which addresses are called, and the control plane is where secrets are:
 //
-//   - An address is judged when it is connected to. No name, redirect or proxy leads to one
-//     that is not public, unless the operator allows it.
-//   - Nothing of an answer is kept but its verdict, a figure and a line of text, and nothing
-//     is said of one that cannot be had but its kind: no address, header or body is repeated.
+//   - Package callout judges addresses, and tells what goes wrong by its kind alone.
+//   - Nothing of an answer is kept but its verdict, a figure and a line of text.
 //   - Time, size and number are bounded, of a call, of a step and of the process.
 //
 // Nothing is tried twice: the next interval is the next try. A call whose verdict could not
@@ -18,21 +16,19 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/callout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/pkg/guard"
@@ -75,9 +71,6 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// errNotPublic is what a connection to an address that is not allowed fails with.
-var errNotPublic = errors.New("its address is not public, and is not among those that the control plane's operator allows with --webhook-allow")
-
 // Client measures. It is safe for concurrent use.
 type Client struct {
 	cfg   Config
@@ -91,14 +84,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Lookup == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("webhook: Lookup, Log and Registerer are required")
 	}
-	c := &Client{cfg: cfg, slots: make(chan struct{}, maxCalls), took: newDuration()}
-	// A dial goes on when the call that asked for it is over: it has bounds of its own.
-	dialer := cfg.Allow.Dialer()
-	dialer.Timeout = stepTimeout
-	c.http = &http.Client{
-		Transport:     guard.Transport(dialer, stepTimeout),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	c := &Client{cfg: cfg, slots: make(chan struct{}, maxCalls), took: newDuration(), http: callout.NewClient(cfg.Allow, stepTimeout)}
 	return c, cfg.Registerer.Register(c.took)
 }
 
@@ -196,20 +182,16 @@ func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analy
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, nil, kind(ctx, err)
+		return nil, nil, callout.Problem(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	switch resp.StatusCode / 100 {
-	case 2:
-	case 3:
-		return nil, nil, fmt.Errorf("it answered %d, and redirects are not followed: use the address that it leads to", resp.StatusCode)
-	default:
-		return nil, nil, fmt.Errorf("it answered %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	if err := callout.Refused(resp.StatusCode); err != nil {
+		return nil, nil, err
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return nil, nil, kind(ctx, err)
+		return nil, nil, callout.Problem(ctx, err)
 	case len(body) > maxAnswer:
 		return nil, nil, fmt.Errorf("its answer is larger than %d bytes", maxAnswer)
 	}
@@ -247,36 +229,4 @@ func (c *Client) request(ctx context.Context, h analysis.Hook, facts Facts) (*ht
 	mac.Write(body)
 	req.Header.Set(headerSignature, "sha256="+hex.EncodeToString(mac.Sum(nil)))
 	return req, nil
-}
-
-// kind says what went wrong without a word of where, or of what was answered.
-func kind(ctx context.Context, err error) error {
-	var name *net.DNSError
-	var certificate *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
-	var op *net.OpError
-	var timeout interface{ Timeout() bool }
-	switch {
-	case errors.Is(err, guard.ErrRefused):
-		return errNotPublic
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.As(err, &name) && name.IsNotFound:
-		return errors.New("its host name is not known")
-	case errors.As(err, &name):
-		return errors.New("its host name cannot be looked up")
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return errors.New("the connection is refused")
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return errors.New("its address cannot be reached")
-	case errors.As(err, &certificate):
-		return errors.New("its certificate is not one that is trusted here for that name")
-	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &op) && op.Op == "remote error":
-		return errors.New("it does not speak TLS as it should")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return errors.New("the connection ended before the answer did")
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return errors.New("it did not answer in time")
-	}
-	return errors.New("it does not answer as HTTP wants it")
 }

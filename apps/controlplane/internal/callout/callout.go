@@ -1,0 +1,78 @@
+// Package callout calls URLs that tenants name. The control plane has secrets, and neighbours that a tenant
+// must not reach:
+//
+//   - An address is judged when it is connected to. No name, redirect or proxy leads to one that is not
+//     public, unless the operator allows it.
+//   - What goes wrong is told by its kind alone: no address, header or body is repeated.
+package callout
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/guard"
+)
+
+// errNotPublic is what a connection to an address that is not allowed fails with.
+var errNotPublic = errors.New("its address is not public, and is not among those that the control plane's operator allows with --webhook-allow")
+
+// NewClient makes a client for single calls. timeout bounds connections, which go on when the call that asked
+// for them is over.
+func NewClient(allow guard.Networks, timeout time.Duration) *http.Client {
+	dialer := allow.Dialer()
+	dialer.Timeout = timeout
+	return &http.Client{
+		Transport:     guard.Transport(dialer, timeout),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Refused returns why the status is no success, nil for 2xx.
+func Refused(status int) error {
+	switch status / 100 {
+	case 2:
+		return nil
+	case 3:
+		return fmt.Errorf("it answered %d, and redirects are not followed: use the address that it leads to", status)
+	}
+	return fmt.Errorf("it answered %d %s", status, http.StatusText(status))
+}
+
+// Problem returns what went wrong with a call without a word of where, or of what was answered.
+func Problem(ctx context.Context, err error) error {
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	var op *net.OpError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, guard.ErrRefused):
+		return errNotPublic
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &name) && name.IsNotFound:
+		return errors.New("its host name is not known")
+	case errors.As(err, &name):
+		return errors.New("its host name cannot be looked up")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errors.New("the connection is refused")
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return errors.New("its address cannot be reached")
+	case errors.As(err, &certificate):
+		return errors.New("its certificate is not one that is trusted here for that name")
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &op) && op.Op == "remote error":
+		return errors.New("it does not speak TLS as it should")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return errors.New("the connection ended before the answer did")
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return errors.New("it did not answer in time")
+	}
+	return errors.New("it does not answer as HTTP wants it")
+}
