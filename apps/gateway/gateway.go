@@ -5,6 +5,7 @@
 //	agent ◀─Report── routesync       └─▶ upstream: balance, health, queue ──▶ instances
 //	                                         └─▶ prober: do they pass their check from here? ──▶ instances
 //	clients ──▶ engine: plain HTTP/1.1, or other? ──▶ proxy
+//	proxy ──▶ hold: the app is at zero, so that the request waits ──Wake──▶ agent
 //	proxy ──▶ remoteregions: which region is the nearest that can? ──▶ gateways of other regions
 //
 // The region's agent is its only source of routes. While the agent is away, and with it the
@@ -31,6 +32,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/certificates"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/prober"
@@ -92,6 +94,8 @@ type Config struct {
 	// client. It counts once that time is more than RateAfter. 0: 1024, and 10 s. Below 0: any.
 	MinBodyRate, MinAnswerRate int64
 	RateAfter                  time.Duration
+	// MaxHeld is how many requests wait for apps at zero, of all apps together. 0: hold.DefaultMost.
+	MaxHeld int
 	// Connections are how many clients may have, in all and by address; zero: as conns.Limits.Defaults has it.
 	Connections conns.Limits
 	// UpgradedIdle is how long a connection that switched protocols, such as a websocket, may be silent
@@ -148,6 +152,8 @@ type Gateway struct {
 	ejections *ejections
 	// regions are those that requests may be handed over to.
 	regions *remoteregions.Regions
+	// holds are the requests that wait for apps at zero.
+	holds *hold.Holds
 	// bound are those of listeners that were bound here, without TLS around them.
 	listeners, bound []net.Listener
 	// secure is that of them with TLS; nil: none.
@@ -231,6 +237,12 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		// The agent has them all; not to start because of a copy would be the outage.
 		cfg.Log.ErrorContext(ctx, "the last known routes are lost; the agent's are waited for", "error", err)
 	}
+	g.holds, err = hold.New(hold.Config{
+		Wake: g.routes.Wake, Held: g.table.Hold, Most: cfg.MaxHeld, Now: time.Now, Rand: cfg.Rand, Log: cfg.Log, Registerer: cfg.Registerer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
 	if cfg.Payloads != nil {
 		if g.payloads, err = payload.New(cfg.Payloads, cfg.Rand, cfg.Registerer); err != nil {
 			return nil, fmt.Errorf("gateway: %w", err)
@@ -240,7 +252,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, UpgradedIdle: cfg.UpgradedIdle,
 		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.routes.Complete, HSTS: cfg.HSTS,
-		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Regions: g.regions, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
+		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Regions: g.regions, Holds: g.holds, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
 		return nil, err
@@ -380,6 +392,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 		{Name: "probes", Run: g.prober.Run},
 		{Name: "ejections", Run: g.ejections.Run},
 		{Name: "other regions", Run: g.regions.Run},
+		{Name: "apps at zero", Run: g.holds.Run},
 	}, beside...)
 	if g.acme != nil {
 		parts = append(parts, service.Component{Name: "certificates", Run: g.acme.Keep})

@@ -70,6 +70,9 @@ type agent struct {
 	health  map[string]*gatewayv1.InstanceHealth
 	leaving map[string]bool
 	reports int
+	// woken counts the calls of Wake, by app. onWake is called with each; nil: nothing comes of it.
+	woken  map[string]int
+	onWake func(appID string) error
 	// replaced is how a stream ends that another took the place of; 0: as by another process.
 	replaced connect.Code
 }
@@ -195,6 +198,22 @@ func (a *agent) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gatewa
 	a.reports++
 	a.signal()
 	return &gatewayv1.ReportResponse{}, nil
+}
+
+func (a *agent) Wake(_ context.Context, req *gatewayv1.WakeRequest) (*gatewayv1.WakeResponse, error) {
+	a.mu.Lock()
+	if a.woken == nil {
+		a.woken = map[string]int{}
+	}
+	a.woken[req.AppId]++
+	f := a.onWake
+	a.mu.Unlock()
+	if f != nil {
+		if err := f(req.AppId); err != nil {
+			return nil, err
+		}
+	}
+	return &gatewayv1.WakeResponse{}, nil
 }
 
 func (a *agent) signal() {

@@ -49,6 +49,7 @@ type flags struct {
 	MinAnswerRate  int64         `help:"Fewest bytes a second that a client has to take of an answer, on average over the time that it is waited for, after 10s of that. 0: any." default:"1024" env:"WINDLASS_GATEWAY_MIN_ANSWER_RATE"`
 	MaxConnections int           `help:"Most connections of clients. Beyond, the one that has been without a request for longest is closed. 0: half of the descriptors that the process may have, at most 32768. -1: any." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS"`
 	MaxPerAddress  int           `name:"max-connections-per-address" help:"Most connections of one address, or of one /64 of IPv6; --trusted-proxies may have more. 0: a quarter of --max-connections. -1: any." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS"`
+	MaxHeld        int           `help:"Most requests that wait for apps at zero, of all apps together. More are refused with 503 and a Retry-After." default:"4096" env:"WINDLASS_GATEWAY_MAX_HELD"`
 	UpgradedIdle   time.Duration `help:"How long a connection that switched protocols, such as a websocket, may be silent in both directions." default:"10m" env:"WINDLASS_GATEWAY_UPGRADED_IDLE"`
 	DrainDelay     time.Duration `help:"How long requests are still taken after a stop, while /readyz says no, for load balancers to see it." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
 	DrainTimeout   time.Duration `help:"How long requests, streams too, have to end after that." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
@@ -196,7 +197,7 @@ func run(ctx context.Context, f flags) (err error) {
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, Engine: engine.Mode(f.Engine), TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
 		ACME: f.acme(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots, Files: files,
-		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle,
+		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle, MaxHeld: f.MaxHeld,
 		Connections: conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress},
 		MinBodyRate: anyBelow(f.MinBodyRate), MinAnswerRate: anyBelow(f.MinAnswerRate), DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
 		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
@@ -287,6 +288,8 @@ func (f flags) check() error {
 		return fmt.Errorf("--max-connections=%d: use a number such as 10000, 0 for the default, or -1 for any", f.MaxConnections)
 	case f.MaxPerAddress < -1:
 		return fmt.Errorf("--max-connections-per-address=%d: use a number such as 1000, 0 for the default, or -1 for any", f.MaxPerAddress)
+	case f.MaxHeld < 1:
+		return fmt.Errorf("--max-held=%d: use 1 or more", f.MaxHeld)
 	case f.UpgradedIdle < time.Second:
 		return fmt.Errorf("--upgraded-idle=%v: use 1s or more", f.UpgradedIdle)
 	case f.DrainDelay < 0:

@@ -225,6 +225,9 @@ func (p *Proxy) log(ctx context.Context, x *exchange, r *seen, to lines) {
 	if x.handedOver != "" {
 		attrs = append(attrs, slog.String("handed_over", x.handedOver))
 	}
+	if x.held > 0 {
+		attrs = append(attrs, slog.Float64("held_ms", millis(x.held)))
+	}
 	if !x.firstByte.IsZero() {
 		attrs = append(attrs, slog.Float64("first_byte_ms", millis(x.firstByte.Sub(x.start))))
 	}

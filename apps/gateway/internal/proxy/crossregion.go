@@ -125,6 +125,9 @@ func (c *trip) cross(want *upstream.Want, why *upstream.Refused) (*upstream.Leas
 	if done, err := c.handOver(why.Reason); done {
 		return nil, err
 	}
+	if why.Reason == upstream.Held && why.Full {
+		return nil, why // it has no place to wait in
+	}
 	lease, done, err := c.awaitEither(want, why.Reason)
 	if done || !errors.As(err, &why) {
 		return lease, err
@@ -143,7 +146,7 @@ var errRemoteFree = errors.New("another region can have the request")
 // the others is a few seconds old when the request comes. done is as in handOver.
 func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *upstream.Lease, done bool, err error) {
 	x := c.x
-	for resendable(x, c.body) && (reason == upstream.NoInstance || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
+	for resendable(x, c.body) && (reason == upstream.NoInstance || reason == upstream.Held || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
 		ctx, cancel := context.WithCancelCause(c.req.Context())
 		go func() {
 			if c.t.regions.Await(ctx, x.spec.AppID) == nil {
@@ -168,9 +171,11 @@ func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *
 	return lease, false, err
 }
 
+// Why a request is handed over.
 const (
 	failover  = "failover"
 	spillover = "spillover"
+	fromZero  = "zero"
 )
 
 // handOver sends the request to other regions, the nearest first, until one answers. done is false if none
@@ -185,6 +190,8 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 		return false, nil // it waits its turn here
 	case reason == upstream.AtLimit:
 		why = spillover
+	case reason == upstream.Held:
+		why = fromZero
 	}
 	for tried := []string(nil); ; {
 		at, ok := t.regions.Choose(x.spec.AppID, tried)
@@ -224,7 +231,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 }
 
 // refusals are what a gateway answers that has not sent the request to an instance.
-var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failExhausted.code}
+var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failHoldFull.code, failHeld.code, failExhausted.code}
 
 // refused reports whether the other region's gateway answered itself, in whichever form. An
 // instance cannot, because that gateway drops ErrorHeader from what its instances answer.

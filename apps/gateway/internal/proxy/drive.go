@@ -8,6 +8,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
@@ -19,6 +20,8 @@ type carrier interface {
 	// cross is await for a request that another region may answer, because this one refused it for now.
 	// Without a lease and an error, the request is another's to answer.
 	cross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
+	// holds counts the requests that wait for an app at zero.
+	holds() *hold.Holds
 	// attempt sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
 	// the lease has ended, and the error is or wraps a failure.
 	attempt(*upstream.Lease) (decide.Attempt, error)
@@ -66,12 +69,26 @@ func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent 
 // place finds an instance: one that is free, another region's if the route's policy says so, or one that
 // becomes free. Without a lease and an error, the request is another's to answer.
 func (x *exchange) place(c carrier, want *upstream.Want) (*upstream.Lease, error) {
-	lease, why := x.route.Try(want)
+	for {
+		lease, why := x.route.Try(want)
+		if lease != nil {
+			return lease, nil
+		}
+		lease, err := x.await(c, want, why)
+		if why, held := errors.AsType[*upstream.Refused](err); held && why.Reason == upstream.Held {
+			continue // it has gone to zero while the request waited for its turn
+		}
+		return lease, err
+	}
+}
+
+// await is place for a request that cannot have an instance at once.
+func (x *exchange) await(c carrier, want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	switch {
-	case lease != nil:
-		return lease, nil
 	case why.Reason == upstream.Removed:
 		return nil, why
+	case why.Reason == upstream.Held:
+		return x.hold(c, want)
 	case x.handedOver != "":
 		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handedOver, spillover) {
 			return nil, why // the region that handed it over knows others, and has a queue itself

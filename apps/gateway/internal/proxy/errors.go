@@ -89,6 +89,15 @@ var (
 		code: "queue_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the request waited in the queue for as long as the route allows", fix: "Call again in a moment.", retry: time.Second,
 	}
+	// Both have another Retry-After in each answer.
+	failHoldFull = &failure{
+		code: "hold_full", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the app is at zero in this region and starts now; as many requests wait for it as may", fix: "Call again after the time in Retry-After, or raise routing.coldStart.maxHeld.", retry: time.Second,
+	}
+	failHeld = &failure{
+		code: "hold_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the app was at zero in this region and did not start within the time that requests wait for it", fix: "Call again after the time in Retry-After, or raise routing.coldStart.hold above the time that a start takes.", retry: time.Second,
+	}
 	failConnect = &failure{
 		code: "instance_unreachable", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the connection to the instance failed", fix: "Call again in a moment.",

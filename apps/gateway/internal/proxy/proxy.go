@@ -56,6 +56,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
@@ -99,7 +100,9 @@ type Config struct {
 	// Regions are those that requests may be handed over to. NeighbourTLS is the TLS for
 	// their gateways; nil: Go's default, by the CAs of this machine. Allow are networks that these may be in besides
 	// public addresses.
-	Regions      *remoteregions.Regions
+	Regions *remoteregions.Regions
+	// Holds counts the requests that wait for apps at zero.
+	Holds        *hold.Holds
 	NeighbourTLS *tls.Config
 	Allow        guard.Networks
 	// Traffic counts, for those who judge rollouts.
@@ -122,14 +125,14 @@ type Proxy struct {
 
 // New returns a Proxy.
 func New(cfg Config) (*Proxy, error) {
-	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Regions == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 || cfg.UpgradedIdle <= 0 {
-		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Regions, Registerer, SlowClient and UpgradedIdle are required")
+	if cfg.Table == nil || cfg.Complete == nil || cfg.Advertise == nil || cfg.Log == nil || cfg.Traffic == nil || cfg.Regions == nil || cfg.Holds == nil || cfg.Registerer == nil || cfg.SlowClient <= 0 || cfg.UpgradedIdle <= 0 {
+		return nil, errors.New("proxy: Table, Complete, Advertise, Log, Traffic, Regions, Holds, Registerer, SlowClient and UpgradedIdle are required")
 	}
 	m, err := newMetrics(cfg.Registerer, cfg.Table, cfg.Traffic)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, regions: cfg.Regions, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, holds: cfg.Holds, regions: cfg.Regions, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
 	p.transport.here = newProtocols(p.dial)
 	p.pool, p.answers = &engine.Pool{}, engine.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
@@ -159,6 +162,7 @@ func (p *Proxy) Sweep(ctx context.Context) error {
 		if now.Sub(swept) >= sweepEvery {
 			swept = now
 			p.metrics.sweep(p.cfg.Table)
+			p.cfg.Holds.Forget(p.cfg.Table.Has)
 		}
 	}
 }
@@ -206,6 +210,8 @@ type exchange struct {
 	// handedOver is what HandedOverHeader said: another region handed it over. handedTo is the other
 	// region that it was handed over to; empty: none.
 	handedOver, handedTo string
+	// held is how long the request waited for an app at zero.
+	held time.Duration
 
 	key appKey
 

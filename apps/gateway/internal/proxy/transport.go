@@ -17,6 +17,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/decide"
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -36,6 +37,7 @@ const (
 // is safe.
 type transport struct {
 	metrics *metrics
+	holds   *hold.Holds
 	regions *remoteregions.Regions
 	here    protocols
 	across  across

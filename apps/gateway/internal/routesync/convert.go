@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -97,7 +98,29 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	if spec.Policy, err = policyOf(a.Policy); err != nil {
 		return fail("%v", err)
 	}
+	if a.Held {
+		if spec.Hold, err = holdOf(a.Policy.GetColdStart(), a.StartTime); err != nil {
+			return fail("%v", err)
+		}
+	}
 	return spec, nil
+}
+
+// holdOf fills in what is absent.
+func holdOf(c *gatewayv1.ColdStart, start *durationpb.Duration) (*hold.Policy, error) {
+	out := hold.Default()
+	out.Heartbeat, out.Elsewhere = c.GetHeartbeat(), c.GetElsewhere()
+	if c.GetHold() != nil {
+		if err := c.Hold.CheckValid(); err != nil || c.Hold.AsDuration() < 0 {
+			return nil, fmt.Errorf("policy.cold_start.hold %v is not a positive time", strings.TrimSpace(c.Hold.String()))
+		}
+		out.Wait = c.Hold.AsDuration()
+	}
+	if c != nil && c.MaxHeld != nil {
+		out.Most = int(max(*c.MaxHeld, 0))
+	}
+	out.Start = max(start.AsDuration(), 0)
+	return &out, nil
 }
 
 // leastCheck is the least that an answer to a check may take, as Kubernetes has it, too: the

@@ -46,6 +46,9 @@ const (
 	saveEvery = time.Second
 )
 
+// features of the gateway; see gatewayv1.WatchRequest.
+var features = []string{"hold"}
+
 // again is what the contract says about watching again.
 var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
@@ -194,7 +197,7 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	defer cut(nil)
 	s.mu.Lock()
 	s.cut, s.interval = cut, firstInterval
-	req := &gatewayv1.WatchRequest{GatewayId: s.id, ProcessId: s.cfg.ProcessID, TableId: s.held.tableID, Version: s.cfg.Version}
+	req := &gatewayv1.WatchRequest{GatewayId: s.id, ProcessId: s.cfg.ProcessID, TableId: s.held.tableID, Version: s.cfg.Version, Features: features}
 	s.mu.Unlock()
 	for _, spec := range s.cfg.Table.Specs() {
 		if spec.Elsewhere {
@@ -249,6 +252,19 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 		return whole, fmt.Errorf("watch: %w", causeOr(ctx, err))
 	}
 	return whole, errors.New("watch: the agent ended the stream")
+}
+
+// Wake asks the agent to start instances of an app at zero. It returns how long that takes until the
+// first is ready; 0: not known.
+func (s *Source) Wake(ctx context.Context, appID string) (time.Duration, error) {
+	s.mu.Lock()
+	id := s.id
+	s.mu.Unlock()
+	res, err := s.cfg.Client.Wake(ctx, &gatewayv1.WakeRequest{GatewayId: id, AppId: appID})
+	if err != nil {
+		return 0, fmt.Errorf("wake: %w", causeOr(ctx, err))
+	}
+	return max(res.GetReadyIn().AsDuration(), 0), nil
 }
 
 // causeOr prefers why we ended the call to how it looks from below.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
@@ -131,6 +132,28 @@ func (t *Table) Remove(app string) (changed bool) {
 	t.removed = append(t.removed, route)
 	t.leave(before.AllHosts(), nil, app)
 	return true
+}
+
+// Hold is how requests of an app wait that is at zero; ok is false if it is not.
+func (t *Table) Hold(app string) (p hold.Policy, ok bool) {
+	t.mu.Lock()
+	route := t.apps[app]
+	t.mu.Unlock()
+	if route == nil {
+		return p, false
+	}
+	held := route.Hold()
+	if held == nil {
+		return p, false
+	}
+	return *held, true
+}
+
+// Has reports whether the app has routes.
+func (t *Table) Has(app string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.apps[app] != nil
 }
 
 // Specs of all routes, sorted by app.

@@ -108,6 +108,8 @@ type Want struct {
 	Affinity string
 	// Until is when it waits no longer.
 	Until time.Time
+	// Held: it waits while the app is at zero.
+	Held  bool
 	tried []*instance
 }
 
@@ -120,6 +122,9 @@ const few = 16
 // choose returns a lease, or why there is none.
 func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
 	for {
+		if v.holds(w) {
+			return nil, refusal{reason: Held}
+		}
 		t, candidates, why := r.candidates(v, w, at)
 		if t == nil {
 			return nil, why

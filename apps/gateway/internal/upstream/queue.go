@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 )
 
 // Reason that a request got no instance.
@@ -18,6 +20,8 @@ const (
 	AtLimit
 	// Removed: the route is gone.
 	Removed
+	// Held: the app is at zero in the region.
+	Held
 )
 
 // Refused is the error of Acquire when the request got no instance.
@@ -34,6 +38,8 @@ func (e *Refused) Error() string {
 		return "all instances have as many requests as they take"
 	case Removed:
 		return "the route was removed"
+	case Held:
+		return "the app is at zero in this region"
 	case NoInstance:
 		return "no instance is ready"
 	}
@@ -42,10 +48,15 @@ func (e *Refused) Error() string {
 
 // queue of requests that wait. Only the first looks for an instance; whatever may have
 // made one free wakes it, and when it leaves the next is first.
+//
+// Requests for an app at zero wait in the same line, so that they go on in the order in which they
+// came. Package hold bounds how many there are.
 type queue struct {
 	size atomic.Int64
 	mu   sync.Mutex
 	line list.List // of *waiter
+	// held counts those of line that came while the app was at zero.
+	held int
 }
 
 type waiter struct{ wake chan struct{} }
@@ -84,15 +95,19 @@ func (w *waiter) signal() {
 	}
 }
 
-// join returns nil when there is no place.
-func (q *queue) join(size int) (*waiter, func()) {
+// join returns nil when there is no place. There is always one for a request that is held. Behind such
+// there are as many places for others: they come in the moment in which the line moves on.
+func (q *queue) join(size int, held bool) (*waiter, func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.line.Len() >= size {
+	if !held && q.line.Len()-q.held >= max(size, q.held) {
 		return nil, nil
 	}
 	w := &waiter{wake: make(chan struct{}, 1)}
 	e := q.line.PushBack(w)
+	if held {
+		q.held++
+	}
 	q.size.Add(1)
 	// What became free before size counted this waiter did not wake it.
 	w.signal()
@@ -100,6 +115,9 @@ func (q *queue) join(size int) (*waiter, func()) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.line.Remove(e)
+		if held {
+			q.held--
+		}
 		q.size.Add(-1)
 		q.wakeFront()
 	}
@@ -123,6 +141,9 @@ func (r *Route) Try(w *Want) (*Lease, *Refused) {
 	if v == nil {
 		return nil, &Refused{Reason: Removed}
 	}
+	if v.holds(w) {
+		return nil, &Refused{Reason: Held}
+	}
 	if r.queue.len() > 0 {
 		t, _, why := r.candidates(v, w, r.cfg.Now())
 		if t != nil {
@@ -138,13 +159,14 @@ func (r *Route) Try(w *Want) (*Lease, *Refused) {
 }
 
 // Acquire returns a lease on an instance, which the caller ends. It waits in the queue if
-// it must, at most until w.Until; the error is *Refused or the context's.
+// it must, at most until w.Until; the error is *Refused or the context's. While the app is at zero, it
+// waits only if w.Held.
 func (r *Route) Acquire(ctx context.Context, w *Want) (*Lease, error) {
 	v := r.now.Load()
 	if v == nil {
 		return nil, &Refused{Reason: Removed}
 	}
-	if r.queue.len() == 0 {
+	if r.queue.len() == 0 && !v.holds(w) {
 		if l, _ := r.choose(v, w, r.cfg.Now()); l != nil {
 			return l, nil
 		}
@@ -154,7 +176,7 @@ func (r *Route) Acquire(ctx context.Context, w *Want) (*Lease, error) {
 
 func (r *Route) wait(ctx context.Context, w *Want) (*Lease, error) {
 	policy := r.Policy()
-	me, leave := r.queue.join(policy.QueueSize)
+	me, leave := r.queue.join(policy.QueueSize, w.Held)
 	if me == nil {
 		return nil, &Refused{Reason: r.whyNot(w), Full: true}
 	}
@@ -169,7 +191,11 @@ func (r *Route) wait(ctx context.Context, w *Want) (*Lease, error) {
 			return nil, &Refused{Reason: Removed}
 		}
 		soon.Stop()
-		if r.queue.first(me) {
+		switch held := v.holds(w); {
+		case held && !w.Held:
+			return nil, &Refused{Reason: Held}
+		case held:
+		case r.queue.first(me):
 			now := r.cfg.Now()
 			l, why := r.choose(v, w, now)
 			if l != nil {
@@ -199,6 +225,20 @@ func (r *Route) whyNot(w *Want) Reason {
 	if v == nil {
 		return Removed
 	}
+	if v.holds(w) {
+		return Held
+	}
 	_, _, why := r.candidates(v, w, r.cfg.Now())
 	return why.reason
+}
+
+// holds reports whether the request waits because the app is at zero. Previews are no traffic.
+func (v *view) holds(w *Want) bool { return v.Hold != nil && v.hosts[w.Host] == "" }
+
+// Hold is how requests wait now while the app is at zero; nil: it is not.
+func (r *Route) Hold() *hold.Policy {
+	if v := r.now.Load(); v != nil {
+		return v.Hold
+	}
+	return nil
 }

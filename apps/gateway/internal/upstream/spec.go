@@ -9,6 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
@@ -41,6 +42,8 @@ type Spec struct {
 	Keys map[Hash]Key
 	// Elsewhere: the app is in other regions alone. The region's agent knows nothing of it.
 	Elsewhere bool
+	// Hold is how requests for Hosts wait while the app is at zero in the region; nil: it is not.
+	Hold *hold.Policy
 }
 
 // Hash is SHA-256 of a key.

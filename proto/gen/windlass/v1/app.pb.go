@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -127,7 +128,9 @@ type App struct {
 	// How its next rollout goes; absent: as by a policy of all defaults.
 	RolloutPolicy *RolloutPolicy `protobuf:"bytes,23,opt,name=rollout_policy,json=rolloutPolicy,proto3" json:"rollout_policy,omitempty"`
 	// Versions that are pinned beside the live one, by version.
-	Pins          []*Pin `protobuf:"bytes,40,rep,name=pins,proto3" json:"pins,omitempty"`
+	Pins []*Pin `protobuf:"bytes,40,rep,name=pins,proto3" json:"pins,omitempty"`
+	// How its replicas follow the load; absent: they do not. Not in lists.
+	Scaling       *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -326,6 +329,13 @@ func (x *App) GetRolloutPolicy() *RolloutPolicy {
 func (x *App) GetPins() []*Pin {
 	if x != nil {
 		return x.Pins
+	}
+	return nil
+}
+
+func (x *App) GetScaling() *ScalingPolicy {
+	if x != nil {
+		return x.Scaling
 	}
 	return nil
 }
@@ -885,7 +895,10 @@ type DeployRequest struct {
 	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
 	// The app's own freeze from now on; absent: the one that came with an earlier version of
 	// the file is lifted. A change of it alone makes no version, and is never frozen.
-	Freeze        *FileFreeze `protobuf:"bytes,20,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	Freeze *FileFreeze `protobuf:"bytes,20,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	// How the app's replicas follow the load from now on; absent: not any more. A change of it alone
+	// makes no version. The spec says no replicas then.
+	Scaling       *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -958,6 +971,13 @@ func (x *DeployRequest) GetOverrideFreeze() string {
 func (x *DeployRequest) GetFreeze() *FileFreeze {
 	if x != nil {
 		return x.Freeze
+	}
+	return nil
+}
+
+func (x *DeployRequest) GetScaling() *ScalingPolicy {
+	if x != nil {
+		return x.Scaling
 	}
 	return nil
 }
@@ -1099,7 +1119,12 @@ type ScaleRequest struct {
 	Replicas int32                  `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Empty: in every region, those with an override included. Either holds until a deploy
 	// whose spec says replicas, for all or for the region.
-	Region        string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
+	Region string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
+	// Of an app with a ScalingPolicy, for which it is required: how long the replicas are held before
+	// they follow the load again. 0 with end_hold.
+	HoldFor *durationpb.Duration `protobuf:"bytes,50,opt,name=hold_for,json=holdFor,proto3" json:"hold_for,omitempty"`
+	// Ends the hold. replicas says nothing then.
+	EndHold       bool `protobuf:"varint,51,opt,name=end_hold,json=endHold,proto3" json:"end_hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1160,6 +1185,20 @@ func (x *ScaleRequest) GetRegion() string {
 		return x.Region
 	}
 	return ""
+}
+
+func (x *ScaleRequest) GetHoldFor() *durationpb.Duration {
+	if x != nil {
+		return x.HoldFor
+	}
+	return nil
+}
+
+func (x *ScaleRequest) GetEndHold() bool {
+	if x != nil {
+		return x.EndHold
+	}
+	return false
 }
 
 type ScaleResponse struct {
@@ -1902,7 +1941,7 @@ var File_windlass_v1_app_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_app_proto_rawDesc = "" +
 	"\n" +
-	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x18windlass/v1/freeze.proto\x1a\x19windlass/v1/history.proto\x1a\x15windlass/v1/pin.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\"\xd1\x06\n" +
+	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x18windlass/v1/freeze.proto\x1a\x19windlass/v1/history.proto\x1a\x15windlass/v1/pin.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x19windlass/v1/scaling.proto\x1a\x16windlass/v1/spec.proto\"\x87\a\n" +
 	"\x03App\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1932,7 +1971,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"updated_at\x18\x15 \x01(\x03R\tupdatedAt\x12)\n" +
 	"\x10resource_version\x18\x16 \x01(\x03R\x0fresourceVersion\x12A\n" +
 	"\x0erollout_policy\x18\x17 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\rrolloutPolicy\x12$\n" +
-	"\x04pins\x18( \x03(\v2\x10.windlass.v1.PinR\x04pins\"\xdb\x01\n" +
+	"\x04pins\x18( \x03(\v2\x10.windlass.v1.PinR\x04pins\x124\n" +
+	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\xdb\x01\n" +
 	"\x10CreateAppRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12*\n" +
 	"\venvironment\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\venvironment\x12<\n" +
@@ -1967,7 +2007,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12/\n" +
 	"\x13abandon_unreachable\x18\x04 \x01(\bR\x12abandonUnreachable\"7\n" +
 	"\x11DeleteAppResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xb3\x02\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xe9\x02\n" +
 	"\rDeployRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -1976,7 +2016,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\arollout\x18\x04 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\x121\n" +
 	"\x0foverride_freeze\x18\n" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\x12/\n" +
-	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\"\x86\x03\n" +
+	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\x124\n" +
+	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\x86\x03\n" +
 	"\x0eDeployResponse\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x1d\n" +
@@ -1990,14 +2031,16 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x06effect\x18\x1e \x01(\x0e2\x1a.windlass.v1.VersionEffectR\x06effect\x12\x1b\n" +
 	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
 	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
-	"\bwarnings\x18! \x03(\tR\bwarnings\"\xa8\x01\n" +
+	"\bwarnings\x18! \x03(\tR\bwarnings\"\x8a\x02\n" +
 	"\fScaleRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12&\n" +
 	"\breplicas\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\breplicas\x12\x1f\n" +
-	"\x06region\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06region\"Q\n" +
+	"\x06region\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06region\x12E\n" +
+	"\bhold_for\x182 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\aholdFor\x12\x19\n" +
+	"\bend_hold\x183 \x01(\bR\aendHold\"Q\n" +
 	"\rScaleResponse\x12\"\n" +
 	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x8b\x03\n" +
@@ -2138,89 +2181,94 @@ var file_windlass_v1_app_proto_goTypes = []any{
 	(AppStatus)(0),                 // 25: windlass.v1.AppStatus
 	(*RolloutPolicy)(nil),          // 26: windlass.v1.RolloutPolicy
 	(*Pin)(nil),                    // 27: windlass.v1.Pin
-	(*Mutation)(nil),               // 28: windlass.v1.Mutation
-	(*PageRequest)(nil),            // 29: windlass.v1.PageRequest
-	(*PageResponse)(nil),           // 30: windlass.v1.PageResponse
-	(*DeploymentSpec)(nil),         // 31: windlass.v1.DeploymentSpec
-	(*FileFreeze)(nil),             // 32: windlass.v1.FileFreeze
-	(*FreezeHold)(nil),             // 33: windlass.v1.FreezeHold
-	(*Deployment)(nil),             // 34: windlass.v1.Deployment
-	(*Rollout)(nil),                // 35: windlass.v1.Rollout
-	(*HistoryEntry)(nil),           // 36: windlass.v1.HistoryEntry
-	(*PlanDeployRequest)(nil),      // 37: windlass.v1.PlanDeployRequest
-	(*PinVersionRequest)(nil),      // 38: windlass.v1.PinVersionRequest
-	(*UnpinVersionRequest)(nil),    // 39: windlass.v1.UnpinVersionRequest
-	(*PlanDeployResponse)(nil),     // 40: windlass.v1.PlanDeployResponse
-	(*PinVersionResponse)(nil),     // 41: windlass.v1.PinVersionResponse
-	(*UnpinVersionResponse)(nil),   // 42: windlass.v1.UnpinVersionResponse
+	(*ScalingPolicy)(nil),          // 28: windlass.v1.ScalingPolicy
+	(*Mutation)(nil),               // 29: windlass.v1.Mutation
+	(*PageRequest)(nil),            // 30: windlass.v1.PageRequest
+	(*PageResponse)(nil),           // 31: windlass.v1.PageResponse
+	(*DeploymentSpec)(nil),         // 32: windlass.v1.DeploymentSpec
+	(*FileFreeze)(nil),             // 33: windlass.v1.FileFreeze
+	(*FreezeHold)(nil),             // 34: windlass.v1.FreezeHold
+	(*durationpb.Duration)(nil),    // 35: google.protobuf.Duration
+	(*Deployment)(nil),             // 36: windlass.v1.Deployment
+	(*Rollout)(nil),                // 37: windlass.v1.Rollout
+	(*HistoryEntry)(nil),           // 38: windlass.v1.HistoryEntry
+	(*PlanDeployRequest)(nil),      // 39: windlass.v1.PlanDeployRequest
+	(*PinVersionRequest)(nil),      // 40: windlass.v1.PinVersionRequest
+	(*UnpinVersionRequest)(nil),    // 41: windlass.v1.UnpinVersionRequest
+	(*PlanDeployResponse)(nil),     // 42: windlass.v1.PlanDeployResponse
+	(*PinVersionResponse)(nil),     // 43: windlass.v1.PinVersionResponse
+	(*UnpinVersionResponse)(nil),   // 44: windlass.v1.UnpinVersionResponse
 }
 var file_windlass_v1_app_proto_depIdxs = []int32{
 	25, // 0: windlass.v1.App.status:type_name -> windlass.v1.AppStatus
 	26, // 1: windlass.v1.App.rollout_policy:type_name -> windlass.v1.RolloutPolicy
 	27, // 2: windlass.v1.App.pins:type_name -> windlass.v1.Pin
-	28, // 3: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	1,  // 4: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
-	1,  // 5: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
-	29, // 6: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
-	1,  // 7: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
-	30, // 8: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
-	28, // 9: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
-	1,  // 10: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
-	28, // 11: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
-	1,  // 12: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
-	28, // 13: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
-	31, // 14: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	26, // 15: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
-	32, // 16: windlass.v1.DeployRequest.freeze:type_name -> windlass.v1.FileFreeze
-	33, // 17: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
-	0,  // 18: windlass.v1.DeployResponse.effect:type_name -> windlass.v1.VersionEffect
-	28, // 19: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
-	1,  // 20: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
-	28, // 21: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
-	24, // 22: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
-	33, // 23: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
-	0,  // 24: windlass.v1.SetEnvironmentResponse.effect:type_name -> windlass.v1.VersionEffect
-	28, // 25: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 26: windlass.v1.RollbackResponse.effect:type_name -> windlass.v1.VersionEffect
-	28, // 27: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
-	1,  // 28: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
-	34, // 29: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
-	35, // 30: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
-	36, // 31: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
-	35, // 32: windlass.v1.WatchAppResponse.asked_rollout:type_name -> windlass.v1.Rollout
-	2,  // 33: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
-	4,  // 34: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
-	6,  // 35: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
-	8,  // 36: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
-	10, // 37: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
-	12, // 38: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
-	37, // 39: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
-	14, // 40: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
-	16, // 41: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
-	18, // 42: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
-	20, // 43: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
-	38, // 44: windlass.v1.AppService.PinVersion:input_type -> windlass.v1.PinVersionRequest
-	39, // 45: windlass.v1.AppService.UnpinVersion:input_type -> windlass.v1.UnpinVersionRequest
-	22, // 46: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
-	3,  // 47: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
-	5,  // 48: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
-	7,  // 49: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
-	9,  // 50: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
-	11, // 51: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
-	13, // 52: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
-	40, // 53: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
-	15, // 54: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
-	17, // 55: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
-	19, // 56: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
-	21, // 57: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
-	41, // 58: windlass.v1.AppService.PinVersion:output_type -> windlass.v1.PinVersionResponse
-	42, // 59: windlass.v1.AppService.UnpinVersion:output_type -> windlass.v1.UnpinVersionResponse
-	23, // 60: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
-	47, // [47:61] is the sub-list for method output_type
-	33, // [33:47] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	28, // 3: windlass.v1.App.scaling:type_name -> windlass.v1.ScalingPolicy
+	29, // 4: windlass.v1.CreateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 5: windlass.v1.CreateAppResponse.app:type_name -> windlass.v1.App
+	1,  // 6: windlass.v1.GetAppResponse.app:type_name -> windlass.v1.App
+	30, // 7: windlass.v1.ListAppsRequest.page:type_name -> windlass.v1.PageRequest
+	1,  // 8: windlass.v1.ListAppsResponse.apps:type_name -> windlass.v1.App
+	31, // 9: windlass.v1.ListAppsResponse.page:type_name -> windlass.v1.PageResponse
+	29, // 10: windlass.v1.UpdateAppRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 11: windlass.v1.UpdateAppResponse.app:type_name -> windlass.v1.App
+	29, // 12: windlass.v1.DeleteAppRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 13: windlass.v1.DeleteAppResponse.app:type_name -> windlass.v1.App
+	29, // 14: windlass.v1.DeployRequest.mutation:type_name -> windlass.v1.Mutation
+	32, // 15: windlass.v1.DeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	26, // 16: windlass.v1.DeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
+	33, // 17: windlass.v1.DeployRequest.freeze:type_name -> windlass.v1.FileFreeze
+	28, // 18: windlass.v1.DeployRequest.scaling:type_name -> windlass.v1.ScalingPolicy
+	34, // 19: windlass.v1.DeployResponse.hold:type_name -> windlass.v1.FreezeHold
+	0,  // 20: windlass.v1.DeployResponse.effect:type_name -> windlass.v1.VersionEffect
+	29, // 21: windlass.v1.ScaleRequest.mutation:type_name -> windlass.v1.Mutation
+	35, // 22: windlass.v1.ScaleRequest.hold_for:type_name -> google.protobuf.Duration
+	1,  // 23: windlass.v1.ScaleResponse.app:type_name -> windlass.v1.App
+	29, // 24: windlass.v1.SetEnvironmentRequest.mutation:type_name -> windlass.v1.Mutation
+	24, // 25: windlass.v1.SetEnvironmentRequest.set:type_name -> windlass.v1.SetEnvironmentRequest.SetEntry
+	34, // 26: windlass.v1.SetEnvironmentResponse.hold:type_name -> windlass.v1.FreezeHold
+	0,  // 27: windlass.v1.SetEnvironmentResponse.effect:type_name -> windlass.v1.VersionEffect
+	29, // 28: windlass.v1.RollbackRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 29: windlass.v1.RollbackResponse.effect:type_name -> windlass.v1.VersionEffect
+	29, // 30: windlass.v1.CancelRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 31: windlass.v1.WatchAppResponse.app:type_name -> windlass.v1.App
+	36, // 32: windlass.v1.WatchAppResponse.deployments:type_name -> windlass.v1.Deployment
+	37, // 33: windlass.v1.WatchAppResponse.rollout:type_name -> windlass.v1.Rollout
+	38, // 34: windlass.v1.WatchAppResponse.history:type_name -> windlass.v1.HistoryEntry
+	37, // 35: windlass.v1.WatchAppResponse.asked_rollout:type_name -> windlass.v1.Rollout
+	2,  // 36: windlass.v1.AppService.CreateApp:input_type -> windlass.v1.CreateAppRequest
+	4,  // 37: windlass.v1.AppService.GetApp:input_type -> windlass.v1.GetAppRequest
+	6,  // 38: windlass.v1.AppService.ListApps:input_type -> windlass.v1.ListAppsRequest
+	8,  // 39: windlass.v1.AppService.UpdateApp:input_type -> windlass.v1.UpdateAppRequest
+	10, // 40: windlass.v1.AppService.DeleteApp:input_type -> windlass.v1.DeleteAppRequest
+	12, // 41: windlass.v1.AppService.Deploy:input_type -> windlass.v1.DeployRequest
+	39, // 42: windlass.v1.AppService.PlanDeploy:input_type -> windlass.v1.PlanDeployRequest
+	14, // 43: windlass.v1.AppService.Scale:input_type -> windlass.v1.ScaleRequest
+	16, // 44: windlass.v1.AppService.SetEnvironment:input_type -> windlass.v1.SetEnvironmentRequest
+	18, // 45: windlass.v1.AppService.Rollback:input_type -> windlass.v1.RollbackRequest
+	20, // 46: windlass.v1.AppService.Cancel:input_type -> windlass.v1.CancelRequest
+	40, // 47: windlass.v1.AppService.PinVersion:input_type -> windlass.v1.PinVersionRequest
+	41, // 48: windlass.v1.AppService.UnpinVersion:input_type -> windlass.v1.UnpinVersionRequest
+	22, // 49: windlass.v1.AppService.WatchApp:input_type -> windlass.v1.WatchAppRequest
+	3,  // 50: windlass.v1.AppService.CreateApp:output_type -> windlass.v1.CreateAppResponse
+	5,  // 51: windlass.v1.AppService.GetApp:output_type -> windlass.v1.GetAppResponse
+	7,  // 52: windlass.v1.AppService.ListApps:output_type -> windlass.v1.ListAppsResponse
+	9,  // 53: windlass.v1.AppService.UpdateApp:output_type -> windlass.v1.UpdateAppResponse
+	11, // 54: windlass.v1.AppService.DeleteApp:output_type -> windlass.v1.DeleteAppResponse
+	13, // 55: windlass.v1.AppService.Deploy:output_type -> windlass.v1.DeployResponse
+	42, // 56: windlass.v1.AppService.PlanDeploy:output_type -> windlass.v1.PlanDeployResponse
+	15, // 57: windlass.v1.AppService.Scale:output_type -> windlass.v1.ScaleResponse
+	17, // 58: windlass.v1.AppService.SetEnvironment:output_type -> windlass.v1.SetEnvironmentResponse
+	19, // 59: windlass.v1.AppService.Rollback:output_type -> windlass.v1.RollbackResponse
+	21, // 60: windlass.v1.AppService.Cancel:output_type -> windlass.v1.CancelResponse
+	43, // 61: windlass.v1.AppService.PinVersion:output_type -> windlass.v1.PinVersionResponse
+	44, // 62: windlass.v1.AppService.UnpinVersion:output_type -> windlass.v1.UnpinVersionResponse
+	23, // 63: windlass.v1.AppService.WatchApp:output_type -> windlass.v1.WatchAppResponse
+	50, // [50:64] is the sub-list for method output_type
+	36, // [36:50] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_app_proto_init() }
@@ -2235,6 +2283,7 @@ func file_windlass_v1_app_proto_init() {
 	file_windlass_v1_pin_proto_init()
 	file_windlass_v1_plan_proto_init()
 	file_windlass_v1_rollout_proto_init()
+	file_windlass_v1_scaling_proto_init()
 	file_windlass_v1_spec_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -224,6 +224,8 @@ type RoutingPolicy struct {
 	// host of a version that says so needs one, too, whatever the live version says. Instances do
 	// not get the key.
 	RequireApiKey bool `protobuf:"varint,14,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
+	// How requests wait while the app is at zero in their region; see ScalingPolicy.zero.
+	ColdStart     *ColdStart `protobuf:"bytes,50,opt,name=cold_start,json=coldStart,proto3" json:"cold_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +358,88 @@ func (x *RoutingPolicy) GetRequireApiKey() bool {
 	return false
 }
 
+func (x *RoutingPolicy) GetColdStart() *ColdStart {
+	if x != nil {
+		return x.ColdStart
+	}
+	return nil
+}
+
+// ColdStart is what becomes of requests that come while a region has no replica of the app because it
+// went to zero. The first of them wakes it.
+type ColdStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long one waits at most; then it is refused with 503 and a Retry-After. Default 60 s.
+	Hold *durationpb.Duration `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Requests that wait, per gateway; more are refused with 503 and a Retry-After. Default 256.
+	MaxHeld *int32 `protobuf:"varint,2,opt,name=max_held,json=maxHeld,proto3,oneof" json:"max_held,omitempty"`
+	// A request that asks for a stream (Accept: text/event-stream) gets the answer's header and comments
+	// while it waits, so that clients and proxies keep the connection.
+	Heartbeat bool `protobuf:"varint,3,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// Hand requests to another region in which the app has a ready instance, instead of holding them.
+	Elsewhere     bool `protobuf:"varint,4,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ColdStart) Reset() {
+	*x = ColdStart{}
+	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ColdStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ColdStart) ProtoMessage() {}
+
+func (x *ColdStart) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ColdStart.ProtoReflect.Descriptor instead.
+func (*ColdStart) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ColdStart) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+func (x *ColdStart) GetMaxHeld() int32 {
+	if x != nil && x.MaxHeld != nil {
+		return *x.MaxHeld
+	}
+	return 0
+}
+
+func (x *ColdStart) GetHeartbeat() bool {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return false
+}
+
+func (x *ColdStart) GetElsewhere() bool {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return false
+}
+
 // PayloadLog has gateways log what clients ask and instances answer, without headers and
 // queries. Where it is written, if anywhere, the operator of the region's gateways says
 // (gateway --payload-log); what cannot be written as fast as it comes is dropped.
@@ -375,7 +459,7 @@ type PayloadLog struct {
 
 func (x *PayloadLog) Reset() {
 	*x = PayloadLog{}
-	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	mi := &file_windlass_v1_routing_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +471,7 @@ func (x *PayloadLog) String() string {
 func (*PayloadLog) ProtoMessage() {}
 
 func (x *PayloadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_routing_proto_msgTypes[1]
+	mi := &file_windlass_v1_routing_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +484,7 @@ func (x *PayloadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
 func (*PayloadLog) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PayloadLog) GetSample() float64 {
@@ -436,7 +520,7 @@ type Affinity struct {
 
 func (x *Affinity) Reset() {
 	*x = Affinity{}
-	mi := &file_windlass_v1_routing_proto_msgTypes[2]
+	mi := &file_windlass_v1_routing_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +532,7 @@ func (x *Affinity) String() string {
 func (*Affinity) ProtoMessage() {}
 
 func (x *Affinity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_routing_proto_msgTypes[2]
+	mi := &file_windlass_v1_routing_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +545,7 @@ func (x *Affinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Affinity.ProtoReflect.Descriptor instead.
 func (*Affinity) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Affinity) GetHeader() string {
@@ -503,7 +587,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_v1_routing_proto_msgTypes[3]
+	mi := &file_windlass_v1_routing_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +599,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_routing_proto_msgTypes[3]
+	mi := &file_windlass_v1_routing_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +612,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -577,7 +661,8 @@ var File_windlass_v1_routing_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe3\t\n" +
+	"\x19windlass/v1/routing.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9a\n" +
+	"\n" +
 	"\rRoutingPolicy\x12L\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2$.windlass.v1.RoutingPolicy.BalancingB\b\xbaH\x05\x82\x01\x02\x10\x01R\tbalancing\x121\n" +
 	"\baffinity\x18\x02 \x01(\v2\x15.windlass.v1.AffinityR\baffinity\x12T\n" +
@@ -598,7 +683,9 @@ const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\vpayload_log\x18\f \x01(\v2\x17.windlass.v1.PayloadLogR\n" +
 	"payloadLog\x12S\n" +
 	"\fcross_region\x18\r \x01(\x0e2&.windlass.v1.RoutingPolicy.CrossRegionB\b\xbaH\x05\x82\x01\x02\x10\x01R\vcrossRegion\x12&\n" +
-	"\x0frequire_api_key\x18\x0e \x01(\bR\rrequireApiKey\"\xab\x01\n" +
+	"\x0frequire_api_key\x18\x0e \x01(\bR\rrequireApiKey\x125\n" +
+	"\n" +
+	"cold_start\x182 \x01(\v2\x16.windlass.v1.ColdStartR\tcoldStart\"\xab\x01\n" +
 	"\tBalancing\x12\x19\n" +
 	"\x15BALANCING_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BALANCING_ROUND_ROBIN\x10\x01\x12\x1c\n" +
@@ -615,7 +702,13 @@ const file_windlass_v1_routing_proto_rawDesc = "" +
 	"\n" +
 	"\b_retriesB\x10\n" +
 	"\x0e_max_in_flightB\x11\n" +
-	"\x0f_max_body_bytes\"\x94\x01\n" +
+	"\x0f_max_body_bytes\"\xc1\x01\n" +
+	"\tColdStart\x12>\n" +
+	"\x04hold\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x04hold\x12+\n" +
+	"\bmax_held\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00H\x00R\amaxHeld\x88\x01\x01\x12\x1c\n" +
+	"\theartbeat\x18\x03 \x01(\bR\theartbeat\x12\x1c\n" +
+	"\telsewhere\x18\x04 \x01(\bR\telsewhereB\v\n" +
+	"\t_max_held\"\x94\x01\n" +
 	"\n" +
 	"PayloadLog\x12/\n" +
 	"\x06sample\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00R\x06sample\x12(\n" +
@@ -647,32 +740,35 @@ func file_windlass_v1_routing_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_windlass_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_windlass_v1_routing_proto_goTypes = []any{
 	(RoutingPolicy_Balancing)(0),   // 0: windlass.v1.RoutingPolicy.Balancing
 	(RoutingPolicy_CrossRegion)(0), // 1: windlass.v1.RoutingPolicy.CrossRegion
 	(*RoutingPolicy)(nil),          // 2: windlass.v1.RoutingPolicy
-	(*PayloadLog)(nil),             // 3: windlass.v1.PayloadLog
-	(*Affinity)(nil),               // 4: windlass.v1.Affinity
-	(*Cors)(nil),                   // 5: windlass.v1.Cors
-	(*durationpb.Duration)(nil),    // 6: google.protobuf.Duration
+	(*ColdStart)(nil),              // 3: windlass.v1.ColdStart
+	(*PayloadLog)(nil),             // 4: windlass.v1.PayloadLog
+	(*Affinity)(nil),               // 5: windlass.v1.Affinity
+	(*Cors)(nil),                   // 6: windlass.v1.Cors
+	(*durationpb.Duration)(nil),    // 7: google.protobuf.Duration
 }
 var file_windlass_v1_routing_proto_depIdxs = []int32{
 	0,  // 0: windlass.v1.RoutingPolicy.balancing:type_name -> windlass.v1.RoutingPolicy.Balancing
-	4,  // 1: windlass.v1.RoutingPolicy.affinity:type_name -> windlass.v1.Affinity
-	6,  // 2: windlass.v1.RoutingPolicy.response_timeout:type_name -> google.protobuf.Duration
-	6,  // 3: windlass.v1.RoutingPolicy.idle_timeout:type_name -> google.protobuf.Duration
-	6,  // 4: windlass.v1.RoutingPolicy.request_timeout:type_name -> google.protobuf.Duration
-	6,  // 5: windlass.v1.RoutingPolicy.queue_wait:type_name -> google.protobuf.Duration
-	5,  // 6: windlass.v1.RoutingPolicy.cors:type_name -> windlass.v1.Cors
-	3,  // 7: windlass.v1.RoutingPolicy.payload_log:type_name -> windlass.v1.PayloadLog
+	5,  // 1: windlass.v1.RoutingPolicy.affinity:type_name -> windlass.v1.Affinity
+	7,  // 2: windlass.v1.RoutingPolicy.response_timeout:type_name -> google.protobuf.Duration
+	7,  // 3: windlass.v1.RoutingPolicy.idle_timeout:type_name -> google.protobuf.Duration
+	7,  // 4: windlass.v1.RoutingPolicy.request_timeout:type_name -> google.protobuf.Duration
+	7,  // 5: windlass.v1.RoutingPolicy.queue_wait:type_name -> google.protobuf.Duration
+	6,  // 6: windlass.v1.RoutingPolicy.cors:type_name -> windlass.v1.Cors
+	4,  // 7: windlass.v1.RoutingPolicy.payload_log:type_name -> windlass.v1.PayloadLog
 	1,  // 8: windlass.v1.RoutingPolicy.cross_region:type_name -> windlass.v1.RoutingPolicy.CrossRegion
-	6,  // 9: windlass.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	3,  // 9: windlass.v1.RoutingPolicy.cold_start:type_name -> windlass.v1.ColdStart
+	7,  // 10: windlass.v1.ColdStart.hold:type_name -> google.protobuf.Duration
+	7,  // 11: windlass.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_routing_proto_init() }
@@ -681,13 +777,14 @@ func file_windlass_v1_routing_proto_init() {
 		return
 	}
 	file_windlass_v1_routing_proto_msgTypes[0].OneofWrappers = []any{}
+	file_windlass_v1_routing_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_routing_proto_rawDesc), len(file_windlass_v1_routing_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -68,6 +68,8 @@ const (
 	Feature_FEATURE_INSTANCE_ISOLATION Feature = 9
 	// Of no field, and required of no agent: it answers a FollowRequest.
 	Feature_FEATURE_FOLLOW_LOGS Feature = 10
+	// routing.cold_start, and wake: without it, an app at zero that no request wakes.
+	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 )
 
 // Enum value maps for Feature.
@@ -84,6 +86,7 @@ var (
 		8:  "FEATURE_EXPECTED_CODES",
 		9:  "FEATURE_INSTANCE_ISOLATION",
 		10: "FEATURE_FOLLOW_LOGS",
+		30: "FEATURE_SCALE_TO_ZERO",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":        0,
@@ -97,6 +100,7 @@ var (
 		"FEATURE_EXPECTED_CODES":     8,
 		"FEATURE_INSTANCE_ISOLATION": 9,
 		"FEATURE_FOLLOW_LOGS":        10,
+		"FEATURE_SCALE_TO_ZERO":      30,
 	}
 )
 
@@ -272,7 +276,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37, 0}
 }
 
 type AppliedState_Phase int32
@@ -328,7 +332,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39, 0}
 }
 
 type JoinRequest struct {
@@ -1765,7 +1769,13 @@ type Deployment struct {
 	// template_hash.
 	MaxUnavailable int32 `protobuf:"varint,14,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// Name under which its instances alone are served, weight or none; empty: it has none.
-	PreviewHost   string `protobuf:"bytes,60,opt,name=preview_host,json=previewHost,proto3" json:"preview_host,omitempty"`
+	PreviewHost string `protobuf:"bytes,60,opt,name=preview_host,json=previewHost,proto3" json:"preview_host,omitempty"`
+	// The app is at zero here, and requests may wake it: replicas that the agent then starts by itself,
+	// without waiting for the control plane. 0: it starts none.
+	Wake int32 `protobuf:"varint,50,opt,name=wake,proto3" json:"wake,omitempty"`
+	// Of an app with one: its policy in this region, with overrides merged. The agent reports the app's
+	// load, and may go up within it by itself while its session is cut.
+	Scaling       *v11.ScalingPolicy `protobuf:"bytes,51,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1905,6 +1915,20 @@ func (x *Deployment) GetPreviewHost() string {
 	return ""
 }
 
+func (x *Deployment) GetWake() int32 {
+	if x != nil {
+		return x.Wake
+	}
+	return 0
+}
+
+func (x *Deployment) GetScaling() *v11.ScalingPolicy {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
 type SecretVersion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Secret        string                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
@@ -1969,7 +1993,10 @@ type Routes struct {
 	// of it: the gateway's default.
 	Policy *v11.RoutingPolicy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
 	// The app's, by name; see RoutingPolicy.require_api_key.
-	Keys          []*AppKey `protobuf:"bytes,5,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keys []*AppKey `protobuf:"bytes,5,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The app is at zero here, or goes there once every gateway serves this. Requests are held, and wake
+	// the app. Targets say what is woken.
+	Held          bool `protobuf:"varint,50,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2037,6 +2064,13 @@ func (x *Routes) GetKeys() []*AppKey {
 		return x.Keys
 	}
 	return nil
+}
+
+func (x *Routes) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
 }
 
 // AppKey is one that requests may come with; see windlass.gateway.v1.ApiKey.
@@ -3000,7 +3034,10 @@ type ReportRequest struct {
 	// What people should know of since the last report that had any, oldest first. More
 	// than the server is ready to keep of a region are dropped, the oldest first: 30 at
 	// once, and one a minute in the long run.
-	Notices       []*Notice `protobuf:"bytes,16,rep,name=notices,proto3" json:"notices,omitempty"`
+	Notices []*Notice `protobuf:"bytes,16,rep,name=notices,proto3" json:"notices,omitempty"`
+	// Load of apps with a ScalingPolicy. It is kept in memory alone, is no part of an inventory, and a
+	// report that is refused or lost loses nothing that the next one does not say.
+	Loads         []*LoadReport `protobuf:"bytes,50,rep,name=loads,proto3" json:"loads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3147,6 +3184,221 @@ func (x *ReportRequest) GetNotices() []*Notice {
 	return nil
 }
 
+func (x *ReportRequest) GetLoads() []*LoadReport {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+// LoadReport is the load of one app in the region, all gateways together. The agent sends one within 5 s
+// of a change of any of its numbers by more than 5 percent, or of any count of instances, and every 30 s
+// otherwise. What is not known is absent, and is never 0.
+type LoadReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	// When it was measured, by the agent's clock, unix ms.
+	At int64 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Requests that wait at gateways for an instance, held ones included.
+	Queued *float64 `protobuf:"fixed64,3,opt,name=queued,proto3,oneof" json:"queued,omitempty"`
+	// Of each deployment of the app that has instances or traffic here.
+	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	// No request is in flight or waits: when the last one came or ended, unix ms; 0: one is, or there was
+	// none since the agent's process began. Probes, scrapes and previews are no requests.
+	IdleSince     int64 `protobuf:"varint,5,opt,name=idle_since,json=idleSince,proto3" json:"idle_since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadReport) Reset() {
+	*x = LoadReport{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadReport) ProtoMessage() {}
+
+func (x *LoadReport) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadReport.ProtoReflect.Descriptor instead.
+func (*LoadReport) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *LoadReport) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+func (x *LoadReport) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *LoadReport) GetQueued() float64 {
+	if x != nil && x.Queued != nil {
+		return *x.Queued
+	}
+	return 0
+}
+
+func (x *LoadReport) GetDeployments() []*DeploymentLoad {
+	if x != nil {
+		return x.Deployments
+	}
+	return nil
+}
+
+func (x *LoadReport) GetIdleSince() int64 {
+	if x != nil {
+		return x.IdleSince
+	}
+	return 0
+}
+
+type DeploymentLoad struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	// Replicas by state. Doomed ones are not counted as starting.
+	Ready    int32 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	Starting int32 `protobuf:"varint,3,opt,name=starting,proto3" json:"starting,omitempty"`
+	Doomed   int32 `protobuf:"varint,4,opt,name=doomed,proto3" json:"doomed,omitempty"`
+	// Replicas that the agent went up to by itself, more than those assigned; 0: it runs those assigned.
+	Alone int32 `protobuf:"varint,5,opt,name=alone,proto3" json:"alone,omitempty"`
+	// Requests that instances have.
+	InFlight *float64 `protobuf:"fixed64,6,opt,name=in_flight,json=inFlight,proto3,oneof" json:"in_flight,omitempty"`
+	// Requests a second, mean of the last 10 s.
+	Rate *float64 `protobuf:"fixed64,7,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
+	// Means of the ready instances that told: "kvCache" (0 to 1), "cpu" and "memory" (percent of what
+	// the instance asks for), "queue" (requests that wait in the engine).
+	Levels map[string]float64 `protobuf:"bytes,8,rep,name=levels,proto3" json:"levels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// Requests of the last 30 s by the time that they took: counts by bucket, as
+	// windlass.gateway.v1.Traffic has them. Empty: none ended, or it is not known.
+	FirstToken    []uint64 `protobuf:"varint,9,rep,packed,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
+	Latency       []uint64 `protobuf:"varint,10,rep,packed,name=latency,proto3" json:"latency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeploymentLoad) Reset() {
+	*x = DeploymentLoad{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeploymentLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeploymentLoad) ProtoMessage() {}
+
+func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeploymentLoad.ProtoReflect.Descriptor instead.
+func (*DeploymentLoad) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DeploymentLoad) GetDeploymentId() string {
+	if x != nil {
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *DeploymentLoad) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetStarting() int32 {
+	if x != nil {
+		return x.Starting
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetDoomed() int32 {
+	if x != nil {
+		return x.Doomed
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetAlone() int32 {
+	if x != nil {
+		return x.Alone
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetInFlight() float64 {
+	if x != nil && x.InFlight != nil {
+		return *x.InFlight
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetRate() float64 {
+	if x != nil && x.Rate != nil {
+		return *x.Rate
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetLevels() map[string]float64 {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
+func (x *DeploymentLoad) GetFirstToken() []uint64 {
+	if x != nil {
+		return x.FirstToken
+	}
+	return nil
+}
+
+func (x *DeploymentLoad) GetLatency() []uint64 {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
 // Notice tells people of something that the agent did without being told to: it
 // becomes an entry of the app's history. No decision reads it. Notices about one
 // object of a deployment are summed up: the first is sent at once, the next after ten
@@ -3172,7 +3424,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3184,7 +3436,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3197,7 +3449,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -3252,7 +3504,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3264,7 +3516,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3277,7 +3529,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -3303,7 +3555,8 @@ type AppliedState struct {
 	Generation int64                  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	Phase      AppliedState_Phase     `protobuf:"varint,5,opt,name=phase,proto3,enum=windlass.agent.v1.AppliedState_Phase" json:"phase,omitempty"`
 	// Why it is pending or rejected: "Unsupported", "Unschedulable",
-	// "InvalidSpec", "SecretUnavailable" ...
+	// "InvalidSpec", "SecretUnavailable" ... Of one that is applied, "Woken": the generation has no
+	// replicas, and the region runs as many as its Deployment.wake says, because a request came.
 	Code      string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	Message   string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	Retryable bool   `protobuf:"varint,8,opt,name=retryable,proto3" json:"retryable,omitempty"`
@@ -3315,7 +3568,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3327,7 +3580,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3340,7 +3593,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -3428,7 +3681,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3440,7 +3693,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3453,7 +3706,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *InstanceState) GetId() string {
@@ -3589,7 +3842,7 @@ type DeploymentRollup struct {
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3601,7 +3854,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3614,7 +3867,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -3722,7 +3975,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +3987,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +4000,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -3802,7 +4055,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3814,7 +4067,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3827,7 +4080,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -3911,7 +4164,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3923,7 +4176,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3936,7 +4189,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -3970,7 +4223,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3982,7 +4235,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3995,7 +4248,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -4021,7 +4274,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4033,7 +4286,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4046,7 +4299,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -4067,7 +4320,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4079,7 +4332,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4092,7 +4345,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -4129,7 +4382,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4141,7 +4394,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4154,7 +4407,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -4193,7 +4446,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4205,7 +4458,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4218,14 +4471,14 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/logs.proto\x1a\x19windlass/v1/routing.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x01\n" +
+	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/logs.proto\x1a\x19windlass/v1/routing.proto\x1a\x19windlass/v1/scaling.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x01\n" +
 	"\vJoinRequest\x12#\n" +
 	"\x05token\x18\x01 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80\b\x80\x01\x01R\x05token\x122\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1c.windlass.agent.v1.AgentInfoR\x05agent\x12\"\n" +
@@ -4343,7 +4596,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fACTION_APPLY\x10\x01\x12\x11\n" +
-	"\rACTION_DELETE\x10\x02\"\x99\x04\n" +
+	"\rACTION_DELETE\x10\x02\"\xe3\x04\n" +
 	"\n" +
 	"Deployment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
@@ -4362,16 +4615,19 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\fproject_name\x18\f \x01(\tR\vprojectName\x12)\n" +
 	"\x10environment_name\x18\r \x01(\tR\x0fenvironmentName\x12'\n" +
 	"\x0fmax_unavailable\x18\x0e \x01(\x05R\x0emaxUnavailable\x12!\n" +
-	"\fpreview_host\x18< \x01(\tR\vpreviewHost\"A\n" +
+	"\fpreview_host\x18< \x01(\tR\vpreviewHost\x12\x12\n" +
+	"\x04wake\x182 \x01(\x05R\x04wake\x124\n" +
+	"\ascaling\x183 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"A\n" +
 	"\rSecretVersion\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x05R\aversion\"\xd2\x01\n" +
+	"\aversion\x18\x02 \x01(\x05R\aversion\"\xe6\x01\n" +
 	"\x06Routes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x14\n" +
 	"\x05hosts\x18\x02 \x03(\tR\x05hosts\x128\n" +
 	"\atargets\x18\x03 \x03(\v2\x1e.windlass.agent.v1.RouteTargetR\atargets\x122\n" +
 	"\x06policy\x18\x04 \x01(\v2\x1a.windlass.v1.RoutingPolicyR\x06policy\x12-\n" +
-	"\x04keys\x18\x05 \x03(\v2\x19.windlass.agent.v1.AppKeyR\x04keys\"O\n" +
+	"\x04keys\x18\x05 \x03(\v2\x19.windlass.agent.v1.AppKeyR\x04keys\x12\x12\n" +
+	"\x04held\x182 \x01(\bR\x04held\"O\n" +
 	"\x06AppKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x1d\n" +
@@ -4439,7 +4695,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x06GoAway\x12:\n" +
 	"\vretry_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xde\x06\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x9e\a\n" +
 	"\rReportRequest\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tsessionId\x12\x14\n" +
@@ -4462,7 +4718,38 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\vquarantined\x18\f \x03(\v2!.windlass.agent.v1.QuarantinedKeyB\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\vquarantined\x12/\n" +
 	"\x13quarantine_complete\x18\r \x01(\bR\x12quarantineComplete\x12=\n" +
-	"\anotices\x18\x10 \x03(\v2\x19.windlass.agent.v1.NoticeB\b\xbaH\x05\x92\x01\x02\x10dR\anotices\"\xe7\x01\n" +
+	"\anotices\x18\x10 \x03(\v2\x19.windlass.agent.v1.NoticeB\b\xbaH\x05\x92\x01\x02\x10dR\anotices\x12>\n" +
+	"\x05loads\x182 \x03(\v2\x1d.windlass.agent.v1.LoadReportB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05loads\"\xd5\x01\n" +
+	"\n" +
+	"LoadReport\x12!\n" +
+	"\x06app_id\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1b\n" +
+	"\x06queued\x18\x03 \x01(\x01H\x00R\x06queued\x88\x01\x01\x12M\n" +
+	"\vdeployments\x18\x04 \x03(\v2!.windlass.agent.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\x12\x1d\n" +
+	"\n" +
+	"idle_since\x18\x05 \x01(\x03R\tidleSinceB\t\n" +
+	"\a_queued\"\xce\x03\n" +
+	"\x0eDeploymentLoad\x12/\n" +
+	"\rdeployment_id\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x05R\x05ready\x12\x1a\n" +
+	"\bstarting\x18\x03 \x01(\x05R\bstarting\x12\x16\n" +
+	"\x06doomed\x18\x04 \x01(\x05R\x06doomed\x12\x14\n" +
+	"\x05alone\x18\x05 \x01(\x05R\x05alone\x12 \n" +
+	"\tin_flight\x18\x06 \x01(\x01H\x00R\binFlight\x88\x01\x01\x12\x17\n" +
+	"\x04rate\x18\a \x01(\x01H\x01R\x04rate\x88\x01\x01\x12O\n" +
+	"\x06levels\x18\b \x03(\v2-.windlass.agent.v1.DeploymentLoad.LevelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06levels\x12)\n" +
+	"\vfirst_token\x18\t \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\n" +
+	"firstToken\x12\"\n" +
+	"\alatency\x18\n" +
+	" \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x1a9\n" +
+	"\vLevelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\f\n" +
+	"\n" +
+	"_in_flightB\a\n" +
+	"\x05_rate\"\xe7\x01\n" +
 	"\x06Notice\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.windlass.agent.v1.Notice.KindR\x04kind\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x16\n" +
@@ -4572,7 +4859,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xb7\x02\n" +
+	"\x12UploadLogsResponse*\xd2\x02\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -4585,7 +4872,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x16FEATURE_EXPECTED_CODES\x10\b\x12\x1e\n" +
 	"\x1aFEATURE_INSTANCE_ISOLATION\x10\t\x12\x17\n" +
 	"\x13FEATURE_FOLLOW_LOGS\x10\n" +
-	"*U\n" +
+	"\x12\x19\n" +
+	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ITEM_KIND_DEPLOYMENT\x10\x01\x12\x14\n" +
@@ -4615,7 +4903,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -4657,26 +4945,30 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*Traffic)(nil),                 // 37: windlass.agent.v1.Traffic
 	(*GoAway)(nil),                  // 38: windlass.agent.v1.GoAway
 	(*ReportRequest)(nil),           // 39: windlass.agent.v1.ReportRequest
-	(*Notice)(nil),                  // 40: windlass.agent.v1.Notice
-	(*ReportResponse)(nil),          // 41: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 42: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 43: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 44: windlass.agent.v1.DeploymentRollup
-	(*Capacity)(nil),                // 45: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 46: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 47: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 48: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 49: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 50: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 51: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 52: windlass.agent.v1.UploadLogsResponse
-	(*v1.Neighbours)(nil),           // 53: windlass.gateway.v1.Neighbours
-	(*durationpb.Duration)(nil),     // 54: google.protobuf.Duration
-	(*v11.DeploymentSpec)(nil),      // 55: windlass.v1.DeploymentSpec
-	(*v11.RoutingPolicy)(nil),       // 56: windlass.v1.RoutingPolicy
-	(*v11.LogPosition)(nil),         // 57: windlass.v1.LogPosition
-	(*v11.LogLine)(nil),             // 58: windlass.v1.LogLine
-	(v11.InstanceStatus)(0),         // 59: windlass.v1.InstanceStatus
+	(*LoadReport)(nil),              // 40: windlass.agent.v1.LoadReport
+	(*DeploymentLoad)(nil),          // 41: windlass.agent.v1.DeploymentLoad
+	(*Notice)(nil),                  // 42: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 43: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 44: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 45: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 46: windlass.agent.v1.DeploymentRollup
+	(*Capacity)(nil),                // 47: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 48: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 49: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 50: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 51: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 52: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 53: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 54: windlass.agent.v1.UploadLogsResponse
+	nil,                             // 55: windlass.agent.v1.DeploymentLoad.LevelsEntry
+	(*v1.Neighbours)(nil),           // 56: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 57: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 58: windlass.v1.DeploymentSpec
+	(*v11.ScalingPolicy)(nil),       // 59: windlass.v1.ScalingPolicy
+	(*v11.RoutingPolicy)(nil),       // 60: windlass.v1.RoutingPolicy
+	(*v11.LogPosition)(nil),         // 61: windlass.v1.LogPosition
+	(*v11.LogLine)(nil),             // 62: windlass.v1.LogLine
+	(v11.InstanceStatus)(0),         // 63: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -4691,11 +4983,11 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
 	27, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
 	38, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	53, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	54, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	56, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	57, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	54, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	54, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	57, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	57, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
@@ -4703,56 +4995,60 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	24, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	55, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	58, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
 	23, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
-	26, // 26: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	56, // 27: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
-	25, // 28: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
-	28, // 29: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	29, // 30: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	34, // 31: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
-	30, // 32: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
-	31, // 33: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
-	54, // 34: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
-	57, // 35: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
-	33, // 36: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
-	58, // 37: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
-	57, // 38: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
-	35, // 39: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	54, // 40: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
-	37, // 41: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	54, // 42: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	42, // 43: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	43, // 44: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	44, // 45: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	45, // 46: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	47, // 47: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	40, // 48: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	3,  // 49: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 50: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	54, // 51: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 52: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 53: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	59, // 54: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	46, // 55: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	50, // 56: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 57: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 58: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 59: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	39, // 60: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	48, // 61: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	51, // 62: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 63: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 64: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 65: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	41, // 66: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	49, // 67: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	52, // 68: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	63, // [63:69] is the sub-list for method output_type
-	57, // [57:63] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	59, // 26: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
+	26, // 27: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
+	60, // 28: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	25, // 29: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
+	28, // 30: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	29, // 31: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	34, // 32: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
+	30, // 33: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
+	31, // 34: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
+	57, // 35: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
+	61, // 36: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
+	33, // 37: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
+	62, // 38: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
+	61, // 39: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
+	35, // 40: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	57, // 41: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	37, // 42: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	57, // 43: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	44, // 44: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	45, // 45: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	46, // 46: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	47, // 47: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	49, // 48: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	42, // 49: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	40, // 50: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
+	41, // 51: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
+	55, // 52: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
+	3,  // 53: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 54: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	57, // 55: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 56: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 57: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	63, // 58: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	48, // 59: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	52, // 60: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 61: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 62: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 63: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	39, // 64: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	50, // 65: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	53, // 66: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 67: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 68: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 69: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	43, // 70: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	51, // 71: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	54, // 72: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	67, // [67:73] is the sub-list for method output_type
+	61, // [61:67] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -4782,13 +5078,15 @@ func file_windlass_agent_v1_agent_proto_init() {
 		(*Request_Follow)(nil),
 	}
 	file_windlass_agent_v1_agent_proto_msgTypes[32].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[35].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   48,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

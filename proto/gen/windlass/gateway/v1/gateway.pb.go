@@ -218,7 +218,104 @@ func (x Instance_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Instance_State.Descriptor instead.
 func (Instance_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15, 0}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17, 0}
+}
+
+type WakeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GatewayId     string                 `protobuf:"bytes,1,opt,name=gateway_id,json=gatewayId,proto3" json:"gateway_id,omitempty"`
+	AppId         string                 `protobuf:"bytes,2,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WakeRequest) Reset() {
+	*x = WakeRequest{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WakeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WakeRequest) ProtoMessage() {}
+
+func (x *WakeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
+func (*WakeRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *WakeRequest) GetGatewayId() string {
+	if x != nil {
+		return x.GatewayId
+	}
+	return ""
+}
+
+func (x *WakeRequest) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+type WakeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// About how long it takes until a replica is ready, by earlier starts. Absent: not known.
+	ReadyIn       *durationpb.Duration `protobuf:"bytes,1,opt,name=ready_in,json=readyIn,proto3" json:"ready_in,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WakeResponse) Reset() {
+	*x = WakeResponse{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WakeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WakeResponse) ProtoMessage() {}
+
+func (x *WakeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WakeResponse.ProtoReflect.Descriptor instead.
+func (*WakeResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WakeResponse) GetReadyIn() *durationpb.Duration {
+	if x != nil {
+		return x.ReadyIn
+	}
+	return nil
 }
 
 type WatchRequest struct {
@@ -236,14 +333,17 @@ type WatchRequest struct {
 	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	// New with each start of the gateway's process: what one told says nothing of another's.
 	// Empty, as of gateways of earlier releases: gateway_id is.
-	ProcessId     string `protobuf:"bytes,5,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	ProcessId string `protobuf:"bytes,5,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	// What it can do beyond the base protocol. "hold": it holds requests of apps with AppRoutes.hold,
+	// and calls Wake. No app goes to zero while a gateway that counts cannot do that.
+	Features      []string `protobuf:"bytes,30,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[0]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -255,7 +355,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[0]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -268,7 +368,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{0}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WatchRequest) GetGatewayId() string {
@@ -306,6 +406,13 @@ func (x *WatchRequest) GetProcessId() string {
 	return ""
 }
 
+func (x *WatchRequest) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
 // AppVersion names one state of one app.
 type AppVersion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -321,7 +428,7 @@ type AppVersion struct {
 
 func (x *AppVersion) Reset() {
 	*x = AppVersion{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[1]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +440,7 @@ func (x *AppVersion) String() string {
 func (*AppVersion) ProtoMessage() {}
 
 func (x *AppVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[1]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +453,7 @@ func (x *AppVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppVersion.ProtoReflect.Descriptor instead.
 func (*AppVersion) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{1}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AppVersion) GetAppId() string {
@@ -395,7 +502,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[2]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -407,7 +514,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[2]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,7 +527,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{2}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WatchResponse) GetFrame() isWatchResponse_Frame {
@@ -521,7 +628,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[3]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +640,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[3]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +653,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{3}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Begin) GetTableId() string {
@@ -565,7 +672,7 @@ type Apps struct {
 
 func (x *Apps) Reset() {
 	*x = Apps{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[4]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +684,7 @@ func (x *Apps) String() string {
 func (*Apps) ProtoMessage() {}
 
 func (x *Apps) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[4]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +697,7 @@ func (x *Apps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Apps.ProtoReflect.Descriptor instead.
 func (*Apps) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{4}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Apps) GetApps() []*AppRoutes {
@@ -608,7 +715,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[5]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +727,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[5]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +740,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{5}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{7}
 }
 
 type Heartbeat struct {
@@ -646,7 +753,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[6]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +765,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[6]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +778,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{6}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Heartbeat) GetInterval() *durationpb.Duration {
@@ -699,7 +806,7 @@ type Neighbours struct {
 
 func (x *Neighbours) Reset() {
 	*x = Neighbours{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +818,7 @@ func (x *Neighbours) String() string {
 func (*Neighbours) ProtoMessage() {}
 
 func (x *Neighbours) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[7]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +831,7 @@ func (x *Neighbours) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbours.ProtoReflect.Descriptor instead.
 func (*Neighbours) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{7}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Neighbours) GetRegion() string {
@@ -767,7 +874,7 @@ type AppNeighbours struct {
 
 func (x *AppNeighbours) Reset() {
 	*x = AppNeighbours{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +886,7 @@ func (x *AppNeighbours) String() string {
 func (*AppNeighbours) ProtoMessage() {}
 
 func (x *AppNeighbours) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[8]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +899,7 @@ func (x *AppNeighbours) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppNeighbours.ProtoReflect.Descriptor instead.
 func (*AppNeighbours) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{8}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AppNeighbours) GetAppId() string {
@@ -836,7 +943,7 @@ type Neighbour struct {
 
 func (x *Neighbour) Reset() {
 	*x = Neighbour{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +955,7 @@ func (x *Neighbour) String() string {
 func (*Neighbour) ProtoMessage() {}
 
 func (x *Neighbour) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[9]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +968,7 @@ func (x *Neighbour) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbour.ProtoReflect.Descriptor instead.
 func (*Neighbour) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{9}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Neighbour) GetRegion() string {
@@ -899,14 +1006,18 @@ type AppRoutes struct {
 	// Absent, or a field of it: the gateway's default, which its help states.
 	Policy *RoutePolicy `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`
 	// Those that requests may come with where a key is required; without any, none gets in.
-	ApiKeys       []*ApiKey `protobuf:"bytes,10,rep,name=api_keys,json=apiKeys,proto3" json:"api_keys,omitempty"`
+	ApiKeys []*ApiKey `protobuf:"bytes,10,rep,name=api_keys,json=apiKeys,proto3" json:"api_keys,omitempty"`
+	// The app is at zero here, or about to be: a request for one of hosts is held, and wakes it.
+	Held bool `protobuf:"varint,50,opt,name=held,proto3" json:"held,omitempty"`
+	// Of an app that is held: about how long a start takes. Absent: not known.
+	StartTime     *durationpb.Duration `protobuf:"bytes,51,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AppRoutes) Reset() {
 	*x = AppRoutes{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1029,7 @@ func (x *AppRoutes) String() string {
 func (*AppRoutes) ProtoMessage() {}
 
 func (x *AppRoutes) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[10]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1042,7 @@ func (x *AppRoutes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppRoutes.ProtoReflect.Descriptor instead.
 func (*AppRoutes) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{10}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AppRoutes) GetAppId() string {
@@ -1004,6 +1115,20 @@ func (x *AppRoutes) GetApiKeys() []*ApiKey {
 	return nil
 }
 
+func (x *AppRoutes) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *AppRoutes) GetStartTime() *durationpb.Duration {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
 // ApiKey is one of the app's. It comes in "Authorization: Bearer KEY" or in "X-Api-Key: KEY", and
 // is not passed on to instances.
 type ApiKey struct {
@@ -1020,7 +1145,7 @@ type ApiKey struct {
 
 func (x *ApiKey) Reset() {
 	*x = ApiKey{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1157,7 @@ func (x *ApiKey) String() string {
 func (*ApiKey) ProtoMessage() {}
 
 func (x *ApiKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[11]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1170,7 @@ func (x *ApiKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiKey.ProtoReflect.Descriptor instead.
 func (*ApiKey) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{11}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ApiKey) GetName() string {
@@ -1093,7 +1218,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1230,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[12]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1243,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{12}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Target) GetDeploymentId() string {
@@ -1177,7 +1302,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1314,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[13]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1327,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{13}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -1247,7 +1372,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1384,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[14]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1397,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{14}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Preview) GetHost() string {
@@ -1316,7 +1441,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1453,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1466,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Instance) GetInstanceId() string {
@@ -1415,13 +1540,15 @@ type RoutePolicy struct {
 	CrossRegion CrossRegion `protobuf:"varint,14,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.gateway.v1.CrossRegion" json:"cross_region,omitempty"`
 	// A request without one of the app's api_keys is refused with 401.
 	RequireApiKey bool `protobuf:"varint,15,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
+	// Absent, or a field of it: the gateway's default.
+	ColdStart     *ColdStart `protobuf:"bytes,50,opt,name=cold_start,json=coldStart,proto3" json:"cold_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RoutePolicy) Reset() {
 	*x = RoutePolicy{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1560,7 @@ func (x *RoutePolicy) String() string {
 func (*RoutePolicy) ProtoMessage() {}
 
 func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1573,7 @@ func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutePolicy.ProtoReflect.Descriptor instead.
 func (*RoutePolicy) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RoutePolicy) GetBalancing() Balancing {
@@ -1565,6 +1692,13 @@ func (x *RoutePolicy) GetRequireApiKey() bool {
 	return false
 }
 
+func (x *RoutePolicy) GetColdStart() *ColdStart {
+	if x != nil {
+		return x.ColdStart
+	}
+	return nil
+}
+
 type isRoutePolicy_Affinity interface {
 	isRoutePolicy_Affinity()
 }
@@ -1580,6 +1714,75 @@ type RoutePolicy_AffinityCookie struct {
 func (*RoutePolicy_AffinityHeader) isRoutePolicy_Affinity() {}
 
 func (*RoutePolicy_AffinityCookie) isRoutePolicy_Affinity() {}
+
+// ColdStart is how requests wait for an app that is held; see windlass.v1.ColdStart.
+type ColdStart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hold          *durationpb.Duration   `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	MaxHeld       *int32                 `protobuf:"varint,2,opt,name=max_held,json=maxHeld,proto3,oneof" json:"max_held,omitempty"`
+	Heartbeat     bool                   `protobuf:"varint,3,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	Elsewhere     bool                   `protobuf:"varint,4,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ColdStart) Reset() {
+	*x = ColdStart{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ColdStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ColdStart) ProtoMessage() {}
+
+func (x *ColdStart) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ColdStart.ProtoReflect.Descriptor instead.
+func (*ColdStart) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ColdStart) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+func (x *ColdStart) GetMaxHeld() int32 {
+	if x != nil && x.MaxHeld != nil {
+		return *x.MaxHeld
+	}
+	return 0
+}
+
+func (x *ColdStart) GetHeartbeat() bool {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return false
+}
+
+func (x *ColdStart) GetElsewhere() bool {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return false
+}
 
 // PayloadLog says which payloads are logged, where the gateway's operator has them written.
 type PayloadLog struct {
@@ -1598,7 +1801,7 @@ type PayloadLog struct {
 
 func (x *PayloadLog) Reset() {
 	*x = PayloadLog{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1813,7 @@ func (x *PayloadLog) String() string {
 func (*PayloadLog) ProtoMessage() {}
 
 func (x *PayloadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1826,7 @@ func (x *PayloadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
 func (*PayloadLog) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PayloadLog) GetSample() float64 {
@@ -1666,7 +1869,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1881,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1894,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -1755,6 +1958,9 @@ type ReportRequest struct {
 	// answered report; of all, in the first report after a Begin. A gateway tells it once in an
 	// interval and when it leaves, and not with every report between.
 	Traffic []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	// Load of apps, of those for which that changed since it was last told in an answered report; of
+	// all, in the first report after a Begin.
+	Loads []*AppLoad `protobuf:"bytes,50,rep,name=loads,proto3" json:"loads,omitempty"`
 	// process_id of the stream's Watch.
 	ProcessId     string `protobuf:"bytes,7,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1763,7 +1969,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1981,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1994,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReportRequest) GetGatewayId() string {
@@ -1833,6 +2039,13 @@ func (x *ReportRequest) GetTraffic() []*Traffic {
 	return nil
 }
 
+func (x *ReportRequest) GetLoads() []*AppLoad {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
 func (x *ReportRequest) GetProcessId() string {
 	if x != nil {
 		return x.ProcessId
@@ -1861,7 +2074,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +2086,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +2099,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Traffic) GetDeploymentId() string {
@@ -1924,6 +2137,138 @@ func (x *Traffic) GetFirstToken() []uint64 {
 	return nil
 }
 
+// AppLoad is what requests of one app do at this gateway now. Previews are not counted.
+type AppLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	// Requests that wait for an instance, and those of them that are held because the app is at zero.
+	Queued        int32             `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
+	Held          int32             `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
+	Deployments   []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppLoad) Reset() {
+	*x = AppLoad{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppLoad) ProtoMessage() {}
+
+func (x *AppLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppLoad.ProtoReflect.Descriptor instead.
+func (*AppLoad) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AppLoad) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+func (x *AppLoad) GetQueued() int32 {
+	if x != nil {
+		return x.Queued
+	}
+	return 0
+}
+
+func (x *AppLoad) GetHeld() int32 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *AppLoad) GetDeployments() []*DeploymentLoad {
+	if x != nil {
+		return x.Deployments
+	}
+	return nil
+}
+
+type DeploymentLoad struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	// Requests that its instances have of this gateway.
+	InFlight int32 `protobuf:"varint,2,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// Requests that began since the gateway's process did.
+	Began         uint64 `protobuf:"varint,3,opt,name=began,proto3" json:"began,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeploymentLoad) Reset() {
+	*x = DeploymentLoad{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeploymentLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeploymentLoad) ProtoMessage() {}
+
+func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeploymentLoad.ProtoReflect.Descriptor instead.
+func (*DeploymentLoad) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DeploymentLoad) GetDeploymentId() string {
+	if x != nil {
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *DeploymentLoad) GetInFlight() int32 {
+	if x != nil {
+		return x.InFlight
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetBegan() uint64 {
+	if x != nil {
+		return x.Began
+	}
+	return 0
+}
+
 // Served is a version that the gateway serves, of the stream's table_id.
 type Served struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -1938,7 +2283,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2295,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2308,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Served) GetAppId() string {
@@ -2017,7 +2362,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2374,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2387,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -2088,7 +2433,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2445,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,14 +2458,21 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{23}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{28}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
 
 const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
-	"!windlass/gateway/v1/gateway.proto\x12\x13windlass.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe9\x01\n" +
+	"!windlass/gateway/v1/gateway.proto\x12\x13windlass.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"Z\n" +
+	"\vWakeRequest\x12(\n" +
+	"\n" +
+	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12!\n" +
+	"\x06app_id\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\"D\n" +
+	"\fWakeResponse\x124\n" +
+	"\bready_in\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\areadyIn\"\x95\x02\n" +
 	"\fWatchRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12\"\n" +
@@ -2129,7 +2481,8 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x04have\x12\"\n" +
 	"\aversion\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12&\n" +
 	"\n" +
-	"process_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\tprocessId\"}\n" +
+	"process_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\tprocessId\x12*\n" +
+	"\bfeatures\x18\x1e \x03(\tB\x0e\xbaH\v\x92\x01\b\x10@\"\x04r\x02\x18@R\bfeatures\"}\n" +
 	"\n" +
 	"AppVersion\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
@@ -2168,7 +2521,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\tNeighbour\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1f\n" +
 	"\vgateway_url\x18\x02 \x01(\tR\n" +
-	"gatewayUrl\"\x84\x03\n" +
+	"gatewayUrl\"\xd2\x03\n" +
 	"\tAppRoutes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x19\n" +
 	"\bapp_name\x18\x02 \x01(\tR\aappName\x12\x14\n" +
@@ -2182,7 +2535,10 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\bpreviews\x18\b \x03(\v2\x1c.windlass.gateway.v1.PreviewR\bpreviews\x128\n" +
 	"\x06policy\x18\t \x01(\v2 .windlass.gateway.v1.RoutePolicyR\x06policy\x126\n" +
 	"\bapi_keys\x18\n" +
-	" \x03(\v2\x1b.windlass.gateway.v1.ApiKeyR\aapiKeys\"X\n" +
+	" \x03(\v2\x1b.windlass.gateway.v1.ApiKeyR\aapiKeys\x12\x12\n" +
+	"\x04held\x182 \x01(\bR\x04held\x128\n" +
+	"\n" +
+	"start_time\x183 \x01(\v2\x19.google.protobuf.DurationR\tstartTime\"X\n" +
 	"\x06ApiKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12\x1d\n" +
@@ -2217,7 +2573,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
 	"\x0eSTATE_DRAINING\x10\x03B\f\n" +
 	"\n" +
-	"_was_ready\"\xca\a\n" +
+	"_was_ready\"\x89\b\n" +
 	"\vRoutePolicy\x12<\n" +
 	"\tbalancing\x18\x01 \x01(\x0e2\x1e.windlass.gateway.v1.BalancingR\tbalancing\x125\n" +
 	"\x0faffinity_header\x18\x02 \x01(\tB\n" +
@@ -2240,14 +2596,22 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\vpayload_log\x18\r \x01(\v2\x1f.windlass.gateway.v1.PayloadLogR\n" +
 	"payloadLog\x12C\n" +
 	"\fcross_region\x18\x0e \x01(\x0e2 .windlass.gateway.v1.CrossRegionR\vcrossRegion\x12&\n" +
-	"\x0frequire_api_key\x18\x0f \x01(\bR\rrequireApiKeyB\n" +
+	"\x0frequire_api_key\x18\x0f \x01(\bR\rrequireApiKey\x12=\n" +
+	"\n" +
+	"cold_start\x182 \x01(\v2\x1e.windlass.gateway.v1.ColdStartR\tcoldStartB\n" +
 	"\n" +
 	"\baffinityB\r\n" +
 	"\v_queue_sizeB\n" +
 	"\n" +
 	"\b_retriesB\x10\n" +
 	"\x0e_max_in_flightB\x11\n" +
-	"\x0f_max_body_bytes\"\x94\x01\n" +
+	"\x0f_max_body_bytes\"\xb6\x01\n" +
+	"\tColdStart\x127\n" +
+	"\x04hold\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\x04hold\x12'\n" +
+	"\bmax_held\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\amaxHeld\x88\x01\x01\x12\x1c\n" +
+	"\theartbeat\x18\x03 \x01(\bR\theartbeat\x12\x1c\n" +
+	"\telsewhere\x18\x04 \x01(\bR\telsewhereB\v\n" +
+	"\t_max_held\"\x94\x01\n" +
 	"\n" +
 	"PayloadLog\x12/\n" +
 	"\x06sample\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00R\x06sample\x12(\n" +
@@ -2259,7 +2623,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x0fallowed_headers\x18\x03 \x03(\tR\x0eallowedHeaders\x12'\n" +
 	"\x0fexposed_headers\x18\x04 \x03(\tR\x0eexposedHeaders\x12 \n" +
 	"\vcredentials\x18\x05 \x01(\bR\vcredentials\x122\n" +
-	"\amax_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\"\xf5\x02\n" +
+	"\amax_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\"\xb5\x03\n" +
 	"\rReportRequest\x12(\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\b\x18@R\tgatewayId\x12$\n" +
@@ -2270,7 +2634,9 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\tinstances\x12\x18\n" +
 	"\aleaving\x18\x05 \x01(\bR\aleaving\x12B\n" +
 	"\atraffic\x18\x06 \x03(\v2\x1c.windlass.gateway.v1.TrafficB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\atraffic\x12&\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\atraffic\x12>\n" +
+	"\x05loads\x182 \x03(\v2\x1c.windlass.gateway.v1.AppLoadB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x05loads\x12&\n" +
 	"\n" +
 	"process_id\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\tprocessId\"\xbd\x01\n" +
 	"\aTraffic\x12/\n" +
@@ -2280,7 +2646,18 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x06errors\x18\x03 \x01(\x04R\x06errors\x12\"\n" +
 	"\alatency\x18\x04 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x12)\n" +
 	"\vfirst_token\x18\x05 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\n" +
-	"firstToken\"\x8c\x01\n" +
+	"firstToken\"\xbb\x01\n" +
+	"\aAppLoad\x12!\n" +
+	"\x06app_id\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x1f\n" +
+	"\x06queued\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x06queued\x12\x1b\n" +
+	"\x04held\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x04held\x12O\n" +
+	"\vdeployments\x18\x04 \x03(\v2#.windlass.gateway.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\"}\n" +
+	"\x0eDeploymentLoad\x12/\n" +
+	"\rdeployment_id\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12$\n" +
+	"\tin_flight\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\binFlight\x12\x14\n" +
+	"\x05began\x18\x03 \x01(\x04R\x05began\"\x8c\x01\n" +
 	"\x06Served\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x14\n" +
@@ -2309,10 +2686,11 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x18BALANCING_LEAST_REQUESTS\x10\x02\x12\x1a\n" +
 	"\x16BALANCING_POWER_OF_TWO\x10\x03\x12\x16\n" +
 	"\x12BALANCING_AFFINITY\x10\x04\x12\x16\n" +
-	"\x12BALANCING_WEIGHTED\x10\x052\xb3\x01\n" +
+	"\x12BALANCING_WEIGHTED\x10\x052\x80\x02\n" +
 	"\fRouteService\x12P\n" +
 	"\x05Watch\x12!.windlass.gateway.v1.WatchRequest\x1a\".windlass.gateway.v1.WatchResponse0\x01\x12Q\n" +
-	"\x06Report\x12\".windlass.gateway.v1.ReportRequest\x1a#.windlass.gateway.v1.ReportResponseB\xdf\x01\n" +
+	"\x06Report\x12\".windlass.gateway.v1.ReportRequest\x1a#.windlass.gateway.v1.ReportResponse\x12K\n" +
+	"\x04Wake\x12 .windlass.gateway.v1.WakeRequest\x1a!.windlass.gateway.v1.WakeResponseB\xdf\x01\n" +
 	"\x17com.windlass.gateway.v1B\fGatewayProtoP\x01ZHgithub.com/windlass-run/windlass/proto/gen/windlass/gateway/v1;gatewayv1\xa2\x02\x03WGX\xaa\x02\x13Windlass.Gateway.V1\xca\x02\x13Windlass\\Gateway\\V1\xe2\x02\x1fWindlass\\Gateway\\V1\\GPBMetadata\xea\x02\x15Windlass::Gateway::V1b\x06proto3"
 
 var (
@@ -2328,77 +2706,90 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(CrossRegion)(0),            // 0: windlass.gateway.v1.CrossRegion
 	(Balancing)(0),              // 1: windlass.gateway.v1.Balancing
 	(Instance_State)(0),         // 2: windlass.gateway.v1.Instance.State
-	(*WatchRequest)(nil),        // 3: windlass.gateway.v1.WatchRequest
-	(*AppVersion)(nil),          // 4: windlass.gateway.v1.AppVersion
-	(*WatchResponse)(nil),       // 5: windlass.gateway.v1.WatchResponse
-	(*Begin)(nil),               // 6: windlass.gateway.v1.Begin
-	(*Apps)(nil),                // 7: windlass.gateway.v1.Apps
-	(*End)(nil),                 // 8: windlass.gateway.v1.End
-	(*Heartbeat)(nil),           // 9: windlass.gateway.v1.Heartbeat
-	(*Neighbours)(nil),          // 10: windlass.gateway.v1.Neighbours
-	(*AppNeighbours)(nil),       // 11: windlass.gateway.v1.AppNeighbours
-	(*Neighbour)(nil),           // 12: windlass.gateway.v1.Neighbour
-	(*AppRoutes)(nil),           // 13: windlass.gateway.v1.AppRoutes
-	(*ApiKey)(nil),              // 14: windlass.gateway.v1.ApiKey
-	(*Target)(nil),              // 15: windlass.gateway.v1.Target
-	(*HealthCheck)(nil),         // 16: windlass.gateway.v1.HealthCheck
-	(*Preview)(nil),             // 17: windlass.gateway.v1.Preview
-	(*Instance)(nil),            // 18: windlass.gateway.v1.Instance
-	(*RoutePolicy)(nil),         // 19: windlass.gateway.v1.RoutePolicy
-	(*PayloadLog)(nil),          // 20: windlass.gateway.v1.PayloadLog
-	(*Cors)(nil),                // 21: windlass.gateway.v1.Cors
-	(*ReportRequest)(nil),       // 22: windlass.gateway.v1.ReportRequest
-	(*Traffic)(nil),             // 23: windlass.gateway.v1.Traffic
-	(*Served)(nil),              // 24: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 25: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 26: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 27: google.protobuf.Duration
+	(*WakeRequest)(nil),         // 3: windlass.gateway.v1.WakeRequest
+	(*WakeResponse)(nil),        // 4: windlass.gateway.v1.WakeResponse
+	(*WatchRequest)(nil),        // 5: windlass.gateway.v1.WatchRequest
+	(*AppVersion)(nil),          // 6: windlass.gateway.v1.AppVersion
+	(*WatchResponse)(nil),       // 7: windlass.gateway.v1.WatchResponse
+	(*Begin)(nil),               // 8: windlass.gateway.v1.Begin
+	(*Apps)(nil),                // 9: windlass.gateway.v1.Apps
+	(*End)(nil),                 // 10: windlass.gateway.v1.End
+	(*Heartbeat)(nil),           // 11: windlass.gateway.v1.Heartbeat
+	(*Neighbours)(nil),          // 12: windlass.gateway.v1.Neighbours
+	(*AppNeighbours)(nil),       // 13: windlass.gateway.v1.AppNeighbours
+	(*Neighbour)(nil),           // 14: windlass.gateway.v1.Neighbour
+	(*AppRoutes)(nil),           // 15: windlass.gateway.v1.AppRoutes
+	(*ApiKey)(nil),              // 16: windlass.gateway.v1.ApiKey
+	(*Target)(nil),              // 17: windlass.gateway.v1.Target
+	(*HealthCheck)(nil),         // 18: windlass.gateway.v1.HealthCheck
+	(*Preview)(nil),             // 19: windlass.gateway.v1.Preview
+	(*Instance)(nil),            // 20: windlass.gateway.v1.Instance
+	(*RoutePolicy)(nil),         // 21: windlass.gateway.v1.RoutePolicy
+	(*ColdStart)(nil),           // 22: windlass.gateway.v1.ColdStart
+	(*PayloadLog)(nil),          // 23: windlass.gateway.v1.PayloadLog
+	(*Cors)(nil),                // 24: windlass.gateway.v1.Cors
+	(*ReportRequest)(nil),       // 25: windlass.gateway.v1.ReportRequest
+	(*Traffic)(nil),             // 26: windlass.gateway.v1.Traffic
+	(*AppLoad)(nil),             // 27: windlass.gateway.v1.AppLoad
+	(*DeploymentLoad)(nil),      // 28: windlass.gateway.v1.DeploymentLoad
+	(*Served)(nil),              // 29: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 30: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 31: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 32: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
-	4,  // 0: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
-	6,  // 1: windlass.gateway.v1.WatchResponse.begin:type_name -> windlass.gateway.v1.Begin
-	7,  // 2: windlass.gateway.v1.WatchResponse.apps:type_name -> windlass.gateway.v1.Apps
-	8,  // 3: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
-	9,  // 4: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
-	10, // 5: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	13, // 6: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	27, // 7: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
-	11, // 8: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
-	12, // 9: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
-	15, // 10: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
-	17, // 11: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
-	19, // 12: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
-	14, // 13: windlass.gateway.v1.AppRoutes.api_keys:type_name -> windlass.gateway.v1.ApiKey
-	18, // 14: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
-	16, // 15: windlass.gateway.v1.Target.health_check:type_name -> windlass.gateway.v1.HealthCheck
-	27, // 16: windlass.gateway.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	2,  // 17: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
-	1,  // 18: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	27, // 19: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	27, // 20: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	27, // 21: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	27, // 22: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	21, // 23: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
-	20, // 24: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
-	0,  // 25: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
-	27, // 26: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	24, // 27: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	25, // 28: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	23, // 29: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	3,  // 30: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	22, // 31: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	5,  // 32: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	26, // 33: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	32, // [32:34] is the sub-list for method output_type
-	30, // [30:32] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	32, // 0: windlass.gateway.v1.WakeResponse.ready_in:type_name -> google.protobuf.Duration
+	6,  // 1: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
+	8,  // 2: windlass.gateway.v1.WatchResponse.begin:type_name -> windlass.gateway.v1.Begin
+	9,  // 3: windlass.gateway.v1.WatchResponse.apps:type_name -> windlass.gateway.v1.Apps
+	10, // 4: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
+	11, // 5: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
+	12, // 6: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	15, // 7: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
+	32, // 8: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	13, // 9: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
+	14, // 10: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
+	17, // 11: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
+	19, // 12: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
+	21, // 13: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
+	16, // 14: windlass.gateway.v1.AppRoutes.api_keys:type_name -> windlass.gateway.v1.ApiKey
+	32, // 15: windlass.gateway.v1.AppRoutes.start_time:type_name -> google.protobuf.Duration
+	20, // 16: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
+	18, // 17: windlass.gateway.v1.Target.health_check:type_name -> windlass.gateway.v1.HealthCheck
+	32, // 18: windlass.gateway.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	2,  // 19: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
+	1,  // 20: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
+	32, // 21: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	32, // 22: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	32, // 23: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	32, // 24: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	24, // 25: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	23, // 26: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
+	0,  // 27: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
+	22, // 28: windlass.gateway.v1.RoutePolicy.cold_start:type_name -> windlass.gateway.v1.ColdStart
+	32, // 29: windlass.gateway.v1.ColdStart.hold:type_name -> google.protobuf.Duration
+	32, // 30: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	29, // 31: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	30, // 32: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	26, // 33: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	27, // 34: windlass.gateway.v1.ReportRequest.loads:type_name -> windlass.gateway.v1.AppLoad
+	28, // 35: windlass.gateway.v1.AppLoad.deployments:type_name -> windlass.gateway.v1.DeploymentLoad
+	5,  // 36: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	25, // 37: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	3,  // 38: windlass.gateway.v1.RouteService.Wake:input_type -> windlass.gateway.v1.WakeRequest
+	7,  // 39: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	31, // 40: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	4,  // 41: windlass.gateway.v1.RouteService.Wake:output_type -> windlass.gateway.v1.WakeResponse
+	39, // [39:42] is the sub-list for method output_type
+	36, // [36:39] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -2406,25 +2797,26 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 	if File_windlass_gateway_v1_gateway_proto != nil {
 		return
 	}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[2].OneofWrappers = []any{
+	file_windlass_gateway_v1_gateway_proto_msgTypes[4].OneofWrappers = []any{
 		(*WatchResponse_Begin)(nil),
 		(*WatchResponse_Apps)(nil),
 		(*WatchResponse_End)(nil),
 		(*WatchResponse_Heartbeat)(nil),
 		(*WatchResponse_Neighbours)(nil),
 	}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[15].OneofWrappers = []any{}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[16].OneofWrappers = []any{
+	file_windlass_gateway_v1_gateway_proto_msgTypes[17].OneofWrappers = []any{}
+	file_windlass_gateway_v1_gateway_proto_msgTypes[18].OneofWrappers = []any{
 		(*RoutePolicy_AffinityHeader)(nil),
 		(*RoutePolicy_AffinityCookie)(nil),
 	}
+	file_windlass_gateway_v1_gateway_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,8 @@ const (
 	RouteServiceWatchProcedure = "/windlass.gateway.v1.RouteService/Watch"
 	// RouteServiceReportProcedure is the fully-qualified name of the RouteService's Report RPC.
 	RouteServiceReportProcedure = "/windlass.gateway.v1.RouteService/Report"
+	// RouteServiceWakeProcedure is the fully-qualified name of the RouteService's Wake RPC.
+	RouteServiceWakeProcedure = "/windlass.gateway.v1.RouteService/Wake"
 )
 
 // RouteServiceClient is a client for the windlass.gateway.v1.RouteService service.
@@ -73,6 +75,9 @@ type RouteServiceClient interface {
 	// Without a Watch of that gateway, process and table: FAILED_PRECONDITION, and nothing of it
 	// is stored; the gateway watches again, and then tells all that it serves.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
+	// Wakes an app that is held. The agent answers once it has decided to start replicas, or at once if
+	// they are starting or ready; the gateway sees them come by Watch. Repeating it changes nothing.
+	Wake(context.Context, *v1.WakeRequest) (*v1.WakeResponse, error)
 }
 
 // NewRouteServiceClient constructs a client for the windlass.gateway.v1.RouteService service. By
@@ -98,6 +103,12 @@ func NewRouteServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(routeServiceMethods.ByName("Report")),
 			connect.WithClientOptions(opts...),
 		),
+		wake: connect.NewClient[v1.WakeRequest, v1.WakeResponse](
+			httpClient,
+			baseURL+RouteServiceWakeProcedure,
+			connect.WithSchema(routeServiceMethods.ByName("Wake")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -105,6 +116,7 @@ func NewRouteServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 type routeServiceClient struct {
 	watch  *connect.Client[v1.WatchRequest, v1.WatchResponse]
 	report *connect.Client[v1.ReportRequest, v1.ReportResponse]
+	wake   *connect.Client[v1.WakeRequest, v1.WakeResponse]
 }
 
 // Watch calls windlass.gateway.v1.RouteService.Watch.
@@ -115,6 +127,15 @@ func (c *routeServiceClient) Watch(ctx context.Context, req *v1.WatchRequest) (*
 // Report calls windlass.gateway.v1.RouteService.Report.
 func (c *routeServiceClient) Report(ctx context.Context, req *v1.ReportRequest) (*v1.ReportResponse, error) {
 	response, err := c.report.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Wake calls windlass.gateway.v1.RouteService.Wake.
+func (c *routeServiceClient) Wake(ctx context.Context, req *v1.WakeRequest) (*v1.WakeResponse, error) {
+	response, err := c.wake.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -147,6 +168,9 @@ type RouteServiceHandler interface {
 	// Without a Watch of that gateway, process and table: FAILED_PRECONDITION, and nothing of it
 	// is stored; the gateway watches again, and then tells all that it serves.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
+	// Wakes an app that is held. The agent answers once it has decided to start replicas, or at once if
+	// they are starting or ready; the gateway sees them come by Watch. Repeating it changes nothing.
+	Wake(context.Context, *v1.WakeRequest) (*v1.WakeResponse, error)
 }
 
 // NewRouteServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -168,12 +192,20 @@ func NewRouteServiceHandler(svc RouteServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(routeServiceMethods.ByName("Report")),
 		connect.WithHandlerOptions(opts...),
 	)
+	routeServiceWakeHandler := connect.NewUnaryHandlerSimple(
+		RouteServiceWakeProcedure,
+		svc.Wake,
+		connect.WithSchema(routeServiceMethods.ByName("Wake")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.gateway.v1.RouteService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RouteServiceWatchProcedure:
 			routeServiceWatchHandler.ServeHTTP(w, r)
 		case RouteServiceReportProcedure:
 			routeServiceReportHandler.ServeHTTP(w, r)
+		case RouteServiceWakeProcedure:
+			routeServiceWakeHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -189,4 +221,8 @@ func (UnimplementedRouteServiceHandler) Watch(context.Context, *v1.WatchRequest,
 
 func (UnimplementedRouteServiceHandler) Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.gateway.v1.RouteService.Report is not implemented"))
+}
+
+func (UnimplementedRouteServiceHandler) Wake(context.Context, *v1.WakeRequest) (*v1.WakeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.gateway.v1.RouteService.Wake is not implemented"))
 }

@@ -1,0 +1,255 @@
+package gateway_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/gateway"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// atZero is echo without instances.
+func atZero() *gatewayv1.AppRoutes {
+	app := echo()
+	app.Held = true
+	app.Policy.ColdStart = &gatewayv1.ColdStart{Hold: durationpb.New(patience)}
+	return app
+}
+
+// wakes sets what becomes of Wake.
+func (r *harness) wakes(f func(appID string) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.onWake = f
+}
+
+func (r *harness) wokenTimes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.woken["app_1"]
+}
+
+// held waits until n requests are held.
+func (r *harness) held(t testing.TB, n float64) {
+	t.Helper()
+	require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_held") == n }, patience, time.Millisecond)
+}
+
+// ask sends a GET of its own connection, and returns where its answer comes.
+func (r *harness) ask(t testing.TB, path string) <-chan string {
+	got := make(chan string, 1)
+	req := r.request(t, http.MethodGet, path, "")
+	go func() {
+		res, err := r.client.Do(req)
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		defer res.Body.Close()
+		body, _ := io.ReadAll(res.Body)
+		code := res.Header.Get("Windlass-Error")
+		if code != "" {
+			body = []byte("after " + res.Header.Get("Retry-After"))
+		}
+		got <- strings.TrimSpace(fmt.Sprint(res.StatusCode, " ", code, " ", string(body)))
+	}()
+	return got
+}
+
+func TestHold(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		t.Run("requests wait, wake the app once, and go on in the order in which they came", func(t *testing.T) {
+			r := start(t, nil)
+			var mu sync.Mutex
+			var order []string
+			address := instance(t, func(w http.ResponseWriter, q *http.Request) {
+				mu.Lock()
+				order = append(order, q.URL.Path)
+				mu.Unlock()
+				_, _ = io.WriteString(w, q.URL.Path)
+			})
+			r.put(t, atZero())
+			var answers []<-chan string
+			var want []string
+			for i := range 20 {
+				path := fmt.Sprintf("/%02d", i)
+				want = append(want, path)
+				answers = append(answers, r.ask(t, path))
+				r.held(t, float64(i+1))
+			}
+			require.GreaterOrEqual(t, r.wokenTimes(), 1)
+			ready := echo(address)
+			ready.Policy.MaxInFlight = new(int32(1)) // so that the instance sees the order
+			r.put(t, ready)
+			for i, a := range answers {
+				require.Equal(t, "200  "+want[i], <-a)
+			}
+			require.Equal(t, want, order)
+			r.held(t, 0)
+			require.Equal(t, 20.0, r.series(t)["windlass_gateway_holds_total app=echo,app_id=app_1,outcome=released"])
+		})
+		t.Run("a wake starts the app", func(t *testing.T) {
+			r := start(t, nil)
+			address := instance(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })
+			r.put(t, atZero())
+			r.wakes(func(string) error {
+				r.set(echo(address))
+				return nil
+			})
+			begun := time.Now()
+			require.Equal(t, "200  here", r.get(t, http.MethodGet, ""))
+			require.Less(t, time.Since(begun), patience/2)
+		})
+		t.Run("the one beyond maxHeld is refused, with the time that a start takes", func(t *testing.T) {
+			r := start(t, nil)
+			app := atZero()
+			app.Policy.ColdStart.MaxHeld, app.StartTime = new(int32(2)), durationpb.New(42500*time.Millisecond)
+			r.put(t, app)
+			one, two := r.ask(t, "/1"), r.ask(t, "/2")
+			r.held(t, 2)
+			require.Contains(t, []string{"503 hold_full after 43", "503 hold_full after 42", "503 hold_full after 41"}, <-r.ask(t, "/3"))
+			r.put(t, &gatewayv1.AppRoutes{AppId: "app_1"})
+			require.Equal(t, "404 no_route after", <-one)
+			require.Equal(t, "404 no_route after", <-two)
+		})
+		t.Run("a process holds no more than it may", func(t *testing.T) {
+			r := start(t, func(c *gateway.Config) { c.MaxHeld = 1 })
+			app := atZero()
+			app.StartTime = durationpb.New(time.Hour)
+			r.put(t, app)
+			one := r.ask(t, "/1")
+			r.held(t, 1)
+			require.Contains(t, <-r.ask(t, "/2"), "503 hold_full after 3")
+			r.put(t, echo(instance(t, func(http.ResponseWriter, *http.Request) {})))
+			require.Equal(t, "200", <-one)
+		})
+		t.Run("after the hold it is refused", func(t *testing.T) {
+			r := start(t, nil)
+			app := atZero()
+			app.Policy.ColdStart.Hold, app.StartTime = durationpb.New(50*time.Millisecond), durationpb.New(10*time.Second)
+			r.put(t, app)
+			require.Equal(t, "503 hold_timeout after 10", <-r.ask(t, "/"))
+			r.held(t, 0)
+		})
+		t.Run("a client that goes away frees its place", func(t *testing.T) {
+			r := start(t, nil)
+			r.put(t, atZero())
+			c, _ := r.dial(t)
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: echo.local\r\n\r\n")
+			require.NoError(t, err)
+			r.held(t, 1)
+			require.NoError(t, c.Close())
+			r.held(t, 0)
+		})
+		t.Run("a request that waits for its turn is held when the app goes to zero", func(t *testing.T) {
+			r := start(t, nil)
+			app := echo("127.0.0.1:1")
+			app.Targets[0].Instances[0].State = gatewayv1.Instance_STATE_DRAINING
+			app.Policy.QueueWait = durationpb.New(patience)
+			r.put(t, app)
+			got := r.ask(t, "/")
+			r.waiting(t, 1)
+			require.Zero(t, r.wokenTimes())
+			r.put(t, atZero())
+			r.held(t, 1)
+			r.put(t, echo(instance(t, func(http.ResponseWriter, *http.Request) {})))
+			require.Equal(t, "200", <-got)
+		})
+		t.Run("instances that drain get nothing while it is held", func(t *testing.T) {
+			r := start(t, nil)
+			app := atZero()
+			app.Targets = []*gatewayv1.Target{target("dep_1", 1, 100, "127.0.0.1:1")}
+			app.Targets[0].Instances[0].State, app.Targets[0].Instances[0].WasReady = gatewayv1.Instance_STATE_NOT_READY, new(true)
+			r.put(t, app)
+			got := r.ask(t, "/")
+			r.held(t, 1)
+			r.put(t, echo(instance(t, func(http.ResponseWriter, *http.Request) {})))
+			require.Equal(t, "200", <-got)
+		})
+	})
+	t.Run("a preview is no traffic: it is not held, and wakes nothing", func(t *testing.T) {
+		r := start(t, nil)
+		app := atZero()
+		app.Policy.QueueWait = durationpb.New(20 * time.Millisecond)
+		app.Previews = []*gatewayv1.Preview{{Host: "v1.echo.local", DeploymentId: "dep_1"}}
+		r.put(t, app)
+		req := r.request(t, http.MethodGet, "/", "")
+		req.Host = "v1.echo.local"
+		res, _ := r.do(t, req)
+		require.Equal(t, "no_instance", res.Header.Get("Windlass-Error"))
+		require.Zero(t, r.wokenTimes())
+	})
+	t.Run("an agent that is away, or fails, is asked until it answers", func(t *testing.T) {
+		r := start(t, nil)
+		r.put(t, atZero())
+		r.wakes(func(string) error { return errors.New("not now") })
+		got := r.ask(t, "/")
+		require.Eventually(t, func() bool { return r.wokenTimes() > 2 }, patience, time.Millisecond)
+		r.stopAgent()
+		address := instance(t, func(http.ResponseWriter, *http.Request) {})
+		next, _ := startAgent(t, filepath.Join(r.dir, "gateway.sock"), "table-2")
+		next.mu.Lock()
+		next.onWake = func(string) error {
+			next.set(echo(address))
+			return nil
+		}
+		next.mu.Unlock()
+		next.set(atZero())
+		require.Equal(t, "200", <-got)
+	})
+	t.Run("a gateway that starts again without its agent goes on to hold, and wakes the agent that comes", func(t *testing.T) {
+		r := start(t, nil)
+		r.put(t, atZero())
+		require.Eventually(t, func() bool {
+			data, err := os.ReadFile(filepath.Join(r.dir, "routes"))
+			return err == nil && strings.Contains(string(data), "echo.local")
+		}, patience, 5*time.Millisecond)
+		r.stopAgent()
+		r.stop()
+		r.wait(t)
+		again := startGateway(t, r.dir, "127.0.0.1:0", nil)
+		later := &harness{running: again, url: "http://" + again.gateway.Addresses()[0].String(), client: r.client, dir: r.dir}
+		got := later.ask(t, "/")
+		later.held(t, 1)
+		address := instance(t, func(http.ResponseWriter, *http.Request) {})
+		next, _ := startAgent(t, filepath.Join(r.dir, "gateway.sock"), "table-2")
+		next.mu.Lock()
+		next.onWake = func(string) error {
+			next.set(echo(address))
+			return nil
+		}
+		next.mu.Unlock()
+		next.set(atZero())
+		require.Equal(t, "200", <-got)
+	})
+	t.Run("another region that is warm answers meanwhile, and the app wakes here", func(t *testing.T) {
+		here, warm := start(t, equallyNear), start(t, nil)
+		warm.put(t, echo(instance(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "there") })))
+		app := atZero()
+		app.Policy.ColdStart.Elsewhere = true
+		here.put(t, app)
+		here.around(t, "warm", warm.url)
+		require.Equal(t, "200 warm there", here.get(t, http.MethodGet, ""))
+		here.untilSeries(t, "windlass_gateway_handed_over_total app=echo,app_id=app_1,region=warm,why=zero", 1)
+		require.Eventually(t, func() bool { return here.wokenTimes() > 0 }, patience, time.Millisecond)
+
+		// By now it is at zero there, too: it does not wait there, and wakes nothing.
+		warm.put(t, atZero())
+		got := here.ask(t, "/")
+		here.held(t, 1)
+		here.put(t, echo(instance(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })))
+		require.Equal(t, "200  here", <-got)
+		require.Zero(t, warm.wokenTimes())
+	})
+}

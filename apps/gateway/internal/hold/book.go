@@ -1,0 +1,178 @@
+package hold
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+)
+
+const (
+	// again is how soon the agent is asked once more that has answered.
+	again = time.Second
+	// idle is how long Run sleeps while nothing waits.
+	idle = time.Hour
+	// leastRetry is the shortest time that a refused request is told to wait.
+	leastRetry = time.Second
+)
+
+// failed is how soon the agent is asked again that did not answer.
+var failed = backoff.Policy{Min: 20 * time.Millisecond, Max: time.Second}
+
+// book has the requests that wait, by app. It is pure.
+type book struct {
+	// most requests wait at a time, and held do.
+	most, held int
+	apps       map[string]*app
+}
+
+type app struct {
+	name string
+	held int
+	// since is when the start began that requests wait for, as far as it is known here; zero: none.
+	since time.Time
+	// start is how long a start takes, by the agent's answer or the last start that was seen here; 0:
+	// not known.
+	start time.Duration
+	// due is when the agent is asked next. calling: it is being asked. failures in a row.
+	due      time.Time
+	calling  bool
+	failures int
+}
+
+// count is how many requests of an app wait.
+type count struct {
+	appID, name string
+	held        int
+}
+
+func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}} }
+
+// enter takes a place. wake says that the agent is to be asked now.
+func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
+	a := b.apps[id]
+	if a == nil {
+		a = &app{}
+		b.apps[id] = a
+	}
+	a.name = name
+	if a.held == 0 {
+		// The requests of the last start are gone. Whatever they waited for has ended, or ends soon.
+		if a.since.IsZero() || now.Sub(a.since) > max(a.start, p.Start, p.Wait) {
+			a.since = now
+		}
+		a.failures, a.due, wake = 0, now, true
+	}
+	switch {
+	case a.held >= p.Most:
+		refused = &Refusal{RetryAfter: b.retryAfter(id, p, now)}
+	case b.held >= b.most:
+		refused = &Refusal{Process: true, RetryAfter: b.retryAfter(id, p, now)}
+	default:
+		a.held++
+		b.held++
+	}
+	return refused, wake
+}
+
+// leave frees a place. start is how long the start took that the request waited for, told once for each
+// start; else 0.
+func (b *book) leave(id string, released bool, now time.Time) (name string, start time.Duration) {
+	a := b.apps[id]
+	a.held--
+	b.held--
+	if released && !a.since.IsZero() {
+		start = max(now.Sub(a.since), time.Nanosecond)
+		a.start, a.since = start, time.Time{}
+	}
+	return a.name, start
+}
+
+func (b *book) retryAfter(id string, p Policy, now time.Time) time.Duration {
+	a := b.apps[id]
+	if a == nil {
+		return max(cmp.Or(p.Start, p.Wait), leastRetry)
+	}
+	left := cmp.Or(p.Start, a.start, p.Wait)
+	if !a.since.IsZero() {
+		left -= now.Sub(a.since)
+	}
+	return max(left, leastRetry)
+}
+
+// due returns the apps to wake now, and in how long the next one is. held reports whether an app is at
+// zero still.
+func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next time.Duration) {
+	next = idle
+	for _, id := range slices.Sorted(maps.Keys(b.apps)) {
+		a := b.apps[id]
+		// A request that was refused wakes the app, too: due is its time.
+		if a.calling || a.held == 0 && a.due.IsZero() {
+			continue
+		}
+		if wait := a.due.Sub(now); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		if !held(id) {
+			// Requests go on by themselves. Should it go to zero meanwhile, it is asked again.
+			if a.due = now.Add(again); a.held == 0 {
+				a.due = time.Time{}
+				continue
+			}
+			next = min(next, again)
+			continue
+		}
+		a.calling = true
+		ids = append(ids, id)
+	}
+	return ids, next
+}
+
+// answered notes the end of a call, and returns how many failed in a row.
+func (b *book) answered(id string, start time.Duration, ok bool, now time.Time, rand func() float64) (failures int) {
+	a := b.apps[id]
+	if a == nil {
+		return 0
+	}
+	a.calling = false
+	if !ok {
+		a.due = now.Add(failed.Delay(a.failures, rand))
+		a.failures++
+		return a.failures
+	}
+	a.failures = 0
+	a.start = cmp.Or(start, a.start)
+	if a.due = now.Add(again); a.held == 0 {
+		a.due = time.Time{}
+	}
+	return 0
+}
+
+func (b *book) count(id string) int {
+	if a := b.apps[id]; a != nil {
+		return a.held
+	}
+	return 0
+}
+
+func (b *book) counts() []count {
+	out := make([]count, 0, len(b.apps))
+	for id, a := range b.apps {
+		out = append(out, count{id, a.name, a.held})
+	}
+	return out
+}
+
+// forget drops apps that are not routed and of which no request waits.
+func (b *book) forget(routed func(id string) bool) (gone []string) {
+	for id, a := range b.apps {
+		if a.held == 0 && !a.calling && !routed(id) {
+			delete(b.apps, id)
+			gone = append(gone, id)
+		}
+	}
+	return gone
+}
