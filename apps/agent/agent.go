@@ -31,6 +31,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -144,9 +145,13 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.runtime, err = cfg.NewRuntime(ctx, a.region); err != nil {
 		return nil, fmt.Errorf("start runtime: %w", err)
 	}
+	atZero, err := zero.Open(cfg.files(), zeroFile)
+	if err != nil {
+		return nil, err
+	}
 	tableID := ident.New("tbl")
 	a.gateways, err = gateways.New(gateways.Config{
-		Inbox: a.inbox, Files: cfg.files(), Name: gatewaysFile, Around: neighboursFile, TableID: tableID, Expected: cfg.Gateways,
+		Inbox: a.inbox, Zero: atZero, Files: cfg.files(), Name: gatewaysFile, Around: neighboursFile, TableID: tableID, Expected: cfg.Gateways,
 		Log: cfg.Log, Registerer: cfg.Registerer,
 	})
 	if err != nil {
@@ -161,7 +166,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		}
 	}
 	a.reconciler, err = reconcile.New(reconcile.Config{
-		Inbox: a.inbox, Runtime: a.runtime,
+		Inbox: a.inbox, Runtime: a.runtime, Zero: atZero,
 		Secrets: values.Values, ForgetSecrets: values.Forget,
 		Gateways: a.gateways,
 		Features: cfg.features(),

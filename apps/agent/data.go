@@ -15,6 +15,7 @@ const (
 	credentialFile = "credential.json"
 	gatewaysFile   = "gateways.json"
 	neighboursFile = "neighbours.binpb"
+	zeroFile       = "zero.json"
 	gatewaySocket  = "gateway.sock"
 )
 

@@ -20,6 +20,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/reconcile"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
 // gatewayDrain is what calls of gateways get when the agent stops: they are short, and
@@ -36,6 +37,11 @@ func (a *Agent) drain() {
 		a.reconciler.Proceed()
 		a.reconciler.Announce()
 		again()
+	})
+	a.gateways.OnWake(func(deploymentIDs []string) {
+		for _, id := range deploymentIDs {
+			a.reconciler.Enqueue(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: id})
+		}
 	})
 }
 

@@ -53,6 +53,7 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
 	f.g.hub.serves(f.one, changes, anybody, notes, time.Now())
+	f.g.reassess()
 	f.g.mu.Unlock()
 	signal(f.g.wake)
 	f.g.progress()

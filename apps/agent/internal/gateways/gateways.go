@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/traffic"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
 	"github.com/windlass-run/windlass/pkg/neighbours"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
@@ -39,6 +40,8 @@ const (
 // Config of Gateways.
 type Config struct {
 	Inbox *inbox.Inbox
+	// Zero knows which deployments are at zero. nil: one that is not kept.
+	Zero *zero.Zero
 	// Files keeps the ids of the gateways that count, under Name, and the regions around this one,
 	// under Around.
 	Files        disk.Files
@@ -58,6 +61,8 @@ type Gateways struct {
 	// may return something else.
 	wake     chan struct{}
 	progress func()
+	// woken is called with deployments that a request woke.
+	woken func(deploymentIDs []string)
 
 	mu   sync.Mutex
 	hub  *hub
@@ -66,6 +71,8 @@ type Gateways struct {
 	seen *traffic.History
 	// since has, by deployment, the time of its first Leave.
 	since map[string]time.Time
+	// falling has, by deployment that goes to zero, the time of its first Sleep.
+	falling map[string]time.Time
 	// knows is true once the table is complete; known is closed then. looked is true once the
 	// runtime was observed.
 	knows, looked bool
@@ -85,11 +92,17 @@ func New(cfg Config) (*Gateways, error) {
 	if cfg.Expected < 0 || cfg.Expected > maxGateways {
 		return nil, fmt.Errorf("gateways: %d are expected: use 0 (none need to be there) to %d", cfg.Expected, maxGateways)
 	}
+	if cfg.Zero == nil {
+		cfg.Zero = zero.New()
+	}
 	g := &Gateways{
 		cfg: cfg, wake: make(chan struct{}, 1), progress: func() {},
-		since: map[string]time.Time{}, known: make(chan struct{}), seen: traffic.New(),
+		woken: func([]string) {}, since: map[string]time.Time{}, falling: map[string]time.Time{}, known: make(chan struct{}), seen: traffic.New(),
 	}
-	g.hub = newHub(newTable(g.assignment), cfg.Expected, Grace)
+	t := newTable(g.assignment)
+	t.phase = func(id string) zero.Phase { return cfg.Zero.Phase(id, g.assignment(id)) }
+	t.startTime = cfg.Zero.StartTime
+	g.hub = newHub(t, cfg.Expected, Grace)
 	data, err := cfg.Files.Read(cfg.Name)
 	if err == nil {
 		err = json.Unmarshal(data, &g.kept)
@@ -133,6 +146,7 @@ func (g *Gateways) Held(keys ...inbox.Key) {
 	for _, k := range keys {
 		if k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
 			g.hub.touched(g.hub.hold(k.Name, g.assignment(k.Name)))
+			g.hub.touched(g.hub.turn(k.Name)) // it may be at zero now
 		}
 	}
 }
@@ -145,13 +159,18 @@ func (g *Gateways) See(seen runtime.Observation) {
 	g.looked = true
 	g.hub.touched(g.hub.see(seen.Deployments))
 	g.hub.meet(seen.Deployments, first)
+	g.noteReady(seen.Deployments)
 	for id := range g.since {
 		if !slices.ContainsFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == id }) {
 			delete(g.since, id)
 			g.hub.touched(g.hub.stay(id))
 		}
 	}
+	g.forgetFallen(seen.Deployments)
 	g.seen.Forget(func(id string) bool { return g.assignment(id) != nil })
+	if g.knows {
+		g.cfg.Zero.Forget(func(id string) bool { return g.assignment(id) != nil }, func(id string) bool { return g.hub.apps[id] != nil })
+	}
 	g.learn()
 }
 
@@ -289,6 +308,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 			g.seen.Left(id)
 		}
 		g.hub.judge()
+		g.reassess()
 		g.mu.Unlock()
 		for _, id := range expired {
 			g.cfg.Log.WarnContext(ctx, "a gateway was away for so long that nothing waits for it any more", "gateway", id, "after", Grace)
@@ -308,6 +328,9 @@ func (g *Gateways) Run(ctx context.Context) error {
 func (g *Gateways) keepOrSay(ctx context.Context) {
 	if err := g.keep(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "cannot keep which gateways there are: the next agent waits for others than it should", "error", err)
+	}
+	if err := g.cfg.Zero.Keep(); err != nil {
+		g.cfg.Log.ErrorContext(ctx, "the next agent may hold requests for longer than it has to", "error", err)
 	}
 	if err := g.keepAround(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "cannot keep what is around the region: the next agent tells gateways what was there before", "error", err)

@@ -28,6 +28,8 @@ type hub struct {
 // gateway is a gateway, or a feed, that counts.
 type gateway struct {
 	id string
+	// holdsRequests: it holds requests of apps at zero.
+	holdsRequests bool
 	// verified: it is one of the region's. Reports of other gateways decide nothing, see Caller.
 	verified bool
 	// process is the process that has the id; empty: not known.

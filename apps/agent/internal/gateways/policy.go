@@ -52,6 +52,9 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 			ExposedHeaders: c.ExposedHeaders, Credentials: c.Credentials, MaxAge: c.MaxAge,
 		}
 	}
+	if c := p.ColdStart; c != nil {
+		out.ColdStart = &gatewayv1.ColdStart{Hold: c.Hold, MaxHeld: c.MaxHeld, Heartbeat: c.Heartbeat, Elsewhere: c.Elsewhere}
+	}
 	if l := p.PayloadLog; l != nil {
 		out.PayloadLog = &gatewayv1.PayloadLog{Sample: l.Sample, MaxBytes: l.MaxBytes, Redact: l.Redact}
 	}

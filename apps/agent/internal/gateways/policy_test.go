@@ -26,18 +26,19 @@ func policy() *windlassv1.RoutingPolicy {
 		},
 		PayloadLog:  &windlassv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
 		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER, RequireApiKey: true,
+		ColdStart: &windlassv1.ColdStart{Hold: durationpb.New(11 * time.Second), MaxHeld: new(int32(12)), Heartbeat: true, Elsewhere: true},
 	}
 }
 
 func TestPolicy_EveryFieldReachesGateways(t *testing.T) {
 	from := policy()
-	for _, m := range []proto.Message{from, from.Cors, from.PayloadLog} {
+	for _, m := range []proto.Message{from, from.Cors, from.PayloadLog, from.ColdStart} {
 		for f := range fields(m) {
 			require.True(t, m.ProtoReflect().Has(f), "%s: set it above", f.FullName())
 		}
 	}
 	got := policyOf(from)
-	for _, m := range []proto.Message{got, got.Cors, got.PayloadLog} {
+	for _, m := range []proto.Message{got, got.Cors, got.PayloadLog, got.ColdStart} {
 		for f := range fields(m) {
 			require.True(t, m.ProtoReflect().Has(f) || f.Name() == "affinity_cookie", "%s does not get through", f.FullName())
 		}
@@ -52,6 +53,7 @@ func TestPolicy_EveryFieldReachesGateways(t *testing.T) {
 		},
 		PayloadLog:  &gatewayv1.PayloadLog{Sample: 0.5, MaxBytes: 10, Redact: []string{"content"}},
 		CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_FAILOVER, RequireApiKey: true,
+		ColdStart: &gatewayv1.ColdStart{Hold: durationpb.New(11 * time.Second), MaxHeld: new(int32(12)), Heartbeat: true, Elsewhere: true},
 	}
 	require.True(t, proto.Equal(want, got), "%v", got)
 

@@ -71,6 +71,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		if left {
 			g.seen.Left(one.id)
 		}
+		g.reassess()
 		g.mu.Unlock()
 		signal(g.wake)
 		g.progress()
@@ -143,9 +144,11 @@ func (g *Gateways) open(req *gatewayv1.WatchRequest, verified bool) (*gateway, e
 		g.seen.Joined(req.GatewayId) // it has not reported to any agent yet
 	}
 	one := g.hub.open(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
+	one.holdsRequests = slices.Contains(req.Features, featureHold)
 	if one.verified = verified; !verified {
 		g.hub.judge()
 	}
+	g.reassess()
 	return one, nil
 }
 
@@ -219,6 +222,7 @@ func (g *Gateways) Report(ctx context.Context, req *gatewayv1.ReportRequest) (*g
 		if ok = g.hub.heed(req, time.Now()); ok && caller.Verified {
 			g.seen.Tell(req.GatewayId, countsOf(req.Traffic), time.Now())
 		}
+		g.reassess()
 		g.mu.Unlock()
 	}
 	if !ok {

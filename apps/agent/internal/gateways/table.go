@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -17,7 +19,15 @@ import (
 type table struct {
 	// assignment returns the desired state of a deployment in this region; nil: there is none.
 	assignment func(deploymentID string) *agentv1.DeploymentState
-	apps       map[string]*app
+	// phase returns how far a deployment is from zero, and startTime how long a start of the app takes.
+	phase     func(deploymentID string) zero.Phase
+	startTime func(appID string) time.Duration
+	// mayHold: every gateway holds requests of apps at zero. Until then no instance stops for that.
+	mayHold bool
+	// stopping are the instances, by deployment, that the runtime was told to stop for zero. They get no
+	// new requests, whatever an older look at the runtime says.
+	stopping map[string]map[string]bool
+	apps    map[string]*app
 	// workloads are those that have instances, by the workload key that targets name.
 	workloads map[string]*workload
 	// looks counts the calls of see.
@@ -69,7 +79,9 @@ func (a *app) gone() bool { return len(a.told.Hosts) == 0 && len(a.told.Previews
 
 func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	return &table{
-		assignment: assignment, apps: map[string]*app{}, workloads: map[string]*workload{},
+		assignment: assignment, phase: func(string) zero.Phase { return zero.Awake }, startTime: func(string) time.Duration { return 0 },
+		stopping: map[string]map[string]bool{},
+		apps: map[string]*app{}, workloads: map[string]*workload{},
 		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
 		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},
 	}
@@ -283,6 +295,7 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	if len(out.Hosts) > 0 {
 		out.AppName = cmp.Or(out.AppName, a.told.AppName) // without targets nothing says it
 	}
+	t.holdRequests(out)
 	return out
 }
 

@@ -3,10 +3,12 @@ package reconcile
 import (
 	"context"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -22,6 +24,13 @@ type Gateways interface {
 	// when it may be removed. seen is what runs; nil: that is not known yet.
 	Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
 	Stay(deploymentID string)
+	// Sleep ends new requests to a deployment that goes to zero, and Rise takes that back. Sleep
+	// returns why its instances must not stop yet, and when to ask again; "" when they may.
+	Sleep(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
+	Rise(deploymentID string)
+	// Slept is called after Sleep has returned "", with the first look at the runtime that began after
+	// it was told to stop the instances.
+	Slept(deploymentID string, seen runtime.Observation)
 }
 
 // codeGateways says why a route waits.
@@ -98,6 +107,49 @@ func (r *Reconciler) leaving(k inbox.Key, item *agentv1.Item) bool {
 	return true
 }
 
+// falls reports whether the deployment is on its way to zero and its instances must not stop yet. Then
+// the key is looked at again.
+func (r *Reconciler) falls(ctx context.Context, k inbox.Key, item *agentv1.Item) bool {
+	if r.cfg.Zero.Phase(k.Name, item.GetDeployment()) != zero.Asleep {
+		r.cfg.Gateways.Rise(k.Name)
+		return false
+	}
+	r.gate(k)
+	var seen *runtime.Observation
+	if o, ok := r.Observation(); ok {
+		seen = &o
+	}
+	why, left := r.cfg.Gateways.Sleep(k.Name, seen)
+	if why == "" {
+		r.ungate(k)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		e := r.entry(k)
+		e.fell, e.touched = true, math.MaxInt64 // until it is applied, no look shows that
+		return false
+	}
+	r.tried(ctx, k, "")
+	r.pend(k, item, codeGateways, why)
+	r.queue.addAfter(k, left)
+	return true
+}
+
+// slept tells gateways of the deployments that went to zero before the look began.
+func (r *Reconciler) slept(seen runtime.Observation, look int64) {
+	r.mu.Lock()
+	var ids []string
+	for k, e := range r.entries {
+		if e.fell && look >= e.touched {
+			e.fell = false
+			ids = append(ids, k.Name)
+		}
+	}
+	r.mu.Unlock()
+	for _, id := range ids {
+		r.cfg.Gateways.Slept(id, seen)
+	}
+}
+
 // noGateways is for regions that requests enter in another way: what the agent knows is enough.
 type noGateways struct{}
 
@@ -106,3 +158,6 @@ func (noGateways) See(runtime.Observation)                                    {}
 func (noGateways) Routed(string, int64, int64) string                         { return "" }
 func (noGateways) Leave(string, *runtime.Observation) (string, time.Duration) { return "", 0 }
 func (noGateways) Stay(string)                                                {}
+func (noGateways) Sleep(string, *runtime.Observation) (string, time.Duration) { return "", 0 }
+func (noGateways) Rise(string)                                                {}
+func (noGateways) Slept(string, runtime.Observation)                          {}

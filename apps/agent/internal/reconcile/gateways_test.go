@@ -18,6 +18,7 @@ import (
 
 // doors are gateways of which a test says what they do.
 type doors struct {
+	noGateways
 	mu             sync.Mutex
 	behind         string // why nothing is routed
 	sending        bool   // a gateway sends to the deployment that will be removed

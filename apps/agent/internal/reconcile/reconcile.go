@@ -36,6 +36,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/telemetry"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -45,6 +46,8 @@ import (
 type Config struct {
 	Inbox   *inbox.Inbox
 	Runtime runtime.Runtime
+	// Zero knows which deployments are at zero. nil: one that is not kept.
+	Zero *zero.Zero
 	// Secrets returns the values of the deployment's secrets by secret name. A
 	// *runtime.Rejection means that trying again soon does not help.
 	Secrets func(ctx context.Context, d *agentv1.Deployment, generation int64) (map[string]string, error)
@@ -69,6 +72,10 @@ type Config struct {
 	// Resync is how often every key is looked at even if nothing changed: 5 min.
 	Resync time.Duration
 }
+
+// codeWoken says that the region runs replicas that the generation does not have, because a request
+// came.
+const codeWoken = "Woken"
 
 // applyTimeout bounds one attempt on one key.
 const applyTimeout = 30 * time.Second
@@ -117,12 +124,17 @@ type entry struct {
 	// touched is the number of the first look that shows all that was ever applied of the key.
 	touched int64
 	traced  [2]int64 // (epoch, generation) whose apply has its span
+	// fell: it was told to stop its instances for zero, and no look has shown what came of it.
+	fell bool
 }
 
 // New checks the config.
 func New(cfg Config) (*Reconciler, error) {
 	if cfg.Inbox == nil || cfg.Runtime == nil || cfg.Secrets == nil || cfg.ForgetSecrets == nil || cfg.Log == nil || cfg.Tracer == nil || cfg.Region == nil || cfg.Rand == nil {
 		return nil, errors.New("reconcile: every field of Config without a default is required")
+	}
+	if cfg.Zero == nil {
+		cfg.Zero = zero.New()
 	}
 	if cfg.Gateways == nil {
 		cfg.Gateways = noGateways{}
@@ -239,6 +251,9 @@ func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
 			return
 		}
 		r.cfg.Gateways.Stay(k.Name)
+		if r.falls(ctx, k, item) {
+			return
+		}
 		err := r.apply(ctx, k, item)
 		r.touch(k)
 		r.settle(ctx, k, item, err)
@@ -269,6 +284,14 @@ func (r *Reconciler) apply(ctx context.Context, k inbox.Key, item *agentv1.Item)
 	variables, pull, err := r.secrets(ctx, d, item.Generation)
 	if err != nil {
 		return err
+	}
+	r.cfg.Zero.Note(k.Name, state, time.Now())
+	if err := r.cfg.Zero.Keep(); err != nil {
+		return err
+	}
+	if n, woken := r.cfg.Zero.Replicas(k.Name, state); woken {
+		d = proto.CloneOf(d)
+		d.Replicas = n
 	}
 	return r.cfg.Runtime.Apply(ctx, runtime.Assignment{
 		Deployment:      d,
@@ -337,6 +360,9 @@ func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item
 	case err == nil:
 		state.Phase = agentv1.AppliedState_PHASE_APPLIED
 		state.Deleted = item.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES && len(item.GetRoutes().GetHosts()) == 0
+		if n, woken := r.cfg.Zero.Replicas(k.Name, item.GetDeployment()); woken {
+			state.Code, state.Message = codeWoken, fmt.Sprintf("a request woke it: the region runs %d replicas", n)
+		}
 	case errors.As(err, &rejection):
 		state.Phase = agentv1.AppliedState_PHASE_REJECTED
 		state.Code, state.Message, state.Retryable = rejection.Code, rejection.Message, rejection.Retryable
@@ -450,6 +476,7 @@ func (r *Reconciler) observe(ctx context.Context) {
 			// Gateways come first: a caller that sees a key as applied may rely on it that
 			// they know what runs.
 			r.cfg.Gateways.See(seen)
+			r.slept(seen, look)
 			r.noteSeen(seen, look)
 			wait = backoff.Rest(time.Since(begin), observeShare, observeSpacing, maxObserveSpacing)
 		}

@@ -1,0 +1,244 @@
+package gateways
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// To zero, and back:
+//
+//	assignment without replicas   gateways hold requests, and the instances get no new ones
+//	every gateway serves that     the instances stop
+//	Wake                          instances start; gateways go on to hold requests
+//	an instance is ready          gateways send to it
+//
+// All of it is computed from the assignment, the marks of package zero and what runs, so that an app
+// whose wake crosses its way to zero is where it should be, whatever came first.
+
+// featureHold is what a gateway announces that holds requests; see gatewayv1.WatchRequest.
+const featureHold = "hold"
+
+// holdRequests completes an app's state: instances of deployments at zero get no new requests, and
+// requests are held while no deployment that they could go to is awake.
+func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
+	weighted, held := 0, 0
+	for _, target := range out.Targets {
+		phase := t.phase(target.DeploymentId)
+		for _, in := range target.Instances {
+			if t.stopping[target.DeploymentId][in.InstanceId] {
+				in.State, in.WasReady = gatewayv1.Instance_STATE_DRAINING, nil
+			}
+		}
+		ready := slices.ContainsFunc(target.Instances, func(in *gatewayv1.Instance) bool { return in.State == gatewayv1.Instance_STATE_READY })
+		asleep := phase == zero.Asleep && (t.mayHold || !ready)
+		if asleep {
+			for _, in := range target.Instances {
+				in.State, in.WasReady = gatewayv1.Instance_STATE_DRAINING, nil
+			}
+		}
+		if target.Weight > 0 {
+			weighted++
+			if asleep || phase == zero.Waking && !ready {
+				held++
+			}
+		}
+	}
+	if weighted > 0 && held == weighted && len(out.Hosts) > 0 {
+		out.Held = true
+		if took := t.startTime(out.AppId); took > 0 {
+			out.StartTime = durationpb.New(took)
+		}
+	}
+}
+
+// turn computes anew the apps that a deployment's phase matters to. It returns those that changed.
+func (t *table) turn(deploymentID string) []string {
+	dirty := t.usersOf(deploymentID)
+	maps.Copy(dirty, t.users[cmp.Or(t.assignment(deploymentID).GetWorkloadKey(), deploymentID)])
+	return t.renewAll(dirty)
+}
+
+// mayNotHold returns why requests of apps at zero would not be held; "" if they would. A gateway that is
+// away and has not come back to this agent process is waited for, because it goes on to send.
+func (h *hub) mayNotHold() (why string) {
+	holding := 0
+	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
+		g := h.gateways[id]
+		switch {
+		case h.feeds[id] == g && g.stream != 0:
+			return fmt.Sprintf("the clients of %s do not hold requests of an app at zero: it keeps its instances while there are any", id)
+		case !g.verified:
+		case g.holdsRequests && g.stream != 0 && !g.leaving:
+			holding++
+		case g.leaving, g.holdsRequests:
+		case g.stream == 0:
+			return fmt.Sprintf("waits for gateway %s, which is away", id)
+		default:
+			return fmt.Sprintf("gateway %s does not hold requests of an app at zero: update it", id)
+		}
+	}
+	if holding == 0 {
+		return "no gateway is here that would hold requests of an app at zero, and wake it"
+	}
+	return ""
+}
+
+// reassess sends gateways what depends on whether all of them hold requests. Called with mu held.
+func (g *Gateways) reassess() {
+	may := g.hub.mayNotHold() == ""
+	if g.hub.mayHold == may {
+		return
+	}
+	g.hub.mayHold = may
+	dirty := map[string]bool{}
+	for id, a := range g.hub.apps {
+		if slices.ContainsFunc(a.told.Targets, func(t *gatewayv1.Target) bool { return g.hub.phase(t.DeploymentId) == zero.Asleep }) {
+			dirty[id] = true
+		}
+	}
+	g.hub.touched(g.hub.renewAll(dirty))
+}
+
+// Sleep ends new requests to a deployment that goes to zero. It returns why its instances must not stop
+// yet, and when to ask again; "" when they may. seen is what runs; nil: that is not known yet.
+func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why string, left time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if seen == nil {
+		return "waits until it is known what runs", Patience
+	}
+	at := slices.IndexFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == deploymentID })
+	if at < 0 || len(seen.Deployments[at].Instances) == 0 {
+		delete(g.falling, deploymentID)
+		return "", 0
+	}
+	if why = g.hub.mayNotHold(); why != "" {
+		delete(g.falling, deploymentID)
+		return why, Patience
+	}
+	g.hub.touched(g.hub.turn(deploymentID))
+	now := time.Now()
+	if _, ok := g.falling[deploymentID]; !ok {
+		g.falling[deploymentID] = now
+	}
+	left = g.falling[deploymentID].Add(Patience).Sub(now)
+	stopping := map[string]bool{}
+	for n := range seen.Deployments[at].Instances {
+		id := seen.Deployments[at].Instances[n].ID
+		if left > 0 && !g.hub.released(id) {
+			return fmt.Sprintf("waits for the gateways to hold its requests, and to be done with instance %s, %s at most", id, Patience), left
+		}
+		stopping[id] = true
+	}
+	g.hub.stopping[deploymentID] = stopping
+	return "", 0
+}
+
+// Slept ends what Sleep has begun, once seen is of a time after the runtime was told: its word on what
+// runs counts again. A deployment that was woken meanwhile may have kept its instances.
+func (g *Gateways) Slept(deploymentID string, seen runtime.Observation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.hub.stopping, deploymentID)
+	g.noteReady(seen.Deployments)
+	g.hub.touched(g.hub.turn(deploymentID))
+}
+
+// Rise takes Sleep back: the deployment has replicas, or was woken.
+func (g *Gateways) Rise(deploymentID string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.falling, deploymentID)
+	g.hub.touched(g.hub.turn(deploymentID))
+}
+
+// noteReady notes which of the deployments that were woken are ready. Called with mu held.
+func (g *Gateways) noteReady(seen []runtime.ObservedDeployment) {
+	starting := g.cfg.Zero.Starting()
+	if len(starting) == 0 {
+		return
+	}
+	now := time.Now()
+	for _, d := range seen {
+		if !slices.Contains(starting, d.DeploymentID) {
+			continue
+		}
+		ready := slices.ContainsFunc(d.Instances, func(in runtime.Instance) bool {
+			return in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && in.Address != "" && !g.hub.stopping[d.DeploymentID][in.ID]
+		})
+		state := g.assignment(d.DeploymentID)
+		if n, _ := g.cfg.Zero.Replicas(d.DeploymentID, state); ready && n > 0 {
+			g.cfg.Zero.Ready(d.DeploymentID, state.GetDeployment().GetAppId(), now)
+			signal(g.wake) // Run keeps it
+		}
+	}
+}
+
+// forgetFallen drops what is kept of deployments on their way to zero that are gone. Called with mu held.
+func (g *Gateways) forgetFallen(seen []runtime.ObservedDeployment) {
+	if len(g.falling)+len(g.hub.stopping) == 0 {
+		return
+	}
+	there := map[string]bool{}
+	for _, d := range seen {
+		there[d.DeploymentID] = true
+	}
+	maps.DeleteFunc(g.falling, func(id string, _ time.Time) bool { return !there[id] })
+	maps.DeleteFunc(g.hub.stopping, func(id string, _ map[string]bool) bool { return !there[id] })
+}
+
+// OnWake sets f, which is called without locks held for deployments that a request woke. Call it before
+// Run.
+func (g *Gateways) OnWake(f func(deploymentIDs []string)) { g.woken = f }
+
+// Wake implements RouteService.
+func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatewayv1.WakeResponse, error) {
+	caller := callerOf(ctx)
+	if err := caller.identify(&req.GatewayId); err != nil {
+		return nil, err
+	}
+	if !caller.Verified {
+		return nil, rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "gateway_id",
+			"a gateway that is not authenticated starts no instances; leave --listen-insecure out")
+	}
+	item, ok := g.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: req.AppId})
+	if !ok || !routes(item.GetRoutes()) {
+		return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app_id", "this region does not route the app")
+	}
+	now := time.Now()
+	var woken []string
+	for _, target := range item.GetRoutes().Targets {
+		if target.Weight > 0 && g.cfg.Zero.Wake(target.DeploymentId, g.assignment(target.DeploymentId), now) {
+			woken = append(woken, target.DeploymentId)
+		}
+	}
+	if len(woken) > 0 {
+		// The runtime is told while the file is written. An agent that dies before the answer is asked again.
+		g.woken(woken)
+		g.cfg.Log.InfoContext(ctx, "a request woke an app at zero", "app_id", req.AppId, "deployments", woken, "gateway", req.GatewayId)
+	}
+	if err := g.cfg.Zero.Keep(); err != nil {
+		g.cfg.Log.ErrorContext(ctx, "an app that a request woke may stop when the agent restarts", "app_id", req.AppId, "error", err)
+		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the agent cannot keep that the app was woken: call again")
+	}
+	res := &gatewayv1.WakeResponse{}
+	if took := g.cfg.Zero.StartTime(req.AppId); took > 0 {
+		res.ReadyIn = durationpb.New(took)
+	}
+	return res, nil
+}

@@ -1,0 +1,545 @@
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/reconcile"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// A start takes 45 s and a request 3 s. holdTime is how long requests wait while the app is at zero,
+	// and queueTime while it is not.
+	startTime, requestTime = 45 * time.Second, 3 * time.Second
+	holdTime, queueTime    = time.Minute, 10 * time.Second
+)
+
+// zeroRegion is an agent over a runtime and files that outlive it, and one gateway, in virtual time.
+type zeroRegion struct {
+	t       *testing.T
+	files   *disk.Memory
+	kept    *inbox.Memory
+	runtime *simulated.Runtime
+	table   int
+	// follows: the control plane is there, and answers what the region says.
+	follows    bool
+	generation int64
+	revision   int64
+
+	in    *inbox.Inbox
+	zero  *zero.Zero
+	g     *Gateways
+	r     *reconcile.Reconciler
+	stop  func()
+	alive *aGateway
+}
+
+func startZeroRegion(t *testing.T) *zeroRegion {
+	z := &zeroRegion{
+		t: t, files: disk.NewMemory(), kept: inbox.NewMemory(), generation: 1,
+		runtime: simulated.New(simulated.Config{
+			Start: func() time.Duration { return startTime }, Stop: func() time.Duration { return time.Second },
+		}),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- z.runtime.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	z.open()
+	t.Cleanup(func() { z.stop() })
+	items := []*agentv1.Item{z.deployment(1), {
+		Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: 1, Content: &agentv1.Item_Routes{Routes: &agentv1.Routes{
+			AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}},
+		}},
+	}}
+	keys, err := z.in.Snapshot(&agentv1.SnapshotBegin{Revision: 1, Count: int64(len(items))}, items)
+	require.NoError(t, err)
+	z.revision = 1
+	z.changed(keys...)
+	z.alive = &aGateway{z: z}
+	z.rest(startTime + 10*time.Second)
+	require.Len(t, z.alive.ready(), 1)
+	return z
+}
+
+func (z *zeroRegion) changed(keys ...inbox.Key) {
+	z.g.Held(keys...)
+	z.r.Enqueue(keys...)
+}
+
+// open starts an agent.
+func (z *zeroRegion) open() {
+	var err error
+	z.table++
+	z.in, err = inbox.OpenMemory(z.kept)
+	require.NoError(z.t, err)
+	z.zero, err = zero.Open(z.files, "zero.json")
+	require.NoError(z.t, err)
+	z.g, err = New(Config{
+		Inbox: z.in, Zero: z.zero, Files: z.files, Name: "gateways.json", Around: "neighbours.binpb", TableID: fmt.Sprint("table-", z.table),
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(z.t, err)
+	z.r, err = reconcile.New(reconcile.Config{
+		Inbox: z.in, Zero: z.zero, Runtime: z.runtime, Gateways: z.g,
+		Secrets:       func(context.Context, *agentv1.Deployment, int64) (map[string]string, error) { return nil, nil },
+		ForgetSecrets: func(string) error { return nil },
+		Log:           slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""),
+		Region: func() string { return "us-east-1" }, Rand: func() float64 { return 0.5 },
+	})
+	require.NoError(z.t, err)
+	r := z.r
+	z.g.OnProgress(r.Proceed)
+	z.g.OnWake(func(ids []string) {
+		for _, id := range ids {
+			r.Enqueue(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: id})
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- z.r.Run(ctx) }()
+	go func() { done <- z.g.Run(ctx) }()
+	in := z.in
+	z.stop = func() {
+		cancel()
+		require.NoError(z.t, <-done)
+		require.NoError(z.t, <-done)
+		require.NoError(z.t, in.Close())
+	}
+}
+
+// kill ends the agent as kill -9 does, and starts another.
+func (z *zeroRegion) kill() {
+	files := z.files
+	z.files = files.Clone() // as of now: nothing that the agent does at its end is there
+	z.in.Abandon()
+	z.stop()
+	z.alive.one = nil
+	z.open()
+}
+
+func (z *zeroRegion) deployment(replicas int32) *agentv1.Item {
+	return &agentv1.Item{
+		Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_1", Generation: z.generation,
+		Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
+			Action: agentv1.DeploymentState_ACTION_APPLY, WorkloadKey: "dep_1",
+			Deployment: &agentv1.Deployment{Id: "dep_1", AppId: "app_1", AppName: "chat", Version: 1, Replicas: replicas, Wake: 1, Spec: &windlassv1.DeploymentSpec{}},
+		}},
+	}
+}
+
+// assign sends the next generation.
+func (z *zeroRegion) assign(replicas int32) {
+	z.generation++
+	z.revision++
+	keys, err := z.in.Delta(&agentv1.Delta{After: z.revision - 1, Upto: z.revision, Items: []*agentv1.Item{z.deployment(replicas)}})
+	require.NoError(z.t, err)
+	z.changed(keys...)
+}
+
+// answer is what the control plane does when it hears that a request woke the deployment.
+func (z *zeroRegion) answer() {
+	for _, s := range z.r.Applied() {
+		if s.Key == "dep_1" && s.Code == "Woken" && s.Generation == z.generation {
+			z.assign(1)
+		}
+	}
+}
+
+func (z *zeroRegion) instances() map[string]windlassv1.InstanceStatus {
+	out := map[string]windlassv1.InstanceStatus{}
+	seen, err := z.runtime.Observe(z.t.Context())
+	require.NoError(z.t, err)
+	for _, d := range seen.Deployments {
+		for _, in := range d.Instances {
+			out[in.ID] = in.Status
+		}
+	}
+	return out
+}
+
+// rest lets both sides go on by themselves.
+func (z *zeroRegion) rest(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		z.alive.pull()
+		z.alive.report()
+		z.alive.wake()
+		z.alive.look()
+		if z.follows {
+			z.answer()
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+}
+
+// asked is a request at the gateway.
+type asked struct {
+	at       time.Time
+	instance string
+	sent     time.Time
+	done     bool
+}
+
+// aGateway does what the contract says a gateway does, one step at a time.
+type aGateway struct {
+	z        *zeroRegion
+	one      *gateway
+	table    string
+	routes   *gatewayv1.AppRoutes
+	requests []*asked
+	woke     int
+}
+
+func (a *aGateway) ready() (ids []string) {
+	for _, target := range a.routes.GetTargets() {
+		for _, in := range target.Instances {
+			if in.State == gatewayv1.Instance_STATE_READY {
+				ids = append(ids, in.InstanceId)
+			}
+		}
+	}
+	return ids
+}
+
+// pull applies what the agent has to send.
+func (a *aGateway) pull() {
+	g := a.z.g
+	var frames []*gatewayv1.WatchResponse
+	if a.one == nil {
+		req := &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1", TableId: a.table, Features: []string{featureHold}}
+		if a.routes != nil {
+			req.Have = []*gatewayv1.AppVersion{{AppId: "app_1", Generation: a.routes.Generation, Change: a.routes.Change}}
+		}
+		one, err := g.open(req, true)
+		require.NoError(a.z.t, err)
+		a.one = one
+	}
+	select {
+	case <-g.known:
+	default:
+		return
+	}
+	if !a.one.begun {
+		frames = g.whole(a.one)
+	} else {
+		var err error
+		frames, err = g.news(a.one)
+		require.NoError(a.z.t, err)
+	}
+	for _, f := range frames {
+		if f.GetBegin() != nil {
+			a.table = f.GetBegin().TableId
+		}
+		for _, app := range f.GetApps().GetApps() {
+			a.routes = app
+		}
+	}
+	a.look()
+}
+
+func (a *aGateway) report() {
+	if a.one == nil || !a.one.begun || a.routes == nil {
+		return
+	}
+	flight := map[string]int32{}
+	for _, q := range a.requests {
+		if q.instance != "" && !q.done && !slices.Contains(a.ready(), q.instance) {
+			flight[q.instance]++
+		}
+	}
+	req := &gatewayv1.ReportRequest{GatewayId: first, ProcessId: "run_1", TableId: a.table, Served: []*gatewayv1.Served{
+		{AppId: "app_1", Generation: a.routes.Generation, InstancesChange: a.routes.Change},
+	}}
+	for id, n := range flight {
+		req.Instances = append(req.Instances, &gatewayv1.InstanceHealth{InstanceId: id, InFlight: n})
+	}
+	a.z.g.mu.Lock()
+	require.True(a.z.t, a.z.g.hub.heed(req, time.Now()))
+	a.z.g.mu.Unlock()
+	a.z.g.progress()
+}
+
+// wake calls the agent while requests are held.
+func (a *aGateway) wake() {
+	if a.routes.GetHeld() && slices.ContainsFunc(a.requests, func(q *asked) bool { return q.instance == "" }) {
+		ctx := context.WithValue(a.z.t.Context(), callerKey{}, Caller{Verified: true})
+		_, err := a.z.g.Wake(ctx, &gatewayv1.WakeRequest{GatewayId: first, AppId: "app_1"})
+		require.NoError(a.z.t, err)
+		a.woke++
+	}
+}
+
+func (a *aGateway) ask() {
+	a.requests = append(a.requests, &asked{at: time.Now()})
+	a.look()
+}
+
+// look sends requests that can be sent, and ends those that were.
+func (a *aGateway) look() {
+	for _, q := range a.requests {
+		wait := queueTime
+		if a.routes.GetHeld() {
+			wait = holdTime
+		}
+		switch {
+		case q.done:
+		case q.instance != "":
+			if time.Since(q.sent) < requestTime {
+				require.Contains(a.z.t, a.z.instances(), q.instance, "the instance stopped with a request: 502")
+			} else {
+				q.done = true
+			}
+		case !a.routes.GetHeld() && len(a.ready()) > 0:
+			q.instance, q.sent = a.ready()[0], time.Now()
+			require.Contains(a.z.t, a.z.instances(), q.instance, "the instance is gone: 502")
+		default:
+			require.LessOrEqual(a.z.t, time.Since(q.at), wait, "503: held %v, ready %v", a.routes.GetHeld(), a.ready())
+		}
+	}
+}
+
+// schedules are all orders of the steps, each once.
+func schedules(steps string) []string {
+	count := map[rune]int{}
+	for _, s := range steps {
+		count[s]++
+	}
+	kinds := slices.Sorted(maps.Keys(count))
+	var out []string
+	var next func(so string)
+	next = func(so string) {
+		if len(so) == len(steps) {
+			out = append(out, so)
+			return
+		}
+		for _, k := range kinds {
+			if count[k] > 0 {
+				count[k]--
+				next(so + string(k))
+				count[k]++
+			}
+		}
+	}
+	next("")
+	return out
+}
+
+// Steps: the control plane's decision arrives (d), a request arrives (a), the gateway applies what it
+// is sent (p), reports what it serves (r) and calls Wake (w), the agent is killed (k). Every order of one
+// of each runs, and a part of the orders with two of p and r; ALL_SCHEDULES=1 runs all of those.
+func TestZero_EveryInterleavingOfRequestDecisionAndWake(t *testing.T) {
+	all := schedules("daprwk")
+	for i, s := range schedules("daprprwk") {
+		if i%40 == 0 || os.Getenv("ALL_SCHEDULES") != "" {
+			all = append(all, s)
+		}
+	}
+	for _, follows := range []bool{false, true} {
+		for _, schedule := range all {
+			name := schedule
+			if follows {
+				name += " with the control plane"
+			}
+			ok := t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					z := startZeroRegion(t)
+					z.follows = follows
+					for _, step := range schedule {
+						switch step {
+						case 'd':
+							z.assign(0)
+						case 'a':
+							z.alive.ask()
+						case 'p':
+							z.alive.pull()
+						case 'r':
+							z.alive.report()
+						case 'w':
+							z.alive.wake()
+						case 'k':
+							z.kill()
+						}
+						synctest.Wait()
+					}
+					z.rest(holdTime + 10*time.Second)
+					require.True(t, z.alive.requests[0].done)
+				})
+			})
+			if !ok {
+				return
+			}
+		}
+	}
+}
+
+func TestZero(t *testing.T) {
+	asleep := func(t *testing.T) *zeroRegion {
+		z := startZeroRegion(t)
+		z.assign(0)
+		z.rest(10 * time.Second)
+		require.True(t, z.alive.routes.Held)
+		require.Empty(t, z.instances())
+		return z
+	}
+	t.Run("the order to zero is: requests held, acknowledged, instances stopped", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := startZeroRegion(t)
+			z.assign(0)
+			time.Sleep(time.Second)
+			require.Len(t, z.instances(), 1, "the gateway does not serve it yet")
+			z.alive.pull()
+			require.True(t, z.alive.routes.Held)
+			time.Sleep(time.Second)
+			require.Equal(t, []windlassv1.InstanceStatus{windlassv1.InstanceStatus_INSTANCE_STATUS_READY}, slices.Collect(maps.Values(z.instances())))
+			z.alive.report()
+			time.Sleep(2 * time.Second)
+			require.Empty(t, z.instances())
+		})
+	})
+	t.Run("a gateway that does not acknowledge is waited for, until the deadline", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := startZeroRegion(t)
+			z.assign(0)
+			time.Sleep(Patience - time.Second)
+			require.Len(t, z.instances(), 1)
+			time.Sleep(5 * time.Second)
+			require.Empty(t, z.instances())
+		})
+	})
+	t.Run("while a gateway cannot hold requests, nothing stops", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := startZeroRegion(t)
+			z.alive.one.holdsRequests = false
+			z.g.mu.Lock()
+			z.g.reassess()
+			z.g.mu.Unlock()
+			z.assign(0)
+			z.rest(2 * Patience)
+			require.Len(t, z.instances(), 1)
+			require.False(t, z.alive.routes.Held)
+			require.Len(t, z.alive.ready(), 1)
+			var why string
+			for _, s := range z.r.Applied() {
+				if s.Key == "dep_1" {
+					why = s.Message
+				}
+			}
+			require.Contains(t, why, "does not hold requests")
+		})
+	})
+	t.Run("the first request wakes it, without the control plane, and has its answer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.alive.ask()
+			z.alive.wake()
+			synctest.Wait()
+			time.Sleep(10 * time.Millisecond)
+			require.Len(t, z.instances(), 1, "it starts at once")
+			z.rest(startTime + 5*time.Second)
+			require.True(t, z.alive.requests[0].done)
+			require.False(t, z.alive.routes.Held)
+			require.Less(t, z.alive.requests[0].sent.Sub(z.alive.requests[0].at), startTime+time.Second)
+			require.InDelta(t, startTime.Seconds(), z.zero.StartTime("app_1").Seconds(), 1)
+		})
+	})
+	t.Run("what was woken says so, and the next generation supersedes it without another start", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.alive.ask()
+			z.rest(startTime + 5*time.Second)
+			code := func() (code string) {
+				for _, s := range z.r.Applied() {
+					if s.Key == "dep_1" && s.Generation == z.generation {
+						code = s.Phase.String() + s.Code
+					}
+				}
+				return code
+			}
+			require.Equal(t, "PHASE_APPLIEDWoken", code())
+			before := z.instances()
+			z.answer()
+			z.rest(5 * time.Second)
+			require.Equal(t, "PHASE_APPLIED", code())
+			require.Equal(t, before, z.instances())
+			z.assign(0)
+			z.rest(5 * time.Second)
+			require.Empty(t, z.instances(), "the control plane knew: this is a decision")
+		})
+	})
+	t.Run("a generation without replicas that crossed the wake stops nothing", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.alive.ask()
+			z.alive.wake()
+			z.assign(0)
+			z.rest(startTime + 5*time.Second)
+			require.True(t, z.alive.requests[0].done)
+			require.Len(t, z.instances(), 1)
+		})
+	})
+	t.Run("the control plane takes it up: requests are held until it is ready", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.assign(1)
+			z.rest(startTime / 2)
+			require.True(t, z.alive.routes.Held)
+			z.kill()
+			z.rest(startTime / 4)
+			require.True(t, z.alive.routes.Held)
+			z.rest(startTime / 2)
+			require.False(t, z.alive.routes.Held)
+			require.Zero(t, z.alive.woke)
+		})
+	})
+	t.Run("after a day, and a restart of everything, the first request wakes it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			time.Sleep(24 * time.Hour)
+			z.kill()
+			kept := z.alive.routes
+			z.alive = &aGateway{z: z, routes: kept} // from its file
+			z.alive.ask()
+			z.alive.wake() // before it has a stream
+			z.rest(startTime + 10*time.Second)
+			require.True(t, z.alive.requests[0].done)
+		})
+	})
+	t.Run("an app that the region does not route is not woken, nor one that is awake, nor by a stranger", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := startZeroRegion(t)
+			as := func(verified bool) context.Context {
+				return context.WithValue(t.Context(), callerKey{}, Caller{Verified: verified})
+			}
+			_, err := z.g.Wake(as(true), &gatewayv1.WakeRequest{GatewayId: first, AppId: "app_2"})
+			require.ErrorContains(t, err, "does not route")
+			_, err = z.g.Wake(as(false), &gatewayv1.WakeRequest{GatewayId: first, AppId: "app_1"})
+			require.ErrorContains(t, err, "not authenticated")
+			_, err = z.g.Wake(as(true), &gatewayv1.WakeRequest{GatewayId: first, AppId: "app_1"})
+			require.NoError(t, err)
+			data, err := z.files.Read("zero.json")
+			require.True(t, err != nil || !strings.Contains(string(data), "woken"))
+		})
+	})
+}
