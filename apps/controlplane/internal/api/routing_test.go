@@ -68,6 +68,9 @@ func TestRouting_ImpossibleIsRefused(t *testing.T) {
 		require.Contains(t, rpc.DetailOf(err).GetFix(), "https://chat.example.com")
 	}
 	try("cors.allowedOrigins[1]", "every origin", origins("https://a.test", "*"))
+	try("coldStart.hold", "requestTimeout", &windlassv1.RoutingPolicy{
+		RequestTimeout: durationpb.New(time.Second), ColdStart: &windlassv1.ColdStart{Hold: durationpb.New(time.Minute)},
+	})
 	try(first, "browsers refuse", &windlassv1.RoutingPolicy{Cors: &windlassv1.Cors{AllowedOrigins: []string{"*"}, Credentials: true}})
 	with := func(edit func(*windlassv1.Cors)) *windlassv1.RoutingPolicy {
 		p := origins("https://a.test")

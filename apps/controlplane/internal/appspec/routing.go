@@ -29,6 +29,13 @@ func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 		return apierr.InvalidFix(field+".crossRegion", "it is spillover, and without maxInFlight no instance ever has as many requests as it takes",
 			"Set maxInFlight to how many requests an instance has at a time, or choose failover.")
 	}
+	if hold, total := p.GetColdStart().GetHold(), p.GetRequestTimeout().AsDuration(); hold != nil && total > 0 && total < hold.AsDuration() {
+		return apierr.InvalidFix(field+".coldStart.hold", "it is longer than requestTimeout, which ends a request that waits",
+			"Set requestTimeout above hold, or leave it out.")
+	}
+	if p.GetColdStart().GetHeartbeat() {
+		return apierr.InvalidFix(field+".coldStart.heartbeat", "this release sends no heartbeat to requests that wait", "Leave it out.")
+	}
 	return checkCors(p.GetCors(), field+".cors")
 }
 

@@ -20,6 +20,7 @@ var features = []struct {
 	}},
 	{agentv1.Feature_FEATURE_MODEL_CACHE, func(s *windlassv1.DeploymentSpec) bool { return s.GetModelCache() != nil }},
 	{agentv1.Feature_FEATURE_KUBERNETES_OPTIONS, func(s *windlassv1.DeploymentSpec) bool { return s.GetKubernetes() != nil }},
+	{agentv1.Feature_FEATURE_SCALE_TO_ZERO, func(s *windlassv1.DeploymentSpec) bool { return s.GetRouting().GetColdStart() != nil }},
 	{agentv1.Feature_FEATURE_EXPECTED_CODES, func(s *windlassv1.DeploymentSpec) bool { return len(s.GetHealthCheck().GetExpectedCodes()) > 0 }},
 }
 

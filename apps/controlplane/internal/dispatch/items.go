@@ -65,6 +65,7 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 		AppName:        it.App.Name,
 		Version:        d.Version,
 		Replicas:       it.Topology.Replicas,
+		Wake:           it.Topology.WakeTo(spec),
 		Spec:           spec,
 		MaxUnavailable: it.Topology.MaxUnavailable,
 	}

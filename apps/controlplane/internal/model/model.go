@@ -201,6 +201,15 @@ type Assignment struct {
 	UnderWay bool
 }
 
+// WakeTo is how many replicas the region starts by itself when a request comes; 0: none. spec is the
+// deployment's in the region.
+func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
+	if t.Replicas > 0 || spec.GetRouting().GetColdStart() == nil {
+		return 0
+	}
+	return 1
+}
+
 // Told reports whether the row's region is told to run it, if with no replicas; else it is told
 // to have nothing of it.
 func (t Topology) Told() bool {

@@ -43,11 +43,15 @@ func (r Route) Routes(p *windlassv1.RoutingPolicy) bool {
 	return proto.Equal(was, p)
 }
 
-// CrossRegion is when the policy has requests handed to other regions.
+// CrossRegion is when the policy has requests handed to other regions. Those of an app at zero are
+// handed to others, too, where its cold start says so.
 func (r Route) CrossRegion() windlassv1.RoutingPolicy_CrossRegion {
 	p, err := r.Routing()
 	if err != nil {
 		return windlassv1.RoutingPolicy_CROSS_REGION_UNSPECIFIED // code that reads the policy reports the error
+	}
+	if p.GetColdStart().GetElsewhere() {
+		return max(p.GetCrossRegion(), windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER)
 	}
 	return p.GetCrossRegion()
 }

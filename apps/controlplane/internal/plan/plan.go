@@ -168,6 +168,13 @@ var (
 		decide: (*planner).noteServed,
 	}
 
+	takeUpWoken = phase{
+		does:   "want the replicas that regions started by themselves because a request came",
+		when:   (*facts).hasWoken,
+		writes: writesProgress | writesRows | writesBudget,
+		decide: (*planner).takeUpWoken,
+	}
+
 	advance = phase{
 		does:   "take the target to its next state, and its regions to their next step",
 		when:   func(f *facts) bool { return f.target() != nil },
@@ -231,7 +238,7 @@ func always(*facts) bool { return true }
 func decide(in Input, now int64) Output {
 	d := &decision{facts: newFacts(in, now)}
 	d.wasStaged = d.staged() || d.catching()
-	d.run(endRollout, endRetention, noteServed)
+	d.run(endRollout, endRetention, noteServed, takeUpWoken)
 	for pass := 0; ; pass++ {
 		before := d.facts
 		d.settle()

@@ -19,7 +19,8 @@ func Edges(old, now model.Observed) bool {
 		(old.Restarts == 0) != (now.Restarts == 0),
 		(old.Instances() == 0) != (now.Instances() == 0):
 		return true
-	case now.Phase == phaseRejected && old.Code != now.Code:
+	case now.Phase == phaseRejected && old.Code != now.Code,
+		(old.Code == codeWoken) != (now.Code == codeWoken):
 		return true
 	}
 	if noRoom(old) != noRoom(now) {

@@ -154,6 +154,15 @@ func noRoom(o model.Observed) bool {
 	return reason == reasonUnschedulable || reason == reasonQuotaExceeded
 }
 
+// codeWoken is what an agent says of a generation without replicas that a request woke.
+const codeWoken = "Woken"
+
+// Woken reports whether the region runs replicas that the present generation does not have, because a
+// request came for an app at zero.
+func (p Place) Woken() bool {
+	return p.Row.Replicas == 0 && p.Applied() && p.Observed.AppliedGeneration == p.Row.Generation && p.Observed.Code == codeWoken
+}
+
 // Name of the region, for people.
 func (p Place) Name() string { return p.Region.ShownName() }
 

@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/routing.proto.
  */
 export const file_windlass_v1_routing: GenFile = /*@__PURE__*/
-  fileDesc("Chl3aW5kbGFzcy92MS9yb3V0aW5nLnByb3RvEgt3aW5kbGFzcy52MSK4CAoNUm91dGluZ1BvbGljeRJBCgliYWxhbmNpbmcYASABKA4yJC53aW5kbGFzcy52MS5Sb3V0aW5nUG9saWN5LkJhbGFuY2luZ0IIukgFggECEAESJwoIYWZmaW5pdHkYAiABKAsyFS53aW5kbGFzcy52MS5BZmZpbml0eRJDChByZXNwb25zZV90aW1lb3V0GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg66SAuqAQgiBAiAowUqABI/CgxpZGxlX3RpbWVvdXQYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECICjBSoAEkIKD3JlcXVlc3RfdGltZW91dBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFMgASJAoKcXVldWVfc2l6ZRgGIAEoBUILukgIGgYYwIQ9KABIAIgBARI8CgpxdWV1ZV93YWl0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEh8KB3JldHJpZXMYCCABKAVCCbpIBhoEGAooAEgBiAEBEicKDW1heF9pbl9mbGlnaHQYCSABKAVCC7pICBoGGMCEPSgASAKIAQESKwoObWF4X2JvZHlfYnl0ZXMYCiABKANCDrpICyIJGICAgICAICAASAOIAQESHwoEY29ycxgLIAEoCzIRLndpbmRsYXNzLnYxLkNvcnMSLAoLcGF5bG9hZF9sb2cYDCABKAsyFy53aW5kbGFzcy52MS5QYXlsb2FkTG9nEkYKDGNyb3NzX3JlZ2lvbhgNIAEoDjImLndpbmRsYXNzLnYxLlJvdXRpbmdQb2xpY3kuQ3Jvc3NSZWdpb25CCLpIBYIBAhABEhcKD3JlcXVpcmVfYXBpX2tleRgOIAEoCCKrAQoJQmFsYW5jaW5nEhkKFUJBTEFOQ0lOR19VTlNQRUNJRklFRBAAEhkKFUJBTEFOQ0lOR19ST1VORF9ST0JJThABEhwKGEJBTEFOQ0lOR19MRUFTVF9SRVFVRVNUUxACEhoKFkJBTEFOQ0lOR19QT1dFUl9PRl9UV08QAxIWChJCQUxBTkNJTkdfQUZGSU5JVFkQBBIWChJCQUxBTkNJTkdfV0VJR0hURUQQBSJ4CgtDcm9zc1JlZ2lvbhIcChhDUk9TU19SRUdJT05fVU5TUEVDSUZJRUQQABIUChBDUk9TU19SRUdJT05fT0ZGEAESGQoVQ1JPU1NfUkVHSU9OX0ZBSUxPVkVSEAISGgoWQ1JPU1NfUkVHSU9OX1NQSUxMT1ZFUhADQg0KC19xdWV1ZV9zaXplQgoKCF9yZXRyaWVzQhAKDl9tYXhfaW5fZmxpZ2h0QhEKD19tYXhfYm9keV9ieXRlcyJ6CgpQYXlsb2FkTG9nEicKBnNhbXBsZRgBIAEoAUIXukgUEhIZAAAAAAAA8D8hAAAAAAAAAAASHgoJbWF4X2J5dGVzGAIgASgFQgu6SAgaBhiAgEAoABIjCgZyZWRhY3QYAyADKAlCE7pIEJIBDRBAGAEiB3IFEAEYgAEi4wEKCEFmZmluaXR5EjcKBmhlYWRlchgBIAEoCUInukgkciIYgAEyHV5bLSEjJCUmJyorLl5fYHx+MC05QS1aYS16XSokEjcKBmNvb2tpZRgCIAEoCUInukgkciIYgAEyHV5bLSEjJCUmJyorLl5fYHx+MC05QS1aYS16XSokOmW6SGIaYAoMYWZmaW5pdHkua2V5EiRzZXQgaGVhZGVyIG9yIGNvb2tpZSwgb25lIG9mIHRoZSB0d28aKih0aGlzLmhlYWRlciAhPSAnJykgIT0gKHRoaXMuY29va2llICE9ICcnKSLXAgoEQ29ycxIuCg9hbGxvd2VkX29yaWdpbnMYASADKAlCFbpIEpIBDwgBEEAYASIHcgUQARisAhI2Cg9hbGxvd2VkX21ldGhvZHMYAiADKAlCHbpIGpIBFxAgGAEiEXIPMg1eW0EtWl17MSwzMn0kEkoKD2FsbG93ZWRfaGVhZGVycxgDIAMoCUIxukgukgErEEAiJ3IlMiNeWy0hIyQlJicqKy5eX2B8fjAtOUEtWmEtel17MSwxMjh9JBJKCg9leHBvc2VkX2hlYWRlcnMYBCADKAlCMbpILpIBKxBAIidyJTIjXlstISMkJSYnKisuXl9gfH4wLTlBLVphLXpdezEsMTI4fSQSEwoLY3JlZGVudGlhbHMYBSABKAgSOgoHbWF4X2FnZRgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFMgBiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration]);
+  fileDesc("Chl3aW5kbGFzcy92MS9yb3V0aW5nLnByb3RvEgt3aW5kbGFzcy52MSLkCAoNUm91dGluZ1BvbGljeRJBCgliYWxhbmNpbmcYASABKA4yJC53aW5kbGFzcy52MS5Sb3V0aW5nUG9saWN5LkJhbGFuY2luZ0IIukgFggECEAESJwoIYWZmaW5pdHkYAiABKAsyFS53aW5kbGFzcy52MS5BZmZpbml0eRJDChByZXNwb25zZV90aW1lb3V0GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg66SAuqAQgiBAiAowUqABI/CgxpZGxlX3RpbWVvdXQYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECICjBSoAEkIKD3JlcXVlc3RfdGltZW91dBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFMgASJAoKcXVldWVfc2l6ZRgGIAEoBUILukgIGgYYwIQ9KABIAIgBARI8CgpxdWV1ZV93YWl0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEh8KB3JldHJpZXMYCCABKAVCCbpIBhoEGAooAEgBiAEBEicKDW1heF9pbl9mbGlnaHQYCSABKAVCC7pICBoGGMCEPSgASAKIAQESKwoObWF4X2JvZHlfYnl0ZXMYCiABKANCDrpICyIJGICAgICAICAASAOIAQESHwoEY29ycxgLIAEoCzIRLndpbmRsYXNzLnYxLkNvcnMSLAoLcGF5bG9hZF9sb2cYDCABKAsyFy53aW5kbGFzcy52MS5QYXlsb2FkTG9nEkYKDGNyb3NzX3JlZ2lvbhgNIAEoDjImLndpbmRsYXNzLnYxLlJvdXRpbmdQb2xpY3kuQ3Jvc3NSZWdpb25CCLpIBYIBAhABEhcKD3JlcXVpcmVfYXBpX2tleRgOIAEoCBIqCgpjb2xkX3N0YXJ0GDIgASgLMhYud2luZGxhc3MudjEuQ29sZFN0YXJ0IqsBCglCYWxhbmNpbmcSGQoVQkFMQU5DSU5HX1VOU1BFQ0lGSUVEEAASGQoVQkFMQU5DSU5HX1JPVU5EX1JPQklOEAESHAoYQkFMQU5DSU5HX0xFQVNUX1JFUVVFU1RTEAISGgoWQkFMQU5DSU5HX1BPV0VSX09GX1RXTxADEhYKEkJBTEFOQ0lOR19BRkZJTklUWRAEEhYKEkJBTEFOQ0lOR19XRUlHSFRFRBAFIngKC0Nyb3NzUmVnaW9uEhwKGENST1NTX1JFR0lPTl9VTlNQRUNJRklFRBAAEhQKEENST1NTX1JFR0lPTl9PRkYQARIZChVDUk9TU19SRUdJT05fRkFJTE9WRVIQAhIaChZDUk9TU19SRUdJT05fU1BJTExPVkVSEANCDQoLX3F1ZXVlX3NpemVCCgoIX3JldHJpZXNCEAoOX21heF9pbl9mbGlnaHRCEQoPX21heF9ib2R5X2J5dGVzIpwBCglDb2xkU3RhcnQSOAoEaG9sZBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIPukgMqgEJIgMIkBwyAggBEiIKCG1heF9oZWxkGAIgASgFQgu6SAgaBhjAhD0oAEgAiAEBEhEKCWhlYXJ0YmVhdBgDIAEoCBIRCgllbHNld2hlcmUYBCABKAhCCwoJX21heF9oZWxkInoKClBheWxvYWRMb2cSJwoGc2FtcGxlGAEgASgBQhe6SBQSEhkAAAAAAADwPyEAAAAAAAAAABIeCgltYXhfYnl0ZXMYAiABKAVCC7pICBoGGICAQCgAEiMKBnJlZGFjdBgDIAMoCUITukgQkgENEEAYASIHcgUQARiAASLjAQoIQWZmaW5pdHkSNwoGaGVhZGVyGAEgASgJQie6SCRyIhiAATIdXlstISMkJSYnKisuXl9gfH4wLTlBLVphLXpdKiQSNwoGY29va2llGAIgASgJQie6SCRyIhiAATIdXlstISMkJSYnKisuXl9gfH4wLTlBLVphLXpdKiQ6ZbpIYhpgCgxhZmZpbml0eS5rZXkSJHNldCBoZWFkZXIgb3IgY29va2llLCBvbmUgb2YgdGhlIHR3bxoqKHRoaXMuaGVhZGVyICE9ICcnKSAhPSAodGhpcy5jb29raWUgIT0gJycpItcCCgRDb3JzEi4KD2FsbG93ZWRfb3JpZ2lucxgBIAMoCUIVukgSkgEPCAEQQBgBIgdyBRABGKwCEjYKD2FsbG93ZWRfbWV0aG9kcxgCIAMoCUIdukgakgEXECAYASIRcg8yDV5bQS1aXXsxLDMyfSQSSgoPYWxsb3dlZF9oZWFkZXJzGAMgAygJQjG6SC6SASsQQCInciUyI15bLSEjJCUmJyorLl5fYHx+MC05QS1aYS16XXsxLDEyOH0kEkoKD2V4cG9zZWRfaGVhZGVycxgEIAMoCUIxukgukgErEEAiJ3IlMiNeWy0hIyQlJicqKy5eX2B8fjAtOUEtWmEtel17MSwxMjh9JBITCgtjcmVkZW50aWFscxgFIAEoCBI6CgdtYXhfYWdlGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg66SAuqAQgiBAiAowUyAGIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration]);
 
 /**
  * RoutingPolicy says how the gateways of an app's regions send its requests to instances.
@@ -139,6 +139,13 @@ export type RoutingPolicy = Message<"windlass.v1.RoutingPolicy"> & {
    * @generated from field: bool require_api_key = 14;
    */
   requireApiKey: boolean;
+
+  /**
+   * How requests wait while the app is at zero in their region; see ScalingPolicy.zero.
+   *
+   * @generated from field: windlass.v1.ColdStart cold_start = 50;
+   */
+  coldStart?: ColdStart | undefined;
 };
 
 /**
@@ -268,6 +275,50 @@ export const RoutingPolicy_CrossRegionSchema: GenEnum<RoutingPolicy_CrossRegion>
   enumDesc(file_windlass_v1_routing, 0, 1);
 
 /**
+ * ColdStart is what becomes of requests that come while a region has no replica of the app because it
+ * went to zero. The first of them wakes it.
+ *
+ * @generated from message windlass.v1.ColdStart
+ */
+export type ColdStart = Message<"windlass.v1.ColdStart"> & {
+  /**
+   * How long one waits at most; then it is refused with 503 and a Retry-After. Default 60 s.
+   *
+   * @generated from field: google.protobuf.Duration hold = 1;
+   */
+  hold?: Duration | undefined;
+
+  /**
+   * Requests that wait, per gateway; more are refused with 503 and a Retry-After. Default 256.
+   *
+   * @generated from field: optional int32 max_held = 2;
+   */
+  maxHeld?: number | undefined;
+
+  /**
+   * A request that asks for a stream (Accept: text/event-stream) gets the answer's header and comments
+   * while it waits, so that clients and proxies keep the connection.
+   *
+   * @generated from field: bool heartbeat = 3;
+   */
+  heartbeat: boolean;
+
+  /**
+   * Hand requests to another region in which the app has a ready instance, instead of holding them.
+   *
+   * @generated from field: bool elsewhere = 4;
+   */
+  elsewhere: boolean;
+};
+
+/**
+ * Describes the message windlass.v1.ColdStart.
+ * Use `create(ColdStartSchema)` to create a new message.
+ */
+export const ColdStartSchema: GenMessage<ColdStart> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_routing, 1);
+
+/**
  * PayloadLog has gateways log what clients ask and instances answer, without headers and
  * queries. Where it is written, if anywhere, the operator of the region's gateways says
  * (gateway --payload-log); what cannot be written as fast as it comes is dropped.
@@ -304,7 +355,7 @@ export type PayloadLog = Message<"windlass.v1.PayloadLog"> & {
  * Use `create(PayloadLogSchema)` to create a new message.
  */
 export const PayloadLogSchema: GenMessage<PayloadLog> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_routing, 1);
+  messageDesc(file_windlass_v1_routing, 2);
 
 /**
  * Affinity is where a request has the key that ties it to others: a header or a cookie. One
@@ -329,7 +380,7 @@ export type Affinity = Message<"windlass.v1.Affinity"> & {
  * Use `create(AffinitySchema)` to create a new message.
  */
 export const AffinitySchema: GenMessage<Affinity> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_routing, 2);
+  messageDesc(file_windlass_v1_routing, 3);
 
 /**
  * Cors says which pages of other origins browsers let use the app. The gateway answers
@@ -389,5 +440,5 @@ export type Cors = Message<"windlass.v1.Cors"> & {
  * Use `create(CorsSchema)` to create a new message.
  */
 export const CorsSchema: GenMessage<Cors> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_routing, 3);
+  messageDesc(file_windlass_v1_routing, 4);
 

@@ -1,0 +1,43 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+)
+
+// An app at zero has rows without replicas. A region starts some by itself when a request comes, and says
+// so of the row's present generation. The planner answers with a generation that wants them. Until then
+// the region keeps what it started, so that the answer may take its time. A region that says it of an
+// older generation crossed a later decision, and says it again of that one.
+
+func (f *facts) hasWoken() bool {
+	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, f.woken)
+}
+
+func (f *facts) woken(t *model.Topology) bool { return t.Told() && f.place(t).Woken() }
+
+func (p *planner) takeUpWoken() {
+	for _, t := range p.rows {
+		if !p.woken(t) || !p.room(t.RegionID) {
+			continue
+		}
+		d := p.deps[t.DeploymentID]
+		n := t.WakeTo(override.In(d.Spec, t.RegionID))
+		if n == 0 {
+			continue
+		}
+		if p.staged() || p.isBehind(t.RegionID) {
+			// The phases that follow change the rows, of whichever version is wanted there.
+			if Resize(p.progress, AskedIn(t.RegionID, n)) == 0 {
+				continue
+			}
+		} else {
+			t.Replicas = n
+			t.Generation++
+		}
+		p.log("Woken", fmt.Sprintf("a request came while it was at zero: %d replicas", n), d, t.RegionID)
+	}
+}
