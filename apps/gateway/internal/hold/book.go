@@ -50,7 +50,7 @@ type count struct {
 
 func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}} }
 
-// enter takes a place. wake says that the agent is to be asked now.
+// enter takes a place. wake says that the agent must be asked now.
 func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
