@@ -185,7 +185,12 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 		if err != nil {
 			return nil, err
 		}
+		images, err := process.ParseImageCommands(f.Host.ImageCommands)
+		if err != nil {
+			return nil, fmt.Errorf("--image-command=%w", err)
+		}
 		return process.New(ctx, process.Config{
+			ImageCommands: images,
 			DataDir: filepath.Join(f.DataDir, "process"), Region: region, Ports: ports, GPUs: gpus, Pool: f.Pool,
 			CPUMillicores: f.CPUMillicores, MemoryMiB: f.MemoryMiB,
 			Isolation: isolation, TrustAllTenants: f.Host.TrustAllTenants,

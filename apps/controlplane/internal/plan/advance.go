@@ -148,11 +148,11 @@ func (p *planner) advanced() bool {
 	return p.deadline(d)
 }
 
-// build resolves the image, if it has only a tag, and then tells the regions.
+// build resolves the image, if it has only a tag and a region may run it, and then tells the regions.
 func (p *planner) build(d *model.Deployment) bool {
 	image := Image(d.Spec)
 	if image != "" && d.ResolvedImage == "" {
-		if strings.Contains(image, "@sha256:") {
+		if strings.Contains(image, "@sha256:") || !p.pullsImage(d.Spec) {
 			d.ResolvedImage = image
 		} else if !p.resolved(d, image) {
 			return d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
@@ -160,6 +160,16 @@ func (p *planner) build(d *model.Deployment) bool {
 	}
 	p.start(d)
 	return true
+}
+
+// pullsImage reports whether a region of the spec may pull its image. Hosts that run processes pull none. A
+// region whose agent never connected may be a cluster.
+func (p *planner) pullsImage(spec *windlassv1.DeploymentSpec) bool {
+	return slices.ContainsFunc(spec.GetRegions(), func(name string) bool {
+		id := p.in.RegionIDs[name]
+		i := slices.IndexFunc(p.in.Regions, func(r model.Region) bool { return r.ID == id })
+		return i < 0 || p.in.Regions[i].AgentRuntime != model.RuntimeProcess
+	})
 }
 
 // Image that instances of the spec run, empty for none.

@@ -66,6 +66,7 @@ import (
 //	pin v1 us [weight=10] [replicas=1], unpin v1
 //	                             v1 is pinned in us; "refused" if it cannot be
 //	break us                     the newest version crashes there
+//	host us                      the region's agent runs processes
 //	trace                        as settle, without time passing, decision by decision
 func TestScriptsReadAsDocumented(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -178,6 +179,8 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 		}
 	case "older":
 		w.setRegion(names[0], func(r *model.Region) { r.AgentFeatures = nil })
+	case "host":
+		w.setRegion(names[0], func(r *model.Region) { r.AgentRuntime = model.RuntimeProcess })
 	case "failing":
 		w.apply(names[0], names[1], num("replicas", 0))
 		w.observe(names[0], names[1], func(o *model.Observed) {

@@ -242,7 +242,7 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 		gpus = "none"
 	}
 	// All of it belongs to the user who runs dev: there is one tenant, with that user's rights.
-	return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants"}, nil
+	return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants", "--image-command=vllm/vllm-openai=vllm serve"}, nil
 }
 
 // program is this binary under a hidden command.

@@ -34,6 +34,8 @@ type Config struct {
 	GPUs []GPU
 	// Pool that this host is in; a deployment that asks for another is refused.
 	Pool string
+	// ImageCommands are what runs for images without a command.
+	ImageCommands ImageCommands
 	// CPUMillicores and MemoryMiB of the host; default: all it has. An instance
 	// that asks for more than that is refused for good. Beyond that, CPU may be
 	// promised more than once, and memory too unless RefuseMemoryOvercommit is

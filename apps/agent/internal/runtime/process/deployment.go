@@ -237,9 +237,10 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	perReplica := 0
 	for _, ro := range roles(d.GetSpec()) {
 		perReplica += ro.instances
-		if len(ro.command) == 0 {
+		if len(r.commandOf(ro)) == 0 {
 			if ro.image != "" {
-				return final(runtime.ReasonUnsupported, "spec.command: a process region cannot run an image alone: set command")
+				return final(runtime.ReasonUnsupported, "spec.command: this host runs processes, and has no program for image %s: set command, or ask its operator for --image-command",
+					repository(ro.image))
 			}
 			return final(runtime.ReasonInvalidSpec, "spec.command: there is nothing to run: set command")
 		}

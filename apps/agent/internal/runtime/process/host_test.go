@@ -387,6 +387,45 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+func TestImageCommands(t *testing.T) {
+	table, err := ParseImageCommands([]string{"vllm/vllm-openai=vllm serve", "registry.test:5000/x=/opt/x --flag=1"})
+	require.NoError(t, err)
+	r := &Runtime{cfg: Config{CPUMillicores: 4000, MemoryMiB: 1024, MaxInstances: 10, ImageCommands: table}}
+	for _, c := range []struct {
+		name, image string
+		command     []string
+		want        []string
+	}{
+		{"an image by its tag", "vllm/vllm-openai:v0.20.0", nil, []string{"vllm", "serve"}},
+		{"an image by its digest", "vllm/vllm-openai@sha256:beef", nil, []string{"vllm", "serve"}},
+		{"an image by both", "vllm/vllm-openai:v1@sha256:beef", nil, []string{"vllm", "serve"}},
+		{"an image of a registry with a port", "registry.test:5000/x", nil, []string{"/opt/x", "--flag=1"}},
+		{"the app's command wins", "vllm/vllm-openai:v1", []string{"x"}, []string{"x"}},
+		{"another registry's image is another", "ghcr.io/vllm/vllm-openai:v1", nil, nil},
+		{"an image that the host has nothing for", "y:v1", nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := &agentv1.Deployment{Id: "dep_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{Image: c.image, Command: c.command, Resources: &windlassv1.Resources{}}}
+			require.Equal(t, c.want, r.commandOf(roles(d.GetSpec())[0]))
+			rej := r.refuse(runtime.Assignment{Deployment: d})
+			if c.want == nil {
+				require.Equal(t, runtime.ReasonUnsupported, rej.Code)
+				require.Contains(t, rej.Message, "--image-command")
+			} else {
+				require.Nil(t, rej)
+				d.Spec.Args = []string{"m"}
+				require.Equal(t, append(c.want, "m"), r.launchOf(record{ID: "ins_1"}, roles(d.GetSpec())[0], &deployment{spec: d}).Argv)
+			}
+		})
+	}
+	for _, text := range []string{"", "x", "x=", "=y", "x:v1=y", "x@sha256:beef=y", "a b=y"} {
+		_, err := ParseImageCommands([]string{text})
+		require.ErrorContains(t, err, "IMAGE=COMMAND", text)
+	}
+	_, err = ParseImageCommands([]string{"x=y", "x=z"})
+	require.ErrorContains(t, err, "there twice")
+}
+
 func TestAttempt_InDoubtEndsBeforeTheNext(t *testing.T) {
 	const boot = "this"
 	dir := t.TempDir()

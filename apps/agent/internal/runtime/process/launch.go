@@ -120,7 +120,7 @@ func (r *Runtime) launchOf(rec record, ro role, d *deployment) launch {
 	}
 	u := r.userOf(rec, dir)
 	env := environment(d.spec, &rec, r.cfg.Region, d.secrets, hostVariables(u, dir))
-	argv := slices.Clone(ro.command)
+	argv := slices.Clone(r.commandOf(ro))
 	for _, a := range ro.args {
 		argv = append(argv, expand(a, env))
 	}

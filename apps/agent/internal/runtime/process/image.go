@@ -1,0 +1,48 @@
+package process
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ImageCommands are the commands that a host runs for images, by repository: the programs that it has in place of
+// the images' entry points.
+type ImageCommands map[string][]string
+
+// ParseImageCommands reads IMAGE=COMMAND. IMAGE is a repository without a tag. COMMAND is words separated by
+// spaces; no shell reads them.
+func ParseImageCommands(list []string) (ImageCommands, error) {
+	table := ImageCommands{}
+	for _, text := range list {
+		image, command, _ := strings.Cut(text, "=")
+		words := strings.Fields(command)
+		switch {
+		case image == "" || strings.ContainsAny(image, " \t@") || repository(image) != image:
+			return nil, fmt.Errorf("%q: want IMAGE=COMMAND, IMAGE without a tag or digest, such as vllm/vllm-openai=vllm serve", text)
+		case len(words) == 0:
+			return nil, fmt.Errorf("%q: want IMAGE=COMMAND, such as vllm/vllm-openai=vllm serve", text)
+		case table[image] != nil:
+			return nil, fmt.Errorf("%q: image %s is there twice", text, image)
+		}
+		table[image] = words
+	}
+	return table, nil
+}
+
+// repository of an image, without its tag and digest.
+func repository(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if colon := strings.LastIndexByte(image, ':'); colon > strings.LastIndexByte(image, '/') {
+		image = image[:colon]
+	}
+	return image
+}
+
+// commandOf is what the role runs: its command, or what the host has for its image. It is empty for an image that
+// the host has nothing for.
+func (r *Runtime) commandOf(ro role) []string {
+	if len(ro.command) > 0 {
+		return ro.command
+	}
+	return r.cfg.ImageCommands[repository(ro.image)]
+}
