@@ -57,6 +57,7 @@ func TestProduct(t *testing.T) {
 		"every program has the metrics that it should have, and tells its health": testMetrics,
 		"the command line deploys, waits and explains":                            testCLI,
 		"the example with a real model":                                           testRealModel,
+		"the examples that name an engine and a model":                            testServe,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

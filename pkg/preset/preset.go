@@ -94,59 +94,6 @@ func (d *draft) fail(code, field, text, fix string) { d.add(Error, code, field, 
 func (d *draft) warn(code, field, text, fix string) { d.add(Warning, code, field, text, fix) }
 func (d *draft) note(code, field, text, fix string) { d.add(Note, code, field, text, fix) }
 
-// presets are all versions of all presets. A new version of one is added; none is changed or removed.
-var presets = []*Preset{vllm1, sglang1, tgi1, nim1, max1, llamacpp1, tei1}
-
-// All returns the newest version of each preset, by name.
-func All() []*Preset {
-	newest := map[string]*Preset{}
-	for _, p := range presets {
-		if have := newest[p.Name]; have == nil || have.Version < p.Version {
-			newest[p.Name] = p
-		}
-	}
-	list := make([]*Preset, 0, len(newest))
-	for _, p := range newest {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b *Preset) int { return cmp.Compare(a.Name, b.Name) })
-	return list
-}
-
-// Find returns a preset by its name, "vllm", or by name and version, "vllm/1".
-func Find(name string) (*Preset, bool) {
-	base, version, has := strings.Cut(name, "/")
-	var found *Preset
-	for _, p := range presets {
-		if p.Name == base && (strconv.Itoa(p.Version) == version || !has && (found == nil || found.Version < p.Version)) {
-			found = p
-		}
-	}
-	return found, found != nil
-}
-
-// Unknown says which presets there are, and which one may have been meant.
-func Unknown(name string) (text, fix string) {
-	var names []string
-	best, distance := "", 4
-	base, _, _ := strings.Cut(strings.ToLower(name), "/")
-	squeezed := strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(base)
-	for _, p := range All() {
-		names = append(names, p.Name)
-		if d := edits(squeezed, p.Name); d < distance && d < len(p.Name) {
-			best, distance = p.Name, d
-		}
-	}
-	fix = "use one of " + strings.Join(names, ", ")
-	if best != "" {
-		fix = "did you mean " + best + "? There are " + strings.Join(names, ", ")
-	}
-	if name == "" {
-		return "missing", fix
-	}
-	return fmt.Sprintf("no preset is called %q", clip(name)), fix
-}
-
 func clip(text string) string {
 	if len(text) > 64 {
 		return strings.ToValidUTF8(text[:64], "") + "..."
@@ -183,33 +130,6 @@ func (p *Preset) ID() string { return fmt.Sprintf("%s/%d", p.Name, p.Version) }
 
 // Metrics are the sources of the engine's metrics in one of its versions. Empty: the default version.
 func (p *Preset) Metrics(engine string) []Metric { return p.metrics(cmp.Or(engine, p.DefaultEngine)) }
-
-// Generate makes the fragment. With an error among the findings, the fragment is empty. Findings are in the
-// order error, warning, note.
-func Generate(in Input) (Fragment, []Finding) {
-	p, ok := Find(in.Engine)
-	if !ok {
-		text, fix := Unknown(in.Engine)
-		return Fragment{}, []Finding{{Severity: Error, Code: "EngineUnknown", Field: "engine", Text: text, Fix: fix}}
-	}
-	d := &draft{preset: p, in: in, engine: cmp.Or(strings.TrimPrefix(in.EngineVersion, "v"), p.DefaultEngine), spec: &windlassv1.DeploymentSpec{}}
-	d.checkEngine()
-	d.checkModel()
-	d.checkNumbers()
-	d.checkOptions()
-	d.splitModel()
-	if !HasErrors(d.findings) {
-		p.generate(d)
-		d.setOptions()
-		d.checkMemory()
-	}
-	sortFindings(d.findings)
-	if HasErrors(d.findings) {
-		return Fragment{}, d.findings
-	}
-	d.spec.Args = d.flags.args()
-	return Fragment{GeneratedBy: p.ID(), EngineVersion: d.engine, Spec: d.spec, Metrics: p.metrics(d.engine)}, d.findings
-}
 
 func (d *draft) checkEngine() {
 	if d.engine == "" {

@@ -36,6 +36,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/guard"
+	"github.com/windlass-run/windlass/pkg/preset"
 	"github.com/windlass-run/windlass/pkg/seal"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
@@ -82,6 +83,8 @@ type Config struct {
 	Proxies guard.Networks
 	// IsUnavailable reports whether an error of the store means that it is out of reach; nil: none does.
 	IsUnavailable func(error) bool
+	// Presets of engines; nil: the built-in ones.
+	Presets *preset.Registry
 	// Trail writes refused calls and reads of logs into the audit; nil: nothing does.
 	Trail *trail.Trail
 }
@@ -114,6 +117,9 @@ func New(cfg Config) (*API, error) {
 	}
 	if cfg.RolloutEnded == nil {
 		cfg.RolloutEnded = func(model.Rollout) {}
+	}
+	if cfg.Presets == nil {
+		cfg.Presets = preset.Builtin()
 	}
 	if cfg.KeyCacheTTL <= 0 {
 		cfg.KeyCacheTTL = 5 * time.Second

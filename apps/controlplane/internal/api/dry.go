@@ -7,6 +7,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // A dry run is a mutation whose transaction writes nothing: the same functions run, on a Tx
@@ -33,6 +34,8 @@ type dryTx struct {
 	woken bool
 	// against is what stands against it, in the order in which it was found.
 	against []error
+	// warnings of the preset.
+	warnings []*windlassv1.PlanFinding
 }
 
 func newDryTx(tx Tx) *dryTx {

@@ -19,11 +19,13 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Deploy, from the request to the rows, reads from top to bottom in this file:
 //
+//	Expand         the preset of serve makes what the spec leaves out
 //	checkDeploy    what can be judged without the database
 //	mutate         begins the transaction: key of idempotency, rate of starts
 //	findApp        the app and its environment, locked; a new app is made
@@ -38,19 +40,23 @@ import (
 // Deploy makes the app's next version. It answers once that is durable.
 func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
 	defer func() { a.counted("deploy", err) }()
-	spec, err := a.checkDeploy(req)
-	if err != nil {
+	spec, findings := appspec.Expand(req.GetSpec(), a.cfg.Presets)
+	if refused := appspec.Refusals(findings); len(refused) > 0 {
+		return nil, refused[0]
+	}
+	if spec, err = a.checkDeploy(req, spec); err != nil {
 		return nil, err
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
-		return c.deploy(req, proto.CloneOf(spec))
+		return c.deploy(req, proto.CloneOf(spec), findings)
 	})
 	return res, err
 }
 
-// checkDeploy judges what can be judged without the database, and returns the spec with its defaults.
-func (a appService) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.DeploymentSpec, error) {
-	spec := appspec.WithDefaults(req.GetSpec())
+// checkDeploy judges what can be judged without the database, and returns the spec, which is expanded, with
+// its defaults.
+func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeploymentSpec, error) {
+	spec = appspec.WithDefaults(spec)
 	if err := appspec.Check(spec, "spec"); err != nil {
 		return nil, err
 	}
@@ -66,8 +72,8 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest) (*windlassv1.Depl
 	return spec, nil
 }
 
-// deploy is Deploy in its transaction.
-func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeployResponse, error) {
+// deploy is Deploy in its transaction. findings are those of the preset of the spec's serve.
+func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec, findings []preset.Finding) (*windlassv1.DeployResponse, error) {
 	d := &deployment{versionMutation: versionMutation{c}, want: version{
 		Spec: spec, Source: "deploy",
 		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Freeze: req.GetFreeze(),
@@ -76,7 +82,8 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	if err := d.findApp(req.GetApp()); err != nil {
 		return nil, err
 	}
-	if err := d.resolveSpec(req.GetRollout()); err != nil {
+	inRegions, err := d.resolveSpec(req)
+	if err != nil {
 		return nil, err
 	}
 	if err := d.makeVersion(); err != nil {
@@ -88,11 +95,20 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	if err := d.auditVersion(nil); err != nil {
 		return nil, err
 	}
-	return &windlassv1.DeployResponse{
+	res := &windlassv1.DeployResponse{
 		AppId: d.app.ID, DeploymentId: d.out.Deployment.ID, RolloutId: d.out.RolloutID, Version: d.out.Deployment.Version,
 		Unchanged: d.out.Unchanged, Scaled: d.out.Scaled, Hold: d.out.Hold,
 		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: d.out.Tightened,
-	}, nil
+	}
+	warnings := appspec.Warnings(slices.Concat(findings, inRegions))
+	if c.dry != nil {
+		c.dry.warnings = warnings // with their fields
+		return res, nil
+	}
+	for _, w := range warnings {
+		res.Warnings = append(res.Warnings, appspec.WarningText(w))
+	}
+	return res, nil
 }
 
 // deployment is a version on its way into an app. Each step reads what the steps before it found.
@@ -158,35 +174,42 @@ func (d *deployment) findApp(ref string) (err error) {
 
 // resolveSpec replaces names in the spec by what they mean at this moment: regions, the newest versions of
 // secrets, overrides by region, variables of the environment, and the app's replicas if the spec has none.
-func (d *deployment) resolveSpec(policy *windlassv1.RolloutPolicy) error {
-	specs, spec := specMutation{d.mutation}, d.want.Spec
+// It returns the findings of the preset in regions that have overrides.
+func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []preset.Finding, err error) {
+	specs, spec, policy := specMutation{d.mutation}, d.want.Spec, req.GetRollout()
 	if err := specs.checkRegions(spec, "spec"); err != nil {
-		return err
+		return nil, err
 	}
 	if err := specs.pinSecrets(d.environment.ID, spec, "spec"); err != nil {
-		return err
+		return nil, err
 	}
 	if err := specs.checkSigningSecrets(d.environment.ID, policy, "rollout.analysis"); err != nil {
-		return err
+		return nil, err
 	}
 	if err := d.hold(specs.pinOverrides(spec, "spec")); err != nil {
-		return err
+		return nil, err
+	}
+	findings = appspec.ExpandRegions(spec, req.GetSpec(), d.api.cfg.Presets)
+	for _, refusal := range appspec.Refusals(findings) {
+		if err := d.hold(refusal); err != nil {
+			return nil, err
+		}
 	}
 	appspec.InheritEnv(spec, d.environment.Variables, spec.GetEnv())
 	if err := appspec.CheckEnv(spec.GetEnv(), "spec.env"); err != nil {
-		return err
+		return nil, err
 	}
 	if err := d.hold(specs.checkWaves(policy, spec)); err != nil {
-		return err
+		return nil, err
 	}
 	d.want.Asked = appspec.AskedBy(spec)
 	if spec.Replicas == nil {
 		spec.Replicas = new(d.app.Replicas)
 	}
 	if err := appspec.Check(spec, "spec"); err != nil {
-		return err
+		return nil, err
 	}
-	return appspec.CheckOverridden(spec, "spec")
+	return findings, appspec.CheckOverridden(spec, "spec")
 }
 
 // makeVersion makes the version the newest of the locked app, for SetEnvironment, SetSecret and Rollback.

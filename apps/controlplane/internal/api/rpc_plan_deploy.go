@@ -37,19 +37,23 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	c.dry = newDryTx(tx)
 	c.Tx = c.dry
 	var done *windlassv1.DeployResponse
-	spec, err := a.checkDeploy(req)
-	if err == nil {
-		done, err = c.deploy(req, spec)
+	var err error
+	spec, findings := appspec.Expand(req.GetSpec(), a.cfg.Presets)
+	c.dry.warnings = appspec.Warnings(findings)
+	if c.dry.against = appspec.Refusals(findings); len(c.dry.against) == 0 {
+		if spec, err = a.checkDeploy(req, spec); err == nil {
+			done, err = c.deploy(req, spec, findings)
+		}
 	}
 	c.dry.counts = true
-	if err == nil {
+	if err == nil && done != nil {
 		err = c.admit()
 	}
 	if err := c.hold(err); err != nil {
 		return nil, err
 	}
 	p := &preview.Deploy{
-		At: c.at, Refusals: c.dry.against, Answer: done, App: c.dry.app, WasApp: c.dry.wasApp, Woken: c.dry.woken,
+		At: c.at, Refusals: c.dry.against, Warnings: c.dry.warnings, Answer: done, App: c.dry.app, WasApp: c.dry.wasApp, Woken: c.dry.woken,
 		WasPolicy: c.dry.wasRolloutState.Policy, Policy: appspec.PolicyWithDefaults(req.GetRollout()),
 	}
 	if done == nil {

@@ -74,17 +74,21 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 }
 
 // changeEnv gives the spec the environment's present variables, under its own,
-// which are changed as asked for.
+// which are changed as asked for, and over its preset's.
 func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windlassv1.SetEnvironmentRequest) {
 	own := appspec.OwnEnv(spec)
 	if own == nil {
 		own = map[string]string{}
 	}
 	maps.Copy(own, req.GetSet())
-	inherited := maps.Clone(e.Variables)
+	inherited, made := maps.Clone(e.Variables), spec.GetGenerated().GetEnv()
+	for name := range req.GetSet() {
+		delete(made, name)
+	}
 	for _, name := range req.GetUnset() {
 		delete(own, name)
 		delete(inherited, name)
+		delete(made, name)
 	}
 	appspec.InheritEnv(spec, inherited, own)
 }

@@ -88,16 +88,23 @@ func orDuration(value, otherwise *durationpb.Duration) *durationpb.Duration {
 	return value
 }
 
-// InheritEnv puts the environment's variables under the app's own, and notes which they
-// are. A variable that carries a secret is neither's.
+// InheritEnv puts the preset's variables under the environment's, and those under the app's own, and
+// notes which are the environment's. A variable that carries a secret is none of these.
 func InheritEnv(s *windlassv1.DeploymentSpec, environment, own map[string]string) {
 	s.Env, s.InheritedEnv = map[string]string{}, nil
 	maps.Copy(s.Env, own)
+	secret := func(name string) bool {
+		return slices.ContainsFunc(s.GetSecrets(), func(r *windlassv1.SecretReference) bool { return r.GetEnvName() == name })
+	}
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
-		_, taken := own[name]
-		if !taken && !slices.ContainsFunc(s.GetSecrets(), func(r *windlassv1.SecretReference) bool { return r.GetEnvName() == name }) {
+		if _, taken := own[name]; !taken && !secret(name) {
 			s.Env[name] = environment[name]
 			s.InheritedEnv = append(s.InheritedEnv, name)
+		}
+	}
+	for name, value := range s.GetGenerated().GetEnv() {
+		if _, taken := s.Env[name]; !taken && !secret(name) {
+			s.Env[name] = value
 		}
 	}
 }
@@ -106,6 +113,9 @@ func InheritEnv(s *windlassv1.DeploymentSpec, environment, own map[string]string
 func OwnEnv(s *windlassv1.DeploymentSpec) map[string]string {
 	own := maps.Clone(s.GetEnv())
 	for _, name := range s.GetInheritedEnv() {
+		delete(own, name)
+	}
+	for name := range s.GetGenerated().GetEnv() {
 		delete(own, name)
 	}
 	return own
@@ -134,6 +144,9 @@ var concerns = map[protoreflect.Name]concern{
 	"pinned_overrides": ofInstances, "overrides": ofPeople,
 
 	"regions": ofRollouts, "progress_deadline": ofRollouts, "min_ready": ofRollouts, "routing": ofRollouts,
+
+	// What serve came to is in the other fields, and in generated.
+	"generated_by": ofRollouts, "generated": ofRollouts, "serve": ofPeople,
 
 	"replicas": ofPeople, "inherited_env": ofPeople,
 	"version_label": ofPeople, "message": ofPeople, "source_commit": ofPeople,

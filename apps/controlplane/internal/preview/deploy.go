@@ -25,6 +25,8 @@ type Deploy struct {
 	At int64
 	// Refusals are the errors that it would fail with, in the order in which they were found.
 	Refusals []error
+	// Warnings of the preset of the spec's serve.
+	Warnings []*windlassv1.PlanFinding
 	// Answer is what Deploy would answer, nil if it would be refused before it decides.
 	Answer *windlassv1.DeployResponse
 	// App after and WasApp before it, nil if it did not exist.
@@ -67,6 +69,7 @@ func (d *Deploy) Response() (*windlassv1.PlanDeployResponse, error) {
 	for _, err := range d.Refusals {
 		out.Findings = append(out.Findings, findingOf(err))
 	}
+	out.Findings = append(out.Findings, d.Warnings...)
 	if d.Answer != nil {
 		d.when = " at its peak"
 		if err := d.fill(out); err != nil {

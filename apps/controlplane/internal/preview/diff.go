@@ -103,12 +103,12 @@ func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChan
 
 // specLeaves are those of what people write: regions and secrets by name, as their order
 // means nothing, and variables without their values. Of overrides they are what these come
-// to in each region, under its name.
+// to in each region, under its name. What a preset generated is in the fields that it is for.
 func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	plain := proto.CloneOf(s)
 	if plain != nil {
 		plain.Regions, plain.Secrets, plain.Env, plain.InheritedEnv = nil, nil, nil, nil
-		plain.Overrides, plain.PinnedOverrides = nil, nil
+		plain.Overrides, plain.PinnedOverrides, plain.Generated = nil, nil, nil
 	}
 	out := leavesOf(plain)
 	if out.err != nil {

@@ -44,6 +44,14 @@ freeze: {reason: r, from: "2026-07-01 18:00", until: 2026-12-24, onStart: hold, 
     });
     expect(clockTime("2026-12-24T18:00:00+01:00", "UTC")).toBe(Date.parse("2026-12-24T17:00:00Z"));
   });
+  it("has options of an engine, whose values are of any kind", () => {
+    const read = readAppFile("app: a\nserve:\n  engine: vllm\n  options: {max-num-seqs: 64, share: 0.9, on: true, off: false, many: [a, 1], text: '010'}\n");
+    expect(read.faults).toEqual([]);
+    expect(read.file?.spec.serve?.options).toEqual({ "max-num-seqs": 64, share: 0.9, on: true, off: false, many: ["a", 1], text: "010" });
+    const bad = readAppFile("app: a\nserve: {options: {a: 010, b: {c: 1}, d: }}\n");
+    expect(bad.faults.map((f) => f.path)).toEqual(["serve.options.a", "serve.options.b", "serve.options.d"]);
+    expect(readAppFile("app: a\nserve: {options: [a]}\n").faults.map((f) => f.text)).toEqual(["want a mapping, got a list"]);
+  });
   it("may repeat parts by anchors, and merge them", () => {
     expect(spec("app: a\nregions: [&r eu]\nresources: &x {cpuMillicores: 1, memoryMib: 2}\noverrides: [{regions: [*r], resources: {<<: *x, memoryMib: 3}}]\n")).toMatchObject({
       overrides: [{ regions: ["eu"], resources: { cpuMillicores: 1, memoryMib: 3 } }],

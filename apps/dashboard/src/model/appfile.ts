@@ -242,6 +242,27 @@ function distance(a: string, b: string): number {
   return prev[b.length]!;
 }
 
+/** A mapping whose values are texts, numbers, true or false, and lists of these. */
+function options(path: string, v: Value, faults: Wrong[]): JsonObject {
+  if (!(v instanceof Map)) throw new Wrong(path, `want a mapping, got ${shown(v)}`);
+  const one = (at: string, value: Value): JsonValue => {
+    if (value instanceof Plain) return number(value);
+    if (typeof value === "string" || typeof value === "boolean") return value;
+    throw new Wrong(at, `want a text, a number, true or false, got ${shown(value)}`);
+  };
+  const out: JsonObject = {};
+  for (const [key, value] of v) {
+    const at = join(path, key);
+    try {
+      if (key === "__proto__") throw new Wrong(at, "the page cannot send this name: deploy the file with `windlass deploy`");
+      out[key] = Array.isArray(value) ? value.map((item) => one(at, item)) : one(at, value);
+    } catch (e) {
+      faults.push(e instanceof Wrong ? e : new Wrong(at, (e as Error).message));
+    }
+  }
+  return out;
+}
+
 /** The message's JSON form, and what is wrong with each of its fields. */
 function normalise(path: string, fields: Fields, schema: DescMessage, faults: Wrong[]): JsonObject {
   const out: JsonObject = {};
@@ -262,6 +283,7 @@ function normalise(path: string, fields: Fields, schema: DescMessage, faults: Wr
     }
     const message = (at: string, v: Value, of: DescMessage): JsonValue => {
       if (of.typeName === "google.protobuf.Duration") return duration(v);
+      if (of.typeName === "google.protobuf.Struct") return options(at, v, faults);
       if (!(v instanceof Map)) throw new Wrong(at, `want a mapping, got ${shown(v)}`);
       return normalise(at, v, of, faults);
     };

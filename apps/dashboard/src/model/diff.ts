@@ -27,12 +27,12 @@ function variables(out: Leaves, path: string, env: Record<string, string>, secre
 
 /**
  * The leaves of a spec: regions and secrets by name, as their order means nothing, and of overrides what they come to in
- * each region. The control plane's package preview has the same rules.
+ * each region. What a preset generated is in the fields that it is for. The control plane's package preview has the same rules.
  */
 export function specLeaves(spec: DeploymentSpec | undefined): Leaves {
   const out: Leaves = new Map();
   if (!spec) return out;
-  const plain = { ...spec, regions: [], secrets: [], env: {}, inheritedEnv: [], overrides: [], pinnedOverrides: [] };
+  const plain = { ...spec, regions: [], secrets: [], env: {}, inheritedEnv: [], overrides: [], pinnedOverrides: [], generated: undefined };
   walk(out, "", toJson(DeploymentSpecSchema, plain));
   for (const r of spec.regions) out.set(`regions["${r}"]`, { value: r, hidden: false });
   variables(out, "", spec.env, spec.secrets);

@@ -198,7 +198,10 @@ func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 	return freeze, nil
 }
 
-const durationName = "google.protobuf.Duration"
+const (
+	durationName = "google.protobuf.Duration"
+	structName   = "google.protobuf.Struct"
+)
 
 // normalise checks names against the schema and rewrites what people write and
 // protojson does not read: durations such as 10m, and choices by their short names.
@@ -254,6 +257,10 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 				return fieldErrorf(where, "%s", err)
 			}
 			fields[key] = d
+		case field.Message() != nil && field.Message().FullName() == structName:
+			if err := checkOptions(where, value); err != nil {
+				return err
+			}
 		case field.Message() != nil:
 			m, ok := value.(map[string]any)
 			if !ok {
@@ -268,6 +275,35 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 				return fieldErrorf(where, "%s", err)
 			}
 			fields[key] = v
+		}
+	}
+	return nil
+}
+
+// checkOptions checks a mapping whose values are texts, numbers, true or false, and lists of these.
+func checkOptions(where string, value any) error {
+	m, ok := value.(map[string]any)
+	if !ok {
+		return fieldErrorf(where, "want a mapping, got %s", shown(value))
+	}
+	check := func(at string, v any) error {
+		switch v := v.(type) {
+		case odd:
+			return fieldErrorf(at, "readers of YAML disagree about %s: put it in quotes, or write true, false or a number in decimal digits", shown(v))
+		case nil, map[string]any, []any:
+			return fieldErrorf(at, "want a text, a number, true or false, got %s", shown(v))
+		}
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		list, ok := m[name].([]any)
+		if !ok {
+			list = []any{m[name]}
+		}
+		for _, v := range list {
+			if err := check(join(where, name), v); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

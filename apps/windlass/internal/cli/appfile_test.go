@@ -22,7 +22,7 @@ func TestAppFile_ExamplesAreValid(t *testing.T) {
 	for _, path := range files {
 		f, err := readAppFile(path, nil)
 		require.NoError(t, err, path)
-		require.NotEmpty(t, f.Spec.Image+strings.Join(f.Spec.Command, " "), path)
+		require.NotEmpty(t, f.Spec.Image+strings.Join(f.Spec.Command, " ")+f.Spec.Serve.GetEngine(), path)
 	}
 }
 
@@ -112,6 +112,41 @@ rollout:
 			Url: "https://checks.example.com/smoke", Timeout: durationpb.New(10 * time.Second), SigningSecret: "checks",
 		}},
 	}}, f.Rollout), f.Rollout)
+}
+
+func TestAppFile_ServeBlockIsReadAsWritten(t *testing.T) {
+	f, err := parseAppFile([]byte(`
+app: a
+regions: [eu]
+serve:
+  engine: vllm
+  model: hf://org/m
+  context: 4096
+  parallel: {tensor: 2}
+  options: {max-num-seqs: 64, gpu-memory-utilization: 0.9, trust-remote-code: true, shutdown-timeout: false, lora-modules: [a=b, 1], dtype: "010"}
+  facts: {layers: 80, weightBytes: 141107412992}
+`))
+	require.NoError(t, err)
+	s := f.Spec.GetServe()
+	require.Equal(t, int32(2), s.GetParallel().GetTensor())
+	require.Equal(t, int64(141107412992), s.GetFacts().GetWeightBytes())
+	require.Equal(t, map[string]any{
+		"max-num-seqs": 64.0, "gpu-memory-utilization": 0.9, "trust-remote-code": true, "shutdown-timeout": false, "lora-modules": []any{"a=b", 1.0}, "dtype": "010",
+	}, s.GetOptions().AsMap())
+	for file, want := range map[string]string{
+		"app: a\nserve: {options: [a]}":               "serve.options: want a mapping",
+		"app: a\nserve: {options: {a: 010}}":          "line 2: serve.options.a: readers of YAML disagree about 010",
+		"app: a\nserve: {options: {a: {b: 1}}}":       "serve.options.a: want a text, a number, true or false",
+		"app: a\nserve: {options: {a: [[1]]}}":        "serve.options.a: want a text, a number, true or false",
+		"app: a\nserve: {options: {a: }}":             "serve.options.a: want a text, a number, true or false, got nothing",
+		"app: a\nserve: {engine: vllm, modell: hf://}": "serve.modell: no such field: did you mean model?",
+	} {
+		_, err := parseAppFile([]byte(file))
+		require.ErrorContains(t, err, want)
+	}
+	path, ok := filePath("spec.serve.options.kv-cache-dtype")
+	require.True(t, ok)
+	require.Equal(t, "serve.options.kv-cache-dtype", path)
 }
 
 func TestAppFile_FreezeBlockIsReadAsWritten(t *testing.T) {

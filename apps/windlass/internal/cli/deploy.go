@@ -138,15 +138,14 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 	if err != nil {
 		return false, err
 	}
-	changes, err := diffSpecs(live.Deployment.Spec, f.Spec)
-	if err != nil {
-		return false, err
-	}
 	plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
 	if err != nil {
 		return false, f.explain(err)
 	}
-	changes = withSizes(changes, plan)
+	changes, err := changesOf(live.Deployment.Spec, f.Spec, plan)
+	if err != nil {
+		return false, err
+	}
 	if len(changes) == 0 {
 		return false, nil
 	}

@@ -50,6 +50,22 @@ func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 	return lines, nil
 }
 
+// changesOf returns the differences between the live spec and the file's, one line per field. What a preset makes of
+// a file is known to the control plane only, so that with serve they are those of the plan.
+func changesOf(live, file *windlassv1.DeploymentSpec, plan *windlassv1.PlanDeployResponse) ([]string, error) {
+	if live.GetServe() == nil && file.GetServe() == nil {
+		changes, err := diffSpecs(live, file)
+		return withSizes(changes, plan), err
+	}
+	var lines []string
+	for _, c := range plan.GetChanges() {
+		if c.GetPath() != "rollout" && !strings.HasPrefix(c.GetPath(), "rollout.") {
+			lines = append(lines, changeLine(c))
+		}
+	}
+	return lines, nil
+}
+
 // withSizes replaces the changes of replicas by those of the plan. Scaling does not change the spec, so
 // only the plan knows the replicas that regions have.
 func withSizes(changes []string, plan *windlassv1.PlanDeployResponse) []string {

@@ -90,7 +90,7 @@ func filePath(field string) (path string, ok bool) {
 		}
 		path = join(path, known.JSONName()) + index
 		schema = known.Message()
-		if known.IsMap() {
+		if known.IsMap() || schema != nil && schema.FullName() == structName {
 			schema = nil
 		}
 	}

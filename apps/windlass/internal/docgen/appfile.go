@@ -14,6 +14,7 @@ import (
 
 const (
 	durationName = "google.protobuf.Duration"
+	structName   = "google.protobuf.Struct"
 	specName     = "windlass.v1.DeploymentSpec"
 	policyName   = "windlass.v1.RolloutPolicy"
 	freezeName   = "windlass.v1.FileFreeze"
@@ -34,7 +35,7 @@ func messages() []protoreflect.MessageDescriptor {
 	seen := map[protoreflect.FullName]bool{}
 	var add func(m protoreflect.MessageDescriptor)
 	add = func(m protoreflect.MessageDescriptor) {
-		if seen[m.FullName()] || m.FullName() == durationName {
+		if seen[m.FullName()] || m.FullName() == durationName || m.FullName() == structName {
 			return
 		}
 		seen[m.FullName()] = true
@@ -55,6 +56,8 @@ func messages() []protoreflect.MessageDescriptor {
 var readOnly = map[protoreflect.FullName]bool{
 	specName + ".inherited_env":    true,
 	specName + ".pinned_overrides": true,
+	specName + ".generated_by":     true,
+	specName + ".generated":        true,
 }
 
 func appFile(s *source) (string, error) {
@@ -121,6 +124,8 @@ func typeText(f protoreflect.FieldDescriptor) string {
 		return "names to texts"
 	case f.Message() != nil && f.Message().FullName() == durationName:
 		one = "duration"
+	case f.Message() != nil && f.Message().FullName() == structName:
+		one = "names to values"
 	case f.Message() != nil:
 		one = fmt.Sprintf("[%s](#%s)", f.Message().Name(), strings.ToLower(string(f.Message().Name())))
 	case f.Enum() != nil:

@@ -181,6 +181,9 @@ func (s *source) one(f protoreflect.FieldDescriptor, pattern string, in []string
 	switch {
 	case f.Message() != nil && f.Message().FullName() == durationName:
 		return object{"type": "string", "pattern": durationPattern, "examples": []string{"10s", "5m"}}
+	case f.Message() != nil && f.Message().FullName() == structName:
+		values := []string{"string", "number", "boolean"}
+		return object{"type": "object", "additionalProperties": object{"anyOf": []any{object{"type": values}, object{"type": "array", "items": object{"type": values}}}}}
 	case f.Message() != nil:
 		return object{"$ref": "#/$defs/" + string(f.Message().Name())}
 	case f.Enum() != nil:

@@ -106,6 +106,27 @@ const (
 	ErrorReason_ERROR_REASON_REGION_CLOSED ErrorReason = 41
 	// The region does not isolate instances of different workspaces from each other.
 	ErrorReason_ERROR_REASON_NOT_ISOLATED ErrorReason = 42
+	// No preset has the name of serve's engine.
+	ErrorReason_ERROR_REASON_UNKNOWN_ENGINE ErrorReason = 60
+	// The engine does not load the model from there.
+	ErrorReason_ERROR_REASON_MODEL_UNSUPPORTED ErrorReason = 61
+	// Tensor x pipeline x data parallelism is not the number of GPUs, or the engine has no such
+	// parallelism.
+	ErrorReason_ERROR_REASON_PARALLEL_MISMATCH ErrorReason = 62
+	// The GPUs cannot share the model's attention heads evenly.
+	ErrorReason_ERROR_REASON_HEADS_NOT_DIVISIBLE ErrorReason = 63
+	// A flag of the engine has two values.
+	ErrorReason_ERROR_REASON_FLAG_TWICE ErrorReason = 64
+	// A flag of the engine is set by another field or by Windlass, or the engine takes no flags.
+	ErrorReason_ERROR_REASON_FLAG_TAKEN ErrorReason = 65
+	// The weights take more memory than the GPUs have. A warning if they may be quantized, or the
+	// GPUs may have more.
+	ErrorReason_ERROR_REASON_WEIGHTS_TOO_LARGE ErrorReason = 66
+	// A warning: by an estimate the context does not fit in the memory of the GPUs, or it is longer
+	// than the model was made for.
+	ErrorReason_ERROR_REASON_CONTEXT_TOO_LARGE ErrorReason = 67
+	// A warning: the preset was not checked with this version of the engine or for these GPUs.
+	ErrorReason_ERROR_REASON_ENGINE_UNCHECKED ErrorReason = 68
 )
 
 // Enum value maps for ErrorReason.
@@ -147,6 +168,15 @@ var (
 		40: "ERROR_REASON_DOMAIN_TAKEN",
 		41: "ERROR_REASON_REGION_CLOSED",
 		42: "ERROR_REASON_NOT_ISOLATED",
+		60: "ERROR_REASON_UNKNOWN_ENGINE",
+		61: "ERROR_REASON_MODEL_UNSUPPORTED",
+		62: "ERROR_REASON_PARALLEL_MISMATCH",
+		63: "ERROR_REASON_HEADS_NOT_DIVISIBLE",
+		64: "ERROR_REASON_FLAG_TWICE",
+		65: "ERROR_REASON_FLAG_TAKEN",
+		66: "ERROR_REASON_WEIGHTS_TOO_LARGE",
+		67: "ERROR_REASON_CONTEXT_TOO_LARGE",
+		68: "ERROR_REASON_ENGINE_UNCHECKED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -185,6 +215,15 @@ var (
 		"ERROR_REASON_DOMAIN_TAKEN":            40,
 		"ERROR_REASON_REGION_CLOSED":           41,
 		"ERROR_REASON_NOT_ISOLATED":            42,
+		"ERROR_REASON_UNKNOWN_ENGINE":          60,
+		"ERROR_REASON_MODEL_UNSUPPORTED":       61,
+		"ERROR_REASON_PARALLEL_MISMATCH":       62,
+		"ERROR_REASON_HEADS_NOT_DIVISIBLE":     63,
+		"ERROR_REASON_FLAG_TWICE":              64,
+		"ERROR_REASON_FLAG_TAKEN":              65,
+		"ERROR_REASON_WEIGHTS_TOO_LARGE":       66,
+		"ERROR_REASON_CONTEXT_TOO_LARGE":       67,
+		"ERROR_REASON_ENGINE_UNCHECKED":        68,
 	}
 )
 
@@ -982,7 +1021,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\x93\t\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xc7\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -1020,7 +1059,16 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	" ERROR_REASON_DOMAIN_NOT_VERIFIED\x10'\x12\x1d\n" +
 	"\x19ERROR_REASON_DOMAIN_TAKEN\x10(\x12\x1e\n" +
 	"\x1aERROR_REASON_REGION_CLOSED\x10)\x12\x1d\n" +
-	"\x19ERROR_REASON_NOT_ISOLATED\x10**\xb7\x01\n" +
+	"\x19ERROR_REASON_NOT_ISOLATED\x10*\x12\x1f\n" +
+	"\x1bERROR_REASON_UNKNOWN_ENGINE\x10<\x12\"\n" +
+	"\x1eERROR_REASON_MODEL_UNSUPPORTED\x10=\x12\"\n" +
+	"\x1eERROR_REASON_PARALLEL_MISMATCH\x10>\x12$\n" +
+	" ERROR_REASON_HEADS_NOT_DIVISIBLE\x10?\x12\x1b\n" +
+	"\x17ERROR_REASON_FLAG_TWICE\x10@\x12\x1b\n" +
+	"\x17ERROR_REASON_FLAG_TAKEN\x10A\x12\"\n" +
+	"\x1eERROR_REASON_WEIGHTS_TOO_LARGE\x10B\x12\"\n" +
+	"\x1eERROR_REASON_CONTEXT_TOO_LARGE\x10C\x12!\n" +
+	"\x1dERROR_REASON_ENGINE_UNCHECKED\x10D*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -37,7 +37,7 @@ type Deployment struct {
 	Source string `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
 	// For a rollback, the version whose configuration it has.
 	FromVersion int32 `protobuf:"varint,10,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
-	// The image with its digest, once resolved.
+	// The image with its digest, once resolved. Without a digest if no region pulls it.
 	ResolvedImage string            `protobuf:"bytes,11,opt,name=resolved_image,json=resolvedImage,proto3" json:"resolved_image,omitempty"`
 	Regions       []*RegionTopology `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`
 	// Who made it: a key's name, "windlass".

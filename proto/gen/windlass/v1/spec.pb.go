@@ -134,8 +134,9 @@ func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
 // them filled in.
 type DeploymentSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Container image, by tag or digest. A tag is resolved to a digest once,
-	// when the deployment is built. Process regions cannot run an image alone.
+	// Container image, by tag or digest. A tag is resolved to a digest once, when the deployment is
+	// built, unless all regions are hosts that run processes. Those run an image without a command
+	// only if their operator has set a command for it.
 	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
 	// Program and its first arguments; no shell is involved. Kubernetes regions
 	// need an image to run it in.
@@ -199,6 +200,15 @@ type DeploymentSpec struct {
 	// there with the next version and not before. Set by the control plane; ignored in
 	// requests.
 	PinnedOverrides []*PinnedOverride `protobuf:"bytes,41,rep,name=pinned_overrides,json=pinnedOverrides,proto3" json:"pinned_overrides,omitempty"`
+	// Which engine serves which model. The engine's preset makes from it what the spec leaves out.
+	// args of the spec and extra_args of overrides then take the place of the preset's flags of the
+	// same names, and overrides of resources may change its args.
+	Serve *Serve `protobuf:"bytes,42,opt,name=serve,proto3" json:"serve,omitempty"`
+	// Preset that was used for serve, and its version: "vllm/1". What it made is part of the version,
+	// and stays when the preset changes. Set by the control plane, ignored in requests.
+	GeneratedBy string `protobuf:"bytes,43,opt,name=generated_by,json=generatedBy,proto3" json:"generated_by,omitempty"`
+	// What else the preset made. Set by the control plane, ignored in requests.
+	Generated *Generated `protobuf:"bytes,44,opt,name=generated,proto3" json:"generated,omitempty"`
 	// How the app's requests are routed while this version is live. Absent, or a field of it:
 	// the defaults that are stated there.
 	Routing       *RoutingPolicy `protobuf:"bytes,70,opt,name=routing,proto3" json:"routing,omitempty"`
@@ -393,6 +403,27 @@ func (x *DeploymentSpec) GetOverrides() []*Override {
 func (x *DeploymentSpec) GetPinnedOverrides() []*PinnedOverride {
 	if x != nil {
 		return x.PinnedOverrides
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetServe() *Serve {
+	if x != nil {
+		return x.Serve
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetGeneratedBy() string {
+	if x != nil {
+		return x.GeneratedBy
+	}
+	return ""
+}
+
+func (x *DeploymentSpec) GetGenerated() *Generated {
+	if x != nil {
+		return x.Generated
 	}
 	return nil
 }
@@ -1500,7 +1531,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\"\xd7\f\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xed\r\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -1534,12 +1565,15 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\n" +
 	"drainDelay\x12=\n" +
 	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
-	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x124\n" +
+	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x12(\n" +
+	"\x05serve\x18* \x01(\v2\x12.windlass.v1.ServeR\x05serve\x12!\n" +
+	"\fgenerated_by\x18+ \x01(\tR\vgeneratedBy\x124\n" +
+	"\tgenerated\x18, \x01(\v2\x16.windlass.v1.GeneratedR\tgenerated\x124\n" +
 	"\arouting\x18F \x01(\v2\x1a.windlass.v1.RoutingPolicyR\arouting\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\x7f\xbaH|\x1az\n" +
-	"\x13spec.runs_something\x127set image, or command, or both: there is nothing to run\x1a*this.image != '' || size(this.command) > 0B\v\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n" +
+	"\x13spec.runs_something\x124set serve, image or command: there is nothing to run\x1a=this.image != '' || size(this.command) > 0 || has(this.serve)B\v\n" +
 	"\t_replicas\"\x80\x05\n" +
 	"\bOverride\x12K\n" +
 	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
@@ -1711,7 +1745,9 @@ var file_windlass_v1_spec_proto_goTypes = []any{
 	nil,                               // 20: windlass.v1.KubernetesOptions.PodAnnotationsEntry
 	nil,                               // 21: windlass.v1.KubernetesOptions.PodLabelsEntry
 	(*durationpb.Duration)(nil),       // 22: google.protobuf.Duration
-	(*RoutingPolicy)(nil),             // 23: windlass.v1.RoutingPolicy
+	(*Serve)(nil),                     // 23: windlass.v1.Serve
+	(*Generated)(nil),                 // 24: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 25: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
 	5,  // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
@@ -1727,30 +1763,32 @@ var file_windlass_v1_spec_proto_depIdxs = []int32{
 	22, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	3,  // 11: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
 	4,  // 12: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	23, // 13: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	17, // 14: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	5,  // 15: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	18, // 16: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	8,  // 17: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	3,  // 18: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	6,  // 19: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	5,  // 20: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	10, // 21: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	0,  // 22: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	19, // 23: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	12, // 24: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	20, // 25: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	21, // 26: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	1,  // 27: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	13, // 28: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	22, // 29: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	22, // 30: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	22, // 31: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	23, // 13: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	24, // 14: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	25, // 15: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	17, // 16: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	5,  // 17: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	18, // 18: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	8,  // 19: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	3,  // 20: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	6,  // 21: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	5,  // 22: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	10, // 23: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	0,  // 24: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	19, // 25: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	12, // 26: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	20, // 27: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	21, // 28: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	1,  // 29: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	13, // 30: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	22, // 31: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	22, // 32: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	22, // 33: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -1759,6 +1797,7 @@ func file_windlass_v1_spec_proto_init() {
 		return
 	}
 	file_windlass_v1_routing_proto_init()
+	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
 	file_windlass_v1_spec_proto_msgTypes[1].OneofWrappers = []any{}
 	file_windlass_v1_spec_proto_msgTypes[9].OneofWrappers = []any{}

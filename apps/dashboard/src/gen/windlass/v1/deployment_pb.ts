@@ -78,7 +78,7 @@ export type Deployment = Message<"windlass.v1.Deployment"> & {
   fromVersion: number;
 
   /**
-   * The image with its digest, once resolved.
+   * The image with its digest, once resolved. Without a digest if no region pulls it.
    *
    * @generated from field: string resolved_image = 11;
    */

@@ -1,0 +1,316 @@
+package appspec
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/pkg/preset"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// An app's spec has layers. Each wins over those before it, field by field, and args flag by flag:
+//
+//	preset         Expand
+//	environment    InheritEnv, variables only
+//	the app        Expand
+//	overrides      ExpandRegions, and package override
+//
+// Expand runs once, when a version is made. What it returns is stored with the version, so that a preset
+// that changes later changes nothing that runs.
+
+// Expand returns a copy of the spec with what the preset of its serve makes, and the findings of the preset.
+// A spec without serve stays as it is. With an error among the findings, the spec is not complete.
+func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
+	s := proto.CloneOf(in)
+	s.GeneratedBy, s.Generated = "", nil
+	if s.GetServe() == nil {
+		return s, nil
+	}
+	input, findings := inputOf(s, resourcesOf(s))
+	p, known := presets.Find(input.Engine)
+	if known {
+		if flag := p.Twice(s.GetArgs()); flag != "" {
+			findings = append(findings, flagTwice("/args", flag))
+		}
+	}
+	for i, r := range s.GetRoles() {
+		if len(r.GetCommand()) > 0 || len(r.GetArgs()) > 0 || r.GetImage() != "" {
+			findings = append(findings, preset.Finding{
+				Severity: preset.Error, Code: "RoleRunsOther", Field: fmt.Sprintf("/roles[%d]", i),
+				Text: "the role has an image, command or args of its own, and serve makes those of the spec", Fix: "move them to the spec, or remove serve",
+			})
+		}
+	}
+	f, more := presets.Generate(input)
+	findings = append(findings, more...)
+	if preset.HasErrors(findings) {
+		return s, findings
+	}
+	made := f.Spec
+	if shm := made.GetResources().GetShmMib(); s.GetResources().GetShmMib() == 0 && tooLittle(s.GetResources(), shm) {
+		return s, append(findings, littleMemory(shm, s.GetResources()))
+	}
+	out := overlaid(made, s)
+	out.Args = p.Merge(made.GetArgs(), s.GetArgs())
+	out.HealthCheck = overlaid(made.GetHealthCheck(), s.GetHealthCheck())
+	out.Resources = overlaid(made.GetResources(), s.GetResources())
+	out.Env = s.GetEnv()
+	out.GeneratedBy = f.GeneratedBy
+	out.Generated = &windlassv1.Generated{EngineVersion: f.EngineVersion, Env: generatedEnv(made.GetEnv(), s)}
+	for _, m := range f.Metrics {
+		out.Generated.Metrics = append(out.Generated.Metrics, &windlassv1.EngineMetric{Signal: m.Signal, Metric: m.Metric, Port: m.Port, Path: m.Path})
+	}
+	return out, findings
+}
+
+// generatedEnv are the preset's variables without those that the app sets, as a value or as a secret.
+func generatedEnv(made map[string]string, s *windlassv1.DeploymentSpec) map[string]string {
+	env := maps.Clone(made)
+	maps.DeleteFunc(env, func(name, _ string) bool {
+		_, own := s.GetEnv()[name]
+		return own || slices.ContainsFunc(s.GetSecrets(), func(r *windlassv1.SecretReference) bool { return r.GetEnvName() == name })
+	})
+	return env
+}
+
+// overlaid returns the fields of base, with those that over has in their place, each as a whole.
+func overlaid[M proto.Message](base, over M) M {
+	if !base.ProtoReflect().IsValid() {
+		return proto.CloneOf(over)
+	}
+	out := proto.CloneOf(base)
+	if over.ProtoReflect().IsValid() {
+		proto.CloneOf(over).ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			out.ProtoReflect().Set(f, v)
+			return true
+		})
+	}
+	return out
+}
+
+// ExpandRegions makes the args of the regions whose overrides change resources or args: flags of an override
+// take the place of those of the same names, and parallelism follows the region's GPUs. spec is asked with its
+// preset expanded and its overrides pinned. Fields of findings begin as those of Expand do.
+func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Registry) (findings []preset.Finding) {
+	p, known := presets.Find(spec.GetGeneratedBy())
+	if !known {
+		return nil
+	}
+	for _, pinned := range spec.GetPinnedOverrides() {
+		v := pinned.GetValues()
+		if v.GetResources() == nil && len(v.GetExtraArgs()) == 0 {
+			continue
+		}
+		if flag := p.Twice(v.GetExtraArgs()); flag != "" {
+			findings = append(findings, flagTwice("/overrides", flag))
+			continue
+		}
+		resources := resourcesOf(override.In(spec, pinned.GetRegionId()))
+		input, _ := inputOf(asked, resources)
+		f, found := p.Generate(input)
+		for _, one := range found {
+			if one.Severity == preset.Error || one.Severity == preset.Warning && v.GetResources() != nil {
+				one.Text = fmt.Sprintf("in region %s: %s", pinned.GetRegion(), one.Text)
+				findings = append(findings, one)
+			}
+		}
+		if f.Spec == nil {
+			continue
+		}
+		if asked.GetImage() == "" && f.Spec.GetImage() != spec.GetImage() {
+			findings = append(findings, preset.Finding{
+				Severity: preset.Error, Code: "BuildDiffers", Field: "/overrides",
+				Text: fmt.Sprintf("the GPUs of region %s need image %s, and those of the other regions %s", pinned.GetRegion(), f.Spec.GetImage(), spec.GetImage()),
+				Fix:  "make an app for each image, or set image to one that fits everywhere",
+			})
+			continue
+		}
+		if shm := f.Spec.GetResources().GetShmMib(); shm > resources.GetShmMib() && asked.GetResources().GetShmMib() == 0 {
+			if tooLittle(resources, shm) {
+				findings = append(findings, littleMemory(shm, resources))
+				continue
+			}
+			if v.Resources == nil {
+				v.Resources = &windlassv1.Resources{}
+			}
+			v.Resources.ShmMib = shm
+		}
+		if len(v.GetArgs()) > 0 {
+			continue // in the place of all
+		}
+		args := p.Merge(p.Merge(f.Spec.GetArgs(), asked.GetArgs()), v.GetExtraArgs())
+		v.ExtraArgs = nil
+		if !slices.Equal(args, spec.GetArgs()) {
+			v.Args = args
+		}
+	}
+	return findings
+}
+
+func flagTwice(field, flag string) preset.Finding {
+	return preset.Finding{
+		Severity: preset.Error, Code: "FlagTwice", Field: field,
+		Text: fmt.Sprintf("flag %s is there twice", flag), Fix: "keep one of them; several values follow one flag",
+	}
+}
+
+// tooLittle reports whether shared memory is more than the memory of an instance, which it counts as.
+func tooLittle(r *windlassv1.Resources, shm int32) bool {
+	return shm > cmp.Or(r.GetMemoryMib(), defaultMemoryMiB)
+}
+
+func littleMemory(shm int32, r *windlassv1.Resources) preset.Finding {
+	return preset.Finding{
+		Severity: preset.Error, Code: "MemoryTooSmall", Field: "/resources.memoryMib",
+		Text: fmt.Sprintf("the GPUs of an instance share %d MiB of memory in /dev/shm, and the instance has %d MiB", shm, cmp.Or(r.GetMemoryMib(), defaultMemoryMiB)),
+		Fix:  fmt.Sprintf("set it to what the engine needs besides the GPUs, at least %d, or set shmMib", 2*shm),
+	}
+}
+
+// resourcesOf an instance: those of the one role that the spec has, if it has some of its own.
+func resourcesOf(s *windlassv1.DeploymentSpec) *windlassv1.Resources {
+	for _, r := range s.GetRoles() {
+		if r.GetResources() != nil {
+			return r.GetResources()
+		}
+	}
+	return s.GetResources()
+}
+
+// maxOption bounds the values of an option, as the elements of args are bounded.
+const maxOption = 32768
+
+// inputOf is what a preset reads of a spec, in a region with these resources.
+func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Input, []preset.Finding) {
+	serve := s.GetServe()
+	in := preset.Input{
+		Engine: serve.GetEngine(), EngineVersion: serve.GetEngineVersion(), Model: serve.GetModel(), Name: serve.GetName(), Context: int(serve.GetContext()),
+		Parallel: preset.Parallel{Tensor: int(serve.GetParallel().GetTensor()), Pipeline: int(serve.GetParallel().GetPipeline()), Data: int(serve.GetParallel().GetData())},
+		Options:  map[string]preset.Option{},
+		GPU: preset.GPU{
+			Count: int(r.GetGpu().GetCount()), Product: r.GetGpu().GetProduct(), Resource: r.GetGpu().GetResourceName(), MinMemoryMiB: int(r.GetGpu().GetMinMemoryMib()),
+		},
+		MemoryMiB: int(r.GetMemoryMib()), Replicas: int(s.GetReplicas()), CachePath: s.GetModelCache().GetMountPath(),
+	}
+	if f := serve.GetFacts(); f != nil {
+		in.Facts = &preset.Facts{
+			Layers: int(f.GetLayers()), Heads: int(f.GetHeads()), KVHeads: int(f.GetKvHeads()), HeadSize: int(f.GetHeadSize()),
+			MaxContext: int(f.GetMaxContext()), WeightBytes: f.GetWeightBytes(), DType: f.GetDtype(),
+		}
+	}
+	var findings []preset.Finding
+	options := serve.GetOptions().GetFields()
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		o, err := preset.OptionOf(options[name].AsInterface())
+		bad := ""
+		if err != nil {
+			bad = err.Error()
+		}
+		for _, value := range o.Values {
+			if strings.ContainsRune(value, 0) || len(value) > maxOption {
+				bad = fmt.Sprintf("a value has a zero byte, or more than %d bytes", maxOption)
+			}
+		}
+		if bad != "" {
+			findings = append(findings, preset.Finding{
+				Severity: preset.Error, Code: "OptionInvalid", Field: "options", Text: fmt.Sprintf("flag %q: %s", clipped(name), bad),
+				Fix: "write true, false, a number, a text or a list of these",
+			})
+			continue
+		}
+		in.Options[name] = o
+	}
+	return in, findings
+}
+
+func clipped(text string) string {
+	if len(text) > 64 {
+		return strings.ToValidUTF8(text[:64], "") + "..."
+	}
+	return text
+}
+
+// reasons of findings by their code. The others are VALIDATION.
+var reasons = map[string]windlassv1.ErrorReason{
+	"EngineUnknown":          windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_ENGINE,
+	"EngineVersionUnchecked": windlassv1.ErrorReason_ERROR_REASON_ENGINE_UNCHECKED,
+	"BuildUnknown":           windlassv1.ErrorReason_ERROR_REASON_ENGINE_UNCHECKED,
+	"ModelUnsupported":       windlassv1.ErrorReason_ERROR_REASON_MODEL_UNSUPPORTED,
+	"RevisionUnsupported":    windlassv1.ErrorReason_ERROR_REASON_MODEL_UNSUPPORTED,
+	"ParallelMismatch":       windlassv1.ErrorReason_ERROR_REASON_PARALLEL_MISMATCH,
+	"ParallelUnsupported":    windlassv1.ErrorReason_ERROR_REASON_PARALLEL_MISMATCH,
+	"GPUsUnused":             windlassv1.ErrorReason_ERROR_REASON_PARALLEL_MISMATCH,
+	"HeadsNotDivisible":      windlassv1.ErrorReason_ERROR_REASON_HEADS_NOT_DIVISIBLE,
+	"FlagTwice":              windlassv1.ErrorReason_ERROR_REASON_FLAG_TWICE,
+	"FlagTaken":              windlassv1.ErrorReason_ERROR_REASON_FLAG_TAKEN,
+	"OptionUnsupported":      windlassv1.ErrorReason_ERROR_REASON_FLAG_TAKEN,
+	"WeightsTooLarge":        windlassv1.ErrorReason_ERROR_REASON_WEIGHTS_TOO_LARGE,
+	"ContextTooLarge":        windlassv1.ErrorReason_ERROR_REASON_CONTEXT_TOO_LARGE,
+	"ContextAboveModel":      windlassv1.ErrorReason_ERROR_REASON_CONTEXT_TOO_LARGE,
+}
+
+func reasonOf(code string) windlassv1.ErrorReason {
+	if r, ok := reasons[code]; ok {
+		return r
+	}
+	return windlassv1.ErrorReason_ERROR_REASON_VALIDATION
+}
+
+// fieldOf is the path in a request of a finding's field.
+func fieldOf(f preset.Finding) string {
+	if path, ok := strings.CutPrefix(f.Field, "/"); ok {
+		return "spec." + path
+	}
+	return "spec.serve." + f.Field
+}
+
+// sentence writes a fix as the API's errors have theirs.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:] + "."
+}
+
+// Refusals are the errors among the findings, as the API answers them.
+func Refusals(findings []preset.Finding) (errs []error) {
+	for _, f := range findings {
+		if f.Severity == preset.Error {
+			errs = append(errs, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+				Reason: reasonOf(f.Code), Field: fieldOf(f), Fix: sentence(f.Fix),
+			}, fieldOf(f)+": "+f.Text))
+		}
+	}
+	return errs
+}
+
+// Warnings are the warnings among the findings, as a plan has them.
+func Warnings(findings []preset.Finding) (out []*windlassv1.PlanFinding) {
+	for _, f := range findings {
+		if f.Severity == preset.Warning {
+			out = append(out, &windlassv1.PlanFinding{Reason: reasonOf(f.Code), Field: fieldOf(f), Message: fieldOf(f) + ": " + f.Text, Fix: sentence(f.Fix)})
+		}
+	}
+	return out
+}
+
+// WarningText is a warning for people who deployed.
+func WarningText(f *windlassv1.PlanFinding) string {
+	text := strings.TrimPrefix(f.GetMessage(), "spec.") + "."
+	if f.GetFix() != "" {
+		text += " " + f.GetFix()
+	}
+	return text
+}

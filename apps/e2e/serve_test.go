@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// testServe deploys the examples that name an engine and a model. What the presets make runs as it is, with the
+// model server in the place of the engines.
+func testServe(t *testing.T, s *stack) {
+	c := s.cli(t)
+	for _, engine := range []string{"vllm", "sglang"} {
+		require.NoError(t, os.Symlink(example(t, filepath.Join("bin", engine)), filepath.Join(s.bin, engine)))
+		file := example(t, "serve-"+engine+".yaml")
+		app := "serve-" + engine
+		require.Contains(t, c.ok("plan", "-f", file), "+ generatedBy: "+engine+"/1")
+		out := c.ok("deploy", "-f", file)
+		require.Contains(t, out, app+" v1 is ready: 2 of 2 replicas")
+		spec := must(t, s.owner.deployments.GetDeployment, &windlassv1.GetDeploymentRequest{App: named(app), Version: 1}).Deployment.Spec
+		require.Equal(t, engine+"/1", spec.GeneratedBy)
+		urls := urlLine.FindAllString(out, -1)
+		require.Len(t, urls, 2, out)
+		for _, url := range urls {
+			require.Equal(t, "four score", completion(t, url, "llama", "four score"))
+			_, body, err := get(t.Context(), url+"/metrics")
+			require.NoError(t, err)
+			for _, m := range spec.GetGenerated().GetMetrics() {
+				require.Contains(t, string(body), "\n"+m.Metric+"{", "the preset's name of %s", m.Signal)
+			}
+		}
+		again := c.run("", "deploy", "-f", file)
+		require.Zero(t, again.code, again.stderr)
+		require.Contains(t, again.stderr, "nothing changed")
+	}
+	c.fails(1, []string{"preset", "render", "vllm", "--model", "hf://org/m", "--gpus", "8", "--tensor", "3"}, "tensor 3 x pipeline 1 x data 1 is 3")
+}
+
+// completion is a model's answer to a prompt.
+func completion(t *testing.T, url, model, prompt string) string {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": prompt})
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", bytes.NewReader(body))
+	require.NoError(t, err)
+	resp, err := plainHTTP.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	var answer struct{ Choices []struct{ Text string } }
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&answer))
+	require.Len(t, answer.Choices, 1)
+	return answer.Choices[0].Text
+}

@@ -1,0 +1,140 @@
+package preset
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Registry has all versions of presets.
+type Registry struct{ presets []*Preset }
+
+// presets are all versions of all presets. A new version of one is added; none is changed or removed.
+var presets = []*Preset{vllm1, sglang1, tgi1, nim1, max1, llamacpp1, tei1}
+
+// Builtin has the presets of this package.
+func Builtin() *Registry { return &Registry{presets} }
+
+// With returns a registry that has more presets.
+func (r *Registry) With(more ...*Preset) *Registry { return &Registry{slices.Concat(r.presets, more)} }
+
+// All returns the newest version of each preset, by name.
+func (r *Registry) All() []*Preset {
+	newest := map[string]*Preset{}
+	for _, p := range r.presets {
+		if have := newest[p.Name]; have == nil || have.Version < p.Version {
+			newest[p.Name] = p
+		}
+	}
+	list := make([]*Preset, 0, len(newest))
+	for _, p := range newest {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *Preset) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Find returns a preset by its name, "vllm", or by name and version, "vllm/1".
+func (r *Registry) Find(name string) (*Preset, bool) {
+	base, version, has := strings.Cut(name, "/")
+	var found *Preset
+	for _, p := range r.presets {
+		if p.Name == base && (strconv.Itoa(p.Version) == version || !has && (found == nil || found.Version < p.Version)) {
+			found = p
+		}
+	}
+	return found, found != nil
+}
+
+// Unknown says which presets there are, and which one may have been meant.
+func (r *Registry) Unknown(name string) (text, fix string) {
+	var names []string
+	best, distance := "", 4
+	base, _, _ := strings.Cut(strings.ToLower(name), "/")
+	squeezed := strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(base)
+	for _, p := range r.All() {
+		names = append(names, p.Name)
+		if d := edits(squeezed, p.Name); d < distance && d < len(p.Name) {
+			best, distance = p.Name, d
+		}
+	}
+	fix = "use one of " + strings.Join(names, ", ")
+	if best != "" {
+		fix = "did you mean " + best + "? There are " + strings.Join(names, ", ")
+	}
+	if name == "" {
+		return "missing", fix
+	}
+	return fmt.Sprintf("no preset is called %q", clip(name)), fix
+}
+
+// Generate makes the fragment. With an error among the findings, the fragment is empty. Findings are in the
+// order error, warning, note.
+func (r *Registry) Generate(in Input) (Fragment, []Finding) {
+	p, ok := r.Find(in.Engine)
+	if !ok {
+		text, fix := r.Unknown(in.Engine)
+		return Fragment{}, []Finding{{Severity: Error, Code: "EngineUnknown", Field: "engine", Text: text, Fix: fix}}
+	}
+	return p.Generate(in)
+}
+
+// Generate makes the fragment of this preset, whatever the input's engine is.
+func (p *Preset) Generate(in Input) (Fragment, []Finding) {
+	d := &draft{preset: p, in: in, engine: cmp.Or(strings.TrimPrefix(in.EngineVersion, "v"), p.DefaultEngine), spec: &windlassv1.DeploymentSpec{}}
+	d.checkEngine()
+	d.checkModel()
+	d.checkNumbers()
+	d.checkOptions()
+	d.splitModel()
+	if !HasErrors(d.findings) {
+		p.generate(d)
+		d.setOptions()
+		d.checkMemory()
+	}
+	sortFindings(d.findings)
+	if HasErrors(d.findings) {
+		return Fragment{}, d.findings
+	}
+	d.spec.Args = d.flags.args()
+	return Fragment{GeneratedBy: p.ID(), EngineVersion: d.engine, Spec: d.spec, Metrics: p.metrics(d.engine)}, d.findings
+}
+
+// Next returns a version of the preset that follows it and sets further flags: an upgrade, as tests need one.
+func (p *Preset) Next(name string, values ...string) *Preset {
+	next := *p
+	next.Version++
+	next.generate = func(d *draft) {
+		p.generate(d)
+		d.flags.set(name, values...)
+	}
+	return &next
+}
+
+// Twice returns a flag that the arguments have more than once, by any of its names; empty for none.
+func (p *Preset) Twice(args []string) string {
+	seen := map[string]bool{}
+	for _, f := range p.parse(args) {
+		if f.name != "" && seen[f.name] {
+			return f.name
+		}
+		seen[f.name] = true
+	}
+	return ""
+}
+
+// All returns the newest version of each built-in preset, by name.
+func All() []*Preset { return Builtin().All() }
+
+// Find returns a built-in preset by its name, "vllm", or by name and version, "vllm/1".
+func Find(name string) (*Preset, bool) { return Builtin().Find(name) }
+
+// Unknown says which built-in presets there are, and which one may have been meant.
+func Unknown(name string) (text, fix string) { return Builtin().Unknown(name) }
+
+// Generate makes the fragment of a built-in preset.
+func Generate(in Input) (Fragment, []Finding) { return Builtin().Generate(in) }
