@@ -27,7 +27,7 @@ type table struct {
 	// stopping are the instances, by deployment, that the runtime was told to stop for zero. They get no
 	// new requests, whatever an older look at the runtime says.
 	stopping map[string]map[string]bool
-	apps    map[string]*app
+	apps     map[string]*app
 	// workloads are those that have instances, by the workload key that targets name.
 	workloads map[string]*workload
 	// looks counts the calls of see.
@@ -75,13 +75,16 @@ func newApp(id string) *app {
 	return &app{told: &gatewayv1.AppRoutes{AppId: id}, previews: map[string]preview{}}
 }
 
+// isScaled reports whether gateways count the app's load. The app may be nil.
+func (a *app) isScaled() bool { return a != nil && a.told.CountLoad }
+
 func (a *app) gone() bool { return len(a.told.Hosts) == 0 && len(a.told.Previews) == 0 }
 
 func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	return &table{
 		assignment: assignment, phase: func(string) zero.Phase { return zero.Awake }, startTime: func(string) time.Duration { return 0 },
 		stopping: map[string]map[string]bool{},
-		apps: map[string]*app{}, workloads: map[string]*workload{},
+		apps:     map[string]*app{}, workloads: map[string]*workload{},
 		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
 		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},
 	}
@@ -290,6 +293,7 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 		})
 	}
 	for _, target := range out.Targets {
+		out.CountLoad = out.CountLoad || t.assignment(target.DeploymentId).GetDeployment().GetScaling() != nil
 		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())
 	}
 	if len(out.Hosts) > 0 {
@@ -328,6 +332,9 @@ func (t *table) isOf(instanceID, deploymentID, key string) bool {
 func (t *table) hold(deploymentID string, state *agentv1.DeploymentState) []string {
 	dirty := map[string]bool{}
 	t.preview(deploymentID, state, dirty)
+	if d := state.GetDeployment(); t.apps[d.GetAppId()] != nil && t.apps[d.GetAppId()].isScaled() != (d.GetScaling() != nil) {
+		dirty[d.AppId] = true
+	}
 	return t.renewPreviews(dirty)
 }
 
