@@ -54,7 +54,7 @@
 //
 // # Loads
 //
-// Loads of scaled apps are kept in memory alone, by whoever decides about replicas. A report of nothing else goes
+// Loads of scaled apps are kept in memory alone, where replicas are decided. A report of nothing else goes
 // the way of heartbeats and costs no transaction.
 //
 // # Wake-ups
