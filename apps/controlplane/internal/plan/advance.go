@@ -359,7 +359,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
-	d.Stable = p.hasServed(d)
+	d.Stable = p.mainView().hasServed(d)
 	retain := p.staged() && old != nil && retention(p.progress.Policy) > 0 && !p.hasTransferred(old)
 	if old != nil {
 		if old.Stable {
@@ -387,9 +387,9 @@ func (p *planner) goLive(d *model.Deployment) {
 
 // hasServed reports whether a replica of the live deployment is ready where traffic goes to it.
 // One that went live with no replicas anywhere is no version to go back to.
-func (p *planner) hasServed(d *model.Deployment) bool {
-	return slices.ContainsFunc(p.activeRows(d.ID), func(t *model.Topology) bool {
-		return p.main().side(t).Ready > 0 && t.Weight > 0 && p.acknowledged(t.RegionID)
+func (v *view) hasServed(d *model.Deployment) bool {
+	return slices.ContainsFunc(v.activeRows(d.ID), func(t *model.Topology) bool {
+		return v.side(t).Ready > 0 && t.Weight > 0 && v.acknowledged(t.RegionID)
 	})
 }
 
@@ -400,7 +400,7 @@ func isUnproven(f *facts) bool {
 
 // noteServed makes up for a deployment that went live with no replicas, and has some now.
 func (p *planner) noteServed() {
-	if d := p.live(); p.hasServed(d) {
+	if d := p.live(); p.mainView().hasServed(d) {
 		d.Stable = true
 		p.log("VersionProven", "it went live with no replicas, and serves now: it is one to go back to", d, "")
 	}
