@@ -352,7 +352,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 	var figures []string
 	for _, t := range p.activeRows(d.ID) {
-		if p.isBehind(t.RegionID) {
+		if p.isLagging(t.RegionID) {
 			continue
 		}
 		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.place(t).Name(), p.routes[t.RegionID].Generation))
@@ -373,7 +373,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
 	who := "every region serves it: "
-	if p.progress != nil && len(p.progress.Behind) > 0 {
+	if p.progress != nil && len(p.progress.Lagging) > 0 {
 		who = "every region but those left behind serves it: "
 	}
 	p.log("LiveMoved", who+strings.Join(figures, ", "), d, "")

@@ -65,11 +65,11 @@ func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *reg
 		return "", false
 	}
 	if l.row.Generation != st.HealthGeneration {
-		if l.To.Assigned == st.HealthTold {
+		if l.To.Assigned == st.HealthAssigned {
 			// Its instances will be replaced, as when a secret changed: none was ready yet.
 			st.HealthWatch.Reset()
 		}
-		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Assigned
+		st.HealthGeneration, st.HealthAssigned = l.row.Generation, l.To.Assigned
 	}
 	st.MostReady = min(max(st.MostReady, l.To.Ready), l.To.Assigned)
 	gone, limit := st.MostReady-l.To.Serving, limitOf(text, st.MostReady)

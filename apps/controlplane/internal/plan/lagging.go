@@ -35,7 +35,7 @@ func (v *view) newer() *model.Deployment {
 // olderIn is the deployment that the region has until it has moved, and goes back to;
 // empty for none.
 func (v *view) olderIn(region string) string {
-	switch b := v.facts.progress.BehindIn(region); {
+	switch b := v.facts.progress.LaggingIn(region); {
 	case v.lagging != nil && !v.progress.Back:
 		return v.lagging.DeploymentID
 	case b == nil || b.DeploymentID == "" || v.lagging != nil:
@@ -45,21 +45,21 @@ func (v *view) olderIn(region string) string {
 	}
 }
 
-// isBehind reports whether the region has yet to catch up.
-func (f *facts) isBehind(region string) bool {
-	return f.app.DeletingSince == 0 && f.progress.BehindIn(region) != nil
+// isLagging reports whether the region has yet to catch up.
+func (f *facts) isLagging(region string) bool {
+	return f.app.DeletingSince == 0 && f.progress.LaggingIn(region) != nil
 }
 
 // isKept reports whether the row is wanted, as all of its deployment are or as what a region
 // that is behind has.
 func (f *facts) isKept(t *model.Topology) bool {
-	return f.isWanted(t.DeploymentID) || f.isBehind(t.RegionID) && f.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
+	return f.isWanted(t.DeploymentID) || f.isLagging(t.RegionID) && f.progress.LaggingIn(t.RegionID).DeploymentID == t.DeploymentID
 }
 
 // catching reports whether regions have to catch up and no rollout is in flight, which would
 // take them along.
 func (f *facts) catching() bool {
-	return f.progress != nil && len(f.progress.Behind) > 0 && f.target() == nil && f.live() != nil && f.app.DeletingSince == 0
+	return f.progress != nil && len(f.progress.Lagging) > 0 && f.target() == nil && f.live() != nil && f.app.DeletingSince == 0
 }
 
 // skips reports whether the wave leaves out unreachable regions. A region that catches up is
@@ -191,30 +191,30 @@ func (s *stager) leaveBehind(d *model.Deployment) {
 				has, s.versionOf(d.ID)), d, st.RegionID)
 		}
 	}
-	c.Behind = sortedBehind(behind)
+	c.Lagging = sortedLagging(behind)
 }
 
 // leaveLost notes which regions a rollout that has gone back leaves behind: those that it
 // lost half way. What was behind before it catches up anew.
 func (s *stager) leaveLost() {
 	c := s.progress
-	for i := range c.Behind {
-		restart(c.Behind[i].Progress, s.now)
+	for i := range c.Lagging {
+		restart(c.Lagging[i].Progress, s.now)
 	}
 	for _, l := range s.look() {
-		if l.restored() || s.isBehind(l.region) || !s.isActive(s.app.LiveDeploymentID, l.region) {
+		if l.restored() || s.isLagging(l.region) || !s.isActive(s.app.LiveDeploymentID, l.region) {
 			continue
 		}
 		w, _ := progressIn(c, l.region)
 		of := s.progressOf(w, l.region)
 		of.Back = true
-		c.Behind = sortedBehind(append(c.Behind, model.LaggingRegion{RegionID: l.region, Progress: of}))
+		c.Lagging = sortedLagging(append(c.Lagging, model.LaggingRegion{RegionID: l.region, Progress: of}))
 		s.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
 			s.versionOf(s.app.LiveDeploymentID), s.figures(l)), s.live(), l.region)
 	}
 }
 
-func sortedBehind(behind []model.LaggingRegion) []model.LaggingRegion {
+func sortedLagging(behind []model.LaggingRegion) []model.LaggingRegion {
 	slices.SortFunc(behind, func(a, b model.LaggingRegion) int { return strings.Compare(a.RegionID, b.RegionID) })
 	return behind
 }
@@ -248,8 +248,8 @@ func restart(c *model.Progress, now int64) {
 // catchUp takes the regions that are behind as far as the facts allow, once in a call.
 func (p *planner) catchUp() {
 	var left []model.LaggingRegion
-	for i := range p.progress.Behind {
-		b := &p.progress.Behind[i]
+	for i := range p.progress.Lagging {
+		b := &p.progress.Lagging[i]
 		if !p.lagging(b).catchUpRegion(b) {
 			left = append(left, *b)
 			continue
@@ -262,7 +262,7 @@ func (p *planner) catchUp() {
 			st.Since = p.now
 		}
 	}
-	p.progress.Behind = left
+	p.progress.Lagging = left
 }
 
 func (s *stager) catchUpRegion(b *model.LaggingRegion) (done bool) {
@@ -288,8 +288,8 @@ func (s *stager) catchUpRegion(b *model.LaggingRegion) (done bool) {
 	return false
 }
 
-// failBehind is failRegion for one that catches up: the others have the version long since.
-func (s *stager) failBehind(d *model.Deployment, st *model.RegionProgress, onFailure windlassv1.Wave_OnFailure, reason, text string) {
+// failLagging is failRegion for one that catches up: the others have the version long since.
+func (s *stager) failLagging(d *model.Deployment, st *model.RegionProgress, onFailure windlassv1.Wave_OnFailure, reason, text string) {
 	what := "it goes back to what it had"
 	st.State = regionGoingBack
 	if onFailure == windlassv1.Wave_ON_FAILURE_PAUSE {
@@ -305,7 +305,7 @@ func (v *view) othersCatchingUp() (n int) {
 	if v.lagging == nil {
 		return 0
 	}
-	for _, b := range v.facts.progress.Behind {
+	for _, b := range v.facts.progress.Lagging {
 		w := b.Progress.Waves[0]
 		same := b.Progress.RolloutID == v.progress.RolloutID && w.Policy == v.progress.Waves[0].Policy
 		if same && b.RegionID != v.lagging.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
@@ -322,8 +322,8 @@ func laggingMessage(f *facts) (text string, moving bool) {
 		return "", false
 	}
 	var parts []string
-	for i := range f.progress.Behind {
-		b := &f.progress.Behind[i]
+	for i := range f.progress.Lagging {
+		b := &f.progress.Lagging[i]
 		l, name, live := f.laggingView(b).regionPlan(b.RegionID), f.regionName(b.RegionID), f.versionOf(f.app.LiveDeploymentID)
 		st := b.Progress.Waves[0].Regions[0]
 		switch {
@@ -341,9 +341,9 @@ func laggingMessage(f *facts) (text string, moving bool) {
 	return strings.Join(parts, "; "), moving
 }
 
-// RetryBehind lets regions that failed to catch up begin again, and returns how many.
-func RetryBehind(c *model.Progress, now int64) (retried int) {
-	for _, b := range c.Behind {
+// RetryLagging lets regions that failed to catch up begin again, and returns how many.
+func RetryLagging(c *model.Progress, now int64) (retried int) {
+	for _, b := range c.Lagging {
 		if b.Progress.Failed {
 			restart(b.Progress, now)
 			retried++
@@ -354,8 +354,8 @@ func RetryBehind(c *model.Progress, now int64) (retried int) {
 
 // takeAlong has a new progress know of the regions that are behind.
 func takeAlong(c *model.Progress, before *model.Progress) {
-	c.Behind = before.Clone().Behind
-	for _, b := range c.Behind {
+	c.Lagging = before.Clone().Lagging
+	for _, b := range c.Lagging {
 		of := b.Progress
 		size, had := of.OldSizes[b.RegionID]
 		if _, partly := c.OldSizes[b.RegionID]; !had && partly {

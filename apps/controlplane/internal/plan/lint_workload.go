@@ -21,7 +21,7 @@ func lintWorkloads(in Input, out Output) (findings []string) {
 	owners := make(map[rowKey]string, len(after))
 	for _, key := range sortedRows(after) {
 		t := after[key]
-		if !t.Told() {
+		if !t.Assigned() {
 			continue
 		}
 		workload := rowKey{t.WorkloadKey(), key.region}

@@ -17,7 +17,7 @@ func (p *planner) setStatus() {
 
 func statusFacts(f *facts) rollup.Facts {
 	out := rollup.Facts{Deleting: f.app.DeletingSince != 0, Target: f.target()}
-	out.Behind, out.CatchingUp = laggingMessage(f)
+	out.Lagging, out.CatchingUp = laggingMessage(f)
 	out.Pins = f.in.failedPins
 	if out.Deleting {
 		var left []*model.Topology
@@ -41,7 +41,7 @@ func statusFacts(f *facts) rollup.Facts {
 	if f.live() != nil {
 		out.HasLive = true
 		out.Live = f.places(slices.DeleteFunc(f.activeRows(f.app.LiveDeploymentID), func(t *model.Topology) bool {
-			return out.Behind != "" && f.isBehind(t.RegionID)
+			return out.Lagging != "" && f.isLagging(t.RegionID)
 		}))
 	}
 	for _, d := range f.deps {
@@ -114,7 +114,7 @@ func (d *decision) nextLook() int64 {
 		due = d.nextOf(d.progress, due)
 	}
 	if d.catching() {
-		for _, b := range d.progress.Behind {
+		for _, b := range d.progress.Lagging {
 			due = d.nextOf(b.Progress, due)
 			if at := RegionDeadline(b.Progress, d.live().Spec, b.Progress.Waves[0].Regions[0]); at > d.now {
 				due = min(due, at)
@@ -189,7 +189,7 @@ func (f *facts) unsettledSince() (since int64, unsettled bool) {
 // stuck reports whether the region is behind, and nothing that it could report now would take
 // it further.
 func (f *facts) stuck(region string) bool {
-	b := f.progress.BehindIn(region)
+	b := f.progress.LaggingIn(region)
 	if b == nil || !f.catching() {
 		return false
 	}

@@ -390,7 +390,7 @@ func (p *planner) logShares() {
 			continue
 		}
 		s := p.main()
-		if b := p.progress.BehindIn(region); b != nil && p.catching() {
+		if b := p.progress.LaggingIn(region); b != nil && p.catching() {
 			s = p.lagging(b)
 		}
 		s.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",

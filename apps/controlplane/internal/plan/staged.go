@@ -380,7 +380,7 @@ func (s *stager) failRegion(d *model.Deployment, w *model.WaveProgress, st *mode
 	st.StepWait.Reset()
 	on, stays := onFailure(s.progress, w, reason)
 	if s.lagging != nil {
-		s.failBehind(d, st, on, reason, text)
+		s.failLagging(d, st, on, reason, text)
 		return
 	}
 	switch on {

@@ -42,13 +42,13 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace bool) {
 			t := l.from[i]
 			// Back is back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
-			if t.Told() && t.Replicas > 0 && (inPlace || back || v.madeAlike(l.to, t)) {
+			if t.Assigned() && t.Replicas > 0 && (inPlace || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
 				break
 			}
 		}
 	}
-	if l.row == nil || !l.row.Told() {
+	if l.row == nil || !l.row.Assigned() {
 		return
 	}
 	for i, t := range l.from {
@@ -108,7 +108,7 @@ func (f *facts) observedOf(t model.Topology) model.Observed {
 func taken(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
 	var before int32
 	for _, o := range rows {
-		if t.Told() && o.RegionID == t.RegionID && o.Transferred && o.WorkloadKey() == t.WorkloadKey() {
+		if t.Assigned() && o.RegionID == t.RegionID && o.Transferred && o.WorkloadKey() == t.WorkloadKey() {
 			took = true
 			before = max(before, servingOf(observed(*o), d))
 		}
@@ -146,7 +146,7 @@ func (f *facts) madeFor(d *model.Deployment, region string) (ids []string) {
 
 // hasOf reports whether the row has the workload that the other one transferred.
 func hasOf(t, other *model.Topology) bool {
-	return t != nil && t.Told() && other.Transferred && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
+	return t != nil && t.Assigned() && other.Transferred && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
 }
 
 // servingOf is how many replicas serve, of whatever version they are.
