@@ -359,7 +359,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
-	d.Stable = p.mainView().hasServed(d)
+	d.Stable = mainView(p.facts).hasServed(d)
 	retain := p.staged() && old != nil && retention(p.progress.Policy) > 0 && !p.hasTransferred(old)
 	if old != nil {
 		if old.Stable {
@@ -400,7 +400,7 @@ func isUnproven(f *facts) bool {
 
 // noteServed makes up for a deployment that went live with no replicas, and has some now.
 func (p *planner) noteServed() {
-	if d := p.live(); p.mainView().hasServed(d) {
+	if d := p.live(); mainView(p.facts).hasServed(d) {
 		d.Stable = true
 		p.log("VersionProven", "it went live with no replicas, and serves now: it is one to go back to", d, "")
 	}

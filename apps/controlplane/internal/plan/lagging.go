@@ -324,7 +324,7 @@ func laggingMessage(f *facts) (text string, moving bool) {
 	var parts []string
 	for i := range f.progress.Lagging {
 		b := &f.progress.Lagging[i]
-		l, name, live := f.laggingView(b).regionPlan(b.RegionID), f.regionName(b.RegionID), f.versionOf(f.app.LiveDeploymentID)
+		l, name, live := laggingView(f, b).regionPlan(b.RegionID), f.regionName(b.RegionID), f.versionOf(f.app.LiveDeploymentID)
 		st := b.Progress.Waves[0].Regions[0]
 		switch {
 		case f.in.Closed[b.RegionID]:

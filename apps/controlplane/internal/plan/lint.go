@@ -34,7 +34,7 @@ func lintMoves(in Input, out Output) (findings []string) {
 	if !active && (in.RolloutState.Progress == nil || len(in.RolloutState.Progress.Lagging) == 0) {
 		return findings
 	}
-	l := &linter{view: newFacts(in, 0).mainView(), progress: in.RolloutState.Progress, after: map[rowKey]model.Topology{}, findings: findings}
+	l := &linter{view: mainView(newFacts(in, 0)), progress: in.RolloutState.Progress, after: map[rowKey]model.Topology{}, findings: findings}
 	if out.RolloutState != nil {
 		l.progress = out.RolloutState.Progress
 	}
@@ -71,7 +71,7 @@ func (l *linter) laggingRegions(regions, routed map[string]bool) {
 		if after := whole.LaggingIn(b.RegionID); after != nil {
 			l.progress = after.Progress
 		}
-		l.view = main.laggingView(b)
+		l.view = laggingView(main.facts, b)
 		if regions[b.RegionID] {
 			l.region(b.RegionID, routed[b.RegionID])
 		}

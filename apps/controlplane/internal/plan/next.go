@@ -30,7 +30,7 @@ func statusFacts(f *facts) rollup.Facts {
 		return out
 	}
 	if f.staged() && (f.progress.Back || len(f.progress.Waves) > 0) {
-		out.Progress = f.mainView().stageMessage()
+		out.Progress = mainView(f).stageMessage()
 	} else if f.held() {
 		out.Progress = HeldMessage(*f.rollout)
 	}

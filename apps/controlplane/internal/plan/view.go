@@ -17,10 +17,10 @@ type view struct {
 }
 
 // mainView returns the view of the app's own rollout.
-func (f *facts) mainView() *view { return &view{facts: f, progress: f.progress} }
+func mainView(f *facts) *view { return &view{facts: f, progress: f.progress} }
 
 // laggingView returns the view of the rollout of a region that catches up.
-func (f *facts) laggingView(r *model.LaggingRegion) *view {
+func laggingView(f *facts, r *model.LaggingRegion) *view {
 	return &view{facts: f, progress: r.Progress, lagging: r}
 }
 
@@ -32,10 +32,10 @@ type stager struct {
 }
 
 // main returns the stager of the app's own rollout.
-func (p *planner) main() *stager { return &stager{p.mainView(), p} }
+func (p *planner) main() *stager { return &stager{mainView(p.facts), p} }
 
 // lagging returns the stager of the rollout of a region that catches up.
-func (p *planner) lagging(r *model.LaggingRegion) *stager { return &stager{p.laggingView(r), p} }
+func (p *planner) lagging(r *model.LaggingRegion) *stager { return &stager{laggingView(p.facts, r), p} }
 
 // log adds to the history of this rollout.
 func (s *stager) log(what, why string, d *model.Deployment, region string) {
