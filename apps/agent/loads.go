@@ -7,6 +7,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/load"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/scrape"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -15,7 +16,8 @@ func (a *Agent) newLoads(seen annotated) (*load.Collector, error) {
 	cfg := load.Config{
 		Deployments: func() []*agentv1.Deployment { return scaledOf(a.inbox) },
 		Observation: seen.Observation, Demand: a.gateways.Demand, Times: a.gateways.Times,
-		Log: a.cfg.Log, Registerer: a.cfg.Registerer, Rand: a.cfg.Rand,
+		Scrape: scrape.New(a.cfg.Rand).Scrape,
+		Log:    a.cfg.Log, Registerer: a.cfg.Registerer, Rand: a.cfg.Rand,
 	}
 	if meter, ok := a.runtime.(runtime.Meter); ok {
 		cfg.Usage = meter.Usage

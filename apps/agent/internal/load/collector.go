@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/scrape"
 	"github.com/windlass-run/windlass/pkg/histogram"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -41,7 +42,10 @@ type Config struct {
 	// Times returns the times of the answers of a deployment within the window.
 	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
 	// Usage measures what instances use; nil: the runtime does not.
-	Usage      func(ctx context.Context, deploymentIDs []string) (map[string]runtime.Usage, error)
+	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
+	// Scrape reads metrics of engines.
+	Scrape func(ctx context.Context, targets []scrape.Target) map[string]scrape.Signals
+
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Rand       func() float64
@@ -61,7 +65,7 @@ type Collector struct {
 
 // New checks the config.
 func New(cfg Config) (*Collector, error) {
-	if cfg.Deployments == nil || cfg.Observation == nil || cfg.Demand == nil || cfg.Times == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
+	if cfg.Deployments == nil || cfg.Observation == nil || cfg.Demand == nil || cfg.Times == nil || cfg.Scrape == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
 		return nil, errors.New("load: every field of Config but Usage is required")
 	}
 	c := &Collector{
@@ -171,6 +175,11 @@ func (w wants) usage() bool {
 	return w[windlassv1.ScalingMetric_TYPE_CPU] || w[windlassv1.ScalingMetric_TYPE_MEMORY]
 }
 
+// signals of engines, by name.
+func (w wants) signals() map[string]bool {
+	return map[string]bool{scrape.Queue: w[windlassv1.ScalingMetric_TYPE_QUEUE], scrape.Cache: w[windlassv1.ScalingMetric_TYPE_KV_CACHE]}
+}
+
 // measure returns the loads by app. ok is false while it is not known what runs.
 func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployment) (_ map[string]*agentv1.LoadReport, ok bool) {
 	seen, ok := c.cfg.Observation()
@@ -182,19 +191,31 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 		instances[d.DeploymentID] = d.Instances
 	}
 	var usageOf []string
+	var targets []scrape.Target
 	for _, d := range deployments {
-		if wantsOf(d).usage() {
+		w := wantsOf(d)
+		if w.usage() {
 			usageOf = append(usageOf, readyOf(instances[d.Id])...)
 		}
+		targets = append(targets, targetsOf(d, instances[d.Id], w.signals())...)
 	}
 	var used map[string]runtime.Usage
+	var measuring sync.WaitGroup
 	if len(usageOf) > 0 && c.cfg.Usage != nil {
-		var err error
-		if used, err = c.cfg.Usage(ctx, usageOf); err != nil {
-			c.metrics.failures.WithLabelValues("usage").Inc()
-			c.cfg.Log.WarnContext(ctx, "cannot measure what instances use: apps that are scaled by CPU or memory do not scale down", "error", err)
-		}
+		measuring.Go(func() {
+			var err error
+			if used, err = c.cfg.Usage(ctx, usageOf); err != nil {
+				c.metrics.failures.WithLabelValues("usage").Inc()
+				c.cfg.Log.WarnContext(ctx, "cannot measure what instances use: apps that are scaled by CPU or memory do not scale down", "error", err)
+			}
+		})
 	}
+	var signals map[string]scrape.Signals
+	if len(targets) > 0 {
+		signals = c.cfg.Scrape(ctx, targets)
+		c.metrics.failures.WithLabelValues("scrape").Add(float64(len(targets) - len(signals)))
+	}
+	measuring.Wait()
 
 	now := time.Now()
 	out := map[string]*agentv1.LoadReport{}
@@ -213,7 +234,7 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 			}
 		}
 		a, known := asked[d.AppId]
-		r.Deployments = append(r.Deployments, c.deployment(d, instances[d.Id], used, a, known, now))
+		r.Deployments = append(r.Deployments, c.deployment(d, instances[d.Id], used, signals, a, known, now))
 	}
 	for _, r := range out {
 		slices.SortFunc(r.Deployments, func(a, b *agentv1.DeploymentLoad) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
@@ -222,7 +243,7 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 	return out, true
 }
 
-func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
+func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, signals map[string]scrape.Signals, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
 	out := Count(instances)
 	out.DeploymentId = d.Id
 	w := wantsOf(d)
@@ -261,6 +282,12 @@ func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instan
 			u, ok := used[id]
 			return 100 * float64(u.MemoryBytes) / float64(int64(asks.MemoryMib)<<20), ok
 		})
+	}
+	if w[windlassv1.ScalingMetric_TYPE_QUEUE] {
+		level("queue", func(id string) (float64, bool) { v, ok := signals[id][scrape.Queue]; return v, ok })
+	}
+	if w[windlassv1.ScalingMetric_TYPE_KV_CACHE] {
+		level("kvCache", func(id string) (float64, bool) { v, ok := signals[id][scrape.Cache]; return v, ok })
 	}
 	return out
 }
@@ -317,6 +344,23 @@ func Count(instances []runtime.Instance) *agentv1.DeploymentLoad {
 			out.Starting++
 		case r.ready:
 			out.Ready++
+		}
+	}
+	return out
+}
+
+// targetsOf returns the pages of a deployment's ready instances that have the signals.
+func targetsOf(d *agentv1.Deployment, instances []runtime.Instance, signals map[string]bool) []scrape.Target {
+	var out []scrape.Target
+	for _, s := range sourcesOf(d.GetSpec(), signals) {
+		for n := range instances {
+			i := &instances[n]
+			if i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+				continue
+			}
+			if address, ok := addressOf(i.Address, s.port); ok {
+				out = append(out, scrape.Target{InstanceID: i.ID, Address: address, Path: s.path, Metrics: s.metrics})
+			}
 		}
 	}
 	return out

@@ -15,6 +15,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/load"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/scrape"
 	"github.com/windlass-run/windlass/pkg/histogram"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -30,6 +31,8 @@ type region struct {
 	used        map[string]runtime.Usage
 	usageErr    error
 	measured    [][]string // instances whose usage was asked for
+	targets     []scrape.Target
+	signals     map[string]scrape.Signals
 	looks       int
 }
 
@@ -67,6 +70,12 @@ func (r *region) collector(t *testing.T) *load.Collector {
 			defer r.mu.Unlock()
 			r.measured = append(r.measured, ids)
 			return r.used, r.usageErr
+		},
+		Scrape: func(_ context.Context, targets []scrape.Target) map[string]scrape.Signals {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.targets = targets
+			return r.signals
 		},
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Rand: func() float64 { return 1 },
 	})
@@ -169,6 +178,7 @@ func TestCollector(t *testing.T) {
 			require.Empty(t, c.Due())
 		})
 		require.Empty(t, r.measured, "no metric of the policy needs it")
+		require.Empty(t, r.targets)
 	})
 
 	t.Run("has the mean of the ready instances that told", func(t *testing.T) {
@@ -188,6 +198,29 @@ func TestCollector(t *testing.T) {
 			require.EqualValues(t, 7, total(one.Latency))
 			require.Empty(t, one.FirstToken)
 			require.Equal(t, [][]string{{"ins_0", "ins_1", "ins_2"}}, r.measured)
+		})
+	})
+
+	t.Run("reads the engine's metrics of ready instances, if the policy asks", func(t *testing.T) {
+		d := scaled(windlassv1.ScalingMetric_TYPE_QUEUE, windlassv1.ScalingMetric_TYPE_KV_CACHE)
+		d.Spec.Ports = []*windlassv1.Port{{Name: "http"}, {Name: "metrics", Port: 8001}, {Name: "other"}}
+		d.Spec.Generated = &windlassv1.Generated{Metrics: []*windlassv1.EngineMetric{
+			{Signal: "queue", Metric: "e_waiting", Port: "http", Path: "/metrics"}, {Signal: "cache", Metric: "e_cache", Port: "metrics", Path: "/m"},
+			{Signal: "running", Metric: "e_running", Port: "http", Path: "/metrics"}, {Signal: "cache", Metric: "e_lost", Port: "other", Path: "/metrics"},
+		}}
+		r := &region{
+			deployments: []*agentv1.Deployment{d},
+			instances:   []runtime.Instance{instance(0, ready), instance(1, running), instance(2, ready), {ID: "ins_3", Group: 3, Status: ready}},
+			signals:     map[string]scrape.Signals{"ins_0": {"queue": 4, "cache": 0.5}, "ins_2": {"queue": 2}},
+		}
+		collect(t, r, func(t *testing.T, c *load.Collector) {
+			require.ElementsMatch(t, []scrape.Target{
+				{InstanceID: "ins_0", Address: "127.0.0.1:4000", Path: "/metrics", Metrics: map[string]string{"queue": "e_waiting"}},
+				{InstanceID: "ins_2", Address: "127.0.0.1:4002", Path: "/metrics", Metrics: map[string]string{"queue": "e_waiting"}},
+				{InstanceID: "ins_0", Address: "127.0.0.1:8001", Path: "/m", Metrics: map[string]string{"cache": "e_cache"}},
+				{InstanceID: "ins_2", Address: "127.0.0.1:8001", Path: "/m", Metrics: map[string]string{"cache": "e_cache"}},
+			}, r.targets)
+			require.Equal(t, map[string]float64{"queue": 3, "kvCache": 0.5}, c.Due()[0].Deployments[0].Levels)
 		})
 	})
 

@@ -3,8 +3,9 @@
 //
 //	gateways ---Report---> Demand ----.
 //	runtime ----Usage-----------------+--> Collector --LoadReport--> report
+//	engines ----GET /metrics----------'
 //
-// What is not known is left out of a report and is never 0: a gateway of an earlier release, a runtime that
-// does not measure. While no app is scaled, nothing is measured and nothing
+// What is not known is left out of a report and is never 0: an instance that does not answer, a gateway of an
+// earlier release, a runtime that does not measure. While no app is scaled, nothing is measured and nothing
 // is sent.
 package load

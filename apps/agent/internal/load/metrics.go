@@ -13,7 +13,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "windlass_agent_scaled_apps", Help: "Apps that are scaled in the region and whose load is measured.",
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_agent_load_failures_total", Help: "Looks at the load for which a part of it could not be measured: usage (of CPU and memory).",
+			Name: "windlass_agent_load_failures_total", Help: "Parts of the load that could not be measured: scrape (of one instance's metrics) or usage (CPU and memory of all instances).",
 		}, []string{"part"}),
 	}
 	registerer.MustRegister(m.apps, m.failures)
