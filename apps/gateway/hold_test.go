@@ -178,6 +178,48 @@ func TestHold(t *testing.T) {
 			require.Equal(t, "200", <-got)
 		})
 	})
+	bothEngines(t, func(t *testing.T) {
+		t.Run("a client that asked for events gets comments, and then the answer in the same stream", func(t *testing.T) {
+			r := start(t, nil)
+			app := atZero()
+			app.Policy.ColdStart.Heartbeat = true
+			r.put(t, app)
+			req := r.request(t, http.MethodPost, "/", "hello")
+			req.Header.Set("Accept", "text/event-stream")
+			res, err := r.client.Do(req) // the header comes while it waits
+			require.NoError(t, err)
+			defer res.Body.Close()
+			require.Equal(t, []string{"200 OK", "text/event-stream"}, []string{res.Status, res.Header.Get("Content-Type")})
+			r.held(t, 1)
+			r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
+				body, _ := io.ReadAll(q.Body)
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = fmt.Fprintf(w, "data: %s\n\n", body)
+			})))
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.Regexp(t, "^(: waiting\n\n)+data: hello\n\n$", string(body))
+		})
+		t.Run("what is no stream of events becomes an event", func(t *testing.T) {
+			r := start(t, nil)
+			app := atZero()
+			app.Policy.ColdStart.Heartbeat = true
+			r.put(t, app)
+			req := r.request(t, http.MethodPost, "/", "hello")
+			req.Header.Set("Accept", "text/event-stream")
+			res, err := r.client.Do(req)
+			require.NoError(t, err)
+			defer res.Body.Close()
+			r.put(t, echo(instance(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusTeapot)
+				_, _ = io.WriteString(w, "{\n}")
+			})))
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.Regexp(t, "^(: waiting\n\n)+event: error\ndata: {\ndata: }\n\n$", string(body))
+			r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=418,version=1,windlass_deployment=dep_1", 1)
+		})
+	})
 	t.Run("a preview is no traffic: it is not held, and wakes nothing", func(t *testing.T) {
 		r := start(t, nil)
 		app := atZero()

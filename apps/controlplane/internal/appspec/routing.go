@@ -33,9 +33,6 @@ func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 		return apierr.InvalidFix(field+".coldStart.hold", "it is longer than requestTimeout, which ends a request that waits",
 			"Set requestTimeout above hold, or leave it out.")
 	}
-	if p.GetColdStart().GetHeartbeat() {
-		return apierr.InvalidFix(field+".coldStart.heartbeat", "this release sends no heartbeat to requests that wait", "Leave it out.")
-	}
 	return checkCors(p.GetCors(), field+".cors")
 }
 

@@ -81,7 +81,9 @@ func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal
 // start; else 0.
 func (b *book) leave(id string, released bool, now time.Time) (name string, start time.Duration) {
 	a := b.apps[id]
-	a.held--
+	if a.held--; a.held == 0 {
+		a.due = time.Time{}
+	}
 	b.held--
 	if released && !a.since.IsZero() {
 		start = max(now.Sub(a.since), time.Nanosecond)

@@ -121,10 +121,10 @@ func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 		}
 	}
 	if refused != nil {
-		h.metrics.refused(appID, appName)
+		h.metrics.count(outcomeRefused, appID, appName)
 		return nil, refused
 	}
-	h.metrics.held(appID, appName)
+	h.metrics.count(outcomeHeld, appID, appName)
 	return &Place{h: h, appID: appID, since: now}, nil
 }
 
@@ -138,7 +138,7 @@ func (p *Place) Leave(released bool) (waited time.Duration) {
 		p.h.mu.Unlock()
 		waited = now.Sub(p.since)
 		if released {
-			p.h.metrics.released(p.appID, name)
+			p.h.metrics.count(outcomeReleased, p.appID, name)
 		}
 		if start > 0 {
 			p.h.metrics.started(p.appID, name, start)

@@ -35,9 +35,9 @@ func newMetrics(r prometheus.Registerer, counts func() []count) (*metrics, error
 	return m, errors.Join(r.Register(m.total), r.Register(m.start), r.Register(heldCollector{counts}))
 }
 
-func (m *metrics) held(id, name string)     { m.total.WithLabelValues(outcomeHeld, id, name).Inc() }
-func (m *metrics) released(id, name string) { m.total.WithLabelValues(outcomeReleased, id, name).Inc() }
-func (m *metrics) refused(id, name string)  { m.total.WithLabelValues(outcomeRefused, id, name).Inc() }
+func (m *metrics) count(outcome, id, name string) {
+	m.total.WithLabelValues(outcome, id, name).Inc()
+}
 
 func (m *metrics) started(id, name string, took time.Duration) {
 	m.start.WithLabelValues(id, name).Observe(took.Seconds())

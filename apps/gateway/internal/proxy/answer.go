@@ -29,12 +29,18 @@ type answer struct {
 	streams bool
 	// until is when the connection's deadline is.
 	until time.Time
+	// beat is set once comments were sent before the answer; see heartbeat.
+	beat *beat
 }
 
 // Unwrap lets an http.ResponseController find the writer below.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *answer) WriteHeader(status int) {
+	if a.beat != nil {
+		a.beatHeader(status)
+		return
+	}
 	switch {
 	case status < 200:
 		a.Header().Del("Connection")
@@ -67,7 +73,13 @@ func (a *answer) Write(p []byte) (int, error) {
 	}
 	a.x.count(p)
 	begun := time.Now()
-	n, err := a.ResponseWriter.Write(p)
+	var n int
+	var err error
+	if a.beat == nil {
+		n, err = a.ResponseWriter.Write(p)
+	} else if _, err = a.ResponseWriter.Write(a.beatContent(p)); err == nil {
+		n = len(p)
+	}
 	a.x.sent -= int64(len(p) - n)
 	a.countTaken(n, time.Since(begun), limit, err)
 	a.rest()

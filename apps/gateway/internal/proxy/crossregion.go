@@ -153,7 +153,7 @@ func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *
 				cancel(errRemoteFree)
 			}
 		}()
-		lease, err := x.route.Acquire(ctx, want)
+		lease, err := c.wait(ctx, want)
 		cancel(nil)
 		if lease != nil || !errors.Is(err, errRemoteFree) {
 			return lease, false, err
@@ -217,7 +217,6 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 			}
 			t.metrics.handedOver(x, at.Name, why)
 			x.handedTo, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
-			x.load.End() // it is load of the other region
 			c.res = res
 			return true, nil
 		}

@@ -22,6 +22,9 @@ type carrier interface {
 	cross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
 	// holds counts the requests that wait for an app at zero.
 	holds() *hold.Holds
+	// leavesEvents reports whether a request that asks for a stream of events is another's to answer
+	// while it waits for an app at zero, because this carrier sends no heartbeat.
+	leavesEvents() bool
 	// attempt sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
 	// the lease has ended, and the error is or wraps a failure.
 	attempt(*upstream.Lease) (decide.Attempt, error)
@@ -50,7 +53,6 @@ func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent 
 			m.retried(x)
 		}
 		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
-		x.load.Sent(x.deployment)
 		at, err := c.attempt(lease)
 		switch retries.After(at) {
 		case decide.Answer:

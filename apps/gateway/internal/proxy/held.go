@@ -20,6 +20,9 @@ func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error)
 	if strings.HasPrefix(x.handedOver, fromZero) || strings.HasPrefix(x.handedOver, spillover) {
 		return nil, &upstream.Refused{Reason: upstream.NoInstance}
 	}
+	if policy.Heartbeat && c.leavesEvents() {
+		return nil, nil //nolint:nilnil // another carrier sends the heartbeat
+	}
 	begun := time.Now()
 	place, refused := c.holds().Enter(x.spec.AppID, x.spec.AppName, *policy)
 	leave := func(released bool) {
@@ -56,6 +59,14 @@ func retryAfter(f *failure, after time.Duration) *failure {
 	out := *f
 	out.retry = (after + time.Second - 1).Truncate(time.Second) // not before the time
 	return &out
+}
+
+// leavesEvents implements carrier.
+func (*trip) leavesEvents() bool { return false }
+
+// leavesEvents implements carrier. A gateway that leaves gives the long way no more connections.
+func (d *direct) leavesEvents() bool {
+	return !d.p.leaving.Load() && acceptsEvents(d.values("Accept"))
 }
 
 func (c *trip) holds() *hold.Holds { return c.t.holds }

@@ -195,6 +195,8 @@ type exchange struct {
 	spec    *upstream.Spec
 	policy  *upstream.Policy
 	control *http.ResponseController
+	// out is the way back to the client; nil: the request goes the short way.
+	out *answer
 	// in is the request's body, and answerPace how the client takes the answer.
 	in         *requestBody
 	answerPace pace.Pace
@@ -214,8 +216,6 @@ type exchange struct {
 	held time.Duration
 
 	key appKey
-	// load counts the request until it ends, if the app is scaled.
-	load traffic.Counted
 
 	// Of the last attempt.
 	deployment string
@@ -261,7 +261,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x.id, x.grpc = requestID(r.Header.Get(RequestIDHeader), x.start), speaksGRPC(r)
 	out := &answer{ResponseWriter: w, p: p, r: r, x: x, control: http.NewResponseController(w), slow: p.cfg.SlowClient, streams: r.ProtoMajor > 1}
-	x.control = out.control
+	x.control, x.out = out.control, out
+	defer out.endBeat()
 	p.setHeaders(out.Header(), r, x)
 	if r.Body != nil && r.Body != http.NoBody {
 		x.in = newRequestBody(r, x, p.cfg.SlowClient, p.cfg.Bodies)
@@ -384,16 +385,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 			x.in.duplex = x.control.EnableFullDuplex() == nil
 		}
 	}
-	p.countLoad(x)
 	p.reverse.ServeHTTP(w, r)
-}
-
-// countLoad counts the request as load of its app, if that is scaled. A request for a preview does not
-// count: it must not keep the app from scaling down.
-func (p *Proxy) countLoad(x *exchange) {
-	if x.spec.CountsLoad && !x.spec.IsPreview(x.host) {
-		x.load = p.cfg.Traffic.Begin(x.spec.AppID)
-	}
 }
 
 // rewrite makes the request that goes to the instance, but for the instance.

@@ -168,7 +168,7 @@ func (c *trip) values(name string) []string {
 }
 
 func (c *trip) await(want *upstream.Want) (*upstream.Lease, error) {
-	return c.x.route.Acquire(c.req.Context(), want)
+	return c.wait(c.req.Context(), want)
 }
 
 func (c *trip) attempt(lease *upstream.Lease) (a decide.Attempt, err error) {

@@ -1,0 +1,149 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+)
+
+func half() float64 { return 0.5 }
+
+func TestBook(t *testing.T) {
+	begin := time.Unix(1_000_000, 0)
+	at := func(d time.Duration) time.Time { return begin.Add(d) }
+	policy := Policy{Wait: time.Minute, Most: 2}
+	held := func(string) bool { return true }
+	t.Run("only the first request wakes, and one beyond the limit is refused", func(t *testing.T) {
+		b := newBook(100)
+		refused, wake := b.enter("a", "chat", policy, at(0))
+		require.Nil(t, refused)
+		require.True(t, wake)
+		refused, wake = b.enter("a", "chat", policy, at(time.Second))
+		require.Nil(t, refused)
+		require.False(t, wake)
+		refused, _ = b.enter("a", "chat", policy, at(2*time.Second))
+		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "what a start takes is not known: the time that requests wait")
+		require.Equal(t, 2, b.count("a"))
+	})
+	t.Run("a process has a limit of its own", func(t *testing.T) {
+		b := newBook(1)
+		b.enter("a", "chat", policy, at(0))
+		refused, wake := b.enter("b", "echo", policy, at(0))
+		require.True(t, refused.Process)
+		require.True(t, wake, "it wakes the app all the same")
+		ids, _ := b.due(at(0), held)
+		require.Equal(t, []string{"a", "b"}, ids)
+	})
+	t.Run("Retry-After counts down from what starts took, and never below a second", func(t *testing.T) {
+		b := newBook(100)
+		known := policy
+		known.Start = 45 * time.Second
+		b.enter("a", "chat", known, at(0))
+		require.Equal(t, 35*time.Second, b.retryAfter("a", known, at(10*time.Second)))
+		require.Equal(t, time.Second, b.retryAfter("a", known, at(2*time.Minute)))
+		_, start := b.leave("a", true, at(20*time.Second))
+		require.Equal(t, 20*time.Second, start)
+		b.enter("a", "chat", policy, at(time.Hour))
+		require.Equal(t, 15*time.Second, b.retryAfter("a", policy, at(time.Hour+5*time.Second)), "as the last start here took")
+	})
+	t.Run("a start is measured once, and not by requests that gave up", func(t *testing.T) {
+		b := newBook(100)
+		b.enter("a", "chat", policy, at(0))
+		b.enter("a", "chat", policy, at(0))
+		_, start := b.leave("a", false, at(time.Second))
+		require.Zero(t, start)
+		_, start = b.leave("a", true, at(9*time.Second))
+		require.Equal(t, 9*time.Second, start)
+		b.enter("a", "chat", policy, at(10*time.Second))
+		_, start = b.leave("a", true, at(11*time.Second))
+		require.Equal(t, time.Second, start)
+	})
+	t.Run("the agent is asked again while requests wait, and sooner after a failure", func(t *testing.T) {
+		b := newBook(100)
+		b.enter("a", "chat", policy, at(0))
+		ids, _ := b.due(at(0), held)
+		require.Equal(t, []string{"a"}, ids)
+		ids, _ = b.due(at(0), held)
+		require.Empty(t, ids, "it is being asked")
+		require.Equal(t, 1, b.answered("a", 0, false, at(0), half))
+		_, next := b.due(at(0), held)
+		require.Less(t, next, 100*time.Millisecond)
+		b.due(at(time.Second), held)
+		require.Zero(t, b.answered("a", 30*time.Second, true, at(time.Second), half))
+		ids, next = b.due(at(time.Second), held)
+		require.Empty(t, ids)
+		require.Equal(t, again, next)
+		ids, _ = b.due(at(2*time.Second), func(string) bool { return false })
+		require.Empty(t, ids, "it is not at zero any more")
+		ids, _ = b.due(at(3*time.Second), held)
+		require.Equal(t, []string{"a"}, ids, "it is at zero again, and the request waits still")
+		b.answered("a", 0, true, at(3*time.Second), half)
+		b.leave("a", true, at(3*time.Second))
+		ids, _ = b.due(at(time.Hour), held)
+		require.Empty(t, ids)
+	})
+	t.Run("an app that is not routed any more is forgotten", func(t *testing.T) {
+		b := newBook(100)
+		b.enter("a", "chat", policy, at(0))
+		require.Empty(t, b.forget(func(string) bool { return false }))
+		b.leave("a", false, at(0))
+		require.Equal(t, []string{"a"}, b.forget(func(string) bool { return false }))
+		require.Empty(t, b.counts())
+	})
+}
+
+func TestHolds_WakeUntilTheAppIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var calls []time.Duration
+		begin, ready := time.Now(), false
+		h, err := New(Config{
+			Wake: func(context.Context, string) (time.Duration, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				calls = append(calls, time.Since(begin))
+				if len(calls) < 3 {
+					return 0, errors.New("away")
+				}
+				return 45 * time.Second, nil
+			},
+			Held: func(string) (Policy, bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				return Default(), !ready
+			},
+			Now: time.Now, Rand: half, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Run(ctx) }()
+		synctest.Wait()
+		place, refused := h.Enter("a", "chat", Default())
+		require.Nil(t, refused)
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0}, calls, "at once")
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.GreaterOrEqual(t, len(calls), 6)
+		require.Less(t, calls[2], 200*time.Millisecond, "an agent that is away is asked again soon")
+		require.Equal(t, 40*time.Second, h.RetryAfter("a", Default()).Round(time.Second))
+		mu.Lock()
+		ready = true
+		n := len(calls)
+		mu.Unlock()
+		require.Equal(t, 5*time.Second, place.Leave(true))
+		require.Zero(t, place.Leave(true))
+		time.Sleep(time.Hour)
+		require.Len(t, calls, n)
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+	})
+}

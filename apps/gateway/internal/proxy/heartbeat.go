@@ -1,0 +1,130 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
+)
+
+// A client that asked for a stream of events gets its header and comments while its request waits for an
+// app at zero, if the app's policy says so: proxies and clients close connections that are silent. The
+// answer then goes on in that stream. One that cannot, because it is an error or no stream of events,
+// becomes an event of the name "error", whose data is the answer's body.
+const (
+	// firstBeat is how long a request waits before the stream begins: a short wait costs no answer its
+	// status.
+	firstBeat = 2 * time.Second
+	// nextBeat is well below the shortest time after which proxies close a silent connection, 15 s.
+	nextBeat = 10 * time.Second
+)
+
+// beat is the stream of an answer that began before there was an answer.
+type beat struct {
+	// answered: the final header came. failed: its content becomes an event.
+	answered, failed bool
+}
+
+// acceptsEvents reports whether a client asked for a stream of events.
+func acceptsEvents(accept []string) bool {
+	for _, value := range accept {
+		if strings.Contains(strings.ToLower(value), "text/event-stream") {
+			return true
+		}
+	}
+	return false
+}
+
+// wait is Acquire, with comments to a client that wants them.
+func (c *trip) wait(ctx context.Context, want *upstream.Want) (*upstream.Lease, error) {
+	x := c.x
+	policy := x.route.Hold()
+	if !want.Held || x.out == nil || policy == nil || !policy.Heartbeat || !acceptsEvents(c.req.Header.Values("Accept")) {
+		return x.route.Acquire(ctx, want)
+	}
+	// The stream cannot say later that it is compressed.
+	c.req.Header.Del("Accept-Encoding")
+	waiting, gone := context.WithCancelCause(ctx)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		timer := time.NewTimer(max(time.Until(x.start.Add(firstBeat)), 0))
+		defer timer.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-waiting.Done():
+				return
+			case <-timer.C:
+			}
+			if err := x.out.comment(); err != nil {
+				gone(failGone)
+				return
+			}
+			timer.Reset(nextBeat)
+		}
+	}()
+	lease, err := x.route.Acquire(waiting, want)
+	close(stop)
+	<-stopped // from here on the answer is written
+	gone(nil)
+	return lease, err
+}
+
+// comment writes one, and the header before the first.
+func (a *answer) comment() error {
+	if a.beat == nil {
+		a.beat = &beat{}
+		h := a.Header()
+		h.Set("Content-Type", "text/event-stream")
+		h.Set("Cache-Control", "no-store")
+		a.extend(0)
+		a.ResponseWriter.WriteHeader(http.StatusOK)
+	}
+	if _, err := a.writeRaw([]byte(": waiting\n\n")); err != nil {
+		return err
+	}
+	return a.FlushError()
+}
+
+// writeRaw writes what is counted as no part of the answer.
+func (a *answer) writeRaw(p []byte) (int, error) {
+	limit := a.extend(len(p))
+	begun := time.Now()
+	n, err := a.ResponseWriter.Write(p)
+	a.countTaken(n, time.Since(begun), limit, err)
+	a.rest()
+	return n, err
+}
+
+// beatHeader takes the header of the answer to a stream that has begun.
+func (a *answer) beatHeader(status int) {
+	if status < http.StatusOK || a.beat.answered {
+		return
+	}
+	a.x.status, a.beat.answered = status, true
+	h := a.Header()
+	a.beat.failed = status != http.StatusOK || !strings.HasPrefix(h.Get("Content-Type"), "text/event-stream") || h.Get("Content-Encoding") != ""
+	if a.beat.failed {
+		_, _ = a.writeRaw([]byte("event: error\ndata: ")) // a client that is gone is found by the next write
+	}
+}
+
+// beatContent is the content as an event has it.
+func (a *answer) beatContent(p []byte) []byte {
+	if !a.beat.failed {
+		return p
+	}
+	return bytes.ReplaceAll(bytes.ReplaceAll(p, []byte("\r"), nil), []byte("\n"), []byte("\ndata: "))
+}
+
+// endBeat ends the event that an answer became.
+func (a *answer) endBeat() {
+	if a.beat != nil && a.beat.failed {
+		_, _ = a.writeRaw([]byte("\n\n"))
+	}
+}
