@@ -29,6 +29,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/controlplane"
 	"github.com/windlass-run/windlass/apps/gateway"
 	"github.com/windlass-run/windlass/apps/simulator/internal/chaos"
@@ -77,6 +78,7 @@ type cli struct {
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
 	Gateway   scenario.Gateway   `cmd:"" help:"Cost of the gateway compared with nginx and HAProxy, which must be installed."`
 	Siege     scenario.Siege     `cmd:"" help:"What attacks of one tenant's clients on a gateway cost another tenant."`
+	Zero      scenario.Zero      `cmd:"" help:"An app to zero and back, with real processes: failed requests, lost wakes, overhead of the hold."`
 	Watchers  scenario.Watchers  `cmd:"" help:"What one workspace's WatchApp streams cost another."`
 	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`
@@ -90,6 +92,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if len(args) > 0 && args[0] == proxies.GatewayCommand {
 		return gateway.Main(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == scenario.ZeroAgentCommand {
+		return agent.Main(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == scenario.ZeroInstanceCommand {
+		return scenario.ColdInstance(ctx, args[1:])
 	}
 	if len(args) > 0 && args[0] == siege.AttackCommand {
 		return siege.Attack(ctx, args[1:])
