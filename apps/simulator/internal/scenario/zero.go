@@ -239,7 +239,7 @@ func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err
 	}, func() string { return "the gateway does not serve the app" })
 }
 
-// until waits until the app has so many replicas, in the database and as the region reports.
+// until waits until the app has that number of replicas, in the database and as the region reports.
 func (r *zeroRun) until(ctx context.Context, what string, replicas int) error {
 	var wanted, ready, existing int
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("it takes too long"))
