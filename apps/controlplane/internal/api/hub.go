@@ -26,6 +26,9 @@ const (
 	watchAgain = 5 * time.Second
 	// readTimeout bounds one read.
 	readTimeout = 5 * time.Second
+	// perWatcher, times the watchers of the workspace, is the least time between two reads, because what is read may
+	// go to each of them: a workspace is sent at most 1,000 pictures a second, however many watchers it has.
+	perWatcher = time.Millisecond
 )
 
 // ofApp is how an app is watched.
@@ -217,11 +220,18 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		if t.concerns != nil {
 			h.wide[t] = true
 		}
-		go t.run(ctx, log.With("watched", id), read)
+		go t.run(ctx, log.With("watched", id), read, func() time.Duration { return h.leastFor(by.WorkspaceID) })
 	}
 	t.watchers++
 	h.note(by, 1)
 	return t, sync.OnceFunc(func() { h.leave(by, id, t) }), nil
+}
+
+// leastFor returns the least time between two reads of what the workspace watches.
+func (h *hub) leastFor(workspaceID string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Duration(h.of[workspaceID]) * perWatcher
 }
 
 func (h *hub) leave(by caller, id string, t *topic) {
@@ -235,8 +245,9 @@ func (h *hub) leave(by caller, id string, t *topic) {
 	}
 }
 
-// run keeps the picture current until ctx ends, with the last watcher.
-func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Context) (shown, error)) {
+// run keeps the picture current until ctx ends, with the last watcher. leastNow returns the least time between two reads
+// that the number of watchers asks for.
+func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Context) (shown, error), leastNow func() time.Duration) {
 	failing := false
 	for {
 		begin := time.Now()
@@ -255,16 +266,15 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 			failing = true
 			log.WarnContext(ctx, "cannot read what is watched", "error", err)
 		}
-		if !t.await(ctx, begin, took, failing) {
+		if !t.await(ctx, begin, max(t.pace.least, time.Duration(t.pace.share)*took, leastNow()), failing) {
 			return
 		}
 	}
 }
 
-// await returns when it is time to read again, or false when ctx ended.
-// last is when the last read began, and took how long it took, also if it failed.
-func (t *topic) await(ctx context.Context, last time.Time, took time.Duration, failing bool) bool {
-	least := max(t.pace.least, time.Duration(t.pace.share)*took)
+// await returns when it is time to read again, or false when ctx ended. The last read began at last, and the next one
+// begins after least.
+func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, failing bool) bool {
 	timer := time.NewTimer(max(least, t.pace.reread+rand.N(t.pace.reread)))
 	defer timer.Stop()
 	dirty := t.dirty

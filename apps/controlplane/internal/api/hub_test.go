@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -110,6 +111,46 @@ func TestHub_FirstPictureIsReadAfterItsWatcherCame(t *testing.T) {
 		p, _ = topic.current(joined)
 		require.Equal(t, "new", p.(*picture).view.GetApp().GetMessage())
 		require.LessOrEqual(t, time.Since(joined), minReadEvery)
+	})
+}
+
+// A busy app of a workspace with many watchers is read less often, because each picture goes to all of them.
+func TestHub_WorkspaceIsSentABoundedNumberOfPictures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newHub(10_000, 10_000, 10_000)
+		var count atomic.Int32
+		read := func(context.Context) (shown, error) {
+			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: fmt.Sprint(count.Add(1))}}}, nil
+		}
+		var taken []*atomic.Int32
+		sent := func() (sum int32) {
+			for _, n := range taken {
+				sum += n.Load()
+			}
+			return sum
+		}
+		crowd, single := caller{APIKey: model.APIKey{ID: "key_1", WorkspaceID: "ws_1"}}, caller{APIKey: model.APIKey{ID: "key_2", WorkspaceID: "ws_2"}}
+		for i := range 2000 {
+			topic, leave, err := h.join(crowd, fmt.Sprint("app_", i%4), ofApp, slog.New(slog.DiscardHandler), read)
+			require.NoError(t, err)
+			t.Cleanup(leave)
+			taken = append(taken, follow(ctx, topic))
+		}
+		topic, leave, err := h.join(single, "app_other", ofApp, slog.New(slog.DiscardHandler), read)
+		require.NoError(t, err)
+		t.Cleanup(leave)
+		other := follow(ctx, topic)
+		time.Sleep(10 * time.Second)
+		before, otherBefore := sent(), other.Load()
+		for range 10_000 {
+			time.Sleep(time.Millisecond)
+			h.notify([]string{"app_0", "app_1", "app_2", "app_3", "app_other"})
+		}
+		synctest.Wait()
+		require.InDelta(t, 10_000, sent()-before, 2_000)
+		require.InDelta(t, 100, other.Load()-otherBefore, 2, "another workspace's app is read as often as before")
+		cancel()
 	})
 }
 
