@@ -283,7 +283,7 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	// An agent's report may hold a large region's inventory.
 	agentSide.ReadMaxBytes = maxReportBytes
 	agentSide.Gate = agents.Gate
-	userSide.Gate = users.Gate
+	userSide.Gate, userSide.HoldBack = users.Gate, true
 	userSide.Interceptors = []connect.Interceptor{users.Interceptor()}
 
 	mux := http.NewServeMux()

@@ -30,12 +30,14 @@ type Table struct {
 	limits  Limits
 	refused atomic.Int64
 	shed    atomic.Int64
+	waiting atomic.Int64 // streams
 
 	mu        sync.Mutex
 	all       queue
 	addresses map[netip.Addr]*queue
 	tallies   map[string]*tally // by listener
-	holdback  holdback
+	holdback  holdback[netip.AddrPort]
+	callers   holdback[string]
 }
 
 // queue orders entries by the time since which they have no request, as of the last look at each. An
@@ -44,7 +46,10 @@ type queue struct{ list.List }
 
 // New returns a Table.
 func New(limits Limits) *Table {
-	return &Table{limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{}, holdback: holdback{}}
+	return &Table{
+		limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{},
+		holdback: holdback[netip.AddrPort]{}, callers: holdback[string]{},
+	}
 }
 
 // Entry is a connection's place in the table. A nil Entry stands for a connection without limits.
@@ -52,16 +57,18 @@ type Entry struct {
 	table   *Table
 	address netip.Addr
 	faulty  netip.AddrPort // faults of the connection count for it
+	exempt  bool
 	tally   *tally
 	// requests counts those that run. since is the time, in Unix nanoseconds, of the last end of one.
 	requests atomic.Int32
 	since    atomic.Int64
 
-	// The table's mu guards the elements in the queues, the value of since at the last look (seen), and
-	// the function that closes the connection (shut).
+	// The table's mu guards the elements in the queues, the value of since at the last look (seen), the
+	// function that closes the connection (shut), and its refused streams.
 	inAll, inAddress *list.Element
 	seen             int64
 	shut             func()
+	refusals         refusals
 }
 
 // Add counts a connection from remote. The table calls shut to close it. ok is false when there is no
@@ -76,7 +83,7 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 		return nil, true
 	}
 	host, address := addressOf(remote)
-	e := &Entry{table: t, address: address, faulty: t.faulty(remote), tally: of, shut: shut}
+	e := &Entry{table: t, address: address, faulty: t.faulty(remote), exempt: t.limits.isExempt(host), tally: of, shut: shut}
 	e.seen = time.Now().UnixNano()
 	e.since.Store(e.seen)
 	var closes []func()

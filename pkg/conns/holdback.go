@@ -2,23 +2,21 @@ package conns
 
 import (
 	"math"
-	"net/netip"
 	"time"
 )
 
 const (
-	// mostFaults is how many faults an address may have at once, and in each faultWindow after that.
+	// mostFaults is how many faults an address or a caller may have at once, and in each faultWindow after that.
 	mostFaults  = 256
 	faultWindow = time.Minute
-	// An address that has more is held back for firstHold, which doubles each time up to longestHold. It is forgotten
+	// One that has more is held back for firstHold, which doubles each time up to longestHold. It is forgotten
 	// once it had no fault for longestHold.
 	firstHold, longestHold = time.Minute, 16 * time.Minute
-	// mostAtFault is how many addresses are kept.
+	// mostAtFault is how many addresses, and how many callers, are kept.
 	mostAtFault = 16 << 10
 )
 
-// faults are those of an address, see Entry.Fault. The address is the one that addressOf returns. An
-// exempt address includes the port, so that it stands for one connection.
+// faults are those of an address, see Entry.Fault, or of a caller, see Entry.Refused.
 type faults struct {
 	level float64   // number of faults that are not forgiven yet
 	at    time.Time // of the last fault
@@ -26,18 +24,18 @@ type faults struct {
 	until time.Time
 }
 
-// holdback holds back addresses with too many faults. Its methods take the time from the caller.
-type holdback map[netip.AddrPort]*faults
+// holdback holds back the addresses or callers with too many faults. The time is an argument of its methods.
+type holdback[K comparable] map[K]*faults
 
-// charge counts a fault, and reports whether the address has too many.
-func (h holdback) charge(address netip.AddrPort, now time.Time) bool {
-	f := h[address]
+// charge counts a fault of k, and reports whether it has too many.
+func (h holdback[K]) charge(k K, now time.Time) bool {
+	f := h[k]
 	if f == nil {
 		if len(h) >= mostAtFault {
 			h.forget(now)
 		}
 		f = &faults{at: now}
-		h[address] = f
+		h[k] = f
 	}
 	since := now.Sub(f.at)
 	f.at = now
@@ -55,22 +53,22 @@ func (h holdback) charge(address netip.AddrPort, now time.Time) bool {
 	return true
 }
 
-// holds reports whether the address is held back.
-func (h holdback) holds(address netip.AddrPort, now time.Time) bool {
-	f := h[address]
+// holds reports whether k is held back.
+func (h holdback[K]) holds(k K, now time.Time) bool {
+	f := h[k]
 	return f != nil && now.Before(f.until)
 }
 
-// forget removes addresses whose faults are past. When there are none, it removes the one with the oldest last fault.
-func (h holdback) forget(now time.Time) {
-	var oldest netip.AddrPort
+// forget removes the keys whose faults are past. When there are none, it removes the one with the oldest last fault.
+func (h holdback[K]) forget(now time.Time) {
+	var oldest K
 	age := time.Duration(math.MinInt64)
-	for address, f := range h {
+	for k, f := range h {
 		if since := now.Sub(f.at); since > age {
-			oldest, age = address, since
+			oldest, age = k, since
 		}
 		if now.Sub(f.at) > longestHold && !now.Before(f.until) {
-			delete(h, address)
+			delete(h, k)
 		}
 	}
 	if len(h) >= mostAtFault {

@@ -16,7 +16,7 @@ func TestHoldback(t *testing.T) {
 		start   = time.Unix(1_000_000, 0)
 	)
 	// overflow charges faults until there are too many, and returns how many that took.
-	overflow := func(h holdback, now time.Time) (n int) {
+	overflow := func(h holdback[netip.AddrPort], now time.Time) (n int) {
 		n = 1
 		for !h.charge(address, now) {
 			n++
@@ -26,7 +26,7 @@ func TestHoldback(t *testing.T) {
 
 	t.Run("faults up to the limit are forgiven with time", func(t *testing.T) {
 		t.Parallel()
-		h := holdback{}
+		h := holdback[netip.AddrPort]{}
 		for now := start; now.Before(start.Add(time.Hour)); now = now.Add(faultWindow / mostFaults) {
 			require.False(t, h.charge(address, now))
 		}
@@ -34,7 +34,7 @@ func TestHoldback(t *testing.T) {
 	})
 	t.Run("an address beyond the limit is held back, and longer each time", func(t *testing.T) {
 		t.Parallel()
-		h := holdback{}
+		h := holdback[netip.AddrPort]{}
 		now := start
 		for _, hold := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, longestHold, longestHold} {
 			require.Equal(t, mostFaults+1, overflow(h, now))
@@ -52,7 +52,7 @@ func TestHoldback(t *testing.T) {
 	})
 	t.Run("it keeps a bounded number of addresses", func(t *testing.T) {
 		t.Parallel()
-		h := holdback{}
+		h := holdback[netip.AddrPort]{}
 		overflow(h, start)
 		for i := range mostAtFault + 10 {
 			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 0)

@@ -88,6 +88,12 @@ func WithEntry(ctx context.Context, e *Entry) context.Context {
 	return context.WithValue(ctx, entryKey{}, e)
 }
 
+// EntryOf returns the entry of a request's connection, nil if it has none.
+func EntryOf(ctx context.Context) *Entry {
+	e, _ := ctx.Value(entryKey{}).(*Entry)
+	return e
+}
+
 // Context is for http.Server.ConnContext. It adds the connection's entry, if it has one, with or without TLS.
 func Context(ctx context.Context, conn net.Conn) context.Context {
 	for {
@@ -105,7 +111,7 @@ func Context(ctx context.Context, conn net.Conn) context.Context {
 // Handler counts the requests of each connection, because connections without requests are closed first.
 func Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		e, _ := r.Context().Value(entryKey{}).(*Entry)
+		e := EntryOf(r.Context())
 		e.Begin()
 		defer e.End()
 		next.ServeHTTP(w, r)

@@ -9,7 +9,7 @@ import (
 )
 
 // tally counts the connections of one listener.
-type tally struct{ open, refused, shed atomic.Int64 }
+type tally struct{ open, refused, shed, heldBack atomic.Int64 }
 
 // tallyOf returns the tally of the listener's name.
 func (t *Table) tallyOf(listener string) *tally {
@@ -23,18 +23,19 @@ func (t *Table) tallyOf(listener string) *tally {
 
 // collector exports the tallies of tables, by listener.
 type collector struct {
-	tables              []*Table
-	open, refused, shed *prometheus.Desc
+	tables                        []*Table
+	open, refused, shed, heldBack *prometheus.Desc
 }
 
 // NewCollector returns the metrics of the tables' listeners. Each listener needs a name of its own.
 func NewCollector(tables ...*Table) prometheus.Collector {
 	by := []string{"listener"}
 	return &collector{
-		tables:  tables,
-		open:    prometheus.NewDesc("windlass_connections", "Connections to a listener.", by, nil),
-		refused: prometheus.NewDesc("windlass_connections_refused_total", "Connections to a listener that were closed at once: as many as there may be had requests.", by, nil),
-		shed:    prometheus.NewDesc("windlass_connections_shed_total", "Connections to a listener that had no request and were closed to make room for others.", by, nil),
+		tables:   tables,
+		open:     prometheus.NewDesc("windlass_connections", "Connections to a listener.", by, nil),
+		refused:  prometheus.NewDesc("windlass_connections_refused_total", "Connections to a listener that were closed at once: as many as there may be had requests.", by, nil),
+		shed:     prometheus.NewDesc("windlass_connections_shed_total", "Connections to a listener that had no request and were closed to make room for others.", by, nil),
+		heldBack: prometheus.NewDesc("windlass_streams_held_back_total", "Streams of a listener that had to wait because their caller and connection went on with streams that were refused.", by, nil),
 	}
 }
 
@@ -43,6 +44,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.open
 	ch <- c.refused
 	ch <- c.shed
+	ch <- c.heldBack
 }
 
 // Collect implements prometheus.Collector.
@@ -56,6 +58,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(of.open.Load()), name)
 			ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(of.refused.Load()), name)
 			ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(of.shed.Load()), name)
+			ch <- prometheus.MustNewConstMetric(c.heldBack, prometheus.CounterValue, float64(of.heldBack.Load()), name)
 		}
 	}
 }

@@ -66,5 +66,10 @@ windlass_connections_refused_total{listener="restate"} 2
 windlass_connections_shed_total{listener="api"} 1
 windlass_connections_shed_total{listener="peers"} 0
 windlass_connections_shed_total{listener="restate"} 0
+# HELP windlass_streams_held_back_total Streams of a listener that had to wait because their caller and connection went on with streams that were refused.
+# TYPE windlass_streams_held_back_total counter
+windlass_streams_held_back_total{listener="api"} 0
+windlass_streams_held_back_total{listener="peers"} 0
+windlass_streams_held_back_total{listener="restate"} 0
 `)))
 }

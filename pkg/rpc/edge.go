@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/windlass-run/windlass/pkg/conns"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -22,6 +23,7 @@ type edge struct {
 	metrics       *metrics
 	timeout       time.Duration
 	isUnavailable func(error) bool
+	holdBack      bool
 }
 
 func (e *edge) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -47,6 +49,7 @@ func (e *edge) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 		defer func() {
 			err = e.translate(ctx, procedure, err, recover())
 			e.metrics.streamClosed(procedure, err)
+			e.noteRefusal(ctx, err)
 		}()
 		if in := inflowOf(ctx); in != nil {
 			conn = decoding{conn, in}
@@ -57,6 +60,16 @@ func (e *edge) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 
 func (e *edge) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
+}
+
+// noteRefusal counts a stream that is refused with a time to wait, which a caller in a loop does not do.
+func (e *edge) noteRefusal(ctx context.Context, err error) {
+	if !e.holdBack || connect.CodeOf(err) != connect.CodeResourceExhausted || DetailOf(err).GetLimit().GetRetryAfterMs() == 0 {
+		return
+	}
+	if in := inflowOf(ctx); in != nil {
+		conns.EntryOf(ctx).Refused(in.caller)
+	}
 }
 
 // unaryContext gives a unary call its deadline and takes it out of the server's

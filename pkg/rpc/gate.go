@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"connectrpc.com/connect"
+
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 // Call is what a Gate knows: all but the message.
@@ -14,12 +16,14 @@ type Call struct {
 	Header    http.Header
 	// Client is where the call comes from; the zero Addr where there is no network.
 	Client netip.Addr
+	// InLoop reports that it is a stream of a connection that goes on with streams that are refused.
+	InLoop bool
 }
 
 // Admission is what a Gate found out.
 type Admission struct {
 	// Caller is the same text for all calls of one caller, who shares the server's memory
-	// with others.
+	// with others. A Gate that refuses a caller whom it knows returns it with the error.
 	Caller string
 	// With puts the caller's identity into the context of the handler. nil: nothing.
 	With func(context.Context) context.Context
@@ -32,14 +36,19 @@ type Gate func(ctx context.Context, call Call) (Admission, error)
 // gated makes Connect's gate of ours.
 func (e *edge) gated(gate Gate) connect.RequestGateFunc {
 	return func(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) (out context.Context, err error) {
+		isStream := spec.StreamType != connect.StreamTypeUnary
+		inLoop := e.holdBack && isStream && conns.EntryOf(ctx).Wait(ctx)
 		bounded, cancel := context.WithTimeout(ctx, e.timeout)
 		defer cancel()
 		defer func() {
 			if err = e.translate(bounded, spec.Procedure, err, recover()); err != nil {
 				e.metrics.refused(spec.Procedure, err)
+				if isStream {
+					e.noteRefusal(ctx, err)
+				}
 			}
 		}()
-		call := Call{Procedure: spec.Procedure, Header: header}
+		call := Call{Procedure: spec.Procedure, Header: header, InLoop: inLoop}
 		in := inflowOf(ctx)
 		if in != nil {
 			call.Client = in.client
@@ -48,6 +57,9 @@ func (e *edge) gated(gate Gate) connect.RequestGateFunc {
 		}
 		admission, err := gate(bounded, call)
 		if err != nil {
+			if in != nil {
+				in.caller = admission.Caller
+			}
 			return nil, err
 		}
 		if err := in.admitted(admission.Caller); err != nil {

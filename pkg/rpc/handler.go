@@ -35,6 +35,10 @@ type Config struct {
 	IsUnavailable func(error) bool
 	// Gate runs before the body is read. nil: everybody gets in.
 	Gate Gate
+	// HoldBack makes callers wait who open streams again and again that are refused with a time to wait
+	// (LimitDetail.retry_after_ms), see conns.Entry.Refused. Leave it out where such a refusal need not be
+	// the caller's own doing, as where agents report more than can be stored.
+	HoldBack bool
 	// Interceptors run inside of all the above and before the schema's rules.
 	Interceptors []connect.Interceptor
 }
@@ -52,7 +56,7 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 		cfg.IsUnavailable = func(error) bool { return false }
 	}
 	interceptors := tracing(cfg.Tracer, cfg.Propagator)
-	edge := &edge{log: cfg.Log, metrics: newMetrics(cfg.Registerer), timeout: cfg.Timeout, isUnavailable: cfg.IsUnavailable}
+	edge := &edge{log: cfg.Log, metrics: newMetrics(cfg.Registerer), timeout: cfg.Timeout, isUnavailable: cfg.IsUnavailable, holdBack: cfg.HoldBack}
 	interceptors = append(interceptors, edge)
 	interceptors = append(interceptors, cfg.Interceptors...)
 	interceptors = append(interceptors, validate.NewInterceptor(validate.WithoutErrorDetails()))

@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/pkg/conns"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
@@ -53,6 +54,8 @@ type harness struct {
 type settings struct {
 	Config
 	ServerConfig
+	// table limits the connections, as those of a listener with the name "api"; nil: nothing does.
+	table *conns.Table
 	// grace of a stop that matters; else the test's end cuts what is left.
 	grace time.Duration
 }
@@ -67,6 +70,9 @@ func setup(t *testing.T, s settings) *harness {
 	s.Handler = mux
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	if s.table != nil {
+		listener = s.table.ListenAs("api", listener)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- Serve(ctx, NewServer(s.ServerConfig), listener, s.grace) }()

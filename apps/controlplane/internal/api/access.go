@@ -141,20 +141,29 @@ func (n need) allows(role windlassv1.Role) bool {
 	return n.Role != windlassv1.Role_ROLE_UNSPECIFIED && role >= n.Role
 }
 
-// reads are the procedures that change nothing, as their protos say.
-var reads = func() map[string]bool {
+// reads are the procedures that change nothing, as their protos say, and streams those whose answer is a stream.
+var (
+	reads = procedures(func(method protoreflect.MethodDescriptor) bool {
+		options, ok := method.Options().(*descriptorpb.MethodOptions)
+		return ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+	})
+	streams = procedures(protoreflect.MethodDescriptor.IsStreamingServer)
+)
+
+// procedures returns those of access for which is returns true.
+func procedures(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
 	found := map[string]bool{}
 	for procedure := range access {
 		name := strings.ReplaceAll(strings.TrimPrefix(procedure, "/"), "/", ".")
-		method, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+		descriptor, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
 		if err != nil {
 			continue // a test says which procedures there are
 		}
-		options, ok := method.Options().(*descriptorpb.MethodOptions)
-		found[procedure] = ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+		method, ok := descriptor.(protoreflect.MethodDescriptor)
+		found[procedure] = ok && is(method)
 	}
 	return found
-}()
+}
 
 // String names the keys that n asks for.
 func (n need) String() string {

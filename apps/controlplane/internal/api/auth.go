@@ -265,7 +265,7 @@ func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	if err != nil {
 		by.Procedure = call.Procedure
 		a.noteRefusal(by, call.Client, err)
-		return rpc.Admission{}, err
+		return rpc.Admission{Caller: by.ID}, err
 	}
 	return rpc.Admission{Caller: by.ID, With: func(ctx context.Context) context.Context {
 		return context.WithValue(ctx, callerKey{}, by)
@@ -284,7 +284,16 @@ func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err er
 		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not call %s", model.RoleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
 	}
-	return by, a.mayRead(key, call.Procedure, time.Now())
+	if err := a.mayRead(key, call.Procedure, time.Now()); err != nil {
+		return by, err
+	}
+	if call.InLoop && streams[call.Procedure] {
+		// Before the body, which may ask for a single picture: a client that does so is in no loop.
+		if err := a.hub.check(by); err != nil {
+			return by, a.refused(err)
+		}
+	}
+	return by, nil
 }
 
 // bearer returns the credential of the header Authorization.

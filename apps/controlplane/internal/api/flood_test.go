@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
 const rateLimited = windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED
@@ -109,5 +110,47 @@ func TestWatchApp_OfOneKeyOrWorkspaceLeavesPlacesForOthers(t *testing.T) {
 	require.Equal(t, "chat", stream.Msg().GetApp().GetName())
 	require.False(t, stream.Receive())
 	require.NoError(t, stream.Err())
+	require.NoError(t, stream.Close())
+}
+
+// A stream of a connection in a loop may not even ask for one picture, which its body would say.
+func TestStream_OfALoopIsRefusedBeforeItsBody(t *testing.T) {
+	w := setup(t, func(c *api.Config) { c.KeyWatchers = 1 })
+	w.deploy("chat")
+	gate := func(key, procedure string, inLoop bool) error {
+		header := http.Header{"Authorization": {"Bearer " + key}}
+		admission, err := w.api.Gate(t.Context(), rpc.Call{Procedure: procedure, Header: header, InLoop: inLoop})
+		require.NotEmpty(t, admission.Caller, "also of a caller that is refused")
+		return err
+	}
+	const watch, list = "/windlass.v1.AppService/WatchApp", "/windlass.v1.AppService/ListApps"
+	require.NoError(t, gate(w.viewer, watch, true), "there is a place")
+	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})
+	require.NoError(t, err)
+	require.True(t, stream.Receive())
+	refused(t, gate(w.viewer, watch, true), connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "")
+	require.NoError(t, gate(w.viewer, watch, false))
+	require.NoError(t, gate(w.viewer, list, true), "no stream")
+	require.NoError(t, gate(w.deployer, watch, true), "another key")
+	require.NoError(t, stream.Close())
+}
+
+func TestStream_RefusedSaysWhenToTryAgainInEachProtocol(t *testing.T) {
+	w := setup(t, func(c *api.Config) { c.KeyWatchers = 1 })
+	w.deploy("chat")
+	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})
+	require.NoError(t, err)
+	require.True(t, stream.Receive())
+	for name, option := range map[string]connect.ClientOption{"Connect": connect.WithProtoJSON(), "gRPC": connect.WithGRPC(), "gRPC-Web": connect.WithGRPCWeb()} {
+		client := windlassv1connect.NewAppServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), w.url,
+			append(rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return w.viewer }}), option)...)
+		another, err := client.WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})
+		require.NoError(t, err, name)
+		require.False(t, another.Receive(), name)
+		refused(t, another.Err(), connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "")
+		var coded *connect.Error
+		require.ErrorAs(t, another.Err(), &coded)
+		require.Regexp(t, `^([5-9]|10)$`, coded.Meta().Get("Retry-After"), name)
+	}
 	require.NoError(t, stream.Close())
 }

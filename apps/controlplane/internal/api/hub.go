@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -173,9 +172,10 @@ func (h *hub) full(by caller) error {
 	default:
 		return nil
 	}
-	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+	wait := watchAgain + rand.N(watchAgain)
+	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Ask for one picture from time to time (once), or try again later.",
-		Limit: &windlassv1.LimitDetail{Name: name, Max: int64(most), Used: int64(used), Asked: 1, RetryAfterMs: (watchAgain + rand.N(watchAgain)).Milliseconds()},
+		Limit: &windlassv1.LimitDetail{Name: name, Max: int64(most), Used: int64(used), Asked: 1, RetryAfterMs: wait.Milliseconds()},
 	}, text)
 }
 

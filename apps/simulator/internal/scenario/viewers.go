@@ -34,6 +34,9 @@ const (
 	dials = 256
 	// tells is how often viewers say what they have.
 	tells = 50 * time.Millisecond
+	// answerIn is how long the first try of a stream is waited for before the next stream is opened: a control plane
+	// that slows a connection answers late.
+	answerIn = time.Second
 )
 
 var watchedApp = testbed.App{Name: "watched", Regions: []string{watchedRegion}, Replicas: 1, Version: "v1"}
@@ -46,7 +49,7 @@ type viewersConfig struct {
 }
 
 // viewersState is what viewers say: open streams, how many there were at most, tries that were refused, and streams that
-// were opened or refused once.
+// were opened, refused or without an answer for answerIn once.
 type viewersState struct {
 	Open    int64 `json:"open"`
 	Most    int64 `json:"most"`
@@ -93,7 +96,7 @@ func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed, self string)
 	return v, nil
 }
 
-// begin opens the streams, and returns once each was opened or refused.
+// begin opens the streams, and returns once each was opened, refused, or without an answer for answerIn.
 func (v *viewers) begin(ctx context.Context) error {
 	config, err := json.Marshal(v.config)
 	if err != nil {
@@ -114,7 +117,7 @@ func (v *viewers) begin(ctx context.Context) error {
 			return v.now().Tried >= int64(v.config.Streams), nil
 		}
 	}, func() string {
-		return fmt.Sprintf("%d of %d streams were opened or refused", v.now().Tried, v.config.Streams)
+		return fmt.Sprintf("%d of %d streams were tried", v.now().Tried, v.config.Streams)
 	})
 }
 
@@ -187,6 +190,7 @@ func (v *watching) run(ctx context.Context) {
 			slots <- struct{}{}
 			first := sync.OnceFunc(func() { <-slots; v.tried.Add(1) })
 			defer first()
+			defer time.AfterFunc(answerIn, first).Stop()
 			for ctx.Err() == nil {
 				v.watch(ctx, v.clients[i/watchesEach], first)
 				first()
