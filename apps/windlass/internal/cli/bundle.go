@@ -10,8 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -117,6 +120,9 @@ of instances. --messages includes them. Look into the archive before you send it
 			if file == "" {
 				file = folder + ".tar.gz"
 			}
+			if err := folderExists(file); err != nil {
+				return err
+			}
 			b := &bundle{folder: folder, at: at, redactor: redactor{messages: withMessages}, errors: []string{}}
 			apps := a.collect(cmd.Context(), b, only, metrics)
 			data, err := b.archive()
@@ -138,6 +144,22 @@ of instances. --messages includes them. Look into the archive before you send it
 	c.Flags().StringArrayVar(&metrics, "metrics", nil, "URL of a program's /metrics to collect; can be repeated")
 	c.Flags().BoolVar(&withMessages, "messages", false, "include messages, which can quote the output of instances")
 	return c
+}
+
+// folderExists returns an error if the folder for the file of --file does not exist. It is asked before the data is
+// collected, and a folder that is a typing error is not made.
+func folderExists(file string) error {
+	folder := filepath.Dir(file)
+	info, err := os.Stat(folder)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("--file=%s: the folder %s does not exist: make it first, or give another place", file, folder)
+	case err != nil:
+		return fmt.Errorf("--file=%s: look for the folder %s: %w: give another place", file, folder, err)
+	case !info.IsDir():
+		return fmt.Errorf("--file=%s: %s is not a folder: give another place", file, folder)
+	}
+	return nil
 }
 
 // collect makes the files, and returns how many apps are in them.

@@ -178,6 +178,17 @@ func TestSupportBundle(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", t.TempDir())
 		require.Equal(t, 1, code)
 	})
+
+	t.Run("a folder that does not exist is not made", func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "typo")
+		lost := filepath.Join(folder, "bundle.tar.gz")
+		_, code := windlass(t, env(), "support-bundle", "--file", lost)
+		require.Equal(t, 1, code)
+		require.NoDirExists(t, folder)
+		require.EqualError(t, folderExists(lost), "--file="+lost+": the folder "+folder+" does not exist: make it first, or give another place")
+		require.ErrorContains(t, folderExists(filepath.Join(file, "bundle.tar.gz")), file+" is not a folder: give another place")
+		require.NoError(t, folderExists("bundle.tar.gz"))
+	})
 }
 
 func TestRedactor(t *testing.T) {

@@ -42,11 +42,26 @@ func flagError(cmd *cobra.Command, err error) error {
 			return usageError(cmd, fmt.Errorf("there is no --%s: did you mean --%s?", unknown.GetSpecifiedName(), near))
 		}
 	}
-	invalid, number := (*pflag.InvalidValueError)(nil), (*strconv.NumError)(nil)
-	if errors.As(err, &invalid) && errors.As(err, &number) {
-		return usageError(cmd, fmt.Errorf("--%s=%q: use a number (%s)", invalid.GetFlag().Name, invalid.GetValue(), invalid.GetFlag().Value.Type()))
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if form := valueForm(invalid.GetFlag().Value.Type(), err); form != "" {
+			return usageError(cmd, fmt.Errorf("--%s=%q: use %s", invalid.GetFlag().Name, invalid.GetValue(), form))
+		}
 	}
 	return usageError(cmd, err)
+}
+
+// valueForm says which values flags of the type take; empty: the error says it.
+func valueForm(kind string, err error) string {
+	switch kind {
+	case "duration":
+		return "a number with a unit, such as 30s, 10m or 1h30m; a day is 24h"
+	case "bool":
+		return "true or false"
+	}
+	if _, ok := errors.AsType[*strconv.NumError](err); ok {
+		return fmt.Sprintf("a number (%s)", kind)
+	}
+	return ""
 }
 
 // nearFlag returns the first flag that begins with the name, or that the name begins with.

@@ -17,6 +17,9 @@ func TestUsage(t *testing.T) {
 		{"a flag that is nearly one", []string{"deploy", "--fil=x"}, "there is no --fil: did you mean --file?; it is used as"},
 		{"a flag that is none", []string{"list", "apps", "--nonsense"}, "unknown flag: --nonsense; it is used as `windlass list apps"},
 		{"a number that is none", []string{"rollback", "chat", "--to", "x"}, `--to="x": use a number (int`},
+		{"a duration that is none", []string{"logs", "chat", "--since", "yesterday"}, `--since="yesterday": use a number with a unit, such as 30s, 10m or 1h30m; a day is 24h`},
+		{"a duration without a unit", []string{"rollback", "chat", "--patience=10"}, `--patience="10": use a number with a unit`},
+		{"a switch that is neither on nor off", []string{"logs", "chat", "--follow=maybe"}, `--follow="maybe": use true or false`},
 		{"an argument of a command without any", []string{"login", "https://x"}, "windlass login: takes no argument, found \"https://x\"; it is used as"},
 		{"an argument that is missing", []string{"history"}, "windlass history: accepts 1 arg(s), received 0; it is used as `windlass history APP"},
 		{"a plural for a command", []string{"apps"}, "list"},
@@ -30,6 +33,7 @@ func TestUsage(t *testing.T) {
 			require.Equal(t, 1, Report(&errs, err))
 			require.Contains(t, errs.String(), c.want)
 			require.NotContains(t, errs.String(), "strconv")
+			require.NotContains(t, errs.String(), "time: ")
 		})
 	}
 }
