@@ -5,6 +5,7 @@
 //	control plane <-Report-- report  <-----------'            (keeps running
 //	                                             |             without us)
 //	gateways <-----Watch, Report----- gateways <-'
+//	                     load <-------'  (what scaled apps are asked; into report)
 //	Envoy, gRPC clients <----ADS----- xds <----'
 //
 // Killing an agent at any moment stops no instance and loses nothing: the inbox
@@ -26,6 +27,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/load"
 	"github.com/windlass-run/windlass/apps/agent/internal/reconcile"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -100,6 +102,7 @@ type Agent struct {
 	reconciler *reconcile.Reconciler
 	session    *session.Session
 	gateways   *gateways.Gateways
+	loads      *load.Collector
 	xds        *xds.Server // nil: not served
 	written    RouteWriter // nil: not written
 	conns      connTables
@@ -179,8 +182,12 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.drain()
+	seen := annotated{a.reconciler, a.gateways}
+	if a.loads, err = a.newLoads(seen); err != nil {
+		return nil, err
+	}
 	reporter, err := report.New(report.Config{
-		Source: annotated{a.reconciler, a.gateways}, Send: client.Report,
+		Source: seen, Loads: a.loads, Send: client.Report,
 		Received:   func() int64 { return a.inbox.Cursor().Revision },
 		Log:        cfg.Log,
 		Registerer: cfg.Registerer,
@@ -254,6 +261,7 @@ func (a *Agent) Components() []service.Component {
 		{Name: "runtime", Run: a.runtime.Run},
 		{Name: "reconcile", Run: a.reconciler.Run},
 		{Name: "gateways", Run: a.gateways.Run},
+		{Name: "load", Run: a.loads.Run},
 		{Name: "routes for gateways", Run: a.serveGateways},
 		{Name: "routes over xDS", Run: a.serveXDS},
 		{Name: "routes of the Gateway API", Run: a.writeRoutes},

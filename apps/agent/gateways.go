@@ -49,6 +49,12 @@ func (a *Agent) drain() {
 func (a *Agent) changed(keys ...inbox.Key) {
 	a.gateways.Held(keys...)
 	a.reconciler.Enqueue(keys...)
+	for _, k := range keys {
+		if item, ok := a.inbox.Get(k); ok && item.GetDeployment().GetDeployment().GetScaling() != nil {
+			a.loads.Assigned()
+			return
+		}
+	}
 }
 
 // annotated is what the reconciler tells, with what people should know of the gateways, and

@@ -55,6 +55,8 @@ func TestMain(m *testing.M) {
 
 // agent serves routes as a region's agent does, by the contract's comments.
 type agent struct {
+	gatewayv1connect.UnimplementedRouteServiceHandler
+
 	socket string
 	mu     sync.Mutex
 	// changed is closed with every change, and made anew.
@@ -69,6 +71,7 @@ type agent struct {
 	served  map[string]int64        // change, by gateway and app
 	health  map[string]*gatewayv1.InstanceHealth
 	leaving map[string]bool
+	loads   map[string]*gatewayv1.AppLoad // by app, as told last
 	reports int
 	// woken counts the calls of Wake, by app. onWake is called with each; nil: nothing comes of it.
 	woken  map[string]int
@@ -82,7 +85,7 @@ func startAgent(t testing.TB, socket, table string) (_ *agent, stop func()) {
 	a := &agent{
 		socket: socket, table: table, changed: make(chan struct{}), apps: map[string]*gatewayv1.AppRoutes{},
 		sent: map[string]int64{}, watches: map[string]int{}, served: map[string]int64{},
-		health: map[string]*gatewayv1.InstanceHealth{}, leaving: map[string]bool{},
+		health: map[string]*gatewayv1.InstanceHealth{}, leaving: map[string]bool{}, loads: map[string]*gatewayv1.AppLoad{},
 	}
 	_ = os.Remove(socket)
 	l, err := net.Listen("unix", socket)
@@ -195,6 +198,9 @@ func (a *agent) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gatewa
 		a.health[h.InstanceId] = h
 	}
 	a.leaving[req.GatewayId] = req.Leaving
+	for _, l := range req.Loads {
+		a.loads[l.AppId] = l
+	}
 	a.reports++
 	a.signal()
 	return &gatewayv1.ReportResponse{}, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
+	"github.com/windlass-run/windlass/apps/agent/internal/load"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/traffic"
 	"github.com/windlass-run/windlass/apps/agent/internal/zero"
@@ -67,8 +68,9 @@ type Gateways struct {
 	mu   sync.Mutex
 	hub  *hub
 	kept []string // the ids that the file holds
-	// seen has the request counts that gateways reported.
-	seen *traffic.History
+	// seen has the request counts that gateways reported, and demand the load of scaled apps.
+	seen   *traffic.History
+	demand *load.Demand
 	// since has, by deployment, the time of its first Leave.
 	since map[string]time.Time
 	// falling has, by deployment that goes to zero, the time of its first Sleep.
@@ -97,7 +99,8 @@ func New(cfg Config) (*Gateways, error) {
 	}
 	g := &Gateways{
 		cfg: cfg, wake: make(chan struct{}, 1), progress: func() {},
-		woken: func([]string) {}, since: map[string]time.Time{}, falling: map[string]time.Time{}, known: make(chan struct{}), seen: traffic.New(),
+		woken: func([]string) {}, since: map[string]time.Time{}, falling: map[string]time.Time{}, known: make(chan struct{}),
+		seen: traffic.New(), demand: load.NewDemand(),
 	}
 	t := newTable(g.assignment)
 	t.phase = func(id string) zero.Phase { return cfg.Zero.Phase(id, g.assignment(id)) }
@@ -171,6 +174,7 @@ func (g *Gateways) See(seen runtime.Observation) {
 	if g.knows {
 		g.cfg.Zero.Forget(func(id string) bool { return g.assignment(id) != nil }, func(id string) bool { return g.hub.apps[id] != nil })
 	}
+	g.demand.Forget(func(appID string) bool { return g.hub.apps[appID].isScaled() })
 	g.learn()
 }
 
@@ -305,7 +309,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 		g.mu.Lock()
 		expired, next := g.hub.expire(time.Now())
 		for _, id := range expired {
-			g.seen.Left(id)
+			g.left(id)
 		}
 		g.hub.judge()
 		g.reassess()

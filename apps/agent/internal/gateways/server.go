@@ -69,7 +69,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		g.mu.Lock()
 		left := g.hub.close(one, time.Now())
 		if left {
-			g.seen.Left(one.id)
+			g.left(one.id)
 		}
 		g.reassess()
 		g.mu.Unlock()
@@ -137,11 +137,11 @@ func (g *Gateways) open(req *gatewayv1.WatchRequest, verified bool) (*gateway, e
 	}
 	defer signal(g.wake)
 	if old != nil && old.process != "" && old.process != req.ProcessId {
-		g.seen.Left(req.GatewayId)
-		g.seen.Joined(req.GatewayId) // a new process counts its requests from 0
+		g.left(req.GatewayId)
+		g.joined(req.GatewayId) // a new process counts its requests from 0
 	}
 	if req.TableId == "" {
-		g.seen.Joined(req.GatewayId) // it has not reported to any agent yet
+		g.joined(req.GatewayId) // it has not reported to any agent yet
 	}
 	one := g.hub.open(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
 	one.holdsRequests = slices.Contains(req.Features, featureHold)
@@ -220,7 +220,9 @@ func (g *Gateways) Report(ctx context.Context, req *gatewayv1.ReportRequest) (*g
 	if ok {
 		g.mu.Lock()
 		if ok = g.hub.heed(req, time.Now()); ok && caller.Verified {
-			g.seen.Tell(req.GatewayId, countsOf(req.Traffic), time.Now())
+			now := time.Now()
+			g.seen.Tell(req.GatewayId, countsOf(req.Traffic), now)
+			g.demand.Tell(req.GatewayId, g.scaled(req.Loads), now)
 		}
 		g.reassess()
 		g.mu.Unlock()

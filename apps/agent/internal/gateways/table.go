@@ -75,6 +75,9 @@ func newApp(id string) *app {
 	return &app{told: &gatewayv1.AppRoutes{AppId: id}, previews: map[string]preview{}}
 }
 
+// isScaled reports whether gateways count the app's load. The app may be nil.
+func (a *app) isScaled() bool { return a != nil && a.told.CountLoad }
+
 func (a *app) gone() bool { return len(a.told.Hosts) == 0 && len(a.told.Previews) == 0 }
 
 func newTable(assignment func(string) *agentv1.DeploymentState) *table {
@@ -290,6 +293,7 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 		})
 	}
 	for _, target := range out.Targets {
+		out.CountLoad = out.CountLoad || t.assignment(target.DeploymentId).GetDeployment().GetScaling() != nil
 		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())
 	}
 	if len(out.Hosts) > 0 {
@@ -328,6 +332,9 @@ func (t *table) isOf(instanceID, deploymentID, key string) bool {
 func (t *table) hold(deploymentID string, state *agentv1.DeploymentState) []string {
 	dirty := map[string]bool{}
 	t.preview(deploymentID, state, dirty)
+	if d := state.GetDeployment(); t.apps[d.GetAppId()] != nil && t.apps[d.GetAppId()].isScaled() != (d.GetScaling() != nil) {
+		dirty[d.AppId] = true
+	}
 	return t.renewPreviews(dirty)
 }
 

@@ -1,8 +1,10 @@
 package gateways
 
 import (
+	"slices"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/load"
 	"github.com/windlass-run/windlass/apps/agent/internal/traffic"
 	"github.com/windlass-run/windlass/pkg/histogram"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -33,6 +35,37 @@ func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse
 		})
 	}
 	return out
+}
+
+// joined and left say that a gateway's process has begun and that it is gone. Called with mu held.
+func (g *Gateways) joined(id string) {
+	g.seen.Joined(id)
+	g.demand.Joined(id)
+}
+
+func (g *Gateways) left(id string) {
+	g.seen.Left(id)
+	g.demand.Left(id)
+}
+
+// scaled returns the loads of the apps that are scaled here. Called with mu held.
+func (g *Gateways) scaled(loads []*gatewayv1.AppLoad) []*gatewayv1.AppLoad {
+	return slices.DeleteFunc(loads, func(l *gatewayv1.AppLoad) bool { return !g.hub.apps[l.AppId].isScaled() })
+}
+
+// Demand returns what clients ask of an app; ok is false while no gateway has reported it.
+func (g *Gateways) Demand(appID string, now time.Time) (_ load.Asked, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.demand.Look(appID, now)
+}
+
+// Times returns the times of the answers of a deployment within the window.
+func (g *Gateways) Times(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	seen := g.seen.Look(deploymentID, window, now)
+	return seen.Latency, seen.FirstToken
 }
 
 // p95 returns the 95th percentile in seconds; nil if there were no requests.

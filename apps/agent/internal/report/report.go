@@ -66,9 +66,23 @@ type Source interface {
 	Changed() <-chan struct{}
 }
 
+// Loads are reports of the load of scaled apps. They are told beside everything else: no inventory has them,
+// and a report of them that is lost is made up for by the next.
+type Loads interface {
+	// Due returns those that must be told now, and Told takes those that were.
+	Due() []*agentv1.LoadReport
+	Told([]*agentv1.LoadReport)
+	// Reset says that the control plane was told none.
+	Reset()
+	// Changed is signalled when Due may return something new.
+	Changed() <-chan struct{}
+}
+
 // Config of a Reporter.
 type Config struct {
 	Source Source
+	// Loads is nil where no app is scaled.
+	Loads Loads
 	// Send makes the call. An error of code FailedPrecondition or Unauthenticated
 	// ends the session; one of reason RATE_LIMITED says that nothing was stored; any
 	// other is tried again.
@@ -160,6 +174,9 @@ func (r *Reporter) Run(ctx context.Context, s Session) error {
 		r.sequence, r.previous = 0, 0
 	}
 	r.session = s
+	if r.cfg.Loads != nil {
+		r.cfg.Loads.Reset()
+	}
 	r.adopt(s.Limits, s.LeaseTTL)
 	r.holds = holds{}
 	if pause := r.pace().pause; pause > 0 {
@@ -280,6 +297,9 @@ func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 			r.latency.Observe(time.Since(start).Seconds())
 			if says(req) {
 				r.previous = req.Sequence
+			}
+			if len(req.Loads) > 0 {
+				r.cfg.Loads.Told(req.Loads)
 			}
 			r.adopt(resp.Limits, resp.LeaseTtl.AsDuration())
 			return nil

@@ -257,6 +257,7 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 		}
 	}
 	due := t.beat
+	var loads []*agentv1.LoadReport
 	select {
 	case <-ctx.Done():
 		return nil
@@ -265,18 +266,28 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 		due /= 2
 	case <-t.held:
 		t.held = nil
+	case <-r.loadsChanged(t):
+		loads = r.cfg.Loads.Due()
 	case <-time.After(wait):
 	}
-	if time.Since(t.spoke) < due {
+	if len(loads) == 0 && time.Since(t.spoke) < due {
 		return nil
 	}
-	err := r.send(ctx, &agentv1.ReportRequest{})
+	err := r.send(ctx, &agentv1.ReportRequest{Loads: loads})
 	t.spoke, t.beat = time.Now(), r.beat()
 	if no, ok := errors.AsType[*refusal](err); ok {
 		r.hold(ctx, no, false)
 		return nil
 	}
 	return err
+}
+
+// loadsChanged is signalled when there are loads to tell; nil: none may be told now.
+func (r *Reporter) loadsChanged(t *talk) <-chan struct{} {
+	if r.cfg.Loads == nil || t.held != nil || time.Now().Before(r.holds.all) {
+		return nil
+	}
+	return r.cfg.Loads.Changed()
 }
 
 // learn that the facts were told, and no others.

@@ -65,6 +65,23 @@ type Drainer interface {
 	Drain(released func(instanceID string) bool, patience time.Duration) (again func())
 }
 
+// Meter is a Runtime that measures what its instances use.
+type Meter interface {
+	// Usage returns what the instances use, by id. It leaves out an instance whose usage is not known, as for a
+	// moment after its start, and everything where nothing measures.
+	Usage(ctx context.Context, instanceIDs []string) (map[string]Usage, error)
+}
+
+// Usage is what an instance uses.
+type Usage struct {
+	// CPUMillicores is the mean of some seconds, up to now or a short while ago. HasCPU is false while it is not
+	// known.
+	CPUMillicores float64
+	HasCPU        bool
+	// MemoryBytes leave out what the kernel can take back at once, as caches of files.
+	MemoryBytes int64
+}
+
 // Assignment is one deployment as this region should run it.
 type Assignment struct {
 	// Deployment is complete: defaults filled in, variables merged.

@@ -206,7 +206,7 @@ func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err err
 	}
 	before := s.Clone()
 	s.Progress = before.Clone().Progress
-	if plan.RetryBehind(s.Progress, c.at) == 0 {
+	if plan.RetryLagging(s.Progress, c.at) == 0 {
 		return "", nil
 	}
 	text := "regions that failed to catch up begin again"

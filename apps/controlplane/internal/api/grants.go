@@ -87,8 +87,8 @@ func grownSizes(before, after *model.Progress) map[string]bool {
 	}
 	note(before.Sizes, after.Sizes)
 	note(before.OldSizes, after.OldSizes)
-	for _, b := range after.Behind {
-		if was := before.BehindIn(b.RegionID); was != nil {
+	for _, b := range after.Lagging {
+		if was := before.LaggingIn(b.RegionID); was != nil {
 			for region := range grownSizes(was.Progress, b.Progress) {
 				grown[region] = true
 			}

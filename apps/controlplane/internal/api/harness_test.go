@@ -299,7 +299,7 @@ func (w *harness) report(appID string) {
 				Guard: model.NewGuard(1, guards.Add(1)), AppliedEpoch: r.SessionEpoch, AppliedGeneration: t.Generation,
 				Phase: int32(agentv1.AppliedState_PHASE_APPLIED), CountsGeneration: t.Generation, UpdatedAt: now,
 			}
-			if t.Told() {
+			if t.Assigned() {
 				o.Ready, o.ReadyReplicas = t.Replicas, t.Replicas
 			} else {
 				o.Deleted = true

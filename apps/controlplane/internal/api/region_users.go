@@ -91,7 +91,7 @@ func (c regionMutation) appsNaming(r model.Region, apps []model.App) (users []st
 	}
 	behind := map[string]bool{}
 	for _, s := range rolloutStates {
-		behind[s.AppID] = s.Progress != nil && s.Progress.BehindIn(r.ID) != nil
+		behind[s.AppID] = s.Progress != nil && s.Progress.LaggingIn(r.ID) != nil
 	}
 	for _, app := range apps {
 		newest, err := c.secrets().newest(app)

@@ -103,7 +103,7 @@ func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.
 		}
 	}
 	if progress != nil {
-		for _, b := range progress.Behind {
+		for _, b := range progress.Lagging {
 			ids[b.RegionID] = true
 		}
 	}

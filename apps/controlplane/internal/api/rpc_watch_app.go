@@ -205,7 +205,7 @@ func (a appService) picture(ctx context.Context, workspaceID, appID string) (*pi
 		if p.view.App.Urls, err = urls(tx, f, app); err != nil {
 			return err
 		}
-		shown = append(shown, f.behind(app, shown)...)
+		shown = append(shown, f.lagging(app, shown)...)
 		shown = append(shown, f.pinned(app, shown)...)
 		shown = append(shown, f.remaining(app, shown)...)
 		slices.SortFunc(shown, func(x, y model.Deployment) int { return int(x.Version - y.Version) })

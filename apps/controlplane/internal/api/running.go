@@ -154,13 +154,13 @@ func counted(s model.RolloutState, app model.App, live, next *model.Deployment, 
 // countedBehind are the live deployment's rows, with those that regions that are behind are
 // to come to.
 func countedBehind(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
-	if s.Progress == nil || len(s.Progress.Behind) == 0 {
+	if s.Progress == nil || len(s.Progress.Lagging) == 0 {
 		return rows
 	}
-	rows = slices.DeleteFunc(slices.Clone(rows), func(t model.Topology) bool { return s.Progress.BehindIn(t.RegionID) != nil })
-	for _, b := range s.Progress.Behind {
+	rows = slices.DeleteFunc(slices.Clone(rows), func(t model.Topology) bool { return s.Progress.LaggingIn(t.RegionID) != nil })
+	for _, b := range s.Progress.Lagging {
 		rows = append(rows, model.Topology{
-			AppID: app.ID, DeploymentID: live.ID, RegionID: b.RegionID, Replicas: behindSize(b),
+			AppID: app.ID, DeploymentID: live.ID, RegionID: b.RegionID, Replicas: laggingSize(b),
 			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
 		})
 	}

@@ -23,7 +23,7 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	if err != nil {
 		return 0, err
 	}
-	elsewhere := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool { return r.rolloutState.Progress.BehindIn(t.RegionID) != nil })
+	elsewhere := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool { return r.rolloutState.Progress.LaggingIn(t.RegionID) != nil })
 	for _, id := range deploymentIDs {
 		changed = append(changed, topology.Scale(elsewhere, id, asked.In, c.traceparent, c.at)...)
 	}
@@ -79,7 +79,7 @@ func (c versionMutation) scaleBehind(r *running, asked plan.Asked) (int, error) 
 	}
 	before := r.rolloutState.Progress
 	r.rolloutState = r.rolloutState.Clone()
-	n := plan.ResizeBehind(r.rolloutState.Progress, asked)
+	n := plan.ResizeLagging(r.rolloutState.Progress, asked)
 	if n == 0 {
 		return 0, nil
 	}

@@ -28,7 +28,7 @@ func appProto(f facts, app model.App) *windlassv1.App {
 	if rolloutState.Progress.Active(app.RolloutID) {
 		live = f.movingPlaces(app, rolloutState.Progress, live)
 	} else {
-		live = f.behindPlaces(app, rolloutState.Progress, live)
+		live = f.laggingPlaces(app, rolloutState.Progress, live)
 	}
 	for _, p := range live {
 		out.Replicas += p.Row.Replicas
@@ -114,7 +114,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		}
 		in.AwaitsRoom = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
-	case app.LiveDeploymentID != "" && f.isBehind(app):
+	case app.LiveDeploymentID != "" && f.isLagging(app):
 		return app.Status, app.Message // the workflow's word: it alone knows how far they are
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live

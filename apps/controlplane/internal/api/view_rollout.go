@@ -36,7 +36,7 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 			regionProgress(f, app, r, c, st, out.Progress.Waves[i].Regions[j])
 		}
 	}
-	behindView(f, app, c, out.Progress.Behind)
+	fillLagging(f, app, c, out.Progress.Behind)
 	return out
 }
 
@@ -71,7 +71,7 @@ func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 		}
 		out.Waves = append(out.Waves, wave)
 	}
-	out.Behind = behindProto(c)
+	out.Behind = laggingProto(c)
 	return out
 }
 
@@ -127,8 +127,8 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Progress, 
 // wantedSince is how many replicas the region will have after the rollout, which may have been
 // scaled since; size if it will have none of the live version.
 func (f facts) wantedSince(app model.App, c *model.Progress, region string, size int32) int32 {
-	if b := c.BehindIn(region); b != nil {
-		return behindSize(*b)
+	if b := c.LaggingIn(region); b != nil {
+		return laggingSize(*b)
 	}
 	for _, t := range f.rows[app.ID] {
 		if t.RegionID == region && t.DeploymentID == app.LiveDeploymentID && topology.Active(t) {

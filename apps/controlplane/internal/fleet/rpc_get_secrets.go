@@ -56,7 +56,7 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 	if len(rows) > 0 {
 		row = rows[0].Topology
 	}
-	running := row.Told()
+	running := row.Assigned()
 	if !running || row.Generation < req.Generation {
 		return nil, rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "deployment_id",
 			"the deployment is not assigned to this region at that generation")

@@ -52,6 +52,11 @@
 // app keeps a limited number of entries. It has no guard in SQL: a report counts only once by
 // its sequence, read before the lease was renewed.
 //
+// # Loads
+//
+// Loads of scaled apps are kept in memory alone, where replicas are decided. A report of nothing else goes
+// the way of heartbeats and costs no transaction.
+//
 // # Wake-ups
 //
 // An app's workflow is woken only when a report crosses a value that plan reads
@@ -116,6 +121,9 @@ type Config struct {
 	Edges func(before, after model.Observed) bool
 	// RouteEdges is Edges for an acknowledgement of routes.
 	RouteEdges func(before, after model.RouteObserved) bool
+	// Loads is given the loads of the region's apps, and returns how many of them are of apps that are not
+	// scaled there. It must not block. nil: they are dropped.
+	Loads      func(regionID string, reports []*agentv1.LoadReport) (unknown int)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
@@ -236,6 +244,9 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 		if err := s.enqueue(ctx, p); err != nil {
 			return nil, err
 		}
+	}
+	if !p.late {
+		s.takeLoads(region, req.Loads, time.Now())
 	}
 	return &agentv1.ReportResponse{Limits: s.Limits(), LeaseTtl: durationpb.New(s.cfg.Lease())}, nil
 }

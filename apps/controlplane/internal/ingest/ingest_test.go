@@ -40,6 +40,9 @@ type harness struct {
 	db   *memory.Store
 	svc  *ingest.Service
 	stop func()
+	// registry has the service's metrics, and loads what it handed over, by region.
+	registry *prometheus.Registry
+	loads    map[string][]*agentv1.LoadReport
 }
 
 // faulty lets a test make transactions fail.
@@ -69,21 +72,32 @@ func setup(t testing.TB, change ...func(*faulty)) *harness {
 	for _, c := range change {
 		c(&f)
 	}
+	registry, loads := prometheus.NewRegistry(), map[string][]*agentv1.LoadReport{}
 	svc, err := ingest.New(ingest.Config{
 		Store: f,
+		Loads: func(region string, reports []*agentv1.LoadReport) (unknown int) {
+			for _, r := range reports {
+				if region == east && r.AppId == "app_1" {
+					loads[region] = append(loads[region], r)
+				} else {
+					unknown++
+				}
+			}
+			return unknown
+		},
 		Caller: func(ctx context.Context) (string, int64, bool) {
 			id, ok := ctx.Value(callerKey{}).(string)
 			return id, 10, ok
 		},
 		Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
-		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Lease: func() time.Duration { return ttl },
+		Log: slog.New(slog.DiscardHandler), Registerer: registry, Lease: func() time.Duration { return ttl },
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(ctx) }()
 	var stopped atomic.Bool
-	h := &harness{t: t, db: db, svc: svc, stop: func() {
+	h := &harness{t: t, db: db, svc: svc, registry: registry, loads: loads, stop: func() {
 		if !stopped.Swap(true) {
 			cancel()
 			require.NoError(t, <-done)

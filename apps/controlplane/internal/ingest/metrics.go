@@ -15,6 +15,10 @@ type metrics struct {
 	wakes      prometheus.Counter
 	dropped    prometheus.Counter
 	refused    *prometheus.CounterVec
+	loads      prometheus.Counter
+	loadAge    prometheus.Histogram
+	// loadsDropped by why.
+	loadsDropped *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
@@ -43,13 +47,23 @@ func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
 			Name: "windlass_report_notices_dropped_total", Help: "Notices of regions that had more than history keeps.",
 		}),
 	}
+	m.loads = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_load_reports_total", Help: "Loads of apps in a region that were received and can be used.",
+	})
+	m.loadAge = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "windlass_load_report_age_seconds", Help: "Time from the measurement of a load, by the agent's clock, to its arrival.",
+		Buckets: []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
+	})
+	m.loadsDropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_load_reports_dropped_total", Help: "Loads of apps that were dropped: invalid (a figure is no number, negative or huge) or unknown (the app is not scaled in the region).",
+	}, []string{"why"})
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_report_refused_total", Help: "Reports refused because too much waits: behind, crowded or full.",
 	}, []string{"why"})
 	now := func(name, help string, value func(limits) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(s.limits()) })
 	}
-	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes, m.dropped, m.refused,
+	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes, m.dropped, m.refused, m.loads, m.loadAge, m.loadsDropped,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "windlass_report_delay_seconds", Help: "About how long a report with instances waits that comes now.",
 		}, func() float64 { return s.queue.loadAt(time.Now()).delay.Seconds() }),

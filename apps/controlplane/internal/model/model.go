@@ -210,9 +210,9 @@ func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
 	return 1
 }
 
-// Told reports whether the row's region is told to run it, if with no replicas; else it is told
-// to have nothing of it.
-func (t Topology) Told() bool {
+// Assigned reports whether the row's region should run it, if with no replicas. Otherwise the region
+// should have nothing of it.
+func (t Topology) Assigned() bool {
 	return !t.Transferred && (t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
 }

@@ -22,7 +22,7 @@ func (c *Progress) Equal(other *Progress) bool {
 		c.BakeProtected == other.BakeProtected && c.DoneAt == other.DoneAt &&
 		c.RetainedID == other.RetainedID && c.RetainedUntil == other.RetainedUntil && c.CatchesUp == other.CatchesUp &&
 		sameItems(c.Waves, other.Waves, (*WaveProgress).equal) &&
-		slices.EqualFunc(c.Behind, other.Behind, LaggingRegion.equal) &&
+		slices.EqualFunc(c.Lagging, other.Lagging, LaggingRegion.equal) &&
 		proto.Equal(c.Policy, other.Policy)
 }
 

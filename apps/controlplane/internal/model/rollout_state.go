@@ -88,8 +88,8 @@ type Progress struct {
 	// CatchesUp: it is the progress of a region that is behind. What people would have to
 	// promote, or to approve, is live already.
 	CatchesUp bool
-	// Behind are the regions that have yet to catch up, by id.
-	Behind []LaggingRegion
+	// Lagging are the regions that have yet to catch up, by id. Their stored form is that of storedProgress.
+	Lagging []LaggingRegion `json:"-"`
 }
 
 // LaggingRegion is a region that was out of reach when the app moved on. It is as it was, until
@@ -237,12 +237,12 @@ func (w *TroubleWatch) Reset() { *w = TroubleWatch{} }
 // HealthWatch follows the replicas of the new version that were ready.
 type HealthWatch struct {
 	// MostReady are the most that were ready here, and UnhealthySince is when too many of them
-	// ceased to be; 0: they have not. HealthGeneration and HealthTold are the row's generation
+	// ceased to be; 0: they have not. HealthGeneration and HealthAssigned are the row's generation
 	// and replicas that this was seen of.
 	MostReady        int32 `json:",omitempty"`
 	UnhealthySince   int64 `json:",omitempty"`
 	HealthGeneration int64 `json:",omitempty"`
-	HealthTold       int32 `json:",omitempty"`
+	HealthAssigned   int32 `json:"HealthTold,omitempty"`
 }
 
 // Reset makes replicas count only once they are ready again.
@@ -320,21 +320,21 @@ func (c *Progress) Clone() *Progress {
 			out.Waves[i].Regions[j].Checks = slices.Clone(out.Waves[i].Regions[j].Checks)
 		}
 	}
-	out.Behind = slices.Clone(c.Behind)
-	for i := range out.Behind {
-		out.Behind[i].Progress = c.Behind[i].Progress.Clone()
+	out.Lagging = slices.Clone(c.Lagging)
+	for i := range out.Lagging {
+		out.Lagging[i].Progress = c.Lagging[i].Progress.Clone()
 	}
 	return &out
 }
 
-// BehindIn finds what the region is behind with; nil: it is not.
-func (c *Progress) BehindIn(region string) *LaggingRegion {
+// LaggingIn finds what the region is behind with; nil: it is not.
+func (c *Progress) LaggingIn(region string) *LaggingRegion {
 	if c == nil {
 		return nil
 	}
-	for i := range c.Behind {
-		if c.Behind[i].RegionID == region {
-			return &c.Behind[i]
+	for i := range c.Lagging {
+		if c.Lagging[i].RegionID == region {
+			return &c.Lagging[i]
 		}
 	}
 	return nil
@@ -358,10 +358,10 @@ func (c *Progress) Retained() string {
 type storedProgress struct {
 	progress
 	PolicyProto []byte
-	Behind      []storedBehind `json:",omitempty"`
+	Lagging     []storedLagging `json:"Behind,omitempty"`
 }
 
-type storedBehind struct {
+type storedLagging struct {
 	RegionID, DeploymentID string
 	Progress               json.RawMessage `json:"Course"`
 }
@@ -378,13 +378,13 @@ func EncodeProgress(c *Progress) ([]byte, error) {
 	if s.PolicyProto, err = proto.Marshal(c.Policy); err != nil {
 		return nil, fmt.Errorf("encode policy of rollout %s: %w", c.RolloutID, err)
 	}
-	s.Policy, s.progress.Behind = nil, nil
-	for _, behind := range c.Behind {
+	s.Policy, s.progress.Lagging = nil, nil
+	for _, behind := range c.Lagging {
 		b, err := EncodeProgress(behind.Progress)
 		if err != nil {
 			return nil, err
 		}
-		s.Behind = append(s.Behind, storedBehind{behind.RegionID, behind.DeploymentID, b})
+		s.Lagging = append(s.Lagging, storedLagging{behind.RegionID, behind.DeploymentID, b})
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -407,12 +407,12 @@ func DecodeProgress(b []byte) (*Progress, error) {
 	if err := proto.Unmarshal(s.PolicyProto, c.Policy); err != nil {
 		return nil, fmt.Errorf("decode policy of rollout %s: %w", c.RolloutID, err)
 	}
-	for _, behind := range s.Behind {
+	for _, behind := range s.Lagging {
 		of, err := DecodeProgress(behind.Progress)
 		if err != nil {
 			return nil, fmt.Errorf("region %s: %w", behind.RegionID, err)
 		}
-		c.Behind = append(c.Behind, LaggingRegion{behind.RegionID, behind.DeploymentID, of})
+		c.Lagging = append(c.Lagging, LaggingRegion{behind.RegionID, behind.DeploymentID, of})
 	}
 	return &c, nil
 }

@@ -12,7 +12,7 @@ import (
 // form, which replicas of other releases read and write, too.
 func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
 	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Waves":[{"Name":"1","Regions":[{"RegionID":"reg_1","Since":1,
-		"Score":2,"ScoredAt":3,"HeldSince":4,"NoRoomSince":5,"NoRoomFor":6,"TroubleSince":7,"MostReady":8,
+		"Score":2,"ScoredAt":3,"HeldSince":4,"NoRoomSince":5,"NoRoomFor":6,"TroubleSince":7,"MostReady":8,"HealthTold":12,
 		"Relapses":9,"HalfWay":true,"Emptied":true,"Step":10,"StoppedAt":11,"PromotedBy":"ada","Reason":"NotReady"}]}]}`))
 	require.NoError(t, err)
 	want := RegionProgress{
@@ -21,7 +21,7 @@ func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
 		StepWait:      StepWait{Step: 10, StoppedAt: 11, PromotedBy: "ada"},
 		CapacityWait:  CapacityWait{NoRoomSince: 5, NoRoomFor: 6},
 		TroubleWatch:  TroubleWatch{TroubleSince: 7},
-		HealthWatch:   HealthWatch{MostReady: 8},
+		HealthWatch:   HealthWatch{MostReady: 8, HealthAssigned: 12},
 		RelapseCount:  RelapseCount{Relapses: 9},
 		Absence:       Absence{HalfWay: true},
 		EmptySteps:    EmptySteps{Emptied: true},
@@ -32,17 +32,19 @@ func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
 	b, err := EncodeProgress(c)
 	require.NoError(t, err)
 	require.Contains(t, string(b), `"StoppedAt":11`)
+	require.Contains(t, string(b), `"HealthTold":12`)
 	require.NotContains(t, string(b), "StepWait")
 }
 
-// TestDecodeProgress_LaggingRegions: their progress has kept the name under which earlier releases
-// stored it.
+// TestDecodeProgress_LaggingRegions: they and their progress have kept the names under which earlier
+// releases stored them.
 func TestDecodeProgress_LaggingRegions(t *testing.T) {
 	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Behind":[{"RegionID":"reg_1","DeploymentID":"dep_1","Course":{"RolloutID":"rol_0"}}]}`))
 	require.NoError(t, err)
-	require.Len(t, c.Behind, 1)
-	require.Equal(t, "rol_0", c.Behind[0].Progress.RolloutID)
+	require.Len(t, c.Lagging, 1)
+	require.Equal(t, "rol_0", c.Lagging[0].Progress.RolloutID)
 	b, err := EncodeProgress(c)
 	require.NoError(t, err)
-	require.Contains(t, string(b), `"DeploymentID":"dep_1","Course":{"RolloutID":"rol_0"`)
+	require.Contains(t, string(b), `"Behind":[{"RegionID":"reg_1","DeploymentID":"dep_1","Course":{"RolloutID":"rol_0"`)
+	require.NotContains(t, string(b), `"Lagging"`)
 }

@@ -352,14 +352,14 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 	var figures []string
 	for _, t := range p.activeRows(d.ID) {
-		if p.isBehind(t.RegionID) {
+		if p.isLagging(t.RegionID) {
 			continue
 		}
 		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.place(t).Name(), p.routes[t.RegionID].Generation))
 	}
 	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
-	d.Stable = p.hasServed(d)
+	d.Stable = mainView(p.facts).hasServed(d)
 	retain := p.staged() && old != nil && retention(p.progress.Policy) > 0 && !p.hasTransferred(old)
 	if old != nil {
 		if old.Stable {
@@ -373,7 +373,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
 	who := "every region serves it: "
-	if p.progress != nil && len(p.progress.Behind) > 0 {
+	if p.progress != nil && len(p.progress.Lagging) > 0 {
 		who = "every region but those left behind serves it: "
 	}
 	p.log("LiveMoved", who+strings.Join(figures, ", "), d, "")
@@ -387,9 +387,9 @@ func (p *planner) goLive(d *model.Deployment) {
 
 // hasServed reports whether a replica of the live deployment is ready where traffic goes to it.
 // One that went live with no replicas anywhere is no version to go back to.
-func (p *planner) hasServed(d *model.Deployment) bool {
-	return slices.ContainsFunc(p.activeRows(d.ID), func(t *model.Topology) bool {
-		return p.main().side(t).Ready > 0 && t.Weight > 0 && p.acknowledged(t.RegionID)
+func (v *view) hasServed(d *model.Deployment) bool {
+	return slices.ContainsFunc(v.activeRows(d.ID), func(t *model.Topology) bool {
+		return v.side(t).Ready > 0 && t.Weight > 0 && v.acknowledged(t.RegionID)
 	})
 }
 
@@ -400,7 +400,7 @@ func isUnproven(f *facts) bool {
 
 // noteServed makes up for a deployment that went live with no replicas, and has some now.
 func (p *planner) noteServed() {
-	if d := p.live(); p.hasServed(d) {
+	if d := p.live(); mainView(p.facts).hasServed(d) {
 		d.Stable = true
 		p.log("VersionProven", "it went live with no replicas, and serves now: it is one to go back to", d, "")
 	}

@@ -29,13 +29,13 @@ func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {
 
 // lacksRoomForBoth fails a region at a step that it cannot take, before the version that
 // serves loses its replica to it, and reports whether it did.
-func (v *view) lacksRoomForBoth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
-	c := v.progress
+func (s *stager) lacksRoomForBoth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
+	c := s.progress
 	if st.State != regionRolling || st.Emptied || c.CatchesUp || c.FullBy != "" || st.Step >= Steps(c.Policy) || l.keeps ||
 		HasRoomForBoth(c.Policy, l.Size) {
 		return false
 	}
-	v.failRegion(d, w, st, ReasonNoRoomForBoth, fmt.Sprintf("%d replica and maxSurge 0 leave no room for a step with two versions: %s", l.Size,
+	s.failRegion(d, w, st, ReasonNoRoomForBoth, fmt.Sprintf("%d replica and maxSurge 0 leave no room for a step with two versions: %s", l.Size,
 		strings.TrimSuffix(FixNoRoomForBoth, ".")))
 	return true
 }

@@ -30,24 +30,24 @@ func roomLimit(policy *windlassv1.RolloutPolicy) int64 {
 func (f *facts) lacksRoom(t *model.Topology) bool { return f.place(t).LacksRoom() }
 
 // noteRoom starts and stops the region's wait for room.
-func (v *view) noteRoom(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
-	limit := roomLimit(v.progress.Policy)
-	lacks := st.State == regionRolling && l.row != nil && v.lacksRoom(l.row)
+func (s *stager) noteRoom(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
+	limit := roomLimit(s.progress.Policy)
+	lacks := st.State == regionRolling && l.row != nil && s.lacksRoom(l.row)
 	switch {
 	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
-		st.NoRoomSince = v.now
-		_, message := v.place(l.row).Why()
-		v.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most; %s: %s",
-			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), v.figures(l), message), d, st.RegionID)
+		st.NoRoomSince = s.now
+		_, message := s.place(l.row).Why()
+		s.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most; %s: %s",
+			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), s.figures(l), message), d, st.RegionID)
 	case !lacks && st.NoRoomSince != 0:
-		v.endRoom(st)
-		v.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, v.figures(l)), d, st.RegionID)
+		s.endRoom(st)
+		s.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, s.figures(l)), d, st.RegionID)
 	}
 }
 
 // endRoom lets the clock of the region's deadline run again.
-func (v *view) endRoom(st *model.RegionProgress) {
-	waited := min(v.now-st.NoRoomSince, max(0, roomLimit(v.progress.Policy)-st.NoRoomFor))
+func (s *stager) endRoom(st *model.RegionProgress) {
+	waited := min(s.now-st.NoRoomSince, max(0, roomLimit(s.progress.Policy)-st.NoRoomFor))
 	st.ScoredAt += waited
 	st.NoRoomFor += waited
 	st.NoRoomSince = 0

@@ -72,8 +72,8 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 
 // analyse has the checks of the region measured since then, and takes in what came of it. It
 // reports whether that failed the region. compares: the old version serves beside it.
-func (v *view) analyse(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
-	checks := checksOf(v.progress.Policy, compares)
+func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
+	checks := checksOf(s.progress.Policy, compares)
 	if len(checks) == 0 {
 		return false
 	}
@@ -87,15 +87,15 @@ func (v *view) analyse(d *model.Deployment, w *model.WaveProgress, st *model.Reg
 	}
 	for i, c := range checks {
 		check := &st.Checks[i]
-		if v.now < check.DueAt {
+		if s.now < check.DueAt {
 			continue
 		}
-		m := v.measured(st.RegionID, check)
+		m := s.measured(st.RegionID, check)
 		if m == nil {
-			v.measure(d, w, st, c, check, compares)
+			s.measure(d, w, st, c, check, compares)
 			continue
 		}
-		if v.takeIn(d, w, st, c, check, m, compares) {
+		if s.takeIn(d, w, st, c, check, m, compares) {
 			return true
 		}
 	}
@@ -120,33 +120,33 @@ func (f *facts) measured(region string, check *model.CheckProgress) (found *Meas
 }
 
 // measure asks for a measurement.
-func (v *view) measure(
+func (s *stager) measure(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress, compares bool,
 ) {
-	if slices.ContainsFunc(v.measures, func(m Measure) bool { return m.RegionID == st.RegionID && m.Check == check.Name }) {
+	if slices.ContainsFunc(s.measures, func(m Measure) bool { return m.RegionID == st.RegionID && m.Check == check.Name }) {
 		return
 	}
-	if len(v.measures) == MaxMeasure {
-		v.deferred = true
+	if len(s.measures) == MaxMeasure {
+		s.p.deferred = true
 		return
 	}
-	m := Measure{WorkspaceID: v.in.App.WorkspaceID, RegionID: st.RegionID, Check: check.Name, Since: check.Since}
+	m := Measure{WorkspaceID: s.in.App.WorkspaceID, RegionID: st.RegionID, Check: check.Name, Since: check.Since}
 	if c.GetWebhook() != nil {
-		m.Hook = v.hook(d, w, st, c, check)
-		v.measures = append(v.measures, m)
+		m.Hook = s.hook(d, w, st, c, check)
+		s.p.measures = append(s.measures, m)
 		return
 	}
-	fresh := v.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(v.now-check.Since)*time.Millisecond))
+	fresh := s.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(s.now-check.Since)*time.Millisecond))
 	var old *analysis.Subject
-	if live := v.deps[v.olderIn(st.RegionID)]; compares && live != nil {
-		s := v.subject(live, st.RegionID, fresh.Window)
-		old = &s
+	if live := s.deps[s.olderIn(st.RegionID)]; compares && live != nil {
+		of := s.subject(live, st.RegionID, fresh.Window)
+		old = &of
 	}
 	// What the API has checked expands; what did not would come back as no figure.
 	m.Queries, _ = analysis.Ask(c, fresh, old)
 	m.Traffic = analysis.AskGateways(c, fresh, old)
-	v.measures = append(v.measures, m)
+	s.p.measures = append(s.measures, m)
 }
 
 // hook is the call that asks for the check's next measurement: the same until that is
@@ -181,21 +181,21 @@ func (f *facts) subject(d *model.Deployment, region string, window time.Duration
 }
 
 // takeIn notes a measurement and what it means, and reports whether it failed the region.
-func (v *view) takeIn(
+func (s *stager) takeIn(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress, m *Measurement, compares bool,
 ) (failed bool) {
 	verdict, text := analysis.Judge(c, m.Figures, compares)
 	text = clean(text)
 	check.Taken++
-	was, apart := check.State, v.now-check.MeasuredAt
+	was, apart := check.State, s.now-check.MeasuredAt
 	check.New, check.NewSamples, check.Old, check.OldSamples = m.Figures.New, m.Figures.NewSamples, m.Figures.Old, m.Figures.OldSamples
 	// As of this step and not of each answer: what came together stays together, and is
 	// due in one step again. Jittered, so that many apps do not come back together.
-	check.MeasuredAt, check.Message = v.now, text
-	check.DueAt = v.now + int64(float64(analysis.Interval(c).Milliseconds())*(0.95+0.1*v.in.Jitter))
+	check.MeasuredAt, check.Message = s.now, text
+	check.DueAt = s.now + int64(float64(analysis.Interval(c).Milliseconds())*(0.95+0.1*s.in.Jitter))
 	say := func(what, text string) {
-		v.log(what, fmt.Sprintf("%s in wave %s: %s", check.Name, w.Name, text), d, st.RegionID)
+		s.log(what, fmt.Sprintf("%s in wave %s: %s", check.Name, w.Name, text), d, st.RegionID)
 	}
 	switch verdict {
 	case analysis.Passed:
@@ -209,12 +209,12 @@ func (v *view) takeIn(
 		text = fmt.Sprintf("%s; failures: %d, of at most %d", text, check.Failures, c.GetFailureLimit())
 		say("CheckFailed", text)
 		if check.Failures > c.GetFailureLimit() {
-			v.failRegion(d, w, st, ReasonAnalysisFailed, check.Name+": "+text)
+			s.failRegion(d, w, st, ReasonAnalysisFailed, check.Name+": "+text)
 			return true
 		}
 	default:
 		if check.State = checkHeld; was != checkHeld {
-			check.HeldSince, check.HeldFor = v.now, 0
+			check.HeldSince, check.HeldFor = s.now, 0
 			say("CheckHeld", text)
 		} else {
 			// A pause, an unreachable region or an outage of the control plane fails no check.
@@ -222,7 +222,7 @@ func (v *view) takeIn(
 		}
 		limit := c.GetHoldLimit().AsDuration()
 		if held := time.Duration(check.HeldFor) * time.Millisecond; c.GetHoldLimit() != nil && held >= limit {
-			v.failRegion(d, w, st, ReasonAnalysisInconclusive, fmt.Sprintf("%s: inconclusive for %d s, of at most %s: %s",
+			s.failRegion(d, w, st, ReasonAnalysisInconclusive, fmt.Sprintf("%s: inconclusive for %d s, of at most %s: %s",
 				check.Name, int64(held/time.Second), limit, text))
 			return true
 		}
@@ -303,17 +303,17 @@ func Measuring(w *model.WaveProgress, st *model.RegionProgress) bool {
 
 // analysed reports whether the wave's bake has shown all that it is to show, and whether it
 // failed a region.
-func (v *view) analysed(d *model.Deployment, w *model.WaveProgress) (all, failed bool) {
+func (s *stager) analysed(d *model.Deployment, w *model.WaveProgress) (all, failed bool) {
 	all = true
 	for i := range w.Regions {
 		st := &w.Regions[i]
-		if BakeTime(v.progress, *w) == 0 || showsNothing(v.progress, *st) || v.regionPlan(st.RegionID).lost {
+		if BakeTime(s.progress, *w) == 0 || showsNothing(s.progress, *st) || s.regionPlan(st.RegionID).lost {
 			continue
 		}
-		if v.progress.Sizes[st.RegionID] > 0 && v.analyse(d, w, st, w.BakingSince, false) {
+		if s.progress.Sizes[st.RegionID] > 0 && s.analyse(d, w, st, w.BakingSince, false) {
 			return false, true
 		}
-		all = all && concluded(v.progress, st, w.BakingSince, false, v.now)
+		all = all && concluded(s.progress, st, w.BakingSince, false, s.now)
 	}
 	return all, false
 }

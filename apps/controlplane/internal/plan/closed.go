@@ -14,12 +14,12 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 // judgeClosed holds a region that was on its way when it was closed. It reports whether the
 // region's health stopped the rollout.
-func (v *view) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (stopped bool) {
+func (s *stager) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (stopped bool) {
 	if st.HeldSince == 0 {
-		st.ProgressClock.Stop(v.now)
-		v.log("RegionClosed", "the workspace may use the region no longer: the rollout stays as it is there; "+v.figures(l), d, st.RegionID)
+		st.ProgressClock.Stop(s.now)
+		s.log("RegionClosed", "the workspace may use the region no longer: the rollout stays as it is there; "+s.figures(l), d, st.RegionID)
 	}
-	return v.failsByHealth(d, w, st, l)
+	return s.failsByHealth(d, w, st, l)
 }
 
 const closedText = "is closed to the workspace: have the grant given back, or deploy without the region"

@@ -168,36 +168,36 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 
 // hopeless notes what trouble the region is in, and reports whether waiting for it to pass is
 // pointless.
-func (v *view) hopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
+func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
 	var t trouble
 	// What was said before it was tried again is of the try before. Replicas of the control plane
 	// have a clock each, so that times do not tell.
-	if l.row != nil && v.place(l.row).Observed.Guard > st.Heard {
-		t = troubleOf(v.progress.Policy, d, v.place(l.row))
+	if l.row != nil && s.place(l.row).Observed.Guard > st.Heard {
+		t = troubleOf(s.progress.Policy, d, s.place(l.row))
 	}
 	if l.inherited > 0 && l.To.Serving >= l.inherited && !t.final {
 		t = trouble{} // it was there before the version
 	}
-	if _, set := patience(v.progress.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
+	if _, set := patience(s.progress.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
 		t = trouble{} // the progress deadline is its own
 	}
 	if t.kind != st.Trouble {
-		if limit, set := patience(v.progress.Policy, st.Trouble); st.Trouble != 0 && set {
-			stood := min(v.now-st.TroubleSince, max(0, limit-st.TroubleFor))
+		if limit, set := patience(s.progress.Policy, st.Trouble); st.Trouble != 0 && set {
+			stood := min(s.now-st.TroubleSince, max(0, limit-st.TroubleFor))
 			st.ScoredAt, st.TroubleFor = st.ScoredAt+stood, st.TroubleFor+stood
 		}
-		if st.Trouble, st.TroubleSince = t.kind, v.now; t.kind == 0 {
+		if st.Trouble, st.TroubleSince = t.kind, s.now; t.kind == 0 {
 			st.TroubleSince = 0
 		}
-		if limit, set := patience(v.progress.Policy, t.kind); set && limit > 0 && !t.final {
-			v.log("TroubleAwaited", fmt.Sprintf("%s: it may last for %s; %s: %s", t.reason,
-				time.Duration(limit)*time.Millisecond, v.figures(l), t.message), d, st.RegionID)
+		if limit, set := patience(s.progress.Policy, t.kind); set && limit > 0 && !t.final {
+			s.log("TroubleAwaited", fmt.Sprintf("%s: it may last for %s; %s: %s", t.reason,
+				time.Duration(limit)*time.Millisecond, s.figures(l), t.message), d, st.RegionID)
 		}
 	}
-	if !t.over(v.progress.Policy, st.TroubleSince, v.now) {
+	if !t.over(s.progress.Policy, st.TroubleSince, s.now) {
 		return "", "", false
 	}
-	if lasted := v.now - st.TroubleSince; lasted > 0 {
+	if lasted := s.now - st.TroubleSince; lasted > 0 {
 		t.message = fmt.Sprintf("for %d s: %s", lasted/1000, t.message)
 	}
 	return t.reason, t.message, true

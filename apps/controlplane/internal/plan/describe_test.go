@@ -16,7 +16,7 @@ func describeProgress(b *strings.Builder, c *model.Progress) {
 		b.WriteString("\n")
 		describeChecks(b, wave)
 	}
-	for _, behind := range c.Behind {
+	for _, behind := range c.Lagging {
 		st := behind.Progress.Waves[0].Regions[0]
 		fmt.Fprintf(b, "  behind: %s", behind.RegionID)
 		if behind.DeploymentID != "" {

@@ -23,11 +23,11 @@ import (
 func leads(st model.RegionProgress) bool { return isForward(st.State) && !st.Emptied }
 
 // beginSteps has the region, whose turn has come, begin with the first step, or take none.
-func (v *view) beginSteps(st *model.RegionProgress) {
-	c, older := v.progress, v.olderIn(st.RegionID)
+func (s *stager) beginSteps(st *model.RegionProgress) {
+	c, older := s.progress, s.olderIn(st.RegionID)
 	st.Emptied, st.PassedOver, st.Sized = false, false, c.Sizes[st.RegionID] > 0
 	switch {
-	case !v.isActive(older, st.RegionID):
+	case !s.isActive(older, st.RegionID):
 		st.Step = Steps(c.Policy)
 	case c.OldSizes[st.RegionID] == 0:
 		st.Step, st.PassedOver = Steps(c.Policy), !st.Sized
@@ -36,48 +36,48 @@ func (v *view) beginSteps(st *model.RegionProgress) {
 
 // takeStepsAfterAll makes a region take the steps that it passed over, once both versions
 // should have replicas there and neither has any.
-func (v *view) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress) (begins bool) {
+func (s *stager) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress) (begins bool) {
 	if !st.PassedOver || !st.Sized {
 		return false
 	}
 	st.PassedOver = false
-	n := v.progress.OldSizes[st.RegionID]
-	if n == 0 || v.progress.CatchesUp || Steps(v.progress.Policy) == 0 || !v.isActive(v.olderIn(st.RegionID), st.RegionID) {
+	n := s.progress.OldSizes[st.RegionID]
+	if n == 0 || s.progress.CatchesUp || Steps(s.progress.Policy) == 0 || !s.isActive(s.olderIn(st.RegionID), st.RegionID) {
 		return false
 	}
 	if w.State == waveDone {
 		reopen(w)
 	}
-	v.roll(st)
+	s.roll(st)
 	st.StepWait, st.HeldSince, st.Emptied = model.StepWait{}, 0, true
-	v.log("StepsBegun", fmt.Sprintf("it gets %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
+	s.log("StepsBegun", fmt.Sprintf("it gets %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
 	return true
 }
 
 // standsEmpty notes that the region's size became 0 at a step, or that its old version serves
 // again, and reports whether it stands still.
-func (v *view) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
-	was, size := st.Emptied, v.progress.Sizes[st.RegionID]
+func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
+	was, size := st.Emptied, s.progress.Sizes[st.RegionID]
 	switch {
 	case st.State != regionRolling:
 		return false
-	case st.Step >= Steps(v.progress.Policy) || v.progress.CatchesUp:
+	case st.Step >= Steps(s.progress.Policy) || s.progress.CatchesUp:
 		st.Emptied = false
 	case !was && size == 0:
 		st.Emptied = true
 		if st.PromotedBy == "" {
 			st.StoppedAt = 0 // it comes to the step anew, with nothing
 		}
-		v.forgetClocks(st)
-		v.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
-			st.Step+1, Steps(v.progress.Policy), stepsOf(v.progress.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
+		forgetClocks(st)
+		s.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
+			st.Step+1, Steps(s.progress.Policy), stepsOf(s.progress.Policy)[st.Step], w.Name, s.figures(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
 		st.Emptied = false
 		st.StepWait.Reset()
-		v.roll(st)
-		v.forgetClocks(st)
-		v.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
-			st.Step+1, Steps(v.progress.Policy), stepsOf(v.progress.Policy)[st.Step], w.Name, v.figures(l)), d, st.RegionID)
+		s.roll(st)
+		forgetClocks(st)
+		s.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
+			st.Step+1, Steps(s.progress.Policy), stepsOf(s.progress.Policy)[st.Step], w.Name, s.figures(l)), d, st.RegionID)
 	}
 	return was || st.Emptied
 }
@@ -96,7 +96,7 @@ func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
 }
 
 // forgetClocks ends what the region waited for, of the replicas that it had.
-func (p *planner) forgetClocks(st *model.RegionProgress) {
+func forgetClocks(st *model.RegionProgress) {
 	st.NoRoomSince, st.Trouble, st.TroubleSince, st.Score = 0, 0, 0, math.MinInt32
 	st.HealthWatch.Reset()
 	st.RelapseCount.Reset()

@@ -59,42 +59,42 @@ func UnhealthyUntil(c *model.Progress, st model.RegionProgress) int64 {
 
 // unhealthy notes how many replicas of the new version the region has had ready, and reports
 // whether too many of them are not any more, and have not been for too long.
-func (v *view) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (message string, over bool) {
-	text := v.progress.Policy.GetAutoRollback().GetUnhealthy()
+func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (message string, over bool) {
+	text := s.progress.Policy.GetAutoRollback().GetUnhealthy()
 	if text == "" || l.row == nil {
 		return "", false
 	}
 	if l.row.Generation != st.HealthGeneration {
-		if l.To.Assigned == st.HealthTold {
+		if l.To.Assigned == st.HealthAssigned {
 			// Its instances will be replaced, as when a secret changed: none was ready yet.
 			st.HealthWatch.Reset()
 		}
-		st.HealthGeneration, st.HealthTold = l.row.Generation, l.To.Assigned
+		st.HealthGeneration, st.HealthAssigned = l.row.Generation, l.To.Assigned
 	}
 	st.MostReady = min(max(st.MostReady, l.To.Ready), l.To.Assigned)
 	gone, limit := st.MostReady-l.To.Serving, limitOf(text, st.MostReady)
 	if gone < limit {
 		if st.UnhealthySince != 0 {
-			v.log("HealthRegained", v.figures(l), d, st.RegionID)
+			s.log("HealthRegained", s.figures(l), d, st.RegionID)
 		}
 		st.UnhealthySince = 0
 		return "", false
 	}
-	lasts := time.Duration(unhealthyFor(v.progress.Policy)) * time.Millisecond
+	lasts := time.Duration(unhealthyFor(s.progress.Policy)) * time.Millisecond
 	figures := fmt.Sprintf("%d of %d replicas that were ready are not any more, limit %d", gone, st.MostReady, limit)
 	if st.UnhealthySince == 0 {
-		st.UnhealthySince = v.now
-		v.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, v.figures(l)), d, st.RegionID)
+		st.UnhealthySince = s.now
+		s.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, s.figures(l)), d, st.RegionID)
 	}
-	if v.now < UnhealthyUntil(v.progress, *st) {
+	if s.now < UnhealthyUntil(s.progress, *st) {
 		return "", false
 	}
-	pl := v.place(l.row)
-	if pl.Resyncing() || v.now-pl.Region.LastReportAt > freshFor {
-		v.stale = true
+	pl := s.place(l.row)
+	if pl.Resyncing() || s.now-pl.Region.LastReportAt > freshFor {
+		s.p.stale = true
 		return "", false
 	}
-	message = fmt.Sprintf("for %d s, of at most %s: %s", (v.now-st.UnhealthySince)/1000, lasts, figures)
+	message = fmt.Sprintf("for %d s, of at most %s: %s", (s.now-st.UnhealthySince)/1000, lasts, figures)
 	if why, said := pl.Why(); why != "" {
 		message += ": " + why + " " + said
 	}
@@ -103,13 +103,13 @@ func (v *view) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regio
 
 // failsByHealth fails a region whose instances cannot start, or do not stay ready, and reports whether
 // it did.
-func (v *view) failsByHealth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
-	if reason, message, hopeless := v.hopeless(d, st, l); hopeless {
-		v.failRegion(d, w, st, cmp.Or(reason, rollup.ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
+func (s *stager) failsByHealth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
+	if reason, message, hopeless := s.hopeless(d, st, l); hopeless {
+		s.failRegion(d, w, st, cmp.Or(reason, rollup.ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
 		return true
 	}
-	if message, over := v.unhealthy(d, st, l); over {
-		v.failRegion(d, w, st, ReasonUnhealthy, message)
+	if message, over := s.unhealthy(d, st, l); over {
+		s.failRegion(d, w, st, ReasonUnhealthy, message)
 		return true
 	}
 	return false

@@ -26,7 +26,7 @@ import (
 
 // newer is the version that the progress leads to.
 func (v *view) newer() *model.Deployment {
-	if v.behind != nil {
+	if v.lagging != nil {
 		return v.live()
 	}
 	return v.target()
@@ -35,43 +35,43 @@ func (v *view) newer() *model.Deployment {
 // olderIn is the deployment that the region has until it has moved, and goes back to;
 // empty for none.
 func (v *view) olderIn(region string) string {
-	switch b := v.planner.progress.BehindIn(region); {
-	case v.behind != nil && !v.progress.Back:
-		return v.behind.DeploymentID
-	case b == nil || b.DeploymentID == "" || v.behind != nil:
+	switch b := v.facts.progress.LaggingIn(region); {
+	case v.lagging != nil && !v.progress.Back:
+		return v.lagging.DeploymentID
+	case b == nil || b.DeploymentID == "" || v.lagging != nil:
 		return v.app.LiveDeploymentID
 	default:
 		return b.DeploymentID
 	}
 }
 
-// isBehind reports whether the region has yet to catch up.
-func (f *facts) isBehind(region string) bool {
-	return f.app.DeletingSince == 0 && f.progress.BehindIn(region) != nil
+// isLagging reports whether the region has yet to catch up.
+func (f *facts) isLagging(region string) bool {
+	return f.app.DeletingSince == 0 && f.progress.LaggingIn(region) != nil
 }
 
 // isKept reports whether the row is wanted, as all of its deployment are or as what a region
 // that is behind has.
 func (f *facts) isKept(t *model.Topology) bool {
-	return f.isWanted(t.DeploymentID) || f.isBehind(t.RegionID) && f.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID
+	return f.isWanted(t.DeploymentID) || f.isLagging(t.RegionID) && f.progress.LaggingIn(t.RegionID).DeploymentID == t.DeploymentID
 }
 
 // catching reports whether regions have to catch up and no rollout is in flight, which would
 // take them along.
 func (f *facts) catching() bool {
-	return f.progress != nil && len(f.progress.Behind) > 0 && f.target() == nil && f.live() != nil && f.app.DeletingSince == 0
+	return f.progress != nil && len(f.progress.Lagging) > 0 && f.target() == nil && f.live() != nil && f.app.DeletingSince == 0
 }
 
 // skips reports whether the wave leaves out unreachable regions. A region that catches up is
 // never left out, because no other region waits for it.
 func (v *view) skips(w *model.WaveProgress) bool {
-	return v.behind == nil && wavePolicy(v.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
+	return v.lagging == nil && wavePolicy(v.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
 }
 
 // skipsNew reports whether the region, whose turn has come, is left out because nothing was
 // ever there. Once an agent has joined, it is waited for as all others are.
 func (v *view) skipsNew(region string) bool {
-	return v.behind == nil && v.progress.SkipsNew && !v.isActive(v.olderIn(region), region) &&
+	return v.lagging == nil && v.progress.SkipsNew && !v.isActive(v.olderIn(region), region) &&
 		v.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
 }
 
@@ -84,30 +84,30 @@ func (f *facts) absence(region string) string {
 }
 
 // skip leaves the region out.
-func (v *view) skip(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, why string) {
+func (s *stager) skip(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, why string) {
 	st.HalfWay, st.StoppedBefore = st.State == regionRolling, st.StoppedAt
 	if st.HalfWay {
-		st.ProgressClock.Stop(v.now)
+		st.ProgressClock.Stop(s.now)
 	}
-	st.State, st.Since, st.Reason, st.Message = regionSkipped, v.now, "", ""
+	st.State, st.Since, st.Reason, st.Message = regionSkipped, s.now, "", ""
 	st.StoppedAt, st.Unacknowledged = 0, false
 	when := "when it returns"
-	if v.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
+	if s.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		when = "when one has"
 	}
 	left := "goes on without it"
-	if gate := wavePolicy(v.progress, *w).GetApproval(); gate != nil && allSkipped(v.progress, w) {
-		left += " and, since nothing of it is left to approve, without " + Missing(v.progress, gate, nil)
+	if gate := wavePolicy(s.progress, *w).GetApproval(); gate != nil && allSkipped(s.progress, w) {
+		left += " and, since nothing of it is left to approve, without " + Missing(s.progress, gate, nil)
 	}
-	v.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
-		why, w.Name, left, when, v.figures(v.regionPlan(st.RegionID))), d, st.RegionID)
+	s.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
+		why, w.Name, left, when, s.figures(s.regionPlan(st.RegionID))), d, st.RegionID)
 }
 
 // goOn lets a region that was left out half way, and is in reach again, continue its step and its
 // clocks as if the rollout had waited for it. Else a region that comes and goes would begin anew
 // each time, and never end.
-func (p *planner) goOn(st *model.RegionProgress) {
-	st.State, st.Since = regionRolling, p.now
+func (s *stager) goOn(st *model.RegionProgress) {
+	st.State, st.Since = regionRolling, s.now
 	st.HalfWay, st.StoppedAt, st.StoppedBefore = false, st.StoppedBefore, 0
 }
 
@@ -174,47 +174,47 @@ func (v *view) inReach(w *model.WaveProgress) bool {
 }
 
 // leaveBehind notes which regions a rollout that has come to its end leaves behind.
-func (v *view) leaveBehind(d *model.Deployment) {
-	c := v.progress
+func (s *stager) leaveBehind(d *model.Deployment) {
+	c := s.progress
 	var behind []model.LaggingRegion
 	for i := range c.Waves {
 		for _, st := range c.Waves[i].Regions {
 			if st.State != regionSkipped {
 				continue
 			}
-			older, has := v.olderIn(st.RegionID), "it keeps what it has"
-			if !v.isActive(older, st.RegionID) {
+			older, has := s.olderIn(st.RegionID), "it keeps what it has"
+			if !s.isActive(older, st.RegionID) {
 				older, has = "", "it has nothing"
 			}
-			behind = append(behind, model.LaggingRegion{RegionID: st.RegionID, DeploymentID: older, Progress: v.progressOf(&c.Waves[i], st.RegionID)})
-			v.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or came too late for its wave; %s until it has caught up with %s",
-				has, v.versionOf(d.ID)), d, st.RegionID)
+			behind = append(behind, model.LaggingRegion{RegionID: st.RegionID, DeploymentID: older, Progress: s.progressOf(&c.Waves[i], st.RegionID)})
+			s.log("RegionLeftBehind", fmt.Sprintf("it is out of reach or came too late for its wave; %s until it has caught up with %s",
+				has, s.versionOf(d.ID)), d, st.RegionID)
 		}
 	}
-	c.Behind = sortedBehind(behind)
+	c.Lagging = sortedLagging(behind)
 }
 
 // leaveLost notes which regions a rollout that has gone back leaves behind: those that it
 // lost half way. What was behind before it catches up anew.
-func (v *view) leaveLost() {
-	c := v.progress
-	for i := range c.Behind {
-		restart(c.Behind[i].Progress, v.now)
+func (s *stager) leaveLost() {
+	c := s.progress
+	for i := range c.Lagging {
+		restart(c.Lagging[i].Progress, s.now)
 	}
-	for _, l := range v.look() {
-		if l.restored() || v.isBehind(l.region) || !v.isActive(v.app.LiveDeploymentID, l.region) {
+	for _, l := range s.look() {
+		if l.restored() || s.isLagging(l.region) || !s.isActive(s.app.LiveDeploymentID, l.region) {
 			continue
 		}
 		w, _ := progressIn(c, l.region)
-		of := v.progressOf(w, l.region)
+		of := s.progressOf(w, l.region)
 		of.Back = true
-		c.Behind = sortedBehind(append(c.Behind, model.LaggingRegion{RegionID: l.region, Progress: of}))
-		v.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
-			v.versionOf(v.app.LiveDeploymentID), v.figures(l)), v.live(), l.region)
+		c.Lagging = sortedLagging(append(c.Lagging, model.LaggingRegion{RegionID: l.region, Progress: of}))
+		s.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
+			s.versionOf(s.app.LiveDeploymentID), s.figures(l)), s.live(), l.region)
 	}
 }
 
-func sortedBehind(behind []model.LaggingRegion) []model.LaggingRegion {
+func sortedLagging(behind []model.LaggingRegion) []model.LaggingRegion {
 	slices.SortFunc(behind, func(a, b model.LaggingRegion) int { return strings.Compare(a.RegionID, b.RegionID) })
 	return behind
 }
@@ -248,8 +248,8 @@ func restart(c *model.Progress, now int64) {
 // catchUp takes the regions that are behind as far as the facts allow, once in a call.
 func (p *planner) catchUp() {
 	var left []model.LaggingRegion
-	for i := range p.progress.Behind {
-		b := &p.progress.Behind[i]
+	for i := range p.progress.Lagging {
+		b := &p.progress.Lagging[i]
 		if !p.lagging(b).catchUpRegion(b) {
 			left = append(left, *b)
 			continue
@@ -262,75 +262,75 @@ func (p *planner) catchUp() {
 			st.Since = p.now
 		}
 	}
-	p.progress.Behind = left
+	p.progress.Lagging = left
 }
 
-func (v *view) catchUpRegion(b *model.LaggingRegion) (done bool) {
-	c, d := v.progress, v.live()
+func (s *stager) catchUpRegion(b *model.LaggingRegion) (done bool) {
+	c, d := s.progress, s.live()
 	switch {
 	case c.Back:
-		l := v.regionPlan(b.RegionID)
+		l := s.regionPlan(b.RegionID)
 		if done = l.restored(); done {
-			v.log("RegionCaughtUp", fmt.Sprintf("%s has it to itself again; %s", v.versionOf(d.ID), v.figures(l)), d, b.RegionID)
+			s.log("RegionCaughtUp", fmt.Sprintf("%s has it to itself again; %s", s.versionOf(d.ID), s.figures(l)), d, b.RegionID)
 		}
 	case c.PausedAt == 0:
-		if done = v.judge(d); done {
-			v.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the others do; %s", v.versionOf(d.ID), v.figures(v.regionPlan(b.RegionID))), d, b.RegionID)
+		if done = s.judge(d); done {
+			s.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the others do; %s", s.versionOf(d.ID), s.figures(s.regionPlan(b.RegionID))), d, b.RegionID)
 		}
 	}
 	if done {
 		return true
 	}
-	v.noteBack()
-	if l := v.regionPlan(b.RegionID); !l.lost {
-		v.moveRegion(l)
+	s.noteBack()
+	if l := s.regionPlan(b.RegionID); !l.lost {
+		s.moveRegion(l)
 	}
 	return false
 }
 
-// failBehind is failRegion for one that catches up: the others have the version long since.
-func (v *view) failBehind(d *model.Deployment, st *model.RegionProgress, onFailure windlassv1.Wave_OnFailure, reason, text string) {
+// failLagging is failRegion for one that catches up: the others have the version long since.
+func (s *stager) failLagging(d *model.Deployment, st *model.RegionProgress, onFailure windlassv1.Wave_OnFailure, reason, text string) {
 	what := "it goes back to what it had"
 	st.State = regionGoingBack
 	if onFailure == windlassv1.Wave_ON_FAILURE_PAUSE {
 		st.State, what = regionFailed, "it stays as it is"
 	}
-	v.log("RegionFailed", fmt.Sprintf("%s: %s; %s: a retry or the next version tries again", reason, text, what), d, st.RegionID)
-	v.pause(fmt.Sprintf("%s failed (%s)", v.regionName(st.RegionID), reason))
+	s.log("RegionFailed", fmt.Sprintf("%s: %s; %s: a retry or the next version tries again", reason, text, what), d, st.RegionID)
+	s.pause(fmt.Sprintf("%s failed (%s)", s.regionName(st.RegionID), reason))
 }
 
 // othersCatchingUp counts the regions of the same wave, but for the one that is looked at,
 // that catch up now.
 func (v *view) othersCatchingUp() (n int) {
-	if v.behind == nil {
+	if v.lagging == nil {
 		return 0
 	}
-	for _, b := range v.planner.progress.Behind {
+	for _, b := range v.facts.progress.Lagging {
 		w := b.Progress.Waves[0]
 		same := b.Progress.RolloutID == v.progress.RolloutID && w.Policy == v.progress.Waves[0].Policy
-		if same && b.RegionID != v.behind.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
+		if same && b.RegionID != v.lagging.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
 			n++
 		}
 	}
 	return n
 }
 
-// behindMessage is which regions are behind in one line, empty for none, and whether any
+// laggingMessage is which regions are behind in one line, empty for none, and whether any
 // of them is on its way.
-func (p *planner) behindMessage() (text string, moving bool) {
-	if !p.catching() {
+func laggingMessage(f *facts) (text string, moving bool) {
+	if !f.catching() {
 		return "", false
 	}
 	var parts []string
-	for i := range p.progress.Behind {
-		b := &p.progress.Behind[i]
-		l, name, live := p.lagging(b).regionPlan(b.RegionID), p.regionName(b.RegionID), p.versionOf(p.app.LiveDeploymentID)
+	for i := range f.progress.Lagging {
+		b := &f.progress.Lagging[i]
+		l, name, live := laggingView(f, b).regionPlan(b.RegionID), f.regionName(b.RegionID), f.versionOf(f.app.LiveDeploymentID)
 		st := b.Progress.Waves[0].Regions[0]
 		switch {
-		case p.in.Closed[b.RegionID]:
+		case f.in.Closed[b.RegionID]:
 			parts = append(parts, name+" "+closedText)
 		case l.lost:
-			parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, p.absence(b.RegionID), live))
+			parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, f.absence(b.RegionID), live))
 		case b.Progress.Failed:
 			parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, live, st.Reason, st.Message))
 		default:
@@ -341,9 +341,9 @@ func (p *planner) behindMessage() (text string, moving bool) {
 	return strings.Join(parts, "; "), moving
 }
 
-// RetryBehind lets regions that failed to catch up begin again, and returns how many.
-func RetryBehind(c *model.Progress, now int64) (retried int) {
-	for _, b := range c.Behind {
+// RetryLagging lets regions that failed to catch up begin again, and returns how many.
+func RetryLagging(c *model.Progress, now int64) (retried int) {
+	for _, b := range c.Lagging {
 		if b.Progress.Failed {
 			restart(b.Progress, now)
 			retried++
@@ -354,8 +354,8 @@ func RetryBehind(c *model.Progress, now int64) (retried int) {
 
 // takeAlong has a new progress know of the regions that are behind.
 func takeAlong(c *model.Progress, before *model.Progress) {
-	c.Behind = before.Clone().Behind
-	for _, b := range c.Behind {
+	c.Lagging = before.Clone().Lagging
+	for _, b := range c.Lagging {
 		of := b.Progress
 		size, had := of.OldSizes[b.RegionID]
 		if _, partly := c.OldSizes[b.RegionID]; !had && partly {

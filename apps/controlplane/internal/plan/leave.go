@@ -31,7 +31,7 @@ func (f *facts) wanted(t *model.Topology) int32 {
 	if f.app.DeletingSince != 0 || !active(t) {
 		return 0
 	}
-	if f.staged() || f.isBehind(t.RegionID) {
+	if f.staged() || f.isLagging(t.RegionID) {
 		if w, ok := f.shares[rowKey{t.DeploymentID, t.RegionID}]; ok {
 			return w
 		}
@@ -209,7 +209,7 @@ func (f *facts) mayStop(t *model.Topology) bool {
 	switch {
 	case t.Weight != 0:
 		return false
-	case (f.staged() || f.isBehind(t.RegionID)) && t.Replicas > 0:
+	case (f.staged() || f.isLagging(t.RegionID)) && t.Replicas > 0:
 		return false // its region plan takes it down, as the others come up
 	case f.app.DeletingSince != 0 && f.place(t).Unreachable():
 		return true

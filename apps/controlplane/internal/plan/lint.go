@@ -31,10 +31,10 @@ func lintMoves(in Input, out Output) (findings []string) {
 		findings = lintRetained(in, out)
 	}
 	active := in.Rollout != nil && in.RolloutState.Progress.Active(in.Rollout.ID)
-	if !active && (in.RolloutState.Progress == nil || len(in.RolloutState.Progress.Behind) == 0) {
+	if !active && (in.RolloutState.Progress == nil || len(in.RolloutState.Progress.Lagging) == 0) {
 		return findings
 	}
-	l := &linter{view: newPlanner(in, 0).main(), progress: in.RolloutState.Progress, after: map[rowKey]model.Topology{}, findings: findings}
+	l := &linter{view: mainView(newFacts(in, 0)), progress: in.RolloutState.Progress, after: map[rowKey]model.Topology{}, findings: findings}
 	if out.RolloutState != nil {
 		l.progress = out.RolloutState.Progress
 	}
@@ -51,7 +51,7 @@ func lintMoves(in Input, out Output) (findings []string) {
 		routed[r.RegionID] = true
 	}
 	if !active {
-		l.behind(regions, routed)
+		l.laggingRegions(regions, routed)
 		return l.findings
 	}
 	for _, region := range sortedKeys(regions) {
@@ -62,16 +62,16 @@ func lintMoves(in Input, out Output) (findings []string) {
 	return l.findings
 }
 
-// behind holds what regions that catch up are told against their own progress.
-func (l *linter) behind(regions, routed map[string]bool) {
+// laggingRegions holds what regions that catch up are told against their own progress.
+func (l *linter) laggingRegions(regions, routed map[string]bool) {
 	whole, main := l.progress, l.view
-	for i := range main.progress.Behind {
-		b := &main.progress.Behind[i]
+	for i := range main.progress.Lagging {
+		b := &main.progress.Lagging[i]
 		l.progress = b.Progress
-		if after := whole.BehindIn(b.RegionID); after != nil {
+		if after := whole.LaggingIn(b.RegionID); after != nil {
 			l.progress = after.Progress
 		}
-		l.view = main.lagging(b)
+		l.view = laggingView(main.facts, b)
 		if regions[b.RegionID] {
 			l.region(b.RegionID, routed[b.RegionID])
 		}
@@ -86,7 +86,7 @@ func lintRetained(in Input, out Output) (findings []string) {
 		return nil
 	}
 	for _, t := range out.Topology {
-		if t.DeploymentID != in.RolloutState.Progress.RetainedID || in.RolloutState.Progress.BehindIn(t.RegionID) != nil {
+		if t.DeploymentID != in.RolloutState.Progress.RetainedID || in.RolloutState.Progress.LaggingIn(t.RegionID) != nil {
 			continue
 		}
 		i := slices.IndexFunc(in.Topology, func(was model.Topology) bool {
@@ -185,7 +185,7 @@ func (l *linter) region(region string, routed bool) {
 			s = l.side(&before)
 		}
 		s.Existing = max(s.Existing, transferred[t.WorkloadKey()].Existing)
-		if t.Told() {
+		if t.Assigned() {
 			s.Ready = max(s.Ready, transferred[t.WorkloadKey()].Ready)
 		}
 		if before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {

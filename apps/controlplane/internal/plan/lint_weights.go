@@ -13,7 +13,7 @@ func (l *linter) liveWeight(region string) {
 	now := l.after[live]
 	newer := l.newer()
 	_, st := progressIn(l.progress, region)
-	if !had || newer == nil || st == nil || !now.Told() || was.Transferred || now.Transferred || min(l.side(&was).Serving, now.Replicas) == 0 {
+	if !had || newer == nil || st == nil || !now.Assigned() || was.Transferred || now.Transferred || min(l.side(&was).Serving, now.Replicas) == 0 {
 		return
 	}
 	back := l.progress.Back || st.State == regionGoingBack || st.State == regionBack

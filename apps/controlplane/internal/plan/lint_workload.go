@@ -17,15 +17,15 @@ func lintWorkloads(in Input, out Output) (findings []string) {
 			after[rowKey{t.DeploymentID, t.RegionID}] = t
 		}
 	}
-	p := newPlanner(in, 0)
+	f := newFacts(in, 0)
 	owners := make(map[rowKey]string, len(after))
 	for _, key := range sortedRows(after) {
 		t := after[key]
-		if !t.Told() {
+		if !t.Assigned() {
 			continue
 		}
 		workload := rowKey{t.WorkloadKey(), key.region}
-		if was := p.before[key]; was.Transferred && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !p.main().side(&was).Known {
+		if was := f.before[key]; was.Transferred && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !mainView(f).side(&was).Known {
 			findings = append(findings, fmt.Sprintf("%s: %s is to run with workload %s, and may have %s still", key.region, key.deployment, t.WorkloadKey(), was.WorkloadKey()))
 		}
 		if other, wanted := owners[workload]; wanted {

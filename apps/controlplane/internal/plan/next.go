@@ -12,44 +12,44 @@ import (
 
 // setStatus computes the app's status.
 func (p *planner) setStatus() {
-	p.app.Status, p.app.Message = rollup.Status(p.statusFacts())
+	p.app.Status, p.app.Message = rollup.Status(statusFacts(p.facts))
 }
 
-func (p *planner) statusFacts() rollup.Facts {
-	f := rollup.Facts{Deleting: p.app.DeletingSince != 0, Target: p.target()}
-	f.Behind, f.CatchingUp = p.behindMessage()
-	f.Pins = p.in.failedPins
-	if f.Deleting {
+func statusFacts(f *facts) rollup.Facts {
+	out := rollup.Facts{Deleting: f.app.DeletingSince != 0, Target: f.target()}
+	out.Lagging, out.CatchingUp = laggingMessage(f)
+	out.Pins = f.in.failedPins
+	if out.Deleting {
 		var left []*model.Topology
-		for _, t := range p.rows {
+		for _, t := range f.rows {
 			if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 				left = append(left, t)
 			}
 		}
-		f.Live = p.places(left)
-		return f
+		out.Live = f.places(left)
+		return out
 	}
-	if p.staged() && (p.progress.Back || len(p.progress.Waves) > 0) {
-		f.Progress = p.main().stageMessage()
-	} else if p.held() {
-		f.Progress = HeldMessage(*p.rollout)
+	if f.staged() && (f.progress.Back || len(f.progress.Waves) > 0) {
+		out.Progress = mainView(f).stageMessage()
+	} else if f.held() {
+		out.Progress = HeldMessage(*f.rollout)
 	}
-	if f.Target != nil {
-		f.TargetPlaces = p.places(p.activeRows(f.Target.ID))
-		f.AwaitsRoom = p.in.RolloutState != nil && WaitsForCapacity(p.in.RolloutState.Policy) > 0
+	if out.Target != nil {
+		out.TargetPlaces = f.places(f.activeRows(out.Target.ID))
+		out.AwaitsRoom = f.in.RolloutState != nil && WaitsForCapacity(f.in.RolloutState.Policy) > 0
 	}
-	if p.live() != nil {
-		f.HasLive = true
-		f.Live = p.places(slices.DeleteFunc(p.activeRows(p.app.LiveDeploymentID), func(t *model.Topology) bool {
-			return f.Behind != "" && p.isBehind(t.RegionID)
+	if f.live() != nil {
+		out.HasLive = true
+		out.Live = f.places(slices.DeleteFunc(f.activeRows(f.app.LiveDeploymentID), func(t *model.Topology) bool {
+			return out.Lagging != "" && f.isLagging(t.RegionID)
 		}))
 	}
-	for _, d := range p.deps {
-		if f.Newest == nil || d.Version > f.Newest.Version {
-			f.Newest = d
+	for _, d := range f.deps {
+		if out.Newest == nil || d.Version > out.Newest.Version {
+			out.Newest = d
 		}
 	}
-	return f
+	return out
 }
 
 // Bounds of the poll that backs up the wake-ups, ms. Two seconds is what a person
@@ -114,7 +114,7 @@ func (d *decision) nextLook() int64 {
 		due = d.nextOf(d.progress, due)
 	}
 	if d.catching() {
-		for _, b := range d.progress.Behind {
+		for _, b := range d.progress.Lagging {
 			due = d.nextOf(b.Progress, due)
 			if at := RegionDeadline(b.Progress, d.live().Spec, b.Progress.Waves[0].Regions[0]); at > d.now {
 				due = min(due, at)
@@ -189,7 +189,7 @@ func (f *facts) unsettledSince() (since int64, unsettled bool) {
 // stuck reports whether the region is behind, and nothing that it could report now would take
 // it further.
 func (f *facts) stuck(region string) bool {
-	b := f.progress.BehindIn(region)
+	b := f.progress.LaggingIn(region)
 	if b == nil || !f.catching() {
 		return false
 	}

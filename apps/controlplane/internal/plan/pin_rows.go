@@ -43,7 +43,7 @@ func (r pinRows) Acknowledged(region string) bool { return r.acknowledged(region
 
 func (r pinRows) Closed(region string) bool { return r.in.Closed[region] }
 
-func (r pinRows) Released(t *model.Topology) bool { return r.main().side(t).Known }
+func (r pinRows) Released(t *model.Topology) bool { return mainView(r.facts).side(t).Known }
 
 func (r pinRows) Changed(t *model.Topology) int64 { return r.changed(t) }
 

@@ -269,7 +269,7 @@ func pinLimit(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec,
 // rollout, or because they are behind. rows are those of the app that no pin has.
 func MayPin(c *model.Progress, app model.App, d model.Deployment, rows []model.Topology) *Refusal {
 	if c != nil {
-		for _, b := range c.Behind {
+		for _, b := range c.Lagging {
 			if b.DeploymentID == d.ID {
 				return &Refusal{
 					fmt.Sprintf("v%d is what a region has that was out of reach, until it has caught up", d.Version),

@@ -35,7 +35,7 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	if s.Progress != nil {
 		c.Held, c.RolledBack = s.Progress.RolledBack, s.Progress.RolledBack
 	}
-	unfinished := s.Progress != nil && (s.Progress.DoneAt == 0 || len(s.Progress.Behind) > 0)
+	unfinished := s.Progress != nil && (s.Progress.DoneAt == 0 || len(s.Progress.Lagging) > 0)
 	for _, t := range rows {
 		if active(&t) && t.DeploymentID == app.LiveDeploymentID {
 			c.OldSizes[t.RegionID] = t.Replicas

@@ -233,65 +233,65 @@ func instancesEach(d *model.Deployment) int32 {
 }
 
 // moveRegions takes the step of each region plan that there is.
-func (v *view) moveRegions() {
-	for _, l := range v.look() {
+func (s *stager) moveRegions() {
+	for _, l := range s.look() {
 		if !l.lost {
-			v.moveRegion(l)
+			s.moveRegion(l)
 		}
 	}
 }
 
-func (v *view) moveRegion(l *regionPlan) {
-	_, st := progressIn(v.progress, l.region)
-	s := strategy.Next(l.RegionPlan)
-	if st != nil && st.Emptied && !v.progress.Back {
-		s = strategy.Next(v.withoutNewer(l))
+func (s *stager) moveRegion(l *regionPlan) {
+	_, st := progressIn(s.progress, l.region)
+	next := strategy.Next(l.RegionPlan)
+	if st != nil && st.Emptied && !s.progress.Back {
+		next = strategy.Next(s.withoutNewer(l))
 	}
-	begins := l.row == nil && l.to != nil && !v.progress.Back && st != nil && leads(*st) && !l.Hold
+	begins := l.row == nil && l.to != nil && !s.progress.Back && st != nil && leads(*st) && !l.Hold
 	// If the row were named anew before the region has let go of what it transferred, its
 	// instances would have no owner when the region takes the row before its successor.
-	reclaims := l.row != nil && l.row.Transferred && l.To.Known && !l.Hold && s.To == 0
-	moves, shares := begins || reclaims || s.To != l.To.Assigned, s.ToWeight != l.To.Weight
+	reclaims := l.row != nil && l.row.Transferred && l.To.Known && !l.Hold && next.To == 0
+	moves, shares := begins || reclaims || next.To != l.To.Assigned, next.ToWeight != l.To.Weight
 	for i, f := range l.RegionPlan.From {
-		moves = moves || s.From[i] != f.Assigned
-		shares = shares || s.FromWeights[i] != f.Weight
+		moves = moves || next.From[i] != f.Assigned
+		shares = shares || next.FromWeights[i] != f.Weight
 	}
-	if !moves && !shares || !v.room(l.region) {
+	if !moves && !shares || !s.p.room(l.region) {
 		return
 	}
 	var parts []string
 	tell := func(t *model.Topology, from, to int32) {
 		if from != to {
-			parts = append(parts, fmt.Sprintf("%s %d -> %d", v.versionOf(t.DeploymentID), from, to))
+			parts = append(parts, fmt.Sprintf("%s %d -> %d", s.versionOf(t.DeploymentID), from, to))
 		}
 	}
 	switch {
 	case begins:
-		v.assign(l.to, l.region, s.To)
-		parts = append(parts, fmt.Sprintf("%s 0 -> %d", v.versionOf(l.to.ID), s.To))
-		if i := l.successor(s); i >= 0 {
-			v.transfer(l.from[i], v.rowIn(l.to.ID, l.region), s.To)
-			v.give(v.rowIn(l.to.ID, l.region), s.ToWeight)
+		s.p.assign(l.to, l.region, next.To)
+		parts = append(parts, fmt.Sprintf("%s 0 -> %d", s.versionOf(l.to.ID), next.To))
+		if i := l.successor(next); i >= 0 {
+			s.transfer(l.from[i], s.rowIn(l.to.ID, l.region), next.To)
+			s.p.give(s.rowIn(l.to.ID, l.region), next.ToWeight)
 		}
-	case l.row != nil && l.successor(s) >= 0:
-		tell(l.row, l.To.Assigned, s.To)
-		v.transfer(l.from[l.successor(s)], l.row, s.To)
-		v.give(l.row, s.ToWeight)
+	case l.row != nil && l.successor(next) >= 0:
+		tell(l.row, l.To.Assigned, next.To)
+		s.transfer(l.from[l.successor(next)], l.row, next.To)
+		s.p.give(l.row, next.ToWeight)
 	case reclaims:
-		v.beginWorkload(l.row)
+		s.p.beginWorkload(l.row)
 		l.row.Generation++
-		v.give(l.row, s.ToWeight)
+		s.p.give(l.row, next.ToWeight)
 	case l.row != nil:
-		tell(l.row, l.To.Assigned, s.To)
-		v.setReplicas(l.row, s.To)
-		v.give(l.row, s.ToWeight)
+		tell(l.row, l.To.Assigned, next.To)
+		s.p.setReplicas(l.row, next.To)
+		s.p.give(l.row, next.ToWeight)
 	}
 	for i, t := range l.from {
-		tell(t, l.RegionPlan.From[i].Assigned, s.From[i])
-		v.setReplicas(t, s.From[i])
-		v.give(t, s.FromWeights[i])
+		tell(t, l.RegionPlan.From[i].Assigned, next.From[i])
+		s.p.setReplicas(t, next.From[i])
+		s.p.give(t, next.FromWeights[i])
 	}
-	if i := l.successor(s); i >= 0 {
+	if i := l.successor(next); i >= 0 {
 		what := "and the region replaces them in their places"
 		if l.keeps && st != nil {
 			st.Inherited = l.RegionPlan.From[i].Serving
@@ -299,12 +299,12 @@ func (v *view) moveRegion(l *regionPlan) {
 		if l.keeps {
 			what = "which stay as they are: nothing that instances see differs"
 		}
-		v.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, %s; %s; %s",
-			v.versionOf(l.to.ID), v.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), v.figures(l)), l.to, l.region)
+		s.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, %s; %s; %s",
+			s.versionOf(l.to.ID), s.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), s.figures(l)), l.to, l.region)
 		return
 	}
 	if len(parts) > 0 {
-		v.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+v.figures(l), l.to, l.region)
+		s.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+s.figures(l), l.to, l.region)
 	}
 }
 
@@ -389,11 +389,11 @@ func (p *planner) logShares() {
 			p.log("RoutesRemoved", "nothing is to serve there", nil, region)
 			continue
 		}
-		v := p.main()
-		if b := p.progress.BehindIn(region); b != nil && p.catching() {
-			v = p.lagging(b)
+		s := p.main()
+		if b := p.progress.LaggingIn(region); b != nil && p.catching() {
+			s = p.lagging(b)
 		}
-		v.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
-			strings.Join(parts, ", "), p.routes[region].Generation, v.figures(v.regionPlan(region))), v.newer(), region)
+		s.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
+			strings.Join(parts, ", "), p.routes[region].Generation, s.figures(s.regionPlan(region))), s.newer(), region)
 	}
 }

@@ -30,9 +30,9 @@ const minRelapses = 5
 func RelapseLimit(size int32) int32 { return max(minRelapses, size) }
 
 // noteServing notes that the region serves its new version, and of which generation.
-func (p *planner) noteServing(st *model.RegionProgress, l *regionPlan) {
+func (s *stager) noteServing(st *model.RegionProgress, l *regionPlan) {
 	if st.ServingSince == 0 {
-		st.ServingSince = p.now
+		st.ServingSince = s.now
 	}
 	if st.ServingGeneration = 0; l.row != nil {
 		st.ServingGeneration = l.row.Generation
@@ -41,7 +41,7 @@ func (p *planner) noteServing(st *model.RegionProgress, l *regionPlan) {
 
 // relapse counts one, if it is one that the region, which served, does not any more. text says
 // which it is, for its history; message is why the region has failed, if it was the last.
-func (p *planner) relapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
+func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
 	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Assigned, l.Enough()) {
 		return "", ""
 	}
@@ -51,8 +51,8 @@ func (p *planner) relapse(st *model.RegionProgress, l *regionPlan) (text, messag
 	if st.Relapses < limit {
 		return text, ""
 	}
-	message = fmt.Sprintf("it became ready and failed again %d times in %d s", st.Relapses, (p.now-st.ServingSince)/1000)
-	if why, said := p.place(l.row).Why(); why != "" {
+	message = fmt.Sprintf("it became ready and failed again %d times in %d s", st.Relapses, (s.now-st.ServingSince)/1000)
+	if why, said := s.place(l.row).Why(); why != "" {
 		message += ": " + why + " " + said
 	}
 	return text, message
@@ -75,17 +75,17 @@ func bakesOn(w *model.WaveProgress) bool {
 }
 
 // unsettle sends a region that served alone back on its way, and reports whether it failed by that.
-func (v *view) unsettle(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
-	relapse, message := v.relapse(st, l)
-	v.roll(st)
+func (s *stager) unsettle(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
+	relapse, message := s.relapse(st, l)
+	s.roll(st)
 	st.Score = l.score()
 	what := "it no longer serves alone and in full" + relapse
 	if st.Unacknowledged = l.lacksAcknowledgement(); st.Unacknowledged {
-		what = fmt.Sprintf("it no longer acknowledges route generation %d; a bake goes on", v.routes[st.RegionID].Generation)
+		what = fmt.Sprintf("it no longer acknowledges route generation %d; a bake goes on", s.routes[st.RegionID].Generation)
 	}
-	v.log("RegionUnsettled", what+"; "+v.figures(l), d, st.RegionID)
+	s.log("RegionUnsettled", what+"; "+s.figures(l), d, st.RegionID)
 	if message != "" {
-		v.failRegion(d, w, st, ReasonUnstable, message)
+		s.failRegion(d, w, st, ReasonUnstable, message)
 		return true
 	}
 	return false

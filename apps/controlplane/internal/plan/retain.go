@@ -61,14 +61,14 @@ func Restore(c *model.Progress, app *model.App, live, old *model.Deployment, pla
 			return false
 		}
 		// A region that is behind has it still, unless it has begun to catch up.
-		if b := c.BehindIn(pl.Row.RegionID); b != nil && (pl.Row.Weight != fullWeight || pl.Row.Replicas != b.Progress.OldSizes[b.RegionID]) {
+		if b := c.LaggingIn(pl.Row.RegionID); b != nil && (pl.Row.Weight != fullWeight || pl.Row.Replicas != b.Progress.OldSizes[b.RegionID]) {
 			return false
 		}
 	}
-	if slices.ContainsFunc(c.Behind, func(b model.LaggingRegion) bool { return b.DeploymentID != old.ID }) {
+	if slices.ContainsFunc(c.Lagging, func(b model.LaggingRegion) bool { return b.DeploymentID != old.ID }) {
 		return false
 	}
-	c.Behind = nil
+	c.Lagging = nil
 	app.LiveDeploymentID = old.ID
 	if live.Stable {
 		app.PreviousDeploymentID = live.ID

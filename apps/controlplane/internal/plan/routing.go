@@ -118,7 +118,7 @@ func (f *facts) keepsHosts(t *model.Topology) bool {
 	switch {
 	case d != nil && t.DeploymentID == d.ID:
 		return true
-	case f.isBehind(t.RegionID) && f.progress.BehindIn(t.RegionID).DeploymentID == t.DeploymentID:
+	case f.isLagging(t.RegionID) && f.progress.LaggingIn(t.RegionID).DeploymentID == t.DeploymentID:
 		return true
 	case t.DeploymentID != f.app.LiveDeploymentID:
 		return false

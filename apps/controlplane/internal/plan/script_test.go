@@ -265,7 +265,7 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 		_, err := Retry(w.rolloutState.Progress, w.guards(), w.now)
 		require.NoError(t, err)
 	case "catchup":
-		require.Positive(t, RetryBehind(w.rolloutState.Progress, w.now))
+		require.Positive(t, RetryLagging(w.rolloutState.Progress, w.now))
 	case "skip":
 		_, err := SkipBake(w.rolloutState.Progress, "ada")
 		require.NoError(t, err)

@@ -229,28 +229,28 @@ func (w *simulation) checkClosed(in Input, out Output) {
 			continue
 		}
 		older, most := w.goesBackTo(in, region)
-		var before, told, pinnedBefore, pinnedTold int32
+		var before, told, pinnedBefore, pinnedAssigned int32
 		for _, t := range mergedRows(in.Topology, out.Topology) {
 			if t.RegionID != region {
 				continue
 			}
 			was := w.rows[rowKey{t.DeploymentID, t.RegionID}]
-			if t.Told() && t.DeploymentID != older && !was.Transferred {
+			if t.Assigned() && t.DeploymentID != older && !was.Transferred {
 				require.LessOrEqual(w.t, t.Replicas, was.Replicas, "%s grows in %s, which is closed", t.DeploymentID, region)
 			}
 			had, has := &before, &told
 			if pins.Of(in.Pins, t) != nil {
-				had, has = &pinnedBefore, &pinnedTold
+				had, has = &pinnedBefore, &pinnedAssigned
 			}
-			if was.Told() {
+			if was.Assigned() {
 				*had += was.Replicas
 			}
-			if t.Told() {
+			if t.Assigned() {
 				*has += t.Replicas
 			}
 		}
 		require.LessOrEqual(w.t, told, max(before, most), "%s is closed, and grows", region)
-		require.LessOrEqual(w.t, pinnedTold, pinnedBefore, "%s is closed, and what is pinned there grows", region)
+		require.LessOrEqual(w.t, pinnedAssigned, pinnedBefore, "%s is closed, and what is pinned there grows", region)
 	}
 }
 
@@ -262,7 +262,7 @@ func (w *simulation) goesBackTo(in Input, region string) (older string, most int
 		return older, 0
 	}
 	most = in.RolloutState.Progress.OldSizes[region]
-	if b := in.RolloutState.Progress.BehindIn(region); b != nil {
+	if b := in.RolloutState.Progress.LaggingIn(region); b != nil {
 		most = max(most, b.Progress.OldSizes[region])
 		if !b.Progress.Back {
 			older = b.DeploymentID
@@ -283,7 +283,7 @@ func (w *simulation) checkRouting(in Input, out Output) {
 			continue
 		}
 		require.True(w.t, slices.ContainsFunc(rows, func(t model.Topology) bool {
-			return t.RegionID == r.RegionID && t.Told() && t.Weight == 100 && w.alike(t.DeploymentID, app.LiveDeploymentID) &&
+			return t.RegionID == r.RegionID && t.Assigned() && t.Weight == 100 && w.alike(t.DeploymentID, app.LiveDeploymentID) &&
 				r.Routes(w.deps[w.index(t.DeploymentID)].Spec.GetRouting())
 		}), "%s is routed by a policy of no version that has it", r.RegionID)
 	}
@@ -293,11 +293,11 @@ func (w *simulation) checkRouting(in Input, out Output) {
 // says, in its present epoch, that its replicas are ready and its route serves; every one
 // but those that are left behind, and one at least.
 func (w *simulation) requireServed(live string, progress *model.Progress) {
-	if progress != nil && len(progress.Behind) > 0 {
-		require.NotEqual(w.t, len(progress.Behind), len(progress.Sizes), "it is live where nothing serves it")
+	if progress != nil && len(progress.Lagging) > 0 {
+		require.NotEqual(w.t, len(progress.Lagging), len(progress.Sizes), "it is live where nothing serves it")
 	}
 	for k, row := range w.rows {
-		if k.deployment != live || progress.BehindIn(k.region) != nil {
+		if k.deployment != live || progress.LaggingIn(k.region) != nil {
 			continue
 		}
 		w.requirePresent(row)
@@ -523,7 +523,7 @@ func (w *simulation) apply(region, deployment string, ready int32) {
 		return
 	}
 	w.observe(region, deployment, func(o *model.Observed) {
-		gone := !row.Told()
+		gone := !row.Assigned()
 		*o = model.Observed{
 			AppID: w.app.ID, DeploymentID: deployment, RegionID: region, UpdatedAt: w.now,
 			AppliedEpoch: w.regs[region].SessionEpoch, AppliedGeneration: row.Generation,

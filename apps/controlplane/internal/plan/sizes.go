@@ -7,7 +7,7 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 //
 //	no staged rollout   model.Topology.Replicas of the version's rows; the planner leaves them as they are
 //	staged rollout      Resize: the sizes in its progress, of both versions; the planner changes the rows
-//	lagging region      ResizeBehind: the same in the progress of that region
+//	lagging region      ResizeLagging: the same in the progress of that region
 //	pinned version      model.PinRegion.Replicas; an Asked is never about pins
 //
 // These rules hold for them:
@@ -89,12 +89,12 @@ func Resize(c *model.Progress, asked Asked) (changed int) {
 		}
 	}
 	asked.note(c)
-	return changed + ResizeBehind(c, asked)
+	return changed + ResizeLagging(c, asked)
 }
 
-// ResizeBehind is Resize for the regions that are behind.
-func ResizeBehind(c *model.Progress, asked Asked) (changed int) {
-	for _, b := range c.Behind {
+// ResizeLagging is Resize for the regions that are behind.
+func ResizeLagging(c *model.Progress, asked Asked) (changed int) {
+	for _, b := range c.Lagging {
 		if n, ok := asked.In(b.RegionID); ok {
 			changed += Resize(b.Progress, AskedIn(b.RegionID, n))
 		}

@@ -69,7 +69,7 @@ func (f *fleet) pull(key rowKey) {
 		return
 	}
 	told := row.Replicas
-	if r.gone = !row.Told(); r.gone {
+	if r.gone = !row.Assigned(); r.gone {
 		told = 0
 	} else if r.workload != row.WorkloadKey() {
 		f.adopt(key, row.WorkloadKey())
@@ -133,7 +133,7 @@ func (f *fleet) step() Output {
 		f.may[row.RegionID] = 1000
 		if staged {
 			f.may[row.RegionID] = ceiling(f.rolloutState.Progress, row.RegionID)
-		} else if b := behind.BehindIn(row.RegionID); b != nil {
+		} else if b := behind.LaggingIn(row.RegionID); b != nil {
 			f.may[row.RegionID] = ceiling(b.Progress, row.RegionID)
 		}
 	}
@@ -144,7 +144,7 @@ func (f *fleet) step() Output {
 // replicas. If people scale it up later, its failure there is theirs.
 func (f *fleet) requireServes(live string) {
 	for k, row := range f.rows {
-		if k.deployment == live && f.rolloutState.Progress.BehindIn(k.region) == nil {
+		if k.deployment == live && f.rolloutState.Progress.LaggingIn(k.region) == nil {
 			require.False(f.t, f.bad[live] && row.Replicas > 0, "a version that never served becomes live: %v", k)
 		}
 	}
@@ -298,7 +298,7 @@ func (f *fleet) happen() {
 		}
 		Resize(progress, AskedIn(where, n))
 	case e == 28 && f.app.RolloutID == "" && progress != nil:
-		if ResizeBehind(progress, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size"))) > 0 {
+		if ResizeLagging(progress, AskedIn(region, rapid.Int32Range(1, 4).Draw(t, "size"))) > 0 {
 			f.resized[region] = true
 		}
 	case e == 29:
@@ -375,13 +375,13 @@ func (f *fleet) heal() {
 		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && f.waits(c) {
 			require.NoError(f.t, f.promote(false))
 		}
-		if f.app.RolloutID == "" && f.rolloutState.Progress != nil && RetryBehind(f.rolloutState.Progress, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
+		if f.app.RolloutID == "" && f.rolloutState.Progress != nil && RetryLagging(f.rolloutState.Progress, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
 			// It was live where nothing was there to be compared with; it takes a better one.
 			f.deploy(f.deps[f.index(f.app.LiveDeploymentID)].Spec)
 		}
 		out := f.step()
 		f.now += 10_000
-		behind := f.rolloutState.Progress != nil && len(f.rolloutState.Progress.Behind) > 0
+		behind := f.rolloutState.Progress != nil && len(f.rolloutState.Progress.Lagging) > 0
 		if f.app.RolloutID == "" && f.rolloutState.Progress.Retained() == "" && !behind && !out.Changed() && !Next(f.input(), f.now).Changed() {
 			return
 		}
@@ -446,7 +446,7 @@ func requireAtRestStaged(t *rapid.T, f *fleet) {
 		}
 		scaledUp = scaledUp || f.bad[live] && row.Replicas > 0
 		require.Equal(t, []string{live}, f.routes[k.region])
-		require.Nil(t, f.rolloutState.Progress.BehindIn(k.region))
+		require.Nil(t, f.rolloutState.Progress.LaggingIn(k.region))
 		require.True(t, f.rts[k.region].Routes(f.deps[f.index(live)].Spec.GetRouting()), "%s is routed by another policy", k.region)
 	}
 	for i, d := range f.deps {

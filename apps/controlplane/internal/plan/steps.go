@@ -77,26 +77,26 @@ func stopOf(c *model.Progress, st model.RegionProgress, size int32) *strategy.St
 }
 
 // judgeStep takes the region from step to step, and reports whether it failed there.
-func (v *view) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
-	all := stepsOf(v.progress.Policy)
+func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
+	all := stepsOf(s.progress.Policy)
 	if st.Step >= len(all) {
 		return false
 	}
-	if l.Size == 0 && v.progress.CatchesUp {
+	if l.Size == 0 && s.progress.CatchesUp {
 		st.Step = len(all) // nothing is to run there, and the version is live elsewhere
 		return false
 	}
-	if v.skipSteps(d, st, all) {
+	if s.skipSteps(d, st, all) {
 		return false // the region plan is of the step that it was at
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
-	pause, person := wait(now, v.progress, *st)
+	pause, person := wait(now, s.progress, *st)
 	stopped := st.Emptied || l.Stopped()
 	switch {
 	case stopped && st.StoppedAt == 0:
-		st.StepWait = model.StepWait{Step: st.Step, StoppedAt: v.now}
-		v.noteServing(st, l)
+		st.StepWait = model.StepWait{Step: st.Step, StoppedAt: s.now}
+		s.noteServing(st, l)
 		what := "goes on"
 		switch {
 		case now.Manual:
@@ -108,71 +108,71 @@ func (v *view) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model.R
 		case pause > 0:
 			what = fmt.Sprintf("waits %s", pause)
 		}
-		if gate := StepGate(v.progress, *st); gate != nil {
+		if gate := StepGate(s.progress, *st); gate != nil {
 			if what == "goes on" {
 				what = "waits"
 			} else {
 				what += " and"
 			}
-			what += " for " + Missing(v.progress, gate, nil)
+			what += " for " + Missing(s.progress, gate, nil)
 		}
 		if st.Emptied {
 			what += ", with no replicas"
 		}
-		v.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, v.routes[st.RegionID].Generation, v.figures(l)), d, st.RegionID)
+		s.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, s.routes[st.RegionID].Generation, s.figures(l)), d, st.RegionID)
 	case !stopped && !l.Serves() && st.StoppedAt != 0:
 		// What comes and goes of the old version restarts no pause.
 		st.StepWait.Reset()
-		st.ScoredAt, st.Score, st.TroubleFor = v.now, l.score(), 0
-		relapse, message := v.relapse(st, l)
-		v.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so%s; %s", at, relapse, v.figures(l)), d, st.RegionID)
+		st.ScoredAt, st.Score, st.TroubleFor = s.now, l.score(), 0
+		relapse, message := s.relapse(st, l)
+		s.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so%s; %s", at, relapse, s.figures(l)), d, st.RegionID)
 		if message != "" {
-			v.failRegion(d, w, st, ReasonUnstable, message)
+			s.failRegion(d, w, st, ReasonUnstable, message)
 			return true
 		}
 	}
-	if st.StoppedAt != 0 && st.PromotedBy == "" && v.progress.FullBy == "" && !st.Emptied && v.analyse(d, w, st, st.StoppedAt, !l.keeps) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && s.progress.FullBy == "" && !st.Emptied && s.analyse(d, w, st, st.StoppedAt, !l.keeps) {
 		return true
 	}
-	over := st.PromotedBy != "" || v.progress.FullBy != "" ||
-		!person && v.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(v.progress, st, st.StoppedAt, !l.keeps, v.now))
-	if st.StoppedAt == 0 || !stopped || !over || Shut(v.progress, now.Approval, st.Approvals) {
+	over := st.PromotedBy != "" || s.progress.FullBy != "" ||
+		!person && s.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(s.progress, st, st.StoppedAt, !l.keeps, s.now))
+	if st.StoppedAt == 0 || !stopped || !over || Shut(s.progress, now.Approval, st.Approvals) {
 		return false
 	}
-	why := fmt.Sprintf("it served for %d s", (v.now-st.StoppedAt)/1000)
+	why := fmt.Sprintf("it served for %d s", (s.now-st.StoppedAt)/1000)
 	if st.Emptied {
-		why = fmt.Sprintf("it stood still for %d s with no replicas", (v.now-st.StoppedAt)/1000)
+		why = fmt.Sprintf("it stood still for %d s with no replicas", (s.now-st.StoppedAt)/1000)
 	}
 	switch {
 	case st.PromotedBy != "":
 		why += "; " + st.PromotedBy + " promoted it"
-	case v.progress.FullBy != "":
-		why += "; " + v.progress.FullBy + " promoted it in full"
+	case s.progress.FullBy != "":
+		why += "; " + s.progress.FullBy + " promoted it in full"
 	}
 	why += approvedBy(now.Approval, st.Approvals)
 	st.Step++
-	st.StoppedAt, st.ScoredAt, st.Score = 0, v.now, l.score()
+	st.StoppedAt, st.ScoredAt, st.Score = 0, s.now, l.score()
 	st.RelapseCount.Reset()
-	v.log("StepDone", at+": "+why, d, st.RegionID)
+	s.log("StepDone", at+": "+why, d, st.RegionID)
 	return false
 }
 
 // skipSteps takes a region past the steps that need no approval, once the rollout was promoted
 // in full.
-func (v *view) skipSteps(d *model.Deployment, st *model.RegionProgress, all []strategy.Step) (skipped bool) {
+func (s *stager) skipSteps(d *model.Deployment, st *model.RegionProgress, all []strategy.Step) (skipped bool) {
 	from := st.Step
-	for v.progress.FullBy != "" && st.Step < len(all) && all[st.Step].Approval == nil {
+	for s.progress.FullBy != "" && st.Step < len(all) && all[st.Step].Approval == nil {
 		st.Step++
 	}
 	if st.Step == from {
 		return false
 	}
-	st.StoppedAt, st.PromotedBy, st.ScoredAt = 0, "", v.now
+	st.StoppedAt, st.PromotedBy, st.ScoredAt = 0, "", s.now
 	what := fmt.Sprintf("steps %d to %d", from+1, st.Step)
 	if st.Step == from+1 {
 		what = fmt.Sprintf("step %d", st.Step)
 	}
-	v.log("StepsSkipped", fmt.Sprintf("%s of %d: %s promoted it in full", what, len(all), v.progress.FullBy), d, st.RegionID)
+	s.log("StepsSkipped", fmt.Sprintf("%s of %d: %s promoted it in full", what, len(all), s.progress.FullBy), d, st.RegionID)
 	return true
 }
 

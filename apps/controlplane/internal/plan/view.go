@@ -4,30 +4,43 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// view is the planner's state as one staged rollout sees it: the app's own, or the one by which a
-// lagging region catches up with the live version. Both go by the same rules. What differs is
-// which progress is changed, which versions are the newer and the older one, and which rollout the
-// history names.
+// view is the facts as one staged rollout sees them: the app's own, or the one by which a lagging
+// region catches up with the live version. Both go by the same rules. What differs is which
+// progress is changed, which versions are the newer and the older one, and which rollout the
+// history names. Its methods only read.
 type view struct {
-	*planner
-	// progress is the progress of this rollout; planner.progress is that of the app's own.
+	*facts
+	// progress is the progress of this rollout; facts.progress is that of the app's own.
 	progress *model.Progress
-	// behind is the lagging region, nil for the app's own rollout.
-	behind *model.LaggingRegion
+	// lagging is the lagging region, nil for the app's own rollout.
+	lagging *model.LaggingRegion
 }
 
-// main returns the view of the app's own rollout.
-func (p *planner) main() *view { return &view{planner: p, progress: p.progress} }
+// mainView returns the view of the app's own rollout.
+func mainView(f *facts) *view { return &view{facts: f, progress: f.progress} }
 
-// lagging returns the view of the rollout of a region that catches up.
-func (p *planner) lagging(b *model.LaggingRegion) *view {
-	return &view{planner: p, progress: b.Progress, behind: b}
+// laggingView returns the view of the rollout of a region that catches up.
+func laggingView(f *facts, r *model.LaggingRegion) *view {
+	return &view{facts: f, progress: r.Progress, lagging: r}
 }
+
+// stager is a phase at work on one staged rollout. It reads the rollout's view and changes the
+// rollout's progress. All other changes go through its planner, by name.
+type stager struct {
+	*view
+	p *planner
+}
+
+// main returns the stager of the app's own rollout.
+func (p *planner) main() *stager { return &stager{mainView(p.facts), p} }
+
+// lagging returns the stager of the rollout of a region that catches up.
+func (p *planner) lagging(r *model.LaggingRegion) *stager { return &stager{laggingView(p.facts, r), p} }
 
 // log adds to the history of this rollout.
-func (v *view) log(what, why string, d *model.Deployment, region string) {
-	v.planner.log(what, why, d, region)
-	if v.behind != nil {
-		v.history[len(v.history)-1].RolloutID = v.progress.RolloutID
+func (s *stager) log(what, why string, d *model.Deployment, region string) {
+	s.p.log(what, why, d, region)
+	if s.lagging != nil {
+		s.p.history[len(s.p.history)-1].RolloutID = s.progress.RolloutID
 	}
 }

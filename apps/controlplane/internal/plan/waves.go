@@ -13,31 +13,31 @@ import (
 )
 
 // layOut sets which regions go when, and to what size.
-func (v *view) layOut(d *model.Deployment) {
-	c := v.progress
+func (s *stager) layOut(d *model.Deployment) {
+	c := s.progress
 	c.Sizes = map[string]int32{}
 	var left []string
 	for _, n := range d.Spec.GetRegions() {
-		id := v.in.RegionIDs[n]
+		id := s.in.RegionIDs[n]
 		left = append(left, id)
 		c.Sizes[id] = regionSize(c, id)
 	}
 	for i, w := range waves(c.Policy) {
 		var taken []string
-		taken, left = v.take(w, left)
-		v.addWave(w, i, taken)
+		taken, left = s.take(w, left)
+		s.addWave(w, i, taken)
 	}
 	if len(left) > 0 {
 		// A label was changed since the policy was checked.
 		all := waves(c.Policy)
-		v.addWave(all[len(all)-1], len(all), left)
+		s.addWave(all[len(all)-1], len(all), left)
 	}
-	v.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	s.p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
 	var parts []string
 	for _, w := range c.Waves {
 		var names []string
 		for _, r := range w.Regions {
-			names = append(names, v.regionName(r.RegionID))
+			names = append(names, s.regionName(r.RegionID))
 		}
 		parts = append(parts, fmt.Sprintf("%s (%s)", w.Name, strings.Join(names, ", ")))
 	}
@@ -46,8 +46,8 @@ func (v *view) layOut(d *model.Deployment) {
 	for _, i := range slices.Sorted(maps.Keys(gates)) {
 		empty.WriteString("; " + gates[i])
 	}
-	v.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
-		strategy.Describe(c.Policy), strings.Join(parts, ", "), v.versionOf(v.app.LiveDeploymentID), empty.String()), d, "")
+	s.log("RolloutBegun", fmt.Sprintf("%s, by waves: %s; %s stays live until all are done%s",
+		strategy.Describe(c.Policy), strings.Join(parts, ", "), s.versionOf(s.app.LiveDeploymentID), empty.String()), d, "")
 }
 
 // EmptyGates returns the waves of a begun progress whose approval is not needed because they take no
@@ -139,15 +139,15 @@ func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
 // waveName is the wave's, by default its number.
 func waveName(w *windlassv1.Wave, i int) string { return cmp.Or(w.GetName(), fmt.Sprint(i+1)) }
 
-func (v *view) addWave(w *windlassv1.Wave, i int, regions []string) {
+func (s *stager) addWave(w *windlassv1.Wave, i int, regions []string) {
 	if len(regions) == 0 {
 		return
 	}
-	wave := model.WaveProgress{Name: waveName(w, i), Policy: min(i, len(waves(v.progress.Policy))-1), State: waveWaiting}
+	wave := model.WaveProgress{Name: waveName(w, i), Policy: min(i, len(waves(s.progress.Policy))-1), State: waveWaiting}
 	for _, id := range regions {
-		wave.Regions = append(wave.Regions, model.RegionProgress{RegionID: id, State: regionWaiting, Since: v.now})
+		wave.Regions = append(wave.Regions, model.RegionProgress{RegionID: id, State: regionWaiting, Since: s.now})
 	}
-	v.progress.Waves = append(v.progress.Waves, wave)
+	s.progress.Waves = append(s.progress.Waves, wave)
 }
 
 func wavePolicy(c *model.Progress, w model.WaveProgress) *windlassv1.Wave {

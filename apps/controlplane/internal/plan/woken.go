@@ -17,7 +17,7 @@ func (f *facts) hasWoken() bool {
 	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, f.woken)
 }
 
-func (f *facts) woken(t *model.Topology) bool { return t.Told() && f.place(t).Woken() }
+func (f *facts) woken(t *model.Topology) bool { return t.Assigned() && f.place(t).Woken() }
 
 func (p *planner) takeUpWoken() {
 	for _, t := range p.rows {
@@ -29,7 +29,7 @@ func (p *planner) takeUpWoken() {
 		if n == 0 {
 			continue
 		}
-		if p.staged() || p.isBehind(t.RegionID) {
+		if p.staged() || p.isLagging(t.RegionID) {
 			// The phases that follow change the rows, of whichever version is wanted there.
 			if Resize(p.progress, AskedIn(t.RegionID, n)) == 0 {
 				continue

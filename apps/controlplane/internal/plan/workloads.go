@@ -36,19 +36,19 @@ func (f *facts) mayTransfer(region string) bool {
 
 // joinWorkloads finds the rows whose workloads go to the region plan's version, and counts a
 // workload that was transferred only once.
-func (p *planner) joinWorkloads(l *regionPlan, inPlace bool) {
-	if p.mayTransfer(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !p.hasTaken(l.row) {
+func (v *view) joinWorkloads(l *regionPlan, inPlace bool) {
+	if v.mayTransfer(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !v.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
 			t := l.from[i]
 			// Back is back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
-			if t.Told() && t.Replicas > 0 && (inPlace || back || p.madeAlike(l.to, t)) {
+			if t.Assigned() && t.Replicas > 0 && (inPlace || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
 				break
 			}
 		}
 	}
-	if l.row == nil || !l.row.Told() {
+	if l.row == nil || !l.row.Assigned() {
 		return
 	}
 	for i, t := range l.from {
@@ -57,7 +57,7 @@ func (p *planner) joinWorkloads(l *regionPlan, inPlace bool) {
 			l.RegionPlan.From[i].Existing = 0
 		}
 	}
-	if took, serving, outdated := taken(*l.row, l.from, p.observedOf, p.deps[l.row.DeploymentID]); took {
+	if took, serving, outdated := taken(*l.row, l.from, v.observedOf, v.deps[l.row.DeploymentID]); took {
 		l.To.Serving, l.To.Outdated = serving, outdated
 	}
 }
@@ -108,7 +108,7 @@ func (f *facts) observedOf(t model.Topology) model.Observed {
 func taken(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
 	var before int32
 	for _, o := range rows {
-		if t.Told() && o.RegionID == t.RegionID && o.Transferred && o.WorkloadKey() == t.WorkloadKey() {
+		if t.Assigned() && o.RegionID == t.RegionID && o.Transferred && o.WorkloadKey() == t.WorkloadKey() {
 			took = true
 			before = max(before, servingOf(observed(*o), d))
 		}
@@ -146,7 +146,7 @@ func (f *facts) madeFor(d *model.Deployment, region string) (ids []string) {
 
 // hasOf reports whether the row has the workload that the other one transferred.
 func hasOf(t, other *model.Topology) bool {
-	return t != nil && t.Told() && other.Transferred && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
+	return t != nil && t.Assigned() && other.Transferred && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
 }
 
 // servingOf is how many replicas serve, of whatever version they are.
@@ -187,20 +187,20 @@ func pointers(rows []model.Topology) []*model.Topology {
 }
 
 // transfer gives the row's workload to the successor, with the given replicas.
-func (v *view) transfer(t, successor *model.Topology, replicas int32) {
+func (s *stager) transfer(t, successor *model.Topology, replicas int32) {
 	version := t.WorkloadVersion
 	if t.Workload == "" {
-		version = v.versionNumber(t.DeploymentID)
+		version = s.versionNumber(t.DeploymentID)
 	}
 	successor.Workload, successor.WorkloadVersion, successor.Transferred = t.WorkloadKey(), version, false
 	if successor.Workload == successor.DeploymentID {
 		successor.Workload, successor.WorkloadVersion = "", 0
 	}
-	if before, had := v.before[rowKey{successor.DeploymentID, successor.RegionID}]; had && successor.Generation == before.Generation {
+	if before, had := s.before[rowKey{successor.DeploymentID, successor.RegionID}]; had && successor.Generation == before.Generation {
 		successor.Generation++
 	}
 	successor.Replicas, successor.MaxUnavailable = replicas, 0
-	if _, n := regionBounds(v.progress, successor.RegionID, v.size(successor.DeploymentID, successor.RegionID)); n > 1 {
+	if _, n := regionBounds(s.progress, successor.RegionID, s.size(successor.DeploymentID, successor.RegionID)); n > 1 {
 		successor.MaxUnavailable = n
 	}
 	t.Replicas, t.Transferred = 0, true

@@ -57,7 +57,7 @@ func (f *fleet) adopt(key rowKey, workload string) {
 // it comes first.
 func (f *fleet) awaitsSuccessor(row model.Topology) bool {
 	for k, successor := range f.rows {
-		if !row.Told() && k.region == row.RegionID && successor.Told() && successor.WorkloadKey() == row.WorkloadKey() &&
+		if !row.Assigned() && k.region == row.RegionID && successor.Assigned() && successor.WorkloadKey() == row.WorkloadKey() &&
 			(f.runs[k] == nil || f.runs[k].workload != successor.WorkloadKey()) {
 			return true
 		}

@@ -94,7 +94,7 @@ func apps(t *testing.T, tx store.Tx, suffix string) (ids []string) {
 	lags := "app_lags_" + suffix
 	insert(model.App{ID: lags, LatestVersion: 1, LiveDeploymentID: deployment(lags, 1, ready)})
 	must(tx.PutRolloutState(model.RolloutState{AppID: lags, WorkspaceID: workspace, Progress: &model.Progress{
-		RolloutID: "rol_over", DoneAt: 1, Behind: []model.LaggingRegion{{RegionID: catchesUp, DeploymentID: "dep_" + lags + "_1"}},
+		RolloutID: "rol_over", DoneAt: 1, Lagging: []model.LaggingRegion{{RegionID: catchesUp, DeploymentID: "dep_" + lags + "_1"}},
 	}}))
 	return ids
 }

@@ -51,7 +51,7 @@ func (l *loader) regionsOf(in *plan.Input) map[string]bool {
 	if progress == nil {
 		return want
 	}
-	for _, b := range progress.Behind {
+	for _, b := range progress.Lagging {
 		want[b.RegionID] = true
 	}
 	if l.pastWaves || progress.Active(in.App.RolloutID) {
@@ -139,7 +139,7 @@ func mayClose(in *plan.Input, r model.Region) bool {
 		return false
 	}
 	progress := progressOf(in)
-	return len(in.Pins) > 0 || progress.Active(in.App.RolloutID) || progress.BehindIn(r.ID) != nil
+	return len(in.Pins) > 0 || progress.Active(in.App.RolloutID) || progress.LaggingIn(r.ID) != nil
 }
 
 // namesToResolve returns the names of regions that the plan may need to turn into rows.

@@ -55,7 +55,7 @@ func shownDeployments(in *plan.Input) map[string]bool {
 		want[p.DeploymentID] = true
 	}
 	if progress := progressOf(in); progress != nil {
-		for _, b := range progress.Behind {
+		for _, b := range progress.Lagging {
 			want[b.DeploymentID] = true
 		}
 	}

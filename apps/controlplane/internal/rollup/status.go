@@ -23,9 +23,9 @@ type Facts struct {
 	// HasLive with the places of the live deployment.
 	HasLive bool
 	Live    []Place
-	// Behind tells of regions that have yet to catch up with the live deployment, empty for
+	// Lagging tells of regions that have yet to catch up with the live deployment, empty for
 	// none; CatchingUp reports whether any of them is on its way.
-	Behind     string
+	Lagging    string
 	CatchingUp bool
 	// Pins tells of pinned versions that failed, empty for none.
 	Pins string
@@ -91,7 +91,7 @@ func pinned(f Facts) (windlassv1.AppStatus, string) {
 func behind(f Facts) (windlassv1.AppStatus, string) {
 	status, text := live(f.Live)
 	switch {
-	case f.Behind == "":
+	case f.Lagging == "":
 		return status, text
 	case text != "":
 		text += "; "
@@ -102,7 +102,7 @@ func behind(f Facts) (windlassv1.AppStatus, string) {
 	case status == windlassv1.AppStatus_APP_STATUS_READY || status == windlassv1.AppStatus_APP_STATUS_PROGRESSING && !f.CatchingUp:
 		status = windlassv1.AppStatus_APP_STATUS_DEGRADED
 	}
-	return status, text + f.Behind
+	return status, text + f.Lagging
 }
 
 func live(places []Place) (windlassv1.AppStatus, string) {

@@ -88,7 +88,7 @@ func checkOneOwner(have, want []model.Topology) error {
 	}
 	owners := make(map[rowKey]string, len(after))
 	for at, t := range after {
-		if !t.Told() {
+		if !t.Assigned() {
 			continue
 		}
 		workload := rowKey{t.WorkloadKey(), at.region}
@@ -148,13 +148,13 @@ func WriteAll(tx Tx, moves []Move) error {
 
 // changeOrder is lower for rows that should run than for rows that should be removed.
 func changeOrder(t model.Topology) int {
-	if t.Told() {
+	if t.Assigned() {
 		return 0
 	}
 	return 1
 }
 
-// Active reports whether the row's status is starting or started. Unlike Told it includes transferred rows.
+// Active reports whether the row's status is starting or started. Unlike Assigned it includes transferred rows.
 func Active(t model.Topology) bool {
 	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
@@ -189,7 +189,7 @@ func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentS
 func bump(rows []model.Topology, traceparent string, now int64, change func(*model.Topology) bool) []model.Topology {
 	var changed []model.Topology
 	for _, t := range rows {
-		if t.Told() && change(&t) {
+		if t.Assigned() && change(&t) {
 			t.Generation++
 			t.Traceparent, t.UpdatedAt = traceparent, now
 			changed = append(changed, t)

@@ -217,6 +217,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 			}
 			t.metrics.handedOver(x, at.Name, why)
 			x.handedTo, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
+			x.load.End() // it is load of the other region
 			c.res = res
 			return true, nil
 		}

@@ -90,6 +90,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
 	defer d.over(ctx)
+	p.countLoad(&d.x)
 	return d.serve(ctx)
 }
 
@@ -110,6 +111,7 @@ func (d *direct) over(ctx context.Context) {
 		d.out = nil
 	}
 	if d.x.passed {
+		d.x.load.Withdraw()
 		return // who goes on with it counts it
 	}
 	d.p.count(&d.x)

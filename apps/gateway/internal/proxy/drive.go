@@ -53,6 +53,7 @@ func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent 
 			m.retried(x)
 		}
 		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
+		x.load.Sent(x.deployment)
 		at, err := c.attempt(lease)
 		switch retries.After(at) {
 		case decide.Answer:

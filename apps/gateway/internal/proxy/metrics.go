@@ -123,6 +123,7 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 			}
 		}
 	}
+	x.load.End()
 	if x.failure != nil {
 		a := m.app(x)
 		m.failures.WithLabelValues(x.failure.code, a.id, a.name).Inc()
@@ -224,6 +225,7 @@ func (m *metrics) sweep(t *table.Table) {
 		a, missed := key.(appLabels), value.(*atomic.Bool) //nolint:forcetypeassert // nothing else is stored
 		if gone(missed, apps[a]) {
 			m.apps.Delete(a)
+			m.traffic.ForgetApp(a.id)
 			labels := prometheus.Labels{"app_id": a.id, "app": a.name}
 			m.failures.DeletePartialMatch(labels)
 			m.retries.DeletePartialMatch(labels)

@@ -216,6 +216,8 @@ type exchange struct {
 	held time.Duration
 
 	key appKey
+	// load counts the request until it ends, if the app is scaled.
+	load traffic.Counted
 
 	// Of the last attempt.
 	deployment string
@@ -385,7 +387,16 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 			x.in.duplex = x.control.EnableFullDuplex() == nil
 		}
 	}
+	p.countLoad(x)
 	p.reverse.ServeHTTP(w, r)
+}
+
+// countLoad counts the request as load of its app, if that is scaled. A request for a preview does not
+// count: it must not keep the app from scaling down.
+func (p *Proxy) countLoad(x *exchange) {
+	if x.spec.CountsLoad && !x.spec.IsPreview(x.host) {
+		x.load = p.cfg.Traffic.Begin(x.spec.AppID)
+	}
 }
 
 // rewrite makes the request that goes to the instance, but for the instance.

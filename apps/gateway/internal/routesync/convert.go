@@ -28,7 +28,7 @@ func removal(a *gatewayv1.AppRoutes) bool { return len(a.Hosts) == 0 && len(a.Pr
 func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	spec := upstream.Spec{
 		AppID: a.AppId, AppName: a.AppName, Epoch: a.Epoch, Generation: a.Generation, Change: a.Change,
-		Hosts: a.Hosts,
+		Hosts: a.Hosts, CountsLoad: a.CountLoad,
 	}
 	if spec.AppID == "" {
 		return spec, fmt.Errorf("routes without app_id")

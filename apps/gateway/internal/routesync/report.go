@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
@@ -60,13 +61,7 @@ func (s *Source) Report(ctx context.Context) error {
 		case ctx.Err() != nil:
 		case err == nil:
 			failures = 0
-			due := time.NewTimer(s.currentInterval())
-			select {
-			case <-ctx.Done():
-			case <-s.report:
-			case <-due.C:
-			}
-			due.Stop()
+			s.await(ctx)
 		case connect.CodeOf(err) == connect.CodeFailedPrecondition:
 			// The agent does not know the stream that we follow.
 			s.mu.Lock()
@@ -84,6 +79,48 @@ func (s *Source) Report(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// loadEvery is how often it is looked whether the load of apps has changed.
+const loadEvery = time.Second
+
+// await returns when there is something to report, or when ctx ends.
+func (s *Source) await(ctx context.Context) {
+	due, look := time.NewTimer(s.currentInterval()), time.NewTicker(loadEvery)
+	defer due.Stop()
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.report:
+			return
+		case <-due.C:
+			return
+		case <-look.C:
+			s.mu.Lock()
+			told := s.loads
+			s.mu.Unlock()
+			if changed, _ := s.changedLoads(told); len(changed) > 0 {
+				return
+			}
+		}
+	}
+}
+
+// changedLoads returns the loads that are not as told, and the loads of all apps that are scaled.
+func (s *Source) changedLoads(told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
+	apps := map[string]traffic.Routed{}
+	for _, r := range s.cfg.Table.Routes() {
+		if spec := r.Now(); spec != nil && spec.CountsLoad {
+			app := traffic.Routed{Held: spec.Hold != nil}
+			for _, t := range spec.Targets {
+				app.Deployments = append(app.Deployments, t.DeploymentID)
+			}
+			apps[spec.AppID] = app
+		}
+	}
+	return s.cfg.Traffic.Loads(apps, told)
+}
+
 // pending is a report, and what it tells that was not told before.
 type pending struct {
 	*gatewayv1.ReportRequest
@@ -95,6 +132,8 @@ type pending struct {
 	// requests of deployments that it tells of, and of those that were told of before; nil: it
 	// tells of no traffic.
 	requests map[string]uint64
+	// loads are those that it tells and those that were told before; nil: it tells none.
+	loads map[string]*gatewayv1.AppLoad
 }
 
 // next returns what there is to tell; nil without a stream. Traffic is told of once in an
@@ -108,13 +147,17 @@ func (s *Source) next(now time.Time) *pending {
 	if counts {
 		s.counted = now
 	}
+	loads, looks := s.loads, now.Sub(s.looked) >= loadEvery || s.all || s.leaving
+	if looks {
+		s.looked = now
+	}
 	s.mu.Unlock()
 	if p.stream == "" {
 		return nil
 	}
 	tell := maps.Clone(p.served)
 	if p.all {
-		requests = nil
+		requests, loads = nil, nil
 		for _, spec := range s.cfg.Table.Specs() {
 			if tell[spec.AppID] == nil && !spec.Elsewhere {
 				tell[spec.AppID] = &gatewayv1.Served{AppId: spec.AppID, Epoch: spec.Epoch, Generation: spec.Generation, InstancesChange: spec.Change}
@@ -130,6 +173,9 @@ func (s *Source) next(now time.Time) *pending {
 	}
 	if counts {
 		p.Traffic, p.requests = s.cfg.Traffic.Changed(requests)
+	}
+	if looks {
+		p.Loads, p.loads = s.changedLoads(loads)
 	}
 	for _, h := range merge(s.cfg.Table.Health()) {
 		p.Instances = append(p.Instances, &gatewayv1.InstanceHealth{
@@ -184,6 +230,9 @@ func (s *Source) told(p *pending) {
 	s.all = s.all && !p.all
 	if p.requests != nil {
 		s.requests = p.requests
+	}
+	if p.loads != nil {
+		s.loads = p.loads
 	}
 	for app, was := range p.served {
 		if s.served[app] == was {

@@ -90,10 +90,12 @@ type Source struct {
 	number   int // of streams so far
 	cut      context.CancelCauseFunc
 	interval time.Duration
-	served   map[string]*gatewayv1.Served // not yet told
-	all      bool                         // the next report tells all that is held
-	requests map[string]uint64            // told of, by deployment
-	counted  time.Time                    // when they were looked at last
+	served   map[string]*gatewayv1.Served  // not yet told
+	all      bool                          // the next report tells all that is held
+	requests map[string]uint64             // told of, by deployment
+	counted  time.Time                     // when they were looked at last
+	loads    map[string]*gatewayv1.AppLoad // told, by app
+	looked   time.Time                     // when they were told last
 	leaving  bool
 	// parted is closed once the agent was told that the gateway leaves.
 	parted chan struct{}

@@ -14,6 +14,7 @@ import (
 // Traffic is safe for concurrent use; the zero value is empty.
 type Traffic struct {
 	deployments sync.Map // id -> *counters
+	apps        sync.Map // id -> *load
 }
 
 type counters struct {

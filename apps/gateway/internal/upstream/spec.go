@@ -44,6 +44,8 @@ type Spec struct {
 	Elsewhere bool
 	// Hold is how requests for Hosts wait while the app is at zero in the region; nil: it is not.
 	Hold *hold.Policy
+	// CountsLoad: the agent wants to know what the app's clients ask of it.
+	CountsLoad bool
 }
 
 // Hash is SHA-256 of a key.

@@ -40,6 +40,7 @@ type Runtime struct {
 	quota     *quota
 	tidier    tidier
 	notices   notices
+	usages    usages
 	// released and patience are Drain's; nil: no gateway sends to instances.
 	released func(instanceID string) bool
 	patience time.Duration

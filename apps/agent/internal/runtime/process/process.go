@@ -29,6 +29,7 @@ type Runtime struct {
 	cgroups *cgroups
 	notes   []string
 	metrics *metrics
+	meter   meter
 	prober  *prober
 	changes chan struct{}
 	// starts bounds how many shims are being started at one time.

@@ -59,6 +59,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"secrets are left out of last words and of logs":          secretsLeftOut,
 		"without its secrets nothing starts":                      secretsAwaited,
 		"a GPU belongs to one instance at a time":                 gpus,
+		"what instances use is measured":                          usage,
 		"more GPUs than there are is refused, or waits for hosts": tooManyGPUs,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, setup(t, newHarness)) })

@@ -27,6 +27,9 @@ const (
 	FaultIgnoreTerm = "ignore-term" // only SIGKILL ends it
 	FaultPortBlind  = "port-blind"  // runs, and serves no port
 
+	// BusyEnv makes the instance of group 0 use a part of a processor.
+	BusyEnv = "WINDLASS_TEST_BUSY"
+
 	// ExitCode of FaultExit.
 	ExitCode = 17
 	// LastWords are the last line of output under FaultExit.
@@ -44,6 +47,15 @@ func Main(m *testing.M) int {
 		exit(workload())
 	}
 	return m.Run()
+}
+
+// work uses a tenth of a processor.
+func work() {
+	for {
+		for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
+		}
+		time.Sleep(45 * time.Millisecond)
+	}
 }
 
 // exit ends a workload. Unlike os.Exit, it does not wait for the second that the race detector adds to
@@ -71,6 +83,9 @@ func workload() int {
 	if fault == FaultLeak {
 		key := os.Getenv("API_KEY")
 		fmt.Println(LeakWords+key, base64.StdEncoding.EncodeToString([]byte(key)))
+	}
+	if os.Getenv(BusyEnv) != "" && os.Getenv("WINDLASS_GROUP") == "0" {
+		go work()
 	}
 	var sick atomic.Bool
 	sick.Store(fault == FaultNeverReady)

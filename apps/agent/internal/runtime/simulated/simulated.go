@@ -42,6 +42,8 @@ type Config struct {
 	// deployment of its template takes over, before Observe can return it; nil: it is not called.
 	// It must not call the runtime.
 	Ready func(deploymentID, instanceID string)
+	// Usage returns what a ready instance of the deployment uses; nil: that is not known.
+	Usage func(d *agentv1.Deployment, instanceID string) (runtime.Usage, bool)
 }
 
 // Doomed is how many failures make a crash loop, as with real runtimes.
@@ -91,7 +93,10 @@ func New(cfg Config) *Runtime {
 	return &Runtime{cfg: cfg, changes: make(chan struct{}, 1), deployments: map[string]*deployment{}, workloads: map[string]*workload{}}
 }
 
-var _ runtime.Runtime = (*Runtime)(nil)
+var (
+	_ runtime.Runtime = (*Runtime)(nil)
+	_ runtime.Meter   = (*Runtime)(nil)
+)
 
 // Starts is how many instances were ever started.
 func (r *Runtime) Starts() int {
@@ -189,6 +194,33 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 		out.Deployments = append(out.Deployments, seen)
 	}
 	slices.SortFunc(out.Deployments, func(a, b runtime.ObservedDeployment) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
+	return out, nil
+}
+
+// Usage implements runtime.Meter.
+func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
+	if err := r.answers(); err != nil {
+		return nil, err
+	}
+	out := map[string]runtime.Usage{}
+	if r.cfg.Usage == nil {
+		return out, nil
+	}
+	wanted := make(map[string]bool, len(instanceIDs))
+	for _, id := range instanceIDs {
+		wanted[id] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.workloads {
+		for g := range w.instances {
+			if i := &w.instances[g]; i.ready() && wanted[i.id] {
+				if u, ok := r.cfg.Usage(w.owner().assignment.Deployment, i.id); ok {
+					out[i.id] = u
+				}
+			}
+		}
+	}
 	return out, nil
 }
 

@@ -421,7 +421,7 @@ func (w *world) moves(before, after []model.Topology, c *model.Progress) {
 		if t.Transferred && !already {
 			inPlace[t.RegionID] = true
 			keeps[t.RegionID] = slices.ContainsFunc(after, func(o model.Topology) bool {
-				return o.Told() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && w.madeAlike(o.DeploymentID, t.DeploymentID)
+				return o.Assigned() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && w.madeAlike(o.DeploymentID, t.DeploymentID)
 			})
 		}
 	}

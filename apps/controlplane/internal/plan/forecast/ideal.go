@@ -20,7 +20,7 @@ type run struct {
 func runsOf(rows []model.Topology) map[workload]run {
 	out := map[workload]run{}
 	for _, t := range rows {
-		if t.Told() && t.Replicas > 0 {
+		if t.Assigned() && t.Replicas > 0 {
 			out[workload{t.WorkloadKey(), t.RegionID}] = run{t.DeploymentID, t.Replicas}
 		}
 	}
@@ -62,7 +62,7 @@ func (w *world) obey() {
 			AppliedEpoch: epochs[t.RegionID], AppliedGeneration: t.Generation, CountsGeneration: t.Generation,
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
 		}
-		if t.Told() {
+		if t.Assigned() {
 			o.ReadyReplicas, o.Ready = t.Replicas, t.Replicas*w.each(t.DeploymentID)
 		} else {
 			o.Deleted = true

@@ -94,7 +94,7 @@ func (t *tx) assigned(regionID string, keys []string) []model.Topology {
 }
 
 func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
-	if !row.Told() {
+	if !row.Assigned() {
 		return row.Tombstone(), nil
 	}
 	item := model.DesiredItem{

@@ -110,7 +110,7 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 		MaxUnavailable: r.MaxUnavailable,
 	}
 	switch {
-	case !row.Told():
+	case !row.Assigned():
 		return row.Tombstone(), true, nil
 	case !r.Version.Valid || !r.App.Valid:
 		return model.DesiredItem{}, false, nil

@@ -416,7 +416,7 @@ func testRolloutStates(t *testing.T, setup setup) {
 				}},
 			}},
 		}
-		s.Progress.Behind = []model.LaggingRegion{{RegionID: "reg_2", DeploymentID: "dep_1", Progress: &model.Progress{
+		s.Progress.Lagging = []model.LaggingRegion{{RegionID: "reg_2", DeploymentID: "dep_1", Progress: &model.Progress{
 			RolloutID: "rol_1", Policy: &windlassv1.RolloutPolicy{MaxSurge: "1"}, CatchesUp: true, OldSizes: map[string]int32{"reg_2": 1},
 		}}}
 		s.UpdatedAt++

@@ -1010,7 +1010,9 @@ type AppRoutes struct {
 	// The app is at zero here, or about to be: a request for one of hosts is held, and wakes it.
 	Held bool `protobuf:"varint,50,opt,name=held,proto3" json:"held,omitempty"`
 	// Of an app that is held: about how long a start takes. Absent: not known.
-	StartTime     *durationpb.Duration `protobuf:"bytes,51,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	StartTime *durationpb.Duration `protobuf:"bytes,51,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// The app is scaled here: the gateway reports its load.
+	CountLoad     bool `protobuf:"varint,52,opt,name=count_load,json=countLoad,proto3" json:"count_load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1127,6 +1129,13 @@ func (x *AppRoutes) GetStartTime() *durationpb.Duration {
 		return x.StartTime
 	}
 	return nil
+}
+
+func (x *AppRoutes) GetCountLoad() bool {
+	if x != nil {
+		return x.CountLoad
+	}
+	return false
 }
 
 // ApiKey is one of the app's. It comes in "Authorization: Bearer KEY" or in "X-Api-Key: KEY", and
@@ -1958,8 +1967,9 @@ type ReportRequest struct {
 	// answered report; of all, in the first report after a Begin. A gateway tells it once in an
 	// interval and when it leaves, and not with every report between.
 	Traffic []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
-	// Load of apps, of those for which that changed since it was last told in an answered report; of
-	// all, in the first report after a Begin.
+	// Load of the apps with count_load, of those for which it changed since it was last told in an
+	// answered report; of all, in the first report after a Begin. A gateway tells it at most once a
+	// second, and looks once a second whether it changed.
 	Loads []*AppLoad `protobuf:"bytes,50,rep,name=loads,proto3" json:"loads,omitempty"`
 	// process_id of the stream's Watch.
 	ProcessId     string `protobuf:"bytes,7,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
@@ -2137,14 +2147,19 @@ func (x *Traffic) GetFirstToken() []uint64 {
 	return nil
 }
 
-// AppLoad is what requests of one app do at this gateway now. Previews are not counted.
+// AppLoad is what requests of one app do at this gateway now. It counts requests that may reach an
+// instance: not those for previews, those that the gateway refuses for what they are, or those that
+// another region answers. Health checks and scrapes do not pass the gateway.
 type AppLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	// Requests that wait for an instance, and those of them that are held because the app is at zero.
-	Queued        int32             `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
-	Held          int32             `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
-	Deployments   []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	Queued      int32             `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
+	Held        int32             `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
+	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	// Requests that came, those that another region answered included, since the gateway's process began
+	// or, when it is less than what was told before, since the app was routed anew.
+	Arrived       uint64 `protobuf:"varint,5,opt,name=arrived,proto3" json:"arrived,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2207,12 +2222,20 @@ func (x *AppLoad) GetDeployments() []*DeploymentLoad {
 	return nil
 }
 
+func (x *AppLoad) GetArrived() uint64 {
+	if x != nil {
+		return x.Arrived
+	}
+	return 0
+}
+
 type DeploymentLoad struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	// Requests that its instances have of this gateway.
 	InFlight int32 `protobuf:"varint,2,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// Requests that began since the gateway's process did.
+	// Requests that were sent to its instances since the gateway's process began or, when it is less than
+	// what was told before, since the app was routed anew.
 	Began         uint64 `protobuf:"varint,3,opt,name=began,proto3" json:"began,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2521,7 +2544,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\tNeighbour\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1f\n" +
 	"\vgateway_url\x18\x02 \x01(\tR\n" +
-	"gatewayUrl\"\xd2\x03\n" +
+	"gatewayUrl\"\xf1\x03\n" +
 	"\tAppRoutes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x19\n" +
 	"\bapp_name\x18\x02 \x01(\tR\aappName\x12\x14\n" +
@@ -2538,7 +2561,9 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	" \x03(\v2\x1b.windlass.gateway.v1.ApiKeyR\aapiKeys\x12\x12\n" +
 	"\x04held\x182 \x01(\bR\x04held\x128\n" +
 	"\n" +
-	"start_time\x183 \x01(\v2\x19.google.protobuf.DurationR\tstartTime\"X\n" +
+	"start_time\x183 \x01(\v2\x19.google.protobuf.DurationR\tstartTime\x12\x1d\n" +
+	"\n" +
+	"count_load\x184 \x01(\bR\tcountLoad\"X\n" +
 	"\x06ApiKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12\x1d\n" +
@@ -2646,13 +2671,14 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x06errors\x18\x03 \x01(\x04R\x06errors\x12\"\n" +
 	"\alatency\x18\x04 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x12)\n" +
 	"\vfirst_token\x18\x05 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\n" +
-	"firstToken\"\xbb\x01\n" +
+	"firstToken\"\xd5\x01\n" +
 	"\aAppLoad\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x1f\n" +
 	"\x06queued\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x06queued\x12\x1b\n" +
 	"\x04held\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x04held\x12O\n" +
-	"\vdeployments\x18\x04 \x03(\v2#.windlass.gateway.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\"}\n" +
+	"\vdeployments\x18\x04 \x03(\v2#.windlass.gateway.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\x12\x18\n" +
+	"\aarrived\x18\x05 \x01(\x04R\aarrived\"}\n" +
 	"\x0eDeploymentLoad\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12$\n" +

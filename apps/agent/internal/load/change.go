@@ -1,0 +1,71 @@
+package load
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/histogram"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+const (
+	// tolerance is the share by which a figure may differ from what was told last.
+	tolerance = 0.05
+	// again is how often the load of an app is told that does not change.
+	again = 30 * time.Second
+)
+
+// quantiles of times that are compared.
+var quantiles = [...]float64{0.5, 0.9, 0.95, 0.99}
+
+// Due returns the reports of now that must be told, sorted by app. told has what was told last, by app, and is
+// empty after a reconnect.
+func Due(told, now map[string]*agentv1.LoadReport) []*agentv1.LoadReport {
+	var out []*agentv1.LoadReport
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if before := told[id]; before == nil || changed(before, now[id]) {
+			out = append(out, now[id])
+		}
+	}
+	return out
+}
+
+func changed(before, now *agentv1.LoadReport) bool {
+	if now.At < before.At || now.At-before.At >= again.Milliseconds() {
+		return true
+	}
+	return differ(before.Queued, now.Queued) || before.IdleSince != now.IdleSince ||
+		!slices.EqualFunc(before.Deployments, now.Deployments, func(a, b *agentv1.DeploymentLoad) bool { return !deploymentChanged(a, b) })
+}
+
+func deploymentChanged(a, b *agentv1.DeploymentLoad) bool {
+	return a.DeploymentId != b.DeploymentId || a.Ready != b.Ready || a.Starting != b.Starting || a.Doomed != b.Doomed || a.Alone != b.Alone ||
+		differ(a.InFlight, b.InFlight) || differ(a.Rate, b.Rate) ||
+		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !far(x, y) }) ||
+		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency)
+}
+
+// differ reports whether a figure differs, or is known only now or before.
+func differ(a, b *float64) bool {
+	if a == nil || b == nil {
+		return a != b
+	}
+	return far(*a, *b)
+}
+
+func far(a, b float64) bool { return math.Abs(a-b) > tolerance*max(math.Abs(a), math.Abs(b)) }
+
+// timesChanged compares what people look at, since the counts themselves change with every request.
+func timesChanged(a, b []uint64) bool {
+	before, now := histogram.Unpack(a), histogram.Unpack(b)
+	for _, q := range quantiles {
+		x, knownBefore := before.Quantile(q)
+		y, knownNow := now.Quantile(q)
+		if knownBefore != knownNow || far(x.Seconds(), y.Seconds()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,367 @@
+package load
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/scrape"
+	"github.com/windlass-run/windlass/pkg/histogram"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// Interval is the time between two looks at the load.
+	Interval = 5 * time.Second
+	// measureTimeout bounds a look. What did not answer by then is not known.
+	measureTimeout = 4 * time.Second
+	// timesWindow is how far back answers count whose times are reported.
+	timesWindow = 30 * time.Second
+	// maxApps is how many apps the contract lets a report have.
+	maxApps = 10_000
+	// maxDeployments is how many deployments the contract lets an app have.
+	maxDeployments = 64
+)
+
+// Config of a Collector.
+type Config struct {
+	// Deployments returns those that are to run and whose app is scaled.
+	Deployments func() []*agentv1.Deployment
+	// Observation returns what runs, as it counts in the region.
+	Observation func() (runtime.Observation, bool)
+	// Demand returns what clients ask of an app.
+	Demand func(appID string, now time.Time) (Asked, bool)
+	// Times returns the times of the answers of a deployment within the window.
+	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
+	// Usage measures what instances use; nil: the runtime does not.
+	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
+	// Scrape reads metrics of engines.
+	Scrape func(ctx context.Context, targets []scrape.Target) map[string]scrape.Signals
+
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Rand       func() float64
+}
+
+// Collector makes the reports. Run it once.
+type Collector struct {
+	cfg     Config
+	changed chan struct{}
+	wake    chan struct{}
+	metrics *metrics
+
+	mu   sync.Mutex
+	now  map[string]*agentv1.LoadReport // as of the last look, by app
+	told map[string]*agentv1.LoadReport // as of the last answered report, by app
+}
+
+// New checks the config.
+func New(cfg Config) (*Collector, error) {
+	if cfg.Deployments == nil || cfg.Observation == nil || cfg.Demand == nil || cfg.Times == nil || cfg.Scrape == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
+		return nil, errors.New("load: every field of Config but Usage is required")
+	}
+	c := &Collector{
+		cfg: cfg, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), metrics: newMetrics(cfg.Registerer),
+		now: map[string]*agentv1.LoadReport{}, told: map[string]*agentv1.LoadReport{},
+	}
+	return c, nil
+}
+
+// Assigned says that Deployments may return something else than before.
+func (c *Collector) Assigned() { signal(c.wake) }
+
+// Changed is signalled, with a buffer of one, when Due may return something new.
+func (c *Collector) Changed() <-chan struct{} { return c.changed }
+
+// Due returns the reports that must be told now.
+func (c *Collector) Due() []*agentv1.LoadReport {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	due := Due(c.told, c.now)
+	return due[:min(len(due), maxApps)]
+}
+
+// Told says that the control plane has answered a report with these.
+func (c *Collector) Told(reports []*agentv1.LoadReport) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range reports {
+		c.told[r.AppId] = r
+	}
+}
+
+// Reset says that a session has begun, whose control plane has been told nothing.
+func (c *Collector) Reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.told)
+	if len(c.now) > 0 {
+		signal(c.changed)
+	}
+}
+
+// Run looks at the load every Interval while an app is scaled, until ctx ends.
+func (c *Collector) Run(ctx context.Context) error {
+	for {
+		deployments := c.cfg.Deployments()
+		if len(deployments) == 0 {
+			c.set(nil)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.wake:
+			}
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, measureTimeout)
+		reports, ok := c.measure(bounded, deployments)
+		cancel()
+		if ok {
+			c.set(reports)
+		}
+		// The jitter keeps the agents of many regions, and the scrapes of one, apart.
+		wait := time.NewTimer(time.Duration((0.9 + 0.1*c.cfg.Rand()) * float64(Interval)))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
+		}
+	}
+}
+
+func (c *Collector) set(reports map[string]*agentv1.LoadReport) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = reports
+	for id := range c.told {
+		if reports[id] == nil {
+			delete(c.told, id) // an app that is scaled again is told anew
+		}
+	}
+	c.metrics.apps.Set(float64(len(reports)))
+	if len(Due(c.told, c.now)) > 0 {
+		signal(c.changed)
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// wants is what the policies of a deployment's app measure.
+type wants map[windlassv1.ScalingMetric_Type]bool
+
+func wantsOf(d *agentv1.Deployment) wants {
+	out := wants{}
+	for _, m := range d.GetScaling().GetMetrics() {
+		out[m.Type] = true
+	}
+	return out
+}
+
+func (w wants) usage() bool {
+	return w[windlassv1.ScalingMetric_TYPE_CPU] || w[windlassv1.ScalingMetric_TYPE_MEMORY]
+}
+
+// signals of engines, by name.
+func (w wants) signals() map[string]bool {
+	return map[string]bool{scrape.Queue: w[windlassv1.ScalingMetric_TYPE_QUEUE], scrape.Cache: w[windlassv1.ScalingMetric_TYPE_KV_CACHE]}
+}
+
+// measure returns the loads by app. ok is false while it is not known what runs.
+func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployment) (_ map[string]*agentv1.LoadReport, ok bool) {
+	seen, ok := c.cfg.Observation()
+	if !ok {
+		return nil, false
+	}
+	instances := make(map[string][]runtime.Instance, len(deployments))
+	for _, d := range seen.Deployments {
+		instances[d.DeploymentID] = d.Instances
+	}
+	var usageOf []string
+	var targets []scrape.Target
+	for _, d := range deployments {
+		w := wantsOf(d)
+		if w.usage() {
+			usageOf = append(usageOf, readyOf(instances[d.Id])...)
+		}
+		targets = append(targets, targetsOf(d, instances[d.Id], w.signals())...)
+	}
+	var used map[string]runtime.Usage
+	var measuring sync.WaitGroup
+	if len(usageOf) > 0 && c.cfg.Usage != nil {
+		measuring.Go(func() {
+			var err error
+			if used, err = c.cfg.Usage(ctx, usageOf); err != nil {
+				c.metrics.failures.WithLabelValues("usage").Inc()
+				c.cfg.Log.WarnContext(ctx, "cannot measure what instances use: apps that are scaled by CPU or memory do not scale down", "error", err)
+			}
+		})
+	}
+	var signals map[string]scrape.Signals
+	if len(targets) > 0 {
+		signals = c.cfg.Scrape(ctx, targets)
+		c.metrics.failures.WithLabelValues("scrape").Add(float64(len(targets) - len(signals)))
+	}
+	measuring.Wait()
+
+	now := time.Now()
+	out := map[string]*agentv1.LoadReport{}
+	asked := map[string]Asked{}
+	for _, d := range deployments {
+		r := out[d.AppId]
+		if r == nil {
+			r = &agentv1.LoadReport{AppId: d.AppId, At: now.UnixMilli()}
+			out[d.AppId] = r
+			if a, known := c.cfg.Demand(d.AppId, now); known {
+				asked[d.AppId] = a
+				r.Queued = &a.Queued
+				if !a.IdleSince.IsZero() {
+					r.IdleSince = a.IdleSince.UnixMilli()
+				}
+			}
+		}
+		a, known := asked[d.AppId]
+		r.Deployments = append(r.Deployments, c.deployment(d, instances[d.Id], used, signals, a, known, now))
+	}
+	for _, r := range out {
+		slices.SortFunc(r.Deployments, func(a, b *agentv1.DeploymentLoad) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
+		r.Deployments = r.Deployments[:min(len(r.Deployments), maxDeployments)]
+	}
+	return out, true
+}
+
+func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, signals map[string]scrape.Signals, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
+	out := Count(instances)
+	out.DeploymentId = d.Id
+	w := wantsOf(d)
+	if known {
+		out.InFlight = new(a.InFlight[d.Id])
+		if perSecond, ok := a.Rate[d.Id]; ok {
+			out.Rate = &perSecond
+		}
+		if w[windlassv1.ScalingMetric_TYPE_LATENCY] || w[windlassv1.ScalingMetric_TYPE_FIRST_TOKEN] {
+			latency, firstToken := c.cfg.Times(d.Id, timesWindow, now)
+			if w[windlassv1.ScalingMetric_TYPE_LATENCY] {
+				out.Latency = latency.Pack()
+			}
+			if w[windlassv1.ScalingMetric_TYPE_FIRST_TOKEN] {
+				out.FirstToken = firstToken.Pack()
+			}
+		}
+	}
+	level := func(name string, of func(instanceID string) (float64, bool)) {
+		if v, ok := mean(instances, of); ok {
+			if out.Levels == nil {
+				out.Levels = map[string]float64{}
+			}
+			out.Levels[name] = v
+		}
+	}
+	asks := d.GetSpec().GetResources()
+	if w[windlassv1.ScalingMetric_TYPE_CPU] && asks.GetCpuMillicores() > 0 {
+		level("cpu", func(id string) (float64, bool) {
+			u, ok := used[id]
+			return 100 * u.CPUMillicores / float64(asks.CpuMillicores), ok && u.HasCPU
+		})
+	}
+	if w[windlassv1.ScalingMetric_TYPE_MEMORY] && asks.GetMemoryMib() > 0 {
+		level("memory", func(id string) (float64, bool) {
+			u, ok := used[id]
+			return 100 * float64(u.MemoryBytes) / float64(int64(asks.MemoryMib)<<20), ok
+		})
+	}
+	if w[windlassv1.ScalingMetric_TYPE_QUEUE] {
+		level("queue", func(id string) (float64, bool) { v, ok := signals[id][scrape.Queue]; return v, ok })
+	}
+	if w[windlassv1.ScalingMetric_TYPE_KV_CACHE] {
+		level("kvCache", func(id string) (float64, bool) { v, ok := signals[id][scrape.Cache]; return v, ok })
+	}
+	return out
+}
+
+func readyOf(instances []runtime.Instance) (ids []string) {
+	for n := range instances {
+		if instances[n].Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+			ids = append(ids, instances[n].ID)
+		}
+	}
+	return ids
+}
+
+// mean of the ready instances that told; ok is false if none did.
+func mean(instances []runtime.Instance, of func(instanceID string) (float64, bool)) (v float64, ok bool) {
+	n := 0
+	for i := range instances {
+		if instances[i].Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+			continue
+		}
+		if one, known := of(instances[i].ID); known {
+			v += one
+			n++
+		}
+	}
+	return v / float64(max(n, 1)), n > 0
+}
+
+// Count counts replicas by state. A replica is ready when all its instances are, and doomed when one of them
+// is. Replicas that drain or ended are not counted.
+func Count(instances []runtime.Instance) *agentv1.DeploymentLoad {
+	type replica struct{ ready, starting, doomed bool }
+	replicas := map[int]replica{}
+	for n := range instances {
+		i := &instances[n]
+		r := replicas[i.Group]
+		switch i.Status {
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED:
+			continue
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+			r.ready = true
+		default:
+			r.starting = r.starting || !i.Doomed
+			r.doomed = r.doomed || i.Doomed
+		}
+		replicas[i.Group] = r
+	}
+	out := &agentv1.DeploymentLoad{}
+	for _, r := range replicas {
+		switch {
+		case r.doomed:
+			out.Doomed++
+		case r.starting:
+			out.Starting++
+		case r.ready:
+			out.Ready++
+		}
+	}
+	return out
+}
+
+// targetsOf returns the pages of a deployment's ready instances that have the signals.
+func targetsOf(d *agentv1.Deployment, instances []runtime.Instance, signals map[string]bool) []scrape.Target {
+	var out []scrape.Target
+	for _, s := range sourcesOf(d.GetSpec(), signals) {
+		for n := range instances {
+			i := &instances[n]
+			if i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+				continue
+			}
+			if address, ok := addressOf(i.Address, s.port); ok {
+				out = append(out, scrape.Target{InstanceID: i.ID, Address: address, Path: s.path, Metrics: s.metrics})
+			}
+		}
+	}
+	return out
+}

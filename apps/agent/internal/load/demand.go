@@ -1,0 +1,209 @@
+package load
+
+import (
+	"time"
+
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+const (
+	// rateWindow is the time that a rate is the mean of, in seconds.
+	rateWindow = 10
+	// leastRate is the least time that a rate is computed from.
+	leastRate = 2 * time.Second
+)
+
+// Demand sums up what the region's gateways report of the load of scaled apps. It is pure, and not safe
+// for concurrent use.
+type Demand struct {
+	// gateways has what each gateway reported last, by app. A gateway that was in use before this agent
+	// began is not fresh: its first report of an app is only where counting begins.
+	gateways map[string]*reported
+	apps     map[string]*asked
+}
+
+type reported struct {
+	fresh bool
+	apps  map[string]*gatewayv1.AppLoad
+}
+
+// asked is what is known of an app besides what gateways reported last.
+type asked struct {
+	// since is when its requests began to be counted.
+	since time.Time
+	// active is when it was last seen with a request; zero: never.
+	active time.Time
+	rates  map[string]*rate // by deployment
+}
+
+// rate counts the requests of the last seconds.
+type rate [rateWindow + 1]struct {
+	second int64
+	n      uint64
+}
+
+func (r *rate) add(n uint64, now time.Time) {
+	second := now.Unix()
+	slot := &r[second%int64(len(r))]
+	if slot.second != second {
+		slot.second, slot.n = second, 0
+	}
+	slot.n += n
+}
+
+func (r *rate) sum(now time.Time) (n uint64) {
+	for _, slot := range r {
+		if slot.second > now.Unix()-rateWindow && slot.second <= now.Unix() {
+			n += slot.n
+		}
+	}
+	return n
+}
+
+// NewDemand returns a Demand without gateways.
+func NewDemand() *Demand {
+	return &Demand{gateways: map[string]*reported{}, apps: map[string]*asked{}}
+}
+
+// Joined says that the gateway's process has reported to no agent yet, so that all its requests are new.
+func (d *Demand) Joined(gateway string) {
+	d.gateways[gateway] = &reported{fresh: true, apps: map[string]*gatewayv1.AppLoad{}}
+}
+
+// Left forgets a gateway and its part of the load. A gateway that is away for a moment has not left.
+func (d *Demand) Left(gateway string) { delete(d.gateways, gateway) }
+
+// Tell takes a gateway's report.
+func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time) {
+	g := d.gateways[gateway]
+	if g == nil {
+		g = &reported{apps: map[string]*gatewayv1.AppLoad{}}
+		d.gateways[gateway] = g
+	}
+	for _, l := range loads {
+		before, known := g.apps[l.AppId]
+		g.apps[l.AppId] = l
+		a := d.app(l.AppId, now)
+		counts := known || g.fresh
+		if busy(l) || busy(before) || counts && l.Arrived != before.GetArrived() {
+			a.active = now
+		}
+		if !counts {
+			continue
+		}
+		for _, dep := range l.Deployments {
+			a.rate(dep.DeploymentId).add(more(dep.Began, beganOf(before, dep.DeploymentId)), now)
+		}
+	}
+}
+
+// more is how many came since before. A count that is lower than before began anew.
+func more(now, before uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
+}
+
+func beganOf(l *gatewayv1.AppLoad, deploymentID string) uint64 {
+	for _, d := range l.GetDeployments() {
+		if d.DeploymentId == deploymentID {
+			return d.Began
+		}
+	}
+	return 0
+}
+
+func busy(l *gatewayv1.AppLoad) bool {
+	if l.GetQueued() > 0 {
+		return true
+	}
+	for _, d := range l.GetDeployments() {
+		if d.InFlight > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Demand) app(id string, now time.Time) *asked {
+	a := d.apps[id]
+	if a == nil {
+		a = &asked{since: now, rates: map[string]*rate{}}
+		d.apps[id] = a
+	}
+	return a
+}
+
+func (a *asked) rate(deploymentID string) *rate {
+	r := a.rates[deploymentID]
+	if r == nil {
+		r = &rate{}
+		a.rates[deploymentID] = r
+	}
+	return r
+}
+
+// Asked is what clients ask of one app.
+type Asked struct {
+	// Queued requests wait at gateways for an instance.
+	Queued float64
+	// InFlight and Rate by deployment: requests that instances have, and requests a second. Rate is empty
+	// as long as the app's requests were counted for too short a time.
+	InFlight, Rate map[string]float64
+	// IdleSince is when the last request was seen; zero: there is one, or there was none.
+	IdleSince time.Time
+}
+
+// Look returns what is asked of the app; ok is false while no gateway has reported it.
+func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
+	a := d.apps[appID]
+	if a == nil {
+		return Asked{}, false
+	}
+	out := Asked{InFlight: map[string]float64{}, Rate: map[string]float64{}}
+	known, isBusy := false, false
+	for _, g := range d.gateways {
+		l := g.apps[appID]
+		if l == nil {
+			continue
+		}
+		known, isBusy = true, isBusy || busy(l)
+		out.Queued += float64(l.Queued)
+		for _, dep := range l.Deployments {
+			out.InFlight[dep.DeploymentId] += float64(dep.InFlight)
+		}
+	}
+	if !known {
+		return Asked{}, false
+	}
+	counted := min(now.Sub(a.since), rateWindow*time.Second)
+	if counted >= leastRate {
+		for id := range out.InFlight {
+			out.Rate[id] = 0
+		}
+		for id, r := range a.rates {
+			out.Rate[id] = float64(r.sum(now)) / counted.Seconds()
+		}
+	}
+	if !isBusy {
+		out.IdleSince = a.active
+	}
+	return out, true
+}
+
+// Forget drops the apps that are not to be kept.
+func (d *Demand) Forget(keep func(appID string) bool) {
+	for id := range d.apps {
+		if !keep(id) {
+			delete(d.apps, id)
+		}
+	}
+	for _, g := range d.gateways {
+		for id := range g.apps {
+			if !keep(id) {
+				delete(g.apps, id)
+			}
+		}
+	}
+}

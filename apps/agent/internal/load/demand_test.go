@@ -1,0 +1,151 @@
+package load_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/load"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+func told(queued, inFlight int32, began, arrived uint64) []*gatewayv1.AppLoad {
+	return []*gatewayv1.AppLoad{{
+		AppId: "app_1", Queued: queued, Arrived: arrived,
+		Deployments: []*gatewayv1.DeploymentLoad{{DeploymentId: "dep_1", InFlight: inFlight, Began: began}},
+	}}
+}
+
+func TestDemand(t *testing.T) {
+	t.Parallel()
+	begin := time.Unix(1_700_000_000, 0)
+	t.Run("is not known before a gateway reported", func(t *testing.T) {
+		t.Parallel()
+		_, ok := load.NewDemand().Look("app_1", begin)
+		require.False(t, ok)
+	})
+	t.Run("adds up gateways, and loses the part of one that left", func(t *testing.T) {
+		t.Parallel()
+		d := load.NewDemand()
+		d.Joined("gw_1")
+		d.Joined("gw_2")
+		d.Tell("gw_1", told(1, 10, 20, 21), begin)
+		d.Tell("gw_2", told(2, 30, 40, 42), begin)
+		got, ok := d.Look("app_1", begin.Add(5*time.Second))
+		require.True(t, ok)
+		require.InDelta(t, 3, got.Queued, 0)
+		require.InDelta(t, 40, got.InFlight["dep_1"], 0)
+		require.InDelta(t, 12, got.Rate["dep_1"], 0.001, "60 requests in 5 s")
+		require.Zero(t, got.IdleSince)
+		d.Left("gw_2")
+		got, ok = d.Look("app_1", begin.Add(5*time.Second))
+		require.True(t, ok)
+		require.InDelta(t, 1, got.Queued, 0)
+		require.InDelta(t, 10, got.InFlight["dep_1"], 0)
+		d.Left("gw_1")
+		_, ok = d.Look("app_1", begin.Add(5*time.Second))
+		require.False(t, ok)
+	})
+	t.Run("counts nothing of what a gateway had counted for another agent", func(t *testing.T) {
+		t.Parallel()
+		d := load.NewDemand()
+		d.Tell("gw_1", told(0, 4, 1_000_000, 1_000_000), begin)
+		got, _ := d.Look("app_1", begin.Add(5*time.Second))
+		require.InDelta(t, 4, got.InFlight["dep_1"], 0)
+		require.Zero(t, got.Rate["dep_1"])
+		d.Tell("gw_1", told(0, 4, 1_000_050, 1_000_050), begin.Add(5*time.Second))
+		got, _ = d.Look("app_1", begin.Add(5*time.Second))
+		require.InDelta(t, 10, got.Rate["dep_1"], 0.001)
+	})
+	t.Run("has a rate once it counted for a moment, and it ends with the requests", func(t *testing.T) {
+		t.Parallel()
+		d := load.NewDemand()
+		d.Joined("gw_1")
+		d.Tell("gw_1", told(0, 0, 50, 50), begin)
+		got, _ := d.Look("app_1", begin.Add(time.Second))
+		require.Empty(t, got.Rate)
+		for s := range 20 {
+			d.Tell("gw_1", told(0, 0, 50+uint64(10*s), 50+uint64(10*s)), begin.Add(time.Duration(s)*time.Second))
+		}
+		got, _ = d.Look("app_1", begin.Add(19*time.Second))
+		require.InDelta(t, 10, got.Rate["dep_1"], 0.001)
+		got, _ = d.Look("app_1", begin.Add(30*time.Second))
+		require.Zero(t, got.Rate["dep_1"])
+	})
+	t.Run("is idle since the last request, also one that failed at once", func(t *testing.T) {
+		t.Parallel()
+		d := load.NewDemand()
+		d.Joined("gw_1")
+		d.Joined("gw_2")
+		look := func(at int) time.Time {
+			got, ok := d.Look("app_1", begin.Add(time.Duration(at)*time.Second))
+			require.True(t, ok)
+			return got.IdleSince
+		}
+		d.Tell("gw_1", told(0, 0, 0, 0), begin)
+		require.Zero(t, look(1), "there was none yet")
+		d.Tell("gw_1", told(0, 1, 1, 1), begin.Add(2*time.Second))
+		require.Zero(t, look(3), "there is one")
+		d.Tell("gw_1", told(0, 0, 1, 1), begin.Add(4*time.Second))
+		require.Equal(t, begin.Add(4*time.Second), look(60))
+		d.Tell("gw_2", told(0, 0, 0, 1), begin.Add(70*time.Second))
+		require.Equal(t, begin.Add(70*time.Second), look(80))
+		d.Tell("gw_2", told(1, 0, 0, 2), begin.Add(90*time.Second))
+		require.Zero(t, look(91), "one waits")
+	})
+	t.Run("forgets apps that are not scaled any more", func(t *testing.T) {
+		t.Parallel()
+		d := load.NewDemand()
+		d.Joined("gw_1")
+		d.Tell("gw_1", told(0, 3, 1, 1), begin)
+		d.Forget(func(string) bool { return false })
+		_, ok := d.Look("app_1", begin)
+		require.False(t, ok)
+	})
+}
+
+// Whatever gateways say and in which order they come and go, figures are never negative, and what is in flight is
+// what the gateways that are there said last.
+func TestDemand_SumsProperty(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		d := load.NewDemand()
+		now := time.Unix(1_700_000_000, 0)
+		last := map[string]int32{}
+		for range rapid.IntRange(1, 50).Draw(t, "steps") {
+			gw := rapid.SampledFrom([]string{"gw_1", "gw_2", "gw_3"}).Draw(t, "gateway")
+			now = now.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond)
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0:
+				d.Left(gw)
+				delete(last, gw)
+			case 1:
+				d.Left(gw)
+				d.Joined(gw)
+				delete(last, gw)
+			default:
+				n := rapid.Int32Range(0, 1000).Draw(t, "in flight")
+				d.Tell(gw, told(0, n, rapid.Uint64Range(0, 1<<40).Draw(t, "began"), 0), now)
+				last[gw] = n
+			}
+			got, ok := d.Look("app_1", now)
+			if ok != (len(last) > 0) {
+				t.Fatalf("known %v of %v", ok, last)
+			}
+			var sum float64
+			for _, n := range last {
+				sum += float64(n)
+			}
+			if ok && got.InFlight["dep_1"] != sum {
+				t.Fatalf("in flight %v, not %v", got.InFlight["dep_1"], sum)
+			}
+			for _, perSecond := range got.Rate {
+				if !(perSecond >= 0) {
+					t.Fatalf("rate %v", perSecond)
+				}
+			}
+		}
+	})
+}

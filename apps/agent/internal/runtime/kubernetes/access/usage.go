@@ -1,0 +1,71 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// PodUsage is what a pod uses, by the cluster's metrics API.
+type PodUsage struct {
+	Name          string
+	CPUMillicores float64
+	MemoryBytes   int64
+}
+
+// podMetricsList is the part of metrics.k8s.io/v1beta1 that is read here.
+type podMetricsList struct {
+	Items []struct {
+		Metadata   metav1.ObjectMeta `json:"metadata"`
+		Containers []struct {
+			Name  string `json:"name"`
+			Usage struct {
+				CPU    resource.Quantity `json:"cpu"`
+				Memory resource.Quantity `json:"memory"`
+			} `json:"usage"`
+		} `json:"containers"`
+	} `json:"items"`
+}
+
+// PodUsages lists what the region's pods in a namespace use, their main containers alone. ok is false where the
+// cluster has no metrics API.
+func (a *API) PodUsages(ctx context.Context, namespace string) (_ []PodUsage, ok bool, err error) {
+	var body []byte
+	err = a.Call(ctx, "list the metrics of pods in namespace "+namespace, func(ctx context.Context) error {
+		var err error
+		body, err = a.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+namespace+"/pods").
+			Param("labelSelector", render.LabelRegion+"="+a.cfg.Region).SetHeader("Accept", "application/json").DoRaw(ctx)
+		return found(err)
+	})
+	if IsNotFound(err) {
+		return nil, false, nil // the group is missing: a namespace without pods has an empty list
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	usages, err := parsePodUsages(body)
+	return usages, err == nil, err
+}
+
+func parsePodUsages(body []byte) ([]PodUsage, error) {
+	var list podMetricsList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("read the metrics of pods: %w", err)
+	}
+	out := make([]PodUsage, 0, len(list.Items))
+	for _, item := range list.Items {
+		for _, c := range item.Containers {
+			if c.Name == render.ContainerName {
+				out = append(out, PodUsage{
+					Name: item.Metadata.Name, CPUMillicores: 1000 * c.Usage.CPU.AsApproximateFloat64(), MemoryBytes: c.Usage.Memory.Value(),
+				})
+			}
+		}
+	}
+	return out, nil
+}

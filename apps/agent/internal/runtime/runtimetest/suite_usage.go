@@ -1,0 +1,42 @@
+package runtimetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+// usage of two instances, of which one works and one waits.
+func usage(t *testing.T, s *suite) {
+	meter, ok := s.rt.(runtime.Meter)
+	require.True(t, ok, "apps are scaled by what instances use")
+	s.apply(t, s.assignment("dep_1", 2, env(BusyEnv, "1")))
+	all := s.ready(t, "dep_1", 2)
+	ids := []string{all[0].ID, all[1].ID}
+	got, err := meter.Usage(t.Context(), append(ids, "ins_unknown"))
+	require.NoError(t, err)
+	require.NotContains(t, got, "ins_unknown")
+	if s.Platform.HidesUsage {
+		return
+	}
+	const least = 1 << 20 // any program of Go has more
+	for deadline := time.Now().Add(patience); ; {
+		got, err = meter.Usage(t.Context(), ids)
+		require.NoError(t, err)
+		busy, idle := got[all[0].ID], got[all[1].ID]
+		if all[0].Group != 0 {
+			busy, idle = idle, busy
+		}
+		if busy.HasCPU && idle.HasCPU && busy.CPUMillicores > 2*idle.CPUMillicores && busy.CPUMillicores > 5 && min(busy.MemoryBytes, idle.MemoryBytes) > least {
+			break
+		}
+		require.True(t, time.Now().Before(deadline), "in the end: %+v", got)
+		time.Sleep(200 * time.Millisecond)
+	}
+	got, err = meter.Usage(t.Context(), ids[:1])
+	require.NoError(t, err)
+	require.Len(t, got, 1, "no instance that was not asked for")
+}

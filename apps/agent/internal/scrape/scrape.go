@@ -1,0 +1,223 @@
+// Package scrape reads figures of inference engines from the metrics that instances serve.
+//
+// What an instance answers is not trusted. A scrape connects to the address that the runtime knows of the
+// instance and to no other: it follows no redirect, uses no proxy and resolves no name. The time, the size of
+// the answer and the number of scrapes at a time are bounded. A figure that is no number, infinite or negative
+// is not known.
+package scrape
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"sync"
+	"syscall"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/guard"
+)
+
+// Names of signals.
+const (
+	// Queue is the number of requests that wait in the engine.
+	Queue = "queue"
+	// Running is the number of requests that run.
+	Running = "running"
+	// Cache is the used share of the KV cache, 0 to 1.
+	Cache = "cache"
+)
+
+const (
+	// timeout bounds one scrape.
+	timeout = 2 * time.Second
+	// maxBody and maxLine bound an answer in bytes. The metrics of vLLM have some 200 KiB.
+	maxBody = 4 << 20
+	maxLine = 64 << 10
+	// atOnce is the number of scrapes at a time, and spread the time over which they begin.
+	atOnce = 16
+	spread = 500 * time.Millisecond
+)
+
+// Target is a page of metrics of one instance.
+type Target struct {
+	InstanceID string
+	// Address is an IP address with a port.
+	Address string
+	Path    string
+	// Metrics are the names of metrics, by signal.
+	Metrics map[string]string
+}
+
+// Signals are figures by signal.
+type Signals map[string]float64
+
+// Scraper is safe for concurrent use.
+type Scraper struct {
+	transport http.RoundTripper
+	slots     chan struct{}
+	rand      func() float64
+}
+
+// New returns a Scraper. rand draws numbers in [0, 1).
+func New(rand func() float64) *Scraper {
+	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: make(chan struct{}, atOnce), rand: rand}
+}
+
+var errRefused = errors.New("an instance has no such address")
+
+// control refuses addresses that no instance has: among them is where clouds have the credentials of machines.
+func control(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return errRefused
+	}
+	if a := at.Addr().Unmap(); a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() {
+		return errRefused
+	}
+	return nil
+}
+
+// Scrape reads the targets, until ctx ends. It returns the figures that it read, by instance.
+func (s *Scraper) Scrape(ctx context.Context, targets []Target) map[string]Signals {
+	var mu sync.Mutex
+	var reading sync.WaitGroup
+	out := map[string]Signals{}
+	for _, t := range targets {
+		reading.Go(func() {
+			signals, err := s.one(ctx, t)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if out[t.InstanceID] == nil {
+				out[t.InstanceID] = Signals{}
+			}
+			for signal, v := range signals {
+				out[t.InstanceID][signal] = v
+			}
+		})
+	}
+	reading.Wait()
+	return out
+}
+
+func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
+	if err := backoff.Sleep(ctx, time.Duration(s.rand()*float64(spread))); err != nil {
+		return nil, err
+	}
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	// The path may be a tenant's choice: it is parsed apart, so that it cannot become another host.
+	page, err := url.ParseRequestURI(t.Path)
+	if err == nil {
+		_, err = netip.ParseAddrPort(t.Address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("scrape %s: %w", t.InstanceID, err)
+	}
+	page.Scheme, page.Host = "http", t.Address
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("scrape %s: %w", t.InstanceID, err)
+	}
+	if req.URL.Host != t.Address {
+		return nil, fmt.Errorf("scrape %s: path %q: %w", t.InstanceID, t.Path, errRefused)
+	}
+	req.Header.Set("User-Agent", "windlass-agent")
+	req.Header.Set("Accept", "text/plain;version=0.0.4")
+	// A round trip follows no redirect.
+	res, err := s.transport.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("scrape %s: %w", t.InstanceID, err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("scrape %s: %s", t.InstanceID, res.Status)
+	}
+	signals, err := Parse(res.Body, t.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("scrape %s: %w", t.InstanceID, err)
+	}
+	return signals, nil
+}
+
+var errTooLarge = fmt.Errorf("the metrics have more than %d bytes", maxBody)
+
+// Parse reads the metrics, by signal, from Prometheus' text format. Of several series of a metric, as a
+// server of several engines has them, it returns the sum; of the cache, the mean. A metric that is not there
+// has no signal.
+func Parse(from io.Reader, metrics map[string]string) (Signals, error) {
+	// Other lines are left out before they are parsed: they are most of the answer.
+	limited := &io.LimitedReader{R: from, N: maxBody + 1}
+	lines := bufio.NewScanner(limited)
+	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
+	var kept bytes.Buffer
+	for lines.Scan() {
+		for _, name := range metrics {
+			if isOf(lines.Bytes(), name) {
+				kept.Write(lines.Bytes())
+				kept.WriteByte('\n')
+				break
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if limited.N <= 0 {
+		return nil, errTooLarge
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(&kept)
+	if err != nil {
+		return nil, err
+	}
+	out := Signals{}
+	for signal, name := range metrics {
+		if v, ok := valueOf(families[name], signal == Cache); ok {
+			out[signal] = v
+		}
+	}
+	return out, nil
+}
+
+// isOf reports whether a line is a sample of the metric.
+func isOf(line []byte, name string) bool {
+	rest, ok := bytes.CutPrefix(bytes.TrimLeft(line, " \t"), []byte(name))
+	return ok && len(rest) > 0 && (rest[0] == '{' || rest[0] == ' ' || rest[0] == '\t')
+}
+
+func valueOf(family *dto.MetricFamily, mean bool) (v float64, ok bool) {
+	series := family.GetMetric()
+	for _, m := range series {
+		one := m.GetUntyped().GetValue()
+		if !(one >= 0) || math.IsInf(one, 0) {
+			return 0, false
+		}
+		v += one
+	}
+	if mean {
+		v /= float64(max(len(series), 1))
+	}
+	return v, len(series) > 0 && !math.IsInf(v, 0)
+}

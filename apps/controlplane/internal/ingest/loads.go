@@ -1,0 +1,85 @@
+package ingest
+
+import (
+	"math"
+	"time"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+)
+
+const (
+	// maxFigure is above any load that a region has.
+	maxFigure = 1e9
+	// maxReplicas of a deployment in a region are a few times what an app may have.
+	maxReplicas = 100_000
+	// maxTimes is how many requests may be counted in a bucket.
+	maxTimes = 1_000_000_000_000
+)
+
+// levels are the names of those that are known. A later release of the agent may have others.
+var levels = map[string]bool{"kvCache": true, "cpu": true, "memory": true, "queue": true}
+
+// takeLoads hands over the loads of a report that counted. Nothing of them is stored. The region is the
+// credential's: an app that does not run there is dropped by the receiver.
+func (s *Service) takeLoads(region string, reports []*agentv1.LoadReport, now time.Time) {
+	if len(reports) == 0 {
+		return
+	}
+	sound := make([]*agentv1.LoadReport, 0, len(reports))
+	for _, r := range reports {
+		if !soundLoad(r) {
+			s.metrics.loadsDropped.WithLabelValues("invalid").Inc()
+			continue
+		}
+		s.metrics.loadAge.Observe(max(now.Sub(time.UnixMilli(r.At)), 0).Seconds())
+		sound = append(sound, r)
+	}
+	s.metrics.loads.Add(float64(len(sound)))
+	if s.cfg.Loads == nil || len(sound) == 0 {
+		return
+	}
+	if unknown := s.cfg.Loads(region, sound); unknown > 0 {
+		s.metrics.loadsDropped.WithLabelValues("unknown").Add(float64(unknown))
+	}
+}
+
+// soundLoad reports whether the load is one that decisions may read. It removes levels that are not known.
+func soundLoad(r *agentv1.LoadReport) bool {
+	if r.AppId == "" || r.At <= 0 || r.IdleSince < 0 || !soundFigure(r.Queued) {
+		return false
+	}
+	seen := make(map[string]bool, len(r.Deployments))
+	for _, d := range r.Deployments {
+		if d.DeploymentId == "" || seen[d.DeploymentId] || !soundFigure(d.InFlight) || !soundFigure(d.Rate) || !soundTimes(d.FirstToken) || !soundTimes(d.Latency) {
+			return false
+		}
+		seen[d.DeploymentId] = true
+		for _, n := range []int32{d.Ready, d.Starting, d.Doomed, d.Alone} {
+			if n < 0 || n > maxReplicas {
+				return false
+			}
+		}
+		for name, v := range d.Levels {
+			if !levels[name] {
+				delete(d.Levels, name)
+			} else if !soundFigure(&v) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// soundFigure reports whether a figure is absent, or finite, not negative and not huge.
+func soundFigure(v *float64) bool {
+	return v == nil || !math.IsNaN(*v) && *v >= 0 && *v <= maxFigure
+}
+
+func soundTimes(counts []uint64) bool {
+	for _, n := range counts {
+		if n > maxTimes {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,157 @@
+package traffic
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// load counts what the clients of one app ask of it.
+type load struct {
+	arrived     atomic.Uint64
+	waiting     atomic.Int64
+	deployments sync.Map // id -> *demand
+}
+
+// demand is the part of a load that was sent to the instances of one deployment.
+type demand struct {
+	inFlight atomic.Int64
+	began    atomic.Uint64
+}
+
+// Counted is a request that counts as load of its app until its end. The zero value does not count.
+type Counted struct {
+	app *load
+	at  *demand // nil: it waits for an instance
+}
+
+// Begin counts a request of the app. The caller ends it with End.
+func (t *Traffic) Begin(appID string) Counted {
+	l := t.load(appID)
+	l.waiting.Add(1)
+	l.arrived.Add(1)
+	return Counted{app: l}
+}
+
+func (t *Traffic) load(appID string) *load {
+	found, ok := t.apps.Load(appID)
+	if !ok {
+		found, _ = t.apps.LoadOrStore(appID, &load{})
+	}
+	return found.(*load) //nolint:forcetypeassert // nothing else is stored
+}
+
+// Sent says that the request is sent to an instance of the deployment.
+func (c *Counted) Sent(deploymentID string) {
+	if c.app == nil {
+		return
+	}
+	found, ok := c.app.deployments.Load(deploymentID)
+	if !ok {
+		found, _ = c.app.deployments.LoadOrStore(deploymentID, &demand{})
+	}
+	d := found.(*demand) //nolint:forcetypeassert // nothing else is stored
+	if d == c.at {
+		return // another attempt
+	}
+	d.inFlight.Add(1)
+	d.began.Add(1)
+	c.leave()
+	c.at = d
+}
+
+// End ends the request, however it ended. The second call does nothing.
+func (c *Counted) End() {
+	if c.app != nil {
+		c.leave()
+		*c = Counted{}
+	}
+}
+
+// Withdraw is End for a request that is counted again.
+func (c *Counted) Withdraw() {
+	if c.app != nil {
+		c.app.arrived.Add(^uint64(0))
+		c.End()
+	}
+}
+
+func (c *Counted) leave() {
+	if c.at == nil {
+		c.app.waiting.Add(-1)
+	} else {
+		c.at.inFlight.Add(-1)
+	}
+}
+
+// Routed is an app whose load is counted.
+type Routed struct {
+	// Held: the app is at zero, so that requests that wait are held.
+	Held        bool
+	Deployments []string
+}
+
+// Loads returns the loads of the apps that are not as told, sorted by app, and the loads of all. A request
+// that begins or ends between two reads of its counts is told of with the next change.
+func (t *Traffic) Loads(apps map[string]Routed, told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
+	all = make(map[string]*gatewayv1.AppLoad, len(apps))
+	for _, id := range slices.Sorted(maps.Keys(apps)) {
+		now := t.load(id).read(id, apps[id])
+		if before := told[id]; before != nil && same(before, now) {
+			all[id] = before
+			continue
+		}
+		all[id] = now
+		changed = append(changed, now)
+	}
+	return changed, all
+}
+
+// read returns the load, with the deployments that are routed, and those that have requests in flight.
+func (l *load) read(appID string, app Routed) *gatewayv1.AppLoad {
+	out := &gatewayv1.AppLoad{AppId: appID, Arrived: l.arrived.Load(), Queued: count(l.waiting.Load())}
+	if app.Held {
+		out.Held = out.Queued
+	}
+	routed := map[string]bool{}
+	for _, id := range app.Deployments {
+		routed[id] = true
+	}
+	l.deployments.Range(func(key, value any) bool {
+		id, d := key.(string), value.(*demand) //nolint:forcetypeassert // nothing else is stored
+		inFlight := count(d.inFlight.Load())
+		if !routed[id] && inFlight == 0 {
+			l.deployments.Delete(id)
+			return true
+		}
+		delete(routed, id)
+		out.Deployments = append(out.Deployments, &gatewayv1.DeploymentLoad{DeploymentId: id, InFlight: inFlight, Began: d.began.Load()})
+		return true
+	})
+	for id := range routed {
+		out.Deployments = append(out.Deployments, &gatewayv1.DeploymentLoad{DeploymentId: id})
+	}
+	slices.SortFunc(out.Deployments, func(a, b *gatewayv1.DeploymentLoad) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
+	out.Deployments = out.Deployments[:min(len(out.Deployments), maxDeployments)]
+	return out
+}
+
+// maxDeployments is how many the contract lets an app have.
+const maxDeployments = 64
+
+func count(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+
+func same(a, b *gatewayv1.AppLoad) bool {
+	return a.Arrived == b.Arrived && a.Queued == b.Queued && a.Held == b.Held &&
+		slices.EqualFunc(a.Deployments, b.Deployments, func(x, y *gatewayv1.DeploymentLoad) bool {
+			return x.DeploymentId == y.DeploymentId && x.InFlight == y.InFlight && x.Began == y.Began
+		})
+}
+
+// ForgetApp forgets the load of an app that is routed no more.
+func (t *Traffic) ForgetApp(appID string) { t.apps.Delete(appID) }

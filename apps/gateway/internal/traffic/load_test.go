@@ -1,0 +1,100 @@
+package traffic_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	t.Run("is told when it changed", func(t *testing.T) {
+		t.Parallel()
+		var all traffic.Traffic
+		apps := map[string]traffic.Routed{"app_1": {Deployments: []string{"dep_1", "dep_2"}}, "app_2": {}}
+		changed, told := all.Loads(apps, nil)
+		require.Len(t, changed, 2, "an app without a request has a load of 0")
+		require.Len(t, changed[0].Deployments, 2)
+
+		one, two, three := all.Begin("app_1"), all.Begin("app_1"), all.Begin("app_1")
+		one.Sent("dep_1")
+		one.Sent("dep_1") // another attempt
+		two.Sent("dep_1")
+		two.Sent("dep_2")
+		changed, told = all.Loads(apps, told)
+		require.Len(t, changed, 1)
+		require.EqualValues(t, 3, changed[0].Arrived)
+		require.EqualValues(t, 1, changed[0].Queued)
+		require.Equal(t, []int32{1, 1}, inFlight(changed[0]))
+		changed, told = all.Loads(apps, told)
+		require.Empty(t, changed)
+
+		one.End()
+		one.End()
+		three.End()
+		three.Sent("dep_1")
+		changed, told = all.Loads(apps, told)
+		require.Len(t, changed, 1)
+		require.Zero(t, changed[0].Queued)
+		require.Equal(t, []int32{0, 1}, inFlight(changed[0]))
+		require.EqualValues(t, 2, changed[0].Deployments[0].Began)
+
+		// A request that came and went since the last look changes nothing but the count of arrivals.
+		four := all.Begin("app_1")
+		four.End()
+		changed, told = all.Loads(apps, told)
+		require.Len(t, changed, 1)
+
+		// A deployment that is routed no more stays until its last request has ended.
+		apps["app_1"] = traffic.Routed{Deployments: []string{"dep_1"}}
+		changed, told = all.Loads(apps, told)
+		require.Empty(t, changed)
+		two.End()
+		changed, told = all.Loads(apps, told)
+		require.Len(t, changed[0].Deployments, 1)
+
+		apps["app_1"] = traffic.Routed{Deployments: []string{"dep_1"}, Held: true}
+		five := all.Begin("app_1")
+		changed, told = all.Loads(apps, told)
+		require.EqualValues(t, 1, changed[0].Held)
+		five.End()
+
+		delete(apps, "app_1")
+		changed, told = all.Loads(apps, told)
+		require.Empty(t, changed)
+		require.Len(t, told, 1, "an app that is counted again is told anew")
+	})
+	t.Run("comes to zero after requests at the same time", func(t *testing.T) {
+		t.Parallel()
+		var all traffic.Traffic
+		apps := map[string]traffic.Routed{"app_1": {Deployments: []string{"dep_1"}}}
+		var callers sync.WaitGroup
+		for range 8 {
+			callers.Go(func() {
+				for range 200 {
+					c := all.Begin("app_1")
+					c.Sent("dep_1")
+					all.Loads(apps, nil)
+					c.End()
+				}
+			})
+		}
+		callers.Wait()
+		changed, _ := all.Loads(apps, nil)
+		require.Equal(t, []int32{0}, inFlight(changed[0]))
+		require.Zero(t, changed[0].Queued)
+		require.EqualValues(t, 1600, changed[0].Deployments[0].Began)
+		require.EqualValues(t, 1600, changed[0].Arrived)
+	})
+}
+
+func inFlight(l *gatewayv1.AppLoad) (out []int32) {
+	for _, d := range l.Deployments {
+		out = append(out, d.InFlight)
+	}
+	return out
+}
