@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -172,6 +173,7 @@ func (g *Gateways) See(seen runtime.Observation) {
 	g.forgetFallen(seen.Deployments)
 	g.seen.Forget(func(id string) bool { return g.assignment(id) != nil })
 	if g.knows {
+		maps.DeleteFunc(g.hub.shown, func(id string, _ zero.Phase) bool { return g.assignment(id) == nil })
 		g.cfg.Zero.Forget(func(id string) bool { return g.assignment(id) != nil }, func(id string) bool { return g.hub.apps[id] != nil })
 	}
 	g.demand.Forget(func(appID string) bool { return g.hub.apps[appID].isScaled() })

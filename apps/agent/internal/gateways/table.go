@@ -27,6 +27,8 @@ type table struct {
 	// stopping are the instances, by deployment, that the runtime was told to stop for zero. They get no
 	// new requests, whatever an older look at the runtime says.
 	stopping map[string]map[string]bool
+	// shown are the phases of deployments in the states of apps, but for Awake.
+	shown map[string]zero.Phase
 	apps     map[string]*app
 	// workloads are those that have instances, by the workload key that targets name.
 	workloads map[string]*workload
@@ -83,7 +85,7 @@ func (a *app) gone() bool { return len(a.told.Hosts) == 0 && len(a.told.Previews
 func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	return &table{
 		assignment: assignment, phase: func(string) zero.Phase { return zero.Awake }, startTime: func(string) time.Duration { return 0 },
-		stopping: map[string]map[string]bool{},
+		stopping: map[string]map[string]bool{}, shown: map[string]zero.Phase{},
 		apps:     map[string]*app{}, workloads: map[string]*workload{},
 		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
 		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},

@@ -39,6 +39,9 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 	weighted, held := 0, 0
 	for _, target := range out.Targets {
 		phase := t.phase(target.DeploymentId)
+		if t.shown[target.DeploymentId] = phase; phase == zero.Awake {
+			delete(t.shown, target.DeploymentId)
+		}
 		for _, in := range target.Instances {
 			if t.stopping[target.DeploymentId][in.InstanceId] {
 				in.State, in.WasReady = gatewayv1.Instance_STATE_DRAINING, nil
@@ -66,11 +69,18 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 	}
 }
 
-// turn computes anew the apps that a deployment's phase matters to. It returns those that changed.
+// turn computes anew the apps that a deployment's phase matters to, if it is not the one that they show.
+// It returns those that changed.
 func (t *table) turn(deploymentID string) []string {
-	dirty := t.usersOf(deploymentID)
-	maps.Copy(dirty, t.users[cmp.Or(t.assignment(deploymentID).GetWorkloadKey(), deploymentID)])
-	return t.renewAll(dirty)
+	if t.phase(deploymentID) == t.shown[deploymentID] {
+		return nil
+	}
+	return t.again(deploymentID)
+}
+
+// again computes anew the apps that send to a deployment's workload.
+func (t *table) again(deploymentID string) []string {
+	return t.renewAll(t.users[cmp.Or(t.assignment(deploymentID).GetWorkloadKey(), deploymentID)])
 }
 
 // mayNotHold returns why requests of apps at zero would not be held; "" if they would. A gateway that is
@@ -156,7 +166,7 @@ func (g *Gateways) Slept(deploymentID string, seen runtime.Observation) {
 	defer g.mu.Unlock()
 	delete(g.hub.stopping, deploymentID)
 	g.noteReady(seen.Deployments)
-	g.hub.touched(g.hub.turn(deploymentID))
+	g.hub.touched(g.hub.again(deploymentID))
 }
 
 // Rise takes Sleep back: the deployment has replicas, or was woken.
@@ -164,7 +174,7 @@ func (g *Gateways) Rise(deploymentID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.falling, deploymentID)
-	g.hub.touched(g.hub.turn(deploymentID))
+	g.hub.touched(g.hub.turn(deploymentID)) // as it is by now
 }
 
 // noteReady notes which of the deployments that were woken are ready. Called with mu held.
@@ -228,6 +238,11 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 		}
 	}
 	if len(woken) > 0 {
+		g.mu.Lock()
+		for _, id := range woken {
+			g.hub.touched(g.hub.turn(id)) // instances that were yet to stop serve on
+		}
+		g.mu.Unlock()
 		// The runtime is told while the file is written. An agent that dies before the answer is asked again.
 		g.woken(woken)
 		g.cfg.Log.InfoContext(ctx, "a request woke an app at zero", "app_id", req.AppId, "deployments", woken, "gateway", req.GatewayId)
