@@ -13,10 +13,12 @@ ORDER BY app_id, region;
 
 -- name: CrossRegion :many
 -- Every app whose requests may go to other regions, and each region that routes its hosts, with how
--- many instances are ready there. 1 and 2 are starting and started.
+-- many instances are ready there, and how many replicas are wanted, -1 if none serves. 1 and 2 are
+-- starting and started.
 SELECT r.app_id, r.region, r.workspace_id, r.hosts, a.name AS app_name, g.name, g.gateway_url,
   g.workspace_id AS owner, g.approved_gateway_url,
-  CAST(COALESCE(SUM(o.ready), 0) AS SIGNED) AS ready
+  CAST(COALESCE(SUM(o.ready), 0) AS SIGNED) AS ready,
+  CAST(COALESCE(MAX(t.replicas), -1) AS SIGNED) AS replicas
 FROM app_routes r
 JOIN regions g ON g.id = r.region
 JOIN apps a ON a.id = r.app_id

@@ -41,10 +41,10 @@ func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[strin
 	}
 	for _, serving := range apps {
 		for _, r := range serving {
-			tell(r.RegionID, r.RegionName, except(serving, r.RegionID, r.Platform))
+			tell(r.RegionID, r.RegionName, except(serving, r.RegionID, r.Platform, false))
 		}
 		// Two messages, in however many regions it does not run.
-		own, platform := except(serving, "", false), except(serving, "", true)
+		own, platform := except(serving, "", false, true), except(serving, "", true, true)
 		for _, r := range of[serving[0].WorkspaceID] {
 			all := own
 			if r.Platform {
@@ -57,14 +57,21 @@ func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[strin
 }
 
 // except is what a region is told of an app: the others that are ready for it, and of those only
-// approved ones if the region is the platform's.
-func except(serving []model.AppRegion, regionID string, platform bool) *gatewayv1.AppNeighbours {
+// approved ones if the region is the platform's. wakes says that a region in which the app does not run
+// gets those at zero while no other is ready: a request that is handed there wakes the app.
+func except(serving []model.AppRegion, regionID string, platform, wakes bool) *gatewayv1.AppNeighbours {
 	one := serving[0]
 	app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
-	for _, other := range serving {
-		if other.RegionID != regionID && other.Ready && other.GatewayURL != "" && (other.GatewayApproved || !platform) {
-			app.Regions = append(app.Regions, &gatewayv1.Neighbour{Region: other.RegionName, GatewayUrl: other.GatewayURL})
+	add := func(serves func(model.AppRegion) bool) {
+		for _, other := range serving {
+			if other.RegionID != regionID && serves(other) && other.GatewayURL != "" && (other.GatewayApproved || !platform) {
+				app.Regions = append(app.Regions, &gatewayv1.Neighbour{Region: other.RegionName, GatewayUrl: other.GatewayURL})
+			}
 		}
+	}
+	add(func(r model.AppRegion) bool { return r.Ready })
+	if wakes && len(app.Regions) == 0 {
+		add(func(r model.AppRegion) bool { return r.AtZero })
 	}
 	return app
 }

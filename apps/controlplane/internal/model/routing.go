@@ -69,6 +69,8 @@ type AppRegion struct {
 	Platform, GatewayApproved bool
 	// Ready: some instance of it is, as the region told last.
 	Ready bool
+	// AtZero: no replicas of it are wanted.
+	AtZero bool
 }
 
 // WorkspaceRegion is a region that a workspace may use, its own or a granted one.

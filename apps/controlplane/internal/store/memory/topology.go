@@ -171,7 +171,9 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 		served := topologyTable.in(t).list(func(r model.Topology) bool {
 			return r.AppID == route.AppID && r.RegionID == at.ID && r.Weight > 0 && (r.Status == starting || r.Status == started)
 		})
+		here.AtZero = len(served) > 0
 		for _, r := range served {
+			here.AtZero = here.AtZero && r.Replicas == 0
 			seen, ok := observedTable.in(t).get(pair{r.DeploymentID, r.RegionID})
 			here.Ready = here.Ready || ok && !seen.Deleted && seen.Ready > 0
 		}

@@ -57,7 +57,7 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 		at := model.Region{WorkspaceID: r.Owner, GatewayURL: r.GatewayUrl, ApprovedGatewayURL: r.ApprovedGatewayUrl}
 		m := model.AppRegion{
 			AppID: r.AppID, RegionID: r.Region, WorkspaceID: r.WorkspaceID, AppName: r.AppName,
-			RegionName: r.Name, GatewayURL: r.GatewayUrl, Platform: r.Owner == "", GatewayApproved: at.GatewayApproved(), Ready: r.Ready > 0,
+			RegionName: r.Name, GatewayURL: r.GatewayUrl, Platform: r.Owner == "", GatewayApproved: at.GatewayApproved(), Ready: r.Ready > 0, AtZero: r.Replicas == 0,
 		}
 		return m, decodeJSON(r.Hosts, &m.Hosts)
 	})(t.q.CrossRegion(t.ctx))

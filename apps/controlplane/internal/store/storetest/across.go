@@ -28,8 +28,12 @@ func testCrossRegion(t *testing.T, setup setup) {
 			return r
 		}
 		const starting, started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+		asleep := func(r model.Topology) model.Topology {
+			r.Replicas = 0
+			return r
+		}
 		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(off, 1), w.deployment(silent, 1)
-		w.put(row(d1, ids[0], 80, started), row(d2, ids[0], 20, starting), row(d1, ids[1], 100, started),
+		w.put(row(d1, ids[0], 80, started), row(d2, ids[0], 20, starting), asleep(row(d1, ids[1], 100, started)),
 			row(d1, ids[2], 0, started), row(d2, ids[3], 100, stopped), row(d3, ids[0], 100, started), row(d4, ids[0], 100, started))
 		var routes []model.Route
 		for _, region := range ids {
@@ -60,7 +64,7 @@ func testCrossRegion(t *testing.T, setup setup) {
 		}
 		want := []model.AppRegion{
 			{AppID: app.ID, RegionID: ids[0], RegionName: "region-00", Platform: true, Ready: true},
-			{AppID: app.ID, RegionID: ids[1], RegionName: "own", GatewayURL: "https://gw.example.com"},
+			{AppID: app.ID, RegionID: ids[1], RegionName: "own", GatewayURL: "https://gw.example.com", AtZero: true},
 			{AppID: app.ID, RegionID: ids[2], RegionName: "region-02", Platform: true},
 			{AppID: app.ID, RegionID: ids[3], RegionName: "region-03", Platform: true},
 		}
