@@ -63,7 +63,7 @@ type serveFlags struct {
 	PeerAdvertise      string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
 	Connections        connFlags     `embed:""`
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
-	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts may be; else they are called at public addresses only. A user who deploys can make the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
+	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts and endpoints of notifications may be; else they are called at public addresses only. A user who deploys can make the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
 	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. A user who deploys can make the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
 	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is believed. Name them if there are any: callers without a credential share the memory of requests by address, and the audit has the address." env:"WINDLASS_TRUSTED_PROXIES"`
 	Domain             string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`

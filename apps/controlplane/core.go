@@ -22,6 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/fleet"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/ingest"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/notify"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/traffic"
@@ -108,6 +109,7 @@ var (
 	_ api.Tx           = store.Tx(nil)
 	_ peers.Tx         = store.Tx(nil)
 	_ trail.Tx         = store.Tx(nil)
+	_ notify.Tx        = store.Tx(nil)
 )
 
 func (p parts) isUnavailable(err error) bool {
@@ -132,6 +134,13 @@ func newCore(p parts) (*core, error) {
 		Store: store.Bind[dispatch.Tx](p.store), Caller: fleet.Caller,
 		Log: p.log, Registerer: p.registerer, Random: p.rand, Lease: lease,
 		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat, Domain: p.domain,
+	})
+	if err != nil {
+		return nil, err
+	}
+	notifier, err := notify.New(notify.Config{
+		Store: store.Bind[notify.Tx](p.store), Box: p.box, Allow: p.allowHooks, UserAgent: "windlass/" + Version,
+		Log: p.log, Registerer: p.registerer, Random: p.rand,
 	})
 	if err != nil {
 		return nil, err
@@ -207,6 +216,7 @@ func newCore(p parts) (*core, error) {
 		{Name: "retention", Run: fleets.Maintain},
 		{Name: "watches", Run: users.Run},
 		{Name: "audit", Run: audited.Run},
+		{Name: "notifications", Run: notifier.Run},
 	}...)
 	if others != nil {
 		c.peerHandler = p.newPeerHandler(others, nudged)

@@ -22,19 +22,20 @@ import (
 
 // client is every service under one key.
 type client struct {
-	apps         windlassv1connect.AppServiceClient
-	deployments  windlassv1connect.DeploymentServiceClient
-	logs         windlassv1connect.LogServiceClient
-	rollouts     windlassv1connect.RolloutServiceClient
-	regions      windlassv1connect.RegionServiceClient
-	environments windlassv1connect.EnvironmentServiceClient
-	projects     windlassv1connect.ProjectServiceClient
-	history      windlassv1connect.HistoryServiceClient
-	access       windlassv1connect.AccessServiceClient
-	workspaces   windlassv1connect.WorkspaceServiceClient
-	freezes      windlassv1connect.FreezeServiceClient
-	routes       windlassv1connect.RouteServiceClient
-	agent        agentv1connect.AgentServiceClient
+	apps          windlassv1connect.AppServiceClient
+	deployments   windlassv1connect.DeploymentServiceClient
+	logs          windlassv1connect.LogServiceClient
+	rollouts      windlassv1connect.RolloutServiceClient
+	regions       windlassv1connect.RegionServiceClient
+	environments  windlassv1connect.EnvironmentServiceClient
+	projects      windlassv1connect.ProjectServiceClient
+	history       windlassv1connect.HistoryServiceClient
+	access        windlassv1connect.AccessServiceClient
+	workspaces    windlassv1connect.WorkspaceServiceClient
+	freezes       windlassv1connect.FreezeServiceClient
+	notifications windlassv1connect.NotificationServiceClient
+	routes        windlassv1connect.RouteServiceClient
+	agent         agentv1connect.AgentServiceClient
 }
 
 func newClient(url, key string) *client {
@@ -47,19 +48,20 @@ func newClient(url, key string) *client {
 		Token: func() string { return key }, UserAgent: "windlass-e2e/1", Timeout: 20 * time.Second,
 	})
 	return &client{
-		apps:         windlassv1connect.NewAppServiceClient(h, url, options...),
-		deployments:  windlassv1connect.NewDeploymentServiceClient(h, url, options...),
-		logs:         windlassv1connect.NewLogServiceClient(h, url, options...),
-		rollouts:     windlassv1connect.NewRolloutServiceClient(h, url, options...),
-		regions:      windlassv1connect.NewRegionServiceClient(h, url, options...),
-		environments: windlassv1connect.NewEnvironmentServiceClient(h, url, options...),
-		projects:     windlassv1connect.NewProjectServiceClient(h, url, options...),
-		history:      windlassv1connect.NewHistoryServiceClient(h, url, options...),
-		access:       windlassv1connect.NewAccessServiceClient(h, url, options...),
-		workspaces:   windlassv1connect.NewWorkspaceServiceClient(h, url, options...),
-		freezes:      windlassv1connect.NewFreezeServiceClient(h, url, options...),
-		routes:       windlassv1connect.NewRouteServiceClient(h, url, options...),
-		agent:        agentv1connect.NewAgentServiceClient(h, url, options...),
+		apps:          windlassv1connect.NewAppServiceClient(h, url, options...),
+		deployments:   windlassv1connect.NewDeploymentServiceClient(h, url, options...),
+		logs:          windlassv1connect.NewLogServiceClient(h, url, options...),
+		rollouts:      windlassv1connect.NewRolloutServiceClient(h, url, options...),
+		regions:       windlassv1connect.NewRegionServiceClient(h, url, options...),
+		environments:  windlassv1connect.NewEnvironmentServiceClient(h, url, options...),
+		projects:      windlassv1connect.NewProjectServiceClient(h, url, options...),
+		history:       windlassv1connect.NewHistoryServiceClient(h, url, options...),
+		access:        windlassv1connect.NewAccessServiceClient(h, url, options...),
+		workspaces:    windlassv1connect.NewWorkspaceServiceClient(h, url, options...),
+		freezes:       windlassv1connect.NewFreezeServiceClient(h, url, options...),
+		notifications: windlassv1connect.NewNotificationServiceClient(h, url, options...),
+		routes:        windlassv1connect.NewRouteServiceClient(h, url, options...),
+		agent:         agentv1connect.NewAgentServiceClient(h, url, options...),
 	}
 }
 

@@ -138,6 +138,7 @@ func TestWebHooks(t *testing.T) { //nolint:tparallel // its subtests share one h
 	})
 	t.Run("a canary that a web-hook fails goes back, and says why", func(t *testing.T) { testHookFails(t, s) })
 	t.Run("a web-hook that is away holds, and lets go once it is back", func(t *testing.T) { testHookHolds(t, s) })
+	t.Run("a rollout that goes back is notified, signed and until it is received", func(t *testing.T) { testNotified(t, s) })
 	t.Run("a control plane that dies while it asks asks the same again", func(t *testing.T) { testHookAskedAgain(t, s) })
 }
 

@@ -43,6 +43,7 @@ var pure = []string{
 	"apps/controlplane/internal/plan/...",
 	"apps/controlplane/internal/rollup/...",
 	"apps/controlplane/internal/changefeed/...",
+	"apps/controlplane/internal/notification/...",
 	"apps/gateway/internal/balance/...",
 	"apps/gateway/internal/decide/...",
 	"apps/gateway/internal/health/...",
@@ -80,6 +81,7 @@ var edges = []string{
 	"apps/controlplane/internal/ingest/...",
 	"apps/controlplane/internal/fleet/...",
 	"apps/controlplane/internal/peers/...",
+	"apps/controlplane/internal/notify/...",
 	"apps/controlplane/internal/console/...",
 }
 

@@ -119,6 +119,14 @@ var access = map[string]need{
 	w.ProtectionServiceListProtectionsProcedure:  viewerOrOperator,
 	w.ProtectionServiceRemoveProtectionProcedure: ownerOrOperator,
 
+	w.NotificationServiceSetNotificationEndpointProcedure:    owner,
+	w.NotificationServiceListNotificationEndpointsProcedure:  viewer,
+	w.NotificationServiceRemoveNotificationEndpointProcedure: owner,
+	w.NotificationServiceRotateNotificationSecretProcedure:   owner,
+	w.NotificationServiceTestNotificationEndpointProcedure:   owner,
+	w.NotificationServiceListNotificationDeliveriesProcedure: viewer,
+	w.NotificationServiceReplayNotificationsProcedure:        owner,
+
 	w.RouteServiceListRoutesProcedure:   viewer,
 	w.RouteServiceAddDomainProcedure:    deployer,
 	w.RouteServiceVerifyDomainProcedure: deployer,

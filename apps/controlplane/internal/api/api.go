@@ -200,6 +200,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewHistoryServiceHandler(historyService{a.server}, options...)),
 		handler(windlassv1connect.NewFreezeServiceHandler(freezeService{a.server}, options...)),
 		handler(windlassv1connect.NewProtectionServiceHandler(protectionService{a.server}, options...)),
+		handler(windlassv1connect.NewNotificationServiceHandler(notificationService{a.server}, options...)),
 		handler(windlassv1connect.NewRouteServiceHandler(routeService{a.server}, options...)),
 	}
 }

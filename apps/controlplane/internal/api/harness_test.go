@@ -208,6 +208,10 @@ func (w *harness) environments(key string) windlassv1connect.EnvironmentServiceC
 	return windlassv1connect.NewEnvironmentServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
 
+func (w *harness) notifications(key string) windlassv1connect.NotificationServiceClient {
+	return windlassv1connect.NewNotificationServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
 func (w *harness) protections(key string) windlassv1connect.ProtectionServiceClient {
 	return windlassv1connect.NewProtectionServiceClient(http.DefaultClient, w.url, w.options(key)...)
 }
@@ -433,6 +437,8 @@ func dumpWorkspace(tx store.Tx, ws string, out map[string]any) (err error) {
 		quarantine, e := tx.ListQuarantine(r.ID, all)
 		put("quarantine of "+r.ID, quarantine, e)
 	}
+	endpoints, e := tx.ListNotificationEndpoints(ws)
+	put("notification endpoints", endpoints, e)
 	freezes, e := tx.ListFreezes(ws, all)
 	put("freezes", freezes, e)
 	audit, e := tx.ListAudit(ws, all)

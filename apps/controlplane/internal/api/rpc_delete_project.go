@@ -47,6 +47,9 @@ func (c tenantMutation) deleteProject(p model.Project) error {
 	if err := c.DeleteProtectionsOf(p.WorkspaceID, p.ID); err != nil {
 		return fmt.Errorf("delete protections of project %s: %w", p.ID, err)
 	}
+	if err := c.DeleteNotificationEndpointsOf(p.WorkspaceID, p.ID); err != nil {
+		return fmt.Errorf("delete notification endpoints of project %s: %w", p.ID, err)
+	}
 	if err := c.Tx.DeleteProject(p.WorkspaceID, p.ID); err != nil {
 		return fmt.Errorf("delete project %s: %w", p.ID, err)
 	}

@@ -15,6 +15,8 @@ type (
 	historyService struct{ *server }
 	// logService shows what instances write.
 	logService struct{ *server }
+	// notificationService serves endpoints of notifications, and what was sent to them.
+	notificationService struct{ *server }
 	// projectService serves projects.
 	projectService struct{ *server }
 	// protectionService serves protections.

@@ -36,6 +36,7 @@ func (x ids) requests(input protoreflect.MessageDescriptor) (bodies []map[string
 			"role":  "ROLE_VIEWER", "domain": "chat.example.com", "gatewayUrl": "https://gateway.example.com",
 			"keys": []string{"deployment:" + x["deployment"]}, "set": map[string]string{"A": "b"}, "own": map[string]any{"apps": 1},
 			"timeZone": "", "expiresAt": 0, "overrideFreeze": "", "from": 0, "until": 0,
+			"url": "https://hooks.example.com/walk",
 		}[name]
 		switch {
 		case isRef && f.Kind() == protoreflect.StringKind:

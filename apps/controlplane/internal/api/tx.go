@@ -38,10 +38,24 @@ type Tx interface {
 	recordTx
 	admissionTx
 	browserTx
+	notificationTx
 
 	// Batched reports whether other requests share the transaction. A request that fails because its
 	// idempotency key is taken runs again alone.
 	Batched() bool
+}
+
+type notificationTx interface {
+	InsertNotificationEndpoint(model.NotificationEndpoint) error
+	UpdateNotificationEndpoint(model.NotificationEndpoint) error
+	LockNotificationEndpoint(workspaceID, name string) (model.NotificationEndpoint, error)
+	ListNotificationEndpoints(workspaceID string) ([]model.NotificationEndpoint, error)
+	DeleteNotificationEndpoint(workspaceID, id string) error
+	DeleteNotificationEndpointsOf(workspaceID, scopeID string) error
+	InsertDeliveries([]model.Delivery) error
+	ListDeliveries(endpointID string, state model.DeliveryState, p model.Page) ([]model.Delivery, error)
+	CountDeliveries(workspaceID string) ([]model.DeliveryCount, error)
+	ReplayDeliveries(endpointID, messageID string, at int64) (int, error)
 }
 
 type tenantTx interface {

@@ -1,12 +1,14 @@
 package ingest_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -71,12 +73,22 @@ func TestHeartbeat_OfARegionThatReturnsWakesItsApps(t *testing.T) {
 		time.Sleep(2 * ttl)
 		h.update(func(tx store.Tx) error {
 			_, err := tx.ExpireLeases(time.Now().UnixMilli(), 10)
-			return err
+			return errors.Join(err, tx.GrantRegion(east, "ws_1", 1), tx.InsertNotificationEndpoint(model.NotificationEndpoint{
+				ID: "nte_1", WorkspaceID: "ws_1", Name: "pager", Kinds: model.AllNotificationKinds(),
+			}))
 		})
 		require.Empty(t, h.woken())
-		require.NoError(t, h.report(east, says(2)))
-		synctest.Wait()
+		for sequence := range int64(2) { // the second report is of a region that is back already
+			require.NoError(t, h.report(east, says(2+sequence)))
+			synctest.Wait()
+		}
 		require.Equal(t, []string{"app_1"}, h.woken())
+		h.update(func(tx store.Tx) error {
+			told, err := tx.ListDeliveries("nte_1", -1, store.Page{})
+			require.Len(t, told, 1)
+			require.Equal(t, []any{model.NotifyRegionBack, int32(1)}, []any{told[0].Kind, told[0].Apps})
+			return err
+		})
 	})
 }
 

@@ -1,8 +1,9 @@
 // Package keyset moves stored values from one key of the keyset to another. It counts the values that
 // each key sealed, seals values again with the primary key, and decides whether a key can be removed.
 //
-// Only the values of secrets are stored sealed. Web-hooks and registries refer to secrets, and API keys,
-// app keys and join tokens are stored as hashes. Besides, a key seals the credentials of agents, which are
+// Only the values of secrets are stored sealed. Web-hooks and registries refer to secrets, the URL and signing
+// secrets of a notification endpoint are a secret of the endpoint's id, and API keys, app keys and join tokens
+// are stored as hashes. Besides, a key seals the credentials of agents, which are
 // valid for fleet.CredentialTTL. Each process of the control plane stores in the peers table which
 // keys it has read at its start, and which of them it seals with.
 package keyset

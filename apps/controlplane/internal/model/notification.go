@@ -21,6 +21,9 @@ const (
 	NotifyTest NotificationKind = 7
 )
 
+// WhatTest is what a test tells of, in place of a history entry.
+const WhatTest = "Test"
+
 // Bit of the kind in NotificationEndpoint.Kinds.
 func (k NotificationKind) Bit() int64 { return 1 << k }
 
@@ -68,6 +71,9 @@ const (
 
 // MaxNotificationEndpoints that a workspace may have.
 const MaxNotificationEndpoints = 20
+
+// ListedNotificationEndpoints bounds a list of them, far above what calls at once could add past the limit.
+const ListedNotificationEndpoints = 10 * MaxNotificationEndpoints
 
 // NotificationEndpoint is a URL that notifications are sent to.
 type NotificationEndpoint struct {

@@ -58,36 +58,38 @@ type app struct {
 
 // clients of every service.
 type clients struct {
-	apps         windlassv1connect.AppServiceClient
-	deployments  windlassv1connect.DeploymentServiceClient
-	rollouts     windlassv1connect.RolloutServiceClient
-	history      windlassv1connect.HistoryServiceClient
-	regions      windlassv1connect.RegionServiceClient
-	environments windlassv1connect.EnvironmentServiceClient
-	projects     windlassv1connect.ProjectServiceClient
-	workspaces   windlassv1connect.WorkspaceServiceClient
-	access       windlassv1connect.AccessServiceClient
-	freezes      windlassv1connect.FreezeServiceClient
-	protections  windlassv1connect.ProtectionServiceClient
-	routes       windlassv1connect.RouteServiceClient
-	logs         windlassv1connect.LogServiceClient
+	apps          windlassv1connect.AppServiceClient
+	deployments   windlassv1connect.DeploymentServiceClient
+	rollouts      windlassv1connect.RolloutServiceClient
+	history       windlassv1connect.HistoryServiceClient
+	regions       windlassv1connect.RegionServiceClient
+	environments  windlassv1connect.EnvironmentServiceClient
+	projects      windlassv1connect.ProjectServiceClient
+	workspaces    windlassv1connect.WorkspaceServiceClient
+	access        windlassv1connect.AccessServiceClient
+	freezes       windlassv1connect.FreezeServiceClient
+	protections   windlassv1connect.ProtectionServiceClient
+	notifications windlassv1connect.NotificationServiceClient
+	routes        windlassv1connect.RouteServiceClient
+	logs          windlassv1connect.LogServiceClient
 }
 
 func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
 	return &clients{
-		apps:         windlassv1connect.NewAppServiceClient(httpClient, server, options...),
-		logs:         windlassv1connect.NewLogServiceClient(httpClient, server, options...),
-		deployments:  windlassv1connect.NewDeploymentServiceClient(httpClient, server, options...),
-		rollouts:     windlassv1connect.NewRolloutServiceClient(httpClient, server, options...),
-		history:      windlassv1connect.NewHistoryServiceClient(httpClient, server, options...),
-		regions:      windlassv1connect.NewRegionServiceClient(httpClient, server, options...),
-		environments: windlassv1connect.NewEnvironmentServiceClient(httpClient, server, options...),
-		projects:     windlassv1connect.NewProjectServiceClient(httpClient, server, options...),
-		workspaces:   windlassv1connect.NewWorkspaceServiceClient(httpClient, server, options...),
-		access:       windlassv1connect.NewAccessServiceClient(httpClient, server, options...),
-		freezes:      windlassv1connect.NewFreezeServiceClient(httpClient, server, options...),
-		protections:  windlassv1connect.NewProtectionServiceClient(httpClient, server, options...),
-		routes:       windlassv1connect.NewRouteServiceClient(httpClient, server, options...),
+		apps:          windlassv1connect.NewAppServiceClient(httpClient, server, options...),
+		logs:          windlassv1connect.NewLogServiceClient(httpClient, server, options...),
+		deployments:   windlassv1connect.NewDeploymentServiceClient(httpClient, server, options...),
+		rollouts:      windlassv1connect.NewRolloutServiceClient(httpClient, server, options...),
+		history:       windlassv1connect.NewHistoryServiceClient(httpClient, server, options...),
+		regions:       windlassv1connect.NewRegionServiceClient(httpClient, server, options...),
+		environments:  windlassv1connect.NewEnvironmentServiceClient(httpClient, server, options...),
+		projects:      windlassv1connect.NewProjectServiceClient(httpClient, server, options...),
+		workspaces:    windlassv1connect.NewWorkspaceServiceClient(httpClient, server, options...),
+		access:        windlassv1connect.NewAccessServiceClient(httpClient, server, options...),
+		freezes:       windlassv1connect.NewFreezeServiceClient(httpClient, server, options...),
+		protections:   windlassv1connect.NewProtectionServiceClient(httpClient, server, options...),
+		notifications: windlassv1connect.NewNotificationServiceClient(httpClient, server, options...),
+		routes:        windlassv1connect.NewRouteServiceClient(httpClient, server, options...),
 	}
 }
 
@@ -147,7 +149,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 			root.AddCommand(c)
 		}
 	}
-	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
+	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
 	root.AddCommand(exitCodesTopic())

@@ -41,7 +41,7 @@ func (t *tx) LockNotificationEndpoint(workspaceID, name string) (model.Notificat
 
 func (t *tx) ListNotificationEndpoints(workspaceID string) ([]model.NotificationEndpoint, error) {
 	rows := endpointTable.in(t).list(func(e model.NotificationEndpoint) bool { return e.WorkspaceID == workspaceID })
-	return page(rows, store.Page{Limit: model.MaxNotificationEndpoints}, func(e model.NotificationEndpoint) string { return e.Name }), nil
+	return page(rows, store.Page{Limit: model.ListedNotificationEndpoints}, func(e model.NotificationEndpoint) string { return e.Name }), nil
 }
 
 func (t *tx) GetNotificationEndpoints(ids []string) (rows []model.NotificationEndpoint, err error) {

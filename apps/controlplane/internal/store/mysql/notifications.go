@@ -45,7 +45,7 @@ func (t *tx) LockNotificationEndpoint(workspaceID, name string) (model.Notificat
 
 func (t *tx) ListNotificationEndpoints(workspaceID string) ([]model.NotificationEndpoint, error) {
 	return list(t, "list notification endpoints of", workspaceID, notificationEndpoint)(t.q.ListNotificationEndpoints(t.ctx, gen.ListNotificationEndpointsParams{
-		WorkspaceID: workspaceID, Limit: model.MaxNotificationEndpoints,
+		WorkspaceID: workspaceID, Limit: model.ListedNotificationEndpoints,
 	}))
 }
 

@@ -1,0 +1,61 @@
+package notification
+
+import (
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
+
+// mergeAbove is how many notifications of one kind may wait for an endpoint before they become one.
+const mergeAbove = 20
+
+// Call is a delivery that is tried, and the ids of deliveries that it tells of, too.
+type Call struct {
+	Delivery model.Delivery
+	Merged   []string
+}
+
+// Merge makes calls of deliveries that are due, in their order. Deliveries of one endpoint, kind and region
+// that were never tried become one call if there are many of them: it tells how many and of which apps. What
+// was tried stays as it was, because the receiver may have it.
+func Merge(due []model.Delivery) (calls []Call) {
+	type group struct {
+		endpointID, regionID string
+		kind                 model.NotificationKind
+	}
+	of := func(d model.Delivery) group { return group{d.EndpointID, d.RegionID, d.Kind} }
+	fresh := map[group][]model.Delivery{}
+	for _, d := range due {
+		if d.Attempts == 0 && d.Kind != model.NotifyTest {
+			fresh[of(d)] = append(fresh[of(d)], d)
+		}
+	}
+	for _, d := range due {
+		many := fresh[of(d)]
+		if d.Attempts != 0 || len(many) <= mergeAbove {
+			calls = append(calls, Call{Delivery: d})
+			continue
+		}
+		if many[0].MessageID != d.MessageID {
+			continue
+		}
+		calls = append(calls, merged(many))
+	}
+	return calls
+}
+
+// merged is the first of them, telling of all.
+func merged(many []model.Delivery) Call {
+	c := Call{Delivery: many[0]}
+	var names []string
+	c.Delivery.Events = 0
+	for i, d := range many {
+		c.Delivery.Events += d.Events
+		names = append(names, strings.Fields(d.AppNames)...)
+		if i > 0 {
+			c.Merged = append(c.Merged, d.MessageID)
+		}
+	}
+	c.Delivery.Apps, c.Delivery.AppNames = model.NamedApps(names)
+	return c
+}

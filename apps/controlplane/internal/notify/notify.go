@@ -1,0 +1,385 @@
+// Package notify sends notifications to the endpoints of workspaces.
+//
+// What is sent is a row, which the transaction of the history entry wrote. Any process takes rows that are due:
+// it claims a row by counting an attempt and moving its due time past the call, then calls, then notes what
+// came of it. A process that dies in between leaves the row with its claim, which ends by itself, and the row
+// is sent again with the id that it had. So each notification arrives at least once.
+//
+// A slow endpoint takes its own slots and no others: calls are bounded for an endpoint, for a workspace and
+// for the process, and endpoints without a free slot are left out when rows are read.
+package notify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/callout"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/notification"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/guard"
+	"github.com/windlass-run/windlass/pkg/seal"
+)
+
+const (
+	// every is the time between two looks for rows that are due.
+	every = time.Second
+	// gaugesEvery is the time between two counts of rows that wait.
+	gaugesEvery = 30 * time.Second
+	// callTimeout bounds a call.
+	callTimeout = 10 * time.Second
+	// storeTimeout bounds a transaction.
+	storeTimeout = 10 * time.Second
+	// claimFor is longer than reading the endpoint, calling it and noting the outcome may take.
+	claimFor = 60 * time.Second
+	// giveUpAfter is how long a notification is tried.
+	giveUpAfter = 24 * time.Hour
+	// Rows that are over are kept for people: a dead one may be replayed.
+	keepDelivered = 24 * time.Hour
+	keepDead      = 7 * 24 * time.Hour
+	// readRows is how many rows are looked at together.
+	readRows = 500
+)
+
+// Bounds of calls at once, in a process.
+const (
+	maxCalls            = 64
+	maxCallsOfWorkspace = 16
+	maxCallsOfEndpoint  = 4
+)
+
+// retries space out the tries of one notification.
+var retries = backoff.Policy{Min: 5 * time.Second, Max: 3 * time.Hour}
+
+// Tx is what notify asks of a transaction.
+type Tx interface {
+	DueDeliveries(at int64, busy []string, limit int) ([]model.Delivery, error)
+	ClaimDelivery(d model.Delivery, until int64, merged []string) error
+	NoteDelivery(model.Delivery) error
+	GetNotificationEndpoints(ids []string) ([]model.NotificationEndpoint, error)
+	GetSecret(workspaceID, environmentID, name string) (model.Secret, error)
+	PendingDeliveries() (n int, since int64, err error)
+}
+
+// Store runs transactions.
+type Store interface {
+	Update(ctx context.Context, fn func(Tx) error) error
+	View(ctx context.Context, fn func(Tx) error) error
+}
+
+// Config of a Service.
+type Config struct {
+	Store Store
+	Box   *seal.Box
+	// Allow are networks that endpoints may be in besides public addresses.
+	Allow      guard.Networks
+	UserAgent  string
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Random returns numbers in [0, 1); nil means the runtime's own.
+	Random func() float64
+}
+
+// Service sends notifications.
+type Service struct {
+	cfg     Config
+	http    *http.Client
+	metrics *metrics
+	// freed has a value after a call ended.
+	freed chan struct{}
+	calls sync.WaitGroup
+
+	mu         sync.Mutex
+	total      int
+	endpoints  map[string]int
+	workspaces map[string]int
+	// refused are endpoints, with their workspaces, that got no slot because the workspace had none.
+	refused map[string]string
+}
+
+// New checks cfg.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Box == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("notify: Store, Box, Log and Registerer are required")
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	m, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("notify: register metrics: %w", err)
+	}
+	return &Service{
+		cfg: cfg, http: callout.NewClient(cfg.Allow, callTimeout), metrics: m, freed: make(chan struct{}, 1),
+		endpoints: map[string]int{}, workspaces: map[string]int{}, refused: map[string]string{},
+	}, nil
+}
+
+// Run sends what is due until ctx ends. Calls under way are then cut off, and made again by a process that
+// finds their claims ended.
+func (s *Service) Run(ctx context.Context) error {
+	defer s.calls.Wait()
+	var counted time.Time
+	for {
+		wait := every + time.Duration(s.cfg.Random()*float64(every)/4)
+		more, err := s.round(ctx, time.Now())
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.cfg.Log.WarnContext(ctx, "cannot read or claim notifications", "error", err)
+		case more:
+			wait = 0
+		}
+		if now := time.Now(); now.Sub(counted) >= gaugesEvery {
+			counted = now
+			if err := s.gauge(ctx, now); err != nil && ctx.Err() == nil {
+				s.cfg.Log.WarnContext(ctx, "cannot count notifications", "error", err)
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-s.freed:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// round claims what is due and has a free slot, and begins to call. more reports whether it filled its rows,
+// so that there may be others.
+func (s *Service) round(ctx context.Context, now time.Time) (more bool, err error) {
+	busy, full := s.busy()
+	if full {
+		return false, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	var due []model.Delivery
+	err = s.cfg.Store.View(bounded, func(tx Tx) (err error) {
+		due, err = tx.DueDeliveries(now.UnixMilli(), busy, readRows)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("read due notifications: %w", err)
+	}
+	for _, call := range notification.Merge(due) {
+		if !s.take(call.Delivery) {
+			continue
+		}
+		if err := s.claim(bounded, call, now); err != nil {
+			s.free(call.Delivery)
+			if errors.Is(err, model.ErrConflict) {
+				continue // another process was faster
+			}
+			return false, err
+		}
+		d := call.Delivery
+		d.Attempts++
+		s.calls.Go(func() {
+			defer s.free(d)
+			s.deliver(ctx, d)
+		})
+	}
+	// The next look leaves out the endpoints that have no slot.
+	return len(due) == readRows, nil
+}
+
+func (s *Service) claim(ctx context.Context, c notification.Call, now time.Time) error {
+	err := s.cfg.Store.Update(ctx, func(tx Tx) error {
+		return tx.ClaimDelivery(c.Delivery, now.Add(claimFor).UnixMilli(), c.Merged)
+	})
+	if err != nil {
+		return fmt.Errorf("claim notification %s: %w", c.Delivery.MessageID, err)
+	}
+	s.metrics.merged.Add(float64(len(c.Merged)))
+	return nil
+}
+
+// busy are the endpoints that have no free slot. full reports whether the process has none.
+func (s *Service) busy() (ids []string, full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, n := range s.endpoints {
+		if n >= maxCallsOfEndpoint {
+			ids = append(ids, id)
+		}
+	}
+	for id, workspace := range s.refused {
+		if s.workspaces[workspace] >= maxCallsOfWorkspace {
+			ids = append(ids, id)
+		} else {
+			delete(s.refused, id)
+		}
+	}
+	return ids, s.total >= maxCalls
+}
+
+// take reports whether there was a slot for a call, which it takes.
+func (s *Service) take(d model.Delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.workspaces[d.WorkspaceID] >= maxCallsOfWorkspace {
+		s.refused[d.EndpointID] = d.WorkspaceID
+		return false
+	}
+	if s.total >= maxCalls || s.endpoints[d.EndpointID] >= maxCallsOfEndpoint {
+		return false
+	}
+	s.total++
+	s.endpoints[d.EndpointID]++
+	s.workspaces[d.WorkspaceID]++
+	return true
+}
+
+func (s *Service) free(d model.Delivery) {
+	s.mu.Lock()
+	s.total--
+	drop(s.endpoints, d.EndpointID)
+	drop(s.workspaces, d.WorkspaceID)
+	s.mu.Unlock()
+	select {
+	case s.freed <- struct{}{}:
+	default:
+	}
+}
+
+func drop(counts map[string]int, key string) {
+	if counts[key]--; counts[key] <= 0 {
+		delete(counts, key)
+	}
+}
+
+// deliver makes one try of a claimed delivery and notes what came of it.
+func (s *Service) deliver(ctx context.Context, d model.Delivery) {
+	begin := time.Now()
+	fatal, err := s.call(ctx, d)
+	if ctx.Err() != nil {
+		return // this process stops, which says nothing of the endpoint: the claim ends by itself
+	}
+	now := time.Now()
+	d.Problem = ""
+	outcome := "delivered"
+	if err == nil {
+		d.State, d.DoneAt, d.DueAt = model.DeliveryDelivered, now.UnixMilli(), now.Add(keepDelivered).UnixMilli()
+	} else {
+		outcome = "failed"
+		d.Problem = err.Error()
+		next := now.Add(retries.Delay(int(d.Attempts)-1, s.cfg.Random)).UnixMilli()
+		d.DueAt = next
+		if fatal || next > d.TriesSince+giveUpAfter.Milliseconds() {
+			d.State, d.DoneAt, d.DueAt = model.DeliveryDead, now.UnixMilli(), now.Add(keepDead).UnixMilli()
+		}
+	}
+	s.metrics.calls.WithLabelValues(outcome).Observe(now.Sub(begin).Seconds())
+	noting, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err = s.cfg.Store.Update(noting, func(tx Tx) error { return tx.NoteDelivery(d) })
+	switch {
+	case errors.Is(err, model.ErrConflict):
+		// The endpoint was removed, or the claim ended and the row is with another process.
+	case err != nil && ctx.Err() == nil:
+		s.cfg.Log.WarnContext(ctx, "cannot note a notification: it is sent again with its id", "notification", d.MessageID, "error", err)
+	case err == nil && d.State == model.DeliveryDead:
+		s.metrics.dead.Inc()
+		s.cfg.Log.WarnContext(ctx, "a notification was given up", "workspace", d.WorkspaceID, "endpoint", d.EndpointID, "notification", d.MessageID,
+			"tries", d.Attempts, "problem", d.Problem)
+	}
+}
+
+// call sends the delivery. fatal reports that another try cannot do better. Errors say nothing of the address.
+func (s *Service) call(ctx context.Context, d model.Delivery) (fatal bool, err error) {
+	endpoint, target, err := s.target(ctx, d)
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "cannot read a notification endpoint", "endpoint", d.EndpointID, "error", err)
+		return false, errors.New("the control plane cannot read the endpoint")
+	}
+	switch {
+	case endpoint.ID == "":
+		return true, errors.New("the endpoint was removed")
+	case endpoint.Disabled:
+		return true, errors.New("the endpoint is disabled")
+	}
+	body, contentType, err := notification.Body(d, endpoint.Format)
+	if err != nil {
+		return true, errors.New("its body cannot be written")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("it has not answered within %s", callTimeout))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.URL, bytes.NewReader(body))
+	if err != nil {
+		return true, errors.New("its url cannot be used")
+	}
+	at := time.Now().Unix()
+	signature, err := target.Sign(d.MessageID, at, body)
+	if err != nil {
+		return true, err
+	}
+	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("User-Agent", s.cfg.UserAgent)
+	req.Header.Set(notification.HeaderID, d.MessageID)
+	req.Header.Set(notification.HeaderTimestamp, strconv.FormatInt(at, 10))
+	req.Header.Set(notification.HeaderSignature, signature)
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return false, callout.Problem(ctx, err)
+	}
+	_ = resp.Body.Close() // nothing of the answer but its status is read
+	return resp.StatusCode == http.StatusGone, callout.Refused(resp.StatusCode)
+}
+
+// target reads the endpoint of the delivery and what is sealed of it; a zero endpoint when there is none.
+func (s *Service) target(ctx context.Context, d model.Delivery) (e model.NotificationEndpoint, t notification.Target, err error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err = s.cfg.Store.View(ctx, func(tx Tx) error {
+		found, err := tx.GetNotificationEndpoints([]string{d.EndpointID})
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		secret, err := tx.GetSecret(found[0].WorkspaceID, d.EndpointID, model.EndpointSecret)
+		if err != nil {
+			return fmt.Errorf("read its secret: %w", err)
+		}
+		plain, err := s.cfg.Box.Open(secret.Ciphertext, model.SecretContext(secret.EnvironmentID, secret.Name, secret.Version))
+		if err != nil {
+			return fmt.Errorf("open its secret: %w", err)
+		}
+		e = found[0]
+		t, err = notification.ParseTarget(plain)
+		return err
+	})
+	return e, t, err
+}
+
+// gauge counts what waits.
+func (s *Service) gauge(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return s.cfg.Store.View(ctx, func(tx Tx) error {
+		n, since, err := tx.PendingDeliveries()
+		if err != nil {
+			return err
+		}
+		s.metrics.pending.Set(float64(n))
+		age := 0.0
+		if n > 0 {
+			age = max(0, now.Sub(time.UnixMilli(since)).Seconds())
+		}
+		s.metrics.oldest.Set(age)
+		return nil
+	})
+}

@@ -1,0 +1,338 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// notificationKinds are the kinds that --on takes, as people write them.
+var notificationKinds = map[string]windlassv1.NotificationKind{
+	"failed":             windlassv1.NotificationKind_NOTIFICATION_KIND_ROLLOUT_FAILED,
+	"rolled-back":        windlassv1.NotificationKind_NOTIFICATION_KIND_ROLLED_BACK,
+	"approval-needed":    windlassv1.NotificationKind_NOTIFICATION_KIND_APPROVAL_NEEDED,
+	"held":               windlassv1.NotificationKind_NOTIFICATION_KIND_START_HELD,
+	"region-unreachable": windlassv1.NotificationKind_NOTIFICATION_KIND_REGION_UNREACHABLE,
+	"region-back":        windlassv1.NotificationKind_NOTIFICATION_KIND_REGION_BACK,
+}
+
+const notificationKindNames = "failed, rolled-back, approval-needed, held, region-unreachable, region-back"
+
+func (a *app) notifyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "notify", Aliases: []string{"notifications"}, Short: "Send what happens to a webhook",
+		Long: `An endpoint is a URL that the control plane calls when a rollout fails, goes back, waits for an approval or
+is held by a freeze, and when a region goes and returns: of the workspace, of a project or of an app. Calls
+are signed by the Standard Webhooks scheme and repeated for 24 hours until one is answered with 2xx.`,
+		Example: `  windlass notify set pager --url https://example.com/hooks/windlass
+  windlass notify test pager`,
+	}
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List endpoints, and how many notifications wait or were given up", Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, _ []string) error {
+			resp, err := a.clients.notifications.ListNotificationEndpoints(ctx, &windlassv1.ListNotificationEndpointsRequest{})
+			if err != nil {
+				return err
+			}
+			return showList(a, resp.Endpoints, func(w *tabwriter.Writer) { endpointTable(w, resp.Endpoints) })
+		}),
+	}
+	remove := &cobra.Command{
+		Use: "remove NAME", Aliases: []string{"rm"}, Short: "Remove an endpoint, and what waits for it", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.notifications.RemoveNotificationEndpoint(ctx, &windlassv1.RemoveNotificationEndpointRequest{Mutation: mutation(), Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.done(resp, "endpoint %s is removed", args[0])
+		}),
+	}
+	test := &cobra.Command{
+		Use: "test NAME", Short: "Send a test to an endpoint, and wait for what comes of it", Args: cobra.ExactArgs(1),
+		RunE: a.run(a.testEndpoint),
+	}
+	return group(c, list, a.setEndpointCommand(), remove, a.rotateNotificationSecretCommand(), test, a.deliveriesCommand(), a.replayCommand())
+}
+
+func (a *app) setEndpointCommand() *cobra.Command {
+	var req windlassv1.SetNotificationEndpointRequest
+	var format, ofApp string
+	var on []string
+	var disable, enable bool
+	var c *cobra.Command
+	c = &cobra.Command{
+		Use: "set NAME --url URL", Short: "Make an endpoint and print its signing secret, once; or change it", Args: cobra.ExactArgs(1),
+		Long: "Of an endpoint that exists, set changes what its flags say. The signing secret stays.",
+		Example: `  windlass notify set pager --url https://example.com/hooks/windlass --on failed,rolled-back
+  windlass notify set team --url https://hooks.slack.com/services/T0/B0/X --format slack --project search`,
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			req.Mutation, req.Name, req.Kinds, req.Disabled = mutation(), args[0], nil, disable
+			req.App = ""
+			if ofApp != "" {
+				req.App = a.appPath(ofApp)
+			}
+			switch {
+			case disable && enable:
+				return errors.New("--disable and --enable: use one of the two")
+			case format == "cloudevents":
+				req.Format = windlassv1.NotificationFormat_NOTIFICATION_FORMAT_CLOUDEVENTS
+			case format == "slack":
+				req.Format = windlassv1.NotificationFormat_NOTIFICATION_FORMAT_SLACK
+			default:
+				return fmt.Errorf("--format=%q: use cloudevents or slack", format)
+			}
+			for _, name := range on {
+				k, ok := notificationKinds[name]
+				if !ok {
+					return fmt.Errorf("--on=%q: use some of %s", name, notificationKindNames)
+				}
+				req.Kinds = append(req.Kinds, k)
+			}
+			if err := a.keepEndpoint(ctx, &req, c.Flags().Changed); err != nil {
+				return err
+			}
+			resp, err := a.clients.notifications.SetNotificationEndpoint(ctx, &req)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.show(resp, nil)
+			}
+			if resp.Secret == "" {
+				return a.show(resp.Endpoint, func(w *tabwriter.Writer) { endpointTable(w, []*windlassv1.NotificationEndpoint{resp.Endpoint}) })
+			}
+			a.infof("endpoint %s is made; its signing secret is not shown again", resp.Endpoint.Name)
+			_, err = fmt.Fprintln(a.Stdout, resp.Secret)
+			return err
+		}),
+	}
+	flags := c.Flags()
+	flags.StringVar(&req.Url, "url", "", "http or https URL that is called; required for a new endpoint")
+	flags.StringVar(&format, "format", "cloudevents", "body: cloudevents or slack")
+	flags.StringSliceVar(&on, "on", nil, "what it is told: some of "+notificationKindNames+"; default: all")
+	flags.StringVar(&req.Project, "project", "", "of apps of this project; empty: of the workspace")
+	flags.StringVar(&ofApp, "app", "", "of this app; empty: of the workspace")
+	flags.BoolVar(&disable, "disable", false, "send nothing until it is enabled")
+	flags.BoolVar(&enable, "enable", false, "send again")
+	return c
+}
+
+// keepEndpoint fills in what the flags do not say from the endpoint of that name, if there is one.
+func (a *app) keepEndpoint(ctx context.Context, req *windlassv1.SetNotificationEndpointRequest, changed func(flag string) bool) error {
+	list, err := a.clients.notifications.ListNotificationEndpoints(ctx, &windlassv1.ListNotificationEndpointsRequest{})
+	if err != nil {
+		return err
+	}
+	for _, e := range list.Endpoints {
+		if e.Name != req.Name {
+			continue
+		}
+		if !changed("format") {
+			req.Format = e.Format
+		}
+		if !changed("on") {
+			req.Kinds = e.Kinds
+		}
+		if !changed("project") && !changed("app") {
+			req.Project, req.App = e.Project, e.App
+		}
+		if !changed("disable") && !changed("enable") {
+			req.Disabled = e.Disabled
+		}
+	}
+	return nil
+}
+
+func (a *app) rotateNotificationSecretCommand() *cobra.Command {
+	var keep time.Duration
+	c := &cobra.Command{
+		Use: "rotate NAME", Short: "Make another signing secret and print it, once", Args: cobra.ExactArgs(1),
+		Long: "Calls carry a signature of the new secret and one of the secret before, for --keep, so that the receiver can change in between.",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			req := &windlassv1.RotateNotificationSecretRequest{Mutation: mutation(), Name: args[0], KeepPreviousSeconds: int64(keep.Seconds())}
+			switch {
+			case keep < 0:
+				return fmt.Errorf("--keep=%s: use a duration of at least 1s, or 0 for not at all", keep)
+			case keep < time.Second:
+				req.KeepPreviousSeconds = -1
+			}
+			resp, err := a.clients.notifications.RotateNotificationSecret(ctx, req)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.show(resp, nil)
+			}
+			if resp.Secret == "" {
+				return errors.New("the secret was rotated by an earlier try of this call, whose answer was lost: rotate it again")
+			}
+			if until := resp.Endpoint.PreviousSecretUntil; until != 0 {
+				a.infof("the secret before signs, too, until %s; the new one is not shown again", clock(until))
+			} else {
+				a.infof("the secret before signs no longer; the new one is not shown again")
+			}
+			_, err = fmt.Fprintln(a.Stdout, resp.Secret)
+			return err
+		}),
+	}
+	c.Flags().DurationVar(&keep, "keep", 24*time.Hour, "how long the secret before signs, too; 0 for not at all, up to 168h")
+	return c
+}
+
+const (
+	// testPatience is how long the outcome of a test is waited for: one call of the control plane, and its turn.
+	testPatience = 20 * time.Second
+	testPoll     = 500 * time.Millisecond
+)
+
+// testEndpoint sends a test and waits for what comes of its first try.
+func (a *app) testEndpoint(ctx context.Context, args []string) error {
+	resp, err := a.clients.notifications.TestNotificationEndpoint(ctx, &windlassv1.TestNotificationEndpointRequest{Mutation: mutation(), Name: args[0]})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, testPatience)
+	defer cancel()
+	for {
+		list, err := a.clients.notifications.ListNotificationDeliveries(ctx, &windlassv1.ListNotificationDeliveriesRequest{Endpoint: args[0]})
+		if err != nil {
+			return err
+		}
+		for _, d := range list.Deliveries {
+			switch {
+			case d.Id != resp.GetDelivery().GetId():
+			case d.State == windlassv1.NotificationDelivery_STATE_DELIVERED:
+				return a.done(d, "the test was delivered, with id %s", d.Id)
+			case d.Problem != "":
+				if a.output != "table" {
+					if err := a.show(d, nil); err != nil {
+						return err
+					}
+				}
+				return fmt.Errorf("the test is not delivered: %s: `windlass notify deliveries %s` shows further tries", d.Problem, args[0])
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the test was not sent within %s: `windlass notify deliveries %s` shows what comes of it", testPatience, args[0])
+		case <-time.After(testPoll):
+		}
+	}
+}
+
+func (a *app) deliveriesCommand() *cobra.Command {
+	var state string
+	var limit int
+	c := &cobra.Command{
+		Use: "deliveries NAME", Short: "List what was sent to an endpoint and what waits, newest first", Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			req := &windlassv1.ListNotificationDeliveriesRequest{Endpoint: args[0]}
+			if state != "" {
+				value, ok := windlassv1.NotificationDelivery_State_value["STATE_"+strings.ToUpper(state)]
+				if !ok || value == 0 {
+					return fmt.Errorf("--state=%q: use pending, delivered or dead", state)
+				}
+				req.State = windlassv1.NotificationDelivery_State(value)
+			}
+			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.NotificationDelivery, *windlassv1.PageResponse, error) {
+				req.Page = p
+				r, err := a.clients.notifications.ListNotificationDeliveries(ctx, req)
+				return r.GetDeliveries(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "ID", "STATE", "AGE", "WHAT", "ABOUT", "TRIES", "PROBLEM")
+				for _, d := range items {
+					row(w, d.Id, deliveryState(d), ago(d.At), d.What, deliverySubject(d), fmt.Sprint(d.Attempts), dash(firstLine(d.Problem)))
+				}
+			})
+		}),
+	}
+	c.Flags().StringVar(&state, "state", "", "only those that are pending, delivered or dead")
+	c.Flags().IntVar(&limit, "limit", 50, "at most as many; 0 for all")
+	return c
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "replay NAME [ID]", Short: "Send notifications that were given up again, all of an endpoint or one", Args: cobra.RangeArgs(1, 2),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			req := &windlassv1.ReplayNotificationsRequest{Mutation: mutation(), Endpoint: args[0]}
+			if len(args) > 1 {
+				req.Id = args[1]
+			}
+			resp, err := a.clients.notifications.ReplayNotifications(ctx, req)
+			if err != nil {
+				return err
+			}
+			return a.done(resp, "%d notifications are sent again, with the ids that they had", resp.Replayed)
+		}),
+	}
+	return c
+}
+
+func endpointTable(w *tabwriter.Writer, all []*windlassv1.NotificationEndpoint) {
+	row(w, "ENDPOINT", "OF", "HOST", "FORMAT", "ON", "PENDING", "GIVEN UP")
+	for _, e := range all {
+		scope := "workspace"
+		switch {
+		case e.App != "":
+			scope = "app " + e.App
+		case e.Project != "":
+			scope = "project " + e.Project
+		}
+		on := endpointKinds(e)
+		if e.Disabled {
+			on = "disabled"
+		}
+		row(w, e.Name, scope, e.Origin, strings.ToLower(strings.TrimPrefix(e.Format.String(), "NOTIFICATION_FORMAT_")), on, fmt.Sprint(e.Pending), fmt.Sprint(e.Dead))
+	}
+}
+
+// endpointKinds are the kinds of an endpoint, as --on takes them.
+func endpointKinds(e *windlassv1.NotificationEndpoint) string {
+	var names []string
+	for name := range strings.SplitSeq(notificationKindNames, ", ") {
+		for _, k := range e.Kinds {
+			if notificationKinds[name] == k {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) == len(notificationKinds) {
+		return "all"
+	}
+	return strings.Join(names, ",")
+}
+
+func deliveryState(d *windlassv1.NotificationDelivery) string {
+	state := strings.ToLower(strings.TrimPrefix(d.State.String(), "STATE_"))
+	if d.State == windlassv1.NotificationDelivery_STATE_PENDING && d.NextAt > time.Now().UnixMilli() {
+		state += ", next at " + clock(d.NextAt)
+	}
+	return state
+}
+
+// deliverySubject is what the notification is about.
+func deliverySubject(d *windlassv1.NotificationDelivery) string {
+	switch {
+	case d.Events > 1:
+		return fmt.Sprintf("%d events of %d apps", d.Events, d.Apps)
+	case d.App != "" && d.Version != 0:
+		return fmt.Sprintf("%s v%d", d.App, d.Version)
+	case d.App != "":
+		return d.App
+	case d.Region != "":
+		return fmt.Sprintf("region %s, %d apps", d.Region, d.Apps)
+	}
+	return "-"
+}
