@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
+	"fmt"
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
@@ -26,6 +28,43 @@ func pageOf(req *windlassv1.PageRequest) (model.Page, error) {
 		return model.Page{}, apierr.Invalid("page.token", "the page token is not one that a list call returned: start without one")
 	}
 	return model.Page{After: string(after), Limit: size + 1}, nil
+}
+
+// listByApp returns a page of what the app has that the caller names, or all apps of its workspace. list reads
+// the rows, named what in errors, key is a row's cursor, and view makes rows what the API shows.
+func listByApp[Row, View any](
+	ctx context.Context, s *server, page *windlassv1.PageRequest, ref, what string,
+	list func(tx Tx, workspaceID, appID string, page model.Page) ([]Row, error), key func(Row) string, view func(Tx, []Row) ([]View, error),
+) (out []View, next *windlassv1.PageResponse, err error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := pageOf(page)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = s.cfg.Store.Snapshot(ctx, func(tx Tx) error {
+		appID := ""
+		if ref != "" {
+			app, err := s.app(tx, by.WorkspaceID, ref, false)
+			if err != nil {
+				return err
+			}
+			appID = app.ID
+		}
+		rows, err := list(tx, by.WorkspaceID, appID, p)
+		if err != nil {
+			return fmt.Errorf("list %s: %w", what, err)
+		}
+		rows, next = cut(rows, p, key)
+		out, err = view(tx, rows)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return out, next, nil
 }
 
 // cut takes the row too many off, and returns the token of the next page.

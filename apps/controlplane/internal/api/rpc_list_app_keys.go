@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -10,36 +9,12 @@ import (
 
 // ListAppKeys returns keys of apps, by app and name, without their values.
 func (a routeService) ListAppKeys(ctx context.Context, req *windlassv1.ListAppKeysRequest) (*windlassv1.ListAppKeysResponse, error) {
-	by, err := callerOf(ctx)
+	found, next, err := listByApp(ctx, a.server, req.GetPage(), req.GetApp(), "app keys", Tx.ListAppKeys,
+		func(k model.AppKey) string { return k.AppID + "\x00" + k.Name }, a.appKeyViews)
 	if err != nil {
 		return nil, err
 	}
-	page, err := pageOf(req.GetPage())
-	if err != nil {
-		return nil, err
-	}
-	res := &windlassv1.ListAppKeysResponse{}
-	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
-		appID := ""
-		if req.GetApp() != "" {
-			app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
-			if err != nil {
-				return err
-			}
-			appID = app.ID
-		}
-		rows, err := tx.ListAppKeys(by.WorkspaceID, appID, page)
-		if err != nil {
-			return fmt.Errorf("list app keys: %w", err)
-		}
-		rows, res.Page = cut(rows, page, func(k model.AppKey) string { return k.AppID + "\x00" + k.Name })
-		res.Keys, err = a.appKeyViews(tx, rows)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return res, nil
+	return &windlassv1.ListAppKeysResponse{Keys: found, Page: next}, nil
 }
 
 // appKeyViews are keys as the API shows them, with the names of their apps.

@@ -10,36 +10,12 @@ import (
 
 // ListDomains returns domains by name.
 func (a routeService) ListDomains(ctx context.Context, req *windlassv1.ListDomainsRequest) (*windlassv1.ListDomainsResponse, error) {
-	by, err := callerOf(ctx)
+	domains, next, err := listByApp(ctx, a.server, req.GetPage(), req.GetApp(), "domains", Tx.ListDomains,
+		func(d model.Domain) string { return d.Name + "\x00" + d.AppID }, a.domainViews)
 	if err != nil {
 		return nil, err
 	}
-	page, err := pageOf(req.GetPage())
-	if err != nil {
-		return nil, err
-	}
-	res := &windlassv1.ListDomainsResponse{}
-	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
-		appID := ""
-		if req.GetApp() != "" {
-			app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
-			if err != nil {
-				return err
-			}
-			appID = app.ID
-		}
-		rows, err := tx.ListDomains(by.WorkspaceID, appID, page)
-		if err != nil {
-			return fmt.Errorf("list domains: %w", err)
-		}
-		rows, res.Page = cut(rows, page, func(d model.Domain) string { return d.Name + "\x00" + d.AppID })
-		res.Domains, err = a.domainViews(tx, rows)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return res, nil
+	return &windlassv1.ListDomainsResponse{Domains: domains, Page: next}, nil
 }
 
 // domainViews are domains as the API shows them, with the names of their apps.
