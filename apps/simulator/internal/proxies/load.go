@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/simulator/internal/instance"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
@@ -132,13 +132,9 @@ func stream(ctx context.Context, client *http.Client, url string) error {
 // streaming is an instance that answers each request with a number of events, as fast as it
 // can, each written on its own.
 func streaming(ctx context.Context, events int) (at string, stop func() error, err error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, fmt.Errorf("listen: %w", err)
-	}
 	event := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"token "}}]}` + "\n\n")
 	done := []byte("data: [DONE]\n\n")
-	server := &http.Server{ReadHeaderTimeout: startTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return instance.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		flush := http.NewResponseController(w)
 		for n := range events {
@@ -150,14 +146,5 @@ func streaming(ctx context.Context, events int) (at string, stop func() error, e
 				return
 			}
 		}
-	})}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	return l.Addr().String(), func() error {
-		err := server.Close()
-		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
-			err = errors.Join(err, served)
-		}
-		return err
-	}, nil
+	}))
 }

@@ -167,13 +167,7 @@ func statements(before, after measure.Metrics, n int) (all float64, byName map[s
 
 func (s *Deploys) round(ctx context.Context, w *testbed.Testbed, region string, concurrency int, times *measure.Durations) error {
 	watch := newReadiness(w.DB)
-	watching, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		watch.run(watching)
-	}()
-	defer func() { stop(); <-done }()
+	defer watch.start(ctx)()
 	var mu sync.Mutex
 	return testbed.InParallel(s.Apps, concurrency, func(i int) error {
 		begin := time.Now()
@@ -182,9 +176,7 @@ func (s *Deploys) round(ctx context.Context, w *testbed.Testbed, region string, 
 		if err != nil {
 			return err
 		}
-		bounded, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app.Name, wedged))
-		defer cancel()
-		if err := watch.wait(bounded, id); err != nil {
+		if err := watch.wait(ctx, id, app.Name); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -215,7 +207,18 @@ func newReadiness(db *bare.DB) *readiness {
 	return &readiness{db: db, waiting: map[string]chan error{}}
 }
 
-func (r *readiness) wait(ctx context.Context, id string) error {
+// start lets the deployments that wait for it be asked for, until the result is called.
+func (r *readiness) start(ctx context.Context) (stop func()) {
+	asking, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { r.run(asking) })
+	return func() { cancel(); running.Wait() }
+}
+
+// wait waits until the deployment is ready, for as long as wedged. app is named in the error.
+func (r *readiness) wait(ctx context.Context, id, app string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app, wedged))
+	defer cancel()
 	done := make(chan error, 1)
 	r.mu.Lock()
 	r.waiting[id] = done

@@ -113,10 +113,7 @@ const warmUp = 5
 func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
 	w.Progressf("making %d deployments beside %s", count, beside)
 	watch := newReadiness(w.DB)
-	watching, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { watch.run(watching) })
-	defer func() { stop(); wg.Wait() }()
+	defer watch.start(ctx)()
 	var mu sync.Mutex
 	_, parts, err := measured(ctx, w, func() error {
 		return testbed.InParallel(count, s.Concurrency, func(int) error {
@@ -129,9 +126,7 @@ func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, co
 			if err != nil {
 				return err
 			}
-			bounded, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app.Name, wedged))
-			defer cancel()
-			if err := watch.wait(bounded, id); err != nil {
+			if err := watch.wait(ctx, id, app.Name); err != nil {
 				return err
 			}
 			mu.Lock()

@@ -208,11 +208,7 @@ func (d *days) called(n int) {
 // pass has a day go by: its changes, then its night.
 func (d *days) pass(ctx context.Context, day int) (leftover, error) {
 	begin := time.Now()
-	watching, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { d.watch.run(watching) })
-	defer wg.Wait()
-	defer stop()
+	defer d.watch.start(ctx)()
 	brief := fmt.Sprintf("brief-%d", day)
 	err := testbed.InParallel(d.s.Apps+1, d.s.Apps+1, func(i int) error {
 		if i < d.s.Apps {
@@ -255,10 +251,7 @@ func (d *days) live(ctx context.Context, name string) error {
 		if id, err = d.w.Deploy(ctx, app); err != nil {
 			return err
 		}
-		bounded, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", name, wedged))
-		err = d.watch.wait(bounded, id)
-		cancel()
-		if err != nil {
+		if err := d.watch.wait(ctx, id, name); err != nil {
 			return err
 		}
 	}

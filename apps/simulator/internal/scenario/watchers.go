@@ -119,10 +119,7 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 		to.Add(time.Since(began))
 	}
 	watch := newReadiness(w.DB)
-	watching, stop := context.WithCancel(ctx)
-	var watched sync.WaitGroup
-	watched.Go(func() { watch.run(watching) })
-	defer func() { stop(); watched.Wait() }()
+	defer watch.start(ctx)()
 	deploy := func() error {
 		app := testbed.App{Name: testbed.AppName(int(s.made.Add(1))), Regions: w.Regions, Replicas: 1, Version: "v1"}
 		began := time.Now()
@@ -131,9 +128,7 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 			return err
 		}
 		note(&calls, began)
-		bounded, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app.Name, wedged))
-		defer cancel()
-		if err := watch.wait(bounded, id); err != nil {
+		if err := watch.wait(ctx, id, app.Name); err != nil {
 			return err
 		}
 		note(&ready, began)

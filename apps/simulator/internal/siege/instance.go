@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/child"
+	"github.com/windlass-run/windlass/apps/simulator/internal/instance"
 )
 
 // poison is an answer whose header has very many fields, and a Connection that names one.
@@ -49,7 +49,7 @@ func Instances(ctx context.Context, args []string, out io.Writer) (err error) {
 		}
 	}()
 	for range count {
-		address, stop, startErr := instance(ctx)
+		address, stop, startErr := startInstance(ctx)
 		if startErr != nil {
 			return startErr
 		}
@@ -62,14 +62,10 @@ func Instances(ctx context.Context, args []string, out io.Writer) (err error) {
 	return nil
 }
 
-// instance answers by path: /poison as above, /stream with a stream that does not end, and others at once,
+// startInstance starts an instance that answers by path: /poison as above, /stream with a stream that does not end, and others at once,
 // when it has read the request.
-func instance(ctx context.Context) (address string, stop func() error, err error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, fmt.Errorf("listen: %w", err)
-	}
-	server := &http.Server{ReadHeaderTimeout: startTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func startInstance(ctx context.Context) (address string, stop func() error, err error) {
+	return instance.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/poison":
 			conn, _, err := http.NewResponseController(w).Hijack()
@@ -87,16 +83,7 @@ func instance(ctx context.Context) (address string, stop func() error, err error
 				_, _ = io.WriteString(w, "done")
 			}
 		}
-	})}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	return l.Addr().String(), func() error {
-		err := server.Close()
-		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
-			err = errors.Join(err, served)
-		}
-		return err
-	}, nil
+	}))
 }
 
 // certify writes a certificate for hosts, and its key.

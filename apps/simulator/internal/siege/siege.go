@@ -82,7 +82,7 @@ func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
 			address := attacked[0]
 			if host == proxies.Host {
 				var stop func() error
-				if address, stop, err = instance(ctx); err != nil {
+				if address, stop, err = startInstance(ctx); err != nil {
 					return g, err
 				}
 				g.close = append(g.close, stop)
