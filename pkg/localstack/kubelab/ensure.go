@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/cachedir"
 )
 
 // EnvProgram names a binary of kubelab to use as it is.
@@ -64,7 +65,7 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 }
 
 func ensureBuilt(ctx context.Context, root string, progress func(string)) (string, error) {
-	cache, err := cacheDir()
+	cache, err := cachedir.Dir()
 	if err != nil {
 		return "", err
 	}
@@ -198,18 +199,6 @@ func executable(path string) error {
 		return fmt.Errorf("%s is not executable", path)
 	}
 	return nil
-}
-
-// cacheDir is XDG's on every system, as for the other programs of a local stack.
-func cacheDir() (string, error) {
-	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
-		return dir, nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(home, ".cache"), nil
 }
 
 // lastOf what the compiler printed: some lines, enough to act on.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/flock"
+	"github.com/windlass-run/windlass/pkg/localstack/cachedir"
 )
 
 // Version of the server that Windlass is developed and tested against.
@@ -39,7 +40,7 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if progress == nil {
 		progress = func(string) {}
 	}
-	cache, err := cacheDir()
+	cache, err := cachedir.Dir()
 	if err != nil {
 		return "", fmt.Errorf("find a folder for Restate: %w", err)
 	}
@@ -184,18 +185,6 @@ func version(ctx context.Context, server string) error {
 		return fmt.Errorf("%s is not version %s but says %q", server, Version, strings.TrimSpace(string(out)))
 	}
 	return nil
-}
-
-// cacheDir is XDG's on every system: npm and node use such paths on macOS too.
-func cacheDir() (string, error) {
-	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
-		return dir, nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(home, ".cache"), nil
 }
 
 // explain picks the line of npm's output that says what went wrong: codes come

@@ -1,0 +1,19 @@
+// Package cachedir finds the folder that programs of a local stack are installed in.
+package cachedir
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// Dir is XDG's on every system, because npm and node use such paths on macOS, too.
+func Dir() (string, error) {
+	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".cache"), nil
+}
