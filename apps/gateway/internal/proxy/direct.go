@@ -420,11 +420,10 @@ func (d *direct) expired() bool { return !d.end.IsZero() && !time.Now().Before(d
 
 // fault is what err says of an attempt. silent is how long the answer did not begin; 0: it did.
 func (d *direct) fault(err error, silent time.Duration) decide.Fault {
-	_, noConn := errors.AsType[*dialError](err)
-	return decide.Fault{
-		ClientGone: d.gone.Load(), TotalPassed: d.expired(), Silent: silent, TimedOut: errors.Is(err, failTimeout), Late: decide.IsLate(time.Since(d.late), 0),
-		NoConnection: noConn, Local: isLocal(err), TooLarge: errors.Is(err, http1.ErrTooLarge),
-	}
+	f := instanceFault(err)
+	f.ClientGone, f.TotalPassed, f.Silent = d.gone.Load(), d.expired(), silent
+	f.TimedOut, f.Late = errors.Is(err, failTimeout), decide.IsLate(time.Since(d.late), 0)
+	return f
 }
 
 // fail answers what the gateway failed at.

@@ -326,15 +326,18 @@ func bounded(h http.Header) error {
 
 // faultOf is what err says of an attempt. silent is how long the answer did not begin; 0: it did.
 func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Duration) decide.Fault {
+	f := instanceFault(err)
+	f.ClientGone = req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal)
+	f.ClientBroke = x.in.failed() != nil
+	f.TotalPassed, f.BodyAwaited, f.Silent = errors.Is(cause, failTotal), x.in.awaited(), silent
+	f.TimedOut, f.Late = errors.Is(cause, failTimeout), decide.IsLate(silent, x.policy.Response)
+	return f
+}
+
+// instanceFault is what err says of an instance and of the way to it, whichever transport met it.
+func instanceFault(err error) decide.Fault {
 	_, noConn := errors.AsType[*dialError](err)
-	return decide.Fault{
-		ClientGone:  req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal),
-		ClientBroke: x.in.failed() != nil,
-		TotalPassed: errors.Is(cause, failTotal), BodyAwaited: x.in.awaited(), Silent: silent,
-		TimedOut: errors.Is(cause, failTimeout), Late: decide.IsLate(silent, x.policy.Response),
-		NoConnection: noConn, Local: isLocal(err),
-		TooLarge: errors.Is(err, http1.ErrTooLarge),
-	}
+	return decide.Fault{NoConnection: noConn, Local: isLocal(err), TooLarge: errors.Is(err, http1.ErrTooLarge)}
 }
 
 // idempotent requests may be sent twice.
