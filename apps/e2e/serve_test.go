@@ -36,6 +36,8 @@ func testServe(t *testing.T, s *stack) {
 				require.Contains(t, string(body), "\n"+m.Metric+"{", "the preset's name of %s", m.Signal)
 			}
 		}
+		require.Regexp(t, `Changes:\s+none`, c.ok("preset", "diff", app))
+		require.Contains(t, c.ok("preset", "show", engine, "--remote"), spec.GetGenerated().GetMetrics()[0].GetMetric())
 		again := c.run("", "deploy", "-f", file)
 		require.Zero(t, again.code, again.stderr)
 		require.Contains(t, again.stderr, "nothing changed")

@@ -99,3 +99,12 @@ func (p *Preset) Merge(args, more []string) []string {
 	}
 	return base.args()
 }
+
+// Without returns args without the flags and positional arguments that made has with the same values.
+func (p *Preset) Without(args, made []string) []string {
+	have := p.parse(made)
+	list := slices.DeleteFunc(p.parse(args), func(f flag) bool {
+		return slices.ContainsFunc(have, func(g flag) bool { return g.name == f.name && slices.Equal(g.values, f.values) })
+	})
+	return list.args()
+}

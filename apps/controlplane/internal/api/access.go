@@ -111,6 +111,11 @@ var access = map[string]need{
 	w.EnvironmentServiceListSecretsProcedure:       viewer,
 	w.EnvironmentServiceDeleteSecretProcedure:      deployer,
 
+	w.PresetServiceListPresetsProcedure:  viewer,
+	w.PresetServiceGetPresetProcedure:    viewer,
+	w.PresetServiceRenderPresetProcedure: viewer,
+	w.PresetServiceDiffPresetProcedure:   viewer,
+
 	w.FreezeServiceSetFreezeProcedure:   owner,
 	w.FreezeServiceListFreezesProcedure: viewer,
 	w.FreezeServiceLiftFreezeProcedure:  owner,

@@ -197,6 +197,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewWorkspaceServiceHandler(workspaceService{a.server}, options...)),
 		handler(windlassv1connect.NewProjectServiceHandler(projectService{a.server}, options...)),
 		handler(windlassv1connect.NewEnvironmentServiceHandler(environmentService{a.server}, options...)),
+		handler(windlassv1connect.NewPresetServiceHandler(presetService{a.server}, options...)),
 		handler(windlassv1connect.NewHistoryServiceHandler(historyService{a.server}, options...)),
 		handler(windlassv1connect.NewFreezeServiceHandler(freezeService{a.server}, options...)),
 		handler(windlassv1connect.NewProtectionServiceHandler(protectionService{a.server}, options...)),

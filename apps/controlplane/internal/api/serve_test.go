@@ -1,12 +1,16 @@
 package api_test
 
 import (
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
@@ -14,6 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
 // serving makes a spec that serves a model with vLLM, and runs nothing else.
@@ -231,6 +236,15 @@ func TestServe_FindingsRefuseOrWarn(t *testing.T) {
 		"an option that is no value": {
 			[]func(*windlassv1.DeploymentSpec){options(map[string]any{"a": map[string]any{"b": 1}})}, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.options",
 		},
+		"more options than args": {
+			[]func(*windlassv1.DeploymentSpec){func(s *windlassv1.DeploymentSpec) {
+				many := map[string]any{}
+				for i := range 1100 {
+					many[fmt.Sprintf("a%d", i)] = true
+				}
+				options(many)(s)
+			}}, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.options",
+		},
 		"a role with args of its own": {
 			[]func(*windlassv1.DeploymentSpec){func(s *windlassv1.DeploymentSpec) {
 				s.Roles = []*windlassv1.RoleSpec{{Name: "main", Args: []string{"a"}}}
@@ -269,4 +283,103 @@ func TestServe_FindingsRefuseOrWarn(t *testing.T) {
 		require.Contains(t, res.GetWarnings()[0], "serve.context: an estimate")
 		require.Contains(t, res.GetWarnings()[0], "Set context to")
 	})
+}
+
+func (w *harness) presets(key string) windlassv1connect.PresetServiceClient {
+	return windlassv1connect.NewPresetServiceClient(http.DefaultClient, w.url, w.options(key)...)
+}
+
+func TestPresets_AreShown(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	list, err := w.presets(w.viewer).ListPresets(ctx, &windlassv1.ListPresetsRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.GetPresets(), len(preset.All()))
+	got, err := w.presets(w.viewer).GetPreset(ctx, &windlassv1.GetPresetRequest{Name: "vllm", EngineVersion: "0.10.1"})
+	require.NoError(t, err)
+	require.Equal(t, "vllm/1", got.GetPreset().GetId())
+	require.NotEmpty(t, got.GetPreset().GetSources())
+	require.Equal(t, "vllm:gpu_cache_usage_perc", got.GetPreset().GetMetrics()[2].GetMetric(), "of that version of the engine")
+	_, err = w.presets(w.viewer).GetPreset(ctx, &windlassv1.GetPresetRequest{Name: "vlm"})
+	refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_ENGINE, "name")
+
+	made, err := w.presets(w.viewer).RenderPreset(ctx, &windlassv1.RenderPresetRequest{Spec: echo(serving())})
+	require.NoError(t, err)
+	require.Equal(t, "vllm/1", made.GetSpec().GetGeneratedBy())
+	require.Contains(t, made.GetFindings()[0].GetField(), "serve.")
+	made, err = w.presets(w.viewer).RenderPreset(ctx, &windlassv1.RenderPresetRequest{Spec: echo(serving(gpusOf(3, ""), func(s *windlassv1.DeploymentSpec) {
+		s.Serve.Parallel = &windlassv1.Parallelism{Tensor: 2}
+	}))})
+	require.NoError(t, err)
+	require.Nil(t, made.GetSpec())
+	require.Equal(t, windlassv1.PresetFinding_SEVERITY_ERROR, made.GetFindings()[0].GetSeverity())
+	require.Equal(t, "ParallelMismatch", made.GetFindings()[0].GetCode())
+	require.Equal(t, "serve.parallel", made.GetFindings()[0].GetField())
+	_, err = w.presets(w.viewer).RenderPreset(ctx, &windlassv1.RenderPresetRequest{Spec: echo()})
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve")
+}
+
+// What a diff of the preset says of a version is what a plan says of its file.
+func TestPresetDiff_IsThePlanOfTheSameFile(t *testing.T) {
+	for name, edit := range map[string]func(*windlassv1.DeploymentSpec){
+		"the least": serving(),
+		"own flags, fields and variables": serving(func(s *windlassv1.DeploymentSpec) {
+			s.Args = []string{"--shutdown-timeout", "9", "--own", "1"}
+			s.HealthCheck = &windlassv1.HealthCheck{Path: "/live"}
+			s.Env = map[string]string{"A": "1"}
+			s.ModelCache = &windlassv1.ModelCache{MountPath: "/models", Claim: &windlassv1.VolumeClaim{SizeGib: 1}}
+			s.TerminationGrace = durationpb.New(time.Second)
+		}, options(map[string]any{"max-num-seqs": 64})),
+		"regions of their own": serving(gpusOf(4, "NVIDIA-H100-80GB-HBM3"), overrides(
+			extra(with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
+				o.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 8, Product: "NVIDIA-H100-80GB-HBM3"}}
+			}), "--max-num-seqs", "8"))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			var cfg api.Config
+			w := setup(t, func(c *api.Config) { cfg = *c })
+			w.hosts()
+			w.deploy("llama", edit)
+			w.settle("llama")
+			same, err := w.presets(w.viewer).DiffPreset(ctx, &windlassv1.DiffPresetRequest{App: "llama"})
+			require.NoError(t, err)
+			require.Empty(t, same.GetChanges())
+			require.Equal(t, "vllm/1", same.GetNewest())
+
+			old, _ := preset.Find("vllm/1")
+			cfg.Presets = preset.Builtin().With(old.Next("--new-flag", "1"))
+			upgraded := w.another(cfg)
+			diff, err := upgraded.presets(w.viewer).DiffPreset(ctx, &windlassv1.DiffPresetRequest{App: "llama"})
+			require.NoError(t, err)
+			require.Equal(t, int32(1), diff.GetVersion())
+			require.Equal(t, "vllm/1", diff.GetGeneratedBy())
+			require.Equal(t, "vllm/2", diff.GetNewest())
+			planned := upgraded.planned("llama", nil, edit).GetChanges()
+			require.NotEmpty(t, planned)
+			require.Equal(t, paths(planned), paths(diff.GetChanges()))
+		})
+	}
+}
+
+func paths(changes []*windlassv1.FieldChange) (out []string) {
+	for _, c := range changes {
+		out = append(out, c.GetPath()+": "+c.GetOld()+" -> "+c.GetNew())
+	}
+	return out
+}
+
+func TestPresetDiff_IsRefused(t *testing.T) {
+	w := setup(t)
+	w.hosts()
+	diff := func(key string) error {
+		_, err := w.presets(key).DiffPreset(t.Context(), &windlassv1.DiffPresetRequest{App: "llama"})
+		return err
+	}
+	refused(t, diff(w.viewer), connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app")
+	w.deploy("llama")
+	refused(t, diff(w.viewer), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+	w.settle("llama")
+	refused(t, diff(w.viewer), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
+	refused(t, diff(w.rival), connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app")
 }

@@ -17,6 +17,8 @@ type (
 	logService struct{ *server }
 	// notificationService serves endpoints of notifications, and what was sent to them.
 	notificationService struct{ *server }
+	// presetService shows presets of engines.
+	presetService struct{ *server }
 	// projectService serves projects.
 	projectService struct{ *server }
 	// protectionService serves protections.

@@ -62,16 +62,23 @@ func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 		return s, append(findings, littleMemory(shm, s.GetResources()))
 	}
 	out := overlaid(made, s)
-	out.Args = p.Merge(made.GetArgs(), s.GetArgs())
+	if out.Args = p.Merge(made.GetArgs(), s.GetArgs()); len(out.Args) > maxArgs {
+		return s, append(findings, tooManyArgs(len(out.Args)))
+	}
 	out.HealthCheck = overlaid(made.GetHealthCheck(), s.GetHealthCheck())
 	out.Resources = overlaid(made.GetResources(), s.GetResources())
 	out.Env = s.GetEnv()
 	out.GeneratedBy = f.GeneratedBy
-	out.Generated = &windlassv1.Generated{EngineVersion: f.EngineVersion, Env: generatedEnv(made.GetEnv(), s)}
-	for _, m := range f.Metrics {
-		out.Generated.Metrics = append(out.Generated.Metrics, &windlassv1.EngineMetric{Signal: m.Signal, Metric: m.Metric, Port: m.Port, Path: m.Path})
-	}
+	out.Generated = &windlassv1.Generated{EngineVersion: f.EngineVersion, Env: generatedEnv(made.GetEnv(), s), Metrics: EngineMetrics(f.Metrics)}
 	return out, findings
+}
+
+// EngineMetrics are a preset's metrics as the API has them.
+func EngineMetrics(of []preset.Metric) (out []*windlassv1.EngineMetric) {
+	for _, m := range of {
+		out = append(out, &windlassv1.EngineMetric{Signal: m.Signal, Metric: m.Metric, Port: m.Port, Path: m.Path})
+	}
+	return out
 }
 
 // generatedEnv are the preset's variables without those that the app sets, as a value or as a secret.
@@ -150,7 +157,10 @@ func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Regis
 			continue // in the place of all
 		}
 		args := p.Merge(p.Merge(f.Spec.GetArgs(), asked.GetArgs()), v.GetExtraArgs())
-		v.ExtraArgs = nil
+		if v.ExtraArgs = nil; len(args) > maxArgs {
+			findings = append(findings, tooManyArgs(len(args)))
+			continue
+		}
 		if !slices.Equal(args, spec.GetArgs()) {
 			v.Args = args
 		}
@@ -162,6 +172,16 @@ func flagTwice(field, flag string) preset.Finding {
 	return preset.Finding{
 		Severity: preset.Error, Code: "FlagTwice", Field: field,
 		Text: fmt.Sprintf("flag %s is there twice", flag), Fix: "keep one of them; several values follow one flag",
+	}
+}
+
+// maxArgs is what the schema takes of args.
+const maxArgs = 1024
+
+func tooManyArgs(n int) preset.Finding {
+	return preset.Finding{
+		Severity: preset.Error, Code: "TooManyArgs", Field: "options",
+		Text: fmt.Sprintf("with them the engine has %d args, and %d are the most", n, maxArgs), Fix: "write fewer",
 	}
 }
 
@@ -268,15 +288,18 @@ func reasonOf(code string) windlassv1.ErrorReason {
 }
 
 // fieldOf is the path in a request of a finding's field.
-func fieldOf(f preset.Finding) string {
+func fieldOf(f preset.Finding) string { return "spec." + FileField(f) }
+
+// FileField is the path in an app's file of a finding's field.
+func FileField(f preset.Finding) string {
 	if path, ok := strings.CutPrefix(f.Field, "/"); ok {
-		return "spec." + path
+		return path
 	}
-	return "spec.serve." + f.Field
+	return "serve." + f.Field
 }
 
-// sentence writes a fix as the API's errors have theirs.
-func sentence(text string) string {
+// Sentence writes a fix as the API's errors have theirs.
+func Sentence(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -289,7 +312,7 @@ func Refusals(findings []preset.Finding) (errs []error) {
 	for _, f := range findings {
 		if f.Severity == preset.Error {
 			errs = append(errs, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
-				Reason: reasonOf(f.Code), Field: fieldOf(f), Fix: sentence(f.Fix),
+				Reason: reasonOf(f.Code), Field: fieldOf(f), Fix: Sentence(f.Fix),
 			}, fieldOf(f)+": "+f.Text))
 		}
 	}
@@ -300,7 +323,7 @@ func Refusals(findings []preset.Finding) (errs []error) {
 func Warnings(findings []preset.Finding) (out []*windlassv1.PlanFinding) {
 	for _, f := range findings {
 		if f.Severity == preset.Warning {
-			out = append(out, &windlassv1.PlanFinding{Reason: reasonOf(f.Code), Field: fieldOf(f), Message: fieldOf(f) + ": " + f.Text, Fix: sentence(f.Fix)})
+			out = append(out, &windlassv1.PlanFinding{Reason: reasonOf(f.Code), Field: fieldOf(f), Message: fieldOf(f) + ": " + f.Text, Fix: Sentence(f.Fix)})
 		}
 	}
 	return out

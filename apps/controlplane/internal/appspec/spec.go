@@ -42,6 +42,11 @@ var (
 func WithDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	s := proto.CloneOf(in)
 	s.InheritedEnv, s.PinnedOverrides = nil, nil
+	return fillDefaults(s)
+}
+
+// fillDefaults fills in what the spec leaves out.
+func fillDefaults(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	if s.Resources == nil {
 		s.Resources = &windlassv1.Resources{}
 	}

@@ -32,6 +32,11 @@ func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
 	return append(out, policy...), err
 }
 
+// SpecChanges are the differences between two specs, by path.
+func SpecChanges(before, after *windlassv1.DeploymentSpec) ([]*windlassv1.FieldChange, error) {
+	return diff("", specLeaves(before), specLeaves(after))
+}
+
 // setSizes states in the specs the replicas of regions that have a number of their own, as they are
 // and will be: scaling changes no spec that is stored.
 func (d *Deploy) setSizes(before, after *windlassv1.DeploymentSpec) {

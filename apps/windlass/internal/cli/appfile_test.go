@@ -134,11 +134,11 @@ serve:
 		"max-num-seqs": 64.0, "gpu-memory-utilization": 0.9, "trust-remote-code": true, "shutdown-timeout": false, "lora-modules": []any{"a=b", 1.0}, "dtype": "010",
 	}, s.GetOptions().AsMap())
 	for file, want := range map[string]string{
-		"app: a\nserve: {options: [a]}":               "serve.options: want a mapping",
-		"app: a\nserve: {options: {a: 010}}":          "line 2: serve.options.a: readers of YAML disagree about 010",
-		"app: a\nserve: {options: {a: {b: 1}}}":       "serve.options.a: want a text, a number, true or false",
-		"app: a\nserve: {options: {a: [[1]]}}":        "serve.options.a: want a text, a number, true or false",
-		"app: a\nserve: {options: {a: }}":             "serve.options.a: want a text, a number, true or false, got nothing",
+		"app: a\nserve: {options: [a]}":                "serve.options: want a mapping",
+		"app: a\nserve: {options: {a: 010}}":           "line 2: serve.options.a: readers of YAML disagree about 010",
+		"app: a\nserve: {options: {a: {b: 1}}}":        "serve.options.a: want a text, a number, true or false",
+		"app: a\nserve: {options: {a: [[1]]}}":         "serve.options.a: want a text, a number, true or false",
+		"app: a\nserve: {options: {a: }}":              "serve.options.a: want a text, a number, true or false, got nothing",
 		"app: a\nserve: {engine: vllm, modell: hf://}": "serve.modell: no such field: did you mean model?",
 	} {
 		_, err := parseAppFile([]byte(file))

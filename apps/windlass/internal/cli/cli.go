@@ -72,6 +72,7 @@ type clients struct {
 	notifications windlassv1connect.NotificationServiceClient
 	routes        windlassv1connect.RouteServiceClient
 	logs          windlassv1connect.LogServiceClient
+	presets       windlassv1connect.PresetServiceClient
 }
 
 func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
@@ -90,6 +91,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 		protections:   windlassv1connect.NewProtectionServiceClient(httpClient, server, options...),
 		notifications: windlassv1connect.NewNotificationServiceClient(httpClient, server, options...),
 		routes:        windlassv1connect.NewRouteServiceClient(httpClient, server, options...),
+		presets:       windlassv1connect.NewPresetServiceClient(httpClient, server, options...),
 	}
 }
 

@@ -48,8 +48,9 @@ func everyCommand(server, file, model string) map[string][]commandRun {
 		"dashboard":         {{args: []string{"dashboard"}}},
 		"url":               {{args: []string{"url", "a"}}, {args: []string{"url", "a", "--all"}}},
 		"explain":           {{args: []string{"explain"}}, {args: []string{"explain", "CrashLoop"}}},
-		"preset list":       {{args: []string{"preset", "list"}}},
-		"preset show":       {{args: []string{"preset", "show", "vllm"}}},
+		"preset list":       {{args: []string{"preset", "list"}}, {args: []string{"preset", "list", "--remote"}}},
+		"preset show":       {{args: []string{"preset", "show", "vllm"}}, {args: []string{"preset", "show", "vllm", "--remote"}}},
+		"preset diff":       {{args: []string{"preset", "diff", "a"}}},
 		"preset render":     {{args: []string{"preset", "render", "vllm", "--model", "hf://org/m"}}, {args: []string{"preset", "render", "vllm"}, fails: true}},
 		"model inspect":     {{args: []string{"model", "inspect", model}}},
 		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},
@@ -210,7 +211,7 @@ func TestCommands(t *testing.T) {
 				for _, output := range []string{"table", "json", "yaml"} {
 					got := runCommand(t, server, true, run, "-o", output)
 					mustBePrintable(t, got.stdout+got.stderr)
-					if name == "version" || name == "explain" || name == "doctor" || name == "support-bundle" || strings.HasPrefix(name, "preset ") || name == "model inspect" {
+					if name == "version" || name == "explain" || name == "doctor" || name == "support-bundle" || strings.HasPrefix(name, "preset ") && name != "preset diff" && !slices.Contains(run.args, "--remote") || name == "model inspect" {
 						continue // they have an answer without the control plane
 					}
 					require.NotZero(t, got.code)

@@ -31,6 +31,8 @@ The file is one YAML or JSON document with these fields:
   freeze       when no rollout of the app starts (a FileFreeze)
   overrides    what is different in some regions, by name or by label: replicas,
                resources, args or extraArgs, env and secrets
+  serve        which engine serves which model. The engine's preset makes what the file
+               leaves out (see windlass preset)
 
 All other fields are those of a DeploymentSpec. YAML aliases and merge keys (<<: *base) are
 supported. Numbers that YAML parsers read differently (010, 1_000) are refused.

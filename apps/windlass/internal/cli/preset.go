@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/windlass-run/windlass/pkg/preset"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func (a *app) presetCommand() *cobra.Command {
@@ -23,8 +25,69 @@ func (a *app) presetCommand() *cobra.Command {
 		Short: "Show presets of engines, and what they generate",
 		Long: `Show presets of engines, and what they generate. A preset makes from an engine, a model and GPUs
 what an app's file needs: image, command, flags, ports, health check, drain, and the names of the engine's
-metrics. These commands do not call the control plane.`,
-	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand())
+metrics. List, show and render use the presets of this program and do not call the control plane. With --remote,
+list and show use those of the control plane, which makes versions of apps by its own.`,
+	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand(), a.presetDiffCommand())
+}
+
+// presetOf is a preset of the control plane as those of this program are shown.
+func presetOf(p *windlassv1.Preset) presetView {
+	v := presetView{
+		Name: p.GetName(), Preset: p.GetId(), Engine: p.GetTitle(), DefaultEngine: p.GetDefaultEngineVersion(), From: p.GetEngineFrom(),
+		Before: p.GetEngineBefore(), Schemes: p.GetModelSchemes(), Aliases: p.GetAliases(),
+	}
+	for _, m := range p.GetMetrics() {
+		v.Metrics = append(v.Metrics, preset.Metric{Signal: m.GetSignal(), Metric: m.GetMetric(), Port: m.GetPort(), Path: m.GetPath()})
+	}
+	for _, s := range p.GetSources() {
+		v.Sources = append(v.Sources, preset.Source{About: s.GetAbout(), Page: s.GetPage(), Version: s.GetVersion()})
+	}
+	return v
+}
+
+const remoteUsage = "use the presets of the control plane"
+
+func (a *app) presetDiffCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "diff APP",
+		Short: "Show what the newest version of its preset would change of an app",
+		Long: `Show what the newest version of its preset would change of the app's live version. Nothing changes until the app's
+file is deployed. A field or flag that the file sets to the value that the preset had made counts as the preset's;
+windlass plan shows what a file changes exactly.`,
+		Example: "  windlass preset diff llama",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.presets.DiffPreset(ctx, &windlassv1.DiffPresetRequest{App: a.appPath(args[0])})
+			if err != nil {
+				return err
+			}
+			if len(resp.GetFindings()) > 0 && a.output == "table" {
+				a.infof("%s", findingLines(findingsOf(resp.GetFindings())))
+			}
+			return a.show(resp, func(w *tabwriter.Writer) {
+				row(w, "Version:", version(resp.GetVersion()))
+				row(w, "Made by:", resp.GetGeneratedBy())
+				row(w, "Newest:", dash(resp.GetNewest()))
+				if len(resp.GetChanges()) == 0 {
+					row(w, "Changes:", "none")
+					return
+				}
+				section(w, "Changes:")
+				for _, c := range resp.GetChanges() {
+					fmt.Fprintf(w, "  %s\n", changeLine(c)) //nolint:errcheck // the writer's Flush tells
+				}
+			})
+		}),
+	}
+}
+
+// findingsOf are findings of the control plane as those of this program are shown.
+func findingsOf(of []*windlassv1.PresetFinding) (out []preset.Finding) {
+	for _, f := range of {
+		severity := strings.ToLower(strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_"))
+		out = append(out, preset.Finding{Severity: preset.Severity(severity), Code: f.GetCode(), Field: f.GetField(), Text: f.GetMessage(), Fix: f.GetFix()})
+	}
+	return out
 }
 
 // presetView is a preset in JSON.
@@ -60,30 +123,57 @@ func (v presetView) checkedVersions() string {
 }
 
 func (a *app) presetListCommand() *cobra.Command {
-	return &cobra.Command{
+	var remote bool
+	var views []presetView
+	list := func() error {
+		if a.output != "table" {
+			return a.showValue(map[string]any{"presets": views})
+		}
+		return a.show(nil, func(w *tabwriter.Writer) {
+			row(w, "NAME", "PRESET", "ENGINE", "DEFAULT VERSION", "WRITTEN FOR", "MODELS")
+			for _, v := range views {
+				row(w, v.Name, v.Preset, v.Engine, dash(v.DefaultEngine), v.checkedVersions(), strings.Join(v.Schemes, ", "))
+			}
+		})
+	}
+	asked := a.run(func(ctx context.Context, _ []string) error {
+		resp, err := a.clients.presets.ListPresets(ctx, &windlassv1.ListPresetsRequest{})
+		if err != nil {
+			return err
+		}
+		for _, p := range resp.GetPresets() {
+			views = append(views, presetOf(p))
+		}
+		return list()
+	})
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the presets",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			var views []presetView
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if remote {
+				return asked(cmd, args)
+			}
 			for _, p := range preset.All() {
 				views = append(views, viewPreset(p, ""))
 			}
-			if a.output != "table" {
-				return a.showValue(map[string]any{"presets": views})
-			}
-			return a.show(nil, func(w *tabwriter.Writer) {
-				row(w, "NAME", "PRESET", "ENGINE", "DEFAULT VERSION", "WRITTEN FOR", "MODELS")
-				for _, v := range views {
-					row(w, v.Name, v.Preset, v.Engine, dash(v.DefaultEngine), v.checkedVersions(), strings.Join(v.Schemes, ", "))
-				}
-			})
+			return list()
 		},
 	}
+	cmd.Flags().BoolVar(&remote, "remote", false, remoteUsage)
+	return cmd
 }
 
 func (a *app) presetShowCommand() *cobra.Command {
 	var engine string
+	var remote bool
+	asked := a.run(func(ctx context.Context, args []string) error {
+		resp, err := a.clients.presets.GetPreset(ctx, &windlassv1.GetPresetRequest{Name: args[0], EngineVersion: engine})
+		if err != nil {
+			return err
+		}
+		return a.showPreset(presetOf(resp.GetPreset()))
+	})
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show what a preset knows of its engine, and from which pages",
@@ -91,33 +181,40 @@ func (a *app) presetShowCommand() *cobra.Command {
   windlass preset show vllm --engine-version 0.10.1`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completePresets,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if remote {
+				return asked(cmd, args)
+			}
 			p, ok := preset.Find(args[0])
 			if !ok {
 				text, fix := preset.Unknown(args[0])
 				return fmt.Errorf("%s: %s", text, fix)
 			}
-			v := viewPreset(p, engine)
-			if a.output != "table" {
-				return a.showValue(v)
-			}
-			return a.show(nil, func(w *tabwriter.Writer) {
-				row(w, "Preset:", v.Preset)
-				row(w, "Engine:", v.Engine)
-				row(w, "Default version:", dash(v.DefaultEngine))
-				row(w, "Written for:", v.checkedVersions())
-				row(w, "Models:", strings.Join(v.Schemes, ", "))
-				for _, m := range v.Metrics {
-					row(w, "Metric:", m.Signal, m.Metric, m.Path+" of port "+m.Port)
-				}
-				for _, s := range v.Sources {
-					row(w, "Source:", s.About, s.Page, s.Version)
-				}
-			})
+			return a.showPreset(viewPreset(p, engine))
 		},
 	}
 	cmd.Flags().StringVar(&engine, "engine-version", "", "version of the engine whose metrics are shown")
+	cmd.Flags().BoolVar(&remote, "remote", false, remoteUsage)
 	return cmd
+}
+
+func (a *app) showPreset(v presetView) error {
+	if a.output != "table" {
+		return a.showValue(v)
+	}
+	return a.show(nil, func(w *tabwriter.Writer) {
+		row(w, "Preset:", v.Preset)
+		row(w, "Engine:", v.Engine)
+		row(w, "Default version:", dash(v.DefaultEngine))
+		row(w, "Written for:", v.checkedVersions())
+		row(w, "Models:", strings.Join(v.Schemes, ", "))
+		for _, m := range v.Metrics {
+			row(w, "Metric:", m.Signal, m.Metric, m.Path+" of port "+m.Port)
+		}
+		for _, s := range v.Sources {
+			row(w, "Source:", s.About, s.Page, s.Version)
+		}
+	})
 }
 
 func completePresets(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
