@@ -53,8 +53,8 @@ func (p *Preset) canonical(name string) string {
 	return name
 }
 
-// isFlag reports whether an argument is a flag and not a value: -1 is a value, and -tp is a flag.
-func isFlag(arg string) bool {
+// IsFlag reports whether an argument is a flag and not a value: -1 is a value, and -tp is a flag.
+func IsFlag(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && !strings.ContainsRune("0123456789.", rune(arg[1]))
 }
 
@@ -63,7 +63,7 @@ func (p *Preset) parse(args []string) flags {
 	var list flags
 	for _, arg := range args {
 		switch {
-		case isFlag(arg):
+		case IsFlag(arg):
 			name, value, joined := strings.Cut(arg, "=")
 			g := flag{name: p.canonical(name)}
 			if joined {

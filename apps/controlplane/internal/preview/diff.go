@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -108,12 +110,16 @@ func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChan
 
 // specLeaves are those of what people write: regions and secrets by name, as their order
 // means nothing, and variables without their values. Of overrides they are what these come
-// to in each region, under its name. What a preset generated is in the fields that it is for.
+// to in each region, under its name. Args that a preset made are told by flag. What else it generated is in the fields that it is for.
 func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	plain := proto.CloneOf(s)
 	if plain != nil {
 		plain.Regions, plain.Secrets, plain.Env, plain.InheritedEnv = nil, nil, nil, nil
 		plain.Overrides, plain.PinnedOverrides, plain.Generated = nil, nil, nil
+	}
+	byFlag := s.GetGeneratedBy() != ""
+	if byFlag {
+		plain.Args = nil
 	}
 	out := leavesOf(plain)
 	if out.err != nil {
@@ -123,12 +129,21 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 		out.leaves[fmt.Sprintf("regions[%q]", name)] = leaf{value: name}
 	}
 	out.variables(s.GetEnv(), s.GetSecrets())
+	if byFlag {
+		out.args(s.GetArgs())
+	}
 	for _, p := range s.GetPinnedOverrides() {
 		values := proto.CloneOf(p.GetValues())
 		values.Env, values.Secrets = nil, nil
+		if byFlag {
+			values.Args = nil
+		}
 		of := leavesOf(values)
 		if of.err != nil {
 			return of
+		}
+		if byFlag {
+			of.args(p.GetValues().GetArgs())
 		}
 		of.variables(p.GetValues().GetEnv(), p.GetValues().GetSecrets())
 		for path, l := range of.leaves {
@@ -136,6 +151,26 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 		}
 	}
 	return out
+}
+
+// args that a preset made: words by index up to the first flag, then flags by name with their values. A flag
+// without a value has "true", as options have.
+func (l leaves) args(args []string) {
+	words := slices.IndexFunc(args, preset.IsFlag)
+	if words < 0 {
+		words = len(args)
+	}
+	for i, word := range args[:words] {
+		l[fmt.Sprintf("args[%d]", i)] = leaf{value: word}
+	}
+	for rest := args[words:]; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && !preset.IsFlag(rest[n]) {
+			n++
+		}
+		l[fmt.Sprintf("args[%q]", rest[0])] = leaf{value: cmp.Or(strings.Join(rest[1:n], " "), "true")}
+		rest = rest[n:]
+	}
 }
 
 func (l leaves) variables(env map[string]string, secrets []*windlassv1.SecretReference) {

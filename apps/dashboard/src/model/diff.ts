@@ -25,22 +25,39 @@ function variables(out: Leaves, path: string, env: Record<string, string>, secre
   for (const [name, value] of Object.entries(env)) out.set(joined(path, `env["${name}"]`), { value, hidden: true });
 }
 
+const isFlag = (arg: string) => arg.length > 1 && arg.startsWith("-") && !/[0-9.]/.test(arg.charAt(1));
+
+/** Args that a preset made: words by index up to the first flag, then flags by name with their values. */
+function generatedArgs(out: Leaves, path: string, args: string[]): void {
+  let name = "";
+  const values = new Map<string, string[]>();
+  args.forEach((arg, i) => {
+    if (isFlag(arg)) values.set((name = arg), []);
+    else if (name) values.get(name)?.push(arg);
+    else out.set(joined(path, `args[${i}]`), { value: arg, hidden: false });
+  });
+  for (const [flag, list] of values) out.set(joined(path, `args["${flag}"]`), { value: list.join(" ") || "true", hidden: false });
+}
+
 /**
  * The leaves of a spec: regions and secrets by name, as their order means nothing, and of overrides what they come to in
- * each region. What a preset generated is in the fields that it is for. The control plane's package preview has the same rules.
+ * each region. Args that a preset made are told by flag. What else it generated is in the fields that it is for. The control plane's package preview has the same rules.
  */
 export function specLeaves(spec: DeploymentSpec | undefined): Leaves {
   const out: Leaves = new Map();
   if (!spec) return out;
   const plain = { ...spec, regions: [], secrets: [], env: {}, inheritedEnv: [], overrides: [], pinnedOverrides: [], generated: undefined };
-  walk(out, "", toJson(DeploymentSpecSchema, plain));
+  const byFlag = spec.generatedBy !== "";
+  walk(out, "", toJson(DeploymentSpecSchema, byFlag ? { ...plain, args: [] } : plain));
+  if (byFlag) generatedArgs(out, "", spec.args);
   for (const r of spec.regions) out.set(`regions["${r}"]`, { value: r, hidden: false });
   variables(out, "", spec.env, spec.secrets);
   for (const p of spec.pinnedOverrides) {
     if (!p.values) continue;
     const region = `regions["${p.region}"]`;
     const values: Override = { ...p.values, env: {}, secrets: [] };
-    walk(out, region, toJson(OverrideSchema, values));
+    walk(out, region, toJson(OverrideSchema, byFlag ? { ...values, args: [] } : values));
+    if (byFlag) generatedArgs(out, region, p.values.args);
     variables(out, region, p.values.env, p.values.secrets);
   }
   return out;

@@ -22,6 +22,21 @@ describe("what differs between two versions", () => {
       ["resources.gpu.count", "added", "", "2"],
     ]);
   });
+  it("has args that a preset made by flag, wherever they are", () => {
+    const before = version(1, { generatedBy: "vllm/1", args: ["serve", "m", "--host", "0.0.0.0", "--seed", "-1", "--a"] });
+    const after = version(2, {
+      generatedBy: "vllm/2", args: ["serve", "m", "--new", "1", "--host", "0.0.0.0", "--seed", "2", "--a"],
+      pinnedOverrides: [{ region: "eu", regionId: "reg_1", values: { args: ["serve", "n", "--b"] } }],
+    });
+    expect(paths(before, after)).toEqual([
+      ['args["--new"]', "added", "", "1"],
+      ['args["--seed"]', "changed", "-1", "2"],
+      ["generatedBy", "changed", "vllm/1", "vllm/2"],
+      ['regions["eu"].args["--b"]', "added", "", "true"],
+      ['regions["eu"].args[0]', "added", "", "serve"],
+      ['regions["eu"].args[1]', "added", "", "n"],
+    ]);
+  });
   it("has no value of a variable, and of a secret its name and version", () => {
     const changes = diffVersions(version(1, { env: { KEY: "old-value" }, secrets: [{ envName: "T", secret: "token", version: 1 }] }), version(2, { env: { KEY: "new-value" }, secrets: [{ envName: "T", secret: "token", version: 2 }] }));
     expect(changes.map((c) => [c.path, c.hidden])).toEqual([

@@ -556,6 +556,7 @@ func (x *PlanFinding) GetLimit() *LimitDetail {
 // FieldChange is a leaf of the spec, or of the policy under "rollout", that differs. Paths
 // are those of the file: lists by index, but regions and secrets by name. What overrides
 // come to is told of each region: regions["us-east-1"].resources.gpu.pool.
+// Args that a preset made are told by flag: args["--max-model-len"].
 type FieldChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`

@@ -296,6 +296,7 @@ export const PlanFindingSchema: GenMessage<PlanFinding> = /*@__PURE__*/
  * FieldChange is a leaf of the spec, or of the policy under "rollout", that differs. Paths
  * are those of the file: lists by index, but regions and secrets by name. What overrides
  * come to is told of each region: regions["us-east-1"].resources.gpu.pool.
+ * Args that a preset made are told by flag: args["--max-model-len"].
  *
  * @generated from message windlass.v1.FieldChange
  */
