@@ -29,7 +29,7 @@ type table struct {
 	stopping map[string]map[string]bool
 	// shown are the phases of deployments in the states of apps, but for Awake.
 	shown map[string]zero.Phase
-	apps     map[string]*app
+	apps  map[string]*app
 	// workloads are those that have instances, by the workload key that targets name.
 	workloads map[string]*workload
 	// looks counts the calls of see.
@@ -86,7 +86,7 @@ func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	return &table{
 		assignment: assignment, phase: func(string) zero.Phase { return zero.Awake }, startTime: func(string) time.Duration { return 0 },
 		stopping: map[string]map[string]bool{}, shown: map[string]zero.Phase{},
-		apps:     map[string]*app{}, workloads: map[string]*workload{},
+		apps: map[string]*app{}, workloads: map[string]*workload{},
 		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
 		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},
 	}

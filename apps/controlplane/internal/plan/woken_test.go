@@ -56,7 +56,9 @@ func TestWoken(t *testing.T) {
 			func(in *Input) { in.Observed[0].AppliedGeneration = 4 },
 			func(in *Input) { in.Observed[0].AppliedEpoch = 0 },
 			func(in *Input) { in.Observed[0].Code = "" },
-			func(in *Input) { in.Deployments[0].Spec = &windlassv1.DeploymentSpec{Image: "chat", Regions: []string{"us"}} },
+			func(in *Input) {
+				in.Deployments[0].Spec = &windlassv1.DeploymentSpec{Image: "chat", Regions: []string{"us"}}
+			},
 			func(in *Input) { in.App.DeletingSince = 1 },
 		} {
 			in := atZero()
