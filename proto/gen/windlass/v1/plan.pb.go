@@ -217,7 +217,9 @@ type PlanDeployRequest struct {
 	// The app's policy from then on; absent: the one of all defaults.
 	Rollout *RolloutPolicy `protobuf:"bytes,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// The app's own freeze from then on.
-	Freeze        *FileFreeze `protobuf:"bytes,20,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	Freeze *FileFreeze `protobuf:"bytes,20,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	// How the app's replicas follow the load from then on.
+	Scaling       *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,6 +278,13 @@ func (x *PlanDeployRequest) GetRollout() *RolloutPolicy {
 func (x *PlanDeployRequest) GetFreeze() *FileFreeze {
 	if x != nil {
 		return x.Freeze
+	}
+	return nil
+}
+
+func (x *PlanDeployRequest) GetScaling() *ScalingPolicy {
+	if x != nil {
+		return x.Scaling
 	}
 	return nil
 }
@@ -1009,13 +1018,14 @@ var File_windlass_v1_plan_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/plan.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\x1a\x18windlass/v1/region.proto\x1a\x19windlass/v1/rollout.proto\x1a\x16windlass/v1/spec.proto\x1a\x1bwindlass/v1/workspace.proto\"\xd1\x01\n" +
+	"\x16windlass/v1/plan.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/freeze.proto\x1a\x18windlass/v1/region.proto\x1a\x19windlass/v1/rollout.proto\x1a\x19windlass/v1/scaling.proto\x1a\x16windlass/v1/spec.proto\x1a\x1bwindlass/v1/workspace.proto\"\x87\x02\n" +
 	"\x11PlanDeployRequest\x12\x1c\n" +
 	"\x03app\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x127\n" +
 	"\x04spec\x18\x02 \x01(\v2\x1b.windlass.v1.DeploymentSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\arollout\x18\x03 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\x12/\n" +
-	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\"\x8b\x06\n" +
+	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\x124\n" +
+	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\x8b\x06\n" +
 	"\x12PlanDeployResponse\x12\x1b\n" +
 	"\twould_run\x18\x01 \x01(\bR\bwouldRun\x124\n" +
 	"\bfindings\x18\x02 \x03(\v2\x18.windlass.v1.PlanFindingR\bfindings\x12A\n" +
@@ -1138,44 +1148,46 @@ var file_windlass_v1_plan_proto_goTypes = []any{
 	(*DeploymentSpec)(nil),          // 10: windlass.v1.DeploymentSpec
 	(*RolloutPolicy)(nil),           // 11: windlass.v1.RolloutPolicy
 	(*FileFreeze)(nil),              // 12: windlass.v1.FileFreeze
-	(*durationpb.Duration)(nil),     // 13: google.protobuf.Duration
-	(*Quota)(nil),                   // 14: windlass.v1.Quota
-	(*Usage)(nil),                   // 15: windlass.v1.Usage
-	(ErrorReason)(0),                // 16: windlass.v1.ErrorReason
-	(*LimitDetail)(nil),             // 17: windlass.v1.LimitDetail
-	(*Approval)(nil),                // 18: windlass.v1.Approval
-	(RegionStatus)(0),               // 19: windlass.v1.RegionStatus
-	(*Gpu)(nil),                     // 20: windlass.v1.Gpu
-	(*GpuCapacity)(nil),             // 21: windlass.v1.GpuCapacity
+	(*ScalingPolicy)(nil),           // 13: windlass.v1.ScalingPolicy
+	(*durationpb.Duration)(nil),     // 14: google.protobuf.Duration
+	(*Quota)(nil),                   // 15: windlass.v1.Quota
+	(*Usage)(nil),                   // 16: windlass.v1.Usage
+	(ErrorReason)(0),                // 17: windlass.v1.ErrorReason
+	(*LimitDetail)(nil),             // 18: windlass.v1.LimitDetail
+	(*Approval)(nil),                // 19: windlass.v1.Approval
+	(RegionStatus)(0),               // 20: windlass.v1.RegionStatus
+	(*Gpu)(nil),                     // 21: windlass.v1.Gpu
+	(*GpuCapacity)(nil),             // 22: windlass.v1.GpuCapacity
 }
 var file_windlass_v1_plan_proto_depIdxs = []int32{
 	10, // 0: windlass.v1.PlanDeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
 	11, // 1: windlass.v1.PlanDeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
 	12, // 2: windlass.v1.PlanDeployRequest.freeze:type_name -> windlass.v1.FileFreeze
-	5,  // 3: windlass.v1.PlanDeployResponse.findings:type_name -> windlass.v1.PlanFinding
-	0,  // 4: windlass.v1.PlanDeployResponse.outcome:type_name -> windlass.v1.PlanDeployResponse.Outcome
-	6,  // 5: windlass.v1.PlanDeployResponse.changes:type_name -> windlass.v1.FieldChange
-	7,  // 6: windlass.v1.PlanDeployResponse.steps:type_name -> windlass.v1.PlanStep
-	13, // 7: windlass.v1.PlanDeployResponse.lasts:type_name -> google.protobuf.Duration
-	9,  // 8: windlass.v1.PlanDeployResponse.regions:type_name -> windlass.v1.PlanRegion
-	14, // 9: windlass.v1.PlanDeployResponse.quota:type_name -> windlass.v1.Quota
-	15, // 10: windlass.v1.PlanDeployResponse.usage_after:type_name -> windlass.v1.Usage
-	16, // 11: windlass.v1.PlanFinding.reason:type_name -> windlass.v1.ErrorReason
-	17, // 12: windlass.v1.PlanFinding.limit:type_name -> windlass.v1.LimitDetail
-	1,  // 13: windlass.v1.FieldChange.kind:type_name -> windlass.v1.FieldChange.Kind
-	13, // 14: windlass.v1.PlanStep.at:type_name -> google.protobuf.Duration
-	2,  // 15: windlass.v1.PlanStep.kind:type_name -> windlass.v1.PlanStep.Kind
-	8,  // 16: windlass.v1.PlanStep.versions:type_name -> windlass.v1.PlanVersion
-	13, // 17: windlass.v1.PlanStep.wait:type_name -> google.protobuf.Duration
-	18, // 18: windlass.v1.PlanStep.approval:type_name -> windlass.v1.Approval
-	19, // 19: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
-	20, // 20: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
-	21, // 21: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	13, // 3: windlass.v1.PlanDeployRequest.scaling:type_name -> windlass.v1.ScalingPolicy
+	5,  // 4: windlass.v1.PlanDeployResponse.findings:type_name -> windlass.v1.PlanFinding
+	0,  // 5: windlass.v1.PlanDeployResponse.outcome:type_name -> windlass.v1.PlanDeployResponse.Outcome
+	6,  // 6: windlass.v1.PlanDeployResponse.changes:type_name -> windlass.v1.FieldChange
+	7,  // 7: windlass.v1.PlanDeployResponse.steps:type_name -> windlass.v1.PlanStep
+	14, // 8: windlass.v1.PlanDeployResponse.lasts:type_name -> google.protobuf.Duration
+	9,  // 9: windlass.v1.PlanDeployResponse.regions:type_name -> windlass.v1.PlanRegion
+	15, // 10: windlass.v1.PlanDeployResponse.quota:type_name -> windlass.v1.Quota
+	16, // 11: windlass.v1.PlanDeployResponse.usage_after:type_name -> windlass.v1.Usage
+	17, // 12: windlass.v1.PlanFinding.reason:type_name -> windlass.v1.ErrorReason
+	18, // 13: windlass.v1.PlanFinding.limit:type_name -> windlass.v1.LimitDetail
+	1,  // 14: windlass.v1.FieldChange.kind:type_name -> windlass.v1.FieldChange.Kind
+	14, // 15: windlass.v1.PlanStep.at:type_name -> google.protobuf.Duration
+	2,  // 16: windlass.v1.PlanStep.kind:type_name -> windlass.v1.PlanStep.Kind
+	8,  // 17: windlass.v1.PlanStep.versions:type_name -> windlass.v1.PlanVersion
+	14, // 18: windlass.v1.PlanStep.wait:type_name -> google.protobuf.Duration
+	19, // 19: windlass.v1.PlanStep.approval:type_name -> windlass.v1.Approval
+	20, // 20: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
+	21, // 21: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
+	22, // 22: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_plan_proto_init() }
@@ -1187,6 +1199,7 @@ func file_windlass_v1_plan_proto_init() {
 	file_windlass_v1_freeze_proto_init()
 	file_windlass_v1_region_proto_init()
 	file_windlass_v1_rollout_proto_init()
+	file_windlass_v1_scaling_proto_init()
 	file_windlass_v1_spec_proto_init()
 	file_windlass_v1_workspace_proto_init()
 	type x struct{}

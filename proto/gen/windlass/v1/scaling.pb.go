@@ -641,11 +641,13 @@ func (x *ScalingSchedule) GetMax() int32 {
 
 // ScalingOverride takes the place of fields of the policy in regions of the app.
 type ScalingOverride struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Regions       []string               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
-	Min           *int32                 `protobuf:"varint,2,opt,name=min,proto3,oneof" json:"min,omitempty"`
-	Max           *int32                 `protobuf:"varint,3,opt,name=max,proto3,oneof" json:"max,omitempty"`
-	Initial       *int32                 `protobuf:"varint,4,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Regions []string               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
+	Min     *int32                 `protobuf:"varint,2,opt,name=min,proto3,oneof" json:"min,omitempty"`
+	Max     *int32                 `protobuf:"varint,3,opt,name=max,proto3,oneof" json:"max,omitempty"`
+	Initial *int32                 `protobuf:"varint,4,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
+	// Ids of the regions. Set by the control plane; ignored in requests.
+	RegionIds     []string `protobuf:"bytes,5,rep,name=region_ids,json=regionIds,proto3" json:"region_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -706,6 +708,13 @@ func (x *ScalingOverride) GetInitial() int32 {
 		return *x.Initial
 	}
 	return 0
+}
+
+func (x *ScalingOverride) GetRegionIds() []string {
+	if x != nil {
+		return x.RegionIds
+	}
+	return nil
 }
 
 // ScalingHold keeps replicas as a person set them, until its end.
@@ -1185,7 +1194,7 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x01R\x03max\x88\x01\x01:l\xbaHi\x1ag\n" +
 	"\x10scaling.schedule\x123set min, or max, or both: the entry changes nothing\x1a\x1ehas(this.min) || has(this.max)B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xed\x01\n" +
+	"\x04_max\"\x8c\x02\n" +
 	"\x0fScalingOverride\x12M\n" +
 	"\aregions\x18\x01 \x03(\tB3\xbaH0\x92\x01-\b\x01\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12!\n" +
 	"\x03min\x18\x02 \x01(\x05B\n" +
@@ -1193,7 +1202,9 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\x03max\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x01R\x03max\x88\x01\x01\x12)\n" +
 	"\ainitial\x18\x04 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x02R\ainitial\x88\x01\x01B\x06\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x02R\ainitial\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"region_ids\x18\x05 \x03(\tR\tregionIdsB\x06\n" +
 	"\x04_minB\x06\n" +
 	"\x04_maxB\n" +
 	"\n" +

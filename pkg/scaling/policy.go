@@ -1,0 +1,160 @@
+// Package scaling decides how many replicas an app has in a region, from the load that the region reports.
+//
+// Decide is pure: it reads no clock and keeps nothing. The control plane runs it, and an agent does while its
+// session is cut. What a caller must keep between two decisions is a Window of samples and a State.
+package scaling
+
+import (
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// MaxMetrics is the highest number of metrics of a policy.
+const MaxMetrics = 8
+
+// Policy is how one app scales in one region, with all defaults filled in. New makes it.
+type Policy struct {
+	// Min is 0 only if Zero is set.
+	Min, Max, Initial int
+	Metrics           []Metric
+	Up, Down          Pace
+	// Zero is nil if the app never goes to zero.
+	Zero     *Zero
+	Schedule []Entry
+	// Advise: decisions are shown and change nothing.
+	Advise bool
+}
+
+// MetricType says what a metric measures. Its values are the words of the app file.
+type MetricType string
+
+// The metrics that there are.
+const (
+	InFlight          MetricType = "inFlight"
+	RequestsPerSecond MetricType = "requestsPerSecond"
+	Queue             MetricType = "queue"
+	KVCache           MetricType = "kvCache"
+	CPU               MetricType = "cpu"
+	Memory            MetricType = "memory"
+	FirstToken        MetricType = "firstToken"
+	Latency           MetricType = "latency"
+	Prometheus        MetricType = "prometheus"
+)
+
+// Metric is one metric and what a replica should have of it.
+type Metric struct {
+	Type MetricType
+	// Target is in seconds for FirstToken and Latency.
+	Target float64
+	// Up and Down are thresholds in the place of the target's proportion. Both are 0 without them.
+	Up, Down float64
+	// Percentile of FirstToken and Latency, 0 to 100.
+	Percentile float64
+	// Query of Prometheus, and Total reports whether its result is of all replicas together.
+	Query string
+	Total bool
+}
+
+// Pace is how fast replicas are added or taken away.
+type Pace struct {
+	Window time.Duration
+	Step   Step
+	Every  time.Duration
+}
+
+// Step is a number of replicas, or a share of those that there are if Percent is above 0.
+type Step struct{ Percent, Count int }
+
+// Of returns the replicas of one step from n, at least 1.
+func (s Step) Of(n int) int {
+	if s.Percent > 0 {
+		return max(1, s.Percent*n/100)
+	}
+	return max(1, s.Count)
+}
+
+// Zero is when an app goes to zero, and how many replicas a request wakes.
+type Zero struct {
+	After  time.Duration
+	WakeTo int
+}
+
+// Entry of a schedule.
+type Entry struct {
+	// Cron is the text of the schedule, for people.
+	Cron string
+	Zone *time.Location
+	// For is 0 for an entry that is in force until another one begins.
+	For      time.Duration
+	Min, Max *int
+
+	times cron.Schedule
+}
+
+// Bounds are the bounds in force at a time. Scheduled reports whether an entry of the schedule changed them.
+type Bounds struct {
+	Min, Max                   int
+	ScheduledMin, ScheduledMax bool
+	// Next is when an entry begins or ends; the zero time for never.
+	Next time.Time
+}
+
+// Bounds returns the bounds in force.
+func (p *Policy) Bounds(now time.Time) Bounds {
+	b := Bounds{Min: p.Min, Max: p.Max}
+	var in *Entry
+	var began time.Time
+	for i := range p.Schedule {
+		e := &p.Schedule[i]
+		at, ok := e.last(now)
+		b.soon(e.times.Next(now.In(e.Zone)), now)
+		if !ok {
+			continue
+		}
+		if e.For > 0 {
+			end := at.Add(e.For)
+			if !end.After(now) {
+				continue
+			}
+			b.soon(end, now)
+		}
+		if in == nil || !at.Before(began) {
+			in, began = e, at
+		}
+	}
+	if in == nil {
+		return b
+	}
+	if in.Min != nil {
+		b.Min, b.ScheduledMin = *in.Min, *in.Min != p.Min
+	}
+	if in.Max != nil {
+		b.Max, b.ScheduledMax = *in.Max, *in.Max != p.Max
+	}
+	return b
+}
+
+func (b *Bounds) soon(at, now time.Time) {
+	if at.After(now) && (b.Next.IsZero() || at.Before(b.Next)) {
+		b.Next = at
+	}
+}
+
+// horizons are how far back last looks, one after the other, so that it steps through few times of an entry.
+var horizons = []time.Duration{time.Hour, 25 * time.Hour, 8 * 24 * time.Hour, 32 * 24 * time.Hour, 367 * 24 * time.Hour}
+
+// last returns when the entry began last, up to now.
+func (e *Entry) last(now time.Time) (at time.Time, ok bool) {
+	for _, back := range horizons {
+		t := e.times.Next(now.Add(-back).In(e.Zone))
+		for !t.IsZero() && !t.After(now) {
+			at, ok = t, true
+			t = e.times.Next(t)
+		}
+		if ok {
+			return at, true
+		}
+	}
+	return time.Time{}, false
+}

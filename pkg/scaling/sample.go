@@ -1,0 +1,209 @@
+package scaling
+
+import (
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/histogram"
+)
+
+// Sample is what one region said of one app at one time. What is not known is nil, and never 0.
+type Sample struct {
+	// At is by the clock of the process that decides.
+	At time.Time
+	// Replicas by state. Starting ones are not doomed.
+	Ready, Starting, Doomed int
+	// Alone is how many replicas the agent went up to by itself; 0: it runs those assigned.
+	Alone int
+	// InFlight is requests that instances have, Queued those that wait at gateways, Rate requests a
+	// second. They are of all replicas together.
+	InFlight, Queued, Rate *float64
+	// Levels are means of the ready instances that told: "kvCache", "cpu", "memory", "queue".
+	Levels map[string]float64
+	// FirstToken and Latency count requests of the last 30 s by the time that they took.
+	FirstToken, Latency *histogram.Counts
+	// Results are those of queries, by query.
+	Results map[string]float64
+}
+
+// busy reports whether the app has requests, has replicas that start, or does not tell.
+func (s *Sample) busy() bool {
+	return s.InFlight == nil || *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0 || s.Rate != nil && *s.Rate > 0 || s.Starting > 0
+}
+
+// demand reports whether requests are known to be there.
+func (s *Sample) demand() bool {
+	return s.InFlight != nil && *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0
+}
+
+// load returns what the metric measures in total, over all replicas, and ok false if it is missing. It is not
+// for times.
+func (s *Sample) load(m Metric) (v float64, ok bool) {
+	switch m.Type {
+	case InFlight:
+		// Requests that wait at gateways are load as well: what instances have at a time may be limited.
+		return sum(s.InFlight, s.Queued, s.InFlight != nil)
+	case RequestsPerSecond:
+		return sum(s.Rate, nil, s.Rate != nil)
+	case Queue:
+		engines, told := s.level("queue")
+		if !told {
+			return sum(s.Queued, nil, s.Queued != nil)
+		}
+		return sum(&engines, s.Queued, true)
+	case KVCache, CPU, Memory:
+		return s.level(string(m.Type))
+	case Prometheus:
+		v, ok = s.Results[m.Query]
+		if !m.Total {
+			return v * float64(s.Ready), ok && s.Ready > 0
+		}
+		return v, ok
+	case FirstToken, Latency:
+	}
+	return 0, false
+}
+
+func sum(a, b *float64, ok bool) (v float64, _ bool) {
+	if !ok {
+		return 0, false
+	}
+	if a != nil {
+		v = *a
+	}
+	if b != nil {
+		v += *b
+	}
+	return v, true
+}
+
+// level returns the sum over ready replicas.
+func (s *Sample) level(name string) (v float64, ok bool) {
+	v, ok = s.Levels[name]
+	return v * float64(s.Ready), ok && s.Ready > 0
+}
+
+// seconds returns the percentile of a metric that is a time. An app without requests takes none.
+func (s *Sample) seconds(m Metric) (v float64, ok bool) {
+	counts := s.Latency
+	if m.Type == FirstToken {
+		counts = s.FirstToken
+	}
+	if counts != nil {
+		if d, ok := counts.Quantile(m.Percentile / 100); ok {
+			return d.Seconds(), true
+		}
+	}
+	idle := s.InFlight != nil && s.Rate != nil && *s.InFlight == 0 && *s.Rate == 0 && (s.Queued == nil || *s.Queued == 0)
+	return 0, idle
+}
+
+// Fresh is how long a sample says how things are. Agents send one every 30 s at least.
+const Fresh = 45 * time.Second
+
+// interval is within which agents report a change.
+const interval = 5 * time.Second
+
+// maxSamples bounds a window.
+const maxSamples = 48
+
+// Window keeps the samples of one app in one region, oldest first, in bounded memory. The zero Window is empty.
+type Window struct {
+	samples []Sample
+	began   time.Time
+	// idleSince is zero while the app is busy.
+	idleSince time.Time
+}
+
+// Add takes a sample that is not older than the newest one. span is how far back samples matter: the window of
+// the policy's Up.
+func (w *Window) Add(s Sample, span time.Duration) {
+	if n := len(w.samples); n > 0 {
+		last := &w.samples[n-1]
+		if s.At.Before(last.At) {
+			return
+		}
+		// The percentile of times is that of the newest sample alone.
+		last.FirstToken, last.Latency = nil, nil
+		if s.At.Sub(last.At) > Fresh {
+			w.samples, w.began, w.idleSince = w.samples[:0], s.At, time.Time{}
+		}
+	} else {
+		w.began = s.At
+	}
+	switch {
+	case s.busy():
+		w.idleSince = time.Time{}
+	case w.idleSince.IsZero():
+		w.idleSince = s.At
+	}
+	if n := len(w.samples); n >= 2 && s.At.Sub(w.samples[n-2].At) < span/(maxSamples/2) {
+		w.samples[n-1] = s
+		return
+	}
+	first := 0
+	for first < len(w.samples) && (s.At.Sub(w.samples[first].At) > span+Fresh || len(w.samples)-first >= maxSamples) {
+		first++
+	}
+	w.samples = append(w.samples[:0], w.samples[first:]...)
+	w.samples = append(w.samples, s)
+}
+
+// Newest returns the newest sample, or nil if there is none that says how things are now.
+func (w *Window) Newest(now time.Time) *Sample {
+	if n := len(w.samples); n > 0 && now.Sub(w.samples[n-1].At) <= Fresh {
+		return &w.samples[n-1]
+	}
+	return nil
+}
+
+// Covers reports whether samples came without a gap for that long.
+func (w *Window) Covers(span time.Duration, now time.Time) bool {
+	return w.Newest(now) != nil && now.Sub(w.began) >= span
+}
+
+// Idle returns for how long the app has had no request and no replica that starts.
+func (w *Window) Idle(now time.Time) (d time.Duration, ok bool) {
+	if w.Newest(now) == nil || w.idleSince.IsZero() {
+		return 0, false
+	}
+	return now.Sub(w.idleSince), true
+}
+
+// mean returns the mean of what load returns over the span before now. A sample holds until the next one.
+// Without it in the newest sample, ok is false.
+func (w *Window) mean(load func(*Sample) (float64, bool), span time.Duration, now time.Time) (v float64, ok bool) {
+	newest := w.Newest(now)
+	if newest == nil {
+		return 0, false
+	}
+	current, ok := load(newest)
+	if !ok {
+		return 0, false
+	}
+	from, until := now.Add(-span), now
+	var sum, weight float64
+	for i := len(w.samples) - 1; i >= 0 && until.After(from); i-- {
+		s := &w.samples[i]
+		// A change is reported within an interval, so that the sample is of that time before it as well.
+		begin := s.At.Add(-interval)
+		if i == 0 || begin.Before(w.samples[i-1].At) {
+			begin = s.At
+			if i > 0 {
+				begin = w.samples[i-1].At
+			}
+		}
+		if begin.Before(from) {
+			begin = from
+		}
+		if d := until.Sub(begin).Seconds(); d > 0 {
+			if v, ok := load(s); ok {
+				sum, weight = sum+v*d, weight+d
+			}
+			until = begin
+		}
+	}
+	if weight == 0 {
+		return current, true
+	}
+	return sum / weight, true
+}

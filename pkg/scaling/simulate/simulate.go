@@ -1,0 +1,264 @@
+// Package simulate plays a trace of requests against a scaling policy, and against the published algorithms of
+// the Kubernetes HorizontalPodAutoscaler and of Knative's autoscaler. It is pure: the same input gives the same
+// output.
+//
+// The model is a fluid one, in ticks of a second. A replica serves Concurrency requests at a time, each for
+// Service. What more there is waits in one queue. A replica is ready Start after it was asked for, and stops at
+// once. Nothing fails, and a request waits for however long it takes.
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/histogram"
+	"github.com/windlass-run/windlass/pkg/scaling"
+)
+
+// Point of a trace: the rate of requests from a time on.
+type Point struct {
+	At time.Duration
+	// Rate is in requests a second.
+	Rate float64
+}
+
+// Model of the app.
+type Model struct {
+	// Start is the time from asking for a replica to its being ready.
+	Start time.Duration
+	// Service is the time that a request takes, waiting apart.
+	Service time.Duration
+	// Concurrency is how many requests a replica serves at a time.
+	Concurrency int
+	// Objective is the time that a request may wait.
+	Objective time.Duration
+}
+
+// Outcome of one algorithm.
+type Outcome struct {
+	Algorithm string `json:"algorithm"`
+	// ReplicaHours count replicas that are starting, too.
+	ReplicaHours float64 `json:"replicaHours"`
+	// OverObjective is the share of requests that waited longer than the objective, 0 to 1.
+	OverObjective float64 `json:"overObjective"`
+	// LongestWait is in seconds.
+	LongestWait float64 `json:"longestWaitSeconds"`
+	Peak        int     `json:"peakReplicas"`
+	// Turns is how often the number went the other way than the time before.
+	Turns    int     `json:"turns"`
+	Requests float64 `json:"requests"`
+	// Numbers are the replicas wanted, each from its time on.
+	Numbers []Number `json:"numbers"`
+}
+
+// Number of replicas wanted from a time on.
+type Number struct {
+	Seconds  int `json:"seconds"`
+	Replicas int `json:"replicas"`
+}
+
+// scaler is one algorithm. look returns how many replicas there should be, and is called in every tick.
+type scaler interface {
+	look(now time.Duration, s scaling.Sample, desired int) int
+}
+
+// Run plays the trace against the policy, and then against those algorithms that have its metrics.
+func Run(p *scaling.Policy, trace []Point, m Model) ([]Outcome, error) {
+	switch {
+	case len(trace) < 2:
+		return nil, errors.New("the trace needs two points at least: the last one is its end")
+	case m.Concurrency < 1 || m.Service <= 0:
+		return nil, errors.New("concurrency and service have to be above 0")
+	}
+	for i, point := range trace {
+		if i > 0 && point.At <= trace[i-1].At {
+			return nil, fmt.Errorf("point %d of the trace is not after the one before it", i+1)
+		}
+		if point.Rate < 0 || math.IsNaN(point.Rate) || math.IsInf(point.Rate, 0) {
+			return nil, fmt.Errorf("point %d of the trace has no rate of 0 or more", i+1)
+		}
+	}
+	out := []Outcome{play("windlass", &ours{policy: p}, p, trace, m)}
+	if h := newHPA(p); h != nil {
+		out = append(out, play("hpa", h, p, trace, m))
+	}
+	if k := newKPA(p); k != nil {
+		out = append(out, play("kpa", k, p, trace, m))
+	}
+	return out, nil
+}
+
+// tick of the simulation.
+const tick = time.Second
+
+func play(name string, by scaler, p *scaling.Policy, trace []Point, m Model) Outcome {
+	out := Outcome{Algorithm: name}
+	w := &world{model: m, ready: p.Initial}
+	desired, direction, over := p.Initial, 0, 0.0
+	begin, end := trace[0].At, trace[len(trace)-1].At
+	out.note(0, desired)
+	at := 0
+	for now := begin; now < end; now += tick {
+		for at+1 < len(trace) && trace[at+1].At <= now {
+			at++
+		}
+		out.Requests += trace[at].Rate * tick.Seconds()
+		over += w.step(now, trace[at].Rate)
+		if n := by.look(now, w.sample(now), desired); n != desired {
+			if up := sign(n - desired); up != direction {
+				if direction != 0 {
+					out.Turns++
+				}
+				direction = up
+			}
+			desired = n
+			w.resize(now, n)
+			out.note(now-begin, n)
+		}
+		out.Peak = max(out.Peak, desired)
+		out.ReplicaHours += float64(w.ready+len(w.starting)) * tick.Hours()
+	}
+	for _, c := range w.queue {
+		w.waited(end-c.at, c.n, &over)
+	}
+	out.LongestWait = w.longest.Seconds()
+	if out.Requests > 0 {
+		out.OverObjective = over / out.Requests
+	}
+	return out
+}
+
+func (o *Outcome) note(at time.Duration, n int) {
+	o.Numbers = append(o.Numbers, Number{int(at.Seconds()), n})
+}
+
+func sign(n int) int {
+	if n < 0 {
+		return -1
+	}
+	return 1
+}
+
+// world is the app under load.
+type world struct {
+	model Model
+	ready int
+	// starting replicas, by when they are ready, soonest first.
+	starting []time.Duration
+	// served is the requests that replicas have. queue is those that wait, first come first served.
+	served float64
+	queue  []cohort
+	rates  []float64
+	// wait is that of the last request that was served, and longest the longest.
+	wait, longest time.Duration
+}
+
+// cohort is the requests of one tick.
+type cohort struct {
+	at time.Duration
+	n  float64
+}
+
+// step is one tick. It returns how many of the requests that were served from then on had waited longer than the
+// objective.
+func (w *world) step(now time.Duration, rate float64) (over float64) {
+	for len(w.starting) > 0 && w.starting[0] <= now {
+		w.starting, w.ready = w.starting[1:], w.ready+1
+	}
+	w.queue = append(w.queue, cohort{now, rate * tick.Seconds()})
+	w.served -= min(w.served, w.served/w.model.Service.Seconds()*tick.Seconds())
+	free := max(0, float64(w.ready*w.model.Concurrency)-w.served)
+	for len(w.queue) > 0 && free > 0 {
+		n := min(free, w.queue[0].n)
+		free, w.served = free-n, w.served+n
+		w.wait = now - w.queue[0].at
+		w.waited(w.wait, n, &over)
+		if w.queue[0].n -= n; w.queue[0].n > 1e-9 {
+			break
+		}
+		w.queue = w.queue[1:]
+	}
+	if w.rates = append(w.rates, rate); len(w.rates) > 10 {
+		w.rates = w.rates[1:]
+	}
+	return over
+}
+
+// waited notes a wait of n requests.
+func (w *world) waited(wait time.Duration, n float64, over *float64) {
+	if n > 0 {
+		w.longest = max(w.longest, wait)
+	}
+	if wait > w.model.Objective {
+		*over += n
+	}
+}
+
+// sample is what the region would report.
+func (w *world) sample(now time.Duration) scaling.Sample {
+	slots := float64(w.ready * w.model.Concurrency)
+	rate, waiting := 0.0, 0.0
+	for _, c := range w.queue {
+		waiting += c.n
+	}
+	for _, r := range w.rates {
+		rate += r / float64(len(w.rates))
+	}
+	s := scaling.Sample{
+		At: epoch.Add(now), Ready: w.ready, Starting: len(w.starting),
+		InFlight: new(w.served), Queued: new(waiting), Rate: new(rate),
+	}
+	if w.ready > 0 {
+		s.Levels = map[string]float64{"kvCache": min(w.served/slots, 1), "cpu": min(100*w.served/slots, 100), "queue": 0}
+	}
+	if rate > 0 {
+		var first, last histogram.Counts
+		first[histogram.Bucket(w.wait)] = 100
+		last[histogram.Bucket(w.wait+w.model.Service)] = 100
+		s.FirstToken, s.Latency = &first, &last
+	}
+	return s
+}
+
+// resize asks for n replicas. Those that start are given up first.
+func (w *world) resize(now time.Duration, n int) {
+	for w.ready+len(w.starting) < n {
+		w.starting = append(w.starting, now+w.model.Start)
+	}
+	for w.ready+len(w.starting) > n && len(w.starting) > 0 {
+		w.starting = slices.Delete(w.starting, len(w.starting)-1, len(w.starting))
+	}
+	w.ready = min(w.ready, n)
+}
+
+// epoch is the time of a trace's 0. It is a Monday.
+var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// ours is the policy. Samples come every 5 s.
+type ours struct {
+	policy *scaling.Policy
+	window scaling.Window
+	kept   scaling.Kept
+	next   time.Time
+	told   time.Duration
+	begun  bool
+}
+
+const reportEvery = 5 * time.Second
+
+func (o *ours) look(now time.Duration, s scaling.Sample, desired int) int {
+	due := !epoch.Add(now).Before(o.next)
+	if !o.begun || now-o.told >= reportEvery {
+		o.window.Add(s, o.policy.Up.Window)
+		o.told, o.begun, due = now, true, true
+	}
+	if !due {
+		return desired
+	}
+	d := scaling.Decide(o.policy, &o.window, scaling.State{Desired: desired, Kept: o.kept}, epoch.Add(now))
+	o.kept, o.next = d.Kept, d.Next
+	return d.Wanted
+}

@@ -1,0 +1,91 @@
+package simulate
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxPoints bounds a trace: a week, second by second.
+const maxPoints = 7 * 24 * 3600
+
+// maxLength bounds the time of a trace.
+const maxLength = 32 * 24 * time.Hour
+
+// ParseTrace reads a trace: CSV with the columns seconds and requests_per_second, with or without a header and
+// comments that begin with #, or JSON, a list of {"seconds": 0, "requestsPerSecond": 2.5}.
+func ParseTrace(data []byte) ([]Point, error) {
+	read := parseCSV
+	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && trimmed[0] == '[' {
+		read = parseJSON
+	}
+	out, err := read(data)
+	if err != nil {
+		return nil, err
+	}
+	if len(out) > maxPoints {
+		return nil, fmt.Errorf("%d points: %d at the most", len(out), maxPoints)
+	}
+	for i, p := range out {
+		if p.At < 0 || p.At > maxLength {
+			return nil, fmt.Errorf("point %d: the time is not between 0 and 32 days", i+1)
+		}
+	}
+	return out, nil
+}
+
+func parseJSON(data []byte) (out []Point, err error) {
+	var points []struct {
+		Seconds           *float64 `json:"seconds"`
+		RequestsPerSecond *float64 `json:"requestsPerSecond"`
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&points); err != nil {
+		return nil, fmt.Errorf("read JSON: %w", err)
+	}
+	for i, p := range points {
+		if p.Seconds == nil || p.RequestsPerSecond == nil {
+			return nil, fmt.Errorf("point %d: seconds and requestsPerSecond are required", i+1)
+		}
+		out = append(out, Point{seconds(*p.Seconds), *p.RequestsPerSecond})
+	}
+	return out, nil
+}
+
+func parseCSV(data []byte) (out []Point, err error) {
+	r := csv.NewReader(bytes.NewReader(data))
+	r.Comment, r.FieldsPerRecord, r.TrimLeadingSpace = '#', 2, true
+	for first := true; ; first = false {
+		row, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read CSV: %w", err)
+		}
+		line, _ := r.FieldPos(0)
+		at, atErr := strconv.ParseFloat(strings.TrimSpace(row[0]), 64)
+		rate, rateErr := strconv.ParseFloat(strings.TrimSpace(row[1]), 64)
+		if err := errors.Join(atErr, rateErr); err != nil {
+			if first {
+				continue // the header
+			}
+			return nil, fmt.Errorf("line %d: want seconds and requests a second, got %q and %q", line, row[0], row[1])
+		}
+		out = append(out, Point{seconds(at), rate})
+	}
+}
+
+func seconds(v float64) time.Duration {
+	if !(v >= 0 && v <= maxLength.Seconds()) {
+		return -1
+	}
+	return time.Duration(v * float64(time.Second))
+}

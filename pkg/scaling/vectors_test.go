@@ -1,0 +1,295 @@
+package scaling
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/histogram"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+var start = time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+
+func policy(t testing.TB, change func(*windlassv1.ScalingPolicy)) *Policy {
+	t.Helper()
+	p := &windlassv1.ScalingPolicy{Max: 32, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}}}
+	if change != nil {
+		change(p)
+	}
+	out, fault := New(p, "")
+	require.Nil(t, fault)
+	return &out
+}
+
+// region plays one app in one region: what it reports, and what is decided.
+type region struct {
+	p   *Policy
+	w   Window
+	st  State
+	now time.Time
+	// advise drops what was decided.
+	advise bool
+	last   Decision
+}
+
+func newRegion(p *Policy, desired int) *region {
+	return &region{p: p, st: State{Desired: desired}, now: start}
+}
+
+// tell reports s and decides.
+func (r *region) tell(s Sample) Decision {
+	s.At = r.now
+	r.w.Add(s, r.p.Up.Window)
+	return r.decide()
+}
+
+func (r *region) decide() Decision {
+	r.last = Decide(r.p, &r.w, r.st, r.now)
+	if r.advise {
+		r.st.Kept = r.last.Unwritten
+		return r.last
+	}
+	r.st.Desired, r.st.Kept = r.last.Wanted, r.last.Kept
+	return r.last
+}
+
+// run reports what s returns every 5 s for so long, and returns the numbers that were decided, without repeats.
+func (r *region) run(d time.Duration, s func() Sample) (numbers []int) {
+	for end := r.now.Add(d); r.now.Before(end); r.now = r.now.Add(5 * time.Second) {
+		if n := r.tell(s()).Wanted; len(numbers) == 0 || numbers[len(numbers)-1] != n {
+			numbers = append(numbers, n)
+		}
+	}
+	return numbers
+}
+
+// settle fills the windows with what wants the replicas that there are.
+func (r *region) settle(s Sample) {
+	d := r.st.Desired
+	r.advise = true
+	r.run(6*time.Minute, func() Sample { return s })
+	r.advise = false
+	r.st.Desired = d
+}
+
+func inFlight(ready int, v float64) Sample {
+	return Sample{Ready: ready, InFlight: new(v), Rate: new(v)}
+}
+
+func metrics(all ...*windlassv1.ScalingMetric) func(*windlassv1.ScalingPolicy) {
+	return func(p *windlassv1.ScalingPolicy) { p.Metrics = all }
+}
+
+func TestDecide_Vectors(t *testing.T) {
+	t.Parallel()
+	t.Run("a level of twice the target doubles, and pending instances count as had", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.4"})), 2)
+		require.Equal(t, 4, r.tell(Sample{Ready: 2, Levels: map[string]float64{"kvCache": 0.8}}).Wanted)
+		require.Equal(t, []int{4}, r.run(10*time.Minute, func() Sample {
+			return Sample{Ready: 2, Starting: 2, Levels: map[string]float64{"kvCache": 0.8}}
+		}))
+	})
+	t.Run("a total within a tenth of the target keeps what there is", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 10)
+		r.settle(inFlight(10, 100))
+		require.Equal(t, []int{10}, r.run(5*time.Minute, func() Sample { return inFlight(10, 105) }))
+		r.run(5*time.Minute, func() Sample { return inFlight(r.st.Desired, 111) })
+		require.Equal(t, 12, r.st.Desired)
+	})
+	t.Run("a missing metric forbids going down and not up", func(t *testing.T) {
+		t.Parallel()
+		p := policy(t, metrics(
+			&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"},
+			&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.5"}))
+		r := newRegion(p, 8)
+		require.Equal(t, []int{8}, r.run(20*time.Minute, func() Sample { return inFlight(8, 60) }))
+		require.Equal(t, MetricMissing, r.last.Limit)
+		require.True(t, r.last.Wants[1].Notice(r.now))
+		r = newRegion(p, 4)
+		r.run(2*time.Minute, func() Sample { return inFlight(4, 60) })
+		require.Equal(t, 6, r.st.Desired)
+	})
+	t.Run("the most that was wanted within the window counts, then one a minute", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 8)
+		r.settle(inFlight(8, 80))
+		change := r.now
+		require.Equal(t, []int{8}, r.run(time.Minute, func() Sample { return inFlight(8, 30) }))
+		require.Equal(t, []int{8}, r.run(3*time.Minute+50*time.Second, func() Sample { return inFlight(8, 50) }))
+		require.Equal(t, HighestInWindow, r.last.Limit)
+		var at []time.Duration
+		for r.now.Sub(change) < 12*time.Minute {
+			was := r.st.Desired
+			if r.tell(inFlight(r.st.Desired, 50)).Wanted < was {
+				at = append(at, r.now.Sub(change))
+			}
+			r.now = r.now.Add(5 * time.Second)
+		}
+		require.Equal(t, 5, r.st.Desired)
+		require.Len(t, at, 3)
+		require.GreaterOrEqual(t, at[0], 5*time.Minute)
+		require.Equal(t, time.Minute, at[1]-at[0])
+		require.Equal(t, time.Minute, at[2]-at[1])
+	})
+	t.Run("up goes by steps", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 3)
+		r.settle(inFlight(3, 30))
+		require.Equal(t, []int{6, 12, 20}, r.run(10*time.Minute, func() Sample {
+			return Sample{Ready: 3, Starting: r.st.Desired - 3, InFlight: new(200.0)}
+		}))
+	})
+	t.Run("idle for long enough goes to zero", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)
+		require.Equal(t, []int{1}, r.run(14*time.Minute, func() Sample { return inFlight(1, 0) }))
+		require.Equal(t, []int{1, 0}, r.run(75*time.Second, func() Sample { return inFlight(r.st.Desired, 0) }))
+		require.Equal(t, []int{0}, r.run(24*time.Hour, func() Sample { return inFlight(0, 0) }))
+		require.Equal(t, 1, r.tell(Sample{InFlight: new(0.0), Queued: new(1.0)}).Wanted)
+	})
+	t.Run("a quota below min stops nothing", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(2)) }), 2)
+		quota := 1
+		r.st.Quota = &quota
+		require.Equal(t, []int{2}, r.run(20*time.Minute, func() Sample { return inFlight(2, 0) }))
+		require.Equal(t, QuotaBelowMinimum, r.last.Limit)
+		require.Equal(t, []int{2}, r.run(20*time.Minute, func() Sample { return inFlight(2, 100) }))
+		require.Equal(t, QuotaBelowMinimum, r.last.Limit)
+	})
+	t.Run("a ratio raises the partner", func(t *testing.T) {
+		t.Parallel()
+		a, b := Ratio(2, 8, 0.5, 4)
+		require.Equal(t, []int{4, 8}, []int{a, b})
+		a, b = Ratio(9, 2, 0.5, 4)
+		require.Equal(t, []int{9, 3}, []int{a, b})
+	})
+}
+
+func TestDecide_Cases(t *testing.T) {
+	t.Parallel()
+	t.Run("nothing schedulable and constant load: the first answer stays", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 2)
+		r.settle(inFlight(2, 20))
+		numbers := r.run(2*time.Hour, func() Sample { return Sample{Ready: 2, Starting: r.st.Desired - 2, InFlight: new(90.0)} })
+		require.Equal(t, 9, numbers[len(numbers)-1])
+		require.IsIncreasing(t, numbers)
+	})
+	t.Run("a replica that loads for 20 minutes is not idle", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)
+		require.Equal(t, []int{1}, r.run(20*time.Minute, func() Sample { return Sample{Starting: 1, InFlight: new(0.0), Rate: new(0.0)} }))
+	})
+	t.Run("one replica pending for ever: others go down once it is overdue", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 4)
+		r.st.StartupBudget = 10 * time.Minute
+		r.settle(inFlight(4, 40))
+		pending := func() Sample { return Sample{Ready: r.st.Desired - 1, Starting: 1, InFlight: new(10.0)} }
+		require.Equal(t, []int{4}, r.run(9*time.Minute+50*time.Second, pending))
+		require.Equal(t, StartingLimit, r.last.Limit)
+		require.Equal(t, []int{4, 3, 2, 1}, r.run(10*time.Minute, pending))
+	})
+	t.Run("a doomed replica does not count as starting", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 4)
+		r.settle(inFlight(4, 40))
+		r.run(10*time.Minute, func() Sample { return Sample{Ready: r.st.Desired - 1, Doomed: 1, InFlight: new(10.0)} })
+		require.Equal(t, 1, r.st.Desired)
+	})
+	t.Run("a rollout takes nothing away", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 6)
+		r.st.Floor = 6
+		require.Equal(t, []int{6}, r.run(time.Hour, func() Sample { return inFlight(6, 10) }))
+		require.Equal(t, Rollout, r.last.Limit)
+	})
+	t.Run("what the agent did alone is taken on within the bounds", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 2)
+		require.Equal(t, 5, r.tell(Sample{Ready: 2, Starting: 3, Alone: 5, InFlight: new(50.0)}).Wanted)
+		require.Equal(t, 32, r.tell(Sample{Ready: 40, Alone: 40, InFlight: new(50.0)}).Wanted)
+	})
+	t.Run("a region that says nothing keeps what it has", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 7)
+		r.settle(inFlight(7, 70))
+		r.now = r.now.Add(time.Hour)
+		require.Equal(t, 7, r.decide().Wanted)
+		require.Equal(t, NoReport, r.last.Limit)
+		require.Equal(t, []int{7}, r.run(4*time.Minute, func() Sample { return inFlight(7, 10) }), "the window fills anew")
+	})
+	t.Run("room and quota", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 2)
+		room, quota := 1, 5
+		r.st.Room = &room
+		require.Equal(t, 3, r.tell(inFlight(2, 100)).Wanted)
+		require.Equal(t, Room, r.last.Limit)
+		room, r.st.Quota = 10, &quota
+		r.now = r.now.Add(10 * time.Second)
+		require.Equal(t, 5, r.tell(inFlight(3, 200)).Wanted)
+		require.Equal(t, Quota, r.last.Limit)
+	})
+	t.Run("a hold keeps the number and says when it ends", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, nil), 2)
+		r.st.HoldUntil = start.Add(time.Hour)
+		require.Equal(t, []int{2}, r.run(59*time.Minute, func() Sample { return inFlight(2, 100) }))
+		require.Equal(t, HoldLimit, r.last.Limit)
+		r.run(10*time.Minute, func() Sample { return inFlight(r.st.Desired, 100) })
+		require.Equal(t, 10, r.st.Desired)
+	})
+	t.Run("latency adds replicas while they help and takes one away below half of it", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_FIRST_TOKEN, Target: "500ms"})), 2)
+		slow := func(d time.Duration) Sample {
+			var c histogram.Counts
+			c[histogram.Bucket(d)] = 100
+			return Sample{Ready: r.st.Desired, FirstToken: &c, InFlight: new(10.0), Rate: new(1.0)}
+		}
+		r.settle(slow(400 * time.Millisecond))
+		require.Equal(t, 4, r.tell(slow(5*time.Second)).Wanted)
+		require.Equal(t, []int{4}, r.run(time.Hour, func() Sample { return slow(300 * time.Millisecond) }))
+		r.run(time.Hour, func() Sample { return slow(50 * time.Millisecond) })
+		require.Equal(t, 1, r.st.Desired)
+	})
+	t.Run("thresholds", func(t *testing.T) {
+		t.Parallel()
+		r := newRegion(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: "70", Up: "80", Down: "30"})), 3)
+		cpu := func(v float64) func() Sample {
+			return func() Sample { return Sample{Ready: r.st.Desired, Levels: map[string]float64{"cpu": v}} }
+		}
+		require.Equal(t, []int{3}, r.run(10*time.Minute, cpu(75)))
+		require.Equal(t, []int{3}, r.run(10*time.Minute, cpu(35)))
+		require.Equal(t, []int{3, 4}, r.run(time.Minute, cpu(100))[:2])
+		r.run(time.Hour, cpu(10))
+		require.Equal(t, 1, r.st.Desired)
+	})
+}
+
+func TestBounds_Schedule(t *testing.T) {
+	t.Parallel()
+	p := policy(t, func(p *windlassv1.ScalingPolicy) {
+		p.Schedule = []*windlassv1.ScalingSchedule{
+			{Cron: "0 8 * * 1-5", TimeZone: "Europe/Berlin", Min: new(int32(4))},
+			{Cron: "0 20 * * *", TimeZone: "Europe/Berlin", Min: new(int32(1))},
+		}
+	})
+	friday := time.Date(2026, 11, 27, 6, 59, 59, 0, time.UTC)
+	require.Equal(t, 1, p.Bounds(friday).Min)
+	require.Equal(t, friday.Add(time.Second), p.Bounds(friday).Next.UTC())
+	require.Equal(t, 4, p.Bounds(friday.Add(time.Second)).Min)
+	require.Equal(t, 1, p.Bounds(friday.Add(12*time.Hour+time.Second)).Min)
+	require.Equal(t, 1, p.Bounds(friday.Add(24*time.Hour+time.Second)).Min, "Saturday")
+
+	r := newRegion(p, 1)
+	r.now = friday.Add(time.Minute)
+	require.Equal(t, 4, r.tell(inFlight(1, 0)).Wanted)
+	require.Equal(t, ScheduleLimit, r.last.Limit)
+}
