@@ -17,12 +17,13 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
-    pin.app_id IS NOT NULL AS pinned
+    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
 FROM deployment_topology t
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
 LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
+LEFT JOIN app_scaling s ON s.app_id = t.app_id
 WHERE t.deployment_id IN (/*SLICE:deployment_ids*/?) AND t.region IN (/*SLICE:regions*/?)
 ORDER BY t.deployment_id, t.region
 `
@@ -57,6 +58,7 @@ type DesiredOfKeysRow struct {
 	Environment     string
 	Project         string
 	Pinned          bool
+	Scaling         []byte
 }
 
 // As DesiredOfRegion, of keys in regions.
@@ -112,6 +114,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.Environment,
 			&i.Project,
 			&i.Pinned,
+			&i.Scaling,
 		); err != nil {
 			return nil, err
 		}
@@ -132,12 +135,13 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
-    pin.app_id IS NOT NULL AS pinned
+    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
 FROM deployment_topology t FORCE INDEX (topology_in_region)
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
 LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
+LEFT JOIN app_scaling s ON s.app_id = t.app_id
 WHERE t.region = ? AND t.deployment_id > ?
 ORDER BY t.deployment_id LIMIT ?
 `
@@ -173,6 +177,7 @@ type DesiredOfRegionRow struct {
 	Environment     string
 	Project         string
 	Pinned          bool
+	Scaling         []byte
 }
 
 // What the region's agent is told of each deployment there, and no more: a region may have
@@ -211,6 +216,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.Environment,
 			&i.Project,
 			&i.Pinned,
+			&i.Scaling,
 		); err != nil {
 			return nil, err
 		}

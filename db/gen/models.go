@@ -84,6 +84,14 @@ type AppRoute struct {
 	AppKeys     sql.NullString
 }
 
+type AppScaling struct {
+	AppID       string
+	WorkspaceID string
+	Policy      []byte
+	Holds       []byte
+	UpdatedAt   int64
+}
+
 type AppStaging struct {
 	AppID       string
 	WorkspaceID string
@@ -449,6 +457,14 @@ type RouteObserved struct {
 	Code       string
 	Message    string
 	UpdatedAt  int64
+}
+
+type ScalingDecision struct {
+	AppID       string
+	Region      string
+	WorkspaceID string
+	Decision    []byte
+	DecidedAt   int64
 }
 
 type Secret struct {

@@ -28,12 +28,13 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
-    pin.app_id IS NOT NULL AS pinned
+    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
 FROM deployment_topology t
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
 LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
+LEFT JOIN app_scaling s ON s.app_id = t.app_id
 WHERE t.deployment_id IN (sqlc.slice(deployment_ids)) AND t.region IN (sqlc.slice(regions))
 ORDER BY t.deployment_id, t.region;
 
@@ -45,11 +46,12 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
-    pin.app_id IS NOT NULL AS pinned
+    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
 FROM deployment_topology t FORCE INDEX (topology_in_region)
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
 LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
+LEFT JOIN app_scaling s ON s.app_id = t.app_id
 WHERE t.region = ? AND t.deployment_id > sqlc.arg(after)
 ORDER BY t.deployment_id LIMIT ?;

@@ -10,6 +10,8 @@ var (
 	ErrConflict = errors.New("changed by another writer")
 	// ErrTooManyRegions: the transaction changed more regions than a transaction may.
 	ErrTooManyRegions = errors.New("too many regions in one transaction")
+	// ErrStale: the app is not what a scaling decision was made on any more.
+	ErrStale = errors.New("the app has changed since the decision")
 	// ErrOutcomeUnknown: the connection was lost while the transaction was being
 	// committed. It is durable as a whole or not at all; Update did not repeat it.
 	// The caller may: with its idempotency key, its step number, its guard.

@@ -467,6 +467,8 @@ type DesiredItem struct {
 	App        AppNames
 	// SecretVersions by name, of the secrets that the spec refers to in the region.
 	SecretVersions map[string]int32
+	// Scaling is the app's policy, nil for none.
+	Scaling *windlassv1.ScalingPolicy
 
 	// For KindRoutes. No hosts: the app has none in the region.
 	Route   Route

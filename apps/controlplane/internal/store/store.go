@@ -212,6 +212,15 @@ type AppTx interface {
 	// PutRolloutState inserts or replaces the app's. Call it with the app's row locked.
 	PutRolloutState(model.RolloutState) error
 
+	// GetScalings returns those that the apps have, in no order.
+	GetScalings(appIDs []string) ([]model.Scaling, error)
+	// PutScaling inserts or replaces the app's. Call it with the app's row locked.
+	PutScaling(model.Scaling) error
+	// ListScalingDecisions returns the newest decision in each region, by region.
+	ListScalingDecisions(appID string) ([]model.ScalingDecision, error)
+	// PutScalingDecision inserts or replaces that of the app and region.
+	PutScalingDecision(model.ScalingDecision) error
+
 	// ListPins returns the pins of the apps, by (app, version).
 	ListPins(appIDs []string) ([]model.Pin, error)
 	// PutPin inserts or replaces the pin of its app and deployment. Call it with the app's

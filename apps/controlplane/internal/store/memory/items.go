@@ -114,6 +114,9 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 			item.App.ProjectName, item.App.EnvironmentName = p.Name, e.Name
 		}
 	}
+	if s, ok := scalingTable.in(t).get(row.AppID); ok {
+		item.Scaling = s.Policy
+	}
 	for _, ref := range override.In(item.Deployment.Spec, row.RegionID).GetSecrets() {
 		version := ref.GetVersion()
 		if version == 0 {

@@ -238,6 +238,14 @@ var (
 			return i
 		},
 	})
+	scalingTable = declare(schema[string, model.Scaling]{
+		name: "scaling of app", copy: model.Scaling.Clone,
+		key: func(s model.Scaling) string { return s.AppID },
+	})
+	scalingDecisionTable = declare(schema[pair, model.ScalingDecision]{
+		name: "scaling decision", copy: model.ScalingDecision.Clone,
+		key: func(d model.ScalingDecision) pair { return pair{d.AppID, d.RegionID} },
+	})
 	protectionTable = declare(schema[pair, model.Protection]{
 		name: "protection", copy: plain[model.Protection],
 		key: keyOfProtection,

@@ -128,8 +128,12 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 			s[r.DeploymentID] = d
 		}
 	}
+	policy, err := scalingPolicy([]byte(r.Scaling))
+	if err != nil {
+		return model.DesiredItem{}, false, fmt.Errorf("decode scaling of app %q: %w", r.AppID, err)
+	}
 	return model.DesiredItem{
-		RegionID: r.Region, Kind: model.KindDeployment, Key: r.DeploymentID, Generation: r.Generation, Topology: row, Deployment: *d,
+		RegionID: r.Region, Kind: model.KindDeployment, Key: r.DeploymentID, Generation: r.Generation, Topology: row, Deployment: *d, Scaling: policy,
 		App: model.AppNames{
 			Name: r.App.String, ProjectID: r.ProjectID.String, EnvironmentID: r.EnvironmentID.String,
 			ProjectName: r.Project, EnvironmentName: r.Environment,

@@ -20,6 +20,8 @@ func (t *tx) DeleteApps(deletedBefore int64, n int) (int, error) {
 		func() error { return t.q.DeleteWakesOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteClaimsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteStagingsOfApps(t.ctx, ids) },
+		func() error { return t.q.DeleteScalingsOfApps(t.ctx, ids) },
+		func() error { return t.q.DeleteScalingDecisionsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeletePinsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteDomainsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteKeysOfApps(t.ctx, ids) },

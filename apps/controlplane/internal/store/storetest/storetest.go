@@ -60,6 +60,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Freezes", testFreezes},
 		{"Protections", testProtections},
 		{"Notifications", testNotifications},
+		{"Scaling", testScaling},
 		{"Pins", testPins},
 		{"Domains", testDomains},
 		{"AppKeys", testAppKeys},

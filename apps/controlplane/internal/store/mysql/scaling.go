@@ -1,0 +1,75 @@
+package mysql
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/db/gen"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// scalingPolicy decodes a policy, nil for none. A policy has a max at least, so that it takes bytes.
+func scalingPolicy(b []byte) (*windlassv1.ScalingPolicy, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	p := &windlassv1.ScalingPolicy{}
+	return p, proto.Unmarshal(b, p)
+}
+
+func scaling(r gen.AppScaling) (s model.Scaling, err error) {
+	s = model.Scaling{AppID: r.AppID, WorkspaceID: r.WorkspaceID, UpdatedAt: r.UpdatedAt}
+	if s.Policy, err = scalingPolicy(r.Policy); err != nil {
+		return s, fmt.Errorf("decode scaling of app %q: %w", r.AppID, err)
+	}
+	s.Holds, err = model.DecodeHolds(r.Holds)
+	return s, err
+}
+
+func (t *tx) GetScalings(appIDs []string) ([]model.Scaling, error) {
+	if rows, ok, err := prefetch(t, theApps, "scaling", appIDs, func(s model.Scaling) string { return s.AppID }, t.getScalings); ok {
+		return rows, err
+	}
+	return t.getScalings(appIDs)
+}
+
+func (t *tx) getScalings(appIDs []string) ([]model.Scaling, error) {
+	return list(t, "get scaling of apps", "", scaling)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppScaling, error) {
+		return t.q.GetScalings(t.ctx, ids)
+	}))
+}
+
+func (t *tx) PutScaling(s model.Scaling) (err error) {
+	p := gen.PutScalingParams{AppID: s.AppID, WorkspaceID: s.WorkspaceID, Policy: []byte{}, UpdatedAt: s.UpdatedAt}
+	if s.Policy != nil {
+		if p.Policy, err = proto.Marshal(s.Policy); err != nil {
+			return fmt.Errorf("store: encode scaling of app %q: %w", s.AppID, err)
+		}
+	}
+	if p.Holds, err = model.EncodeHolds(s.Holds); err != nil {
+		return fmt.Errorf("store: encode holds of app %q: %w", s.AppID, err)
+	}
+	t.touch(s.AppID)
+	return t.err(t.q.PutScaling(t.ctx, p), "put scaling of app", s.AppID)
+}
+
+func (t *tx) ListScalingDecisions(appID string) ([]model.ScalingDecision, error) {
+	return list(t, "list scaling decisions of", appID, func(r gen.ScalingDecision) (model.ScalingDecision, error) {
+		d := model.ScalingDecision{
+			AppID: r.AppID, RegionID: r.Region, WorkspaceID: r.WorkspaceID, Decision: &windlassv1.RegionScaling{}, DecidedAt: r.DecidedAt,
+		}
+		return d, proto.Unmarshal(r.Decision, d.Decision)
+	})(t.q.ListScalingDecisions(t.ctx, appID))
+}
+
+func (t *tx) PutScalingDecision(d model.ScalingDecision) error {
+	b, err := proto.Marshal(d.Decision)
+	if err != nil {
+		return fmt.Errorf("store: encode scaling decision of app %q: %w", d.AppID, err)
+	}
+	return t.err(t.q.PutScalingDecision(t.ctx, gen.PutScalingDecisionParams{
+		AppID: d.AppID, Region: d.RegionID, WorkspaceID: d.WorkspaceID, Decision: b, DecidedAt: d.DecidedAt,
+	}), "put scaling decision of app", d.AppID)
+}

@@ -1,0 +1,18 @@
+-- name: GetScalings :many
+SELECT * FROM app_scaling WHERE app_id IN (sqlc.slice(app_ids));
+
+-- name: PutScaling :exec
+-- The app's row is locked: no other write comes in between.
+REPLACE INTO app_scaling (app_id, workspace_id, policy, holds, updated_at) VALUES (?, ?, ?, ?, ?);
+
+-- name: DeleteScalingsOfApps :exec
+DELETE FROM app_scaling WHERE app_id IN (sqlc.slice(app_ids));
+
+-- name: ListScalingDecisions :many
+SELECT * FROM scaling_decisions WHERE app_id = ? ORDER BY region;
+
+-- name: PutScalingDecision :exec
+REPLACE INTO scaling_decisions (app_id, region, workspace_id, decision, decided_at) VALUES (?, ?, ?, ?, ?);
+
+-- name: DeleteScalingDecisionsOfApps :exec
+DELETE FROM scaling_decisions WHERE app_id IN (sqlc.slice(app_ids));
