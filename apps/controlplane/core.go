@@ -28,6 +28,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/traffic"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/webhook"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/scaler"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/guard"
@@ -37,6 +38,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/telemetry"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // parts are what a core is made of; they differ between a real control plane and
@@ -95,6 +97,7 @@ type core struct {
 	// are none.
 	peerHandler http.Handler
 	dispatch    *dispatch.Service
+	scaler      *scaler.Service
 	components  []service.Component
 }
 
@@ -125,7 +128,8 @@ func newCore(p parts) (*core, error) {
 	lease := dispatch.NewLease(p.leaseTTL)
 	ingestion, err := ingest.New(ingest.Config{
 		Store: store.Bind[ingest.Tx](p.store), Caller: fleet.Caller, Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
-		Log: p.log, Registerer: p.registerer, Lease: lease.Length,
+		Loads: func(region string, reports []*agentv1.LoadReport) int { return c.scaler.Observe(region, reports) },
+		Log:   p.log, Registerer: p.registerer, Lease: lease.Length,
 	})
 	if err != nil {
 		return nil, err
@@ -181,8 +185,13 @@ func newCore(p parts) (*core, error) {
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
 		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
+		ScalingNow:  func(appID string) map[string]*windlassv1.RegionScaling { return c.scaler.Live(appID) },
 		SessionIdle: p.sessions.Idle, SessionMax: p.sessions.Max, Proxies: p.proxies, IsUnavailable: p.isUnavailable,
 	})
+	if err != nil {
+		return nil, err
+	}
+	c.scaler, err = scaler.New(scaler.Config{Apps: users, Holds: c.dispatch.Connected, Log: p.log, Registerer: p.registerer})
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +205,7 @@ func newCore(p parts) (*core, error) {
 			c.dispatch.Nudge(n.Regions...)
 		}
 		users.Notify(n.Apps)
+		c.scaler.Changed(n.Apps)
 	}
 	p.store.OnCommit(func(commit store.Commit) {
 		nudge := peers.Nudge{Regions: slices.Collect(maps.Keys(commit.Revisions)), Apps: commit.Apps}
@@ -215,6 +225,7 @@ func newCore(p parts) (*core, error) {
 		{Name: "leases", Run: fleets.Sweep},
 		{Name: "retention", Run: fleets.Maintain},
 		{Name: "watches", Run: users.Run},
+		{Name: "scaling", Run: c.scaler.Run},
 		{Name: "audit", Run: audited.Run},
 		{Name: "notifications", Run: notifier.Run},
 	}...)

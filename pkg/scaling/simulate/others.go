@@ -7,10 +7,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/scaling"
 )
 
-// hpa is the HorizontalPodAutoscaler of Kubernetes, autoscaling/v2, with the defaults of its behavior: a look
-// every 15 s, a tolerance of 0.1, the highest of all metrics, no stabilization upwards and 300 s downwards; upwards
-// the more of 100 % and 4 pods in 15 s, downwards 100 % in 15 s. Totals are metrics of type AverageValue, levels
-// are means of ready pods, of which those that are not ready yet count as 0 upwards.
+// hpa is the HorizontalPodAutoscaler of Kubernetes, autoscaling/v2, with the defaults of its behavior. It looks
+// every 15 s, has a tolerance of 0.1, and takes the highest of all metrics. Its stabilization window is 300 s
+// downwards, and none upwards. Upwards it adds the more of 100 % and 4 pods in 15 s, downwards it may remove all.
+// Totals are metrics of type AverageValue. Levels are means of ready pods, and pods that are not ready yet count as 0
+// upwards.
 // https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/
 type hpa struct {
 	policy  *scaling.Policy
@@ -113,9 +114,9 @@ func recent(all []Number, from int) []Number {
 	return all
 }
 
-// kpa is Knative's autoscaler with its defaults: a look every 2 s, a stable window of 60 s, a panic window of a
-// tenth, a panic threshold of 200 %, at most 1,000 times as many pods upwards and half as many downwards. The
-// target is used whole, as the policies use theirs: Knative's own default aims at 70 % of it.
+// kpa is Knative's autoscaler with its defaults. It looks every 2 s. Its stable window is 60 s, its panic window a
+// tenth of that, and its panic threshold 200 %. Upwards it allows 1,000 times as many pods, downwards half as many.
+// The target is used whole, as the policies use theirs. Knative's own default aims at 70 % of it.
 // https://knative.dev/docs/serving/autoscaling/kpa-specific/
 type kpa struct {
 	policy *scaling.Policy

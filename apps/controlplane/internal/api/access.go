@@ -48,6 +48,8 @@ var access = map[string]need{
 	w.AppServiceUnpinVersionProcedure:   deployer,
 	w.AppServiceWatchAppProcedure:       viewer,
 
+	w.ScalingServiceGetScalingProcedure: viewer,
+
 	w.DeploymentServiceGetDeploymentProcedure:   viewer,
 	w.DeploymentServiceListDeploymentsProcedure: viewer,
 	w.DeploymentServiceListInstancesProcedure:   viewer,

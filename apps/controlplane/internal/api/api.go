@@ -38,6 +38,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/preset"
 	"github.com/windlass-run/windlass/pkg/seal"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
@@ -66,6 +67,8 @@ type Config struct {
 	ReadsMetrics bool
 	// AllowsHookAt: workflows may call web-hooks at the address; nil: at any.
 	AllowsHookAt func(netip.Addr) bool
+	// ScalingNow returns the newest scaling decisions for an app that this process made, by region id; nil: none.
+	ScalingNow func(appID string) map[string]*windlassv1.RegionScaling
 	// Domain below which apps have their hosts.
 	Domain string
 	// LookupTXT asks the DNS for the TXT records of a name. That there are none is an answer,
@@ -203,6 +206,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewProtectionServiceHandler(protectionService{a.server}, options...)),
 		handler(windlassv1connect.NewNotificationServiceHandler(notificationService{a.server}, options...)),
 		handler(windlassv1connect.NewRouteServiceHandler(routeService{a.server}, options...)),
+		handler(windlassv1connect.NewScalingServiceHandler(scalingService{a.server}, options...)),
 	}
 }
 

@@ -114,6 +114,8 @@ func (t *dryTx) PutRolloutState(s model.RolloutState) error {
 	return nil
 }
 
+func (t *dryTx) PutScaling(model.Scaling) error { return nil }
+
 func (t *dryTx) PutFreeze(f model.Freeze) error {
 	t.freezes[f.Name] = &f
 	return nil

@@ -69,6 +69,9 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.
 	if err := a.canMeasure(req.GetRollout(), "rollout.analysis"); err != nil {
 		return nil, err
 	}
+	if err := appspec.CheckScaling(req.GetScaling(), req.GetSpec(), "scaling"); err != nil {
+		return nil, err
+	}
 	return spec, nil
 }
 
@@ -76,7 +79,7 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.
 func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec, findings []preset.Finding) (*windlassv1.DeployResponse, error) {
 	d := &deployment{versionMutation: versionMutation{c}, want: version{
 		Spec: spec, Source: "deploy",
-		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Freeze: req.GetFreeze(),
+		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Freeze: req.GetFreeze(), Scaling: req.GetScaling(),
 		Override: req.GetOverrideFreeze(),
 	}}
 	if err := d.findApp(req.GetApp()); err != nil {
@@ -203,6 +206,9 @@ func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []pres
 		return nil, err
 	}
 	d.want.Asked = appspec.AskedBy(spec)
+	if err := d.pinScaling(); err != nil {
+		return nil, err
+	}
 	if spec.Replicas == nil {
 		spec.Replicas = new(d.app.Replicas)
 	}
@@ -257,6 +263,9 @@ func (d *deployment) setPolicy() error {
 		if err := d.putRolloutState(*s); err != nil {
 			return err
 		}
+	}
+	if err := d.setScaling(); err != nil {
+		return err
 	}
 	return d.hold(freezeMutation{d.mutation}.setFileFreeze(d.app, d.want.Freeze))
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -19,8 +20,17 @@ func (a appService) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (
 		if err != nil {
 			return err
 		}
-		res.App, err = a.appView(tx, app)
-		return err
+		if res.App, err = a.appView(tx, app); err != nil {
+			return err
+		}
+		rows, err := tx.GetScalings([]string{app.ID})
+		if err != nil {
+			return fmt.Errorf("read scaling of app %s: %w", app.ID, err)
+		}
+		if len(rows) > 0 {
+			res.App.Scaling = rows[0].Policy
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

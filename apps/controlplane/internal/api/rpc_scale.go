@@ -40,7 +40,7 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 		if err != nil {
 			return nil, err
 		}
-		scaled, err := c.scaleTo(&app, r, req)
+		scaled, err := c.scaleTo(&app, &r, req)
 		if err != nil {
 			return nil, err
 		}
@@ -57,8 +57,9 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 	return res, err
 }
 
-// scaleTo scales the app as asked for, and reports whether a region gets other replicas.
-func (c *mutation) scaleTo(app *model.App, r running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
+// scaleTo scales the app as asked for, and reports whether that changes anything.
+func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
+	r := *was
 	live, f := r.live, r.active
 	if live == nil {
 		return false, apierr.NothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
@@ -75,13 +76,17 @@ func (c *mutation) scaleTo(app *model.App, r running, req *windlassv1.ScaleReque
 		}
 		regionID, where = region.ID, region.Name
 	}
+	held, done, err := c.holdScaling(*app, r, regionID, where, req)
+	if err != nil || done {
+		return held, err
+	}
 	asked := plan.AskedIn(regionID, req.GetReplicas())
 	if err := c.versions().portsFitScaled(r, asked, "replicas"); err != nil {
 		return false, err
 	}
 	n, err := c.versions().scale(app, r, ids, asked)
 	if err != nil || n == 0 {
-		return false, err
+		return held, err
 	}
 	c.log(*app, model.History{
 		What: "Scaled", Why: fmt.Sprintf("v%d gets %d replicas in %s", live.Version, req.GetReplicas(), where),

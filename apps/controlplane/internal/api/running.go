@@ -19,6 +19,7 @@ type running struct {
 	rows   []model.Topology // locked
 	// rollout state is zero, but for its ids, while the app has none.
 	rolloutState model.RolloutState
+	scaling      model.Scaling
 }
 
 // activeRollout is the rollout in flight and its deployment, nil for none.
@@ -45,6 +46,9 @@ func (c versionMutation) running(app model.App) (r running, err error) {
 		}
 	}
 	if r.rolloutState, err = c.rolloutStateOf(app); err != nil {
+		return r, err
+	}
+	if r.scaling, err = c.scalingOf(app); err != nil {
 		return r, err
 	}
 	if err := c.countPins(app); err != nil {

@@ -124,6 +124,11 @@ type appTx interface {
 	ListRollouts(workspaceID, appID string, p model.Page) ([]model.Rollout, error)
 	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)
 	PutRolloutState(model.RolloutState) error
+
+	GetScalings(appIDs []string) ([]model.Scaling, error)
+	PutScaling(model.Scaling) error
+	ListScalingDecisions(appID string) ([]model.ScalingDecision, error)
+	PutScalingDecision(model.ScalingDecision) error
 	ListPins(appIDs []string) ([]model.Pin, error)
 	PutPin(model.Pin) error
 

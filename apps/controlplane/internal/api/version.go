@@ -29,6 +29,8 @@ type version struct {
 	SetsPolicy bool
 	Policy     *windlassv1.RolloutPolicy
 	Freeze     *windlassv1.FileFreeze
+	// Scaling is the app's from now on if SetsPolicy, nil for none.
+	Scaling *windlassv1.ScalingPolicy
 	// Override is why it starts in spite of freezes, empty for not.
 	Override string
 }

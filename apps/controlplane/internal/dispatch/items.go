@@ -10,6 +10,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/pkg/scaling"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -68,6 +69,7 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 		Wake:           it.Topology.WakeTo(spec),
 		Spec:           spec,
 		MaxUnavailable: it.Topology.MaxUnavailable,
+		Scaling:        scaling.In(it.Scaling, it.RegionID),
 	}
 	for name, version := range it.SecretVersions {
 		dep.Secrets = append(dep.Secrets, &agentv1.SecretVersion{Secret: name, Version: version})

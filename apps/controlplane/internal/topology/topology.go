@@ -184,6 +184,12 @@ func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentS
 	})
 }
 
+// Renew returns the running rows of the app with a new generation, because something of the app changed that
+// agents must see with each deployment.
+func Renew(rows []model.Topology, traceparent string, now int64) []model.Topology {
+	return bump(rows, traceparent, now, func(*model.Topology) bool { return true })
+}
+
 // bump calls change for each running row. It returns the rows for which change returns true, with the
 // next generation.
 func bump(rows []model.Topology, traceparent string, now int64, change func(*model.Topology) bool) []model.Topology {

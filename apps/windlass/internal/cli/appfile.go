@@ -29,6 +29,8 @@ type appFile struct {
 	// Rollout and Freeze are nil without such a block.
 	Rollout *windlassv1.RolloutPolicy
 	Freeze  *windlassv1.FileFreeze
+	// Scaling is nil for an app whose replicas do not follow the load.
+	Scaling *windlassv1.ScalingPolicy
 
 	// path is where it was read; document has the lines of its fields.
 	path     string
@@ -108,6 +110,12 @@ func (d *document) appFile() (_ *appFile, err error) {
 			return nil, err
 		}
 	}
+	if value, ok := root["scaling"]; ok {
+		delete(root, "scaling")
+		if file.Scaling, err = parseScaling(value); err != nil {
+			return nil, err
+		}
+	}
 	if err := normalise("", root, file.Spec.ProtoReflect().Descriptor()); err != nil {
 		return nil, err
 	}
@@ -139,6 +147,25 @@ func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 	}
 	if err := protojson.Unmarshal(data, policy); err != nil {
 		return nil, errors.New("rollout: " + cleanProtoError(err))
+	}
+	return policy, nil
+}
+
+func parseScaling(value any) (*windlassv1.ScalingPolicy, error) {
+	fields, ok := value.(map[string]any)
+	if !ok {
+		return nil, fieldErrorf("scaling", "want a mapping, got %s: start with `max: 10`", shown(value))
+	}
+	policy := &windlassv1.ScalingPolicy{}
+	if err := normalise("scaling", fields, policy.ProtoReflect().Descriptor()); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	if err := protojson.Unmarshal(data, policy); err != nil {
+		return nil, errors.New("scaling: " + cleanProtoError(err))
 	}
 	return policy, nil
 }

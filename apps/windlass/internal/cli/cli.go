@@ -73,6 +73,7 @@ type clients struct {
 	routes        windlassv1connect.RouteServiceClient
 	logs          windlassv1connect.LogServiceClient
 	presets       windlassv1connect.PresetServiceClient
+	scaling       windlassv1connect.ScalingServiceClient
 }
 
 func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
@@ -92,6 +93,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 		notifications: windlassv1connect.NewNotificationServiceClient(httpClient, server, options...),
 		routes:        windlassv1connect.NewRouteServiceClient(httpClient, server, options...),
 		presets:       windlassv1connect.NewPresetServiceClient(httpClient, server, options...),
+		scaling:       windlassv1connect.NewScalingServiceClient(httpClient, server, options...),
 	}
 }
 
@@ -152,7 +154,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 		}
 	}
 	add("apps", a.deployCommand(), a.planCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
-	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand())
+	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand(), a.scalingCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.keyCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
 	root.AddCommand(exitCodesTopic())
 	explainArgs(root)

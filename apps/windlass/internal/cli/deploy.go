@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"text/tabwriter"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -29,6 +31,7 @@ The file is one YAML or JSON document with these fields:
   rollout      how the app moves to new versions (a RolloutPolicy). Default: region by
                region with a small surge, and back to the old version if it fails
   freeze       when no rollout of the app starts (a FileFreeze)
+  scaling      how the app's replicas follow the load (a ScalingPolicy)
   overrides    what is different in some regions, by name or by label: replicas,
                resources, args or extraArgs, env and secrets
   serve        which engine serves which model. The engine's preset makes what the file
@@ -78,7 +81,7 @@ command waits, too. With --until promotion it ends with code 0 there.
 func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bool, w waiting) error {
 	path := a.pathOf(f)
 	if dryRun && a.output != "table" {
-		plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
+		plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
 		if err != nil {
 			return f.explain(err)
 		}
@@ -91,7 +94,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 		}
 		return err
 	}
-	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, OverrideFreeze: override})
+	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling, OverrideFreeze: override})
 	if err != nil {
 		return f.explain(err)
 	}
@@ -140,7 +143,7 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 	if err != nil {
 		return false, err
 	}
-	plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
+	plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
 	if err != nil {
 		return false, f.explain(err)
 	}
@@ -161,6 +164,8 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 func (a *app) scaleCommand() *cobra.Command {
 	var replicas int32
 	var region string
+	var hold time.Duration
+	var endHold bool
 	var w waiting
 	c := &cobra.Command{
 		Use:   "scale APP --replicas N",
@@ -170,13 +175,28 @@ the app's file has an override. The number also holds for later versions, until 
 another number for the region is deployed. The command waits until the replicas are ready.
 During a rollout, replicas of both versions count, and it does not wait for the rollout.
 
+The replicas of an app with scaling follow the load. With --for the number holds for that time,
+and with --end-hold they follow the load again.
+
 ` + exitCodesText,
-		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1",
+		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: mutation(), App: a.appPath(args[0]), Replicas: replicas, Region: region})
+			req := &windlassv1.ScaleRequest{Mutation: mutation(), App: a.appPath(args[0]), Replicas: replicas, Region: region, EndHold: endHold}
+			if hold != 0 {
+				req.HoldFor = durationpb.New(hold)
+			}
+			resp, err := a.clients.apps.Scale(ctx, req)
 			if err != nil {
 				return err
+			}
+			if endHold {
+				text := "%s: the replicas in %s follow the load again"
+				if resp.Unchanged {
+					text = "%s: no hold is in force in %s"
+				}
+				a.infof(text, args[0], orAll(region))
+				return a.show(resp, func(*tabwriter.Writer) {})
 			}
 			if resp.Unchanged {
 				a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))
@@ -192,8 +212,12 @@ During a rollout, replicas of both versions count, and it does not wait for the 
 	}
 	c.Flags().Int32Var(&replicas, "replicas", 0, "replicas in each region, or in the region given")
 	c.Flags().StringVar(&region, "region", "", "only in this region")
+	c.Flags().DurationVar(&hold, "for", 0, "hold the number for this time, of an app whose replicas follow the load")
+	c.Flags().BoolVar(&endHold, "end-hold", false, "end the hold: the replicas follow the load again")
 	w.flags(c, false)
-	must(c.MarkFlagRequired("replicas"))
+	c.MarkFlagsOneRequired("replicas", "end-hold")
+	c.MarkFlagsMutuallyExclusive("replicas", "end-hold")
+	c.MarkFlagsMutuallyExclusive("for", "end-hold")
 	return c
 }
 

@@ -66,6 +66,8 @@ func filePath(field string) (path string, ok bool) {
 		schema = (&windlassv1.RolloutPolicy{}).ProtoReflect().Descriptor()
 	case "freeze":
 		schema = (&windlassv1.FileFreeze{}).ProtoReflect().Descriptor()
+	case "scaling":
+		schema = (&windlassv1.ScalingPolicy{}).ProtoReflect().Descriptor()
 	default:
 		return "", false
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
@@ -67,7 +68,18 @@ func (a *app) statusOnce(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
+	var scaled *windlassv1.GetScalingResponse
+	if a.output == "table" && !r.GetDeleted() {
+		// A control plane of an earlier release does not know it.
+		scaled, err = a.clients.scaling.GetScaling(ctx, &windlassv1.GetScalingRequest{App: r.GetApp().GetId()})
+		if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented && connect.CodeOf(err) != connect.CodeNotFound {
+			return err
+		}
+	}
+	return a.show(r, func(w *tabwriter.Writer) {
+		statusTable(w, r)
+		scalingLines(w, scaled)
+	})
 }
 
 // look returns the app's picture of this moment, with the rollout that is asked for.

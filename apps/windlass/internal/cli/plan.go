@@ -55,7 +55,7 @@ PlanDeployResponse of the API, with every field; "wouldRun" is the verdict, and
 
 func (a *app) plan(ctx context.Context, f *appFile) error {
 	path := a.pathOf(f)
-	resp, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze})
+	resp, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
 	if coded, ok := errors.AsType[*connect.Error](err); ok && coded.Code() == connect.CodeInvalidArgument && rpc.DetailOf(err) != nil {
 		// The schema's rules are asked before the call is: it is a refusal like others.
 		detail := rpc.DetailOf(err)

@@ -111,7 +111,11 @@ var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.AutoRollback.unhealthy":        true,
 	"windlass.v1.RolloutPolicy.max_unavailable": true,
 	// A pause without its unit is told what is missing by the API.
-	"windlass.v1.CanaryStep.pause": true,
+	"windlass.v1.CanaryStep.pause":     true,
+	"windlass.v1.ScalingMetric.target": true,
+	"windlass.v1.ScalingMetric.up":     true,
+	"windlass.v1.ScalingMetric.down":   true,
+	"windlass.v1.ScalingPace.step":     true,
 	// 204 among ranges.
 	"windlass.v1.HealthCheck.expected_codes": true,
 }

@@ -18,6 +18,9 @@ const (
 	specName     = "windlass.v1.DeploymentSpec"
 	policyName   = "windlass.v1.RolloutPolicy"
 	freezeName   = "windlass.v1.FileFreeze"
+	scalingName  = "windlass.v1.ScalingPolicy"
+
+	scalingMetric = "windlass.v1.ScalingMetric"
 )
 
 // top are the fields of an app's file that are not the deployment's.
@@ -27,6 +30,7 @@ var top = []struct{ name, kind, text string }{
 	{"environment", "text", "Name of the environment. Default: the context's, else production."},
 	{"rollout", "[RolloutPolicy](#rolloutpolicy)", "How the app moves to a new version."},
 	{"freeze", "[FileFreeze](#filefreeze)", "A freeze of the app, as long as the file that is deployed has it."},
+	{"scaling", "[ScalingPolicy](#scalingpolicy)", "How the app's replicas follow the load."},
 }
 
 // messages of the app file: the spec, the policy and the freeze, and what their fields are.
@@ -49,6 +53,7 @@ func messages() []protoreflect.MessageDescriptor {
 	add((&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor())
 	add((&windlassv1.RolloutPolicy{}).ProtoReflect().Descriptor())
 	add((&windlassv1.FileFreeze{}).ProtoReflect().Descriptor())
+	add((&windlassv1.ScalingPolicy{}).ProtoReflect().Descriptor())
 	return out
 }
 
@@ -58,6 +63,8 @@ var readOnly = map[protoreflect.FullName]bool{
 	specName + ".pinned_overrides": true,
 	specName + ".generated_by":     true,
 	specName + ".generated":        true,
+
+	"windlass.v1.ScalingOverride.region_ids": true,
 }
 
 func appFile(s *source) (string, error) {

@@ -100,6 +100,7 @@ var writers = map[string]string{
 	pinsDir:                             "the planner",
 	"apps/controlplane/internal/api":    "a call",
 	"apps/controlplane/internal/ingest": "an agent",
+	"apps/controlplane/internal/scaler": "scaling",
 	"apps/controlplane/internal/fleet":  "the control plane's check of domains",
 	"apps/controlplane/internal/model":  "the control plane's check of domains",
 }

@@ -1,0 +1,382 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/planinput"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/scaling"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// What a deploy and a person change of how an app scales, and what the scaler reads and writes by it. Decisions
+// are the scaler's.
+
+// scalingOf reads how the locked app scales.
+func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
+	rows, err := c.GetScalings([]string{app.ID})
+	if err != nil {
+		return model.Scaling{}, fmt.Errorf("read scaling of app %s: %w", app.ID, err)
+	}
+	if len(rows) == 0 {
+		return model.Scaling{AppID: app.ID, WorkspaceID: app.WorkspaceID}, nil
+	}
+	return rows[0], nil
+}
+
+func (c *mutation) putScaling(s model.Scaling) error {
+	// The scaler compares it: two changes in one millisecond differ as well.
+	s.UpdatedAt = max(c.at, s.UpdatedAt+1)
+	if err := c.PutScaling(s); err != nil {
+		return fmt.Errorf("store scaling of app %s: %w", s.AppID, err)
+	}
+	return nil
+}
+
+// pinScaling notes the ids of the regions that overrides of the policy name, and gives an app that begins its
+// initial replicas.
+func (d *deployment) pinScaling() error {
+	p := d.want.Scaling
+	if p == nil {
+		return nil
+	}
+	p = proto.CloneOf(p)
+	for _, o := range p.GetOverrides() {
+		regions, err := d.GetRegionsByName(d.workspaceID, o.GetRegions())
+		if err != nil {
+			return fmt.Errorf("read regions of workspace %s: %w", d.workspaceID, err)
+		}
+		o.RegionIds = nil
+		for _, r := range regions {
+			o.RegionIds = append(o.RegionIds, r.ID)
+		}
+		slices.Sort(o.RegionIds)
+	}
+	d.want.Scaling = p
+	if d.app.LatestVersion > 0 || d.want.Spec.Replicas != nil {
+		return nil
+	}
+	policy, fault := scaling.New(p, "")
+	if fault != nil {
+		return apierr.InvalidFix("scaling."+fault.Field, fault.Message, fault.Fix)
+	}
+	d.want.Spec.Replicas = new(int32(policy.Initial))
+	return nil
+}
+
+// setScaling makes the app scale by the policy that came with the version, nil for none. Its agents see the
+// policy with each deployment, so that each gets a new generation.
+func (d *deployment) setScaling() error {
+	s := d.was.scaling.Clone()
+	if proto.Equal(s.Policy, d.want.Scaling) {
+		return nil
+	}
+	why := "its replicas follow the load by the policy that came with it"
+	switch {
+	case d.want.Scaling == nil:
+		why, s.Holds = "its replicas follow the load no longer: no policy came with it", nil
+	case d.want.Scaling.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE:
+		why, s.Holds = "its policy is to advise: decisions are shown, and change nothing", nil
+	}
+	s.Policy = d.want.Scaling
+	d.log(d.app, model.History{What: "ScalingPolicyChanged", Why: why})
+	if err := d.putScaling(s); err != nil {
+		return err
+	}
+	d.was.scaling = s
+	changed := topology.Renew(d.was.rows, d.traceparent, d.at)
+	if len(changed) == 0 {
+		return nil
+	}
+	if err := topology.Write(d.mutation, topology.State{Rows: d.was.rows}, topology.State{Rows: changed}); err != nil {
+		return fmt.Errorf("tell regions how app %s scales: %w", d.app.ID, err)
+	}
+	d.was.rows = replaced(d.was.rows, changed)
+	return d.expect(d.app.ID)
+}
+
+// holdScaling is what Scale does to an app that scales: replicas of a person are a hold, with an end. done: there
+// is nothing to scale. held: a hold was set or ended.
+func (c *mutation) holdScaling(app model.App, r running, regionID, where string, req *windlassv1.ScaleRequest) (held, done bool, err error) {
+	s, hold := r.scaling.Clone(), req.GetHoldFor().AsDuration()
+	switch {
+	case !s.Active() && (hold > 0 || req.GetEndHold()):
+		field := "hold_for"
+		if req.GetEndHold() {
+			field = "end_hold"
+		}
+		return false, true, apierr.InvalidFix(field, fmt.Sprintf("the replicas of app %s do not follow the load", app.Name), "Leave it out.")
+	case !s.Active():
+		return false, false, nil
+	case hold > 0 && req.GetEndHold():
+		return false, true, apierr.InvalidFix("end_hold", "hold_for and end_hold exclude each other", "Set one of them.")
+	case req.GetEndHold():
+		if !s.EndHold(regionID, c.at) {
+			return false, true, nil
+		}
+		c.log(app, model.History{What: "ScalingHoldEnded", Why: "its replicas follow the load again in " + where, RegionID: regionID})
+		return true, true, c.putScaling(s)
+	case hold == 0:
+		return false, true, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_SCALED, Field: "replicas",
+			Fix: fmt.Sprintf("Hold the number for a time: `windlass scale %s --replicas %d --for 2h`. Or change min and max of its scaling, and deploy.", app.Name, req.GetReplicas()),
+		}, fmt.Sprintf("the replicas of app %s follow the load", app.Name))
+	}
+	until := c.at + hold.Milliseconds()
+	s.Hold(model.ScalingHold{RegionID: regionID, Replicas: req.GetReplicas(), Until: until, Who: c.by.Name}, c.at)
+	c.log(app, model.History{
+		What: "ScalingHeld", RegionID: regionID,
+		Why: fmt.Sprintf("%d replicas in %s until %s", req.GetReplicas(), where, time.UnixMilli(until).UTC().Format(time.RFC3339)),
+	})
+	return true, false, c.putScaling(s)
+}
+
+type scalingService struct{ *server }
+
+// GetScaling returns how an app scales, and the newest decision in each region.
+func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScalingRequest) (*windlassv1.GetScalingResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res := &windlassv1.GetScalingResponse{}
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
+		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
+		if err != nil {
+			return err
+		}
+		return a.readScaling(tx, app, res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (a scalingService) readScaling(tx Tx, app model.App, res *windlassv1.GetScalingResponse) error {
+	rows, err := tx.GetScalings([]string{app.ID})
+	if err != nil {
+		return fmt.Errorf("read scaling of app %s: %w", app.ID, err)
+	}
+	if len(rows) == 0 || rows[0].Policy == nil {
+		return nil
+	}
+	res.Policy = rows[0].Policy
+	decisions, err := tx.ListScalingDecisions(app.ID)
+	if err != nil {
+		return fmt.Errorf("list scaling decisions of app %s: %w", app.ID, err)
+	}
+	if a.cfg.ScalingNow != nil {
+		for region, d := range a.cfg.ScalingNow(app.ID) {
+			decisions = slices.DeleteFunc(decisions, func(stored model.ScalingDecision) bool { return stored.RegionID == region })
+			decisions = append(decisions, model.ScalingDecision{RegionID: region, Decision: proto.CloneOf(d), DecidedAt: d.GetAt()})
+		}
+	}
+	at := now()
+	ids := map[string]bool{}
+	for _, d := range decisions {
+		ids[d.RegionID] = true
+	}
+	for _, h := range rows[0].Holds {
+		ids[h.RegionID] = true
+	}
+	delete(ids, "")
+	regions, err := tx.GetRegions(keys(ids))
+	if err != nil {
+		return fmt.Errorf("read regions of app %s: %w", app.ID, err)
+	}
+	names := map[string]string{}
+	for _, r := range regions {
+		names[r.ID] = r.ShownName()
+	}
+	for _, d := range decisions {
+		// A decision of a region that the app has left says nothing.
+		if names[d.RegionID] != "" && d.DecidedAt > 0 {
+			d.Decision.Region = names[d.RegionID]
+			res.Regions = append(res.Regions, d.Decision)
+		}
+	}
+	slices.SortFunc(res.Regions, func(a, b *windlassv1.RegionScaling) int { return cmp.Compare(a.GetRegion(), b.GetRegion()) })
+	for _, h := range rows[0].Holds {
+		if h.Until > at {
+			res.Holds = append(res.Holds, &windlassv1.ScalingHold{Region: names[h.RegionID], Replicas: h.Replicas, Until: h.Until, Who: h.Who})
+		}
+	}
+	return nil
+}
+
+// ScaledApps returns what the scaler reads of those of the apps that have a policy. The number of queries does not
+// depend on how many they are.
+func (a *API) ScaledApps(ctx context.Context, ids []string) (out []model.ScaledApp, err error) {
+	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
+		out, err = scaledApps(tx, ids)
+		return err
+	})
+	return out, err
+}
+
+func scaledApps(tx Tx, ids []string) (out []model.ScaledApp, err error) {
+	rows, err := tx.GetScalings(ids)
+	if err != nil {
+		return nil, fmt.Errorf("read scaling of %d apps: %w", len(ids), err)
+	}
+	scalings := map[string]model.Scaling{}
+	for _, s := range rows {
+		if s.Policy != nil {
+			scalings[s.AppID] = s
+		}
+	}
+	if len(scalings) == 0 {
+		return nil, nil
+	}
+	found, err := tx.GetApps(slices.Sorted(maps.Keys(scalings)))
+	if err != nil {
+		return nil, fmt.Errorf("read %d apps: %w", len(scalings), err)
+	}
+	found = slices.DeleteFunc(found, func(app model.App) bool { return app.DeletingSince != 0 || app.LiveDeploymentID == "" })
+	inputs, err := planinput.Rows(tx, found)
+	if err != nil {
+		return nil, fmt.Errorf("read what %d apps run: %w", len(found), err)
+	}
+	for _, in := range inputs {
+		if app, ok := scaledApp(in, scalings[in.App.ID]); ok {
+			out = append(out, app)
+		}
+	}
+	return out, nil
+}
+
+func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
+	out = model.ScaledApp{
+		AppID: in.App.ID, WorkspaceID: in.App.WorkspaceID, Name: in.App.Name, Scaling: s,
+		Deployments: map[string]bool{}, Regions: map[string]model.ScaledRegion{},
+	}
+	r := running{rows: in.Topology, rolloutState: model.RolloutState{}}
+	if in.RolloutState != nil {
+		r.rolloutState = *in.RolloutState
+	}
+	for i, d := range in.Deployments {
+		if d.ID == in.App.LiveDeploymentID {
+			r.live = &in.Deployments[i]
+		}
+		out.Deployments[d.ID] = true
+	}
+	if r.live == nil {
+		return out, false
+	}
+	out.Version, out.StartupBudget = r.live.Version, r.live.Spec.GetHealthCheck().GetStartupBudget().AsDuration()
+	for _, p := range in.Pins {
+		delete(out.Deployments, p.DeploymentID)
+	}
+	moving := r.rolloutState.Progress.Active(in.App.RolloutID)
+	sizes := r.sizes()
+	for _, t := range in.Topology {
+		size, live := sizes[t.RegionID]
+		if t.DeploymentID != r.live.ID || !live || !topology.Active(t) {
+			continue
+		}
+		if moving {
+			size = plan.Size(r.rolloutState.Progress, t.RegionID)
+		}
+		instances, gpus := admission.PerReplica(override.In(r.live.Spec, t.RegionID))
+		region := model.ScaledRegion{Replicas: size, Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus}
+		for _, found := range in.Regions {
+			if found.ID == t.RegionID {
+				region.Name = found.ShownName()
+			}
+		}
+		out.Regions[t.RegionID] = region
+	}
+	return out, true
+}
+
+// Rescale writes a decision of the scaler: the replicas, if they change, the entry of the history and the decision.
+// It compares the app with what the decision was made on, and fails with model.ErrStale if that has changed. It fails as
+// Scale does if a quota or a region does not let the app grow.
+func (a *API) Rescale(ctx context.Context, r model.Rescale) error {
+	by := caller{APIKey: model.APIKey{WorkspaceID: r.WorkspaceID, Name: "windlass"}, Source: "scaler"}
+	return a.cfg.Store.UpdateBatched(ctx, r.WorkspaceID, r.AppID, func(tx Tx) (func() error, error) {
+		c := a.newMutation(ctx, tx, by, false)
+		if err := c.rescale(r); err != nil {
+			return nil, err
+		}
+		return func() error { return c.finish(model.Idempotency{}, nil) }, nil
+	})
+}
+
+func (c *mutation) rescale(r model.Rescale) error {
+	app, err := c.lockedApp(r.AppID)
+	if connect.CodeOf(err) == connect.CodeNotFound {
+		return model.ErrStale
+	}
+	if err != nil {
+		return err
+	}
+	if app.DeletingSince != 0 {
+		return model.ErrStale
+	}
+	was, err := c.versions().running(app)
+	if err != nil {
+		return err
+	}
+	if was.live == nil || was.scaling.UpdatedAt != r.ScalingAt {
+		return model.ErrStale
+	}
+	if r.Decision.GetWanted() != r.From && r.Writes {
+		if err := c.rescaleRegion(&app, was, r); err != nil {
+			return err
+		}
+	}
+	if r.What != "" {
+		c.log(app, model.History{
+			What: r.What, Why: r.Decision.GetWhy(), RolloutID: app.RolloutID, DeploymentID: was.live.ID, Version: was.live.Version, RegionID: r.RegionID,
+		})
+	}
+	if err := c.PutScalingDecision(model.ScalingDecision{
+		AppID: app.ID, RegionID: r.RegionID, WorkspaceID: app.WorkspaceID, Decision: r.Decision, DecidedAt: r.Decision.GetAt(),
+	}); err != nil {
+		return fmt.Errorf("store scaling decision of app %s: %w", app.ID, err)
+	}
+	return nil
+}
+
+// rescaleRegion gives the region the replicas, unless it has others than the decision was made on.
+func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) error {
+	have, ok := was.sizes()[r.RegionID]
+	moving := was.rolloutState.Progress.Active(app.RolloutID)
+	if moving {
+		have = plan.Size(was.rolloutState.Progress, r.RegionID)
+	}
+	if !ok || have != r.From || was.scaling.HeldUntil(r.RegionID, c.at) > 0 {
+		return model.ErrStale
+	}
+	for _, t := range was.rows {
+		if !moving && t.DeploymentID == was.live.ID && t.RegionID == r.RegionID && t.Generation != r.Generation {
+			return model.ErrStale
+		}
+	}
+	asked := plan.AskedIn(r.RegionID, r.Decision.GetWanted())
+	if err := c.versions().portsFitScaled(was, asked, "replicas"); err != nil {
+		return err
+	}
+	ids := []string{was.live.ID}
+	if f := was.active; f.deployment != nil && f.deployment.ID != was.live.ID {
+		ids = append(ids, f.deployment.ID)
+	}
+	_, err := c.versions().scale(app, was, ids, asked)
+	return err
+}

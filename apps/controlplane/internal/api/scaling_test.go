@@ -1,0 +1,239 @@
+package api_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+const (
+	invalid = windlassv1.ErrorReason_ERROR_REASON_VALIDATION
+	scaled  = windlassv1.ErrorReason_ERROR_REASON_SCALED
+)
+
+func scalingPolicy(edit ...func(*windlassv1.ScalingPolicy)) *windlassv1.ScalingPolicy {
+	p := &windlassv1.ScalingPolicy{Max: 8, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "8"}}}
+	for _, f := range edit {
+		f(p)
+	}
+	return p
+}
+
+func (w *harness) deployScaled(p *windlassv1.ScalingPolicy, edit ...func(*windlassv1.DeploymentSpec)) error {
+	_, err := w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(edit...), Scaling: p})
+	return err
+}
+
+func (w *harness) scaledApp() model.ScaledApp {
+	w.t.Helper()
+	got, err := w.apps(w.viewer).GetApp(w.t.Context(), &windlassv1.GetAppRequest{App: "chat"})
+	require.NoError(w.t, err)
+	apps, err := w.api.ScaledApps(w.t.Context(), []string{got.GetApp().GetId(), "app_none"})
+	require.NoError(w.t, err)
+	require.Len(w.t, apps, 1)
+	return apps[0]
+}
+
+// decision is one on what the app has.
+func (w *harness) decision(region string, wanted int32) model.Rescale {
+	w.t.Helper()
+	app, id := w.scaledApp(), w.regions[region]
+	return model.Rescale{
+		AppID: app.AppID, WorkspaceID: app.WorkspaceID, RegionID: id, From: app.Regions[id].Replicas, Generation: app.Regions[id].Generation,
+		ScalingAt: app.Scaling.UpdatedAt, Writes: true, What: "ScalingDecided",
+		Decision: &windlassv1.RegionScaling{At: time.Now().UnixMilli(), Replicas: app.Regions[id].Replicas, Wanted: wanted, Why: "because"},
+	}
+}
+
+func (w *harness) getScaling() *windlassv1.GetScalingResponse {
+	w.t.Helper()
+	client := windlassv1connect.NewScalingServiceClient(http.DefaultClient, w.url, w.options(w.viewer)...)
+	res, err := client.GetScaling(w.t.Context(), &windlassv1.GetScalingRequest{App: "chat"})
+	require.NoError(w.t, err)
+	return res
+}
+
+func TestScaling_DecisionsOutlastVersions(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) {
+			p.Initial = new(int32(2))
+			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"eu-west-1"}, Max: new(int32(20))}}
+		})))
+		w.settle("chat")
+		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 2}, w.sizes("chat", 1))
+		item := w.desired("chat", 1, "eu-west-1")
+		require.Equal(t, []string{w.regions["eu-west-1"]}, item.Scaling.GetOverrides()[0].GetRegionIds())
+
+		require.NoError(t, w.api.Rescale(ctx, w.decision("eu-west-1", 5)))
+		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 1))
+		got := w.getScaling()
+		require.Len(t, got.GetRegions(), 1)
+		require.Equal(t, "eu-west-1", got.GetRegions()[0].GetRegion())
+		require.EqualValues(t, 5, got.GetRegions()[0].GetWanted())
+
+		// A new version keeps what scaling set, and so does one that changes the policy alone.
+		require.NoError(t, w.deployScaled(scalingPolicy(), args("--other")))
+		w.settle("chat")
+		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
+		before := w.desired("chat", 2, "us-east-1").Generation
+		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Max = 9 }), args("--other")))
+		require.Equal(t, before+1, w.desired("chat", 2, "us-east-1").Generation, "agents are told")
+		require.EqualValues(t, 2, w.settle("chat").GetLatestVersion())
+		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
+
+		// A file without scaling ends it.
+		require.NoError(t, w.deployScaled(nil, args("--other")))
+		require.Nil(t, w.getScaling().GetPolicy())
+		require.Nil(t, w.desired("chat", 2, "us-east-1").Scaling)
+		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
+	})
+}
+
+func TestScaling_OneWriter(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		require.NoError(t, w.deployScaled(scalingPolicy()))
+		w.settle("chat")
+		late := w.decision("us-east-1", 7)
+		require.NoError(t, w.api.Rescale(ctx, w.decision("us-east-1", 3)))
+		require.ErrorIs(t, w.api.Rescale(ctx, late), model.ErrStale, "another decision came first")
+		generation := w.decision("us-east-1", 4)
+		generation.Generation--
+		require.ErrorIs(t, w.api.Rescale(ctx, generation), model.ErrStale)
+		policy := w.decision("us-east-1", 4)
+		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Max = 4 })))
+		require.ErrorIs(t, w.api.Rescale(ctx, policy), model.ErrStale, "another policy came first")
+		require.Equal(t, map[string]int32{"us-east-1": 3, "eu-west-1": 1}, w.sizes("chat", 1))
+	})
+}
+
+func TestScaling_PeopleHold(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	scale := func(req *windlassv1.ScaleRequest) (*windlassv1.ScaleResponse, error) {
+		req.App = "chat"
+		return w.apps(w.deployer).Scale(ctx, req)
+	}
+	require.NoError(t, w.deployScaled(scalingPolicy()))
+	w.settle("chat")
+	_, err := scale(&windlassv1.ScaleRequest{Replicas: 5})
+	refused(t, err, connect.CodeFailedPrecondition, scaled, "replicas")
+	_, err = scale(&windlassv1.ScaleRequest{Replicas: 5, Region: "us-east-1", HoldFor: durationpb.New(2 * time.Hour)})
+	require.NoError(t, err)
+	require.Equal(t, map[string]int32{"us-east-1": 5, "eu-west-1": 1}, w.sizes("chat", 1))
+	holds := w.getScaling().GetHolds()
+	require.Len(t, holds, 1)
+	require.Equal(t, "us-east-1", holds[0].GetRegion())
+	require.InDelta(t, time.Now().Add(2*time.Hour).UnixMilli(), holds[0].GetUntil(), 60_000)
+	require.ErrorIs(t, w.api.Rescale(ctx, w.decision("us-east-1", 1)), model.ErrStale, "the hold is kept")
+	require.NoError(t, w.api.Rescale(ctx, w.decision("eu-west-1", 2)))
+	_, err = scale(&windlassv1.ScaleRequest{EndHold: true, HoldFor: durationpb.New(time.Hour)})
+	refused(t, err, connect.CodeInvalidArgument, invalid, "endHold")
+	_, err = scale(&windlassv1.ScaleRequest{EndHold: true})
+	require.NoError(t, err)
+	require.Empty(t, w.getScaling().GetHolds())
+	require.NoError(t, w.api.Rescale(ctx, w.decision("us-east-1", 1)))
+
+	w.deploy("plain")
+	w.settle("plain")
+	_, err = w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "plain", Replicas: 3, HoldFor: durationpb.New(time.Hour)})
+	refused(t, err, connect.CodeInvalidArgument, invalid, "holdFor")
+	_, err = w.apps(w.viewer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 3, HoldFor: durationpb.New(time.Hour)})
+	require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
+}
+
+func TestScaling_DuringARollout(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		policy := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, Steps: []*windlassv1.CanaryStep{{Replicas: 1, Pause: "manual"}}}
+		deploy := func(edit ...func(*windlassv1.DeploymentSpec)) {
+			_, err := w.apps(w.deployer).Deploy(ctx, &windlassv1.DeployRequest{App: "chat", Spec: echo(edit...), Scaling: scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Initial = new(int32(3)) }), Rollout: policy})
+			require.NoError(t, err)
+			w.settle("chat")
+		}
+		deploy()
+		deploy(args("--new"))
+		app := w.scaledApp()
+		us := app.Regions[w.regions["us-east-1"]]
+		require.True(t, us.Moving)
+		require.EqualValues(t, 3, us.Replicas)
+		require.Len(t, app.Deployments, 2, "the load of both versions counts")
+		require.NoError(t, w.api.Rescale(ctx, w.decision("us-east-1", 6)))
+		w.settle("chat")
+		require.EqualValues(t, 6, w.scaledApp().Regions[w.regions["us-east-1"]].Replicas)
+		_, err := w.rollouts(w.deployer).Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
+		require.NoError(t, err)
+		for range 5 {
+			if app := w.settle("chat"); app.GetLiveVersion() != 2 {
+				_, _ = w.rollouts(w.deployer).Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
+			}
+		}
+		require.Equal(t, map[string]int32{"us-east-1": 6, "eu-west-1": 3}, w.sizes("chat", 2))
+	})
+}
+
+func TestScaling_BadInput(t *testing.T) {
+	w := setup(t)
+	metric := func(m *windlassv1.ScalingMetric) func(*windlassv1.ScalingPolicy) {
+		return func(p *windlassv1.ScalingPolicy) { p.Metrics = []*windlassv1.ScalingMetric{m} }
+	}
+	inFlight := windlassv1.ScalingMetric_TYPE_IN_FLIGHT
+	for name, c := range map[string]struct {
+		edit  func(*windlassv1.ScalingPolicy)
+		spec  func(*windlassv1.DeploymentSpec)
+		field string
+	}{
+		"min above max": {edit: func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(9)) }, field: "scaling"},
+		"min above max in a region": {edit: func(p *windlassv1.ScalingPolicy) {
+			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"us-east-1"}, Min: new(int32(9))}}
+		}, field: "scaling.overrides[0].min"},
+		"an override of a region not its": {edit: func(p *windlassv1.ScalingPolicy) {
+			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"mars"}, Max: new(int32(9))}}
+		}, field: "scaling.overrides[0].regions[0]"},
+		"to zero":                       {edit: func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(0)) }, field: "scaling.min"},
+		"target 0":                      {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "0"}), field: "scaling.metrics[0].target"},
+		"target no number":              {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "NaN"}), field: "scaling.metrics[0].target"},
+		"a number for a time":           {edit: metric(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_LATENCY, Target: "5"}), field: "scaling.metrics[0].target"},
+		"unknown metric":                {edit: metric(&windlassv1.ScalingMetric{Type: 99, Target: "5"}), field: "scaling.metrics[0].type"},
+		"thresholds of a total":         {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "5", Up: "6", Down: "2"}), field: "scaling.metrics[0].up"},
+		"a metric that is not measured": {edit: metric(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Target: "5", Query: "up"}), field: "scaling.metrics[0].type"},
+		"cron of four fields": {edit: func(p *windlassv1.ScalingPolicy) {
+			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 * *", Min: new(int32(2))}}
+		}, field: "scaling.schedule[0].cron"},
+		"cron that is never": {edit: func(p *windlassv1.ScalingPolicy) {
+			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 31 2 *", Min: new(int32(2))}}
+		}, field: "scaling.schedule[0].cron"},
+		"no such zone": {edit: func(p *windlassv1.ScalingPolicy) {
+			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 * * *", TimeZone: "Mars/Base", Min: new(int32(2))}}
+		}, field: "scaling.schedule[0].timeZone"},
+		"a schedule above max": {edit: func(p *windlassv1.ScalingPolicy) {
+			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 * * *", Min: new(int32(20))}}
+		}, field: "scaling.schedule[0].min"},
+		"replicas beside it":                {spec: replicas(3), field: "spec.replicas"},
+		"replicas of an override beside it": {spec: overrides(sized(inRegions("us-east-1"), 3)), field: "spec.overrides[0].replicas"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := scalingPolicy()
+			if c.edit != nil {
+				c.edit(p)
+			}
+			if c.spec == nil {
+				c.spec = func(*windlassv1.DeploymentSpec) {}
+			}
+			refused(t, w.deployScaled(p, c.spec), connect.CodeInvalidArgument, invalid, c.field)
+		})
+	}
+	require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(0)) }), func(s *windlassv1.DeploymentSpec) {
+		s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
+	}))
+	require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Mode = windlassv1.ScalingPolicy_MODE_ADVISE }), replicas(3)))
+}

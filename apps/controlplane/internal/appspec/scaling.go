@@ -1,0 +1,54 @@
+package appspec
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/pkg/scaling"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CheckScaling judges the policy beside the spec of the request, before its defaults.
+func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
+	if p == nil {
+		return nil
+	}
+	if fault := scaling.Check(p); fault != nil {
+		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
+	}
+	for i, m := range p.GetMetrics() {
+		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS {
+			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].type", field, i), "metrics of type prometheus are not measured yet", "Use another metric.")
+		}
+	}
+	lows := []*int32{p.Min}
+	at := []string{field + ".min"}
+	for i, o := range p.GetOverrides() {
+		lows, at = append(lows, o.Min), append(at, fmt.Sprintf("%s.overrides[%d].min", field, i))
+		for j, region := range o.GetRegions() {
+			if !slices.Contains(spec.GetRegions(), region) {
+				return apierr.InvalidFix(fmt.Sprintf("%s.overrides[%d].regions[%d]", field, i, j),
+					fmt.Sprintf("the app does not run in region %q", region), "Name one of the app's regions, or leave it out.")
+			}
+		}
+	}
+	for i, low := range lows {
+		if low != nil && *low == 0 && spec.GetRouting().GetColdStart() == nil {
+			return apierr.InvalidFix(at[i], "at zero, requests would fail", "Set routing.coldStart, so that they wait and wake the app, or set min to 1 or more.")
+		}
+	}
+	if p.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE {
+		return nil
+	}
+	const message, fix = "the replicas follow the load", "Leave replicas out: scaling.initial says what the app begins with. Or set scaling.mode to advise."
+	if spec.Replicas != nil {
+		return apierr.InvalidFix("spec.replicas", message, fix)
+	}
+	for i, o := range spec.GetOverrides() {
+		if o.Replicas != nil {
+			return apierr.InvalidFix(fmt.Sprintf("spec.overrides[%d].replicas", i), message, fix)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package scaler
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/pkg/scaling"
+)
+
+type metrics struct {
+	wanted, ready *prometheus.GaugeVec
+	limited       *prometheus.GaugeVec
+	decisions     *prometheus.CounterVec
+	delay         prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	place := []string{"app_id", "region"}
+	m := &metrics{
+		wanted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "windlass_scaling_wanted_replicas", Help: "Replicas that scaling wants for an app in a region, after limits.",
+		}, place),
+		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "windlass_scaling_ready_replicas", Help: "Replicas of a scaled app that are ready in a region.",
+		}, place),
+		limited: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "windlass_scaling_limited", Help: "1 while a limit keeps an app in a region from the replicas that its metrics want.",
+		}, []string{"app_id", "region", "limit"}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_scaling_decisions_total", Help: "Scaling decisions that were written, by outcome.",
+		}, []string{"outcome"}),
+		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "windlass_scaling_delay_seconds", Help: "Time from a load report to the replicas that were written because of it.",
+			Buckets: prometheus.ExponentialBuckets(0.05, 2, 12),
+		}),
+	}
+	reg.MustRegister(m.wanted, m.ready, m.limited, m.decisions, m.delay)
+	return m
+}
+
+// note shows a decision.
+func (m *metrics) note(a *app, region string, d scaling.Decision) {
+	m.wanted.WithLabelValues(a.AppID, region).Set(float64(d.Wanted))
+	m.ready.WithLabelValues(a.AppID, region).Set(float64(d.Ready))
+	m.limited.DeletePartialMatch(prometheus.Labels{"app_id": a.AppID, "region": region})
+	if limit := lasting(d.Limit); limit != scaling.None {
+		m.limited.WithLabelValues(a.AppID, region, string(limit)).Set(1)
+	}
+}
+
+// forget drops what is shown of an app in a region, by id.
+func (m *metrics) forget(a *app, regionID string) {
+	if a != nil {
+		m.drop(a.AppID, a.Regions[regionID].Name)
+	}
+}
+
+func (m *metrics) forgetApp(a *app) {
+	if a == nil {
+		return
+	}
+	for _, region := range a.Regions {
+		m.drop(a.AppID, region.Name)
+	}
+}
+
+func (m *metrics) drop(appID, region string) {
+	labels := prometheus.Labels{"app_id": appID, "region": region}
+	m.wanted.DeletePartialMatch(labels)
+	m.ready.DeletePartialMatch(labels)
+	m.limited.DeletePartialMatch(labels)
+}

@@ -1,0 +1,467 @@
+// Package scaler decides how many replicas apps have whose replicas follow the load.
+//
+//	Report ─> ingest ─> Observe        keeps the newest load of each (app, region), and must not block
+//	                      │
+//	                    step           reads apps that changed, in a few queries for all of them
+//	                      │            decides for what was observed or is due (package scaling)
+//	                      v
+//	                    Rescale        one transaction for each number or limit that changed
+//
+// Windows are in memory, on the process that has the region's stream. It alone decides about the region. After
+// the stream has moved, windows fill anew, and until then replicas stay. A decision is written only if the app is
+// what the decision was made on, so that a process that is late, a deploy and a person never undo each other.
+//
+// A look costs no query: apps are read when a commit changed them, all in one read.
+package scaler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/scaling"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Apps reads what apps have, and writes what is decided.
+type Apps interface {
+	// ScaledApps returns those of the apps that have a policy and a live version.
+	ScaledApps(ctx context.Context, ids []string) ([]model.ScaledApp, error)
+	// Rescale fails with model.ErrStale if the app is not what the decision was made on.
+	Rescale(ctx context.Context, r model.Rescale) error
+}
+
+// Config of a Service.
+type Config struct {
+	Apps Apps
+	// Holds reports whether the region's stream is on this process.
+	Holds      func(regionID string) bool
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+const (
+	// every is the longest time between two steps.
+	every = time.Second
+	// gather is how long a step waits for more loads.
+	gather = 100 * time.Millisecond
+	// readAtOnce bounds the apps of one read.
+	readAtOnce = 500
+	// writesAtOnce bounds the transactions that are under way.
+	writesAtOnce = 8
+	// writeTimeout bounds one of them.
+	writeTimeout = 10 * time.Second
+	// forgetAfter is how long a load is kept of an app that the region says nothing of any more.
+	forgetAfter = 10 * time.Minute
+	// limitEvery is the shortest time between two entries of the history for a limit alone.
+	limitEvery = 5 * time.Minute
+	// refusedFor is for how long a refusal of a quota is believed.
+	refusedFor = time.Minute
+	// maxTargets bounds the memory: a report may name apps that are not there.
+	maxTargets = 200_000
+)
+
+// Service is the scaler of one process.
+type Service struct {
+	cfg     Config
+	metrics *metrics
+	wake    chan struct{}
+
+	mu   sync.Mutex
+	apps map[string]*app
+	// dirty apps have to be read before the next decision, as a set of ids. none are apps that are known not to
+	// scale, until they change.
+	dirty, none map[string]bool
+	targets     map[place]*target
+}
+
+// place is an app in a region.
+type place struct{ app, region string }
+
+// app is what was read of one.
+type app struct {
+	model.ScaledApp
+
+	// policies by region id.
+	policies map[string]*scaling.Policy
+}
+
+// target is an app in a region, and what was decided for it.
+type target struct {
+	window scaling.Window
+	kept   scaling.Kept
+	// load is what was observed and is not in the window yet, and heard when it came.
+	load  *agentv1.LoadReport
+	heard time.Time
+	next  time.Time
+	// writing: a decision is being written.
+	writing bool
+	// shown is the newest decision, for people. recorded is what is stored of it.
+	shown      *windlassv1.RegionScaling
+	recorded   record
+	quota      *int
+	quotaUntil time.Time
+	// closedUntil is for how long it is believed that the region takes nothing new.
+	closedUntil time.Time
+	// silent metrics that people were told of.
+	silent [scaling.MaxMetrics]bool
+}
+
+// record is what the store has of a decision.
+type record struct {
+	at     time.Time
+	wanted int
+	limit  scaling.Limit
+}
+
+// New returns a Service that does nothing until Run.
+func New(cfg Config) (*Service, error) {
+	if cfg.Apps == nil || cfg.Holds == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("scaler: Apps, Holds, Log and Registerer are required")
+	}
+	return &Service{
+		cfg: cfg, metrics: newMetrics(cfg.Registerer), wake: make(chan struct{}, 1),
+		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]bool{}, targets: map[place]*target{},
+	}, nil
+}
+
+// Observe takes loads that a region reported. It returns how many of them are of apps that are known not to be
+// scaled there. It does not block.
+func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (unknown int) {
+	now := time.Now()
+	s.mu.Lock()
+	for _, load := range loads {
+		at := place{load.GetAppId(), regionID}
+		t := s.targets[at]
+		a := s.apps[at.app]
+		elsewhere := a != nil && a.policies[regionID] == nil && !s.dirty[at.app]
+		if s.none[at.app] || elsewhere || t == nil && len(s.targets) >= maxTargets {
+			unknown++
+			continue
+		}
+		if t == nil {
+			t = &target{}
+			s.targets[at] = t
+		}
+		if a == nil {
+			s.dirty[at.app] = true
+		}
+		t.load, t.heard = load, now
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return unknown
+}
+
+// Changed makes the apps be read again before the next decision. It does not block: call it on commits.
+func (s *Service) Changed(appIDs []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range appIDs {
+		if delete(s.none, id); s.apps[id] != nil {
+			s.dirty[id] = true
+		}
+	}
+}
+
+// Live returns the newest decisions of this process for an app, by region id.
+func (s *Service) Live(appID string) map[string]*windlassv1.RegionScaling {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]*windlassv1.RegionScaling{}
+	if a := s.apps[appID]; a != nil {
+		for region := range a.Regions {
+			if t := s.targets[place{appID, region}]; t != nil && t.shown != nil {
+				out[region] = t.shown
+			}
+		}
+	}
+	return out
+}
+
+// Run decides until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-s.wake:
+			timer.Reset(gather)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-timer.C:
+			}
+		}
+		if err := s.step(ctx); err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("cannot scale apps", "error", err)
+		}
+		timer.Reset(every)
+	}
+}
+
+// step reads what changed, decides, and writes.
+func (s *Service) step(ctx context.Context) error {
+	if err := s.read(ctx); err != nil {
+		return err
+	}
+	writes := s.decide(time.Now())
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writesAtOnce)
+	for _, w := range writes {
+		group.Go(func() error {
+			s.write(ctx, w)
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// read reads the apps that changed. A read that fails leaves them to the next step.
+func (s *Service) read(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		var ids []string
+		for id := range s.dirty {
+			if ids = append(ids, id); len(ids) == readAtOnce {
+				break
+			}
+		}
+		for _, id := range ids {
+			delete(s.dirty, id)
+		}
+		s.mu.Unlock()
+		if len(ids) == 0 {
+			return nil
+		}
+		found, err := s.cfg.Apps.ScaledApps(ctx, ids)
+		s.mu.Lock()
+		if err != nil {
+			for _, id := range ids {
+				s.dirty[id] = true
+			}
+		} else {
+			s.take(ids, found)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take notes what was read of the apps.
+func (s *Service) take(ids []string, found []model.ScaledApp) {
+	have := map[string]bool{}
+	for _, f := range found {
+		have[f.AppID] = true
+		a := &app{ScaledApp: f, policies: map[string]*scaling.Policy{}}
+		for id := range f.Regions {
+			policy, fault := scaling.New(f.Scaling.Policy, id)
+			if fault != nil {
+				// The API has checked it: only a release that knows more can have written it.
+				s.cfg.Log.Warn("cannot use scaling policy", "app_id", f.AppID, "error", fault)
+				continue
+			}
+			a.policies[id] = &policy
+		}
+		s.apps[f.AppID] = a
+	}
+	for _, id := range ids {
+		if !have[id] {
+			s.metrics.forgetApp(s.apps[id])
+			delete(s.apps, id)
+			s.none[id] = true
+		}
+	}
+}
+
+// write is a decision to write.
+type write struct {
+	at place
+	model.Rescale
+
+	decision scaling.Decision
+	heard    time.Time
+}
+
+// decide decides for each app and region that was observed, or is due.
+func (s *Service) decide(now time.Time) (writes []write) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, t := range s.targets {
+		a := s.apps[at.app]
+		if a == nil || a.policies[at.region] == nil || now.Sub(t.heard) > forgetAfter || !s.cfg.Holds(at.region) {
+			if !s.dirty[at.app] {
+				s.metrics.forget(a, at.region)
+				delete(s.targets, at)
+			}
+			continue
+		}
+		policy := a.policies[at.region]
+		observed := t.load != nil
+		if observed {
+			t.window.Add(sampleOf(t.load, a.Deployments, t.heard), policy.Up.Window)
+			t.load = nil
+		}
+		if t.writing || s.dirty[at.app] || !observed && now.Before(t.next) {
+			continue
+		}
+		if w, ok := s.decideFor(at, a, t, policy, now); ok {
+			t.writing = true
+			writes = append(writes, w)
+		}
+	}
+	return writes
+}
+
+func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy, now time.Time) (write, bool) {
+	region := a.Regions[at.region]
+	state := scaling.State{Desired: int(region.Replicas), StartupBudget: a.StartupBudget, Kept: t.kept}
+	if until := a.Scaling.HeldUntil(at.region, now.UnixMilli()); until > 0 {
+		state.HoldUntil = time.UnixMilli(until)
+	}
+	if region.Moving {
+		state.Floor = int(region.Replicas)
+	}
+	if t.quota != nil && now.Before(t.quotaUntil) {
+		state.Quota = t.quota
+	}
+	state.Closed = now.Before(t.closedUntil)
+	d := scaling.Decide(policy, &t.window, state, now)
+	t.kept, t.next = d.Unwritten, d.Next
+	t.shown = show(d, region.Name)
+	s.metrics.note(a, region.Name, d)
+	writes := d.Wanted != d.Desired && a.Scaling.Active()
+	what := t.what(d, now, writes, a.Scaling.Active())
+	if what == "" && !writes {
+		return write{}, false
+	}
+	return write{at: at, decision: d, heard: t.heard, Rescale: model.Rescale{
+		AppID: a.AppID, WorkspaceID: a.WorkspaceID, RegionID: at.region, From: region.Replicas, Generation: region.Generation,
+		ScalingAt: a.Scaling.UpdatedAt, Writes: writes, What: what, Decision: t.shown,
+	}}, true
+}
+
+// what returns the entry of the history that the decision gets, empty for none: for another number, which a policy that
+// is to advise only says, for a metric that has been missing for long, and for another limit.
+func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) string {
+	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
+		return "ScalingDecided"
+	}
+	for i, want := range d.Wants {
+		if t.silent[i] && !want.Missing {
+			t.silent[i] = false
+		}
+		if want.Notice(now) && !t.silent[i] {
+			t.silent[i] = true
+			return "ScalingMetricMissing"
+		}
+	}
+	limit := lasting(d.Limit)
+	switch {
+	case t.recorded.at.IsZero():
+		// The first decision of this process says something only if it is limited.
+		if limit == scaling.None {
+			t.recorded = record{now, d.Wanted, limit}
+			return ""
+		}
+		return "ScalingLimited"
+	case limit != t.recorded.limit && now.Sub(t.recorded.at) >= limitEvery:
+		return "ScalingLimited"
+	}
+	return ""
+}
+
+// write writes one decision, and notes what became of it.
+func (s *Service) write(ctx context.Context, w write) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	err := s.cfg.Apps.Rescale(ctx, w.Rescale)
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.targets[w.at]
+	if t != nil {
+		t.writing = false
+	}
+	outcome := outcomeOf(w, err)
+	s.metrics.decisions.WithLabelValues(outcome).Inc()
+	if err != nil || w.Writes {
+		// What is there now is read before the next decision.
+		if s.apps[w.at.app] != nil {
+			s.dirty[w.at.app] = true
+		}
+	}
+	if t == nil {
+		return
+	}
+	if err == nil {
+		t.recorded = record{now, w.decision.Wanted, lasting(w.decision.Limit)}
+		if w.Writes {
+			t.kept = w.decision.Kept
+			s.metrics.delay.Observe(now.Sub(w.heard).Seconds())
+		}
+		return
+	}
+	t.next = now.Add(every)
+	if errors.Is(err, model.ErrStale) {
+		return
+	}
+	if quota, ok := quotaOf(err, s.apps[w.at.app], w); ok {
+		t.quota, t.quotaUntil = &quota, now.Add(refusedFor)
+		return
+	}
+	if rpc.DetailOf(err).GetReason() == windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED {
+		t.closedUntil = now.Add(refusedFor)
+		return
+	}
+	t.next = now.Add(10 * every)
+	if ctx.Err() == nil || errors.Is(err, context.DeadlineExceeded) {
+		s.cfg.Log.Warn("cannot write scaling decision", "app_id", w.AppID, "region_id", w.RegionID, "error", err)
+	}
+}
+
+func outcomeOf(w write, err error) string {
+	switch {
+	case errors.Is(err, model.ErrStale):
+		return "conflict"
+	case err != nil && rpc.DetailOf(err) != nil && connect.CodeOf(err) != connect.CodeInternal:
+		return "refused"
+	case err != nil:
+		return "error"
+	case !w.Writes:
+		return "kept"
+	case w.decision.Wanted > w.decision.Desired:
+		return "up"
+	}
+	return "down"
+}
+
+// quotaOf returns how many replicas the quota has room for in the region, by the refusal of a decision.
+func quotaOf(err error, a *app, w write) (replicas int, ok bool) {
+	detail := rpc.DetailOf(err)
+	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || a == nil {
+		return 0, false
+	}
+	free, each := max(detail.GetLimit().GetMax()-detail.GetLimit().GetUsed(), 0), a.Regions[w.RegionID].Instances
+	if detail.GetLimit().GetName() == "gpus" {
+		each = a.Regions[w.RegionID].GPUs
+	}
+	return w.decision.Desired + int(free/max(each, 1)), true
+}

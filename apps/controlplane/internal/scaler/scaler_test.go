@@ -1,0 +1,225 @@
+package scaler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// fleet is what apps have, and what was written.
+type fleet struct {
+	mu     sync.Mutex
+	apps   map[string]*model.ScaledApp
+	reads  int
+	writes []model.Rescale
+	err    error
+	held   bool
+	svc    *Service
+}
+
+func (f *fleet) ScaledApps(_ context.Context, ids []string) (out []model.ScaledApp, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads++
+	for _, id := range ids {
+		if a := f.apps[id]; a != nil {
+			read := *a
+			read.Regions = maps.Clone(a.Regions)
+			out = append(out, read)
+		}
+	}
+	return out, nil
+}
+
+func (f *fleet) Rescale(_ context.Context, r model.Rescale) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	a := f.apps[r.AppID]
+	region := a.Regions[r.RegionID]
+	if region.Replicas != r.From || region.Generation != r.Generation || a.Scaling.UpdatedAt != r.ScalingAt {
+		return model.ErrStale
+	}
+	if f.writes = append(f.writes, r); r.Writes {
+		region.Replicas, region.Generation = r.Decision.GetWanted(), region.Generation+1
+		a.Regions[r.RegionID] = region
+	}
+	f.svc.Changed([]string{r.AppID})
+	return nil
+}
+
+func (f *fleet) replicas(app string) int32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.apps[app].Regions["reg_1"].Replicas
+}
+
+func (f *fleet) entries() (out []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.writes {
+		out = append(out, w.What)
+	}
+	return out
+}
+
+func (f *fleet) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// play runs test beside a scaler in virtual time.
+func play(t *testing.T, replicas int32, test func(t *testing.T, f *fleet)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fleet{held: true, apps: map[string]*model.ScaledApp{"app_1": {
+			AppID: "app_1", WorkspaceID: "ws_1", Name: "chat", Deployments: map[string]bool{"dep_1": true},
+			Scaling: model.Scaling{UpdatedAt: 1, Policy: &windlassv1.ScalingPolicy{
+				Max: 10, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}},
+			}},
+			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Generation: 1, Instances: 1}},
+		}}}
+		var err error
+		f.svc, err = New(Config{Apps: f, Holds: func(string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.held }, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- f.svc.Run(ctx) }()
+		test(t, f)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// report tells every 5 s, for so long, that the replicas are ready and have requests in flight.
+func (f *fleet) report(d time.Duration, inFlight float64) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
+		load := &agentv1.LoadReport{AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{
+			{DeploymentId: "dep_1", Ready: f.replicas("app_1"), InFlight: &inFlight},
+			{DeploymentId: "dep_pinned", Ready: 5, InFlight: new(1000.0)},
+		}}
+		f.svc.Observe("reg_1", []*agentv1.LoadReport{load})
+	}
+}
+
+func TestService_FollowsTheLoad(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		f.report(6*time.Minute, 20)
+		require.Empty(t, f.entries())
+		reads := f.reads
+		require.LessOrEqual(t, reads, 2, "a look costs no read")
+		f.report(2*time.Minute, 65)
+		require.EqualValues(t, 7, f.replicas("app_1"))
+		f.report(20*time.Minute, 31)
+		require.EqualValues(t, 4, f.replicas("app_1"))
+		got := f.svc.Live("app_1")["reg_1"]
+		require.EqualValues(t, 4, got.GetWanted())
+		require.Equal(t, "us-east-1", got.GetRegion())
+		f.report(10*time.Minute, 500)
+		require.EqualValues(t, 10, f.replicas("app_1"))
+		before := len(f.entries())
+		f.report(2*time.Hour, 500)
+		require.LessOrEqual(t, len(f.entries())-before, 1, "the history has changes only")
+		require.Equal(t, "Maximum", f.svc.Live("app_1")["reg_1"].GetLimit())
+	})
+}
+
+func TestService_OneWriter(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		f.report(6*time.Minute, 20)
+		// A process without the region's stream decides nothing, and begins anew when it has it again.
+		f.set(func() { f.held = false })
+		f.report(2*time.Minute, 100)
+		require.EqualValues(t, 2, f.replicas("app_1"))
+		require.Empty(t, f.svc.Live("app_1"))
+		f.set(func() { f.held = true })
+		f.report(4*time.Minute, 1)
+		require.EqualValues(t, 2, f.replicas("app_1"), "the window is not full yet")
+		f.report(3*time.Minute, 1)
+		require.EqualValues(t, 1, f.replicas("app_1"))
+		// What another writer did is taken as it is.
+		f.set(func() {
+			f.apps["app_1"].Regions["reg_1"] = model.ScaledRegion{Name: "us-east-1", Replicas: 6, Generation: 50, Instances: 1}
+		})
+		f.svc.Changed([]string{"app_1"})
+		f.report(time.Minute, 60)
+		require.EqualValues(t, 6, f.replicas("app_1"))
+	})
+}
+
+func TestService_HoldsAndAdvice(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		f.set(func() {
+			f.apps["app_1"].Scaling.Holds = []model.ScalingHold{{Replicas: 2, Until: time.Now().Add(time.Hour).UnixMilli()}}
+		})
+		f.report(59*time.Minute, 90)
+		require.EqualValues(t, 2, f.replicas("app_1"))
+		require.Equal(t, "Hold", f.svc.Live("app_1")["reg_1"].GetLimit())
+		f.report(10*time.Minute, 90)
+		require.EqualValues(t, 9, f.replicas("app_1"))
+		f.set(func() { f.apps["app_1"].Scaling.Policy.Mode = windlassv1.ScalingPolicy_MODE_ADVISE })
+		f.svc.Changed([]string{"app_1"})
+		f.report(time.Hour, 10)
+		require.EqualValues(t, 9, f.replicas("app_1"))
+		require.Less(t, f.svc.Live("app_1")["reg_1"].GetWanted(), int32(9))
+	})
+}
+
+func TestService_Failures(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		require.Zero(t, f.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_plain"}}))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, 1, f.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_plain"}}))
+
+		f.set(func() { f.err = errors.New("database away") })
+		f.report(2*time.Minute, 90)
+		require.EqualValues(t, 2, f.replicas("app_1"))
+		f.set(func() {
+			f.err = rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED, Limit: &windlassv1.LimitDetail{Name: "instances", Max: 8, Used: 7, Asked: 2},
+			}, "too many")
+		})
+		f.report(time.Minute, 90)
+		f.set(func() { f.err = nil })
+		require.Equal(t, "Quota", f.svc.Live("app_1")["reg_1"].GetLimit())
+		f.report(30*time.Second, 90)
+		require.EqualValues(t, 3, f.replicas("app_1"), "the quota has room for one")
+		f.report(5*time.Minute, 90)
+		require.EqualValues(t, 9, f.replicas("app_1"), "it is tried again")
+		require.NotContains(t, slices.Compact(f.entries()), "")
+	})
+}
+
+func TestService_SaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	play(t, 4, func(t *testing.T, f *fleet) {
+		for range 10 * 12 {
+			f.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{{DeploymentId: "dep_1", Ready: 4}}}})
+			time.Sleep(5 * time.Second)
+		}
+		require.Equal(t, []string{"ScalingMetricMissing"}, f.entries())
+		require.EqualValues(t, 4, f.replicas("app_1"))
+	})
+}

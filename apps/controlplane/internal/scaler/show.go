@@ -1,0 +1,158 @@
+package scaler
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/histogram"
+	"github.com/windlass-run/windlass/pkg/scaling"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// lasting returns the limit if it is one that lasts, and none for those that come and go with the load.
+func lasting(l scaling.Limit) scaling.Limit {
+	switch l {
+	case scaling.HighestInWindow, scaling.StepLimit, scaling.StartingLimit, scaling.PanicLimit, scaling.WindowFilling, scaling.MetricMissing,
+		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.None:
+		return scaling.None
+	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Room, scaling.RatioLimit, scaling.Rollout, scaling.RegionClosed:
+	}
+	return l
+}
+
+// sampleOf adds up the load of the deployments that count.
+func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) scaling.Sample {
+	s := scaling.Sample{At: at, Queued: load.Queued, Levels: map[string]float64{}}
+	inFlight, rate, told := 0.0, 0.0, false
+	knowsInFlight, knowsRate := true, true
+	weights := map[string]float64{}
+	for _, d := range load.GetDeployments() {
+		if !counts[d.GetDeploymentId()] {
+			continue
+		}
+		told = true
+		s.Ready, s.Starting, s.Doomed = s.Ready+int(d.GetReady()), s.Starting+int(d.GetStarting()), s.Doomed+int(d.GetDoomed())
+		s.Alone = max(s.Alone, int(d.GetAlone()))
+		knowsInFlight, knowsRate = knowsInFlight && d.InFlight != nil, knowsRate && d.Rate != nil
+		inFlight, rate = inFlight+d.GetInFlight(), rate+d.GetRate()
+		for name, v := range d.GetLevels() {
+			s.Levels[name] += v * float64(d.GetReady())
+			weights[name] += float64(d.GetReady())
+		}
+		s.FirstToken, s.Latency = add(s.FirstToken, d.GetFirstToken()), add(s.Latency, d.GetLatency())
+	}
+	for name, weight := range weights {
+		if s.Levels[name] /= weight; weight == 0 {
+			delete(s.Levels, name)
+		}
+	}
+	if told && knowsInFlight {
+		s.InFlight = &inFlight
+	}
+	if told && knowsRate {
+		s.Rate = &rate
+	}
+	return s
+}
+
+func add(to *histogram.Counts, packed []uint64) *histogram.Counts {
+	if len(packed) == 0 {
+		return to
+	}
+	if to == nil {
+		to = &histogram.Counts{}
+	}
+	more := histogram.Unpack(packed)
+	to.Add(&more)
+	return to
+}
+
+// apiTypes are the API's metric types.
+var apiTypes = map[scaling.MetricType]windlassv1.ScalingMetric_Type{
+	scaling.InFlight:          windlassv1.ScalingMetric_TYPE_IN_FLIGHT,
+	scaling.RequestsPerSecond: windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND,
+	scaling.Queue:             windlassv1.ScalingMetric_TYPE_QUEUE,
+	scaling.KVCache:           windlassv1.ScalingMetric_TYPE_KV_CACHE,
+	scaling.CPU:               windlassv1.ScalingMetric_TYPE_CPU,
+	scaling.Memory:            windlassv1.ScalingMetric_TYPE_MEMORY,
+	scaling.FirstToken:        windlassv1.ScalingMetric_TYPE_FIRST_TOKEN,
+	scaling.Latency:           windlassv1.ScalingMetric_TYPE_LATENCY,
+	scaling.Prometheus:        windlassv1.ScalingMetric_TYPE_PROMETHEUS,
+}
+
+// show is the decision as the API shows it.
+func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
+	out := &windlassv1.RegionScaling{
+		Region: region, At: d.At.UnixMilli(), Replicas: int32(d.Desired), Wanted: int32(d.Wanted), Unlimited: int32(min(d.Unlimited, 1<<30)),
+		Limit: string(d.Limit), Why: why(d), Next: d.Next.UnixMilli(), Min: int32(d.Bounds.Min), Max: int32(d.Bounds.Max),
+		Ready: int32(d.Ready), Starting: int32(d.Starting),
+	}
+	for _, want := range d.Wants {
+		m := &windlassv1.MetricWant{
+			Metric:   &windlassv1.ScalingMetric{Type: apiTypes[want.Metric.Type], Target: amount(want.Metric, want.Metric.Target), Query: want.Metric.Query},
+			Replicas: int32(min(want.Replicas, 1<<30)),
+		}
+		if want.Missing {
+			m.MissingSince = want.Since.UnixMilli()
+		} else {
+			m.Value = &want.Value
+		}
+		out.Wants = append(out.Wants, m)
+	}
+	return out
+}
+
+// amount is a value of the metric in words.
+func amount(m scaling.Metric, v float64) string {
+	if m.Type == scaling.FirstToken || m.Type == scaling.Latency {
+		return time.Duration(v * float64(time.Second)).Round(time.Millisecond).String()
+	}
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", v), "0"), ".")
+}
+
+// limits says what each limit means.
+var limits = map[scaling.Limit]string{
+	scaling.NoReport:          "the region has not reported its load",
+	scaling.WindowFilling:     "the load has not been watched for long enough",
+	scaling.HighestInWindow:   "more was wanted a moment ago",
+	scaling.StepLimit:         "it goes by steps",
+	scaling.StartingLimit:     "replicas are starting",
+	scaling.PanicLimit:        "the load doubled",
+	scaling.MetricMissing:     "a metric is missing",
+	scaling.Minimum:           "it is the minimum",
+	scaling.Maximum:           "it is the maximum",
+	scaling.ScheduleLimit:     "the schedule says so",
+	scaling.Quota:             "the workspace's quota has room for no more",
+	scaling.QuotaBelowMinimum: "the workspace's quota has no room for the minimum",
+	scaling.Room:              "no more fit in the region",
+	scaling.RatioLimit:        "another role needs more",
+	scaling.Rollout:           "a rollout is under way",
+	scaling.RegionClosed:      "the region takes nothing new",
+	scaling.HoldLimit:         "a person set the number for a time",
+}
+
+// why is the decision in a sentence, with the figures that it was made on.
+func why(d scaling.Decision) string {
+	wants := slices.Clone(d.Wants)
+	slices.SortStableFunc(wants, func(a, b scaling.Want) int { return b.Replicas - a.Replicas })
+	var parts []string
+	for _, want := range wants {
+		if want.Missing {
+			parts = append(parts, fmt.Sprintf("%s is missing", want.Metric.Type))
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s %s of %s wants %d", want.Metric.Type, amount(want.Metric, want.Value), amount(want.Metric, want.Metric.Target), want.Replicas))
+	}
+	text := fmt.Sprintf("%d replicas", d.Wanted)
+	if d.Wanted != d.Desired {
+		text = fmt.Sprintf("%d replicas instead of %d", d.Wanted, d.Desired)
+	}
+	text += ": " + strings.Join(parts, ", ")
+	if d.Limit != scaling.None {
+		text += fmt.Sprintf("; %s: %s", d.Limit, limits[d.Limit])
+	}
+	return text
+}

@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-run/windlass/pkg/scaling"
+	"github.com/windlass-run/windlass/pkg/scaling/simulate"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func (a *app) scalingCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "scaling",
+		Short: "Show how an app's replicas follow the load, and simulate it",
+	}, a.scalingStatusCommand(), a.scalingWhyCommand(), a.scalingSimulateCommand())
+}
+
+func (a *app) scalingStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status APP",
+		Short: "Show what each metric wants in each region, and which limit holds",
+		Long: `Status shows the newest decision in each region: how many replicas there are and how many are wanted, what each
+metric wants, the limit that keeps them from it, and holds. WHEN is when it was made. The process of the control plane
+that has the region's stream has the newest one, other processes the last one that changed anything.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			resp, err := a.clients.scaling.GetScaling(ctx, &windlassv1.GetScalingRequest{App: a.appPath(args[0])})
+			if err != nil {
+				return err
+			}
+			if resp.GetPolicy() == nil {
+				a.infof("%s: the replicas do not follow the load: its file has no scaling", args[0])
+			}
+			return a.show(resp, func(w *tabwriter.Writer) { scalingTable(w, resp) })
+		}),
+	}
+}
+
+func scalingTable(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
+	if resp.GetPolicy() == nil {
+		return
+	}
+	row(w, "REGION", "REPLICAS", "READY", "WANTED", "MIN", "MAX", "LIMIT", "METRIC", "VALUE", "TARGET", "WANTS", "WHEN")
+	for _, r := range resp.GetRegions() {
+		head := []any{r.GetRegion(), r.GetReplicas(), r.GetReady(), r.GetWanted(), r.GetMin(), r.GetMax(), dash(r.GetLimit())}
+		for _, want := range r.GetWants() {
+			value, wants := "missing", "-"
+			if want.Value != nil {
+				value, wants = metricValue(want), strconv.Itoa(int(want.GetReplicas()))
+			}
+			row(w, append(head, metricName(want.GetMetric()), value, want.GetMetric().GetTarget(), wants, clock(r.GetAt()))...)
+			head = []any{"", "", "", "", "", "", ""}
+		}
+	}
+	holdLines(w, resp)
+}
+
+// metricName is the word of the app file.
+func metricName(m *windlassv1.ScalingMetric) string {
+	return strings.ToLower(strings.ReplaceAll(word(m.GetType(), "TYPE_"), "_", "-"))
+}
+
+func metricValue(want *windlassv1.MetricWant) string {
+	switch want.GetMetric().GetType() {
+	case windlassv1.ScalingMetric_TYPE_FIRST_TOKEN, windlassv1.ScalingMetric_TYPE_LATENCY:
+		return time.Duration(want.GetValue() * float64(time.Second)).Round(time.Millisecond).String()
+	default:
+		return strconv.FormatFloat(math.Round(want.GetValue()*1000)/1000, 'f', -1, 64)
+	}
+}
+
+func holdLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
+	for _, h := range resp.GetHolds() {
+		row(w, "Hold:", fmt.Sprintf("%d replicas in %s until %s, by %s", h.GetReplicas(), orAll(h.GetRegion()), clock(h.GetUntil()), h.GetWho()))
+	}
+}
+
+// scalingLines are what status shows of it: what limits the app, and holds.
+func scalingLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
+	if resp.GetPolicy() == nil {
+		return
+	}
+	for _, r := range resp.GetRegions() {
+		text := fmt.Sprintf("%s: %d of %d to %d replicas wanted", r.GetRegion(), r.GetWanted(), r.GetMin(), r.GetMax())
+		if r.GetLimit() != "" {
+			text += fmt.Sprintf(", %d by the metrics: %s", r.GetUnlimited(), r.GetLimit())
+		}
+		row(w, "Scaling:", text)
+	}
+	holdLines(w, resp)
+}
+
+// scalingEntries are those of the history that are about scaling.
+var scalingEntries = map[string]bool{
+	"Scaled": true, "ScalingDecided": true, "ScalingLimited": true, "ScalingMetricMissing": true, "ScalingPolicyChanged": true,
+	"ScalingHeld": true, "ScalingHoldEnded": true,
+}
+
+func (a *app) scalingWhyCommand() *cobra.Command {
+	var at string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "why APP",
+		Short: "Show the decisions about an app's replicas, with their figures",
+		Long: `Why shows what was decided about an app's replicas and why: each change of the number, of the limit that lasts,
+of the policy, and each hold. With --at it shows what was in force at a time: the last decision before it in each region.`,
+		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			until := time.Now()
+			if at != "" {
+				var err error
+				if until, err = time.Parse(time.RFC3339, at); err != nil {
+					return fmt.Errorf("--at=%q: want a time such as 2026-11-28T08:15:00Z", at)
+				}
+			}
+			all, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
+				r, err := a.clients.history.ListHistory(ctx, &windlassv1.ListHistoryRequest{Page: p, App: a.appPath(args[0])})
+				return r.GetEntries(), r.GetPage(), err
+			})
+			if err != nil {
+				return err
+			}
+			items := scalingHistory(all, until, at != "")
+			if limit > 0 {
+				items = items[:min(limit, len(items))]
+			}
+			return showList(a, items, func(w *tabwriter.Writer) {
+				row(w, "WHEN", "REGION", "WHAT", "WHO", "WHY")
+				for _, h := range slices.Backward(items) {
+					row(w, clock(h.GetAt()), dash(h.GetRegion()), h.GetWhat(), h.GetWho(), firstLine(h.GetWhy()))
+				}
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&at, "at", "", "what was in force at this time (RFC 3339)")
+	cmd.Flags().IntVar(&limit, "limit", 50, "how many of the newest at most; 0 for all")
+	return cmd
+}
+
+// scalingHistory are the entries about scaling up to a time, newest first. newest: only the newest of each region.
+func scalingHistory(all []*windlassv1.HistoryEntry, until time.Time, newest bool) (out []*windlassv1.HistoryEntry) {
+	seen := map[string]bool{}
+	for _, h := range all {
+		if !scalingEntries[h.GetWhat()] || h.GetAt() > until.UnixMilli() || newest && seen[h.GetRegion()] {
+			continue
+		}
+		seen[h.GetRegion()] = true
+		out = append(out, h)
+	}
+	return out
+}
+
+// maxTrace bounds the bytes of a trace.
+const maxTrace = 64 << 20
+
+func (a *app) scalingSimulateCommand() *cobra.Command {
+	var file, trace, region string
+	m := simulate.Model{}
+	cmd := &cobra.Command{
+		Use:   "simulate -f FILE --trace FILE",
+		Short: "Play a trace of requests against the scaling of an app's file",
+		Long: `Simulate plays a trace of requests against the scaling of an app's file, by the algorithm that the
+control plane runs, and beside it against those of the Kubernetes HorizontalPodAutoscaler and of Knative, with
+their defaults. For each it shows replica-hours, and the share of requests that waited longer than the objective.
+It does not call the control plane.
+
+The trace is CSV with the columns seconds and requests_per_second, or JSON, a list of objects with seconds and
+requestsPerSecond. Each rate holds up to the next point, and the last point is the end.`,
+		Example: `  windlass scaling simulate -f deployments/examples/scaling.yaml --trace deployments/examples/traces/flash-crowd.csv
+  windlass scaling simulate -f app.yaml --trace day.json --start 90s --service 4s --concurrency 16 -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f, err := readAppFile(file, a.Stdin)
+			if err != nil {
+				return err
+			}
+			outcomes, err := runSimulation(f, trace, region, m)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.showValue(map[string]any{"outcomes": outcomes})
+			}
+			return a.show(nil, func(w *tabwriter.Writer) {
+				row(w, "ALGORITHM", "REPLICA-HOURS", "OVER OBJECTIVE", "LONGEST WAIT", "PEAK", "TURNS")
+				for _, o := range outcomes {
+					row(w, o.Algorithm, fmt.Sprintf("%.2f", o.ReplicaHours), fmt.Sprintf("%.2f%%", 100*o.OverObjective),
+						fmt.Sprintf("%.1fs", o.LongestWait), o.Peak, o.Turns)
+				}
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
+	flags.StringVar(&trace, "trace", "", "the trace, CSV or JSON")
+	flags.StringVar(&region, "region", "", "use the overrides of this region")
+	flags.DurationVar(&m.Start, "start", 45*time.Second, "time until a replica is ready")
+	flags.DurationVar(&m.Service, "service", 2*time.Second, "time that a request takes, waiting apart")
+	flags.IntVar(&m.Concurrency, "concurrency", 32, "requests that a replica serves at a time")
+	flags.DurationVar(&m.Objective, "objective", time.Second, "time that a request may wait")
+	must(cmd.MarkFlagRequired("file"))
+	must(cmd.MarkFlagRequired("trace"))
+	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+	must(cmd.MarkFlagFilename("trace", "csv", "json"))
+	return cmd
+}
+
+func runSimulation(f *appFile, trace, region string, m simulate.Model) ([]simulate.Outcome, error) {
+	if f.Scaling == nil {
+		return nil, fmt.Errorf("%s: scaling: missing: the replicas do not follow the load", f.path)
+	}
+	if fault := scaling.Check(f.Scaling); fault != nil {
+		return nil, fmt.Errorf("%s: %w: %s", f.path, f.place("scaling."+fault.Field, fault.Message), fault.Fix)
+	}
+	policy, fault := scaling.New(f.Scaling, region)
+	if fault != nil {
+		return nil, fmt.Errorf("%s: scaling.%w", f.path, fault)
+	}
+	switch {
+	case m.Start < 0 || m.Start > time.Hour:
+		return nil, fmt.Errorf("--start=%s: use a time from 0 to 1h", m.Start)
+	case m.Service <= 0:
+		return nil, fmt.Errorf("--service=%s: use a time above 0", m.Service)
+	case m.Concurrency < 1:
+		return nil, fmt.Errorf("--concurrency=%d: use 1 or more", m.Concurrency)
+	case m.Objective < 0:
+		return nil, fmt.Errorf("--objective=%s: use 0 or more", m.Objective)
+	}
+	info, err := os.Stat(trace)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxTrace {
+		return nil, errors.New("--trace: larger than 64 MiB")
+	}
+	data, err := os.ReadFile(trace)
+	if err != nil {
+		return nil, err
+	}
+	points, err := simulate.ParseTrace(data)
+	if err == nil {
+		var outcomes []simulate.Outcome
+		if outcomes, err = simulate.Run(&policy, points, m); err == nil {
+			return outcomes, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", trace, err)
+}
