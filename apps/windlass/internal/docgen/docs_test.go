@@ -145,7 +145,7 @@ var (
 	between = regexp.MustCompile(`\s*(?:&&|\|)\s*`)
 	word    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 	// passed are commands of others.
-	passed = []string{"curl", "jq", "kill", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee"}
+	passed = []string{"curl", "jq", "kill", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee", "python3"}
 )
 
 func checkLine(t *testing.T, page, line string) {
