@@ -4,6 +4,7 @@ import path from "node:path";
 import { describe, expect, it } from "vitest";
 import { FileFreezeSchema } from "../gen/windlass/v1/freeze_pb.js";
 import { RolloutPolicySchema } from "../gen/windlass/v1/rollout_pb.js";
+import { ScalingPolicySchema } from "../gen/windlass/v1/scaling_pb.js";
 import { DeploymentSpecSchema } from "../gen/windlass/v1/spec_pb.js";
 import { clockTime, lineOf, readAppFile } from "./appfile.js";
 
@@ -87,6 +88,10 @@ freeze: {reason: r, from: "2026-07-01 18:00", until: 2026-12-24, onStart: hold, 
   });
   it("finds the line of what holds a field that it does not have", () => {
     expect(lineOf(good("app: a\nresources:\n  gpu: {count: 1}\n").lines, "resources.gpu.product")).toBe(3);
+  });
+  it("has a policy by which the replicas follow the load", () => {
+    const f = good("app: a\nscaling: {min: 1, max: 4, metrics: [{type: inFlight, target: 8}], down: {window: 1m}}");
+    expect(toJson(ScalingPolicySchema, f.scaling!)).toEqual({ min: 1, max: 4, metrics: [{ type: "TYPE_IN_FLIGHT", target: "8" }], down: { window: "60s" } });
   });
   it("can be each of the examples", () => {
     const dir = path.resolve("../../deployments/examples");

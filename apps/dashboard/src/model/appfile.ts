@@ -6,6 +6,7 @@ import { ScalarType } from "@bufbuild/protobuf";
 import { isAlias, isMap, isScalar, isSeq, LineCounter, parseAllDocuments, Scalar, type Document, type Node } from "yaml";
 import { FileFreezeSchema, type FileFreeze } from "../gen/windlass/v1/freeze_pb.js";
 import { RolloutPolicySchema, type RolloutPolicy } from "../gen/windlass/v1/rollout_pb.js";
+import { ScalingPolicySchema, type ScalingPolicy } from "../gen/windlass/v1/scaling_pb.js";
 import { DeploymentSpecSchema, type DeploymentSpec } from "../gen/windlass/v1/spec_pb.js";
 
 /** What is wrong with the file, at a field of it; line 0: not known. */
@@ -17,6 +18,7 @@ export type AppFile = {
   spec: DeploymentSpec;
   rollout: RolloutPolicy | undefined;
   freeze: FileFreeze | undefined;
+  scaling: ScalingPolicy | undefined;
   lines: ReadonlyMap<string, number>;
 };
 
@@ -169,6 +171,7 @@ const choices = (e: DescEnum) =>
 const amounts = new Set([
   "windlass.v1.RolloutPolicy.max_surge", "windlass.v1.RolloutPolicy.max_unavailable", "windlass.v1.AutoRollback.failed_instances",
   "windlass.v1.AutoRollback.unhealthy", "windlass.v1.CanaryStep.pause", "windlass.v1.HealthCheck.expected_codes",
+  "windlass.v1.ScalingMetric.target", "windlass.v1.ScalingMetric.up", "windlass.v1.ScalingMetric.down", "windlass.v1.ScalingPace.step",
 ]);
 
 function number(v: Value): number | null {
@@ -432,8 +435,10 @@ export function readAppFile(text: string): Read {
     const back = rollout && truth(rollout.get("autoRollback") ?? null);
     if (rollout && back !== undefined) rollout.set("autoRollback", new Map([["enabled", back]]));
     const freeze = block("freeze", "reason: no on-call engineer");
+    const scaling = block("scaling", "max: 10");
     const policyJson = rollout && normalise("rollout", rollout, RolloutPolicySchema, faults);
     const freezeJson = freeze && normalise("freeze", prepareFreeze(freeze, faults), FileFreezeSchema, faults);
+    const scalingJson = scaling && normalise("scaling", scaling, ScalingPolicySchema, faults);
     const specJson = normalise("", root, DeploymentSpecSchema, faults);
     if (faults.length > 0) return fail(faults.map((f) => ({ path: f.path, line: f.line || lineOf(reader.lines, f.path), text: f.text })));
     return {
@@ -442,6 +447,7 @@ export function readAppFile(text: string): Read {
         spec: fromJson(DeploymentSpecSchema, specJson),
         rollout: policyJson && fromJson(RolloutPolicySchema, policyJson),
         freeze: freezeJson && fromJson(FileFreezeSchema, freezeJson),
+        scaling: scalingJson && fromJson(ScalingPolicySchema, scalingJson),
         lines: reader.lines,
       },
       faults: [],

@@ -233,7 +233,7 @@ export function PlanPage() {
     }
     setBusy(true);
     try {
-      const plan = await apps.planDeploy({ app: file.app, spec: file.spec, rollout: file.rollout, freeze: file.freeze });
+      const plan = await apps.planDeploy({ app: file.app, spec: file.spec, rollout: file.rollout, freeze: file.freeze, scaling: file.scaling });
       if (turn !== latest.current) return;
       setPlanned({ text: of, file, plan });
       requestAnimationFrame(() => result.current?.focus({ preventScroll: true }));
@@ -367,7 +367,7 @@ export function PlanPage() {
           }}
           act={async () => {
             const { file } = planned;
-            const res = await apps.deploy({ mutation: mutation(), app: file.app, spec: file.spec, rollout: file.rollout, freeze: file.freeze });
+            const res = await apps.deploy({ mutation: mutation(), app: file.app, spec: file.spec, rollout: file.rollout, freeze: file.freeze, scaling: file.scaling });
             const what = res.unchanged ? `Nothing changed: v${res.version} is that already.` : res.scaled ? `v${res.version} is being scaled.` : `v${res.version} is on its way.`;
             say([what, res.hold ? `Freeze ${res.hold.freeze} holds it.` : "", ...res.warnings].filter(Boolean).join(" "));
             const [project = "", environment = "", name = ""] = file.app.split("/");
