@@ -23,6 +23,8 @@ var notApplicable = map[string]string{
 	"template_hash":         "the assignment brings it in letters, as TemplateHash",
 	"secrets.secret":        "which version of a secret it is says the control plane; its value is in the assignment",
 	"secrets.version":       "as secrets.secret",
+	"wake":                  "the agent asks for that many replicas when a request wakes the app",
+	"scaling":               "the control plane decides by it; the agent measures what it names",
 	"spec.regions":          "a region gets what it runs, and no other region's part",
 	"spec.replicas":         "of all regions; this one's are the deployment's replicas",
 	"spec.min_ready":        "decides when a rollout goes on; the control plane reads it",
@@ -30,6 +32,9 @@ var notApplicable = map[string]string{
 	"spec.pinned_overrides": "as spec.overrides",
 	"spec.inherited_env":    "tells the control plane where variables came from; they are in env",
 	"spec.routing":          "gateways obey it; the control plane sends the live version's with the app's route",
+	"spec.serve":            "the control plane made image, args and the rest of the spec from it",
+	"spec.generated_by":     "as spec.serve",
+	"spec.generated":        "the agent reads the engine's metrics by it; its variables are in env",
 	"spec.secrets.secret":   "whatever its name, its value is in the variable; of those that pull, see below",
 	"spec.secrets.version":  "says to the control plane which value to send",
 }
