@@ -86,7 +86,8 @@ func TestHold(t *testing.T) {
 				path := fmt.Sprintf("/%02d", i)
 				want = append(want, path)
 				answers = append(answers, r.ask(t, path))
-				r.held(t, float64(i+1))
+				// A request takes its place before it is in the queue, where the order is made.
+				require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_queue") == float64(i+1) }, patience, time.Millisecond)
 			}
 			require.GreaterOrEqual(t, r.wokenTimes(), 1)
 			ready := echo(address)
