@@ -66,8 +66,9 @@ const (
 	limitEvery = 5 * time.Minute
 	// refusedFor is for how long a refusal of a quota is believed.
 	refusedFor = time.Minute
-	// maxTargets bounds the memory: a report may name apps that are not there.
+	// maxTargets and maxNone bound the memory: a report may name apps that are not there.
 	maxTargets = 200_000
+	maxNone    = 50_000
 )
 
 // Service is the scaler of one process.
@@ -286,6 +287,9 @@ func (s *Service) take(ids []string, found []model.ScaledApp) {
 		if !have[id] {
 			s.metrics.forgetApp(s.apps[id])
 			delete(s.apps, id)
+			if len(s.none) >= maxNone {
+				clear(s.none) // those that are named again are read again
+			}
 			s.none[id] = true
 		}
 	}

@@ -3,6 +3,7 @@ package scaler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -118,6 +119,27 @@ func (f *fleet) report(d time.Duration, inFlight float64) {
 		}}
 		f.svc.Observe("reg_1", []*agentv1.LoadReport{load})
 	}
+}
+
+func TestService_MemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		for report := range 2*maxNone/1000 + 1 {
+			loads := make([]*agentv1.LoadReport, 1000)
+			for i := range loads {
+				loads[i] = &agentv1.LoadReport{AppId: fmt.Sprintf("app_%d_%d", report, i)}
+			}
+			f.svc.Observe("reg_1", loads)
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		f.svc.mu.Lock()
+		defer f.svc.mu.Unlock()
+		require.NotEmpty(t, f.svc.none)
+		require.LessOrEqual(t, len(f.svc.none), maxNone)
+		require.LessOrEqual(t, len(f.svc.targets), 1000, "what does not scale has no window")
+		require.Empty(t, f.svc.apps)
+	})
 }
 
 func TestService_FollowsTheLoad(t *testing.T) {
