@@ -323,6 +323,11 @@ func TestHTTP3HalvesThatGoOnEndTheConnection(t *testing.T) {
 			}
 			all.Wait()
 			require.NoError(t, ctx.Err(), "the connection goes on after %d halves", sent.Load())
+			// Streams end before the connection tells why.
+			select {
+			case <-conn.Context().Done():
+			case <-ctx.Done():
+			}
 			var closed *quic.ApplicationError
 			require.ErrorAs(t, context.Cause(conn.Context()), &closed)
 			require.True(t, closed.Remote)
