@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -103,6 +104,11 @@ func TestHolds_WakeUntilTheAppIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var calls []time.Duration
+		called := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(calls)
+		}
 		begin, ready := time.Now(), false
 		h, err := New(Config{
 			Wake: func(context.Context, string) (time.Duration, error) {
@@ -129,20 +135,20 @@ func TestHolds_WakeUntilTheAppIsReady(t *testing.T) {
 		place, refused := h.Enter("a", "chat", Default())
 		require.Nil(t, refused)
 		synctest.Wait()
-		require.Equal(t, []time.Duration{0}, calls, "at once")
+		require.Equal(t, []time.Duration{0}, called(), "at once")
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		require.GreaterOrEqual(t, len(calls), 6)
-		require.Less(t, calls[2], 200*time.Millisecond, "an agent that is away is asked again soon")
+		require.GreaterOrEqual(t, len(called()), 6)
+		require.Less(t, called()[2], 200*time.Millisecond, "an agent that is away is asked again soon")
 		require.Equal(t, 40*time.Second, h.RetryAfter("a", Default()).Round(time.Second))
 		mu.Lock()
 		ready = true
-		n := len(calls)
 		mu.Unlock()
+		n := len(called())
 		require.Equal(t, 5*time.Second, place.Leave(true))
 		require.Zero(t, place.Leave(true))
 		time.Sleep(time.Hour)
-		require.Len(t, calls, n)
+		require.Len(t, called(), n)
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
 	})
