@@ -41,7 +41,7 @@ var fileFields = sync.OnceValue(func() map[string]bool {
 			}
 		}
 	}
-	for _, m := range []proto.Message{&windlassv1.DeploymentSpec{}, &windlassv1.RolloutPolicy{}, &windlassv1.FileFreeze{}} {
+	for _, m := range []proto.Message{&windlassv1.DeploymentSpec{}, &windlassv1.RolloutPolicy{}, &windlassv1.FileFreeze{}, &windlassv1.ScalingPolicy{}} {
 		add(m.ProtoReflect().Descriptor())
 	}
 	return names
