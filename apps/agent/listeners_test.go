@@ -64,7 +64,10 @@ func TestConnTables(t *testing.T) {
 	require.Eventually(t, func() bool { open, _, _ := tables.gateways.Figures(); return open == 1 }, 10*time.Second, time.Millisecond)
 	_, refused, shed := tables.xds.Figures()
 	require.Equal(t, []int64{1, 0}, []int64{refused, shed})
-	names, err := registry.Gather()
+	families, err := registry.Gather()
 	require.NoError(t, err)
-	require.Len(t, names, 3)
+	for _, f := range families {
+		require.Len(t, f.GetMetric(), 2, "%s is of both listeners", f.GetName())
+	}
+	require.Len(t, families, 4)
 }
