@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Limit names what kept a decision from the number that metrics want.
+// Limit names the rule that made a decision differ from the number of replicas that the metrics want.
 type Limit string
 
 // The limits.
@@ -14,58 +14,56 @@ const (
 	None Limit = ""
 	// NoReport: the region has not reported its load for longer than Fresh.
 	NoReport Limit = "NoReport"
-	// WindowFilling: the window has been filling for less than its length, after a start or a gap.
+	// WindowFilling: the samples since the start, or since the last gap, cover less than the window.
 	WindowFilling Limit = "WindowFilling"
-	// HighestInWindow: more was wanted within the window of Down.
+	// HighestInWindow: the metrics wanted more replicas within the window of Down.
 	HighestInWindow Limit = "Window"
-	// StepLimit: the step is as large as it may be, or the one before was less than Every ago.
+	// StepLimit: the change was cut to one step, or the last step was less than Every ago.
 	StepLimit Limit = "Step"
-	// StartingLimit: instances are starting, and nothing is taken away meanwhile.
+	// StartingLimit: replicas are starting, and no replica is removed meanwhile.
 	StartingLimit Limit = "Starting"
-	// PanicLimit: a tenth of the window wants twice the ready replicas, so that nothing is taken away.
+	// PanicLimit: the last tenth of Up's window wants twice the ready replicas, so no replica is removed.
 	PanicLimit Limit = "Panic"
-	// MetricMissing: a metric is missing, so that nothing is taken away.
+	// MetricMissing: a metric is missing, so no replica is removed.
 	MetricMissing Limit = "MetricMissing"
-	// Minimum and Maximum are the policy's.
+	// Minimum and Maximum: min or max of the policy.
 	Minimum Limit = "Minimum"
 	Maximum Limit = "Maximum"
 	// ScheduleLimit: min or max of an entry of the schedule.
 	ScheduleLimit Limit = "Schedule"
-	// Quota: the workspace's quota has room for no more.
+	// Quota: the workspace's quota allows no more replicas.
 	Quota Limit = "Quota"
-	// QuotaBelowMinimum: the quota has no room for min. What runs stays.
+	// QuotaBelowMinimum: the quota allows fewer replicas than min. Replicas that run stay.
 	QuotaBelowMinimum Limit = "QuotaBelowMinimum"
-	// Room: no more instances fit in the region.
+	// Room: no more replicas fit in the region.
 	Room Limit = "Room"
-	// RatioLimit: another role needs more of this one.
+	// RatioLimit: another role needs more replicas of this role.
 	RatioLimit Limit = "Ratio"
-	// Rollout: a rollout is under way, during which nothing is taken away.
+	// Rollout: a rollout is under way, and State.Floor keeps its replicas.
 	Rollout Limit = "Rollout"
-	// RegionClosed: the region takes nothing new.
+	// RegionClosed: the region takes no new replicas.
 	RegionClosed Limit = "RegionClosed"
 	// HoldLimit: a person set the number, until the hold ends.
 	HoldLimit Limit = "Hold"
 )
 
-// Tolerance is how far the load may be from target times replicas before the number changes.
+// Tolerance is the share by which the load may differ from target times replicas without a change of replicas.
 const Tolerance = 0.1
 
 // missingNotice is how long a metric is missing before people are told.
 const missingNotice = 5 * time.Minute
 
-// State is what a decision needs besides the policy and the samples. The caller sets the facts; Kept is what
-// Decide returned before.
+// State is what a decision needs besides the policy and the samples. Kept is that of the decision before.
 type State struct {
-	// Desired is the number of replicas that the region has been told.
+	// Desired is the number of replicas that the region is assigned.
 	Desired int
-	// Quota is how many replicas the workspace's quota has room for here, those that there are included. nil:
-	// it has no limit.
+	// Quota is how many replicas the workspace's quota allows in the region, including Desired. nil: no limit.
 	Quota *int
-	// Room is how many more replicas fit in the region, besides those that start. nil: unknown.
+	// Room is how many replicas fit in the region in addition to Desired. nil: unknown.
 	Room *int
-	// Floor is the least that a rollout under way leaves; 0: none is.
+	// Floor is the least number of replicas while a rollout is under way. 0: no rollout is.
 	Floor int
-	// Closed: the region takes nothing new.
+	// Closed: the region takes no new replicas.
 	Closed bool
 	// HoldUntil is when a person's hold ends; the zero time for none.
 	HoldUntil time.Time
@@ -89,7 +87,7 @@ type Kept struct {
 // Want is what one metric wants.
 type Want struct {
 	Metric Metric
-	// Value is the total, or the mean of ready replicas, or seconds. Missing: there is none.
+	// Value is a total, a mean over ready replicas, or seconds. Missing: the metric has no value.
 	Value    float64
 	Replicas int
 	Missing  bool
@@ -100,12 +98,12 @@ type Want struct {
 // Notice reports whether people should be told that the metric is missing.
 func (w Want) Notice(now time.Time) bool { return w.Missing && now.Sub(w.Since) >= missingNotice }
 
-// Decision is what Decide came to.
+// Decision is the result of Decide.
 type Decision struct {
 	At time.Time
-	// Desired is what there was, and Wanted what there should be.
+	// Desired is the number of replicas before the decision, and Wanted the number after it.
 	Desired, Wanted int
-	// Unlimited is the most that any metric wants.
+	// Unlimited is the highest number that a metric wants, before limits.
 	Unlimited int
 	Wants     []Want
 	Limit     Limit
@@ -115,12 +113,12 @@ type Decision struct {
 	Ready, Starting int
 	// Next is when to decide again without a new sample.
 	Next time.Time
-	// Kept is for the next decision. It counts on Wanted being written; a caller that did not, as under
-	// Advise or after a conflict, drops it and keeps Unwritten.
+	// The next decision gets Kept if the caller wrote Wanted. It gets Unwritten if the caller did not, as with
+	// Advise or after a conflict.
 	Kept, Unwritten Kept
 }
 
-// lookAgain is when to decide again when nothing else calls for it.
+// lookAgain is the longest time until the next decision.
 const lookAgain = 15 * time.Second
 
 // Decide returns how many replicas there should be.
@@ -152,14 +150,14 @@ type decider struct {
 	missing bool
 }
 
-// soon makes the caller decide again by then.
+// soon moves the next decision forward to at, if at is in the future.
 func (d *decider) soon(at time.Time) {
 	if at.After(d.now) && at.Before(d.out.Next) {
 		d.out.Next = at
 	}
 }
 
-// set the number that is wanted, because of a limit.
+// set sets the number that is wanted, and the limit that it comes from.
 func (d *decider) set(n int, limit Limit) { d.out.Wanted, d.out.Limit = n, limit }
 
 func (d *decider) decide() {
@@ -173,7 +171,7 @@ func (d *decider) decide() {
 	}
 	low := d.low()
 	if low == 0 && d.st.Desired > 0 && d.newest.Alone == 0 {
-		// Idle time takes the place of the window and steps of Down.
+		// An idle app goes to zero at once: Zero.After replaces the window and the steps of Down.
 		d.out.Wanted, d.out.Limit = d.clamp(0, low)
 		return
 	}
@@ -196,7 +194,7 @@ func (d *decider) decide() {
 	}
 }
 
-// watchStarts follows since when replicas are starting.
+// watchStarts records since when replicas are starting.
 func (d *decider) watchStarts() {
 	if d.newest == nil {
 		return
@@ -220,7 +218,7 @@ func (d *decider) starting() bool {
 	return d.newest.Starting > 0 && d.now.Sub(d.mem.StartingSince) < budget
 }
 
-// measure finds what each metric wants, and the most of it.
+// measure finds how many replicas each metric wants, and the highest of these numbers.
 func (d *decider) measure() {
 	most, peak, told := 0, 0, false
 	for i, m := range d.p.Metrics {
@@ -246,7 +244,8 @@ func (d *decider) measure() {
 	}
 }
 
-// want returns what a metric wants. high is the most that it wanted of late, which counts for going down.
+// want returns how many replicas a metric wants. high is the number that delays down: for loads, the higher of
+// what the window and its last tenth want.
 func (d *decider) want(m Metric) (want Want, high int) {
 	want.Metric = m
 	if d.newest == nil {
@@ -280,14 +279,14 @@ func (d *decider) want(m Metric) (want Want, high int) {
 	case burst >= 2*max(d.newest.Ready, 1):
 		d.out.Panic, n = true, high
 	case n > d.st.Desired && burst < n:
-		// The load was there and is gone.
+		// The load has already fallen below its mean over the window.
 		n = max(d.st.Desired, burst)
 	}
 	want.Replicas = n
 	return want, high
 }
 
-// proportional returns how many replicas a total load wants: those that there are, while it is within the tolerance.
+// proportional returns how many replicas a total load wants. Within the tolerance it returns Desired.
 func (d *decider) proportional(total, target float64) int {
 	if have := target * float64(d.st.Desired); have > 0 && math.Abs(total/have-1) <= Tolerance+1e-9 {
 		return d.st.Desired
@@ -305,8 +304,8 @@ func (d *decider) wantByThresholds(m Metric, v float64) int {
 	return d.st.Desired
 }
 
-// wantOfTime returns what a time that requests take wants. It says little of how much load there is, so that it
-// adds replicas by the ratio, twice as many at the most, and takes one away at a time.
+// wantOfTime returns how many replicas a metric wants that is a time. A time says little about the amount of load.
+// So the number grows by the ratio of value and target, to twice the ready replicas at most, and shrinks by one.
 func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	want.Metric = m
 	v, ok := d.newest.seconds(m)
@@ -319,7 +318,7 @@ func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	case m.Up > 0:
 		want.Replicas = d.wantByThresholds(m, v)
 	case v > m.Target*(1+Tolerance):
-		// Replicas that are starting count as had: the ratio is that of ready ones.
+		// The ratio applies to ready replicas. Desired includes those that are starting.
 		want.Replicas = max(d.st.Desired, int(math.Ceil(float64(d.newest.Ready)*min(v/m.Target, 2)-1e-9)))
 	case v < m.Target/2:
 		want.Replicas = max(d.st.Desired-1, 0)
@@ -329,7 +328,7 @@ func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	return want, want.Replicas
 }
 
-// up adds replicas up to goal: one step, not before the window is full.
+// up raises the number toward goal, by one step. Unless there is a panic, it waits until the window is full.
 func (d *decider) up(goal int) {
 	every := d.p.Up.Every
 	if d.out.Panic {
@@ -351,7 +350,7 @@ func (d *decider) up(goal int) {
 	d.out.Wanted = goal
 }
 
-// down takes replicas away down to goal: one step, down to the most that was wanted within the window.
+// down lowers the number toward goal, by one step and not below the highest number wanted within the window.
 func (d *decider) down(goal int) {
 	most, expires := d.mem.peaks.most(d.now)
 	switch {
@@ -383,7 +382,7 @@ func (d *decider) down(goal int) {
 	}
 }
 
-// adopt takes on what the region did by itself, and wakes an app that is at zero.
+// adopt keeps replicas that the agent added by itself, and wakes an app at zero that has requests.
 func (d *decider) adopt() {
 	if d.newest == nil {
 		return
@@ -404,8 +403,8 @@ func (d *decider) low() int {
 	return 1
 }
 
-// clamp applies bounds, quota, room and rollout, in this order, and names the last one that changed n. Quota and
-// room take no replicas away.
+// clamp applies bounds, quota, room, a closed region and a rollout, in this order. limit names the last one that
+// applied. Quota, room and a closed region remove no replicas.
 func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 	b := d.out.Bounds
 	switch {
@@ -453,8 +452,8 @@ func (d *decider) idle() bool {
 	return ok && idle >= d.p.Zero.After
 }
 
-// Ratio returns how many replicas two roles get that want a and b, where a is from least to most times b. It
-// raises the one that is short, and never lowers one.
+// Ratio returns the replicas of two roles that want a and b, so that a is between least and most times b. It
+// raises the number that is too low, and never lowers one. most 0: no upper bound.
 func Ratio(a, b int, least, most float64) (int, int) {
 	if low := int(math.Ceil(least*float64(b) - 1e-9)); a < low {
 		a = low

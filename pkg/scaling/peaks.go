@@ -2,11 +2,10 @@ package scaling
 
 import "time"
 
-// slots is how many parts of a window peaks tells apart.
+// slots is how many parts peaks divides a window into.
 const slots = 30
 
-// peaks keeps the most that was wanted in each part of a window, so that its memory is bounded. It is a value:
-// a copy is independent.
+// peaks keeps the highest number wanted in each part of a window, in bounded memory. A copy is independent.
 type peaks struct {
 	window time.Duration
 	parts  [slots + 1]part
@@ -20,8 +19,8 @@ type part struct {
 
 func (p *peaks) width() time.Duration { return max(p.window/slots, time.Millisecond) }
 
-// add notes what is wanted at a time that is not before that of earlier calls. A new window begins with the
-// replicas that there are.
+// add records the number wanted now. Calls must come in the order of time. A window with another length begins
+// empty, and its first number is at least desired.
 func (p *peaks) add(now time.Time, wanted, desired int, window time.Duration) {
 	if p.window != window {
 		*p, wanted = peaks{window: window}, max(wanted, desired)
@@ -34,7 +33,7 @@ func (p *peaks) add(now time.Time, wanted, desired int, window time.Duration) {
 	slot.most = max(slot.most, wanted)
 }
 
-// most returns the highest number within the window, and when it may expire.
+// most returns the highest number within the window, and when that number leaves the window.
 func (p *peaks) most(now time.Time) (most int, expires time.Time) {
 	width := int64(p.width())
 	current := now.UnixNano() / width

@@ -1,7 +1,7 @@
 // Package scaling decides how many replicas an app has in a region, from the load that the region reports.
 //
-// Decide is pure: it reads no clock and keeps nothing. The control plane runs it, and an agent does while its
-// session is cut. What a caller must keep between two decisions is a Window of samples and a State.
+// Decide is pure: it reads no clock and keeps nothing. Between two decisions, a caller keeps a Window of samples
+// and the Kept of the last decision.
 package scaling
 
 import (
@@ -29,7 +29,7 @@ type Policy struct {
 // MetricType says what a metric measures. Its values are the words of the app file.
 type MetricType string
 
-// The metrics that there are.
+// The types of metrics.
 const (
 	InFlight          MetricType = "inFlight"
 	RequestsPerSecond MetricType = "requestsPerSecond"
@@ -42,28 +42,29 @@ const (
 	Prometheus        MetricType = "prometheus"
 )
 
-// Metric is one metric and what a replica should have of it.
+// Metric is one metric with its target for a replica.
 type Metric struct {
 	Type MetricType
 	// Target is in seconds for FirstToken and Latency.
 	Target float64
-	// Up and Down are thresholds in the place of the target's proportion. Both are 0 without them.
+	// Up and Down are thresholds that replace the target: a value above Up adds a replica, and one below Down
+	// removes one. 0: the metric has no thresholds.
 	Up, Down float64
 	// Percentile of FirstToken and Latency, 0 to 100.
 	Percentile float64
-	// Query of Prometheus, and Total reports whether its result is of all replicas together.
+	// Query is for Prometheus. Total reports whether its result is a total of all replicas.
 	Query string
 	Total bool
 }
 
-// Pace is how fast replicas are added or taken away.
+// Pace is how fast replicas are added or removed: at most one Step in Every, by the load over Window.
 type Pace struct {
 	Window time.Duration
 	Step   Step
 	Every  time.Duration
 }
 
-// Step is a number of replicas, or a share of those that there are if Percent is above 0.
+// Step is a number of replicas, or a percentage of the current ones if Percent is above 0.
 type Step struct{ Percent, Count int }
 
 // Of returns the replicas of one step from n, at least 1.
@@ -92,7 +93,8 @@ type Entry struct {
 	times cron.Schedule
 }
 
-// Bounds are the bounds in force at a time. Scheduled reports whether an entry of the schedule changed them.
+// Bounds are the bounds in force at a time. ScheduledMin and ScheduledMax report whether an entry of the schedule
+// changed Min and Max.
 type Bounds struct {
 	Min, Max                   int
 	ScheduledMin, ScheduledMax bool
@@ -141,7 +143,7 @@ func (b *Bounds) soon(at, now time.Time) {
 	}
 }
 
-// horizons are how far back last looks, one after the other, so that it steps through few times of an entry.
+// horizons are how far back last looks. It tries the shortest first, so that it steps through few times of an entry.
 var horizons = []time.Duration{time.Hour, 25 * time.Hour, 8 * 24 * time.Hour, 32 * 24 * time.Hour, 367 * 24 * time.Hour}
 
 // last returns when the entry began last, up to now.

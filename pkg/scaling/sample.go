@@ -6,31 +6,31 @@ import (
 	"github.com/windlass-run/windlass/pkg/histogram"
 )
 
-// Sample is what one region said of one app at one time. What is not known is nil, and never 0.
+// Sample is what one region reported about one app at one time. A figure that is not known is nil, and never 0.
 type Sample struct {
 	// At is by the clock of the process that decides.
 	At time.Time
 	// Replicas by state. Starting ones are not doomed.
 	Ready, Starting, Doomed int
-	// Alone is how many replicas the agent went up to by itself; 0: it runs those assigned.
+	// Alone is the total number of replicas, if the agent raised it by itself. 0: it runs the assigned number.
 	Alone int
 	// InFlight is requests that instances have, Queued those that wait at gateways, Rate requests a
-	// second. They are of all replicas together.
+	// second. They are totals of all replicas.
 	InFlight, Queued, Rate *float64
-	// Levels are means of the ready instances that told: "kvCache", "cpu", "memory", "queue".
+	// Levels are means over the ready instances whose level is known: "kvCache", "cpu", "memory", "queue".
 	Levels map[string]float64
 	// FirstToken and Latency count requests of the last 30 s by the time that they took.
 	FirstToken, Latency *histogram.Counts
-	// Results are those of queries, by query.
+	// Results are the values of Prometheus queries, by query.
 	Results map[string]float64
 }
 
-// busy reports whether the app has requests, has replicas that start, or does not tell.
+// busy reports whether the app has requests or starting replicas, or may have requests because InFlight is unknown.
 func (s *Sample) busy() bool {
 	return s.InFlight == nil || *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0 || s.Rate != nil && *s.Rate > 0 || s.Starting > 0
 }
 
-// demand reports whether requests are known to be there.
+// demand reports whether the app is known to have requests.
 func (s *Sample) demand() bool {
 	return s.InFlight != nil && *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0
 }
@@ -40,7 +40,7 @@ func (s *Sample) demand() bool {
 func (s *Sample) load(m Metric) (v float64, ok bool) {
 	switch m.Type {
 	case InFlight:
-		// Requests that wait at gateways are load as well: what instances have at a time may be limited.
+		// Requests that wait at gateways are load as well, because instances may limit how many they take.
 		return sum(s.InFlight, s.Queued, s.InFlight != nil)
 	case RequestsPerSecond:
 		return sum(s.Rate, nil, s.Rate != nil)
@@ -76,13 +76,13 @@ func sum(a, b *float64, ok bool) (v float64, _ bool) {
 	return v, true
 }
 
-// level returns the sum over ready replicas.
+// level returns the mean of ready instances times the number of ready replicas.
 func (s *Sample) level(name string) (v float64, ok bool) {
 	v, ok = s.Levels[name]
 	return v * float64(s.Ready), ok && s.Ready > 0
 }
 
-// seconds returns the percentile of a metric that is a time. An app without requests takes none.
+// seconds returns the percentile of a metric that is a time. It is 0 for an app without requests.
 func (s *Sample) seconds(m Metric) (v float64, ok bool) {
 	counts := s.Latency
 	if m.Type == FirstToken {
@@ -97,10 +97,10 @@ func (s *Sample) seconds(m Metric) (v float64, ok bool) {
 	return 0, idle
 }
 
-// Fresh is how long a sample says how things are. Agents send one every 30 s at least.
+// Fresh is how long a sample counts as current. Agents send one every 30 s at least.
 const Fresh = 45 * time.Second
 
-// interval is within which agents report a change.
+// interval is the time within which agents report a change.
 const interval = 5 * time.Second
 
 // maxSamples bounds a window.
@@ -122,7 +122,7 @@ func (w *Window) Add(s Sample, span time.Duration) {
 		if s.At.Before(last.At) {
 			return
 		}
-		// The percentile of times is that of the newest sample alone.
+		// Percentiles are read from the newest sample only.
 		last.FirstToken, last.Latency = nil, nil
 		if s.At.Sub(last.At) > Fresh {
 			w.samples, w.began, w.idleSince = w.samples[:0], s.At, time.Time{}
@@ -148,7 +148,7 @@ func (w *Window) Add(s Sample, span time.Duration) {
 	w.samples = append(w.samples, s)
 }
 
-// Newest returns the newest sample, or nil if there is none that says how things are now.
+// Newest returns the newest sample, or nil if there is none or it is older than Fresh.
 func (w *Window) Newest(now time.Time) *Sample {
 	if n := len(w.samples); n > 0 && now.Sub(w.samples[n-1].At) <= Fresh {
 		return &w.samples[n-1]
@@ -156,7 +156,7 @@ func (w *Window) Newest(now time.Time) *Sample {
 	return nil
 }
 
-// Covers reports whether samples came without a gap for that long.
+// Covers reports whether samples cover the span before now without a gap.
 func (w *Window) Covers(span time.Duration, now time.Time) bool {
 	return w.Newest(now) != nil && now.Sub(w.began) >= span
 }
@@ -170,7 +170,7 @@ func (w *Window) Idle(now time.Time) (d time.Duration, ok bool) {
 }
 
 // mean returns the mean of what load returns over the span before now. A sample holds until the next one.
-// Without it in the newest sample, ok is false.
+// ok is false if the newest sample has no value.
 func (w *Window) mean(load func(*Sample) (float64, bool), span time.Duration, now time.Time) (v float64, ok bool) {
 	newest := w.Newest(now)
 	if newest == nil {
@@ -184,7 +184,7 @@ func (w *Window) mean(load func(*Sample) (float64, bool), span time.Duration, no
 	var sum, weight float64
 	for i := len(w.samples) - 1; i >= 0 && until.After(from); i-- {
 		s := &w.samples[i]
-		// A change is reported within an interval, so that the sample is of that time before it as well.
+		// Agents report a change within interval, so a sample also holds for that time before it.
 		begin := s.At.Add(-interval)
 		if i == 0 || begin.Before(w.samples[i-1].At) {
 			begin = s.At
