@@ -17,13 +17,13 @@ import (
 
 // Fault is what is wrong with a policy.
 type Fault struct {
-	// Field is a path within the policy, by the names of JSON: "metrics[0].target".
+	// Field is a path within the policy, with JSON names: "metrics[0].target".
 	Field, Message, Fix string
 }
 
 func (f *Fault) Error() string { return f.Field + ": " + f.Message + ": " + f.Fix }
 
-// Default pace of both directions.
+// Defaults of a policy.
 const (
 	defaultUpWindow   = time.Minute
 	defaultUpEvery    = 30 * time.Second
@@ -33,7 +33,7 @@ const (
 	defaultPercentile = 95
 )
 
-// In returns the policy with the override of the region, by name or id, merged, and without overrides.
+// In returns the policy of a region, given by name or id: its override is merged in, and all overrides are removed.
 func In(p *windlassv1.ScalingPolicy, region string) *windlassv1.ScalingPolicy {
 	if p == nil {
 		return nil
@@ -108,7 +108,7 @@ func New(p *windlassv1.ScalingPolicy, region string) (Policy, *Fault) {
 		return out, &Fault{"metrics", "missing", "Add one, for example {type: inFlight, target: 32}."}
 	}
 	if len(m.GetMetrics()) > MaxMetrics {
-		return out, &Fault{"metrics", fmt.Sprintf("%d metrics", len(m.GetMetrics())), fmt.Sprintf("Take %d at the most.", MaxMetrics)}
+		return out, &Fault{"metrics", fmt.Sprintf("%d metrics", len(m.GetMetrics())), fmt.Sprintf("Set at most %d.", MaxMetrics)}
 	}
 	for i, given := range m.GetMetrics() {
 		metric, fault := newMetric(given)
@@ -117,7 +117,7 @@ func New(p *windlassv1.ScalingPolicy, region string) (Policy, *Fault) {
 			return out, fault
 		}
 		if slices.Contains(out.Metrics, metric) {
-			return out, &Fault{fmt.Sprintf("metrics[%d]", i), "the same metric is there twice", "Leave one out."}
+			return out, &Fault{fmt.Sprintf("metrics[%d]", i), "the same metric is listed twice", "Leave one out."}
 		}
 		out.Metrics = append(out.Metrics, metric)
 	}
@@ -160,7 +160,7 @@ func newPace(p *windlassv1.ScalingPace, field string, otherwise Pace) (Pace, *Fa
 	text, percent := strings.CutSuffix(p.GetStep(), "%")
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		return out, &Fault{field + ".step", fmt.Sprintf("%q is no step", p.GetStep()), `Write a number of replicas, for example 2, or a share, for example "50%".`}
+		return out, &Fault{field + ".step", fmt.Sprintf("%q is not a step", p.GetStep()), `Write a number of replicas, for example 2, or a share, for example "50%".`}
 	}
 	out.Step = Step{Count: n}
 	if percent {
@@ -169,7 +169,7 @@ func newPace(p *windlassv1.ScalingPace, field string, otherwise Pace) (Pace, *Fa
 	return out, nil
 }
 
-// types gives the word of each type of the API.
+// types maps the metric types of the API to the words of the app file.
 var types = map[windlassv1.ScalingMetric_Type]MetricType{
 	windlassv1.ScalingMetric_TYPE_IN_FLIGHT:           InFlight,
 	windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND: RequestsPerSecond,
@@ -185,7 +185,7 @@ var types = map[windlassv1.ScalingMetric_Type]MetricType{
 // isTime reports whether the metric is a time that requests take.
 func (t MetricType) isTime() bool { return t == FirstToken || t == Latency }
 
-// IsTotal reports whether the metric is measured of all replicas together.
+// IsTotal reports whether the value of the metric is a total of all replicas.
 func (m Metric) IsTotal() bool {
 	switch m.Type {
 	case InFlight, RequestsPerSecond, Queue:
@@ -205,7 +205,7 @@ func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
 	if out.Type != Prometheus {
 		out.Total = false
 		if out.Query != "" || given.GetKind() != windlassv1.ScalingMetric_KIND_UNSPECIFIED {
-			return out, &Fault{"query", "query and kind are of a metric of type prometheus", "Leave them out, or set type to prometheus."}
+			return out, &Fault{"query", "query and kind are only for metrics of type prometheus", "Leave them out, or set type to prometheus."}
 		}
 	} else if strings.TrimSpace(out.Query) == "" {
 		return out, &Fault{"query", "missing", "Write the PromQL whose value the metric is."}
@@ -221,7 +221,7 @@ func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
 		out.Percentile = defaultPercentile
 		if p := given.GetPercentile(); p != 0 {
 			if !(p > 0 && p < 100) {
-				return out, &Fault{"percentile", fmt.Sprintf("%g is no percentile", p), "Write a number between 0 and 100, for example 95."}
+				return out, &Fault{"percentile", fmt.Sprintf("%g is not a percentile", p), "Write a number between 0 and 100, for example 95."}
 			}
 			out.Percentile = p
 		}
@@ -235,7 +235,7 @@ func thresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault) {
 		return nil
 	}
 	if out.IsTotal() {
-		return &Fault{"up", fmt.Sprintf("%s is of all replicas together, which has no thresholds", out.Type), "Leave up and down out: target says how much one replica should have."}
+		return &Fault{"up", fmt.Sprintf("%s is a total of all replicas, and a total has no thresholds", out.Type), "Leave up and down out: target says how much one replica should have."}
 	}
 	if given.GetUp() == "" || given.GetDown() == "" {
 		return &Fault{"up", "up and down go together", "Set both, or leave both out."}
@@ -247,7 +247,7 @@ func thresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault) {
 		return fault
 	}
 	if out.Down >= out.Up {
-		return &Fault{"down", "it is not below up", "Set down below up, with room between them."}
+		return &Fault{"down", "down is not below up", "Lower down, or raise up."}
 	}
 	return nil
 }
@@ -257,29 +257,29 @@ func amount(text, field string, of MetricType) (float64, *Fault) {
 	if of.isTime() {
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
-			return 0, &Fault{field, fmt.Sprintf("%q is no time above 0", text), `Write a time, for example "500ms".`}
+			return 0, &Fault{field, fmt.Sprintf("%q is not a time above 0", text), `Write a time, for example "500ms".`}
 		}
 		return d.Seconds(), nil
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(v > 0) || math.IsInf(v, 0) {
-		return 0, &Fault{field, fmt.Sprintf("%q is no number above 0", text), "Write the load that one replica should have, for example 32."}
+		return 0, &Fault{field, fmt.Sprintf("%q is not a number above 0", text), "Write the load that one replica should have, for example 32."}
 	}
 	switch {
 	case of == KVCache && v > 1:
 		return 0, &Fault{field, fmt.Sprintf("%q is above 1", text), "Write a share of the cache, for example 0.75."}
 	case (of == CPU || of == Memory) && v < 1:
-		return 0, &Fault{field, fmt.Sprintf("%q is below 1 percent", text), "Write percent of what an instance asks for, for example 70."}
+		return 0, &Fault{field, fmt.Sprintf("%q is below 1 percent", text), "Write a percentage of what an instance asks for, for example 70."}
 	}
 	return v, nil
 }
 
 func newEntry(given *windlassv1.ScalingSchedule, p Policy) (Entry, *Fault) {
 	out := Entry{Cron: given.GetCron(), Zone: time.UTC, For: given.GetFor().AsDuration()}
-	// The parser's own words for zones and intervals are not taken: timeZone says the zone, and an interval
-	// has no time of the day.
+	// The cron parser also takes TZ= and descriptors such as @every. They are refused, because timeZone names
+	// the zone, and an interval has no time of day.
 	if strings.Contains(out.Cron, "=") || strings.HasPrefix(strings.TrimSpace(out.Cron), "@") {
-		return out, &Fault{"cron", fmt.Sprintf("%q has words that are not taken", out.Cron), `Write five fields, for example "0 8 * * 1-5", and the zone as timeZone.`}
+		return out, &Fault{"cron", fmt.Sprintf("%q has words that are not supported", out.Cron), `Write five fields, for example "0 8 * * 1-5", and the zone as timeZone.`}
 	}
 	times, err := cron.ParseStandard(out.Cron)
 	if err != nil {
@@ -291,7 +291,7 @@ func newEntry(given *windlassv1.ScalingSchedule, p Policy) (Entry, *Fault) {
 		}
 	}
 	if times.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, out.Zone)).IsZero() {
-		return out, &Fault{"cron", fmt.Sprintf("%q is never", out.Cron), "Write a date that exists."}
+		return out, &Fault{"cron", fmt.Sprintf("%q never happens", out.Cron), "Write a date that exists."}
 	}
 	out.times = times
 	lo, hi := p.Min, p.Max
@@ -307,7 +307,7 @@ func newEntry(given *windlassv1.ScalingSchedule, p Policy) (Entry, *Fault) {
 	case out.Min == nil && out.Max == nil:
 		return out, &Fault{"min", "the entry changes nothing", "Set min, or max, or both."}
 	case lo > hi:
-		return out, &Fault{"min", fmt.Sprintf("%d is above max, which is %d then", lo, hi), "Lower min, or raise max."}
+		return out, &Fault{"min", fmt.Sprintf("%d is above max, which is %d during this entry", lo, hi), "Lower min, or raise max."}
 	case lo == 0 && p.Zero == nil:
 		return out, &Fault{"min", "the app may not go to zero at other times", "Set the policy's min to 0, or this one to 1 or more."}
 	}
