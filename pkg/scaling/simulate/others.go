@@ -18,7 +18,7 @@ type hpa struct {
 	metrics []scaling.Metric
 	last    time.Duration
 	begun   bool
-	// recommended in the last 300 s, and what there was in the last 15 s.
+	// recommended has the numbers of the last 300 s, and had the replicas of the last 15 s.
 	recommended, had []Number
 }
 
@@ -28,7 +28,7 @@ const (
 	hpaTolerance = 0.1
 )
 
-// newHPA returns nil for a policy without a metric that it has.
+// newHPA returns nil if the HPA supports no metric of the policy.
 func newHPA(p *scaling.Policy) *hpa {
 	h := &hpa{policy: p}
 	for _, m := range p.Metrics {
@@ -122,9 +122,9 @@ type kpa struct {
 	policy *scaling.Policy
 	metric scaling.Metric
 	last   time.Duration
-	// values by second.
+	// values are the totals of the last 60 s, one for each second.
 	values []float64
-	// panicking since, and until when; -1: not.
+	// panicUntil is when the panic ends; -1: there is none. panicPods is its highest number of pods.
 	panicUntil time.Duration
 	panicPods  int
 }
@@ -137,7 +137,7 @@ const (
 	kpaDown   = 2
 )
 
-// newKPA returns nil for a policy without concurrency or rate, which are the metrics that it has.
+// newKPA returns nil for a policy without concurrency or rate, because the KPA has no other metrics.
 func newKPA(p *scaling.Policy) *kpa {
 	for _, m := range p.Metrics {
 		if m.Type == scaling.InFlight || m.Type == scaling.RequestsPerSecond {

@@ -3,8 +3,8 @@
 // output.
 //
 // The model is a fluid one, in ticks of a second. A replica serves Concurrency requests at a time, each for
-// Service. What more there is waits in one queue. A replica is ready Start after it was asked for, and stops at
-// once. Nothing fails, and a request waits for however long it takes.
+// Service. Further requests wait in one queue, for as long as it takes. A replica is ready Start after it was
+// asked for, and stops at once. Nothing fails.
 package simulate
 
 import (
@@ -29,7 +29,7 @@ type Point struct {
 type Model struct {
 	// Start is the time from asking for a replica to its being ready.
 	Start time.Duration
-	// Service is the time that a request takes, waiting apart.
+	// Service is the time that a request takes, without its wait.
 	Service time.Duration
 	// Concurrency is how many requests a replica serves at a time.
 	Concurrency int
@@ -40,14 +40,14 @@ type Model struct {
 // Outcome of one algorithm.
 type Outcome struct {
 	Algorithm string `json:"algorithm"`
-	// ReplicaHours count replicas that are starting, too.
+	// ReplicaHours include replicas that are starting.
 	ReplicaHours float64 `json:"replicaHours"`
 	// OverObjective is the share of requests that waited longer than the objective, 0 to 1.
 	OverObjective float64 `json:"overObjective"`
 	// LongestWait is in seconds.
 	LongestWait float64 `json:"longestWaitSeconds"`
 	Peak        int     `json:"peakReplicas"`
-	// Turns is how often the number went the other way than the time before.
+	// Turns counts the changes that went the other way than the change before.
 	Turns    int     `json:"turns"`
 	Requests float64 `json:"requests"`
 	// Numbers are the replicas wanted, each from its time on.
@@ -142,17 +142,17 @@ func sign(n int) int {
 	return 1
 }
 
-// world is the app under load.
+// world is the simulated app.
 type world struct {
 	model Model
 	ready int
 	// starting replicas, by when they are ready, soonest first.
 	starting []time.Duration
-	// served is the requests that replicas have. queue is those that wait, first come first served.
+	// served is how many requests replicas have. queue has the requests that wait, in the order of their arrival.
 	served float64
 	queue  []cohort
 	rates  []float64
-	// wait is that of the last request that was served, and longest the longest.
+	// wait is how long the last request waited that got a replica, and longest the longest wait of all.
 	wait, longest time.Duration
 }
 
@@ -162,7 +162,7 @@ type cohort struct {
 	n  float64
 }
 
-// step is one tick. It returns how many of the requests that were served from then on had waited longer than the
+// step simulates one tick. It returns how many of the requests that got a replica had waited longer than the
 // objective.
 func (w *world) step(now time.Duration, rate float64) (over float64) {
 	for len(w.starting) > 0 && w.starting[0] <= now {
@@ -187,7 +187,7 @@ func (w *world) step(now time.Duration, rate float64) (over float64) {
 	return over
 }
 
-// waited notes a wait of n requests.
+// waited records that n requests waited.
 func (w *world) waited(wait time.Duration, n float64, over *float64) {
 	if n > 0 {
 		w.longest = max(w.longest, wait)
@@ -223,7 +223,7 @@ func (w *world) sample(now time.Duration) scaling.Sample {
 	return s
 }
 
-// resize asks for n replicas. Those that start are given up first.
+// resize changes the number of replicas to n. It removes starting ones first.
 func (w *world) resize(now time.Duration, n int) {
 	for w.ready+len(w.starting) < n {
 		w.starting = append(w.starting, now+w.model.Start)
@@ -237,7 +237,7 @@ func (w *world) resize(now time.Duration, n int) {
 // epoch is the time of a trace's 0. It is a Monday.
 var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// ours is the policy. Samples come every 5 s.
+// ours decides with scaling.Decide. It gets a sample every 5 s.
 type ours struct {
 	policy *scaling.Policy
 	window scaling.Window
