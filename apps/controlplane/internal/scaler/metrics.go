@@ -37,7 +37,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// note shows a decision.
+// note sets the gauges to a decision.
 func (m *metrics) note(a *app, region string, d scaling.Decision) {
 	m.wanted.WithLabelValues(a.AppID, region).Set(float64(d.Wanted))
 	m.ready.WithLabelValues(a.AppID, region).Set(float64(d.Ready))
@@ -47,7 +47,7 @@ func (m *metrics) note(a *app, region string, d scaling.Decision) {
 	}
 }
 
-// forget drops what is shown of an app in a region, by id.
+// forget deletes the series of an app in a region.
 func (m *metrics) forget(a *app, regionID string) {
 	if a != nil {
 		m.drop(a.AppID, a.Regions[regionID].Name)

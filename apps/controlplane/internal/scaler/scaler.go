@@ -1,4 +1,4 @@
-// Package scaler decides how many replicas apps have whose replicas follow the load.
+// Package scaler decides how many replicas scaled apps have in their regions.
 //
 //	Report ─> ingest ─> Observe        keeps the newest load of each (app, region), and must not block
 //	                      │
@@ -8,10 +8,10 @@
 //	                    Rescale        one transaction for each number or limit that changed
 //
 // Windows are in memory, on the process that has the region's stream. It alone decides about the region. After
-// the stream has moved, windows fill anew, and until then replicas stay. A decision is written only if the app is
-// what the decision was made on, so that a process that is late, a deploy and a person never undo each other.
+// the stream has moved, windows fill anew, and until then replicas stay. A decision is written only if the app
+// has not changed since it was read. So a late process, a deploy and a person never undo each other's changes.
 //
-// A look costs no query: apps are read when a commit changed them, all in one read.
+// A step makes no query unless apps changed. It reads those that a commit changed, up to 500 in one query.
 package scaler
 
 import (
@@ -32,11 +32,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Apps reads what apps have, and writes what is decided.
+// Apps reads scaled apps and writes decisions.
 type Apps interface {
 	// ScaledApps returns those of the apps that have a policy and a live version.
 	ScaledApps(ctx context.Context, ids []string) ([]model.ScaledApp, error)
-	// Rescale fails with model.ErrStale if the app is not what the decision was made on.
+	// Rescale fails with model.ErrStale if the app has changed since the decision read it.
 	Rescale(ctx context.Context, r model.Rescale) error
 }
 
@@ -58,15 +58,15 @@ const (
 	readAtOnce = 500
 	// writesAtOnce bounds the transactions that are under way.
 	writesAtOnce = 8
-	// writeTimeout bounds one of them.
+	// writeTimeout bounds one transaction.
 	writeTimeout = 10 * time.Second
-	// forgetAfter is how long a load is kept of an app that the region says nothing of any more.
+	// forgetAfter is how long an app's load is kept after the region's last report of it.
 	forgetAfter = 10 * time.Minute
 	// limitEvery is the shortest time between two entries of the history for a limit alone.
 	limitEvery = 5 * time.Minute
-	// refusedFor is for how long a refusal of a quota is believed.
+	// refusedFor is how long a refusal, because of a quota or a closed region, is taken to hold.
 	refusedFor = time.Minute
-	// maxTargets and maxNone bound the memory: a report may name apps that are not there.
+	// maxTargets and maxNone bound the memory, because a report may name apps that do not exist.
 	maxTargets = 200_000
 	maxNone    = 50_000
 )
@@ -79,8 +79,8 @@ type Service struct {
 
 	mu   sync.Mutex
 	apps map[string]*app
-	// dirty apps have to be read before the next decision, as a set of ids. none are apps that are known not to
-	// scale, until they change.
+	// dirty is a set of ids: apps to read before their next decision. none is the set of apps that are known not
+	// to be scaled, until a commit changes them.
 	dirty, none map[string]bool
 	targets     map[place]*target
 }
@@ -88,7 +88,7 @@ type Service struct {
 // place is an app in a region.
 type place struct{ app, region string }
 
-// app is what was read of one.
+// app is a scaled app as it was read.
 type app struct {
 	model.ScaledApp
 
@@ -96,28 +96,29 @@ type app struct {
 	policies map[string]*scaling.Policy
 }
 
-// target is an app in a region, and what was decided for it.
+// target is an app in a region, with the last decision for it.
 type target struct {
 	window scaling.Window
 	kept   scaling.Kept
-	// load is what was observed and is not in the window yet, and heard when it came.
+	// load is the newest report, until it is in the window. heard is when it came.
 	load  *agentv1.LoadReport
 	heard time.Time
 	next  time.Time
 	// writing: a decision is being written.
 	writing bool
-	// shown is the newest decision, for people. recorded is what is stored of it.
+	// shown is the newest decision, for people. recorded is the one that the next decision is compared with, to
+	// find out whether it gets an entry of the history.
 	shown      *windlassv1.RegionScaling
 	recorded   record
 	quota      *int
 	quotaUntil time.Time
-	// closedUntil is for how long it is believed that the region takes nothing new.
+	// closedUntil is how long the region counts as closed, after a refusal.
 	closedUntil time.Time
-	// silent metrics that people were told of.
+	// silent marks the missing metrics, by index, that have their entry of the history.
 	silent [scaling.MaxMetrics]bool
 }
 
-// record is what the store has of a decision.
+// record is what a decision is compared with.
 type record struct {
 	at     time.Time
 	wanted int
@@ -135,8 +136,8 @@ func New(cfg Config) (*Service, error) {
 	}, nil
 }
 
-// Observe takes loads that a region reported. It returns how many of them are of apps that are known not to be
-// scaled there. It does not block.
+// Observe takes loads that a region reported. It returns how many of them it dropped: of apps that are known not
+// to be scaled there, and new ones above maxTargets. It does not block.
 func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (unknown int) {
 	now := time.Now()
 	s.mu.Lock()
@@ -166,7 +167,7 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (unknown
 	return unknown
 }
 
-// Changed makes the apps be read again before the next decision. It does not block: call it on commits.
+// Changed marks apps that a commit changed, so that they are read before their next decision. It does not block.
 func (s *Service) Changed(appIDs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +276,7 @@ func (s *Service) take(ids []string, found []model.ScaledApp) {
 		for id := range f.Regions {
 			policy, fault := scaling.New(f.Scaling.Policy, id)
 			if fault != nil {
-				// The API has checked it: only a release that knows more can have written it.
+				// The API checks policies. Only a newer release can have written one that is not valid here.
 				s.cfg.Log.Warn("cannot use scaling policy", "app_id", f.AppID, "error", fault)
 				continue
 			}
@@ -362,8 +363,8 @@ func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy,
 	}}, true
 }
 
-// what returns the entry of the history that the decision gets, empty for none: for another number, which a policy that
-// is to advise only says, for a metric that has been missing for long, and for another limit.
+// what returns the kind of the history entry that the decision gets, empty for none. There is an entry for another
+// number, also if the policy only advises, for a metric that has been missing for long, and for another limit.
 func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) string {
 	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
 		return "ScalingDecided"
@@ -380,7 +381,7 @@ func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) st
 	limit := lasting(d.Limit)
 	switch {
 	case t.recorded.at.IsZero():
-		// The first decision of this process says something only if it is limited.
+		// The first decision of this process gets an entry only if it is limited.
 		if limit == scaling.None {
 			t.recorded = record{now, d.Wanted, limit}
 			return ""
@@ -392,7 +393,7 @@ func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) st
 	return ""
 }
 
-// write writes one decision, and notes what became of it.
+// write writes one decision, and records the outcome.
 func (s *Service) write(ctx context.Context, w write) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -407,7 +408,7 @@ func (s *Service) write(ctx context.Context, w write) {
 	outcome := outcomeOf(w, err)
 	s.metrics.decisions.WithLabelValues(outcome).Inc()
 	if err != nil || w.Writes {
-		// What is there now is read before the next decision.
+		// The app is read again before the next decision.
 		if s.apps[w.at.app] != nil {
 			s.dirty[w.at.app] = true
 		}
@@ -457,7 +458,7 @@ func outcomeOf(w write, err error) string {
 	return "down"
 }
 
-// quotaOf returns how many replicas the quota has room for in the region, by the refusal of a decision.
+// quotaOf returns how many replicas the quota allows in the region, from the error of a refused decision.
 func quotaOf(err error, a *app, w write) (replicas int, ok bool) {
 	detail := rpc.DetailOf(err)
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || a == nil {

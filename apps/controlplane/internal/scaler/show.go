@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// lasting returns the limit if it is one that lasts, and none for those that come and go with the load.
+// lasting returns the limit if people may have to act on it, and None for limits that are part of normal scaling.
 func lasting(l scaling.Limit) scaling.Limit {
 	switch l {
 	case scaling.HighestInWindow, scaling.StepLimit, scaling.StartingLimit, scaling.PanicLimit, scaling.WindowFilling, scaling.MetricMissing,
@@ -23,7 +23,7 @@ func lasting(l scaling.Limit) scaling.Limit {
 	return l
 }
 
-// sampleOf adds up the load of the deployments that count.
+// sampleOf adds up the load of the deployments that are in counts.
 func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) scaling.Sample {
 	s := scaling.Sample{At: at, Queued: load.Queued, Levels: map[string]float64{}}
 	inFlight, rate, told := 0.0, 0.0, false
@@ -83,7 +83,7 @@ var apiTypes = map[scaling.MetricType]windlassv1.ScalingMetric_Type{
 	scaling.Prometheus:        windlassv1.ScalingMetric_TYPE_PROMETHEUS,
 }
 
-// show is the decision as the API shows it.
+// show returns the decision as a message of the API.
 func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
 	out := &windlassv1.RegionScaling{
 		Region: region, At: d.At.UnixMilli(), Replicas: int32(d.Desired), Wanted: int32(d.Wanted), Unlimited: int32(min(d.Unlimited, 1<<30)),
@@ -105,7 +105,7 @@ func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
 	return out
 }
 
-// amount is a value of the metric in words.
+// amount formats a value of the metric.
 func amount(m scaling.Metric, v float64) string {
 	if m.Type == scaling.FirstToken || m.Type == scaling.Latency {
 		return time.Duration(v * float64(time.Second)).Round(time.Millisecond).String()
@@ -117,24 +117,24 @@ func amount(m scaling.Metric, v float64) string {
 var limits = map[scaling.Limit]string{
 	scaling.NoReport:          "the region has not reported its load",
 	scaling.WindowFilling:     "the load has not been watched for long enough",
-	scaling.HighestInWindow:   "more was wanted a moment ago",
-	scaling.StepLimit:         "it goes by steps",
+	scaling.HighestInWindow:   "more replicas were wanted a moment ago",
+	scaling.StepLimit:         "the number changes step by step",
 	scaling.StartingLimit:     "replicas are starting",
-	scaling.PanicLimit:        "the load doubled",
+	scaling.PanicLimit:        "the load needs twice the ready replicas",
 	scaling.MetricMissing:     "a metric is missing",
 	scaling.Minimum:           "it is the minimum",
 	scaling.Maximum:           "it is the maximum",
 	scaling.ScheduleLimit:     "the schedule says so",
-	scaling.Quota:             "the workspace's quota has room for no more",
-	scaling.QuotaBelowMinimum: "the workspace's quota has no room for the minimum",
-	scaling.Room:              "no more fit in the region",
-	scaling.RatioLimit:        "another role needs more",
+	scaling.Quota:             "the workspace's quota allows no more replicas",
+	scaling.QuotaBelowMinimum: "the workspace's quota allows fewer replicas than the minimum",
+	scaling.Room:              "no more replicas fit in the region",
+	scaling.RatioLimit:        "another role needs more replicas of this one",
 	scaling.Rollout:           "a rollout is under way",
-	scaling.RegionClosed:      "the region takes nothing new",
+	scaling.RegionClosed:      "the region takes no new replicas",
 	scaling.HoldLimit:         "a person set the number for a time",
 }
 
-// why is the decision in a sentence, with the figures that it was made on.
+// why returns the decision as a sentence, with the figures that it was made on.
 func why(d scaling.Decision) string {
 	wants := slices.Clone(d.Wants)
 	slices.SortStableFunc(wants, func(a, b scaling.Want) int { return b.Replicas - a.Replicas })
