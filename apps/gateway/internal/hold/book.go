@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// again is how soon the agent is asked once more that has answered.
+	// again is the time from an answer of the agent to the next call.
 	again = time.Second
 	// idle is how long Run sleeps while nothing waits.
 	idle = time.Hour
-	// leastRetry is the shortest time that a refused request is told to wait.
+	// leastRetry is the shortest retry time that a refused request gets.
 	leastRetry = time.Second
 )
 
-// failed is how soon the agent is asked again that did not answer.
+// failed is the time from a call that failed to the next one.
 var failed = backoff.Policy{Min: 20 * time.Millisecond, Max: time.Second}
 
-// book has the requests that wait, by app. It is pure.
+// book counts the requests that wait, by app. It is pure.
 type book struct {
-	// most requests wait at a time, and held do.
+	// most is how many requests may wait at a time, and held is how many do.
 	most, held int
 	apps       map[string]*app
 }
@@ -31,12 +31,13 @@ type book struct {
 type app struct {
 	name string
 	held int
-	// since is when the start began that requests wait for, as far as it is known here; zero: none.
+	// since is when the first request began to wait for the current start; zero: there is none.
 	since time.Time
-	// start is how long a start takes, by the agent's answer or the last start that was seen here; 0:
-	// not known.
+	// start is how long a start takes, from the agent's answer or from the last start that was seen
+	// here; 0: not known.
 	start time.Duration
-	// due is when the agent is asked next. calling: it is being asked. failures in a row.
+	// due is when to call the agent next. calling: a call is under way. failures counts the calls that
+	// failed in a row.
 	due      time.Time
 	calling  bool
 	failures int
@@ -50,7 +51,7 @@ type count struct {
 
 func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}} }
 
-// enter takes a place. wake says that the agent must be asked now.
+// enter takes a place for a request, or refuses it. wake reports whether the agent must be called now.
 func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
@@ -59,7 +60,7 @@ func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal
 	}
 	a.name = name
 	if a.held == 0 {
-		// The requests of the last start are gone. Whatever they waited for has ended, or ends soon.
+		// No request waits. If the last start has had time to end, a new one begins now.
 		if a.since.IsZero() || now.Sub(a.since) > max(a.start, p.Start, p.Wait) {
 			a.since = now
 		}
@@ -77,8 +78,8 @@ func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal
 	return refused, wake
 }
 
-// leave frees a place. start is how long the start took that the request waited for, told once for each
-// start; else 0.
+// leave frees a place. For the first request that is released after a start, start is how long the start
+// took. For all others it is 0.
 func (b *book) leave(id string, released bool, now time.Time) (name string, start time.Duration) {
 	a := b.apps[id]
 	if a.held--; a.held == 0 {
@@ -104,13 +105,13 @@ func (b *book) retryAfter(id string, p Policy, now time.Time) time.Duration {
 	return max(left, leastRetry)
 }
 
-// due returns the apps to wake now, and in how long the next one is. held reports whether an app is at
-// zero still.
+// due returns the apps to wake now, and the time until the next one is due. held reports whether an app
+// is still at zero.
 func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next time.Duration) {
 	next = idle
 	for _, id := range slices.Sorted(maps.Keys(b.apps)) {
 		a := b.apps[id]
-		// A request that was refused wakes the app, too: due is its time.
+		// A request that was refused wakes the app as well: it leaves held at 0, but sets due.
 		if a.calling || a.held == 0 && a.due.IsZero() {
 			continue
 		}
@@ -119,7 +120,7 @@ func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next
 			continue
 		}
 		if !held(id) {
-			// Requests go on by themselves. Should it go to zero meanwhile, it is asked again.
+			// The route's queue releases the requests. If the app goes back to zero meanwhile, it is woken again.
 			if a.due = now.Add(again); a.held == 0 {
 				a.due = time.Time{}
 				continue
@@ -168,7 +169,7 @@ func (b *book) counts() []count {
 	return out
 }
 
-// forget drops apps that are not routed and of which no request waits.
+// forget drops apps that are not routed and for which no request waits.
 func (b *book) forget(routed func(id string) bool) (gone []string) {
 	for id, a := range b.apps {
 		if a.held == 0 && !a.calling && !routed(id) {

@@ -8,9 +8,9 @@
 // agent starts instances, also while the control plane is away. The route tells when they are ready,
 // and the queue then lets requests go in the order in which they came.
 //
-// A wake is not an event that could be lost. While an app that is at zero has requests that wait, Run
-// calls the agent, once a second, until the route says that the app is not at zero any more. So a wake
-// outlives a restart of the agent, and a decision to go to zero that crossed it.
+// A wake is not an event that could be lost. While requests wait for an app at zero, Run calls the agent
+// once a second, until the route says that the app is not at zero any more. So a wake survives a restart
+// of the agent, and a decision to go to zero that was made at the same time.
 //
 // book is pure and gets the time as an argument. Holds adds the lock and the calls.
 package hold
@@ -27,9 +27,9 @@ import (
 
 // Policy is how requests of one app wait.
 type Policy struct {
-	// Wait is how long one waits at most.
+	// Wait is how long a request waits at most.
 	Wait time.Duration
-	// Most is how many wait at a time.
+	// Most is how many requests wait at a time.
 	Most int
 	// Heartbeat sends comments to clients that asked for a stream of events.
 	Heartbeat bool
@@ -39,7 +39,7 @@ type Policy struct {
 	Start time.Duration
 }
 
-// Default is the policy of an app that says nothing.
+// Default returns the policy of an app that sets none.
 func Default() Policy { return Policy{Wait: time.Minute, Most: 256} }
 
 // DefaultMost is how many requests one process holds, of all apps together.
@@ -47,21 +47,21 @@ const DefaultMost = 4096
 
 // Config of Holds.
 type Config struct {
-	// Wake asks the agent to start instances of the app. It returns how long that takes until the
-	// first is ready, 0 if that is not known.
+	// Wake asks the agent to start instances of the app. It returns how long it takes until the first
+	// one is ready, 0 if that is not known.
 	Wake func(ctx context.Context, appID string) (time.Duration, error)
 	// Held returns the policy of an app that is at zero now; ok is false if the app is not.
 	Held func(appID string) (p Policy, ok bool)
 	// Most is how many requests wait at a time, of all apps together. 0: DefaultMost.
 	Most int
 	Now  func() time.Time
-	// Rand draws of [0, 1), safe for concurrent use.
+	// Rand returns a number in [0, 1). It must be safe for concurrent use.
 	Rand       func() float64
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// callTimeout bounds one call of the agent, which is on the same host or network.
+// callTimeout bounds one call to the agent, which is on the same host or network.
 const callTimeout = 2 * time.Second
 
 // Holds counts the requests that wait, and wakes their apps. It is safe for concurrent use. Make it
@@ -102,7 +102,7 @@ type Place struct {
 
 // Refusal is why a request does not wait.
 type Refusal struct {
-	// Process: the process holds as many as it may, of all apps.
+	// Process: the process holds as many requests as it may, of all apps together.
 	Process bool
 	// RetryAfter is when an instance should be ready.
 	RetryAfter time.Duration
@@ -117,7 +117,7 @@ func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 	if wake {
 		select {
 		case h.more <- struct{}{}:
-		default: // Run looks anyhow
+		default: // Run is already signalled
 		}
 	}
 	if refused != nil {
@@ -147,14 +147,14 @@ func (p *Place) Leave(released bool) (waited time.Duration) {
 	return waited
 }
 
-// RetryAfter is when an instance of the app should be ready, for a request that waited in vain.
+// RetryAfter returns the time until an instance of the app should be ready, for a request that waited in vain.
 func (h *Holds) RetryAfter(appID string, p Policy) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.book.retryAfter(appID, p, h.cfg.Now())
 }
 
-// Held is how many requests of the app wait.
+// Held returns how many requests of the app wait.
 func (h *Holds) Held(appID string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,7 +184,7 @@ func (h *Holds) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		// Held locks nothing that calls Enter or Leave.
+		// cfg.Held is called under the lock: it must take no lock under which Enter or Leave is called.
 		h.mu.Lock()
 		due, next := h.book.due(h.cfg.Now(), func(id string) bool { _, ok := h.cfg.Held(id); return ok })
 		h.mu.Unlock()
@@ -215,7 +215,7 @@ func (h *Holds) wake(ctx context.Context, appID string) {
 		h.cfg.Log.WarnContext(ctx, "cannot wake an app at zero; requests wait, and it is tried again", "app_id", appID, "error", err)
 	}
 	select {
-	case h.more <- struct{}{}: // the next call has another time now
+	case h.more <- struct{}{}: // the time of the next call has changed
 	default:
 	}
 }

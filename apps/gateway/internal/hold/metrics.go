@@ -15,7 +15,7 @@ type metrics struct {
 // startBuckets go from an engine that starts at once to weights that are loaded for an hour.
 var startBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600}
 
-// What became of requests, as windlass_gateway_holds_total has it.
+// Values of the label outcome of windlass_gateway_holds_total.
 const (
 	outcomeHeld     = "held"
 	outcomeReleased = "released"
@@ -49,7 +49,7 @@ func (m *metrics) forget(id string) {
 	m.start.DeletePartialMatch(labels)
 }
 
-// heldCollector reads what is now when it is asked.
+// heldCollector reads the counts at each scrape.
 type heldCollector struct{ counts func() []count }
 
 var heldDesc = prometheus.NewDesc("windlass_gateway_held", "Requests that wait for an app at zero.", []string{"app_id", "app"}, nil)
