@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// tolerance is the share by which a figure may differ from what was told last.
+	// tolerance is the share by which a figure may differ from the one reported last.
 	tolerance = 0.05
-	// again is how often the load of an app is told that does not change.
+	// again is the time after which a load that did not change is reported again.
 	again = 30 * time.Second
 )
 
-// quantiles of times that are compared.
+// quantiles are those that timesChanged compares.
 var quantiles = [...]float64{0.5, 0.9, 0.95, 0.99}
 
-// Due returns the reports of now that must be told, sorted by app. told has what was told last, by app, and is
-// empty after a reconnect.
+// Due returns the reports in now that must be sent, sorted by app. told has the report of each app that was
+// sent last, and is empty after a reconnect.
 func Due(told, now map[string]*agentv1.LoadReport) []*agentv1.LoadReport {
 	var out []*agentv1.LoadReport
 	for _, id := range slices.Sorted(maps.Keys(now)) {
@@ -47,7 +47,7 @@ func deploymentChanged(a, b *agentv1.DeploymentLoad) bool {
 		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency)
 }
 
-// differ reports whether a figure differs, or is known only now or before.
+// differ reports whether a figure changed by more than the tolerance, or became known or unknown.
 func differ(a, b *float64) bool {
 	if a == nil || b == nil {
 		return a != b
@@ -57,7 +57,7 @@ func differ(a, b *float64) bool {
 
 func far(a, b float64) bool { return math.Abs(a-b) > tolerance*max(math.Abs(a), math.Abs(b)) }
 
-// timesChanged compares what people look at, since the counts themselves change with every request.
+// timesChanged compares quantiles, because the counts themselves change with every request.
 func timesChanged(a, b []uint64) bool {
 	before, now := histogram.Unpack(a), histogram.Unpack(b)
 	for _, q := range quantiles {

@@ -21,9 +21,9 @@ import (
 const (
 	// Interval is the time between two looks at the load.
 	Interval = 5 * time.Second
-	// measureTimeout bounds a look. What did not answer by then is not known.
+	// measureTimeout bounds a look. The load of an instance that has not answered by then is not known.
 	measureTimeout = 4 * time.Second
-	// timesWindow is how far back answers count whose times are reported.
+	// timesWindow is how far back answers count for the times that are reported.
 	timesWindow = 30 * time.Second
 	// maxApps is how many apps the contract lets a report have.
 	maxApps = 10_000
@@ -33,15 +33,15 @@ const (
 
 // Config of a Collector.
 type Config struct {
-	// Deployments returns those that are to run and whose app is scaled.
+	// Deployments returns the assigned deployments whose app is scaled.
 	Deployments func() []*agentv1.Deployment
-	// Observation returns what runs, as it counts in the region.
+	// Observation returns what runs in the region; ok is false while that is not known.
 	Observation func() (runtime.Observation, bool)
 	// Demand returns what clients ask of an app.
 	Demand func(appID string, now time.Time) (Asked, bool)
 	// Times returns the times of the answers of a deployment within the window.
 	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
-	// Usage measures what instances use; nil: the runtime does not.
+	// Usage measures the CPU and memory that instances use; nil: the runtime cannot.
 	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
 	// Scrape reads metrics of engines.
 	Scrape func(ctx context.Context, targets []scrape.Target) map[string]scrape.Signals
@@ -75,13 +75,13 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Assigned says that Deployments may return something else than before.
+// Assigned tells Run, which sleeps while no app is scaled, that Deployments may have changed.
 func (c *Collector) Assigned() { signal(c.wake) }
 
 // Changed is signalled, with a buffer of one, when Due may return something new.
 func (c *Collector) Changed() <-chan struct{} { return c.changed }
 
-// Due returns the reports that must be told now.
+// Due returns the reports that must be sent now.
 func (c *Collector) Due() []*agentv1.LoadReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *Collector) Due() []*agentv1.LoadReport {
 	return due[:min(len(due), maxApps)]
 }
 
-// Told says that the control plane has answered a report with these.
+// Told records that the control plane has answered a report with these loads.
 func (c *Collector) Told(reports []*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +98,7 @@ func (c *Collector) Told(reports []*agentv1.LoadReport) {
 	}
 }
 
-// Reset says that a session has begun, whose control plane has been told nothing.
+// Reset begins a session, in which the control plane has received no loads yet.
 func (c *Collector) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *Collector) set(reports map[string]*agentv1.LoadReport) {
 	c.now = reports
 	for id := range c.told {
 		if reports[id] == nil {
-			delete(c.told, id) // an app that is scaled again is told anew
+			delete(c.told, id) // if the app is scaled again, its load is sent at once
 		}
 	}
 	c.metrics.apps.Set(float64(len(reports)))
@@ -160,7 +160,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// wants is what the policies of a deployment's app measure.
+// wants is the set of metric types in the policy of a deployment's app.
 type wants map[windlassv1.ScalingMetric_Type]bool
 
 func wantsOf(d *agentv1.Deployment) wants {
@@ -175,12 +175,12 @@ func (w wants) usage() bool {
 	return w[windlassv1.ScalingMetric_TYPE_CPU] || w[windlassv1.ScalingMetric_TYPE_MEMORY]
 }
 
-// signals of engines, by name.
+// signals returns the set of engine signals that the policy needs, by name.
 func (w wants) signals() map[string]bool {
 	return map[string]bool{scrape.Queue: w[windlassv1.ScalingMetric_TYPE_QUEUE], scrape.Cache: w[windlassv1.ScalingMetric_TYPE_KV_CACHE]}
 }
 
-// measure returns the loads by app. ok is false while it is not known what runs.
+// measure returns the loads by app. ok is false while Observation knows nothing.
 func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployment) (_ map[string]*agentv1.LoadReport, ok bool) {
 	seen, ok := c.cfg.Observation()
 	if !ok {
@@ -301,7 +301,7 @@ func readyOf(instances []runtime.Instance) (ids []string) {
 	return ids
 }
 
-// mean of the ready instances that told; ok is false if none did.
+// mean returns the mean over the ready instances whose value is known; ok is false if there are none.
 func mean(instances []runtime.Instance, of func(instanceID string) (float64, bool)) (v float64, ok bool) {
 	n := 0
 	for i := range instances {
@@ -349,7 +349,7 @@ func Count(instances []runtime.Instance) *agentv1.DeploymentLoad {
 	return out
 }
 
-// targetsOf returns the pages of a deployment's ready instances that have the signals.
+// targetsOf returns the metrics pages that have the signals, of each ready instance of a deployment.
 func targetsOf(d *agentv1.Deployment, instances []runtime.Instance, signals map[string]bool) []scrape.Target {
 	var out []scrape.Target
 	for _, s := range sourcesOf(d.GetSpec(), signals) {

@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// rateWindow is the time that a rate is the mean of, in seconds.
+	// rateWindow is the time over which a rate is the mean, in seconds.
 	rateWindow = 10
-	// leastRate is the least time that a rate is computed from.
+	// leastRate is the shortest time from which a rate is computed.
 	leastRate = 2 * time.Second
 )
 
 // Demand sums up what the region's gateways report of the load of scaled apps. It is pure, and not safe
 // for concurrent use.
 type Demand struct {
-	// gateways has what each gateway reported last, by app. A gateway that was in use before this agent
-	// began is not fresh: its first report of an app is only where counting begins.
+	// gateways has the last report of each gateway, by app. fresh is false for a gateway that ran before this
+	// agent: its first report of an app only says where counting begins.
 	gateways map[string]*reported
 	apps     map[string]*asked
 }
@@ -27,7 +27,7 @@ type reported struct {
 	apps  map[string]*gatewayv1.AppLoad
 }
 
-// asked is what is known of an app besides what gateways reported last.
+// asked is what is kept of an app from all reports so far.
 type asked struct {
 	// since is when its requests began to be counted.
 	since time.Time
@@ -65,7 +65,7 @@ func NewDemand() *Demand {
 	return &Demand{gateways: map[string]*reported{}, apps: map[string]*asked{}}
 }
 
-// Joined says that the gateway's process has reported to no agent yet, so that all its requests are new.
+// Joined adds a gateway whose process has not reported to an agent yet, so that all its requests are new.
 func (d *Demand) Joined(gateway string) {
 	d.gateways[gateway] = &reported{fresh: true, apps: map[string]*gatewayv1.AppLoad{}}
 }
@@ -97,7 +97,7 @@ func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time)
 	}
 }
 
-// more is how many came since before. A count that is lower than before began anew.
+// more returns by how much a counter grew. A counter that is lower than before has begun anew.
 func more(now, before uint64) uint64 {
 	if now < before {
 		return now
@@ -144,18 +144,18 @@ func (a *asked) rate(deploymentID string) *rate {
 	return r
 }
 
-// Asked is what clients ask of one app.
+// Asked is the demand of clients for one app.
 type Asked struct {
 	// Queued requests wait at gateways for an instance.
 	Queued float64
 	// InFlight and Rate by deployment: requests that instances have, and requests a second. Rate is empty
 	// as long as the app's requests were counted for too short a time.
 	InFlight, Rate map[string]float64
-	// IdleSince is when the last request was seen; zero: there is one, or there was none.
+	// IdleSince is when the last request was seen; zero: there is one now, or none was ever seen.
 	IdleSince time.Time
 }
 
-// Look returns what is asked of the app; ok is false while no gateway has reported it.
+// Look returns the demand for the app; ok is false while no gateway has reported it.
 func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 	a := d.apps[appID]
 	if a == nil {
@@ -192,7 +192,7 @@ func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 	return out, true
 }
 
-// Forget drops the apps that are not to be kept.
+// Forget drops the apps for which keep returns false.
 func (d *Demand) Forget(keep func(appID string) bool) {
 	for id := range d.apps {
 		if !keep(id) {

@@ -10,7 +10,7 @@ import (
 
 // source is a page of metrics that each instance of a deployment serves.
 type source struct {
-	// port of the instance; 0: the one that its address has.
+	// port of the page; 0: the port of the instance's address.
 	port int
 	path string
 	// metrics by signal.
@@ -41,7 +41,7 @@ func sourcesOf(spec *windlassv1.DeploymentSpec, signals map[string]bool) []sourc
 	return out
 }
 
-// portOf returns the number of a port of the spec; 0: it is the first one.
+// portOf returns the number of a named port of the spec; 0: it is the first port, which an instance's address has.
 func portOf(spec *windlassv1.DeploymentSpec, name string) (number int, ok bool) {
 	if len(spec.Ports) == 0 || spec.Ports[0].Name == name {
 		return 0, true
@@ -54,7 +54,7 @@ func portOf(spec *windlassv1.DeploymentSpec, name string) (number int, ok bool) 
 	return 0, false
 }
 
-// addressOf returns the address of an instance with another port, if it is not 0. ok is false while the
+// addressOf returns the address of an instance, with its port replaced unless port is 0. ok is false while the
 // instance has no address.
 func addressOf(address string, port int) (_ string, ok bool) {
 	host, _, err := net.SplitHostPort(address)
