@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 )
 
-// types are the event types of kinds. Receivers match them: a name keeps its meaning, and a body that a
-// receiver of v1 would misread gets another one.
+// types has the event type of each kind. Receivers match it, so a type keeps its meaning. A body that receivers
+// of v1 would misread needs a new type.
 var types = map[model.NotificationKind]string{
 	model.NotifyRolloutFailed:     "run.windlass.rollout.failed.v1",
 	model.NotifyRolledBack:        "run.windlass.rollout.rolled_back.v1",
@@ -24,7 +24,7 @@ var types = map[model.NotificationKind]string{
 	model.NotifyTest:              "run.windlass.test.v1",
 }
 
-// titles begin the text of kinds for people.
+// titles begin the Slack text of each kind.
 var titles = map[model.NotificationKind]string{
 	model.NotifyRolloutFailed:     "Rollout failed",
 	model.NotifyRolledBack:        "Rolling back",
@@ -35,7 +35,7 @@ var titles = map[model.NotificationKind]string{
 	model.NotifyTest:              "Test",
 }
 
-// Type is the event type of the kind.
+// Type returns the event type of the kind.
 func Type(k model.NotificationKind) string { return types[k] }
 
 // event is a CloudEvent 1.0 in structured mode.
@@ -69,7 +69,7 @@ type data struct {
 	AppNames     []string `json:"app_names,omitempty"`
 }
 
-// Body of the notification in the format, and its content type. It is the same for each try.
+// Body returns the notification's body in the format, and its content type. Each try has the same body.
 func Body(d model.Delivery, f model.NotificationFormat) (body []byte, contentType string, err error) {
 	if f == model.FormatSlack {
 		body, err = json.Marshal(struct {
@@ -90,7 +90,7 @@ func Body(d model.Delivery, f model.NotificationFormat) (body []byte, contentTyp
 	return body, "application/cloudevents+json", err
 }
 
-// subject is what the event is about: an app or a region; empty for a test and for several apps.
+// subject names the app or the region of the event. It is empty for a test and for several events.
 func subject(d model.Delivery) string {
 	switch {
 	case d.Events > 1:
@@ -103,7 +103,7 @@ func subject(d model.Delivery) string {
 	return ""
 }
 
-// slackText is the notification as one message of Slack, in which three characters mean something.
+// slackText returns the notification as one message of Slack. It escapes the three characters that Slack interprets.
 func slackText(d model.Delivery) string {
 	escape := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace
 	title := "*" + titles[d.Kind] + "*"
@@ -127,7 +127,7 @@ func slackText(d model.Delivery) string {
 	return title + ": " + why
 }
 
-// someApps counts apps and names the first of them.
+// someApps says how many apps there are, and names the first of them.
 func someApps(n int32, names []string) string {
 	switch {
 	case n == 0:

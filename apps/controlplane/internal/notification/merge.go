@@ -9,15 +9,15 @@ import (
 // mergeAbove is how many notifications of one kind may wait for an endpoint before they become one.
 const mergeAbove = 20
 
-// Call is a delivery that is tried, and the ids of deliveries that it tells of, too.
+// Call is a delivery to try, and the ids of the deliveries that were merged into it.
 type Call struct {
 	Delivery model.Delivery
 	Merged   []string
 }
 
 // Merge makes calls of deliveries that are due, in their order. Deliveries of one endpoint, kind and region
-// that were never tried become one call if there are many of them: it tells how many and of which apps. What
-// was tried stays as it was, because the receiver may have it.
+// that were never tried become one call if there are more than mergeAbove: it says how many events there are,
+// and of which apps. A delivery that was tried stays as it was, because the receiver may have it.
 func Merge(due []model.Delivery) (calls []Call) {
 	type group struct {
 		endpointID, regionID string
@@ -44,7 +44,7 @@ func Merge(due []model.Delivery) (calls []Call) {
 	return calls
 }
 
-// merged is the first of them, telling of all.
+// merged returns a call with the first delivery, which has the events and apps of all of them.
 func merged(many []model.Delivery) Call {
 	c := Call{Delivery: many[0]}
 	var names []string

@@ -21,16 +21,16 @@ const (
 // SecretPrefix begins every signing secret.
 const SecretPrefix = "whsec_"
 
-// SecretBytes of randomness are in a signing secret.
+// SecretBytes is how many random bytes a signing secret has.
 const SecretBytes = 32
 
-// NewSecret is the signing secret of random bytes.
+// NewSecret returns the signing secret of random bytes.
 func NewSecret(random []byte) string { return SecretPrefix + base64.StdEncoding.EncodeToString(random) }
 
-// Target is what is sealed of an endpoint.
+// Target is the sealed part of an endpoint.
 type Target struct {
 	URL string `json:"url"`
-	// Secrets that sign, the newest first.
+	// Secrets are the signing secrets, the newest first.
 	Secrets []SigningSecret `json:"secrets"`
 }
 
@@ -51,8 +51,8 @@ func ParseTarget(b []byte) (t Target, err error) {
 	return t, nil
 }
 
-// Rotate makes the secret the one that signs. The one before signs, too, until the time, and older ones no
-// longer.
+// Rotate returns the target with a new signing secret. The one before it also signs until the time, in unix ms.
+// Older ones are dropped.
 func (t Target) Rotate(secret string, until int64) Target {
 	rotated := Target{URL: t.URL, Secrets: []SigningSecret{{Value: secret}}}
 	if len(t.Secrets) > 0 {
@@ -61,8 +61,8 @@ func (t Target) Rotate(secret string, until int64) Target {
 	return rotated
 }
 
-// Sign is the signature header of a call at unix seconds: one signature for each secret that signs then, so
-// that receivers accept the call during a rotation with either.
+// Sign returns the signature header of a call at a time in unix seconds. It has one signature for each secret
+// that signs then, so that a receiver with either secret accepts the call during a rotation.
 func (t Target) Sign(id string, at int64, body []byte) (string, error) {
 	var signatures []string
 	for _, s := range t.Secrets {

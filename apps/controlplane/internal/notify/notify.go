@@ -1,12 +1,12 @@
 // Package notify sends notifications to the endpoints of workspaces.
 //
-// What is sent is a row, which the transaction of the history entry wrote. Any process takes rows that are due:
-// it claims a row by counting an attempt and moving its due time past the call, then calls, then notes what
-// came of it. A process that dies in between leaves the row with its claim, which ends by itself, and the row
-// is sent again with the id that it had. So each notification arrives at least once.
+// A notification is a row, which is written in the transaction of its history entry. Any process sends rows that
+// are due. It claims a row by counting an attempt and moving the due time past the call. Then it calls the
+// endpoint and records the outcome. If the process dies in between, its claim ends by itself, and the row is sent
+// again with the same id. So each notification arrives at least once.
 //
-// A slow endpoint takes its own slots and no others: calls are bounded for an endpoint, for a workspace and
-// for the process, and endpoints without a free slot are left out when rows are read.
+// A slow endpoint does not delay other endpoints: calls are bounded for an endpoint, for a workspace and for the
+// process, and endpoints without a free slot are left out when rows are read.
 package notify
 
 import (
@@ -44,10 +44,10 @@ const (
 	claimFor = 60 * time.Second
 	// giveUpAfter is how long a notification is tried.
 	giveUpAfter = 24 * time.Hour
-	// Rows that are over are kept for people: a dead one may be replayed.
+	// How long rows are kept that need no more tries. A person may replay a dead one.
 	keepDelivered = 24 * time.Hour
 	keepDead      = 7 * 24 * time.Hour
-	// readRows is how many rows are looked at together.
+	// readRows is how many rows are read together.
 	readRows = 500
 )
 
@@ -81,12 +81,12 @@ type Store interface {
 type Config struct {
 	Store Store
 	Box   *seal.Box
-	// Allow are networks that endpoints may be in besides public addresses.
+	// Allow has the networks that endpoints may be in besides public addresses.
 	Allow      guard.Networks
 	UserAgent  string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Random returns numbers in [0, 1); nil means the runtime's own.
+	// Random returns a number in [0, 1). Default: rand.Float64.
 	Random func() float64
 }
 
@@ -95,7 +95,7 @@ type Service struct {
 	cfg     Config
 	http    *http.Client
 	metrics *metrics
-	// freed has a value after a call ended.
+	// freed receives a value when a call ends.
 	freed chan struct{}
 	calls sync.WaitGroup
 
@@ -103,7 +103,7 @@ type Service struct {
 	total      int
 	endpoints  map[string]int
 	workspaces map[string]int
-	// refused are endpoints, with their workspaces, that got no slot because the workspace had none.
+	// refused has the endpoints that got no slot because their workspace had none, with the workspace.
 	refused map[string]string
 }
 
@@ -159,8 +159,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// round claims what is due and has a free slot, and begins to call. more reports whether it filled its rows,
-// so that there may be others.
+// round claims the due rows that have a free slot, and starts their calls. more reports whether it read as many
+// rows as it may, so that others may be due.
 func (s *Service) round(ctx context.Context, now time.Time) (more bool, err error) {
 	busy, full := s.busy()
 	if full {
@@ -209,7 +209,7 @@ func (s *Service) claim(ctx context.Context, c notification.Call, now time.Time)
 	return nil
 }
 
-// busy are the endpoints that have no free slot. full reports whether the process has none.
+// busy returns the endpoints that have no free slot. full reports whether the process has none.
 func (s *Service) busy() (ids []string, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +228,7 @@ func (s *Service) busy() (ids []string, full bool) {
 	return ids, s.total >= maxCalls
 }
 
-// take reports whether there was a slot for a call, which it takes.
+// take takes a slot for a call, and reports whether one was free.
 func (s *Service) take(d model.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func drop(counts map[string]int, key string) {
 	}
 }
 
-// deliver makes one try of a claimed delivery and notes what came of it.
+// deliver makes one try of a claimed delivery and records the outcome.
 func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 	begin := time.Now()
 	fatal, err := s.call(ctx, d)
@@ -292,7 +292,7 @@ func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 	case errors.Is(err, model.ErrConflict):
 		// The endpoint was removed, or the claim ended and the row is with another process.
 	case err != nil && ctx.Err() == nil:
-		s.cfg.Log.WarnContext(ctx, "cannot note a notification: it is sent again with its id", "notification", d.MessageID, "error", err)
+		s.cfg.Log.WarnContext(ctx, "cannot record the outcome of a notification: it is sent again with the same id", "notification", d.MessageID, "error", err)
 	case err == nil && d.State == model.DeliveryDead:
 		s.metrics.dead.Inc()
 		s.cfg.Log.WarnContext(ctx, "a notification was given up", "workspace", d.WorkspaceID, "endpoint", d.EndpointID, "notification", d.MessageID,
@@ -300,7 +300,7 @@ func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 	}
 }
 
-// call sends the delivery. fatal reports that another try cannot do better. Errors say nothing of the address.
+// call sends the delivery. fatal reports that another try cannot succeed. Errors do not show the endpoint's address.
 func (s *Service) call(ctx context.Context, d model.Delivery) (fatal bool, err error) {
 	endpoint, target, err := s.target(ctx, d)
 	if err != nil {
@@ -315,13 +315,13 @@ func (s *Service) call(ctx context.Context, d model.Delivery) (fatal bool, err e
 	}
 	body, contentType, err := notification.Body(d, endpoint.Format)
 	if err != nil {
-		return true, errors.New("its body cannot be written")
+		return true, errors.New("the notification's body cannot be encoded")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("it has not answered within %s", callTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("the endpoint has not answered within %s", callTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.URL, bytes.NewReader(body))
 	if err != nil {
-		return true, errors.New("its url cannot be used")
+		return true, errors.New("the endpoint's url cannot be used")
 	}
 	at := time.Now().Unix()
 	signature, err := target.Sign(d.MessageID, at, body)
@@ -337,11 +337,11 @@ func (s *Service) call(ctx context.Context, d model.Delivery) (fatal bool, err e
 	if err != nil {
 		return false, callout.Problem(ctx, err)
 	}
-	_ = resp.Body.Close() // nothing of the answer but its status is read
+	_ = resp.Body.Close() // only the status of the answer is read
 	return resp.StatusCode == http.StatusGone, callout.Refused(resp.StatusCode)
 }
 
-// target reads the endpoint of the delivery and what is sealed of it; a zero endpoint when there is none.
+// target reads the endpoint of the delivery and its sealed part. The endpoint is zero if it was removed.
 func (s *Service) target(ctx context.Context, d model.Delivery) (e model.NotificationEndpoint, t notification.Target, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -352,11 +352,11 @@ func (s *Service) target(ctx context.Context, d model.Delivery) (e model.Notific
 		}
 		secret, err := tx.GetSecret(found[0].WorkspaceID, d.EndpointID, model.EndpointSecret)
 		if err != nil {
-			return fmt.Errorf("read its secret: %w", err)
+			return fmt.Errorf("read the endpoint's secret: %w", err)
 		}
 		plain, err := s.cfg.Box.Open(secret.Ciphertext, model.SecretContext(secret.EnvironmentID, secret.Name, secret.Version))
 		if err != nil {
-			return fmt.Errorf("open its secret: %w", err)
+			return fmt.Errorf("open the endpoint's secret: %w", err)
 		}
 		e = found[0]
 		t, err = notification.ParseTarget(plain)
@@ -365,7 +365,7 @@ func (s *Service) target(ctx context.Context, d model.Delivery) (e model.Notific
 	return e, t, err
 }
 
-// gauge counts what waits.
+// gauge sets the gauges of notifications that wait.
 func (s *Service) gauge(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()

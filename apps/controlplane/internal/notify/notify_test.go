@@ -327,7 +327,7 @@ func TestNotify_SlowEndpointDelaysNoOther(t *testing.T) {
 			require.NotEqual(t, model.DeliveryDelivered, d.State)
 			if d.Problem != "" {
 				failed++
-				require.Equal(t, "it has not answered within 10s", d.Problem)
+				require.Equal(t, "the endpoint has not answered within 10s", d.Problem)
 			}
 		}
 		require.Positive(t, failed)
