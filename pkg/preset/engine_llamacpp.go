@@ -45,7 +45,7 @@ var llamacpp1 = &Preset{
 		d.flags.set("--port", "$(PORT)")
 		d.setNumber("--ctx-size", d.in.Context, 0)
 		if d.in.GPU.Count > 0 {
-			// More than any model has: all layers.
+			// 999 is more than any model has, so all layers are on GPUs.
 			d.flags.set("--n-gpu-layers", "999")
 		}
 		d.flags.set("--metrics")

@@ -48,7 +48,7 @@ var nim1 = &Preset{
 	},
 }
 
-// nimVersion is the tag of an image. Empty: it has none.
+// nimVersion returns the tag of an image if it is a version, else "".
 func nimVersion(image string) string {
 	name := image[strings.LastIndex(image, "/")+1:]
 	name, _, _ = strings.Cut(name, "@")

@@ -39,7 +39,7 @@ var sglang1 = &Preset{
 		d.setNumber("--pp-size", d.parallel.Pipeline, 1)
 		d.setNumber("--dp-size", d.in.Parallel.Data, 1)
 		d.flags.set("--enable-metrics")
-		// At SIGTERM it answers requests until none is left.
+		// At SIGTERM, SGLang answers the requests that it has before it ends.
 		d.start("/health", 75*time.Second)
 		d.port(0)
 		d.huggingFace()

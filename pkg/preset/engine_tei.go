@@ -43,7 +43,7 @@ var teiBuilds = []struct{ product, prefix string }{
 	{"H100", "hopper-"}, {"H200", "hopper-"}, {"L40", "89-"}, {"L4", "89-"}, {"RTX-40", "89-"}, {"A100", ""}, {"A30", ""}, {"A10", "86-"}, {"A40", "86-"}, {"T4", "turing-"},
 }
 
-// teiBuild is the prefix of the image's tag for the GPU.
+// teiBuild returns the prefix of the image's tag for the GPU.
 func (d *draft) teiBuild() string {
 	if d.in.GPU.Count == 0 {
 		return "cpu-"

@@ -55,7 +55,7 @@ var vllm1 = &Preset{
 	},
 }
 
-// huggingFace sets what libraries of Hugging Face read: where downloads are kept.
+// huggingFace sets where libraries of Hugging Face keep downloads, and shared memory for several GPUs.
 func (d *draft) huggingFace() {
 	if d.in.CachePath != "" && d.model.scheme == "hf" {
 		d.env("HF_HOME", d.in.CachePath)
@@ -65,7 +65,7 @@ func (d *draft) huggingFace() {
 	}
 }
 
-// onHTTP are metrics that the port of requests serves. An empty name: the engine has no such metric.
+// onHTTP returns metrics that are served on the port for requests. An empty name: the engine has no such metric.
 func onHTTP(path, queue, running, cache string) []Metric {
 	var list []Metric
 	for _, m := range []Metric{{Signal: "queue", Metric: queue}, {Signal: "running", Metric: running}, {Signal: "cache", Metric: cache}} {

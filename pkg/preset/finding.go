@@ -9,11 +9,11 @@ import (
 type Severity string
 
 const (
-	// Error is what certainly fails. Nothing is generated.
+	// Error: the input certainly fails, and nothing is generated.
 	Error Severity = "error"
-	// Warning is an estimate, or what has not been checked.
+	// Warning: the input may fail, by an estimate or because a case was not checked.
 	Warning Severity = "warning"
-	// Note is good to know.
+	// Note: the input works, and there is something to know.
 	Note Severity = "note"
 )
 

@@ -15,7 +15,7 @@ type flag struct {
 // flags keep the order in which they were set first.
 type flags []flag
 
-// set puts a flag at the place of the one with the name, or at the end.
+// set replaces the values of the flag with the name, or adds the flag at the end.
 func (f *flags) set(name string, values ...string) {
 	if i := f.index(name); i >= 0 {
 		(*f)[i].values = values
@@ -45,7 +45,7 @@ func (f *flags) args() []string {
 	return args
 }
 
-// canonical is the flag that an alias stands for.
+// canonical returns the flag that an alias stands for, and any other name as it is.
 func (p *Preset) canonical(name string) string {
 	if long, ok := p.Aliases[name]; ok {
 		return long
@@ -58,7 +58,7 @@ func IsFlag(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && !strings.ContainsRune("0123456789.", rune(arg[1]))
 }
 
-// parse reads arguments. What follows a flag, up to the next one, is its values.
+// parse splits arguments into flags. The arguments between two flags are the values of the first.
 func (p *Preset) parse(args []string) flags {
 	var list flags
 	for _, arg := range args {
@@ -80,9 +80,9 @@ func (p *Preset) parse(args []string) flags {
 	return list
 }
 
-// Merge puts the flags of more over those of args, by name: one that is in both stays in its place, with the
-// values of more. Flags that only more has are added at the end, in their order. Of a flag that more has
-// twice, the last counts. Positional arguments of more are added before the first flag of args.
+// Merge returns args with the flags of more. A flag in both stays in its place, with the values of more. Flags
+// that only more has are added at the end, in their order. If more has a flag twice, the last one counts.
+// Positional arguments of more are added before the first flag of args.
 func (p *Preset) Merge(args, more []string) []string {
 	base, over := p.parse(args), p.parse(more)
 	for _, g := range over {
@@ -100,7 +100,7 @@ func (p *Preset) Merge(args, more []string) []string {
 	return base.args()
 }
 
-// Without returns args without the flags and positional arguments that made has with the same values.
+// Without returns args without the flags and positional arguments that are in made with the same values.
 func (p *Preset) Without(args, made []string) []string {
 	have := p.parse(made)
 	list := slices.DeleteFunc(p.parse(args), func(f flag) bool {

@@ -25,7 +25,7 @@ type Input struct {
 	GPU     GPU
 	// MemoryMiB is the memory of an instance. 0: not known.
 	MemoryMiB int
-	// Replicas are for the sum in findings. 0: no sum.
+	// Replicas is for the totals of all replicas in findings. 0: findings have no totals.
 	Replicas int
 	// CachePath is the mount path of the app's model cache. Empty: it has none.
 	CachePath string
@@ -38,7 +38,7 @@ type Parallel struct {
 	Tensor, Pipeline, Data int
 }
 
-// GPU is what an instance asks for.
+// GPU is the GPUs that an instance asks for.
 type GPU struct {
 	Count int
 	// Product and Resource may name the memory: "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig-3g.40gb".
@@ -50,11 +50,11 @@ type GPU struct {
 // Option is the value of a flag. Without values the flag stands alone.
 type Option struct {
 	Values []string
-	// Off takes a flag away that the preset sets.
+	// Off removes a flag that the preset sets.
 	Off bool
 }
 
-// OptionOf reads an option's value from JSON: true is the flag alone, false takes it away, a list is several
+// OptionOf reads an option's value from JSON: true is the flag alone, false removes it, a list is several
 // values.
 func OptionOf(value any) (Option, error) {
 	switch v := value.(type) {
@@ -105,8 +105,8 @@ type Facts struct {
 	DType string `json:"dtype,omitempty"`
 }
 
-// KVBytesPerToken is what one token takes in the KV cache, in all layers. bytes is the size of a value.
-// It is 0 if a fact is not known.
+// KVBytesPerToken returns how many bytes one token takes in the KV cache, in all layers. bytes is the size of a
+// value. It returns 0 if a fact is not known.
 func (f *Facts) KVBytesPerToken(bytes int) int64 {
 	if f == nil {
 		return 0
@@ -114,7 +114,7 @@ func (f *Facts) KVBytesPerToken(bytes int) int64 {
 	return 2 * int64(f.Layers) * int64(f.KVHeads) * int64(f.HeadSize) * int64(bytes)
 }
 
-// optionNames are the names of the options in order.
+// optionNames returns the names of the options, sorted.
 func (in *Input) optionNames() []string {
 	names := make([]string, 0, len(in.Options))
 	for name := range in.Options {

@@ -13,8 +13,8 @@ const gib = 1 << 30
 
 var gigabytes = regexp.MustCompile(`(?i)\b([0-9]{1,4})gb\b`)
 
-// memory of one GPU in bytes, and whether it cannot be more. A name says 80GB of what has a little less than
-// 80 GiB, so that the number in GiB is not exceeded. A minimum can be exceeded.
+// memory returns the memory of one GPU in bytes. atMost reports whether the GPU cannot have more: one that is named
+// 80GB has a little less than 80 GiB, and one that is only known by a minimum may have more.
 func (g GPU) memory() (bytes int64, atMost bool) {
 	for _, name := range []string{g.Resource, g.Product} {
 		if m := gigabytes.FindAllStringSubmatch(name, -1); len(m) > 0 {
@@ -97,7 +97,7 @@ func (d *draft) contextFix(fits int64) string {
 	return fmt.Sprintf("set context to %d or less, ask for more GPUs, or store the KV cache in 8 bits", fits/1024*1024)
 }
 
-// kvBytes is the size of a value in the KV cache: 1 with a type of 8 bits, else that of the weights.
+// kvBytes returns the bytes of a value in the KV cache: 1 with a type of 8 bits, else as many as a weight has.
 func (d *draft) kvBytes() int {
 	for _, name := range []string{"--kv-cache-dtype", "--cache-type-k"} {
 		if i := d.flags.index(name); i >= 0 && len(d.flags[i].values) == 1 {

@@ -22,7 +22,7 @@ var (
 
 const maxModel = 1024
 
-// parseModel returns what is wrong with a text, and the fix, if it names no model.
+// parseModel parses Input.Model. If the text names no model, wrong says why, and fix what to do.
 func parseModel(text string) (ref modelRef, wrong, fix string) {
 	const example = "for example hf://meta-llama/Llama-3.1-8B-Instruct"
 	if text == "" {

@@ -33,7 +33,7 @@ type Preset struct {
 	// MemoryShare is the part of a GPU's memory that the engine uses for weights and KV cache. 0: no estimate.
 	MemoryShare float64
 
-	// taken are flags that fields of serve set, with the field. An empty field: Windlass itself.
+	// taken maps a flag to the field of serve that sets it. Empty: Windlass sets it.
 	taken map[string]string
 	// axes are the kinds of parallelism that the engine has.
 	axes axes
@@ -43,7 +43,7 @@ type Preset struct {
 	metrics       func(engine string) []Metric
 }
 
-// Source is a page of the engine's documentation, or a file of its source, and of which version it is.
+// Source is a page of the engine's documentation, or a file of its source, and the version of it.
 type Source struct {
 	About   string `json:"about"`
 	Page    string `json:"page"`
@@ -55,7 +55,7 @@ type Metric struct {
 	// Signal is what it means: "queue" (requests that wait), "running" (requests that run), "cache" (used part
 	// of the KV cache, 0 to 1).
 	Signal string `json:"signal"`
-	// Metric is its name there.
+	// Metric is the engine's name for it.
 	Metric string `json:"metric"`
 	// Port is the name of a port of the spec.
 	Port string `json:"port"`
@@ -101,7 +101,7 @@ func clip(text string) string {
 	return text
 }
 
-// edits is how many letters differ between two words: added, removed or replaced.
+// edits returns how many letters must be added, removed or replaced to make one word of the other.
 func edits(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
@@ -128,7 +128,7 @@ func edits(a, b string) int {
 // ID names the preset and its version.
 func (p *Preset) ID() string { return fmt.Sprintf("%s/%d", p.Name, p.Version) }
 
-// Metrics are the sources of the engine's metrics in one of its versions. Empty: the default version.
+// Metrics returns where a version of the engine has its signals. Empty: the default version.
 func (p *Preset) Metrics(engine string) []Metric { return p.metrics(cmp.Or(engine, p.DefaultEngine)) }
 
 func (d *draft) checkEngine() {
@@ -294,10 +294,10 @@ func parallelFix(gpus, product, others int) string {
 	return fmt.Sprintf("set resources.gpu.count to %d, or change parallel", product)
 }
 
-// start sets what is the same for all engines: how long a model may load, and how long requests may end.
+// start sets the health check, how long a model may load, and how long requests may take to end.
 func (d *draft) start(health string, grace time.Duration) {
 	d.spec.HealthCheck = &windlassv1.HealthCheck{Path: health, StartupBudget: durationpb.New(30 * time.Minute)}
-	// A rollout outlives the start of an instance.
+	// The deadline of a rollout is longer than an instance may take to start.
 	d.spec.ProgressDeadline = durationpb.New(40 * time.Minute)
 	d.spec.TerminationGrace = durationpb.New(grace)
 }
@@ -313,7 +313,7 @@ func (d *draft) env(name, value string) {
 	d.spec.Env[name] = value
 }
 
-// shm asks for shared memory, which processes of one instance exchange tensors through.
+// shm asks for shared memory, through which the processes of an instance exchange tensors.
 func (d *draft) shm(mib int32) { d.spec.Resources = &windlassv1.Resources{ShmMib: mib} }
 
 // setIf sets a flag if there is a value.
@@ -330,7 +330,7 @@ func (d *draft) setNumber(name string, value, least int) {
 	}
 }
 
-// weights is the model as engines of the transformers family name it: a name of the hub, or a path.
+// weights returns the model as engines of the transformers family name it: a name of the hub, a path or a URL.
 func (d *draft) weights() string {
 	switch d.model.scheme {
 	case "hf", "file":
@@ -367,7 +367,7 @@ func compareVersions(a, b string) int {
 	return 0
 }
 
-// numbers of a version, up to its first part that has no digits: 0.5.9rc1 is 0, 5, 9.
+// numbers returns the numbers of a version, up to the first part that begins with no digit: 0.5.9rc1 is 0, 5, 9.
 func numbers(version string) []int {
 	var list []int
 	for part := range strings.SplitSeq(strings.TrimLeft(version, "abcdefghijklmnopqrstuvwxyz"), ".") {

@@ -16,10 +16,10 @@ type Registry struct{ presets []*Preset }
 // presets are all versions of all presets. A new version of one is added; none is changed or removed.
 var presets = []*Preset{vllm1, sglang1, tgi1, nim1, max1, llamacpp1, tei1}
 
-// Builtin has the presets of this package.
+// Builtin returns a registry with the presets of this package.
 func Builtin() *Registry { return &Registry{presets} }
 
-// With returns a registry that has more presets.
+// With returns a registry that also has the given presets.
 func (r *Registry) With(more ...*Preset) *Registry { return &Registry{slices.Concat(r.presets, more)} }
 
 // All returns the newest version of each preset, by name.
@@ -50,7 +50,7 @@ func (r *Registry) Find(name string) (*Preset, bool) {
 	return found, found != nil
 }
 
-// Unknown says which presets there are, and which one may have been meant.
+// Unknown returns what is wrong with the name of a preset that does not exist. The fix lists the presets.
 func (r *Registry) Unknown(name string) (text, fix string) {
 	var names []string
 	best, distance := "", 4
@@ -133,7 +133,7 @@ func All() []*Preset { return Builtin().All() }
 // Find returns a built-in preset by its name, "vllm", or by name and version, "vllm/1".
 func Find(name string) (*Preset, bool) { return Builtin().Find(name) }
 
-// Unknown says which built-in presets there are, and which one may have been meant.
+// Unknown returns what is wrong with the name of a built-in preset that does not exist. The fix lists the presets.
 func Unknown(name string) (text, fix string) { return Builtin().Unknown(name) }
 
 // Generate makes the fragment of a built-in preset.
