@@ -5,10 +5,10 @@
 //	Do --> lane: waiting requests --> one commit at a time --> a result for each request
 //
 // A request is in a lane, and each lane has its own commits and its own limits. A commit that takes
-// longer than its lane's patience delays no other: the next one begins beside it. Requests of one
-// key are never committed at the same time, and in the order in which they came.
+// longer than its lane's patience delays no other: the next one begins while it runs. Requests of
+// one key are committed in the order in which they came, and never at the same time.
 //
-// A batch that fails, by an error or a panic, may fail because of one of its requests. It is parted
+// A batch that fails, by an error or a panic, may fail because of one of its requests. It is split
 // as Config.Split says, so that in the end a request fails alone.
 //
 // A Group starts a goroutine when a commit is due, and has none while it is idle.
@@ -45,11 +45,11 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack)
 }
 
-// Split is how a batch of several requests is parted after its commit failed.
+// Split is how a batch of several requests is split after its commit failed.
 type Split int
 
 const (
-	// Halves commits the two halves of the batch, one after the other, and parts those that fail again.
+	// Halves commits the two halves of the batch, one after the other, and splits a half that fails again.
 	Halves Split = iota
 	// Singly commits each request alone, one after the other.
 	Singly
@@ -57,7 +57,7 @@ const (
 	Apart
 )
 
-// Limits of a lane. They are asked for before each batch.
+// Limits of a lane. The group calls Config.Limits before each batch.
 type Limits struct {
 	// Size is the number of requests in a batch. It must be positive.
 	Size int
@@ -65,7 +65,7 @@ type Limits struct {
 	Weight int
 	// Commits that run at once. 0: unlimited.
 	Commits int
-	// Patience is how long a commit may run before the next one of its lane begins beside it.
+	// Patience is how long a commit may run before the next one of its lane begins.
 	Patience time.Duration
 }
 
@@ -74,22 +74,22 @@ type Config[L cmp.Ordered, Req, Res any] struct {
 	// Commit does what the requests ask for and returns a result for each, or an error if it did
 	// nothing. It runs on a goroutine of the group.
 	Commit func(ctx context.Context, requests []Req) ([]Res, error)
-	// Limits returns those of a lane. It must not block, nor call the group.
+	// Limits returns the limits of a lane. It must not block, nor call the group.
 	Limits func(L) Limits
-	// Lane returns the lane of a request. nil: there is one.
+	// Lane returns the lane of a request. nil: there is one lane.
 	Lane func(Req) L
 	// Key returns the key of a request, empty for none. nil: no request has one. Not with Apart.
 	Key func(Req) string
 	// Weight of a request. nil: requests weigh nothing.
 	Weight func(Req) int
-	// Split is how a batch that failed is parted.
+	// Split is how a batch that failed is split.
 	Split Split
 	// Adapt halves the size of a lane's batches after one that failed, and adds one to it after each
 	// full batch that did not fail.
 	Adapt bool
 	// Timeout bounds a commit, and together all commits of the parts of a batch that failed. 0: none.
 	Timeout time.Duration
-	// Detached lets Do return when its context ends although the request's commit runs, which goes on.
+	// Detached lets Do return when its context ends, although the request's commit still runs and goes on.
 	// Otherwise Do waits for the end of a commit that has begun, and the commit's context ends when
 	// those of all its requests have.
 	Detached bool
@@ -97,8 +97,8 @@ type Config[L cmp.Ordered, Req, Res any] struct {
 	MaxCommits int
 	// MaxWaiting is how many requests may wait in all lanes. 0: unlimited.
 	MaxWaiting int
-	// Admit returns why a request may not wait next to what waits already. It must not block, nor call
-	// the group. nil: all may.
+	// Admit returns why a request may not wait, given what waits already. It must not block, nor call
+	// the group. nil: all requests may wait.
 	Admit func(Req, Waiting[L]) error
 	// Observe is called after each commit, including those of parts. nil: not called.
 	Observe func(Outcome)

@@ -48,7 +48,7 @@ func abandon[Req, Res any](members []*member[Req, Res]) {
 	}
 }
 
-// commit commits a batch, and its parts if that fails. It reports whether there was no need for parts.
+// commit commits a batch, and its parts if that fails. together reports whether no parts were needed.
 func (g *Group[L, Req, Res]) commit(members []*member[Req, Res]) (together bool) {
 	here, err := g.attempt(g.base, members)
 	if g.settled(here, err) {
@@ -87,8 +87,8 @@ func (g *Group[L, Req, Res]) part(ctx context.Context, members []*member[Req, Re
 	}
 }
 
-// settled reports whether all members of an attempt have their results. It gives them the error of
-// one that is not tried again.
+// settled reports whether all members of an attempt have their results. It gives them the error if the
+// attempt is not tried again.
 func (g *Group[L, Req, Res]) settled(members []*member[Req, Res], err error) bool {
 	if err == nil {
 		return true
@@ -102,8 +102,8 @@ func (g *Group[L, Req, Res]) settled(members []*member[Req, Res], err error) boo
 	return true
 }
 
-// attempt commits the members whose contexts have not ended, once. With an error it returns them, and
-// they have no results.
+// attempt commits the members whose contexts have not ended, once. If that fails, it returns these
+// members, which have no results yet.
 func (g *Group[L, Req, Res]) attempt(ctx context.Context, members []*member[Req, Res]) ([]*member[Req, Res], error) {
 	here := present(members)
 	if len(here) == 0 {
@@ -164,7 +164,7 @@ func (g *Group[L, Req, Res]) guarded(ctx context.Context, requests []Req) (resul
 	return results, err
 }
 
-// context returns the one of a commit, which ends with within.
+// context returns the context of a commit. It ends when within ends.
 func (g *Group[L, Req, Res]) context(within context.Context, members []*member[Req, Res]) (context.Context, context.CancelFunc) {
 	if g.cfg.Detached {
 		return withTimeout(within, g.cfg.Timeout)

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// lane has requests that wait for commits of their own.
+// lane is a queue of requests with its own commits.
 type lane[L cmp.Ordered, Req, Res any] struct {
 	name    L
 	waiting []*member[Req, Res]
 	weight  int
-	// running are workers of the lane, starting is one of them that has not taken its batch yet.
+	// running counts the workers of the lane. starting: one of them has not taken its batch yet.
 	running  int
 	starting bool
-	// current is the batch that is not late: the next one waits for it.
+	// current is the running batch whose patience has not ended: the next batch waits for it.
 	current *round[Req, Res]
-	// blocked: of each request that waits, the key is being committed.
+	// blocked: the key of each request that waits is being committed.
 	blocked bool
-	// size of its batches, if smaller than Limits say; 0: it is not.
+	// size of its batches, if Config.Adapt has made it smaller than Limits.Size; 0: it has not.
 	size int
 }
 
@@ -26,10 +26,10 @@ type lane[L cmp.Ordered, Req, Res any] struct {
 type round[Req, Res any] struct {
 	members []*member[Req, Res]
 	begun   time.Time
-	// full: it has as many requests as a batch may have; most is the same without Config.Adapt.
+	// full: it has as many requests as a batch of the lane may have. most is Limits.Size.
 	full bool
 	most int
-	// late makes it late. It is set once a request waits for that.
+	// late ends the patience. It is set once another request waits.
 	late *time.Timer
 }
 
@@ -99,10 +99,10 @@ func (g *Group[L, Req, Res]) find(name L) (int, bool) {
 	return slices.BinarySearchFunc(g.lanes, name, func(l *lane[L, Req, Res], name L) int { return cmp.Compare(l.name, name) })
 }
 
-// keptLanes are kept although they are idle: few lanes are made once, and not for each request.
+// keptLanes is how many lanes are kept although they are idle, so that they are not made for each request.
 const keptLanes = 16
 
-// forget drops a lane of which nothing is left to know.
+// forget drops a lane that is idle and has no size of its own, if there are more than keptLanes.
 func (g *Group[L, Req, Res]) forget(l *lane[L, Req, Res]) {
 	if len(g.lanes) <= keptLanes || len(l.waiting) > 0 || l.running > 0 || l.size > 0 {
 		return
@@ -126,7 +126,7 @@ func (g *Group[L, Req, Res]) leave(l *lane[L, Req, Res], m *member[Req, Res]) bo
 	return true
 }
 
-// dequeued counts a member that waits no longer.
+// dequeued updates the counts for a member that waits no longer.
 func (g *Group[L, Req, Res]) dequeued(l *lane[L, Req, Res], m *member[Req, Res]) {
 	m.queued = false
 	l.weight -= m.weight
@@ -257,7 +257,7 @@ func (g *Group[L, Req, Res]) release(l *lane[L, Req, Res], b *round[Req, Res], t
 	return next
 }
 
-// ended lets requests that waited for the batch go on.
+// ended lets requests that waited for the batch go on, and adapts the lane's size.
 func (g *Group[L, Req, Res]) ended(l *lane[L, Req, Res], b *round[Req, Res], together bool) {
 	if l.current == b {
 		l.current = nil
@@ -309,7 +309,7 @@ func (g *Group[L, Req, Res]) Look(fn func(Waiting[L])) {
 	fn((*view[L, Req, Res])(g))
 }
 
-// view is a Group that is locked.
+// view is a Group whose mutex is held.
 type view[L cmp.Ordered, Req, Res any] Group[L, Req, Res]
 
 func (v *view[L, Req, Res]) Lane(name L) Queue {
