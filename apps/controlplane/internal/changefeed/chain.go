@@ -36,7 +36,7 @@ func Chain(prev []byte, changeID string) []byte {
 
 // Restart is the chain value that an epoch begins with, at whatever revision that
 // is: SHA-256(epoch, 8 bytes big endian || salt). The salt is random, so that two
-// epochs of one number that began apart agree in nothing.
+// epochs with one number that began independently have no chain value in common.
 func Restart(epoch int64, salt []byte) []byte {
 	h := sha256.New()
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(epoch)))

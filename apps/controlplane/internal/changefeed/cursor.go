@@ -24,7 +24,7 @@ type Position struct {
 // in the number of changes that happen. It is not safe for concurrent use.
 type Cursor struct {
 	sent  Position // everything up to here has been sent
-	known Position // newest position that Mark was told of
+	known Position // newest position that is known
 	dirty map[Key]int64
 }
 
@@ -35,8 +35,8 @@ func NewCursor(at Position) *Cursor {
 
 // Mark notes changes that were read from the feed and the position they lead to.
 // Changes that the agent holds already (at or below the sent revision) are
-// dropped; that is how a snapshot and the deltas after it meet without a gap:
-// the stream subscribes first, reads the snapshot then.
+// dropped. So there is no gap between a snapshot and the deltas after it: the
+// stream first subscribes, and then reads the snapshot.
 func (c *Cursor) Mark(changes []model.Change, to Position) {
 	for _, ch := range changes {
 		if ch.Revision > c.sent.Revision {
@@ -48,8 +48,8 @@ func (c *Cursor) Mark(changes []model.Change, to Position) {
 	}
 }
 
-// Sent says that a snapshot as of the position is on its way: what is dirty at
-// or below it is covered by it.
+// Sent records that a snapshot as of the position was sent. It covers the keys
+// that are dirty at or below it.
 func (c *Cursor) Sent(at Position) {
 	for k, rev := range c.dirty {
 		if rev <= at.Revision {
@@ -62,14 +62,14 @@ func (c *Cursor) Sent(at Position) {
 	}
 }
 
-// Idle tells that nothing is owed.
+// Idle reports whether nothing is owed.
 func (c *Cursor) Idle() bool { return len(c.dirty) == 0 && c.known.Revision == c.sent.Revision }
 
-// At is the position up to which everything has been sent.
+// At returns the position up to which everything has been sent.
 func (c *Cursor) At() Position { return c.sent }
 
-// Batch is a frame to be: the range (After, Upto.Revision] and the keys whose
-// newest state closes it.
+// Batch is what to send next: the range (After, Upto.Revision] and the keys
+// whose newest state closes it.
 type Batch struct {
 	After int64
 	Upto  Position
