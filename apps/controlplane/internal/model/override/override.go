@@ -24,8 +24,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// In is the spec as it is in the region: without overrides, and with what is pinned of
-// them applied. A spec that has none is returned as it is, and must not be changed.
+// In returns the spec of one region: its pinned override is applied, and the lists of
+// overrides are removed. A spec without overrides is returned itself: it must not be changed.
 func In(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.DeploymentSpec {
 	if len(spec.GetOverrides()) == 0 && len(spec.GetPinnedOverrides()) == 0 {
 		return spec
@@ -47,8 +47,8 @@ func pinned(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.Pinned
 	return nil
 }
 
-// Any lists the spec as it is anywhere: in the regions that an override is about, and
-// where none is.
+// Any returns each form of the spec: that of each region with a pinned override, and that
+// of the other regions, if there are any.
 func Any(spec *windlassv1.DeploymentSpec) []*windlassv1.DeploymentSpec {
 	all := []*windlassv1.DeploymentSpec{}
 	if len(spec.GetPinnedOverrides()) < len(spec.GetRegions()) || len(spec.GetRegions()) == 0 {
@@ -60,7 +60,7 @@ func Any(spec *windlassv1.DeploymentSpec) []*windlassv1.DeploymentSpec {
 	return all
 }
 
-// ID is that of the region of the name, as far as overrides are about it; else empty.
+// ID returns the id of the region with the name, if it has a pinned override, else "".
 func ID(spec *windlassv1.DeploymentSpec, region string) string {
 	for _, p := range spec.GetPinnedOverrides() {
 		if p.GetRegion() == region {
@@ -70,7 +70,8 @@ func ID(spec *windlassv1.DeploymentSpec, region string) string {
 	return ""
 }
 
-// Replicas that the spec begins with in the region; ok reports whether it says.
+// Replicas returns the replicas that the spec begins with in the region. ok is false if
+// the spec sets none.
 func Replicas(spec *windlassv1.DeploymentSpec, regionID string) (n int32, ok bool) {
 	if v := pinned(spec, regionID).GetValues(); v != nil && v.Replicas != nil {
 		return v.GetReplicas(), true
@@ -78,8 +79,8 @@ func Replicas(spec *windlassv1.DeploymentSpec, regionID string) (n int32, ok boo
 	return spec.GetReplicas(), spec.Replicas != nil
 }
 
-// Stale is the name of a region that was made anew since the spec was pinned, empty for
-// none. ids are the regions' by name.
+// Stale returns the name of a region that was removed and made again since the spec was
+// pinned, "" for none. ids are the ids of regions by name.
 func Stale(spec *windlassv1.DeploymentSpec, ids map[string]string) string {
 	for _, p := range spec.GetPinnedOverrides() {
 		if id := ids[p.GetRegion()]; id != "" && id != p.GetRegionId() {
@@ -89,8 +90,8 @@ func Stale(spec *windlassv1.DeploymentSpec, ids map[string]string) string {
 	return ""
 }
 
-// Repin makes the pinned overrides refer to the regions that have those names now. Those
-// of regions that are none any more go.
+// Repin makes the pinned overrides refer to the regions that have those names now. It
+// removes overrides of regions that no longer exist.
 func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
 	var all []*windlassv1.PinnedOverride
 	for _, p := range spec.GetPinnedOverrides() {
@@ -102,8 +103,8 @@ func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
 	spec.PinnedOverrides = all
 }
 
-// SetReplicas sets the replicas that the spec begins with in the region to n. The region has a
-// number of its own only if that differs.
+// SetReplicas sets the replicas that the spec begins with in the region to n. It pins the
+// number only if it differs from the spec's.
 func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
 	StateReplicas(spec, region, regionID, n)
 	if n == spec.GetReplicas() {
@@ -114,7 +115,7 @@ func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int
 	})
 }
 
-// StateReplicas has the region have that number of its own in any case.
+// StateReplicas pins the number for the region, also if it is the spec's.
 func StateReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
 	p := pinned(spec, regionID)
 	if p == nil {
@@ -124,7 +125,7 @@ func StateReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n i
 	p.Values.Replicas = &n
 }
 
-// Versioned are the pinned overrides as far as they are part of the version.
+// Versioned returns the pinned overrides without replicas, which are not part of a version.
 func Versioned(spec *windlassv1.DeploymentSpec) []*windlassv1.PinnedOverride {
 	var all []*windlassv1.PinnedOverride
 	for _, p := range spec.GetPinnedOverrides() {
@@ -137,8 +138,8 @@ func Versioned(spec *windlassv1.DeploymentSpec) []*windlassv1.PinnedOverride {
 	return sorted(all)
 }
 
-// apply changes the spec by what the override says. What the two hold stays as it is: the
-// spec gets lists and maps of its own.
+// apply applies the override to the spec. It changes no list or map in place, because
+// other specs may share them.
 func apply(s *windlassv1.DeploymentSpec, o *windlassv1.Override) {
 	if o.Replicas != nil {
 		s.Replicas = new(o.GetReplicas())

@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Problem is why overrides make no sense: the field at fault, from "overrides[0]" on, why
-// and what to do.
+// Problem is what is wrong with overrides. Field is the field at fault, such as
+// "overrides[0].labels".
 type Problem struct {
 	Reason              windlassv1.ErrorReason
 	Field, Message, Fix string
@@ -27,9 +27,8 @@ const (
 	nothing  = windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT
 )
 
-// Pin returns what the spec's overrides come to in each of the app's regions, by name,
-// and the first problem that there is with them. regions are those that there are of the
-// spec's.
+// Pin returns the merged override of each of the app's regions that has one, sorted by name,
+// or the first *Problem with the overrides. regions are the spec's regions that exist.
 func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1.PinnedOverride, error) {
 	all := spec.GetOverrides()
 	if len(all) == 0 {
@@ -57,7 +56,7 @@ func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1
 	for i, o := range all {
 		about := slices.DeleteFunc(slices.Clone(regions), func(r model.Region) bool { return !takes(o, r) })
 		if len(about) == 0 {
-			continue // it names a region that there is not, which checkRegions reports
+			continue // it names a region that does not exist, which checkRegions reports
 		}
 		if !l.changes(spec, about, i) {
 			return nil, &Problem{
@@ -82,7 +81,7 @@ func names(regions []model.Region) string {
 	return strings.Join(out, ", ")
 }
 
-// takes reports whether the override is about the region.
+// takes reports whether the override applies to the region.
 func takes(o *windlassv1.Override, r model.Region) bool {
 	if len(o.GetLabels()) == 0 {
 		return slices.Contains(o.GetRegions(), r.Name)
@@ -95,10 +94,10 @@ func takes(o *windlassv1.Override, r model.Region) bool {
 	return true
 }
 
-// changes reports whether anything in one of the regions is as it is because of the override.
-// All together make sense.
+// changes reports whether the override with index i changes anything in one of the regions.
+// The overrides together must have no conflict.
 func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region, i int) bool {
-	// What no override is about is left out.
+	// Fields that no override changes are left out.
 	base := &windlassv1.DeploymentSpec{
 		Replicas: spec.Replicas, Resources: spec.GetResources(), Args: spec.GetArgs(), Roles: spec.GetRoles(),
 		Env: spec.GetEnv(), Secrets: spec.GetSecrets(),
@@ -107,7 +106,7 @@ func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region,
 		with, _ := l.merged(r, -1)
 		without, unsettled := l.merged(r, i)
 		if unsettled != nil {
-			return true // it settles what others say differently
+			return true // without it, others conflict
 		}
 		if proto.Equal(with, without) {
 			continue
@@ -122,13 +121,13 @@ func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region,
 	return false
 }
 
-// field is one thing that an override says, and the override that says it alone.
+// field is one field that an override sets. alone is an override that sets only this field.
 type field struct {
 	key, path string
 	alone     *windlassv1.Override
 }
 
-// fields of the override.
+// fields returns the fields that the override sets.
 func fields(o *windlassv1.Override) []field {
 	var out []field
 	add := func(key, path string, alone *windlassv1.Override) { out = append(out, field{key, path, alone}) }
@@ -166,7 +165,7 @@ func fields(o *windlassv1.Override) []field {
 	return out
 }
 
-// Empty reports whether the override says nothing.
+// Empty reports whether the override sets nothing.
 func Empty(o *windlassv1.Override) bool { return len(fields(o)) == 0 }
 
 // layers are overrides and their fields.
@@ -183,8 +182,8 @@ func layersOf(all []*windlassv1.Override) layers {
 	return l
 }
 
-// merged is what the overrides, but for one by its index, say of the region; nil for
-// nothing.
+// merged returns what the overrides set for the region, without the one with index but. It
+// returns nil if they set nothing.
 func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem) {
 	type said struct {
 		field
