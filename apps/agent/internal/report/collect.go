@@ -11,21 +11,20 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// picture is everything there is to report, at one moment. What did not change it
-// shares with the picture before it, so that two are compared by their pointers
-// and cost the memory of one: for each deployment its counts, and for each
-// instance nothing beside the runtime's own row (some 250 bytes, shared with the
-// runtime where that shares its lists). What is sent is made when it is.
+// picture is everything to report, at one moment. It shares what did not change with
+// the picture before it. So two pictures are compared by pointers, and take little more
+// memory than one. Instances are the runtime's own lists. Messages are made when they
+// are sent.
 type picture struct {
 	applied     map[key]*agentv1.AppliedState
 	deployments map[string]*deployment
-	// rollups are those of deployments, and of what is applied and has nothing.
+	// rollups has the counts of each deployment, also of those that are applied and have no instances.
 	rollups     map[string]*agentv1.DeploymentRollup
 	capacity    *agentv1.Capacity
 	quarantined []*agentv1.QuarantinedKey
-	// judged: whether quarantined is known at all.
+	// judged: quarantined is known.
 	judged bool
-	// notices are the newest; those that were told are the newest when they were.
+	// notices are the newest ones at that moment, in order.
 	notices []runtime.Notice
 }
 
@@ -39,7 +38,7 @@ type key struct {
 type deployment struct {
 	seen   runtime.ObservedDeployment
 	rollup *agentv1.DeploymentRollup
-	// held: it is wanted, since the time of that number.
+	// held: the control plane wants it. since is the number of Source.HeldSince.
 	held  bool
 	since int64
 }
@@ -54,8 +53,8 @@ func emptyPicture() picture {
 
 // takePicture makes a picture of what the source knows; before is the one taken last.
 // Deployments that are applied or being removed have counts even when nothing of
-// them exists, since "none" is what a removal waits for. States are read before
-// the observation, so that the counts beside a state are never from before it.
+// them exists, because a removal waits for zero counts. States are read before the
+// observation, so that counts are never older than the state they are sent with.
 func takePicture(src Source, before picture) (picture, bool) {
 	applied := src.Applied()
 	seen, ok := src.Observation()
@@ -87,7 +86,7 @@ func takePicture(src Source, before picture) (picture, bool) {
 	return p, true
 }
 
-// none are the counts of a deployment of which nothing exists.
+// none returns the counts of a deployment of which nothing exists.
 func (p picture) none(id string, generation int64) *agentv1.DeploymentRollup {
 	if was := p.rollups[id]; was != nil && p.deployments[id] == nil && was.Generation == generation {
 		return was
@@ -106,7 +105,7 @@ func (p picture) wantsAgain(before picture) bool {
 	return false
 }
 
-// next is d after it was seen again: itself when nothing changed. It may be nil.
+// next returns the deployment as it is seen now: d itself if nothing changed. d may be nil.
 func (d *deployment) next(seen runtime.ObservedDeployment, held bool, since int64) *deployment {
 	if d != nil && d.held == held && d.since == since && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
 		d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
@@ -114,8 +113,8 @@ func (d *deployment) next(seen runtime.ObservedDeployment, held bool, since int6
 	}
 	rollup := Rollup(seen)
 	if seen.Unsettled {
-		// The counts are of what was asked for before, until they can be of nothing else. A
-		// higher generation is of another epoch, and would pass for a later one of this.
+		// The instances may still be those of an earlier generation, so the counts keep that
+		// generation. A higher one is of another epoch, and would look like a later one of this.
 		rollup.Generation = 0
 		if d != nil && d.rollup.Generation <= seen.Generation {
 			rollup.Generation = d.rollup.Generation
@@ -146,7 +145,7 @@ func identical(a, b *runtime.Instance) bool {
 		a.Reason == b.Reason && a.Message == b.Message && sameFacts(a, b)
 }
 
-// sameFacts compares what is told as it is.
+// sameFacts compares the fields that a report copies unchanged.
 func sameFacts(a, b *runtime.Instance) bool {
 	return a.ID == b.ID && a.Role == b.Role && a.Group == b.Group && a.Slot == b.Slot && a.Status == b.Status &&
 		a.Address == b.Address && a.RuntimeName == b.RuntimeName && a.Restarts == b.Restarts && slices.Equal(a.GPUs, b.GPUs)
@@ -168,7 +167,7 @@ func instanceState(deployment string, i *runtime.Instance) *agentv1.InstanceStat
 	}
 }
 
-// millis is a time in unix ms, 0 for none.
+// millis returns a time in unix ms, 0 for the zero time.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -176,11 +175,11 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// maxText is more than the control plane keeps of a reason or message.
+// maxText is as much as the control plane keeps of a message. It keeps less of a reason.
 const maxText = 1024
 
-// text bounds what a runtime or an instance says. What is not UTF-8 could not be
-// sent at all, now and at every retry.
+// text bounds a text of a runtime or an instance, and removes bytes that are not UTF-8,
+// because no report with such a text can be sent.
 func text(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// diff is what there is to say beside instances: now against what was reported.
+// diff is what changed since it was reported, apart from instances.
 type diff struct {
 	applied     []*agentv1.AppliedState
 	rollups     []*agentv1.DeploymentRollup
@@ -21,15 +21,14 @@ type diff struct {
 	notices     []runtime.Notice
 	// edge: somebody waits for some of it; do not coalesce.
 	edge bool
-	// urgent are those.
+	// urgent has the parts that somebody waits for.
 	urgent struct {
 		applied []*agentv1.AppliedState
 		rollups []*agentv1.DeploymentRollup
 	}
 }
 
-// told is an instance of which there is something to say: how it is, or, when it
-// is gone, how it was.
+// told is an instance to report: as it is, or, when it is gone, as it was.
 type told struct {
 	deployment string
 	*runtime.Instance
@@ -48,12 +47,12 @@ func (d *diff) empty() bool {
 	return len(d.applied)+len(d.rollups)+len(d.notices) == 0 && d.capacity == nil && !d.quarantine
 }
 
-// edges are what somebody waits for, alone.
+// edges returns a diff with the urgent parts only.
 func (d *diff) edges() diff {
 	return diff{applied: d.urgent.applied, rollups: d.urgent.rollups, edge: d.edge}
 }
 
-// compareFacts finds what changed beside instances.
+// compareFacts finds what changed, apart from instances.
 func compareFacts(before, now picture) diff {
 	var d diff
 	for k, a := range now.applied {
@@ -73,7 +72,7 @@ func compareFacts(before, now picture) diff {
 		if now.rollups[id] != nil {
 			continue
 		}
-		// What was told to be none is not told again.
+		// Zero counts are told once.
 		if none := (&agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation}); !proto.Equal(was, none) {
 			d.count(was, none)
 		}
@@ -98,7 +97,7 @@ func compareFacts(before, now picture) diff {
 	return d
 }
 
-// count tells of counts that were others, or none (nil).
+// count adds counts that changed. was is nil if there were none.
 func (d *diff) count(was, is *agentv1.DeploymentRollup) {
 	d.rollups = append(d.rollups, is)
 	if was == nil || was.Generation != is.Generation || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed {
@@ -113,15 +112,14 @@ type moves struct {
 	went map[string]told
 }
 
-// changes are instances of which there is something to say, and whether somebody
-// waits for one of them.
+// changes are instances to report, and whether somebody waits for one of them.
 type changes struct {
 	list []told
 	edge bool
 }
 
-// compareInstances finds those that changed, by id. It looks into those deployments
-// only that are not the same in both pictures.
+// compareInstances returns the instances that changed, sorted by id. It looks only into
+// deployments that are not the same in both pictures.
 func compareInstances(before, now picture) (list []told, edge bool) {
 	var d changes
 	m := moves{went: map[string]told{}}
@@ -165,8 +163,8 @@ func (d *changes) tell(t told, was windlassv1.InstanceStatus) {
 }
 
 // compareLists compares the instances of one deployment. Lists mostly have the same
-// instances in the same order: only between the first and the last place where they
-// do not does it have to search.
+// instances in the same order, so it searches only between the first and the last place
+// where they differ.
 func (d *changes) compareLists(m *moves, id string, was, is []runtime.Instance) {
 	pair := func(w, i *runtime.Instance) {
 		if !tellsTheSame(w, i) {
@@ -199,8 +197,7 @@ func (d *changes) compareLists(m *moves, id string, was, is []runtime.Instance) 
 	}
 }
 
-// request makes the report that says it, with a part of what there is to say of
-// instances.
+// request makes a report of the diff and of a part of the instances.
 func (d *diff) request(part []told) *agentv1.ReportRequest {
 	req := &agentv1.ReportRequest{
 		Applied: d.applied, Rollups: d.rollups, Capacity: d.capacity,
@@ -212,8 +209,8 @@ func (d *diff) request(part []told) *agentv1.ReportRequest {
 	return req
 }
 
-// terminated is the last word on an instance that is gone. One that failed, or left
-// for a reason (evicted, replaced), ended of that; any other was stopped.
+// terminated returns the last state of an instance that is gone. One that failed, or
+// drained for a reason (evicted, replaced), keeps that reason. Any other was stopped.
 func terminated(was *agentv1.InstanceState) *agentv1.InstanceState {
 	gone := proto.CloneOf(was)
 	gone.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
@@ -229,7 +226,7 @@ func terminated(was *agentv1.InstanceState) *agentv1.InstanceState {
 	return gone
 }
 
-// isEdge: states that a rollout waits for or fails on.
+// isEdge reports whether a rollout waits for the state or fails on it.
 func isEdge(s windlassv1.InstanceStatus) bool {
 	return s == windlassv1.InstanceStatus_INSTANCE_STATUS_READY || s == windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
 }

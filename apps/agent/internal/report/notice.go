@@ -5,7 +5,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// unsaid are the notices that are newer than those of before.
+// unsaid returns the notices in now that are newer than those in before.
 func unsaid(before, now []runtime.Notice) []runtime.Notice {
 	if len(before) == 0 {
 		return now
@@ -17,7 +17,7 @@ func unsaid(before, now []runtime.Notice) []runtime.Notice {
 	return now
 }
 
-// noticesOf are as many of them as a report may have, the newest.
+// noticesOf returns the newest notices, as many as a report may have.
 func noticesOf(notices []runtime.Notice) []*agentv1.Notice {
 	notices = notices[max(0, len(notices)-runtime.MaxNotices):]
 	out := make([]*agentv1.Notice, len(notices))

@@ -8,15 +8,18 @@
 // a lost one is never a lost change.
 //
 // A session begins with a complete inventory, in as many reports as the limits
-// ask for. What changes while it runs is told after it. There is another when a
-// report was left unanswered as its stream ended, since what it named may be
-// stored and may be gone by now; when the control plane wants a deployment that ran while it did
-// not know it, as after a restored backup; and one now and then, as the net under all this.
+// ask for. What changes while it runs is told after it. There is another inventory:
+//
+//   - when a stream ended before a report was answered, because what it named may
+//     be stored, and may be gone by now
+//   - when the control plane wants a deployment that ran while it did not know it,
+//     as after a restored backup
+//   - from time to time, in case anything else was missed
 //
 // An agent that holds nothing of what its region should run gives signs of life only,
-// until it does or a short while passed. An inventory made before would compete with the
-// snapshot for both sides' processors, and be out of date with its end: each key would
-// be told once as unknown, and once more as applied.
+// until it does or longestHeld has passed. An earlier inventory would compete with the
+// snapshot for both sides' processors, and would be out of date at the snapshot's end:
+// each key would be told once as unknown, and once more as applied.
 //
 // # When the control plane is behind
 //
@@ -50,11 +53,10 @@ import (
 
 // Source is what there is to report.
 type Source interface {
-	// Observation is what runs. A list of instances is never changed once it was
-	// returned, and one that is returned again says that nothing of its deployment
-	// changed: finding what did then costs by the deployments that did, and not by the
-	// instances that there are. A source that makes its lists anew each time has them
-	// compared. An instance is of one deployment at a time.
+	// Observation returns what runs. A list of instances must not change once it was
+	// returned. A list that is returned again means that nothing of its deployment
+	// changed, and its instances are not compared. Those of a new list are. An instance
+	// is of one deployment at a time.
 	Observation() (runtime.Observation, bool)
 	Applied() []*agentv1.AppliedState
 	// Quarantined is everything quarantined; ok is false while that is not known.
@@ -66,13 +68,13 @@ type Source interface {
 	Changed() <-chan struct{}
 }
 
-// Loads are reports of the load of scaled apps. They are told beside everything else: no inventory has them,
-// and a report of them that is lost is made up for by the next.
+// Loads are reports of the load of scaled apps. They are sent in reports of their own: no inventory has them,
+// and the next one makes up for one that is lost.
 type Loads interface {
-	// Due returns those that must be told now, and Told takes those that were.
+	// Due returns the loads that must be told now, and Told takes those that were.
 	Due() []*agentv1.LoadReport
 	Told([]*agentv1.LoadReport)
-	// Reset says that the control plane was told none.
+	// Reset says that the control plane of the new session was told none.
 	Reset()
 	// Changed is signalled when Due may return something new.
 	Changed() <-chan struct{}
@@ -105,8 +107,8 @@ type Config struct {
 type Reporter struct {
 	cfg      Config
 	sequence int64
-	// previous is the last answered report that said anything, since the
-	// inventory began: what a control plane that lost it has lost.
+	// previous is the sequence of the last answered report that said anything, since
+	// the inventory began. A control plane that has not stored it has lost reports.
 	previous int64
 	session  Session
 	// heard is signalled by Heard; a buffer of one.
@@ -122,8 +124,8 @@ type Reporter struct {
 	latest   picture
 	reported picture
 	complete bool // the session's inventory was stored
-	// owed: something is wanted again that was perhaps told while the control plane did not know
-	// it. It took no note of that then, and hears it again only with everything.
+	// owed: the control plane wants a deployment again that was perhaps told while it did not
+	// know it. It ignored those reports, and only an inventory repeats them.
 	owed  bool
 	holds holds
 }
@@ -135,12 +137,12 @@ type Session struct {
 	Resumed      bool
 	LeaseTTL     time.Duration
 	Limits       *agentv1.ReportLimits
-	// Held is closed once the agent holds what its region should run; nil: it does.
+	// Held is closed once the agent holds what its region should run; nil: it does already.
 	Held <-chan struct{}
 }
 
-// longestHeld is how long a session waits for its region's desired state at most: behind
-// others whose turn it is, a region must not be unknown.
+// longestHeld is how long a session waits for its region's desired state at most: a region
+// must not stay unknown because other regions get theirs first.
 const longestHeld = 2 * time.Second
 
 // ErrSessionOver says that the control plane refuses this session's reports.
@@ -180,7 +182,7 @@ func (r *Reporter) Run(ctx context.Context, s Session) error {
 	r.adopt(s.Limits, s.LeaseTTL)
 	r.holds = holds{}
 	if pause := r.pace().pause; pause > 0 {
-		// Everybody comes back at once from what is behind already.
+		// All agents come back at once to a control plane that is behind already.
 		r.holds.parts = time.Now().Add(time.Duration(r.cfg.Rand() * float64(pause)))
 	}
 	return over(ctx, r.talk(ctx))
@@ -189,7 +191,7 @@ func (r *Reporter) Run(ctx context.Context, s Session) error {
 // over makes the end of ctx a clean end.
 func over(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the end of ctx is an order, and err what came of it
+		return nil //nolint:nilerr // err is the result of the end of ctx
 	}
 	return err
 }
@@ -250,9 +252,9 @@ func (r *Reporter) Reported() int64 {
 	return r.previous
 }
 
-// Heard says that the control plane gave a sign of life that it gives to many sessions at
-// once. If ours is due before long, it is given in answer: so those of many agents come
-// together, and a control plane at rest wakes up once for all of them. It never blocks.
+// Heard says that the control plane gave a sign of life, which it gives to many sessions at
+// once. If ours is due soon, it is given in answer. So those of many agents come together,
+// and an idle control plane wakes up once for all of them. Heard never blocks.
 func (r *Reporter) Heard() {
 	select {
 	case r.heard <- struct{}{}:
@@ -260,8 +262,8 @@ func (r *Reporter) Heard() {
 	}
 }
 
-// says tells a report from a mere sign of life. Notices alone do not count: a control
-// plane of an earlier release, which does not know them, has not lost anything then.
+// says reports whether a report is more than a sign of life. Notices alone do not count,
+// because a control plane of an earlier release does not store them, and has lost nothing.
 func says(req *agentv1.ReportRequest) bool {
 	return len(req.Applied)+len(req.Instances)+len(req.Rollups) > 0 || req.Capacity != nil || req.InventoryEnd || req.QuarantineComplete
 }
@@ -283,7 +285,7 @@ func refused(err error) (*refusal, bool) {
 	return &refusal{cause: err, after: max(after, shortestRefusal)}, true
 }
 
-// send makes the report, until it is answered, refused (a *refusal), or ctx ends.
+// send sends the report, again and again until it is answered, refused (a *refusal), or ctx ends.
 func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 	r.sequence++
 	req.SessionId, req.Epoch, req.Fence, req.Sequence = r.session.ID, r.session.Epoch, r.session.Fence, r.sequence

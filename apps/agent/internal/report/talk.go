@@ -31,48 +31,47 @@ type talk struct {
 	spoke   time.Time
 	beat    time.Duration // to the next sign of life
 	resync  time.Time
-	// held ends a wait for what the region should run, which until ends in any case; nil:
-	// none.
+	// held ends a wait for what the region should run; nil: there is no wait. until ends it in
+	// any case.
 	held  <-chan struct{}
 	until time.Time
-	// begun is when it was looked last what there is to say; next is when it is again, at the
-	// earliest.
+	// begun is when the last look for what to report began. next is when the next one may begin.
 	begun, next time.Time
 }
 
-// A look for what to report takes time for every deployment, however few of them changed. A rest
-// of lookShare times that follows, so that a region of thousands of deployments spends a small
-// part of a processor on looks. Where there are few, the rest is short.
+// A look for what to report takes time for every deployment, however few of them changed. It is
+// followed by a rest that is lookShare times as long, so that a region of thousands of deployments
+// spends a small part of a processor on looks.
 const (
 	lookShare   = 10
 	longestRest = 200 * time.Millisecond
 )
 
-// rest until there may be another look, which begins with its end.
+// rest waits until another look may begin, and records its beginning.
 func (t *talk) rest(ctx context.Context) {
 	if wait := time.Until(t.next); wait > 0 {
-		_ = backoff.Sleep(ctx, wait) // whose end is its caller's to see
+		_ = backoff.Sleep(ctx, wait) // the caller sees the end of ctx
 	}
 	t.begun = time.Now()
 }
 
-// looked notes that it is known what there is to say.
+// looked records the end of a look.
 func (t *talk) looked() {
 	now := time.Now()
 	t.next = now.Add(backoff.Rest(now.Sub(t.begun), lookShare, 0, longestRest))
 }
 
-// pass tells of instances that are not in one picture what they are in another.
+// pass tells, in parts, of the instances that changed up to a picture.
 type pass struct {
 	to    picture
 	rest  []told // still to be told
 	begun bool   // a part was answered
-	// inventory: it names everything, since the report of this sequence.
+	// inventory: it names everything. since is the sequence of its first report.
 	inventory bool
 	since     int64
 }
 
-// talk for a session: everything once, then what is new, and that we live.
+// talk tells everything once, and then changes and signs of life, until the session ends.
 func (r *Reporter) talk(ctx context.Context) error {
 	t := &talk{spoke: time.Now(), beat: r.beat(), held: r.session.Held}
 	t.resync, t.until = r.resync(t.spoke), t.spoke.Add(longestHeld)
@@ -87,7 +86,7 @@ func (r *Reporter) talk(ctx context.Context) error {
 			continue
 		}
 		t.rest(ctx)
-		// A region is alive although its runtime does not answer yet.
+		// A region gives signs of life although its runtime does not answer yet.
 		if now, ok := r.take(); ok {
 			if said, err := r.say(ctx, t, now); said || err != nil {
 				if err != nil {
@@ -103,7 +102,7 @@ func (r *Reporter) talk(ctx context.Context) error {
 	return nil
 }
 
-// resync is when the next inventory is due.
+// resync returns when the next inventory is due.
 func (r *Reporter) resync(now time.Time) time.Time {
 	return now.Add(r.cfg.Resync + time.Duration(r.cfg.Rand()*float64(r.cfg.Resync)))
 }
@@ -126,7 +125,7 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 		list, edge := compareInstances(r.reported, now)
 		switch {
 		case len(list) == 0:
-			// What went to and fro need not be looked into again.
+			// Changes that were undone need not be compared again.
 			r.reported.deployments = now.deployments
 		case edge || facts.edge || due || len(list) >= pace.size:
 			t.pass = &pass{to: now, rest: list}
@@ -141,7 +140,7 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 		part = p.rest[:min(pace.size, len(p.rest))]
 		due = due || !p.begun
 	case p != nil && p.inventory && !p.begun:
-		due = true // the facts of one may go ahead
+		due = true // the facts of an inventory may go first
 	case facts.empty() || !due && !facts.edge:
 		return false, nil
 	}
@@ -157,7 +156,7 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 		r.hold(ctx, no, len(part) > 0)
 		if t.pass != nil && !t.pass.begun {
 			r.owed = r.owed || t.pass.inventory
-			t.pass = nil // what is so by then is what will be told
+			t.pass = nil // the next pass tells the state of that time
 		}
 		r.complete, r.previous = complete, previous
 		return true, nil
@@ -169,14 +168,14 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 	return true, nil
 }
 
-// facts are what there is to say of them: all of them at the begin of an inventory.
+// facts returns the facts to tell: those that changed, or all of them at the beginning of an inventory.
 func (r *Reporter) facts(t *talk, now picture) diff {
 	if t.pass == nil || !t.pass.inventory || t.pass.begun {
 		return compareFacts(r.reported, now)
 	}
 	all := compareFacts(emptyPicture(), now)
 	all.capacity, all.quarantine, all.quarantined = now.capacity, now.judged, now.quarantined
-	// A notice is of what happened, not of what is: a new session knows what was told.
+	// Notices are events and not states: those that were told are not told again.
 	all.notices = unsaid(r.reported.notices, now.notices)
 	return all
 }
@@ -196,7 +195,7 @@ func (r *Reporter) request(t *talk, facts *diff, part []told) *agentv1.ReportReq
 	return req
 }
 
-// answered moves the picture of what the control plane knows.
+// answered updates the picture of what the control plane knows.
 func (r *Reporter) answered(t *talk, now picture, facts *diff, all bool, part []told) {
 	t.spoke, t.beat = time.Now(), r.beat()
 	if all {
@@ -224,7 +223,7 @@ func (r *Reporter) answered(t *talk, now picture, facts *diff, all bool, part []
 	}
 }
 
-// hold back what was refused, longer each time that it is.
+// hold delays what was refused, longer with each refusal.
 func (r *Reporter) hold(ctx context.Context, no *refusal, parts bool) {
 	after := r.about(no.after << min(r.holds.refusals, 3))
 	r.cfg.Log.InfoContext(ctx, "the control plane is behind; will report later", "error", no.cause, "retry_in", after)
@@ -237,19 +236,19 @@ func (r *Reporter) hold(ctx context.Context, no *refusal, parts bool) {
 	}
 }
 
-// about d, so that regions that were sent away together do not come back together.
+// about returns a random time around d, so that regions that were refused together do not come back together.
 func (r *Reporter) about(d time.Duration) time.Duration {
 	return time.Duration((0.75 + 0.5*r.cfg.Rand()) * float64(d))
 }
 
-// listen until there may be something to say, and then give a sign of life if one
-// is due: at a fixed time, since a source that always has something to look at, and
-// never anything to say, must not put it off; or before it, in answer to one (see Heard).
+// listen waits until there may be something to say. Then it sends loads that are due, and
+// gives a sign of life if one is due. That is at a fixed time, because a source that signals
+// often must not delay it, or earlier in answer to one (see Heard).
 func (r *Reporter) listen(ctx context.Context, t *talk) error {
 	wait := time.Until(t.spoke.Add(t.beat))
 	changed := r.cfg.Source.Changed()
 	if t.held != nil {
-		changed = nil // there is nothing to say of it yet, and all of it afterwards
+		changed = nil // an inventory tells all of it after the wait
 	}
 	for _, at := range []time.Time{t.resync, t.until, r.holds.parts, r.holds.all, t.flushed.Add(r.pace().interval)} {
 		if d := time.Until(at); d > 0 {
@@ -290,7 +289,7 @@ func (r *Reporter) loadsChanged(t *talk) <-chan struct{} {
 	return r.cfg.Loads.Changed()
 }
 
-// learn that the facts were told, and no others.
+// learn records in reported that the facts of d were told.
 func (d *diff) learn(reported *picture) {
 	if len(d.applied) > 0 {
 		reported.applied = maps.Clone(reported.applied)
