@@ -41,14 +41,14 @@ type key struct {
 	name string
 }
 
-// version is an object as it was written. generation is 0 of kinds that do not count.
+// version is an object as it was written. generation is 0 for kinds that have none.
 type version struct {
 	hash       string
 	generation int64
 	resource   string
 }
 
-// encode makes what is written, with what tells it apart from another.
+// encode returns the objects as they are written, each with a hash of its content.
 func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 	out := map[kind]map[string]*unstructured.Unstructured{serviceKind: {}, sliceKind: {}, routeKind: {}}
 	add := func(k kind, name string, typed any) error {
@@ -57,7 +57,7 @@ func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 			return fmt.Errorf("encode %s %s: %w", k.resource.Resource, name, err)
 		}
 		u := &unstructured.Unstructured{Object: content}
-		// Others say these.
+		// Others set these.
 		unstructured.RemoveNestedField(u.Object, "status")
 		unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
 		data, err := json.Marshal(u.Object)
@@ -82,7 +82,7 @@ func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 	return out, errors.Join(errs...)
 }
 
-// cached is what is in the cluster of ours.
+// cached has the objects of ours that are in the cluster.
 type cached struct {
 	stores map[kind]cache.SharedIndexInformer
 	// changed is signalled, with a buffer of one.
@@ -90,7 +90,7 @@ type cached struct {
 	namespace string
 
 	mu sync.Mutex
-	// gone are objects that were seen to go since they were written.
+	// gone are objects whose deletion was seen since they were written.
 	gone map[key]bool
 }
 
@@ -120,10 +120,10 @@ func informer(client dynamic.ResourceInterface, labels string) cache.SharedIndex
 	}, &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
-// seenWithin bounds how long everything may take to be seen at first.
+// seenWithin bounds the first list of all objects.
 const seenWithin = time.Minute
 
-// run watches until stop, and returns once everything was seen.
+// run watches until stop is called, and returns once all objects were listed.
 func (c *cached) run(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	seen, end := context.WithTimeout(ctx, seenWithin)
@@ -167,7 +167,7 @@ func (c *cached) run(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// get returns what is there by name; nil: nothing.
+// get returns the object with the name; nil: there is none.
 func (c *cached) get(k kind, name string) *unstructured.Unstructured {
 	found, ok, err := c.stores[k].GetStore().GetByKey(c.namespace + "/" + name)
 	if err != nil || !ok {
@@ -176,7 +176,7 @@ func (c *cached) get(k kind, name string) *unstructured.Unstructured {
 	return found.(*unstructured.Unstructured)
 }
 
-// isGone reports whether it was seen to go; here, that it was written since.
+// isGone reports whether the deletion of an object was seen. here records that it was written since.
 func (c *cached) isGone(k kind, name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +189,7 @@ func (c *cached) here(k kind, name string) {
 	delete(c.gone, key{k, name})
 }
 
-// newer reports whether a resource version is later than another; as what cannot be compared.
+// newer reports whether a resource version is later than another, or cannot be compared with it.
 func newer(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)
@@ -204,7 +204,7 @@ func (c *cached) all(k kind) []*unstructured.Unstructured {
 	return out
 }
 
-// write makes objects of a kind as they are wanted, those that are not.
+// write writes the objects of a kind that are not as they are wanted.
 func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructured.Unstructured) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -228,8 +228,8 @@ func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructu
 	return errors.Join(errs...)
 }
 
-// isWritten reports whether the object is as wanted, as far as was seen: who changed it since it
-// was written has changed its generation, or its version where a kind has none.
+// isWritten reports whether the object is as wanted, as far as the cache shows. A change since it
+// was written has changed its generation, or its resource version where a kind has no generation.
 func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) bool {
 	was, ok := f.written[key{k, name}]
 	if !ok || was.hash != u.GetAnnotations()[annotationHash] {
@@ -238,7 +238,7 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	live := f.cache.get(k, name)
 	switch {
 	case live == nil:
-		// It is yet to be seen, or was removed by others.
+		// The cache has not seen it yet, or others removed it.
 		return !f.cache.isGone(k, name)
 	case live.GetResourceVersion() == was.resource:
 		return true
@@ -248,7 +248,7 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	return !newer(live.GetResourceVersion(), was.resource)
 }
 
-// remove takes out objects of a kind that are not wanted, but for those of apps that wait.
+// remove deletes the objects of a kind that are not wanted, except those of apps that wait.
 func (f *Follower) remove(ctx context.Context, k kind, want map[string]*unstructured.Unstructured, waiting map[string]bool) error {
 	var errs []error
 	for _, live := range f.cache.all(k) {

@@ -1,5 +1,5 @@
-// Package gatewayapi has a data plane of the operator's own serve the region's routes: it
-// writes them as HTTPRoutes of the Gateway API, and does nothing about requests itself.
+// Package gatewayapi lets a data plane of the operator's own serve the region's routes: it
+// writes them as HTTPRoutes of the Gateway API, and handles no requests itself.
 //
 //	hub ──Feed──▶ objects ──apply──▶ HTTPRoute ──▶ Service ◀── EndpointSlices
 //	 ▲                                  │ status
@@ -14,8 +14,8 @@
 // A change of an app counts as served when its HTTPRoutes are accepted, and their references
 // resolved, in the generation that was written. Changes of instances alone have no status: they
 // count once they are written, and data planes hear of them a moment later. An instance must not
-// be stopped before that moment is over; its pod's own delay before it stops sees to that. Routes
-// that are removed count as gone once they are deleted, likewise.
+// be stopped before that moment is over, which the delay of its pod before it stops ensures.
+// Routes that are removed count as gone once they are deleted.
 //
 // An object that is not as it was written is written anew, and one that belongs to no app any more
 // is removed; also those that an agent before this one left.

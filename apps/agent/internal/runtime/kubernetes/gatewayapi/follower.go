@@ -30,7 +30,7 @@ const (
 	callsPerSecond, callBurst = 50, 100
 )
 
-// again is when what failed is tried again.
+// again spaces out attempts after failures.
 var again = backoff.Policy{Min: 200 * time.Millisecond, Max: 15 * time.Second}
 
 // Feed is the region's table of routes; see gateways.Feed.
@@ -65,20 +65,20 @@ type Follower struct {
 	cache  *cached
 
 	apps map[string]*app
-	// want is all of them, by kind and name.
+	// want has the objects of all apps, by kind and name.
 	want map[kind]map[string]*unstructured.Unstructured
-	// owed are changes of apps that are not told as served.
+	// owed are changes of apps that the feed was not told to be served.
 	owed map[string]int64
 	// written is what this process wrote, by kind and name.
 	written map[key]version
-	// unserved is since when routes are not, by name.
+	// unserved has the time since which a route is not served, by name.
 	unserved map[string]time.Time
 	// verdicts are of routes as they were seen last.
 	verdicts map[string]verdict
 	told     said
 }
 
-// app is one of the table, as it is in the cluster.
+// app is an app of the table, with its objects in the cluster.
 type app struct {
 	objects map[kind]map[string]*unstructured.Unstructured
 	notes   []string
@@ -89,7 +89,7 @@ type verdict struct {
 	why      string
 }
 
-// said was told to the feed last. began: that what is in the cluster is of this table.
+// said is what the feed was told last. began: the objects in the cluster are those of this table.
 type said struct {
 	any, began bool
 	notes      []string
@@ -179,7 +179,7 @@ func (f *Follower) follow(ctx context.Context) {
 	}
 }
 
-// ready tells what is missing in the cluster.
+// ready returns an error that says what is missing in the cluster.
 func (f *Follower) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -206,7 +206,7 @@ func (f *Follower) sync(ctx context.Context) error {
 		f.owed[r.AppId] = r.Change
 		errs = append(errs, f.take(r))
 	}
-	// What routes lead to is there before them, and after them.
+	// Services and slices are written before the routes that lead to them, and removed after them.
 	for _, k := range kinds {
 		errs = append(errs, f.write(ctx, k, f.want[k]))
 	}
@@ -215,7 +215,7 @@ func (f *Follower) sync(ctx context.Context) error {
 		return err
 	}
 	waiting := f.judge(time.Now())
-	// A data plane that has a route as it was before may be sending to these.
+	// A data plane that still has the route as it was may be sending requests to these.
 	for _, k := range []kind{sliceKind, serviceKind} {
 		errs = append(errs, f.remove(ctx, k, f.want[k], waiting))
 	}
@@ -230,7 +230,7 @@ func (f *Follower) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// take has an app be as the table has it by now.
+// take replaces the wanted objects of an app by those that the table now asks for.
 func (f *Follower) take(r *gatewayv1.AppRoutes) error {
 	if was := f.apps[r.AppId]; was != nil {
 		for k, objects := range was.objects {
@@ -274,7 +274,7 @@ func (f *Follower) judge(now time.Time) map[string]bool {
 	return waiting
 }
 
-// why a route is not served; "" when it is.
+// why returns why a route is not served; "" when it is.
 func (f *Follower) why(name string) string {
 	live := f.cache.get(routeKind, name)
 	if live == nil {
@@ -299,7 +299,7 @@ func (f *Follower) read(live *unstructured.Unstructured) string {
 	return whyNotServed(route, f.at.parent)
 }
 
-// notes say what people should know.
+// notes returns what people should know.
 func (f *Follower) notes(now time.Time) []string {
 	var out []string
 	for _, id := range slices.Sorted(maps.Keys(f.apps)) {
@@ -313,7 +313,7 @@ func (f *Follower) notes(now time.Time) []string {
 	return out
 }
 
-// tell the feed, if it is something new.
+// tell tells the feed, if there is something new.
 func (f *Follower) tell(served map[string]int64, notes []string) {
 	now := said{any: true, began: served != nil || f.told.began, notes: notes}
 	if len(served) == 0 && f.told.any && f.told.began == now.began && slices.Equal(notes, f.told.notes) {

@@ -34,7 +34,7 @@ const (
 	managedBy      = "windlass-routes"
 	labelRegion    = "windlass.run/region"
 	labelApp       = "windlass.run/app"
-	// annotationHash tells what was written apart from what was before.
+	// annotationHash has a hash of the content that was written.
 	annotationHash = "windlass.run/hash"
 )
 
@@ -66,16 +66,16 @@ type place struct {
 	parent            Parent
 }
 
-// objects are what an app is in the cluster, by name.
+// objects are the objects of an app in the cluster, by name.
 type objects struct {
 	services map[string]*corev1.Service
 	slices   map[string]*discoveryv1.EndpointSlice
 	routes   map[string]*gwv1.HTTPRoute
-	// notes say what of the app is not as its routing block says.
+	// notes say how the app differs from its routing block.
 	notes []string
 }
 
-// objectsOf makes those of an app. The same app makes the same objects.
+// objectsOf makes the objects of an app. The same app makes the same objects.
 func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 	o := objects{services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{}, routes: map[string]*gwv1.HTTPRoute{}}
 	for _, t := range r.Targets {
@@ -117,7 +117,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 	return o
 }
 
-// inexpressible is what of a policy has no place in an HTTPRoute, by its name in the app's file.
+// inexpressible returns the settings of a policy that an HTTPRoute cannot express, by their names in the app's file.
 func inexpressible(p *gatewayv1.RoutePolicy) []string {
 	var out []string
 	for _, f := range []struct {
@@ -143,7 +143,7 @@ func inexpressible(p *gatewayv1.RoutePolicy) []string {
 	return out
 }
 
-// objectName is an id as a name of an object: of letters, digits and dashes.
+// objectName returns an id as a name of an object: of letters, digits and dashes.
 func objectName(id string) string { return strings.ReplaceAll(strings.ToLower(id), "_", "-") }
 
 func meta(r *gatewayv1.AppRoutes, name string, at place) metav1.ObjectMeta {
@@ -152,7 +152,7 @@ func meta(r *gatewayv1.AppRoutes, name string, at place) metav1.ObjectMeta {
 	}}
 }
 
-// service and slices of a deployment.
+// service adds the Service and the EndpointSlices of a deployment.
 func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) {
 	name := objectName(t.DeploymentId)
 	protocol := "http"
@@ -178,8 +178,8 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 			g.family = discoveryv1.AddressTypeIPv6
 		}
 		ready, draining := in.State == gatewayv1.Instance_STATE_READY, in.State == gatewayv1.Instance_STATE_DRAINING
-		// One that drains serves what it has, but as "serving" it would get requests where
-		// none is ready.
+		// An instance that drains answers the requests that it has. As "serving" it would get
+		// new ones where none is ready.
 		serving := ready
 		groups[g] = append(groups[g], discoveryv1.Endpoint{
 			Addresses:  []string{address.Addr().Unmap().String()},
@@ -201,8 +201,8 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 	}
 }
 
-// route of hosts, to deployments by weight. Without any it leads to a Service without endpoints,
-// because data planes answer 503 for one, and 500 for a route without backends.
+// route adds the HTTPRoute of hosts, to deployments by weight. Without any it leads to a Service
+// without endpoints, because data planes answer 503 for one, and 500 for a route without backends.
 func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at place) {
 	group, kind, namespace := gwv1.Group(gwv1.GroupName), gwv1.Kind("Gateway"), gwv1.Namespace(at.parent.Namespace)
 	parent := gwv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gwv1.ObjectName(at.parent.Name)}
@@ -237,8 +237,8 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 	o.routes[name] = out
 }
 
-// timeout is a time as the API writes it, in at most four parts; 0 is none at all, which a
-// stream needs: a data plane's default may be seconds.
+// timeout returns a time as the API writes it, in at most four parts. 0 is no timeout, which a
+// stream needs, because a data plane's default may be seconds.
 func timeout(d time.Duration) gwv1.Duration {
 	if d <= 0 {
 		return "0s"
