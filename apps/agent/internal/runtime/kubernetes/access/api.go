@@ -20,13 +20,12 @@ import (
 // FieldManager owns the fields that we set.
 const FieldManager = "windlass-agent"
 
-// A region is as it should be within 10 s of the end of an outage, however long that
-// was: so the longest pauses, one after the other, have to be shorter. A change waits
-// for the gate (outage) and for the reconciler's turn, 4 s at most; what was missed is
-// heard of when a list succeeds (outage) and a watch opens (reopen). The price is paid
-// by an API server that cannot answer, and by one agent: eleven watches and lists,
-// each every 2 s on average, and a call for all changes together. Regions do not share
-// API servers, so that a thousand agents do not make it more.
+// A region is as wanted within 10 s after an outage, however long it was. So the longest
+// pauses together must be shorter. A change waits for the gate (Outage) and for the
+// reconciler's turn, 4 s at most. An event that was missed is seen when a list succeeds
+// (Outage) and a watch opens (Reopen). The price is the calls to an API server that cannot
+// answer: eleven watches and lists, each every 2 s on average, and one call for all
+// changes together. Regions do not share API servers, so other agents add no calls.
 var (
 	Outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
 	Reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 4 * time.Second}
@@ -36,9 +35,9 @@ var (
 type Config struct {
 	// Client says how to reach the API server. Its rate limits are replaced.
 	Client *rest.Config
-	// Region's name; what carries it as a label is ours.
+	// Region is the region's name. Objects with it as a label are ours.
 	Region string
-	// AgentVersion is what requests name as their author.
+	// AgentVersion is in the user agent of requests.
 	AgentVersion string
 	// CallTimeout bounds one call that is not a watch.
 	CallTimeout time.Duration
@@ -51,7 +50,7 @@ type Config struct {
 	Random func() float64
 }
 
-// API makes the agent's calls of the API server, and has what the watches hold.
+// API makes the agent's calls to the API server, and has the caches of the watches.
 type API struct {
 	clients
 
@@ -78,7 +77,7 @@ func New(cfg Config) (*API, error) {
 	}, nil
 }
 
-// Refused is the last list or watch for which the agent lacks a permission, nil for none.
+// Refused returns the error of the last list or watch for which the agent lacks a permission, nil for none.
 func (a *API) Refused() error {
 	if refused := a.again.refused.Load(); refused != nil {
 		return *refused

@@ -53,9 +53,9 @@ type written struct {
 	at     time.Time
 }
 
-// unseenFor is how long an object that we wrote may be missing in a cache that has
-// come past it, before it counts as deleted by somebody: it is on its way from the
-// watch to the store.
+// unseenFor is how long an object that we wrote may be missing in a cache that has seen
+// a later version, before it counts as deleted by somebody. Until then it may be on its
+// way from the watch to the store.
 const unseenFor = 5 * time.Second
 
 func newCaches(c clients, again patience, region string) *Caches {
@@ -135,7 +135,7 @@ func (c *Caches) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// Synced reports whether each cache has held the whole truth once.
+// Synced reports whether each cache has listed all of its objects once.
 func (c *Caches) Synced() bool {
 	for _, i := range c.all() {
 		if !i.HasSynced() {
@@ -195,7 +195,7 @@ func newer(a, b string) bool {
 	return err == nil && order > 0
 }
 
-// mark lets an object whose deletion was accepted look like it.
+// mark gives an object whose deletion the server accepted a deletion timestamp.
 func (c *Caches) mark(o render.Object) render.Object {
 	if o == nil || o.GetDeletionTimestamp() != nil || !c.ended[o.GetUID()] {
 		return o
@@ -223,7 +223,7 @@ func (c *Caches) Deleted(uid types.UID) {
 	c.ended[uid] = true
 }
 
-// saw notes that the watch told of the end of an object.
+// saw notes that the watch reported the end of an object.
 func (c *Caches) saw(k render.Kind, gone render.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -268,7 +268,7 @@ func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool
 		}
 		r := render.NewRef(k, o.GetNamespace(), o.GetName())
 		done[r] = true
-		// What we wrote since may have taken it out of the index.
+		// A later write of ours may have removed it from the index.
 		if o = c.Get(r); o != nil && ok(o) {
 			out = append(out, o)
 		}
@@ -300,7 +300,7 @@ type Handlers struct {
 	Node       func(old, now *corev1.Node)
 }
 
-// Handle has the handlers hear of all that happens.
+// Handle registers the handlers for all events.
 func (c *Caches) Handle(h Handlers) error {
 	for k, i := range c.Ours {
 		if _, err := i.AddEventHandler(handler(func(old, now render.Object) {
@@ -353,7 +353,7 @@ func handler[T any](hear func(old, now T)) cache.ResourceEventHandlerFuncs {
 	}
 }
 
-// PodsOf are the pods of a workload, by its label.
+// PodsOf returns the pods of a workload, by its label.
 func (c *Caches) PodsOf(namespace, workload string) []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().ByIndex(ByWorkload, namespace+"/"+workload))
 }
@@ -363,12 +363,12 @@ func (c *Caches) EveryPod() []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().List(), nil)
 }
 
-// PodsOn are the pods of ours on a node.
+// PodsOn returns the pods of ours on a node.
 func (c *Caches) PodsOn(node string) []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().ByIndex(byNode, node))
 }
 
-// PodsOfUID are the pods with that UID: one, or none.
+// PodsOfUID returns the pods with that UID: one, or none.
 func (c *Caches) PodsOfUID(uid types.UID) []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().ByIndex(byUID, string(uid)))
 }
@@ -389,7 +389,7 @@ func (c *Caches) ReplicaSetKeys() []string {
 	return c.replicaSets.GetIndexer().ListIndexFuncValues(ByWorkload)
 }
 
-// Deployments are the ids of those that have objects of a kind.
+// Deployments returns the ids of the deployments that have objects of a kind.
 func (c *Caches) Deployments(k render.Kind) []string {
 	return c.Ours[k].GetIndexer().ListIndexFuncValues(ByDeployment)
 }
@@ -404,7 +404,7 @@ func (c *Caches) EveryReplicaSet() (out []*appsv1.ReplicaSet) {
 	return out
 }
 
-// ReplicaSetsOf are those that a workload has made.
+// ReplicaSetsOf returns the ReplicaSets that a workload controls.
 func (c *Caches) ReplicaSetsOf(w *appsv1.Deployment) (out []*appsv1.ReplicaSet) {
 	found, err := c.replicaSets.GetIndexer().ByIndex(ByWorkload, Namespaced(w, render.LabelWorkload))
 	if err != nil {

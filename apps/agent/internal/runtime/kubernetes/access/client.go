@@ -17,8 +17,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// maxRetryAfter bounds what a server may ask for: a proxy that says an hour must
-// not make us miss that it is back.
+// maxRetryAfter bounds the time that a server may ask for, so that a proxy that says
+// an hour does not keep us away after the server is back.
 const maxRetryAfter = time.Minute
 
 const (
@@ -47,11 +47,10 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, e
 	return newClientset(c)
 }
 
-// findDeadConnections has the client library find a connection that swallows
-// everything, and that no reset ends, in 9 s and not in 45 s: a watch on it hears
-// nothing, and looks like one of a quiet cluster. It takes these from the environment
-// only; an operator's own words stand. A ping is sent on a connection that has been
-// silent for 5 s, of which an agent has one.
+// findDeadConnections makes the client library find a dead connection, which no reset
+// ends, in 9 s instead of 45 s. A watch on it hears nothing, and looks like one of a
+// quiet cluster. The library reads these times from the environment only. Values that
+// an operator set are kept. It pings a connection that has been silent for 5 s.
 func findDeadConnections() error {
 	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "4"} {
 		if os.Getenv(name) != "" {
@@ -144,7 +143,7 @@ func classify(req *http.Request) (verb, resource string) {
 }
 
 // pacer spaces out the openings of a watch that does not last. The client library
-// does so for most errors, and opens at once, without end, a watch of which the server
+// does so for most errors. But it opens a watch at once, again and again, if the server
 // says each time that its version has expired.
 type pacer struct {
 	policy backoff.Policy
@@ -154,14 +153,14 @@ type pacer struct {
 	watches map[string]*opened
 }
 
-// opened is how often in a row a watch was opened soon after the time before.
+// opened counts how often in a row a watch was opened soon after the last opening.
 type opened struct {
 	last   time.Time
 	streak int
 }
 
-// A watch that lasted that long was well, and two more openings are free: it is
-// normal that one follows a list, or an expired version.
+// A watch that lasted for wellAfter was well. freeOpenings after that do not wait, because
+// it is normal that a watch is opened after a list or an expired version.
 const (
 	wellAfter    = 30 * time.Second
 	freeOpenings = 2
@@ -176,7 +175,7 @@ func (p *pacer) wait(req *http.Request) error {
 	return backoff.Sleep(req.Context(), d)
 }
 
-// delay is how long to wait before the watch is opened.
+// delay returns how long to wait before the watch is opened.
 func (p *pacer) delay(watch string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,7 +221,7 @@ func (g *gate) pass(now time.Time) (wait time.Duration, cause error) {
 		return g.until.Sub(now), g.cause
 	}
 	if g.failures > 0 {
-		// This call is the one that finds out; the others wait for what it finds.
+		// This call finds out whether the server is back. Other calls wait for its outcome.
 		g.until = now.Add(g.policy.Delay(g.failures, g.random))
 	}
 	return 0, nil

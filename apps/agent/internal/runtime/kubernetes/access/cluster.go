@@ -40,12 +40,12 @@ func (c *Cluster) Hold(ctx context.Context, name, identity string, log *slog.Log
 	return Lease{Client: c.Client, Namespace: c.Namespace, Name: name, Identity: identity, Log: log}.Hold(ctx, f)
 }
 
-// LogTo has the client library log there, for the whole program: it knows one log
-// only. What it says of its own retries is for those who look for trouble.
+// LogTo makes the client library log to log, for the whole program, because the library
+// has only one logger.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log.With("component", "kubernetes-client")) }
 
 // Kept is one value in a Secret of the agent's namespace, which its agents share.
-// The Secret must be there: the agent's role lets it change this one, and make none.
+// The Secret must exist, because the agent's role lets it change this Secret, and create none.
 type Kept struct {
 	client    typedcorev1.CoreV1Interface
 	namespace string
@@ -89,7 +89,7 @@ func (k *Kept) get(ctx context.Context) (*corev1.Secret, error) {
 }
 
 // Files is a Secret of the agent's namespace whose keys are files. Like that of Kept, it must
-// be there.
+// exist.
 type Files struct{ kept *Kept }
 
 // KeepFiles returns the files in the Secret of that name.
@@ -121,7 +121,8 @@ func (k *Kept) ShareKey(ctx context.Context, own []byte) ([]byte, error) {
 	if len(s.Data[nameKey]) > 0 {
 		return s.Data[nameKey], nil
 	}
-	// As another manager than the value's, so that neither takes the other's back. Another agent's key is not replaced.
+	// This uses another field manager than the value, so that neither write removes the other's field. It does not
+	// replace another agent's key.
 	config := coreac.Secret(k.name, k.namespace).WithResourceVersion(s.ResourceVersion).WithData(map[string][]byte{nameKey: own})
 	if _, err := k.client.Secrets(k.namespace).Apply(ctx, config, metav1.ApplyOptions{FieldManager: FieldManager + "-names"}); err != nil {
 		return nil, fmt.Errorf("write Secret %s/%s: %w", k.namespace, k.name, err)
@@ -129,7 +130,7 @@ func (k *Kept) ShareKey(ctx context.Context, own []byte) ([]byte, error) {
 	return own, nil
 }
 
-// nameKey is where the key is in the Secret by which names of other Secrets are made.
+// nameKey is where the Secret has the key that names of other Secrets are made with.
 const nameKey = "name-key"
 
 // Store replaces the value.

@@ -5,10 +5,10 @@
 //	Cluster  the agent's own namespace: the lease of the region, and shared Secrets
 //
 // Every call passes one gate. While the server answers nothing, one call in a while finds out whether it is
-// back, however many callers wait. A call that fails for a moment is made again here, and an outage is the
-// caller's. The error of a call is a *runtime.Rejection, so that callers pass it on as it is.
+// back, however many callers wait. This package retries after short failures, and the caller after an outage.
+// The error of a call is a *runtime.Rejection, so that callers pass it on as it is.
 //
-// Caches hold of each object what the runtime reads (slim.go), and an object that was written is known at once
+// Caches keep the fields of objects that the runtime reads (slim.go). An object that was written is known at once
 // (Caches.Get). Secrets are not watched, because a right to watch the Secrets of a label is a right to read all
 // Secrets of the cluster.
 //

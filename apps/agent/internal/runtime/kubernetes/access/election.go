@@ -37,8 +37,8 @@ type election struct {
 	changed time.Time
 }
 
-// acquire waits for the lease. It returns when the request began by which this agent got it. Its error is that
-// ctx ended.
+// acquire waits for the lease. It returns the time at which the request began that acquired it. Its only error
+// is the end of ctx.
 func (e *election) acquire(ctx context.Context) (time.Time, error) {
 	active, failure := "", ""
 	for {
@@ -146,7 +146,7 @@ func (e *election) claim(s *coordinationv1.LeaseSpec) {
 }
 
 // release gives the lease back, if it is this agent's, so that another agent need not wait until it runs out.
-// A last renewal that was given up may still arrive at the server between its read and its write: then it
+// A last renewal, which was given up, may still arrive at the server between this read and write. Then release
 // reads again.
 func (e *election) release(ctx context.Context) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -165,7 +165,7 @@ func (e *election) release(ctx context.Context) error {
 	})
 }
 
-// holder is the identity of the agent that had the lease when it was last seen, "" for none.
+// holder returns the identity of the agent that had the lease when it was last seen, "" for none.
 func (e *election) holder() string {
 	if e.lease == nil {
 		return ""

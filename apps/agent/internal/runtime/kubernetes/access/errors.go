@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// attempts of one call, and longestWait for the gate before each: a short failure is
-	// retried here, an outage by the caller. Three bounds the calls for an apply at three
-	// for each object.
+	// attempts bounds the attempts of one call, and longestWait the wait for the gate before
+	// each. A short failure is retried here, an outage by the caller.
 	attempts    = 3
 	longestWait = 2 * time.Second
 )
@@ -62,7 +61,7 @@ func (a *API) Call(ctx context.Context, what string, f func(context.Context) err
 	}
 }
 
-// answered tells a server that said no from one that could not say anything.
+// answered reports whether the error is an answer of the server, and not that it could not answer.
 func answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -83,7 +82,7 @@ func BeingRemoved(at render.Ref) *runtime.Rejection {
 	}
 }
 
-// rejection says what an answer of the API server means for an assignment.
+// rejection turns an answer of the API server into the rejection of an assignment.
 func rejection(what string, err error) *runtime.Rejection {
 	out := &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, err), Retryable: true}
 	switch {
@@ -104,7 +103,7 @@ func rejection(what string, err error) *runtime.Rejection {
 	return out
 }
 
-// IsNotFound tells that a rejection comes from an object that is not there.
+// IsNotFound reports whether an error means that the object does not exist.
 func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
 
 var errNotFound = errors.New("not found")

@@ -12,9 +12,9 @@ import (
 // serviceAccountNamespace is where Kubernetes tells a pod its namespace.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// LoadClient reads how to reach the API server, and the namespace that is ours
-// there: from a kubeconfig file, or, when kubeconfig is empty, from the pod that
-// this is.
+// LoadClient reads how to reach the API server, and the agent's own namespace there:
+// from a kubeconfig file, or, when kubeconfig is empty, from the pod that the agent
+// runs in.
 func LoadClient(kubeconfig, context string) (_ *rest.Config, namespace string, _ error) {
 	if kubeconfig == "" {
 		if context != "" {

@@ -12,25 +12,24 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A lease is held for leaseDuration after its holder last renewed it. One that has
-// not managed to renew it for renewDeadline stops, and has the time between the two
-// to do so: its calls end at once with their context. One that waits looks every
-// leaseRetry, and up to 1 + leaseJitter times that; it counts from when it saw the
-// last renewal. So after a holder was killed another one begins after at most
-// 9 + 2.2 + 2.2 s, and has its caches within 15.
+// A lease is held for leaseDuration after its last renewal. A holder that could not
+// renew it for renewDeadline stops, and has the time between the two to do so: its
+// calls end at once with their context. An agent that waits looks every leaseRetry, and
+// up to 1 + leaseJitter times that. It counts from when it saw the last renewal. So
+// after a holder was killed, another one begins after at most 9 + 2.2 + 2.2 s.
 const (
 	leaseDuration = 9 * time.Second
 	renewDeadline = 6 * time.Second
 	leaseRetry    = time.Second
 	leaseJitter   = 1.2
-	// stopMargin is left of that time for the process to end, if what ran does not.
+	// stopMargin is the end of that time, in which the process ends if f has not.
 	stopMargin = 500 * time.Millisecond
 	// releaseTimeout bounds giving the lease back; without that, it runs out.
 	releaseTimeout = 3 * time.Second
 )
 
-// errStuck says that what must not run any more did not end in time: only the end of
-// the process stops it.
+// errStuck says that f, which must not run any more, did not end in time. Only the end
+// of the process stops it.
 var errStuck = errors.New("lost the lease of the region, and what ran under it does not end")
 
 // ErrLeaseLost says that another agent may be the active one by now.
@@ -42,7 +41,7 @@ type Lease struct {
 	Client *rest.Config
 	// Namespace of the agent; Name of the lease.
 	Namespace, Name string
-	// Identity of this agent, unlike that of any other.
+	// Identity of this agent. No other agent has the same.
 	Identity string
 	Log      *slog.Logger
 }
@@ -65,7 +64,7 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 	e := &election{leases: client.Leases(l.Namespace), name: l.Name, identity: l.Identity, random: rand.Float64, log: log}
 	renewed, err := e.acquire(ctx)
 	if err != nil {
-		// It may have been got in the last moment.
+		// The last request may have acquired it.
 		giveBack(ctx, e)
 		return nil
 	}

@@ -38,7 +38,7 @@ func (l *Locks) leave(name string) {
 	}
 }
 
-// Alone holds name for oneself until the result is called.
+// Alone locks name exclusively, until unlock is called.
 func (l *Locks) Alone(name string) (unlock func()) {
 	k := l.use(name)
 	k.Lock()
@@ -48,7 +48,7 @@ func (l *Locks) Alone(name string) (unlock func()) {
 	}
 }
 
-// Together holds name against those who want to be alone.
+// Together locks name against Alone, and not against others that call Together.
 func (l *Locks) Together(name string) (unlock func()) {
 	k := l.use(name)
 	k.RLock()
@@ -58,7 +58,7 @@ func (l *Locks) Together(name string) (unlock func()) {
 	}
 }
 
-// Waiting returns how many wait for a name that is held.
+// Waiting returns how many callers hold or wait for name, besides the one that holds it.
 func (l *Locks) Waiting(name string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

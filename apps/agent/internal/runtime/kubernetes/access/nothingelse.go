@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NothingElse asks whether a namespace has anything of others that goes with it. It
-// cannot ask for Secrets, which the agent must not read: the annotation
-// windlass.run/keep=true on the namespace is for those who keep some there.
+// NothingElse reports whether a namespace has no objects of others, which would be deleted
+// with it. It cannot list Secrets, because the agent must not read them. To keep Secrets
+// there, a person sets the annotation windlass.run/keep=true on the namespace.
 func (a *API) NothingElse(ctx context.Context, name string) (bool, error) {
 	one := metav1.ListOptions{Limit: 2}
 	core, apps := a.CoreV1(), a.AppsV1()
@@ -60,7 +60,7 @@ func (a *API) NothingElse(ctx context.Context, name string) (bool, error) {
 	return true, nil
 }
 
-// rootCA is in every namespace.
+// rootCA is a config map that Kubernetes makes in every namespace.
 const rootCA = "kube-root-ca.crt"
 
 func lenOf[L any](l L, err error, length func(L) int) (int, error) {

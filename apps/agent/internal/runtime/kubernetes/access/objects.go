@@ -16,9 +16,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Apply applies one object. What is there and not ours is left alone. live is the object as it was seen;
-// nil: there is none, or it is a Secret, which is not watched. With dry the server only says what it
-// would do.
+// Apply applies one object. It does not change an object that is not ours. live is the object as it was seen;
+// nil: there is none, or it is a Secret, which is not watched. With dry the server only says what it would do.
 func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.Object, dry bool) (render.Object, error) {
 	if live != nil && live.GetDeletionTimestamp() != nil {
 		return nil, BeingRemoved(at)
@@ -29,7 +28,7 @@ func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.
 		}
 	}
 	if live != nil {
-		// If it was exchanged for another of its name, that one is not ours to change.
+		// With the UID, the server refuses to change another object that has got the same name.
 		uid := live.GetUID()
 		render.MetaOf(config).UID = &uid
 	}
@@ -51,7 +50,7 @@ func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.
 	return out, nil
 }
 
-// Get reads an object. Its error is one for which isNotFound reports true if there is none.
+// Get reads an object. If there is none, IsNotFound reports true for its error.
 func (a *API) Get(ctx context.Context, at render.Ref) (o render.Object, err error) {
 	err = a.Call(ctx, "get "+at.String(), func(ctx context.Context) (err error) {
 		o, err = a.Resources[at.Kind].Get(ctx, at.Namespace, at.Name)
@@ -60,15 +59,15 @@ func (a *API) Get(ctx context.Context, at render.Ref) (o render.Object, err erro
 	return o, err
 }
 
-// Remove deletes an object. Its error is one for which isNotFound reports true if there is none.
+// Remove deletes an object. If there is none, IsNotFound reports true for its error.
 func (a *API) Remove(ctx context.Context, at render.Ref, opts metav1.DeleteOptions) error {
 	return a.Call(ctx, "delete "+at.String(), func(ctx context.Context) error {
 		return found(a.Resources[at.Kind].Remove(ctx, at.Namespace, at.Name, opts))
 	})
 }
 
-// RemoveOrphans deletes what carries the labels of a deployment in a namespace, but for its workload and its claim.
-// adopted: the ReplicaSets are another deployment's by now, and stay.
+// RemoveOrphans deletes the objects in a namespace with the labels of a deployment, except its workload and its
+// claim. adopted: the ReplicaSets now belong to another deployment, and stay.
 func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string, adopted bool) error {
 	foreground := metav1.DeletePropagationForeground
 	opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
@@ -93,8 +92,8 @@ func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string,
 	return nil
 }
 
-// mayMake asks whether there is an object of that name that is not ours: applying
-// would take it over.
+// mayMake returns an error if there is an object of that name that is not ours, because
+// apply would take it over.
 func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	there, err := a.Get(ctx, at)
 	switch {
@@ -114,8 +113,8 @@ func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	return nil
 }
 
-// ours reports whether an object is, also when somebody took its labels off: then we
-// have applied it once, and no other region says that it is its own.
+// ours reports whether an object is ours. That is also one without a region's label that
+// the agent has applied before: somebody has removed its labels.
 func (a *API) ours(o metav1.Object) bool {
 	l := o.GetLabels()
 	if region, ok := l[render.LabelRegion]; ok {
@@ -137,8 +136,8 @@ func slimmed(o render.Object) render.Object {
 	return o
 }
 
-// DeletePod deletes a pod with the given grace, or with its own. Its error is one for which isNotFound reports true if it
-// is gone.
+// DeletePod deletes a pod with the given grace, or with its own. If it is gone, IsNotFound reports true for the
+// error.
 func (a *API) DeletePod(ctx context.Context, p *corev1.Pod, grace *int64) error {
 	uid := p.UID
 	return a.Call(ctx, fmt.Sprintf("delete pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
@@ -160,7 +159,7 @@ func (a *API) Annotate(ctx context.Context, p *corev1.Pod, annotations map[strin
 	})
 	rej, ok := errors.AsType[*runtime.Rejection](err)
 	if IsNotFound(err) || ok && rej.Code == runtime.ReasonConflict {
-		return nil // it went, or another one of its name is there
+		return nil // it is gone, or another pod has its name
 	}
 	return err
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// What is summed up as it is heard of is not kept: the events and the pods of a
-// whole cluster are more than everything of ours.
+// Warnings and Neighbours keep no objects, because the events and the pods of a whole
+// cluster are many more than ours.
 
 // watched is the part of a typed client that lists and watches.
 type watched[L apiruntime.Object] interface {
@@ -38,13 +38,13 @@ func listWatch[L apiruntime.Object](client watched[L], again patience, tweak fun
 	}
 }
 
-// patience asks an API server that cannot answer again. The client library would do
-// so by itself, and wait up to a minute in between: it must not hear of it.
+// patience repeats calls that the API server could not answer. The client library must
+// not see these failures, because it would wait up to a minute between its own retries.
 type patience struct {
 	policy backoff.Policy
 	random func() float64
-	// refused is the last list or watch for which the agent lacks a permission: the client
-	// library tries on for ever, and says so in its own log alone.
+	// refused is the error of the last list or watch for which the agent lacks a permission.
+	// The client library retries for ever, and says so in its own log only.
 	refused *atomic.Pointer[error]
 }
 
@@ -60,7 +60,7 @@ func ask[T any](ctx context.Context, p patience, call func() (T, error)) (T, err
 	}
 }
 
-// Warnings reads the Warning events of pods. take decides what is worth
+// Warnings reads the Warning events of pods. Take decides what is worth
 // remembering.
 type Warnings struct {
 	Take   func(*corev1.Event)
@@ -81,8 +81,8 @@ func (w *Warnings) Add(obj any) error {
 // Update implements cache.ReflectorStore.
 func (w *Warnings) Update(obj any) error { return w.Add(obj) }
 
-// Delete implements cache.ReflectorStore: an event that ran out was true all the
-// same.
+// Delete implements cache.ReflectorStore. It does nothing, because an event that
+// expired has still happened.
 func (w *Warnings) Delete(any) error { return nil }
 
 // Replace implements cache.ReflectorStore.
@@ -100,7 +100,7 @@ func (w *Warnings) Replace(all []any, _ string) error {
 func (w *Warnings) Resync() error { return nil }
 
 // Neighbours reads the pods of the cluster that are not ours, and keeps their UIDs
-// only: what they take of the nodes is summed up as they are heard of.
+// only. Set and Remove sum up what these pods take of the nodes.
 type Neighbours struct {
 	Set    func(*corev1.Pod)
 	Remove func(types.UID)

@@ -14,8 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// What caches keep of objects is what somebody reads. A pod of a thousand lines
-// becomes one of fifty.
+// Caches keep only the fields of objects that the agent reads.
 
 func bare(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
@@ -36,7 +35,7 @@ func slimWorkload(obj any) (any, error) {
 	return d, nil
 }
 
-// ownerOfReplicas names the managers beside us that have set spec.replicas.
+// ownerOfReplicas returns the names of the managers besides us that have set spec.replicas.
 func ownerOfReplicas(fields []metav1.ManagedFieldsEntry) string {
 	var owners []string
 	for _, f := range fields {
@@ -109,11 +108,11 @@ func slimNode(obj any) (any, error) {
 	return n, nil
 }
 
-// slimReplicaSet keeps whose it is, of which template, and its counts.
+// slimReplicaSet keeps the owner, the hashes of the template, and the counts.
 func slimReplicaSet(obj any) (any, error) {
 	s, ok := obj.(*appsv1.ReplicaSet)
 	if !ok || s.Annotations[render.AnnotationTemplatePrint] != "" {
-		return obj, nil // informers may do it twice
+		return obj, nil // informers may transform an object twice
 	}
 	s.ManagedFields = nil
 	s.Annotations = map[string]string{render.AnnotationTemplatePrint: render.PrintOf(&s.Spec.Template)}
