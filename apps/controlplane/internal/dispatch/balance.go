@@ -18,8 +18,8 @@ import (
 // connections, one step is enough. With a round-robin balancer some steps are needed, because
 // the streams that were sent away come back in equal parts.
 
-// goAway ends a stream whose agent is to go on elsewhere, after a random part of
-// spread.
+// goAway ends a stream whose agent should connect to another process, after a random
+// part of spread.
 type goAway struct {
 	error
 	spread time.Duration
@@ -43,7 +43,7 @@ func spreadOf(streams int) time.Duration {
 	return min(max(time.Duration(streams)*spreadEach, minSpread), maxSpread)
 }
 
-// spread is what agents spread their return over when this process leaves.
+// spread returns the time over which agents spread their return when this process leaves.
 func (s *Service) spread() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,11 +60,11 @@ func (s *Service) leaving(ctx context.Context) bool {
 	}
 }
 
-// seenWithin is how long ago a process may have said that it is there: twice its
-// beat. Counting one that is gone would send streams away for nothing.
+// seenWithin is how long a process counts after its last beat: two beats. A process that
+// is gone and still counted would make others send streams away for nothing.
 const seenWithin = 10 * time.Second
 
-// even sends away, until ctx ends, what is beyond this process's share.
+// even sends away the streams above this process's share, until ctx ends.
 func (s *Service) even(ctx context.Context) {
 	var peers []string
 	changed, failing := time.Now(), false
@@ -87,7 +87,7 @@ func (s *Service) even(ctx context.Context) {
 	}
 }
 
-// others are the processes there are, and how many streams they have together.
+// others returns all processes, this one included, and how many streams they have together.
 func (s *Service) others(ctx context.Context) (peers []string, streams int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Even)
 	defer cancel()
@@ -137,9 +137,9 @@ func (s *Service) sendAway(ctx context.Context, all, peers int) {
 	}
 }
 
-// excess is how many of a process's own streams are beyond its share of all, 0 when
-// it is near enough: a quarter above is what chance does to small numbers, and no
-// reason to move anybody.
+// excess returns how many of a process's streams are above its share, 0 when it is near
+// enough. With small numbers, chance alone makes a quarter above, which is no reason to
+// move streams.
 func excess(own, all, peers int) int {
 	if peers < 2 {
 		return 0

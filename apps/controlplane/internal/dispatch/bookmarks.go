@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// together is how many times bookmarks are handed out in the shortest time between two of a
-// stream. A process that rests pays for waking up: 1,000 streams with timers of their own
-// have it do so 70 times a second, and in rounds twice, while the database is away too.
+// together is how many rounds of bookmarks there are in Config.Bookmark. Rounds wake an idle
+// process far less often than a timer for each stream would.
 const together = 20
 
 // bookmarks tells streams when to send one, until ctx ends.
@@ -26,7 +25,7 @@ func (s *Service) bookmarks(ctx context.Context) {
 	}
 }
 
-// handOut tells those that are due, in an order that does not change from run to run.
+// handOut signals the streams whose bookmarks are due, in the order of their regions.
 func (s *Service) handOut(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,10 +45,10 @@ func (s *Service) handOut(now time.Time) {
 	}
 }
 
-// bookmarkDelay is 1.2 to 1.45 times the shortest that is allowed: an agent whose own sign
-// of life is due before long gives it in answer to a bookmark, so that those, too, come
-// together: with the longest lease, of a minute, it would come by itself after 16 s at the
-// earliest. Between two bookmarks are thus 12 to 15 s, and never 20.
+// bookmarkDelay returns 1.2 to 1.45 times Config.Bookmark, so that 12 to 15 s are between two
+// bookmarks. An agent whose own sign of life is due soon gives it in answer to a bookmark, and
+// those of many agents come together. With the longest lease, of a minute, it would come by
+// itself after 16 s at the earliest.
 func (s *Service) bookmarkDelay() time.Duration {
 	return time.Duration((1.2 + 0.25*s.cfg.Random()) * float64(s.cfg.Bookmark))
 }

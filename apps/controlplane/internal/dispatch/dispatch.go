@@ -16,8 +16,8 @@
 //
 // # No gap between snapshot and deltas
 //
-// A stream subscribes first and reads its snapshot then, in one consistent read
-// as of revision A. Changes at or below A are in it; changes above A were
+// A stream first subscribes, and then reads its snapshot in one consistent read
+// as of revision A. Changes at or below A are in it. Changes above A were
 // published to the subscription, which existed before. The cursor drops the
 // former when they arrive late and keeps the latter.
 package dispatch
@@ -97,12 +97,12 @@ type Config struct {
 	SnapshotBurst int
 	// Limits that a new session starts with; nil: none.
 	Limits func() *agentv1.ReportLimits
-	// Even is how often it is looked whether this process has more than its share of
-	// the streams: 5 s, two small queries. EvenAfter is how long the processes must have
-	// been the same before anything is done about it: 15 s, so that a rolling restart
-	// is over, or as good as, and who died is no longer counted.
+	// Even is the time between two checks whether this process has more than its share
+	// of the streams: 5 s, two small queries. EvenAfter is how long the processes must have
+	// been the same before streams are sent away: 15 s, so that a rolling restart is
+	// over, and a process that died is no longer counted.
 	Even, EvenAfter time.Duration
-	// Neighbours is how often it is looked where apps are whose requests may go to other
+	// Neighbours is the time between two reads of the apps whose requests may go to other
 	// regions: 5 s, one small query while this process has streams.
 	Neighbours time.Duration
 	Version    string
@@ -158,7 +158,7 @@ type Service struct {
 	pictures map[string]*neighbours.Picture
 }
 
-// New checks the config and returns a service; Run makes it move.
+// New checks the config and returns a service, which does nothing until Run.
 func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Caller == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("dispatch: Store, Caller, Log and Registerer are required")
@@ -181,8 +181,8 @@ func New(cfg Config) (*Service, error) {
 // regions; with none given, of any. It never blocks.
 func (s *Service) Nudge(regions ...string) { s.tailer.Nudge(regions...) }
 
-// Run tails the feed, tells streams when to send bookmarks, looks what is around regions, and keeps this process at its share of
-// the streams, until ctx ends.
+// Run tails the feed, tells streams when to send bookmarks, reads the neighbours of regions, and keeps this
+// process at its share of the streams, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -224,7 +224,7 @@ func (s *Service) enter(st *stream) {
 	s.streams[st.region] = st
 	st.dueAt = time.Now().Add(s.bookmarkDelay())
 	if s.pictures != nil {
-		st.around <- struct{}{} // it is new, and so is its buffer
+		st.around <- struct{}{} // it never blocks, because the buffer of a new stream is empty
 	}
 	s.countStreams()
 }

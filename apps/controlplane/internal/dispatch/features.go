@@ -24,7 +24,7 @@ var features = []struct {
 	{agentv1.Feature_FEATURE_EXPECTED_CODES, func(s *windlassv1.DeploymentSpec) bool { return len(s.GetHealthCheck().GetExpectedCodes()) > 0 }},
 }
 
-// anyGPU asks about the GPUs of the spec and of each role that has its own resources.
+// anyGPU returns a function that asks about the GPUs of a spec and of each role with its own resources.
 func anyGPU(used func(*windlassv1.Gpu) bool) func(*windlassv1.DeploymentSpec) bool {
 	return func(s *windlassv1.DeploymentSpec) bool {
 		return used(s.GetResources().GetGpu()) || slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool {
@@ -33,8 +33,8 @@ func anyGPU(used func(*windlassv1.Gpu) bool) func(*windlassv1.DeploymentSpec) bo
 	}
 }
 
-// requiredFeatures are what an agent must know of for the spec to become what it
-// says; see agentv1.Feature.
+// requiredFeatures returns the features that an agent must have to run the spec as it is
+// written; see agentv1.Feature.
 func requiredFeatures(s *windlassv1.DeploymentSpec) []string {
 	var out []string
 	for _, f := range features {

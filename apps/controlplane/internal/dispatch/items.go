@@ -15,15 +15,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// specHashSize is enough that two contents never agree by accident, in a tenth
-// of a snapshot's bytes.
+// specHashSize is enough that two contents never have the same hash by accident.
 const specHashSize = 16
 
-// describe is what is told of a deployment and not part of the hash: a trace changes nothing that runs, and
-// a project that is renamed changes no revision, so that a hash over its name would
-// say that every agent drifted. The names arrive with the next generation. So do the
-// features, which a later release may know more of, and the host, whose domain may be
-// changed.
+// describe returns what is sent of a deployment and is not part of the hash. A trace changes nothing
+// that runs. A project that is renamed makes no revision, so with its name in the hash every agent
+// would seem to have drifted. The same holds for features, of which a later release may know more,
+// and for the host, whose domain may change. All of them arrive with the next generation.
 func describe(state *agentv1.DeploymentState, it *model.DesiredItem, domain string) *agentv1.DeploymentState {
 	about := &agentv1.DeploymentState{Traceparent: it.Topology.Traceparent}
 	if it.Delete {
@@ -97,12 +95,11 @@ func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.Deploy
 	return out
 }
 
-// templateHash covers what is stored of an instance's making, never how it is
-// encoded: an encoding may change with a release, and would replace every
-// instance there is. Nor does it cover what no instance sees: a version that differs in that
-// alone is made as the one before it, and keeps its instances. A secret that only pulls the
-// image is not in it: no instance has it, and a registry's new password is no reason to start
-// a model again.
+// templateHash covers the stored values that an instance is made of, and never their encoding,
+// because a release with another encoding would replace every instance. Nor does it cover what
+// no instance sees: a version that differs only in that keeps the instances of the version
+// before. A secret that only pulls the image is not in it: no instance has it, and a registry's
+// new password is no reason to start a model again.
 func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) []byte {
 	variables := map[string]bool{}
 	for _, ref := range spec.GetSecrets() {

@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	// signsPerSecond is how many signs of life this process wants from agents that have
-	// nothing else to say: 60 that come one by one cost it 4 % of a core. With the longest
-	// leases they come in answer to bookmarks, some more of them, at half the cost or less.
+	// signsPerSecond is how many signs of life a second this process wants from agents that
+	// have nothing else to say, because each one that comes alone wakes the process. With the
+	// longest leases they come in answer to bookmarks, more of them, but together.
 	signsPerSecond = 60
-	// agents give a sign of life this often in the time of their lease: three times, and
-	// a little earlier so that they do not come together.
+	// signsPerLease is how often agents give a sign of life in the time of their lease: three
+	// times, and a little more often because of their jitter.
 	signsPerLease = 3 / 0.9
 	// longestLease is how long a region of however large a fleet may be silent.
 	longestLease = time.Minute
@@ -26,7 +26,7 @@ type Lease struct {
 
 	mu     sync.Mutex
 	agents int
-	// length is what agents were told last, and since when.
+	// length is the lease that agents were told last, and since is when it was computed.
 	length time.Duration
 	since  time.Time
 }

@@ -13,12 +13,11 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// neighboursOf makes the picture of each region of the apps whose requests may go to others: those that
-// serve the app with a ready instance and can be reached. A region is not in its own picture. A
-// region that could serve the app and does not gets a picture, too: its gateways forward requests
-// for the app's hosts to a region where the app runs. The gateways of a workspace's region are
-// where a tenant says, so a region of the platform does not get them before an operator has
-// approved that.
+// neighboursOf makes a picture for each region. It has the apps whose requests may go to other regions, and
+// for each app the other regions that have a ready instance and can be reached. A region in which the app
+// does not run gets a picture, too: its gateways forward requests for the app's hosts to a region where the
+// app runs. A tenant sets the gateway URL of a workspace's region, so a region of the platform does not get
+// the URL before an operator has approved it.
 func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*neighbours.Picture {
 	apps := map[string][]model.AppRegion{}
 	for _, r := range rows {
@@ -43,7 +42,7 @@ func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[strin
 		for _, r := range serving {
 			tell(r.RegionID, r.RegionName, except(serving, r.RegionID, r.Platform, false))
 		}
-		// Two messages, in however many regions it does not run.
+		// All regions in which the app does not run share these two messages.
 		own, platform := except(serving, "", false, true), except(serving, "", true, true)
 		for _, r := range of[serving[0].WorkspaceID] {
 			all := own
@@ -56,9 +55,9 @@ func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[strin
 	return out
 }
 
-// except is what a region is told of an app: the others that are ready for it, and of those only
-// approved ones if the region is the platform's. wakes says that a region in which the app does not run
-// gets those at zero while no other is ready: a request that is handed there wakes the app.
+// except returns what a region is told of an app: the other regions that are ready for it, and of those only
+// approved ones if the region is the platform's. wakes is for a region in which the app does not run: while
+// no region is ready, it gets those where the app is at zero. A request that is handed over there wakes the app.
 func except(serving []model.AppRegion, regionID string, platform, wakes bool) *gatewayv1.AppNeighbours {
 	one := serving[0]
 	app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
@@ -76,8 +75,8 @@ func except(serving []model.AppRegion, regionID string, platform, wakes bool) *g
 	return app
 }
 
-// lookAround tells every stream the neighbours of its region, as of a few seconds ago. A
-// database that is away is asked again with full jitter; what was told holds meanwhile.
+// lookAround keeps telling every stream the neighbours of its region. While the database is away it
+// retries with full jitter, and streams keep what they were told.
 func (s *Service) lookAround(ctx context.Context) {
 	policy := backoff.Policy{Min: s.cfg.Neighbours, Max: 4 * s.cfg.Neighbours}
 	failures := 0
@@ -135,7 +134,7 @@ func (s *Service) look(ctx context.Context) error {
 	return nil
 }
 
-// picture wakes the streams whose region has another picture than before.
+// picture stores the pictures, and wakes the streams whose region has another picture than before.
 func (s *Service) picture(next map[string]*neighbours.Picture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,13 +151,13 @@ func (s *Service) picture(next map[string]*neighbours.Picture) {
 		}
 		select {
 		case st.around <- struct{}{}:
-		default: // it will look anyhow
+		default: // it is signalled already
 		}
 	}
 }
 
-// nothing is around a region whose workspaces have no app that crosses regions. It is told, too:
-// an agent that was away meanwhile, and its gateways, may hold what was there before.
+// nothing is the picture of a region without neighbours. It is sent as well, because an agent that
+// was away, and its gateways, may still hold an earlier picture.
 var nothing = &neighbours.Picture{}
 
 // around returns the picture of the region's neighbours; nil: not read yet.

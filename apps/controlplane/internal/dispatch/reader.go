@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxReads go to the database at once: one can be on its way while another is
-	// taken apart.
+	// maxReads is how many reads run at once: one can wait for the database while
+	// another is decoded.
 	maxReads = 2
 	// maxReadKeys bounds what one read asks for, beyond its first stream.
 	maxReadKeys = 5000
@@ -28,7 +28,7 @@ type reader struct {
 	reads   int
 }
 
-// ask is what one stream wants to know, and what it is told.
+// ask is the request of one stream, and its result.
 type ask struct {
 	region string
 	keys   []changefeed.Key
@@ -44,7 +44,7 @@ func (r *reader) read(ctx context.Context, region string, keys []changefeed.Key)
 	r.waiting = append(r.waiting, a)
 	if r.reads < maxReads {
 		r.reads++
-		// For others too: it must not end with this stream.
+		// The worker reads for other streams, too, so it must not end with this one.
 		go r.work(context.WithoutCancel(ctx))
 	}
 	r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *reader) read(ctx context.Context, region string, keys []changefeed.Key)
 	return a.rows, nil
 }
 
-// work until no request waits.
+// work reads batches until no request waits.
 func (r *reader) work(ctx context.Context) {
 	for {
 		batch := r.take()
@@ -77,8 +77,8 @@ func (r *reader) work(ctx context.Context) {
 	}
 }
 
-// take returns those whose turn it is, the first in any case, and one of each region: a
-// stream that was replaced may still ask. None ends a worker.
+// take returns the next requests: the first in any case, and at most one of each region,
+// because a stream that was replaced may still ask. If there are none, the worker must end.
 func (r *reader) take() []*ask {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/digest"
 )
 
-// pageItems are read at a time: many enough that a query more is nothing beside them, few
-// enough that who sends them need not wait.
+// pageItems is how many items are read at a time: enough that one more query costs little, and
+// few enough that sending begins soon.
 const pageItems = 1000
 
-// reading is one consistent read of everything that the region should hold, on its way:
-// pages are read, encoded and taken side by side. It goes at the database's pace and keeps
-// what is not taken yet, so that no transaction waits for a slow link.
+// reading is one consistent read, under way, of everything that the region should hold. Pages
+// are read, encoded and taken at the same time. It goes at the database's pace and keeps pages
+// that are not taken yet, so that no transaction waits for a slow link.
 type reading struct {
-	// at is known once begun is closed, or done.
+	// at is known once begun is closed.
 	at     changefeed.Position
 	cancel context.CancelFunc
 	begun  chan struct{}
@@ -34,7 +34,7 @@ type reading struct {
 	ended bool
 	err   error
 
-	// index is of all items, once next has told the end.
+	// index has all items, once next has returned the end.
 	index *digest.Index
 }
 
@@ -55,8 +55,8 @@ func (st *stream) begin(ctx context.Context) *reading {
 	return r
 }
 
-// read begins one, and waits until it is known of when it is: of the epoch of the stream, and
-// no older than what its subscription tells of. The early one does as well if it is so.
+// read begins a reading and waits until its position is known. The position must be of the
+// stream's epoch, and not before the subscription's. An early reading that fits is used instead.
 func (st *stream) read(ctx context.Context) (*reading, error) {
 	if early := st.early; early != nil {
 		st.early = nil
@@ -73,7 +73,7 @@ func (st *stream) read(ctx context.Context) (*reading, error) {
 	return r, nil
 }
 
-// fits reports whether it is one for the stream, once that is known.
+// fits waits for the position of the reading, and reports whether the stream can use the reading.
 func (r *reading) fits(st *stream) (bool, error) {
 	select {
 	case <-r.begun:
@@ -85,14 +85,14 @@ func (r *reading) fits(st *stream) (bool, error) {
 	return err == nil && st.epoch() == r.at.Epoch && r.at.Revision >= st.published.Revision, err
 }
 
-// readPages in one transaction. The end is put as soon as all is read: the consumer of the
-// pages does not need the outcome of a transaction that only read.
+// readPages reads all pages in one transaction. The end is put as soon as all is read, because
+// a transaction that only reads has no outcome that the consumer of the pages needs.
 func (st *stream) readPages(ctx context.Context, r *reading) {
 	var work errgroup.Group
 	rows := make(chan []model.DesiredItem, 1)
 	work.Go(func() error {
 		defer func() {
-			for range rows { // readers must not wait for one that failed
+			for range rows { // the reader must not block after an encoding failed
 			}
 		}()
 		for page := range rows {
@@ -149,7 +149,7 @@ func (r *reading) put(page []wired, ended bool, err error) {
 	}
 }
 
-// next page, which is not empty; nil at the end.
+// next returns the next page, nil at the end.
 func (r *reading) next(ctx context.Context) ([]wired, error) {
 	for {
 		r.mu.Lock()
@@ -176,7 +176,7 @@ func (r *reading) next(ctx context.Context) ([]wired, error) {
 	}
 }
 
-// rest is all that was not taken.
+// rest returns all items that were not taken yet.
 func (r *reading) rest(ctx context.Context) ([]wired, error) {
 	var all [][]wired
 	for {
@@ -188,7 +188,7 @@ func (r *reading) rest(ctx context.Context) ([]wired, error) {
 	}
 }
 
-// end waits for it, for the index alone.
+// end waits for the end of the reading and drops its pages: the caller needs the index only.
 func (r *reading) end(ctx context.Context) error {
 	for {
 		if page, err := r.next(ctx); page == nil || err != nil {
@@ -197,7 +197,7 @@ func (r *reading) end(ctx context.Context) error {
 	}
 }
 
-// stop ends it, and is safe to repeat.
+// stop ends the reading. It may be called again.
 func (r *reading) stop() {
 	r.cancel()
 	<-r.done

@@ -46,15 +46,15 @@ type stream struct {
 	countsAtEnd bool
 	out         *connect.ServerStream[agentv1.WatchResponse]
 	sub         *subscription
-	// published is from when on sub tells of changes.
+	// published is the position after which sub has the changes.
 	published changefeed.Position
-	// early is a read that was begun while the session was; the first that is wanted takes it.
+	// early is a reading that was begun while the session opened. The first read takes it.
 	early *reading
 	ended chan struct{}
 	cause error
 
-	// index is what the region should hold, once known; complete tells that it
-	// is, as of indexAt.
+	// index has what the region should hold, as of indexAt, once complete is
+	// set.
 	index    *digest.Index
 	complete bool
 	indexAt  int64
@@ -63,12 +63,12 @@ type stream struct {
 	// be, which the service's mutex guards.
 	due   chan struct{}
 	dueAt time.Time
-	// away takes the stream elsewhere; a buffer of one. leaving: it was told to, which the
-	// service's mutex guards.
+	// away ends the stream so that its agent goes elsewhere; a buffer of one. leaving: it was
+	// told to, which the service's mutex guards.
 	away    chan goAway
 	leaving bool
-	// around wakes the stream when the region's picture is another one; a buffer of one. told
-	// is the one that its agent has from it.
+	// around wakes the stream when the region has another picture; a buffer of one. told is the
+	// picture that the stream has sent to its agent.
 	around chan struct{}
 	told   *neighbours.Picture
 }
@@ -98,7 +98,7 @@ func (st *stream) end(cause error) {
 // run sends what is owed as it comes, and bookmarks while nothing is.
 func (st *stream) run(ctx context.Context) error {
 	for {
-		// What is owed goes before anything that may be waiting beside it.
+		// Changes that are owed go before anything else that waits.
 		if err := st.flush(ctx); err != nil {
 			return failed(err)
 		}
@@ -138,8 +138,8 @@ func failed(err error) error {
 }
 
 // catchUp marks what changed between the agent's cursor and the point from which
-// the tailer publishes. With bucket sums, the agent found its inbox to differ:
-// the buckets that do are sent whole.
+// the tailer publishes. A request with bucket sums means that the agent's inbox
+// differs: the buckets that differ are sent whole.
 func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest) error {
 	after := req.ReceivedRevision
 	for after < st.published.Revision {
@@ -177,7 +177,7 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 	}
 	defer all.stop()
 	begin := &agentv1.SnapshotBegin{Epoch: all.at.Epoch, Revision: all.at.Revision, Chain: all.at.Chain}
-	// What has to be known of all items before the first goes is waited for.
+	// A repair and an agent that wants the count first need all items before the first is sent.
 	var known []wired
 	if repair != nil || !st.countsAtEnd {
 		if known, err = all.rest(ctx); err != nil {
@@ -255,7 +255,7 @@ func (st *stream) sendPage(ctx context.Context, page []wired) error {
 	return nil
 }
 
-// remember makes a read that has ended the index.
+// remember takes over the index of a reading that has ended.
 func (st *stream) remember(all *reading) {
 	st.index, st.complete, st.indexAt = all.index, true, all.at.Revision
 }

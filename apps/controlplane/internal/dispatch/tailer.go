@@ -33,14 +33,14 @@ type Tailer struct {
 	regions map[string]*tailed
 	due     map[string]struct{} // regions to poll before the beat
 	allDue  bool
-	joins   int // of regions without a follower before
-	// seen is what all was published for last; only Run uses it.
+	joins   int // how often a region got its first follower
+	// seen is up to where everything was published; only Run uses it.
 	seen published
 }
 
 // published is the sum of heads up to which everything was published to the regions that
-// had joined by then. One who joined since began at a head of its own, which that sum may
-// be ahead of.
+// were followed then. A region that joined later began at its own head, which may be older
+// than the sum.
 type published struct {
 	sum   model.HeadSum
 	joins int
@@ -139,7 +139,7 @@ func (t *Tailer) taken() (due map[string]struct{}, all bool) {
 	return due, all
 }
 
-// round polls the regions; nil: all, unless no head moved but those that were published.
+// round polls the regions; nil: all of them, unless no head has moved since all was published.
 //
 // The sum is read before the heads: what is committed in between is published now, and
 // makes the next round look once more for nothing. What is committed after the heads were
@@ -174,10 +174,10 @@ func (t *Tailer) round(ctx context.Context, only map[string]struct{}) (err error
 	return err
 }
 
-// ahead publishes what is new in regions that were nudged, and returns those whose heads
-// have to be asked. Where the first change is the next one and its chain goes on from
-// ours, the head can say no more: it is on that chain, in this epoch. Where there is none,
-// or another one, it may be in a new epoch, or compacted, or the database went back.
+// ahead publishes what is new in regions that were nudged, and returns the regions whose
+// heads have to be read. If the first change is the next one and its chain goes on from ours,
+// the head is on that chain, in this epoch, and need not be read. If there is no change, or
+// another one, there may be a new epoch, rows may be compacted, or the database went back.
 func (t *Tailer) ahead(ctx context.Context, nudged map[string]struct{}) (rest map[string]struct{}, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -198,7 +198,7 @@ func (t *Tailer) ahead(ctx context.Context, nudged map[string]struct{}) (rest ma
 		return nil, fmt.Errorf("read changes: %w", err)
 	}
 	if len(changes) == changesPerPoll {
-		rest = nudged // there are more, of some of them
+		rest = nudged // some regions have more changes
 	} else {
 		rest = map[string]struct{}{}
 	}
@@ -301,7 +301,7 @@ func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more b
 	return len(changes) == changesPerPoll, nil
 }
 
-// followed are those of the regions that somebody subscribed to; nil: all.
+// followed returns those of the regions that have a subscription, with their positions; nil: all.
 func (t *Tailer) followed(only map[string]struct{}) (ids []string, at map[string]changefeed.Position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -394,7 +394,7 @@ func (t *Tailer) subscribe(region string, agent changefeed.Position, head model.
 	return sub, at
 }
 
-// join reports whether it is the region's first.
+// join adds a subscription. first reports whether it is the region's only one.
 func (t *Tailer) join(sub *subscription, head model.Head) (at changefeed.Position, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -41,7 +41,7 @@ func (s *Service) Watch(ctx context.Context, req *agentv1.WatchRequest, out *con
 	case errors.As(err, &away):
 		return st.goAway(ctx, away.Error(), away.spread)
 	case s.leaving(ctx) && (err == nil || errors.Is(err, context.Canceled)):
-		// Whatever the stream was doing: an agent that is not told takes it for a failure.
+		// An agent that gets no GoAway takes the end of its stream for a failure.
 		return st.goAway(ctx, errLeaving.Error(), s.spread())
 	}
 	return err
@@ -171,8 +171,8 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 				return fmt.Errorf("note where the stream is: %w", err)
 			}
 		}
-		// What was reported in another epoch was reported to another history.
-		// So was what a restored database has no report of.
+		// Reports of another epoch belong to another history. So do reports that a restored
+		// database does not have.
 		v.resumed = v.resumed && before.SessionEpoch == session.SessionEpoch && before.SessionSequence >= req.ReportedSequence
 		if before.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 			apps, err := tx.AppsInRegion(region)

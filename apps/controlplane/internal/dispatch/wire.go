@@ -36,7 +36,7 @@ const (
 
 func byRank(a, b wired) int { return cmp.Compare(a.rank, b.rank) }
 
-// encodeAll encodes rows in the epoch given. domain is what hosts are below.
+// encodeAll encodes rows in the epoch given. domain is the domain of preview hosts.
 func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, error) {
 	items := make([]wired, 0, len(rows))
 	var scratch []byte
@@ -53,7 +53,7 @@ func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, e
 // encode makes the wire form of an item. scratch is used again for the next one.
 //
 // The content is in two parts, of which the first is hashed. A message may be cut like
-// that: who reads it merges what follows.
+// that, because a protobuf decoder merges the parts.
 func encode(it *model.DesiredItem, epoch int64, domain string, scratch *[]byte) (w wired, err error) {
 	head := &agentv1.Item{Kind: agentv1.ItemKind(it.Kind), Key: it.Key, Epoch: epoch, Generation: it.Generation}
 	w = wired{kind: int32(it.Kind), key: it.Key}
@@ -112,8 +112,8 @@ func numberOf(m proto.Message, name string) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByTextName(name).Number()
 }
 
-// carry has a message carry encoded items in its repeated field. It need not know them to
-// be encoded itself.
+// carry puts encoded items into a repeated field of a message. They are its unknown fields, so
+// that they are not encoded again.
 func carry(m proto.Message, field protowire.Number, items []wired) {
 	size := 0
 	for i := range items {
@@ -126,7 +126,7 @@ func carry(m proto.Message, field protowire.Number, items []wired) {
 	m.ProtoReflect().SetUnknown(raw)
 }
 
-// ranked orders items for their way; those of a rank stay as they are.
+// ranked sorts items by rank, and keeps the order within a rank.
 func ranked(items []wired) []wired {
 	if !slices.IsSortedFunc(items, byRank) {
 		slices.SortStableFunc(items, byRank)
@@ -134,7 +134,7 @@ func ranked(items []wired) []wired {
 	return items
 }
 
-// index notes an item that is or was sent.
+// index puts an item into the index, or removes it if it does not count.
 func index(x *digest.Index, it *wired) {
 	if it.counts {
 		x.Put(it.kind, it.key, it.sum)
