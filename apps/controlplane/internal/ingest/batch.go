@@ -148,16 +148,16 @@ func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 	return nil
 }
 
-// writes is what a batch comes to.
+// writes is what a batch writes.
 type writes struct {
 	observed  []model.Observed
 	routes    []model.RouteObserved
 	instances []model.Instance
 	history   []model.History
-	dropped   int // notices beside it
+	dropped   int // notices that history does not get
 	ended     []inventory
 	quarantin map[string][]model.Quarantined
-	wake      map[string]int64 // when
+	wake      map[string]int64 // by app: when
 }
 
 // gather is how long the first report about an app that no rollout waits for is kept for more
@@ -166,7 +166,7 @@ type writes struct {
 // starts or stops waits, too. Then a report is decided on at once.
 const gather = 200 * time.Millisecond
 
-// wakes an app for what was said of a deployment in a region.
+// wakes wakes an app because of a report about one of its deployments in a region.
 func (w *writes) wakes(of model.Assignment, now int64) {
 	at := now
 	if of.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !of.UnderWay {
@@ -181,7 +181,7 @@ func (w *writes) wakesAt(appID string, at int64) {
 	}
 }
 
-// inventory is one that ended: what it did not name is lost.
+// inventory is an inventory that ended: instances that it did not name are lost.
 type inventory struct {
 	region string
 	since  model.Guard
@@ -200,7 +200,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 		}
 		owner, ok := owners[id]
 		if !ok {
-			// Not assigned here, ever: nothing this region says of it counts.
+			// It was never assigned here, so the region's reports of it do not count.
 			return model.Observed{}, false
 		}
 		o, ok := before[id]
@@ -298,7 +298,7 @@ type knowledge struct {
 	routes   map[string]map[string]model.RouteObserved // of apps that have a route there
 }
 
-// read what the reports of a batch need, all of them together.
+// read reads what the reports of a batch need, for all of them together.
 func read(tx Tx, batch []*pending) (*knowledge, error) {
 	k := &knowledge{
 		owners:   map[string]map[string]model.Assignment{},
@@ -359,7 +359,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 	return k, nil
 }
 
-// of is the part of m that is a region's.
+// of returns the part of m that is a region's.
 func of[V any](m map[string]map[string]V, region string) map[string]V {
 	if m[region] == nil {
 		m[region] = map[string]V{}
@@ -367,7 +367,7 @@ func of[V any](m map[string]map[string]V, region string) map[string]V {
 	return m[region]
 }
 
-// mentioned are what a report speaks of.
+// mentioned is what a report names.
 type mentioned struct {
 	deployments map[string]bool
 	observed    map[string]bool // of those, counted or applied
@@ -456,7 +456,7 @@ const (
 	maxMessage = 1024
 	maxName    = 255
 	maxGPUs    = 64
-	// maxCapacity is thousands of pools: it is read with every region.
+	// maxCapacity is enough for thousands of pools. It is bounded because it is read with every region.
 	maxCapacity = 60 << 10
 )
 
@@ -478,7 +478,7 @@ func clipAll(list []string, count, size int) []string {
 	return out
 }
 
-// capacity is as much of c as the column holds.
+// capacity encodes as much of c as the column holds.
 func capacity(c *agentv1.Capacity) ([]byte, error) {
 	if proto.Size(c) > maxCapacity {
 		c = &agentv1.Capacity{CpuMillicores: c.CpuMillicores, MemoryMib: c.MemoryMib, Notes: []string{"the agent listed more than is kept"}}

@@ -18,14 +18,14 @@
 // Each row it writes carries (fence, sequence) as a guard that SQL compares: a
 // report that comes twice changes nothing. One that comes late, after a newer one of
 // its session, stores nothing at all: an agent has one report in flight, so it gave up
-// on that one and has told everything anew. What no longer exists was not in there, and
-// would come back for ever.
+// on that one and has told everything anew. The late report may name instances that no
+// longer exist, which would then stay for ever.
 //
 // # Overload
 //
 // What agents have to say is state: of ten changes of an instance the last one
-// counts. So what is too much stays with the agents, who hold one state of each, and
-// here waits only what is stored soon, at the rate that batches have had of late:
+// counts. So what exceeds the capacity stays with the agents, which hold one state of
+// each instance. Here waits only what can be stored soon, at the rate of recent batches:
 //
 //	waits            what agents are asked for
 //	< 50 ms          200 ms between reports, 1,000 instances in each
@@ -34,17 +34,17 @@
 //	> 200 ms         reports with more than 50 instances are refused, and may come
 //	                 again after 5 times the wait, to 5 s; later when refused again
 //
-// Agents say edges at once, as counts and states; those and whatever else is small
-// have a lane and a transaction of their own. Regions take turns: one report of each in a
-// batch, two in the queue, so that a loud one waits for itself. Whatever happens, no
-// more than 200,000 rows or 4,096 reports wait, some 100 MiB; beyond it all reports are
-// refused. What a refusal stores is nothing, and the agent says then what is so then.
+// Agents send edges at once, as counts and states. Those and other small reports have a
+// lane and transactions of their own. Regions take turns: one report of each in a batch,
+// two in the queue, so that a loud region delays only itself. No more than 200,000 rows or
+// 4,096 reports wait, some 100 MiB. Above that, all reports are refused. A report that is
+// refused stores nothing, and the agent later sends the state of that time.
 //
 // The simulator measures it: "ingest" shows how many states a second can be stored, and
 // "overload" how late edges are when ten times as many states come.
 //
-// Texts and ids are bounded too: what no column holds would fail the whole report,
-// and every retry of it.
+// Texts and ids are bounded too, because one that no column holds would fail the whole
+// report, and every retry of it.
 //
 // # Notices
 //
@@ -54,15 +54,15 @@
 //
 // # Loads
 //
-// Loads of scaled apps are kept in memory alone, where replicas are decided. A report of nothing else goes
-// the way of heartbeats and costs no transaction.
+// Loads of scaled apps are kept in memory only, where replicas are decided. A report of loads alone is treated
+// like a heartbeat and costs no transaction.
 //
 // # Wake-ups
 //
 // An app's workflow is woken only when a report crosses a value that plan reads
-// (rollup.Edges); the wake-up row is in the same transaction as the facts. It is at once for a
-// deployment that starts or stops and for those of an app that is rolled out, and for the others
-// after a moment, in which more is said.
+// (rollup.Edges); the wake-up row is in the same transaction as the facts. It is due at once for a
+// deployment that starts or stops and for those of an app that is rolled out. For others it is due
+// a moment later, so that more reports can arrive.
 package ingest
 
 import (
@@ -127,11 +127,11 @@ type Config struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// Lease is dispatch's: always 15 s.
+	// Lease is dispatch's. Default: always 15 s.
 	Lease func() time.Duration
-	// MinInterval is the shortest coalescing time asked of agents: 200 ms.
+	// MinInterval is the shortest coalescing time asked of agents. Default: 200 ms.
 	MinInterval time.Duration
-	// MaxInstances per report asked of agents: 1,000.
+	// MaxInstances per report asked of agents. Default: 1,000.
 	MaxInstances int
 }
 
@@ -146,9 +146,8 @@ const (
 	// 100 MiB.
 	queueLength   = 4096
 	maxQueuedRows = 200_000
-	// bulkBatches of large reports are stored at once: while one waits for its commit, others have the
-	// database read and write, and one prepares. Two cores are busy with four: three store a sixteenth
-	// less, and six no more.
+	// bulkBatches is how many batches of large reports are stored at once: while one waits for its
+	// commit, the database reads and writes for others, and one is prepared.
 	bulkBatches = 4
 	// batchTimeout bounds one transaction with its retries, and together those of the reports of a
 	// batch that failed: if the database fails, what waits must not wait for each of them in turn.
@@ -183,8 +182,8 @@ type pending struct {
 	// heard is the sequence of the newest report of the session that was stored before
 	// this one.
 	heard int64
-	// late: a newer one of the session is stored. It is answered and stores nothing.
-	// Read under the lock of the region's row.
+	// late: a newer report of the session is stored. This one is answered and stores
+	// nothing. It is set under the lock of the region's row.
 	late bool
 }
 
@@ -283,7 +282,7 @@ func unavailable(message string) error {
 	return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", message)
 }
 
-// refuse a report that did not get into the queue.
+// refuse returns the error for a report that did not get into the queue.
 func (s *Service) refuse(r *refusal) error {
 	why, message := "behind", "more instances are reported than can be stored: send them later"
 	switch {
@@ -299,7 +298,7 @@ func (s *Service) refuse(r *refusal) error {
 	}, message)
 }
 
-// rows is about what the report costs to store, and to keep waiting.
+// rows returns about how many rows the report costs to store, and to keep waiting.
 func (p *pending) rows() int {
 	r := p.req
 	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined) + len(r.Notices)
@@ -372,10 +371,10 @@ func (s *Service) renew(ctx context.Context) {
 	}
 }
 
-// flush renews leases together and refreshes what is known of their sessions. What is renewed is
-// a session as it was when it was last checked. A database that has heard less of it than that
-// was restored from a backup: what was reported since is lost, and to note here how much was
-// heard would hide that for ever. It is left alone, and its next report is refused.
+// flush renews leases together and refreshes what is known of their sessions. A session is renewed
+// as it was when it was last checked. If the database has a lower sequence, it was restored from a
+// backup: later reports are lost, and a renewal with the higher sequence would hide that for ever.
+// Such a session is not renewed, and its next report is refused.
 func (s *Service) flush(ctx context.Context, due map[string]model.Region) error {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()

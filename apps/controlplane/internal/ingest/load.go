@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// What keeps an edge within a second however much is reported: it waits for its
-// region's report in hand, which waits maxDelay at the most and then for its batch,
-// and then for a batch of its own.
+// These keep the delay of an edge within a second, however much is reported. An edge
+// waits for the report of its region before it, which waits maxDelay at most and then
+// for its batch, and then for a batch of its own.
 const (
 	// calm is the wait below which ingest is not behind: the time of two batches.
 	calm = 50 * time.Millisecond
 	// maxDelay is the wait above which reports with many instances are refused.
 	maxDelay = 200 * time.Millisecond
-	// batchTime is about how long a batch of instances may take, beside those of the
-	// other batches.
+	// batchTime is about how long a batch of instances may take, while other batches
+	// run.
 	batchTime = 100 * time.Millisecond
 	// pauseFactor: were the wait alone what slows agents, all of them would wait at
 	// once. With a pause of five times the wait, one in six does.
@@ -32,11 +32,11 @@ const (
 
 // load is how far the store is behind what agents report, at a moment.
 type load struct {
-	// delay is about how long a report with instances would wait if it came now;
-	// steady is the same over the last second or so, which is what agents are slowed
-	// by: were it the moment's, they would all pause at once, and come back at once.
+	// delay is about how long a report with instances would wait if it came now.
+	// steady is the same over the last second or so, and sets the limits of agents: with
+	// the delay of the moment, they would all pause at once, and come back at once.
 	delay, steady time.Duration
-	// commit is what a batch took of late.
+	// commit is about how long recent batches took.
 	commit time.Duration
 }
 
@@ -70,14 +70,14 @@ func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
 
 // Rates in rows a second.
 const (
-	// firstRate is believed until batches were measured: what a small machine does.
+	// firstRate is assumed until batches were measured: that of a small machine.
 	firstRate = 10_000
 	// measured is the least that a batch has to hold to say something of the rate:
 	// what a small one takes is the time of its commit.
 	measured = 500
 )
 
-// meter learns at what rate rows are stored while batches of them are.
+// meter measures how many rows a second are stored while batches are under way.
 type meter struct {
 	rate   float64 // rows a second; 0: firstRate
 	commit time.Duration
@@ -95,14 +95,14 @@ func (m *meter) perSecond() float64 {
 	return m.rate
 }
 
-// batch is how many rows make one that takes about batchTime, while as many as may be stored at
-// once are: together they store what the rate says. Larger ones leave nothing
-// to the others, and their reports all wait for the last row.
+// batch returns how many rows a batch may have to take about batchTime while bulkBatches are
+// stored at once, which share the rate. A larger batch would leave nothing to the others, and
+// all its reports would wait for its last row.
 func (m *meter) batch() int {
 	return min(max(int(m.perSecond()*batchTime.Seconds())/bulkBatches, minBatchRows), maxBatchRows)
 }
 
-// begin of a batch.
+// begin records the beginning of a batch.
 func (m *meter) begin(now time.Time, rows int) {
 	if rows < measured {
 		return
@@ -113,7 +113,7 @@ func (m *meter) begin(now time.Time, rows int) {
 	m.active++
 }
 
-// end of a batch that took so long. Two batches at once share the database, so that
+// end records the end of a batch. Two batches at once share the database, so that
 // the rate is what both of them stored in the time that either took.
 func (m *meter) end(now time.Time, rows int, took time.Duration) {
 	m.commit = (3*m.commit + took) / 4
@@ -124,7 +124,7 @@ func (m *meter) end(now time.Time, rows int, took time.Duration) {
 	m.rows += rows
 	m.busy += now.Sub(m.since)
 	m.since = now
-	// Where nothing is known of the rate, little is worth knowing.
+	// While the rate is not known, a short measurement is enough.
 	if m.busy >= batchTime || m.rate == 0 && m.busy >= batchTime/10 {
 		m.rate = (m.perSecond() + float64(m.rows)/m.busy.Seconds()) / 2
 		m.busy, m.rows = 0, 0

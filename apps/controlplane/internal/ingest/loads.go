@@ -16,7 +16,7 @@ const (
 	maxTimes = 1_000_000_000_000
 )
 
-// levels are the names of those that are known. A later release of the agent may have others.
+// levels are the known names of levels. A later release of the agent may have others.
 var levels = map[string]bool{"kvCache": true, "cpu": true, "memory": true, "queue": true}
 
 // takeLoads hands over the loads of a report that counted. Nothing of them is stored. The region is the

@@ -17,10 +17,10 @@ import (
 const (
 	maxNotices  = 30
 	noticeEvery = time.Minute
-	// whoAgent is who did what a notice tells of.
+	// whoAgent is the author of entries that are made of notices.
 	whoAgent = "agent"
-	// oldestNotice bounds how far back an agent's clock is believed: the time of one
-	// that waited for an outage's end is its own.
+	// oldestNotice is how far back the time of a notice may be, by the agent's clock: a
+	// notice that waited for the end of an outage keeps its own time.
 	oldestNotice = 24 * time.Hour
 )
 
@@ -41,8 +41,8 @@ func (b budget) now(now int64) budget {
 	return budget{left: maxNotices, at: now}
 }
 
-// notices makes history of what a report tells people; nothing, if it was stored
-// before. Beyond the region's budget the newest stand, and the others are dropped.
+// notices returns the history entries of a report's notices, none if the report was stored
+// before. Above the region's budget, the newest are kept and the others dropped.
 func (s *Service) notices(p *pending, owners map[string]model.Assignment, now int64) (out []model.History, dropped int) {
 	if len(p.req.Notices) == 0 || p.req.Sequence <= p.heard {
 		return nil, 0
@@ -62,7 +62,7 @@ func (s *Service) notices(p *pending, owners map[string]model.Assignment, now in
 	return out[dropped:], dropped
 }
 
-// putHistory stores it with the versions that its deployments are.
+// putHistory stores the history with the versions of its deployments.
 func (w *writes) putHistory(tx Tx) error {
 	if len(w.history) == 0 {
 		return nil
@@ -87,7 +87,7 @@ func (w *writes) putHistory(tx Tx) error {
 	return nil
 }
 
-// kept takes what was stored off the regions' budgets.
+// kept subtracts the notices that were stored from the regions' budgets.
 func (s *Service) kept(notices []model.History, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/batch"
 )
 
-// lane is one of two: what is small does not wait behind what is large.
+// lane is express or bulk, so that small reports do not wait behind large ones.
 type lane int
 
 const (
@@ -32,13 +32,13 @@ func laneOf(p *pending) lane {
 }
 
 // maxWaiting is how many reports of a region may wait: an agent has one in flight,
-// and a second one when it was cut off and is back. More is a region that is loud,
-// whose reports would take the place of the others'.
+// and a second one when it was cut off and is back. A region with more would take the
+// place of other regions' reports.
 const maxWaiting = 2
 
-// patience is how long a batch of the express lane may take before the next one begins beside
-// it. Until then what comes waits and is one batch: a report's part of the statements is
-// the smaller the more of them come at once.
+// patience is how long a batch of the express lane may take before the next one begins while it
+// runs. Until then, reports wait and become one batch, because the cost of statements for each
+// report is smaller in a larger batch.
 const patience = 50 * time.Millisecond
 
 // queue batches reports and learns how fast they are stored. A batch has one report of each region
@@ -69,11 +69,11 @@ func newQueue(commit func(context.Context, []*pending) ([]error, error), observe
 		Key:    func(p *pending) string { return p.region },
 		Weight: (*pending).rows,
 		Admit:  func(p *pending, w batch.Waiting[lane]) error { return q.admit(p, w, time.Now()) },
-		// Its caller's agent sends the report again, and what is stored twice counts once.
+		// If its call ends, an agent sends the report again, and a report that is stored twice counts once.
 		Detached: true,
 		Split:    batch.Singly,
 		Timeout:  batchTimeout,
-		// One that never has a large batch in hand, so that what is small need not wait for one.
+		// One commit is never a large batch, so that small reports need not wait for one.
 		MaxCommits: bulkBatches + 1,
 		Observe:    observe,
 	})
@@ -94,8 +94,8 @@ func (q *queue) limits(l lane) batch.Limits {
 
 // refusal is why a report may not wait.
 type refusal struct {
-	// full: whatever it was, there is no more room; otherwise that the store is
-	// behind, or crowded: that the region has too many reports waiting.
+	// full: there is no room for any report. crowded: the region has too many reports
+	// waiting. Neither: the store is behind.
 	full, crowded bool
 	retryAfter    time.Duration
 }
@@ -144,7 +144,7 @@ func (q *queue) loadAt(now time.Time) (l load) {
 	return l
 }
 
-// began and ended measure batches, for what the queue believes of the store.
+// began and ended measure how fast batches are stored.
 func (q *queue) began(now time.Time, rows int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
