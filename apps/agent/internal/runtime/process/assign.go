@@ -53,8 +53,8 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	return nil
 }
 
-// assignLocked puts the deployment in the place of what it was, and returns the workloads that
-// it concerns. Unless it is what it was, their keepers are behind until they know of it.
+// assignLocked replaces the assignment of the deployment, and returns the workloads that it
+// concerns. anew: the assignment changed, and their keepers are behind until they know of it.
 // Called with mu held.
 func (r *Runtime) assignLocked(d *deployment, anew bool) []*workload {
 	touched := []*workload{r.workloadLocked(d.workload)}
@@ -70,8 +70,8 @@ func (r *Runtime) assignLocked(d *deployment, anew bool) []*workload {
 	return touched
 }
 
-// unsettledLocked reports whether a keeper may yet be working by what the deployment, or who
-// had its workload, was before. Called with mu held.
+// unsettledLocked reports whether a keeper may still work by an earlier assignment, of the
+// deployment or of the one that had its workload before. Called with mu held.
 func (r *Runtime) unsettledLocked(d *deployment) bool {
 	for _, key := range []string{d.workload, d.left} {
 		if w := r.workloads[key]; w != nil && w.behind() {
@@ -90,7 +90,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	old := r.deployments[id]
 	r.mu.Unlock()
 	if old == nil {
-		// Its assignment may be lost, and instances left.
+		// Its assignment may be lost while it still has instances.
 		if old = r.stray(id); old == nil {
 			return nil
 		}
@@ -113,7 +113,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	return nil
 }
 
-// stray makes up a deployment that instances name and no assignment does.
+// stray makes up a deployment that has instances and no assignment.
 func (r *Runtime) stray(id string) *deployment {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,18 +18,18 @@ const (
 	// replaceAfter restarts for lost health the instance is replaced: new id, new
 	// directory, other ports.
 	replaceAfter = 3
-	// diskRetry is the shortest time after which it is tried again to start on a disk that
-	// was full; the longest is twice that. A try costs a process and a few small files,
-	// and who made room should not have to wait for it to be noticed.
+	// diskRetry is the shortest time between a start that failed on a full disk and the next
+	// one; the longest is twice that. A try costs a process and a few small files, and an
+	// instance should start soon after there is room again.
 	diskRetry = 2 * time.Second
-	// killMargin is how long past drain and grace the shim has before the agent kills
-	// what the shim did not.
+	// killMargin is how long the shim has after drain and grace, before the agent kills
+	// what is left.
 	killMargin = 5 * time.Second
 )
 
-// wanted is what one workload shall be.
+// wanted is how one workload should be.
 type wanted struct {
-	// Gone: nothing shall be left. Paused: nothing shall run for now.
+	// Gone: nothing should be left. Paused: nothing should run for now.
 	Gone, Paused bool
 	Template     string
 	Replicas     int
@@ -65,7 +65,7 @@ type seen struct {
 	// LastCheck says what the last failed check saw.
 	LastCheck string
 	Blocked   *block
-	// Released: no gateway sends to it any more, or the keeper has no reason to ask that.
+	// Released: no gateway sends to it any more, or its stop does not depend on that.
 	Released bool
 }
 
@@ -77,7 +77,7 @@ type place struct {
 
 func (s seen) place() place { return place{s.Role, s.Group, s.Slot} }
 
-// serves: it is ready and about to stay so.
+// serves reports whether the instance is ready, and neither stops nor loses its health.
 func (s seen) serves() bool {
 	return s.Live && s.Ready && s.Stop == nil && s.Fails < s.Health.Unhealthy
 }
@@ -118,8 +118,8 @@ func (p *plan) by(t time.Time) {
 	}
 }
 
-// decide says what brings the instances of one workload closer to what is
-// wanted. Invariants, tested as properties:
+// decide returns the actions that bring the instances of one workload closer to what
+// is wanted. Invariants, tested as properties:
 //
 //   - no place ever has two instances;
 //   - a change of template takes no replica out of service unless, with it, no more
@@ -191,7 +191,7 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 const replacedWords = "makes room for a newer template"
 
 // nextReplaced picks the ready instance of an older template that goes next, of a group
-// that is in service: one that is already partly new is finished first.
+// that is in service. A group that is partly new already is finished first.
 func nextReplaced(w wanted, instances []seen, places map[place]bool, away map[int]bool) (seen, bool) {
 	mixed := map[int]bool{}
 	for _, s := range instances {
@@ -212,7 +212,7 @@ func nextReplaced(w wanted, instances []seen, places map[place]bool, away map[in
 	return *found, true
 }
 
-// live moves an instance that is to stay.
+// live adds the actions for an instance that should stay.
 func live(p *plan, w wanted, s seen, now time.Time) {
 	switch {
 	case s.Busy:
@@ -237,7 +237,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 	}
 }
 
-// startAt is when it may start, by its backoff.
+// startAt returns when the instance may start, by its backoff.
 func (s seen) startAt(delay backoff.Policy) time.Time {
 	if !s.ended() || s.End.Free {
 		return time.Time{}
@@ -249,7 +249,7 @@ func (s seen) startAt(delay backoff.Policy) time.Time {
 	return s.End.At.Add(d)
 }
 
-// checkHealth judges the health of one that runs.
+// checkHealth adds the actions that follow from the checks of an instance that runs.
 func checkHealth(p *plan, s seen, now time.Time) {
 	never := s.ReadyAt.IsZero()
 	switch {
@@ -276,7 +276,7 @@ func checkHealth(p *plan, s seen, now time.Time) {
 	}
 }
 
-// leave moves an instance that is not to stay.
+// leave adds the actions for an instance that should go.
 func leave(p *plan, s seen, now time.Time, reason, message string) {
 	switch {
 	case s.Busy:
@@ -289,8 +289,8 @@ func leave(p *plan, s seen, now time.Time, reason, message string) {
 	}
 }
 
-// overdue moves an instance that is stopping: it gets the order to stop once no gateway sends
-// to it any more, and is killed when it does not obey.
+// overdue adds the actions for an instance that is stopping: it gets the order to stop once no
+// gateway sends to it any more, and is killed when it does not obey.
 func overdue(p *plan, s seen, now time.Time) {
 	if await := s.Stop.Await; !await.IsZero() {
 		if !s.Released && now.Before(await) {
@@ -310,9 +310,9 @@ func overdue(p *plan, s seen, now time.Time) {
 }
 
 // groups picks which groups stay. A group's number is its name, not a rank: it
-// keeps it for life, and gaps are allowed. So scaling down may take those first
-// that are on their way out anyway, then those that are not ready, and among
-// equals the highest; scaling up fills the lowest free numbers.
+// keeps it for life, and gaps are allowed. Scaling down takes groups that leave
+// anyway first, then groups that are not ready, and among equals the highest
+// numbers. Scaling up fills the lowest free numbers.
 func groups(w wanted, instances []seen) []int {
 	type group struct{ n, ready, leaving int }
 	byN := map[int]*group{}

@@ -38,11 +38,11 @@ type deployment struct {
 	generation int64
 	template   string
 	removing   bool
-	// seq orders assignments as they came: the latest that names a workload has
-	// it.
+	// seq orders assignments as they came: the latest one that names a workload
+	// owns it.
 	seq int64
-	// left is the workload that it had before this one, empty if the agent knows of none: its
-	// keeper may still be working by that assignment.
+	// left is the workload that it had before this one, empty if the agent knows of none. The
+	// keeper of that workload may still work by the earlier assignment.
 	left string
 	// secrets are in memory only.
 	secrets map[string]string
@@ -85,7 +85,7 @@ func (d *deployment) missingSecrets() []string {
 	return missing
 }
 
-// save is synced: what was acknowledged survives a power cut.
+// save writes and syncs the assignment, so that one that was acknowledged survives a power cut.
 func (d *deployment) save(dataDir string) error {
 	spec, err := protojson.Marshal(d.spec)
 	if err != nil {
@@ -129,8 +129,8 @@ func (r *Runtime) loadDeployments() error {
 		}
 		spec := &agentv1.Deployment{}
 		if !found || (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(a.Deployment, spec) != nil || spec.GetId() != id {
-			// A damaged disk: writes are synced. Its instances are left alone until the
-			// deployment is applied again or removed.
+			// Writes are synced, so the disk is damaged. The instances are left alone until
+			// the deployment is applied again or removed.
 			r.log.Error("an assignment cannot be read; its instances run on until it is applied again", "deployment", id)
 			continue
 		}
@@ -195,11 +195,11 @@ func portsOf(s *windlassv1.DeploymentSpec) []needPort {
 	return out
 }
 
-// directoryName is what an id must be to become one. Ids are opaque, but a path
-// they shall not be.
+// directoryName matches the ids that can be the name of a directory. Ids are opaque,
+// but must not be paths.
 var directoryName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,127}$`)
 
-// refuse says what this host can never run.
+// refuse returns why this host can never run the assignment, nil if it may.
 func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	final := func(code, format string, args ...any) *runtime.Rejection {
 		return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}

@@ -47,9 +47,9 @@
 // # Deciding
 //
 // decide is pure: (wanted, seen, now) -> actions and the next time to look. One
-// keeper per workload feeds it and carries out what it says. The keeper has no
-// other opinion; whatever order events come in, the next pass sees the whole
-// picture.
+// keeper per workload feeds it and carries out what it says. The keeper decides
+// nothing else. In whatever order events come, the next pass sees the whole
+// state.
 //
 // # Secrets
 //

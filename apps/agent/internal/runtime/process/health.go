@@ -26,10 +26,10 @@ type health struct {
 	Budget    time.Duration `json:"budget"`
 }
 
-// firstInterval is how soon an instance that is not ready is asked first; from
-// there the interval grows by half, up to the one that was set. A process that
-// starts in a second is thus ready in a second, and one that loads for minutes is
-// not pestered.
+// firstInterval is the time until the first check of an instance that is not ready.
+// From there the interval grows by half each time, up to the one that was set. So a
+// process that starts in a second is ready in a second, and one that loads for minutes
+// is not checked too often.
 const firstInterval = 100 * time.Millisecond
 
 func healthOf(h *windlassv1.HealthCheck) health {
@@ -84,8 +84,8 @@ func (p *pulse) lastFailure() string {
 	return last
 }
 
-// add counts one check, and reports whether it may decide anything: a pass of
-// one that passes, and serves, changes nothing.
+// add counts one check. turned reports whether it failed, or passed after a
+// failure.
 func (p *pulse) add(err error) (turned bool, passes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +109,7 @@ type prober struct {
 
 func newProber(jitter func() float64, result func(pass bool)) *prober {
 	return &prober{
-		// A connection each: what is asked is whether it accepts new ones.
+		// Each check makes a connection, because it asks whether the instance accepts new ones.
 		transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext},
 		jitter:    jitter,
 		result:    result,
@@ -117,8 +117,8 @@ func newProber(jitter func() float64, result func(pass bool)) *prober {
 }
 
 // watch checks one attempt until ctx ends. ready says that it was ready already:
-// then it is asked at its own interval from the start. wake is called when the
-// counts may decide something.
+// then it is checked at its own interval from the start. wake is called when the
+// counts may change a decision.
 func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *pulse, wake func()) {
 	pause := firstInterval
 	if ready {
@@ -140,7 +140,7 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 		turned, passes := pl.add(err)
 		switch {
 		case err == nil && passes < h.Healthy:
-			// Confirm at once what may be readiness.
+			// Check again soon, because it may be ready.
 			pause = firstInterval
 		case err == nil:
 			ready, pause = true, h.Interval

@@ -51,14 +51,14 @@ type workload struct {
 	before map[place]record
 }
 
-// view is what a pass of the keeper left, which knew the first asOf of what was assigned.
+// view is the result of a pass of the keeper. asOf is workload.assigned as the pass knew it.
 type view struct {
 	lists lists
 	asOf  int64
 }
 
-// lists are a workload's instances as Observe tells them, by deployment. None is ever
-// changed, so that a list that is the same as before says that nothing changed.
+// lists are a workload's instances as Observe tells them, by deployment. A list is never
+// changed, so the same list as before means that nothing changed.
 type lists map[string][]runtime.Instance
 
 // instance is guarded by its workload's mu.
@@ -95,11 +95,11 @@ func newWorkload(rt *Runtime, key string) *workload {
 
 func (w *workload) published() lists { return w.view.Load().lists }
 
-// behind reports whether what is published may be of an assignment before the last one, or be
-// told of under the name of who had the workload then. Called with the runtime's mu held.
+// behind reports whether the published lists may be of an assignment before the last one, or
+// under the deployment that had the workload then. Called with the runtime's mu held.
 func (w *workload) behind() bool { return w.view.Load().asOf < w.assigned }
 
-// instances are all of them, each with its deployment.
+// instances iterates over all instances, each with the id of its deployment.
 func (l lists) instances() iter.Seq2[string, *runtime.Instance] {
 	return func(yield func(string, *runtime.Instance) bool) {
 		for id, list := range l {
@@ -226,15 +226,15 @@ func (w *workload) seen() []seen {
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live, Busy: in.busy != idle, Starting: in.busy == starting, Blocked: in.blocked}
 		s.Passes, s.Fails, s.LastCheck = in.pulse.read()
-		s.LastCheck = w.secrets.Blank(s.LastCheck) // it may quote what was answered
+		s.LastCheck = w.secrets.Blank(s.LastCheck) // it may quote the instance's answer
 		s.Released = !w.gated || in.rec.Stop == nil || w.rt.released(in.rec.ID)
 		out = append(out, s)
 	}
 	return out
 }
 
-// publish has Observe tell of the instances as they are after a pass that knew the first
-// asOf of what was assigned. Called with mu held.
+// publish makes Observe return the instances as they are after a pass. asOf is
+// workload.assigned as the pass knew it. Called with mu held.
 func (w *workload) publish(held *block, asOf int64) {
 	blocked, awaits := false, false
 	before, now := w.view.Load(), lists{}
@@ -261,8 +261,8 @@ func (w *workload) publish(held *block, asOf int64) {
 	}
 }
 
-// save writes the record. That it failed is logged: what it would have told the
-// next agent is told by the facts, or decided again.
+// save writes the record, and logs if that failed. The next agent then learns the
+// same from the facts, or decides again.
 func (w *workload) save(in *instance) error {
 	err := writeJSON(w.rt.instanceDir(in.rec.ID), recordFile, in.rec, false)
 	if err != nil {
@@ -324,18 +324,18 @@ func (w *workload) stop(in *instance, o order) {
 		o.Drain = in.rec.Drain
 		if w.gated && !w.rt.released(in.rec.ID) {
 			o.Await = o.At.Add(w.rt.patience)
-			w.awaits.Store(true) // before it is decided again, so that no news is lost
+			w.awaits.Store(true) // before the next pass, so that no release is missed
 		}
 	}
 	if in.rec.Stop == nil || !in.rec.Stop.Final {
 		if in.rec.Stop != nil {
-			// It is stopping already; that it shall not come back is new, its drain and
-			// its grace are not.
+			// It is stopping already. What is new is that it must not start again: its
+			// drain and its grace go on.
 			o.At, o.Drain, o.Await = in.rec.Stop.At, in.rec.Stop.Drain, in.rec.Stop.Await
 		}
 		in.rec.Stop = &o
 	}
-	// The order is written before it is given, so that the end is read as obeyed.
+	// The order is written before it is given, so that the end counts as asked for.
 	_ = w.save(in)
 	w.rt.log.Info("stopping instance", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", o.Reason, "why", o.Message)
 	if in.rec.Stop.Await.IsZero() {
@@ -361,7 +361,7 @@ func (w *workload) kill(in *instance, now time.Time) {
 	}
 }
 
-// ready admits an instance, unless what answered for it is somebody else.
+// ready notes that an instance is ready, unless another process answers on its port.
 func (w *workload) ready(in *instance, now time.Time) {
 	if in.rec.ReadyAt.IsZero() {
 		if who := stranger(in.rec, in.shim, in.child); who != "" {
@@ -377,7 +377,7 @@ func (w *workload) ready(in *instance, now time.Time) {
 	_ = w.save(in)
 }
 
-// restart notes a person's wish. It reports whether there is such an instance.
+// restart restarts an instance, as a person asked. It reports whether there is such an instance.
 func (w *workload) restart(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -46,7 +46,7 @@ type Runtime struct {
 	disk [64]sync.Mutex
 	seed maphash.Seed
 
-	// mu is a leaf: nothing else is locked under it.
+	// mu is nearly a leaf: only the ledger's mutex is locked under it.
 	mu          sync.Mutex
 	deployments map[string]*deployment
 	workloads   map[string]*workload
@@ -157,8 +157,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return r.Close()
 }
 
-// publishAll lets Observe tell how it ended: a keeper that is told to stop does
-// not finish its pass.
+// publishAll makes Observe return the last state, because a keeper that is told to
+// stop does not finish its pass.
 func (r *Runtime) publishAll() {
 	r.mu.Lock()
 	all := slices.Collect(maps.Values(r.workloads))
@@ -195,8 +195,8 @@ func (r *Runtime) pause(ctx context.Context) {
 	}
 }
 
-// Observe implements runtime.Runtime. It shares the lists that the keepers published:
-// a look costs by the deployments, and by nothing that did not change.
+// Observe implements runtime.Runtime. It shares the lists that the keepers published,
+// so its cost depends on the number of deployments, and not on the number of instances.
 func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -271,7 +271,7 @@ func (r *Runtime) ReadLog(_ context.Context, instanceID string, q runtime.LogQue
 	return page, nil
 }
 
-// secretsToBlank returns the values that the instance's output is not repeated with.
+// secretsToBlank returns the secret values to blank in the instance's output.
 func (r *Runtime) secretsToBlank(instanceID string) (*redact.Values, error) {
 	w := r.find(instanceID)
 	if w == nil {
@@ -358,8 +358,8 @@ func (r *Runtime) keepLocked(w *workload) {
 	r.wg.Go(func() { w.keep(ctx) })
 }
 
-// wantedOf is what a workload shall be, and by which deployment: the one that was
-// assigned last of those that name it. asOf is how much was assigned by then.
+// wantedOf returns how a workload should be, and the deployment that owns it: the one
+// that was assigned last of those that name it. asOf is workload.assigned at that time.
 func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

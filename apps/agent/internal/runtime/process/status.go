@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// concluded is the record after its attempt ended as x tells. jitter in [0,1)
+// concluded returns the record after its attempt ended as x says. jitter in [0,1)
 // places the next start within its backoff.
 func (r record) concluded(x exit, jitter float64) record {
 	e := ending{Attempt: r.Attempt, At: x.At, Message: x.String(), Jitter: jitter}
@@ -23,7 +23,7 @@ func (r record) concluded(x exit, jitter float64) record {
 		return r
 	}
 	if x.Kind == exitNoSpace {
-		// It is no fault of the instance's: nothing of it ran.
+		// It is not the instance's fault: nothing of it ran.
 		e.Reason = runtime.ReasonDiskFull
 		r.End, r.Ready = &e, false
 		if r.Stop != nil && !r.Stop.Final {
@@ -68,7 +68,7 @@ func (r record) concluded(x exit, jitter float64) record {
 	return r
 }
 
-// started is the record once its next attempt is decided on.
+// started returns the record with its next attempt.
 func (r record) started(now time.Time) record {
 	r.Attempt++
 	r.StartedAt = now
@@ -87,7 +87,7 @@ func (r record) turned(ready bool, now time.Time) record {
 	return r
 }
 
-// doomed: a rollout should not wait for it.
+// doomed reports whether a rollout should not wait for the instance.
 func (s seen) doomed() bool {
 	if s.Ready || s.Stop != nil && s.Stop.Final {
 		return false
@@ -112,7 +112,7 @@ func (s seen) doomed() bool {
 	return loops
 }
 
-// describe is what the rest of the agent hears of an instance.
+// describe returns the instance as Observe tells it.
 func (s seen) describe(held *block) runtime.Instance {
 	in := runtime.Instance{
 		ID: s.ID, Role: s.Role, Group: s.Group, Slot: s.Slot, TemplateHash: s.Template,
@@ -142,7 +142,7 @@ func (s seen) describe(held *block) runtime.Instance {
 		in.Status, in.Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonHealthCheckFailed
 		in.Message = s.LastCheck
 	case s.Live && in.Doomed && s.End != nil:
-		// Between two of many ends, why it ended says more than that it runs.
+		// In a crash loop, why it ended says more than that it runs now.
 		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
 		in.Reason, in.Message = s.endReason()
 	case s.Live:
@@ -176,8 +176,8 @@ func (s seen) describe(held *block) runtime.Instance {
 	return in
 }
 
-// toldTime is a time as it is told: the same before and after it was written
-// down and read again.
+// toldTime returns a time as Observe tells it: the same before and after it was
+// written to disk and read again.
 func toldTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 // judgeEnd returns how it ended last, and whether it is in a crash loop.
@@ -190,9 +190,9 @@ func (s seen) endReason() (reason, message string) {
 	return reason, message
 }
 
-// succeeding is a record in the place of another one, of which was is the last that is known.
-// What replaces an instance for its health has not made up for how often that ended: it
-// waits as long before it starts, and is in the same loop.
+// succeeding returns the record of an instance that takes the place of another one, whose last
+// record is was. An instance that replaces one for its lost health inherits how often that
+// ended: it waits as long before it starts, and is in the same crash loop.
 func (r record) succeeding(was record) record {
 	r.Ports = was.Ports
 	if was.Template == r.Template && was.Sick >= replaceAfter && was.ended() {
@@ -203,7 +203,7 @@ func (r record) succeeding(was record) record {
 	return r
 }
 
-// first is the number of the first port, 0 while there is none.
+// first returns the number of the first port, 0 while there is none.
 func (r record) first() int {
 	if len(r.Ports) == 0 {
 		return 0
@@ -211,7 +211,7 @@ func (r record) first() int {
 	return r.Ports[0].Port
 }
 
-// checked is the port that the health check asks.
+// checked returns the number of the port that the health check asks.
 func (r record) checked() int {
 	for _, p := range r.Ports {
 		if p.Name == r.Health.Port {
