@@ -8,9 +8,8 @@ import (
 	"syscall"
 )
 
-// loadInstances reads what an agent before this one left, and takes up each
-// instance as it finds it: running, ended meanwhile, or in doubt. What it cannot
-// tell at once is settled by the keeper.
+// loadInstances reads the records of the instances that an earlier agent left. The
+// keepers then find out which of them run, and how the others ended.
 func (r *Runtime) loadInstances() error {
 	dirs, err := os.ReadDir(filepath.Join(r.cfg.DataDir, instancesDir))
 	if err != nil {
@@ -33,7 +32,7 @@ func (r *Runtime) loadInstances() error {
 		w.instances[rec.ID] = &instance{rec: rec, adopt: rec.Attempt > 0 && !rec.ended(), live: rec.Attempt > 0 && !rec.ended()}
 	}
 	for _, w := range r.workloads {
-		// An agent that ended between an assignment and a pass left them to who had them before.
+		// If an agent ended between an assignment and a pass, the records still name the deployment before.
 		w.belongTo(r.ownerLocked(w.key))
 		w.publish(nil, 0)
 	}
@@ -55,7 +54,7 @@ func (r *Runtime) dropStray(id string) error {
 func (w *workload) takeUp(ctx context.Context, in *instance) {
 	in.adopt = false
 	if in.rec.Stop != nil && in.rec.Stop.Await.IsZero() {
-		// The order may have been written and never given; given twice it is one.
+		// The order may have been written and not given. A shim that gets it twice stops once.
 		if f, found, err := readJSON[facts](w.rt.instanceDir(in.rec.ID), factsFile); err == nil && found &&
 			f.Attempt == in.rec.Attempt && f.Boot == w.rt.boot {
 			_ = f.Shim.signal(syscall.SIGTERM)

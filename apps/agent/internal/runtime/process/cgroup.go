@@ -20,7 +20,7 @@ const cpuPeriod = 100_000
 type cgroups struct{ parent string }
 
 // openCgroups prepares parent, or, when parent is empty, the cgroup that this
-// process is in. The error says why limits are not to be had here.
+// process is in. The error says why limits are not possible here.
 func openCgroups(parent string) (*cgroups, error) {
 	if parent == "" {
 		own, err := ownCgroup()
@@ -41,8 +41,8 @@ func openCgroups(parent string) (*cgroups, error) {
 	control := filepath.Join(parent, "cgroup.subtree_control")
 	err = os.WriteFile(control, []byte("+cpu +memory"), 0o600)
 	if errors.Is(err, syscall.EBUSY) {
-		// A cgroup that hands out controllers may hold no process itself: move
-		// ours, and with it all shims to come, into a leaf.
+		// A cgroup that delegates controllers may have no process of its own: move
+		// ours, and so all later shims, into a leaf.
 		leaf := filepath.Join(parent, "agent")
 		if err = os.MkdirAll(leaf, 0o755); err == nil {
 			err = os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o600)
@@ -93,7 +93,7 @@ func (c *cgroups) create(instance string, cpuMillicores, memoryMiB int) (string,
 	return dir, nil
 }
 
-// remove kills what may be left in an instance's cgroup, and the cgroup.
+// remove kills the processes that are left in an instance's cgroup, and removes the cgroup.
 func (c *cgroups) remove(instance string) {
 	if c == nil {
 		return

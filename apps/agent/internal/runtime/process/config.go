@@ -37,9 +37,9 @@ type Config struct {
 	// ImageCommands are what runs for images without a command.
 	ImageCommands ImageCommands
 	// CPUMillicores and MemoryMiB of the host; default: all it has. An instance
-	// that asks for more than that is refused for good. Beyond that, CPU may be
-	// promised more than once, and memory too unless RefuseMemoryOvercommit is
-	// set: then an instance waits until enough is free.
+	// that asks for more than that is refused for good. All instances together may
+	// ask for more CPU than there is, and for more memory unless
+	// RefuseMemoryOvercommit is set: then an instance waits until enough is free.
 	CPUMillicores          int
 	MemoryMiB              int
 	RefuseMemoryOvercommit bool
@@ -52,7 +52,7 @@ type Config struct {
 	// the agent's own, if it is delegated.
 	CgroupParent string
 	// StopInstancesOnExit stops all instances with their grace when Run ends.
-	// What is wanted stays, and runs again with the next start.
+	// Their deployments stay, and run again after the next start.
 	StopInstancesOnExit bool
 	// Isolation makes each instance run as a user of its own; nil: all run as the agent's.
 	Isolation *Isolation
@@ -61,8 +61,8 @@ type Config struct {
 	// LockPatience is how long New waits for another agent to let go of DataDir;
 	// default 5 s.
 	LockPatience time.Duration
-	// RestartDelay between starts of what keeps ending; default 1 s doubling to
-	// a minute, with jitter.
+	// RestartDelay between starts of an instance that keeps ending; default 1 s
+	// doubling to a minute, with jitter.
 	RestartDelay backoff.Policy
 	// StartConcurrency bounds how many instances are being started at one time;
 	// default twice the number of cores.

@@ -19,7 +19,7 @@ func confine(u *user) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
 		return fmt.Errorf("make namespaces: %w", err)
 	}
-	// What is mounted on the host later is seen here, too, but nothing of here is seen there.
+	// Later mounts of the host are seen here, but no mount made here is seen on the host.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -34,7 +34,7 @@ func confine(u *user) error {
 	if err != nil && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	// Keys of the agent's session are not the instance's to use. A kernel without keys has none.
+	// The instance must not use keys of the agent's session. A kernel without keys returns ENOSYS.
 	if _, _, errno := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && errno != unix.ENOSYS {
 		return fmt.Errorf("leave the session's keyring: %w", errno)
 	}
@@ -55,7 +55,7 @@ func confine(u *user) error {
 
 // coverDirectories hides u.Hide, and shows u.Keep and u.Temp in their places.
 func coverDirectories(u *user) error {
-	// Opened before they are covered, and by this thread: the kernel binds only what is of its own namespace.
+	// They are opened before they are covered, and by this thread: the kernel binds only directories of its namespace.
 	binds := maps.Clone(u.Temp)
 	if binds == nil {
 		binds = map[string]string{}

@@ -23,8 +23,8 @@ var passed = map[string]string{
 	"USER": "", "LOGNAME": "", "XDG_CACHE_HOME": "",
 }
 
-// hostVariables are the agent's own, or what stands for them for an instance with a user of its own: programs look
-// up who they are and where to keep files, and the agent's answers would be wrong.
+// hostVariables returns a lookup of the agent's own variables. For an instance with a user of its own, it replaces
+// those that tell programs who they are and where to keep files, because the agent's values would be wrong.
 func hostVariables(u *user, dir string) func(string) string {
 	return func(name string) string {
 		switch name {
@@ -54,9 +54,9 @@ func hostVariables(u *user, dir string) func(string) string {
 // userName of an instance whose user is only a number.
 const userName = "windlass"
 
-// environment is what an instance finds in its environment. The deployment's
-// variables win over the host's, its secrets over both, and what Windlass says
-// of the instance over all.
+// environment returns the variables of an instance. The deployment's variables
+// win over the host's, its secrets over both, and Windlass's own variables over
+// all.
 func environment(d *agentv1.Deployment, r *record, region string, secrets map[string]string, getenv func(string) string) map[string]string {
 	env := map[string]string{}
 	for name, fallback := range passed {

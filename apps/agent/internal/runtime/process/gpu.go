@@ -16,7 +16,7 @@ import (
 const nvidiaPatience = 10 * time.Second
 
 // DetectGPUs finds the NVIDIA devices of this host: by nvidia-smi, else by what
-// the driver shows in /proc (which knows no memory). None found is none.
+// the driver shows in /proc (which knows no memory).
 func DetectGPUs(ctx context.Context) []GPU {
 	ctx, cancel := context.WithTimeout(ctx, nvidiaPatience)
 	defer cancel()

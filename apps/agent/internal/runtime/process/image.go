@@ -38,8 +38,8 @@ func repository(image string) string {
 	return image
 }
 
-// commandOf is what the role runs: its command, or what the host has for its image. It is empty for an image that
-// the host has nothing for.
+// commandOf returns what the role runs: its command, or the host's command for its image. It is empty if the host
+// has none.
 func (r *Runtime) commandOf(ro role) []string {
 	if len(ro.command) > 0 {
 		return ro.command

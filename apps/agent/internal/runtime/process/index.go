@@ -128,8 +128,8 @@ func (x *index) between(i int, end int64) ([]mark, error) {
 	return out, nil
 }
 
-// indexer writes the index of an output. What it cannot write, for want of space, makes times and
-// counts coarser, and holds up no instance.
+// indexer writes the index of an output. A record that it cannot write, because the disk is full, makes
+// times and counts coarser. No instance waits for it.
 type indexer struct {
 	dir string
 	f   *os.File
@@ -170,7 +170,7 @@ func (x *indexer) resume(current *os.File, size int64, now time.Time) error {
 		}
 		x.here = mark{base: last.base, inode: inode, offset: last.base + size, lines: last.lines + lines}
 	case old.n > 0:
-		// It was killed during a rotation: the records are about what is the older part now.
+		// The shim was killed during a rotation: the records are about the file that is the older part now.
 		st, err := os.Stat(before)
 		if err != nil {
 			return fmt.Errorf("open index of output: %w", err)
@@ -187,7 +187,7 @@ func (x *indexer) resume(current *os.File, size int64, now time.Time) error {
 			return err
 		}
 	}
-	x.within = false // a record in the midst of a line says no more than that the rest came later
+	x.within = false // a record within a line only says when the rest of the line came
 	x.put(now)
 	return nil
 }
@@ -232,7 +232,7 @@ func (x *indexer) dropOlder() {
 		return
 	}
 	if os.WriteFile(path+".new", keep, 0o600) != nil || os.Rename(path+".new", path) != nil {
-		// Without an index positions are not known: better than wrong ones.
+		// Without an index positions are not known, which is better than wrong ones.
 		_ = os.Remove(path)
 	}
 }

@@ -147,7 +147,7 @@ func (r *Runtime) claimUser(rec *record, d *deployment, now time.Time) *block {
 	return nil
 }
 
-// userOf returns what an instance runs as, and what it sees of the host; nil: as the agent, and all.
+// userOf returns what an instance runs as, and what it sees of the host; nil: it runs as the agent, and sees all.
 func (r *Runtime) userOf(rec record, dir string) *user {
 	if rec.UID == 0 {
 		return nil
@@ -165,7 +165,7 @@ func (r *Runtime) userOf(rec record, dir string) *user {
 	return u
 }
 
-// makeOwn makes the directories of an instance with a user of its own, and gives it what it has of before.
+// makeOwn makes the directories of an instance with a user of its own, and gives it the files that are in them.
 func (r *Runtime) makeOwn(l launch) error {
 	if l.User == nil {
 		return nil

@@ -48,7 +48,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		return
 	}
 	rec := in.rec
-	// A port that it could not live with may be the reason: take another.
+	// Its port may be why it never became ready: take another one.
 	fresh := rec.ended() && !rec.End.Free && rec.End.Reason != runtime.ReasonDiskFull && rec.ReadyAt.IsZero()
 	n := need{ports: portsOf(d.spec.GetSpec()), gpus: gpusOf(ro.resources.GetGpu()), memoryMiB: int(ro.resources.GetMemoryMib())}
 	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
@@ -61,7 +61,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	rec.Health = healthOf(d.spec.GetSpec().GetHealthCheck())
 	rec.Grace, rec.Drain = graceOf(d.spec.GetSpec()), drainOf(d.spec.GetSpec())
 	in.rec = rec
-	// Its directory is not there when the disk was full as it was made.
+	// The directory is missing if the disk was full when the instance was created.
 	err := os.MkdirAll(w.rt.instanceDir(rec.ID), 0o700)
 	if err == nil {
 		err = w.save(in)
@@ -85,7 +85,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 			f, err = w.rt.spawn(ctx, l, ro.resources)
 			<-w.rt.starts
 		case <-ctx.Done():
-			// Written and not done: the next agent finds that it never ran.
+			// The start is written and was not done: the next agent finds that it never ran.
 			return
 		}
 		if ctx.Err() != nil {
@@ -95,7 +95,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		defer w.mu.Unlock()
 		in.busy = idle
 		if err != nil {
-			// No word from the shim: the lock reports whether there is one.
+			// The shim did not answer: its lock shows whether it runs.
 			w.rt.log.Warn("starting an instance failed", "instance", rec.ID, "err", err)
 			w.settleAs(ctx, in, failedStart(err))
 			return
@@ -339,7 +339,7 @@ func settleLocked(dir, id string, attempt int, boot string, ifNone exit, secrets
 		sweep(id, f.Shim, f.UID)
 	}
 	x.At = time.Now()
-	// The shim would have blanked the secrets. Who does not know them repeats nothing.
+	// The shim would have blanked the secrets. An agent that does not know them repeats no output.
 	if x.Kind == exitLost && secrets.Known() {
 		if b, err := readOutput(dir, tailLines); err == nil {
 			x.Tail = messageLines(string(lastLines([]byte(secrets.Blank(string(b))), tailLines, tailBytes)))

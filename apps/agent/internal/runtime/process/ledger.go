@@ -18,8 +18,8 @@ import (
 // itself. What other instances give back wakes it at once.
 const blockedRetry = 2 * time.Second
 
-// PortRange is where ports are allocated, ends included. The zero range leaves
-// the choice to the kernel.
+// PortRange is the range that ports are allocated from, ends included. The zero
+// range leaves the choice to the kernel.
 type PortRange struct{ Min, Max int }
 
 // GPU is one device that instances may be given, whole.
@@ -32,9 +32,9 @@ type GPU struct {
 	MemoryMiB int
 }
 
-// ledger is who holds what of this host: ports, GPUs, memory. An instance holds
-// what it was given from its first start until it is forgotten, so that it finds
-// the same after each restart.
+// ledger records which instance holds which ports, GPUs and memory of this host. An
+// instance holds what it was given from its first start until it is forgotten, so
+// that it finds the same after each restart.
 type ledger struct {
 	gpus         []GPU
 	pool         string
@@ -279,8 +279,8 @@ func (l *ledger) allocate(taken map[int]bool) int {
 
 // tryListen reports whether a port can be bound on every address of this host.
 func tryListen(p int) error {
-	// An instance that is just being forked would hold the socket, too, until it became
-	// another program, and the next look would find the port taken.
+	// An instance that is forked meanwhile would hold the socket until its exec, and the next
+	// look would find the port taken.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	ln, err := net.Listen("tcp", ":"+strconv.Itoa(p))
@@ -313,7 +313,7 @@ func portOwner(p int) string {
 	return ""
 }
 
-// listeners are the sockets, as "socket:[inode]", that listen on a port.
+// listeners returns the sockets, as "socket:[inode]", that listen on a port.
 func listeners(p int) map[string]bool {
 	found := map[string]bool{}
 	suffix := fmt.Sprintf(":%04X", p)

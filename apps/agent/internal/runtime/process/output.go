@@ -100,15 +100,15 @@ func (o *output) rotate() {
 	}
 }
 
-// last is the end of this attempt's output, without the secrets. Its beginning may be
-// within one of them.
+// last returns the last lines of this attempt's output, with the secrets blanked. The tail
+// may begin within one of them.
 func (o *output) last(secrets *redact.Values) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return messageLines(secrets.Blank(string(o.tail)))
 }
 
-// messageLines are the last lines of a text, as a message repeats them.
+// messageLines returns the last lines of a text, as a message repeats them.
 func messageLines(text string) []string {
 	text = strings.ToValidUTF8(text, "?")
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })

@@ -13,10 +13,10 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
-// lineAge is how long a line without a line break is waited for.
+// lineAge is how long a reader waits for the end of a line.
 const lineAge = time.Second
 
-// kept is the output of an instance that is still there: one file or two, without a gap.
+// kept is the part of an instance's output that is still stored: one file or two, without a gap.
 type kept struct {
 	index *index
 	parts []part
@@ -84,7 +84,7 @@ func openKept(dir string) (k *kept, err error) {
 		}
 		k.parts = append([]part{p}, k.parts...)
 	}
-	// The same file twice: it was renamed in between. A gap: two were.
+	// Both are one file if it was renamed in between. There is a gap if there were two rotations.
 	if n := len(k.parts); n == 2 && k.parts[0].base+k.parts[0].size != k.parts[1].base {
 		_ = k.parts[0].f.Close()
 		k.parts = k.parts[1:]
@@ -173,8 +173,8 @@ func (k *kept) tail(n, limit int) (int64, error) {
 func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, err error) {
 	switch {
 	case q.After != nil && q.After.Offset > k.end():
-		// The output is another one than the position is of: an instance that started anew on a host
-		// that lost its disk, or one without an index that was rotated.
+		// The position is of another output: the instance started anew on a host that lost its disk, or
+		// its output has no index and was rotated.
 		at.Offset = k.start()
 	case q.After != nil:
 		at = *q.After
@@ -198,7 +198,7 @@ func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, er
 		return *q.After, 0, nil
 	}
 	if from > at.Offset && from > k.start() {
-		// Not with a part of a line.
+		// Do not begin within a line.
 		if from, err = k.lineFrom(from); err != nil {
 			return at, 0, err
 		}

@@ -14,7 +14,7 @@ import (
 // CUDA_VISIBLE_DEVICES.
 const nvidia = "nvidia.com/gpu"
 
-// needGPUs is what one instance asks for of GPUs.
+// needGPUs is the GPUs that one instance asks for.
 type needGPUs struct {
 	count   int
 	product string
@@ -43,7 +43,7 @@ func (n needGPUs) String() string {
 	return s
 }
 
-// refuseGPUs says which GPUs this host can never give.
+// refuseGPUs returns why this host can never give the GPUs, nil if it may.
 func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 	if g.GetCount() == 0 {
 		return nil
@@ -110,7 +110,7 @@ func (r *Runtime) otherGPUs(n needGPUs) string {
 	return strings.Join(out, "; ")
 }
 
-// pools is the GPU part of the capacity, a row for each kind of device.
+// pools returns the GPU part of the capacity, with a row for each kind of device.
 func (l *ledger) pools() []*agentv1.GpuPool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

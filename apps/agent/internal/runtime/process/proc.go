@@ -86,7 +86,7 @@ func identify(pid int) (proc, error) {
 	return proc{PID: pid, Start: st.start}, nil
 }
 
-// alive: this very process exists and has not ended.
+// alive reports whether this very process exists and has not ended.
 func (p proc) alive() bool {
 	if p.PID <= 0 {
 		return false

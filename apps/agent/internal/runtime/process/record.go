@@ -18,7 +18,7 @@ const (
 	factsFile  = "facts.json"  // the shim's: what happened
 	lockFile   = "lock"        // held by the shim while it lives
 	outputFile = "output.log"  // and output.log.1, the older part
-	shimFile   = "shim.log"    // what the shim itself had to say: nothing
+	shimFile   = "shim.log"    // errors of the shim itself
 	workDir    = "work"
 )
 
@@ -86,16 +86,16 @@ type order struct {
 	// Drain is what of its drain delay the instance is given: all of it if it was in
 	// service, else none. Its grace begins after it.
 	Drain time.Duration `json:"drain,omitempty"`
-	// Await, when set, is until when the order is held back at most: it is written and not
-	// given, while somebody may still send to the instance.
+	// Await, when set, is until when the order is held back at most. It is written, and not
+	// given while gateways may still send to the instance.
 	Await time.Time `json:"await,omitzero"`
 }
 
 // deadline is when the shim is done with the order, whatever the instance does.
 func (o *order) deadline(grace time.Duration) time.Time { return o.At.Add(o.Drain + grace) }
 
-// drainLeft is how long from now the instance is to go on serving. A clock that
-// was set meanwhile makes it neither longer than it was meant nor negative.
+// drainLeft returns how long from now the instance should go on serving. It is never
+// longer than Drain and never negative, even if the clock was set meanwhile.
 func (o *order) drainLeft(now time.Time) time.Duration {
 	return min(max(o.At.Add(o.Drain).Sub(now), 0), o.Drain)
 }
@@ -206,7 +206,7 @@ func (x exit) String() string {
 	return s
 }
 
-// failedStart is the end of an attempt that err kept from being one.
+// failedStart returns the end of an attempt that could not start because of err.
 func failedStart(err error) exit {
 	x := exit{At: time.Now(), Kind: exitNoShim, Message: err.Error()}
 	if diskFull(err) {

@@ -67,10 +67,10 @@ func IsShim(args []string) bool { return len(args) > 1 && args[1] == ShimArg }
 // ShimMain runs one attempt of one instance, in the instance's directory, which
 // is the working directory; it returns the exit code.
 func ShimMain([]string) int {
-	// The child is to die with this thread (PDEATHSIG means the thread that
+	// The child must die with this thread (PDEATHSIG means the thread that
 	// forked), so the thread must last as long as the process.
 	goruntime.LockOSThread()
-	// A shim waits for years beside its child: it shall cost little.
+	// A shim may wait for its child for years, so it should cost little.
 	debug.SetGCPercent(20)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
 	told := make(chan os.Signal, 1)
@@ -136,7 +136,7 @@ func runShim(told <-chan os.Signal) (int, error) {
 	return shimRan, writeJSON(".", factsFile, f, false)
 }
 
-// outOfSpace tells the agent of a full disk, on which it would find nothing.
+// outOfSpace tells the agent that the disk is full, because there are no facts to find on it.
 func outOfSpace(hello *os.File, l launch, err error) error {
 	if diskFull(err) {
 		x := failedStart(err)
@@ -145,7 +145,7 @@ func outOfSpace(hello *os.File, l launch, err error) error {
 	return err
 }
 
-// lockPatiently outlasts those who hold the lock for a moment: an agent that
+// lockPatiently waits for processes that hold the lock for a moment: an agent that
 // reads what happened, and any process that it forks meanwhile, until its exec.
 func lockPatiently(dir string) (*os.File, error) {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockRetry) {
@@ -185,7 +185,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	debug.FreeOSMemory()
 	f.Child, _ = identify(pid)
 	if err := greet(); err != nil {
-		// Unrecorded it must not run.
+		// It must not run without a record of it.
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		return err
 	}
@@ -198,7 +198,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	select {
 	case <-copied:
 	case <-time.After(outputPatience):
-		// Somebody out of reach holds the pipe open; what he writes is not ours.
+		// A process that was not found holds the pipe open. Its output does not count.
 	}
 	if x.Kind == exitedBySignal && oomKilled(l.Cgroup) {
 		x.Kind = exitedByOOM
@@ -302,11 +302,11 @@ func (s *stopper) obey(told <-chan os.Signal, grace time.Duration) {
 	s.kill(syscall.SIGKILL)
 }
 
-// reap collects every child until the instance's own, and says how that ended.
+// reap collects every child until the instance's own, and returns how that ended.
 func (s *stopper) reap() exit {
 	for {
-		// Looked at before it is reaped: while it is a zombie its number, and so
-		// the group's, cannot be anybody else's.
+		// The child is looked at before it is reaped: while it is a zombie, no other
+		// process or group can have its number.
 		var info unix.Siginfo
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
 		if errors.Is(err, unix.EINTR) {
