@@ -172,7 +172,7 @@ func (p *planner) pullsImage(spec *windlassv1.DeploymentSpec) bool {
 	})
 }
 
-// Image that instances of the spec run, empty for none.
+// Image returns the image that instances of the spec run, empty for none.
 func Image(spec *windlassv1.DeploymentSpec) string {
 	for _, r := range spec.GetRoles() {
 		if r.GetImage() != "" {
@@ -201,15 +201,15 @@ func (p *planner) resolved(d *model.Deployment, image string) bool {
 		p.fail(d, ReasonImagePullError, r.Message)
 		return false
 	}
-	// Kept on the deployment, so that it is there to tell when the deadline comes.
+	// It is kept on the deployment, so that a failure by the deadline can name it.
 	p.resolve = image
 	d.Reason, d.Message = ReasonImagePullError, r.Message
 	return false
 }
 
-// start tells every region at once: there is nothing to protect on a first
-// deployment, which has its weight from the start, and an update gets none before
-// it is ready everywhere.
+// start assigns the deployment to every region at once. A first deployment has
+// nothing to protect, and has its weight from the start. An update gets no weight
+// before it is ready everywhere.
 func (p *planner) start(d *model.Deployment) {
 	replicas := int32(defaultReplicas)
 	switch {
@@ -244,7 +244,7 @@ func (p *planner) start(d *model.Deployment) {
 	p.log("RegionsStarting", ReplicasText(d.Spec.GetRegions(), func(n string) int32 { return sizes[n] }), d, "")
 }
 
-// ReplicasText is how many replicas regions have, in words: "2 replicas in each of
+// ReplicasText returns how many replicas regions have, in words: "2 replicas in each of
 // eu-west-1, us-east-1; 6 in us-west-2".
 func ReplicasText(regions []string, of func(region string) int32) string {
 	var sizes []int32
@@ -304,7 +304,7 @@ func (p *planner) noteStarted(d *model.Deployment) {
 	}
 }
 
-// doomed returns the first region, by name, that waiting for is pointless.
+// doomed returns why the first region, by name, that need not be waited for will not be ready.
 func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool) {
 	for _, pl := range f.places(f.activeRows(d.ID)) {
 		if reason, message, doomed := f.hopelessAtStart(d, pl); doomed {
@@ -398,7 +398,7 @@ func isUnproven(f *facts) bool {
 	return f.live() != nil && !f.live().Stable && f.app.DeletingSince == 0
 }
 
-// noteServed makes up for a deployment that went live with no replicas, and has some now.
+// noteServed marks a deployment as stable that went live with no replicas, and serves now.
 func (p *planner) noteServed() {
 	if d := p.live(); mainView(p.facts).hasServed(d) {
 		d.Stable = true
@@ -406,18 +406,18 @@ func (p *planner) noteServed() {
 	}
 }
 
-// freshFor is how recent a region's last word must be for a deadline to be
-// judged by it: twice the longest lease that is sensible. After an outage of our
-// own, or a restored backup, rows tell of a time long past; a connected region
-// then speaks within its lease or becomes unreachable, and either settles it.
+// freshFor is how recent a region's last report must be for a deadline to be
+// judged by it, ms: the longest lease. After an outage of our own, or a restored
+// backup, rows are of a time long past. A connected region then reports within its
+// lease or becomes unreachable, and either settles the deadline.
 const freshFor = 60_000
 
-// keepFromStarting are reasons of instances that have not even begun. They pass by
-// themselves, or do not: so they are waited for until the deadline, and then say
-// more than that it has passed.
+// keepFromStarting are reasons of instances that have not even begun. They may pass
+// by themselves, so the planner waits until the deadline. Then they say more than
+// that the deadline has passed.
 var keepFromStarting = []string{"Unschedulable", "QuotaExceeded", "ImagePullError", "SecretUnavailable"}
 
-// deadline fails a target that is late, on facts of the present only.
+// deadline fails a target that is late, judged by recent reports only.
 func (p *planner) deadline(d *model.Deployment) bool {
 	r := p.rollout
 	p.postpone(d)

@@ -10,7 +10,7 @@ import (
 )
 
 // ReasonNoRoomForBoth is why a region failed whose step shares the traffic between two
-// versions, and which may have one replica in all.
+// versions, although it may have only one replica in all.
 const ReasonNoRoomForBoth = "NoRoomForBoth"
 
 // FixNoRoomForBoth says how such a region is updated.

@@ -10,18 +10,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A region in which there is no room for an instance says so, and goes on trying. Without
-// more ado the progress deadline ends that. With wait_for_capacity it stands still for as
-// long as that says, in all, and everybody sees what is waited for.
+// A region that has no room for an instance says so, and goes on trying. By default the
+// progress deadline ends that. With wait_for_capacity the deadline does not run for that
+// time in all, and the status shows what the region waits for. With deadlines.unschedulable
+// it does not run either, and the region fails when that time is over.
 
-// With deadlines.unschedulable it does, too, and that being over is the failure.
-
-// WaitsForCapacity is for how long the policy has room waited for, ms.
+// WaitsForCapacity returns how long the policy waits for room, ms.
 func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetWaitForCapacity().AsDuration().Milliseconds()
 }
 
-// roomLimit is for how long a region may be without room while nothing else runs, ms.
+// roomLimit returns how long a region may be without room while its progress deadline does not run, ms.
 func roomLimit(policy *windlassv1.RolloutPolicy) int64 {
 	own, _ := patience(policy, onUnschedulable)
 	return max(own, WaitsForCapacity(policy))
@@ -63,8 +62,8 @@ func (f *facts) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
 	return until, f.now < until && slices.ContainsFunc(f.activeRows(d.ID), f.lacksRoom)
 }
 
-// postpone moves the deadline of a rollout that is not staged ahead of it while it waits
-// for room. By steps, so that not every look writes.
+// postpone moves the deadline of a rollout that is not staged while it waits for room. It
+// moves it in steps, so that not every look writes.
 func (p *planner) postpone(d *model.Deployment) {
 	until, waits := p.waitsForRoom(d)
 	if !waits || p.rollout.Deadline == 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 // The analysis of a staged rollout: what is measured where a region waits. The planner
-// says which checks are due, and is called again with what came of them.
+// says which checks are due, and is called again with their measurements.
 //
 //	waiting -> passed | failed | held, with each measurement again
 //
@@ -43,7 +43,7 @@ type Measure struct {
 	Hook *analysis.Hook
 }
 
-// Measurement is what came of a Measure.
+// Measurement is the result of a Measure.
 type Measurement struct {
 	RegionID, Check string
 	Since           int64
@@ -59,8 +59,8 @@ const (
 	checkHeld    = windlassv1.CheckProgress_STATE_HELD
 )
 
-// checksOf are the policy's checks that say something where the old version does, or does
-// not, serve beside the new one.
+// checksOf returns the policy's checks that apply. compares: the old version serves next to
+// the new one.
 func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv1.AnalysisCheck) {
 	for _, c := range policy.GetAnalysis() {
 		if analysis.Absolute(c) || compares && analysis.Compares(c) {
@@ -70,8 +70,9 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 	return out
 }
 
-// analyse has the checks of the region measured since then, and takes in what came of it. It
-// reports whether that failed the region. compares: the old version serves beside it.
+// analyse asks for measurements of the region's checks since a time, and takes in those that
+// came. It reports whether they failed the region. compares: the old version serves next to
+// the new one.
 func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
 	checks := checksOf(s.progress.Policy, compares)
 	if len(checks) == 0 {
@@ -102,7 +103,7 @@ func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.R
 	return false
 }
 
-// measuredSince reports whether the region's checks are those of what began then.
+// measuredSince reports whether the region's checks are those that began at that time.
 func measuredSince(st *model.RegionProgress, since int64) bool {
 	return len(st.Checks) > 0 && st.Checks[0].Since == since
 }
@@ -143,14 +144,14 @@ func (s *stager) measure(
 		of := s.subject(live, st.RegionID, fresh.Window)
 		old = &of
 	}
-	// What the API has checked expands; what did not would come back as no figure.
+	// The API has checked that queries expand. One that does not would give no figure.
 	m.Queries, _ = analysis.Ask(c, fresh, old)
 	m.Traffic = analysis.AskGateways(c, fresh, old)
 	s.p.measures = append(s.measures, m)
 }
 
-// hook is the call that asks for the check's next measurement: the same until that is
-// noted.
+// hook returns the call that asks for the check's next measurement. It is the same until
+// that measurement is noted.
 func (v *view) hook(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress,
@@ -190,8 +191,9 @@ func (s *stager) takeIn(
 	check.Taken++
 	was, apart := check.State, s.now-check.MeasuredAt
 	check.New, check.NewSamples, check.Old, check.OldSamples = m.Figures.New, m.Figures.NewSamples, m.Figures.Old, m.Figures.OldSamples
-	// As of this step and not of each answer: what came together stays together, and is
-	// due in one step again. Jittered, so that many apps do not come back together.
+	// The time is that of this step and not of the answer, so that checks that came
+	// together are due together again. It is jittered, so that many apps do not come back
+	// together.
 	check.MeasuredAt, check.Message = s.now, text
 	check.DueAt = s.now + int64(float64(analysis.Interval(c).Milliseconds())*(0.95+0.1*s.in.Jitter))
 	say := func(what, text string) {
@@ -234,7 +236,7 @@ func (s *stager) takeIn(
 // keeps as much.
 const maxSaid = 500
 
-// clean is what may be stored of what somebody else said.
+// clean returns as much of another program's text as may be stored.
 func clean(text string) string {
 	if len(text) > maxSaid {
 		text = text[:maxSaid] + "..."
@@ -242,8 +244,8 @@ func clean(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// concluded reports whether the last measurement of each of the region's checks passed, of
-// those since then, and none is due.
+// concluded reports whether the last measurement since that time of each of the region's
+// checks passed, and none is due.
 func concluded(c *model.Progress, st *model.RegionProgress, since int64, compares bool, now int64) bool {
 	checks := checksOf(c.Policy, compares)
 	if len(checks) == 0 {
@@ -277,7 +279,7 @@ func Held(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress, no
 	return nil
 }
 
-// nextCheck is when the region is measured next, 0 for never.
+// nextCheck returns when the region is measured next, 0 for never.
 func nextCheck(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress) (due int64) {
 	if !Measuring(w, st) || c.Sizes[st.RegionID] == 0 {
 		return 0
@@ -290,7 +292,7 @@ func nextCheck(c *model.Progress, w *model.WaveProgress, st *model.RegionProgres
 	return due
 }
 
-// Measuring reports whether the region's checks are of where it is now.
+// Measuring reports whether the region's checks are those of the step or bake that it is at now.
 func Measuring(w *model.WaveProgress, st *model.RegionProgress) bool {
 	switch {
 	case st.State == regionRolling && st.StoppedAt != 0:
@@ -301,8 +303,8 @@ func Measuring(w *model.WaveProgress, st *model.RegionProgress) bool {
 	return false
 }
 
-// analysed reports whether the wave's bake has shown all that it is to show, and whether it
-// failed a region.
+// analysed reports whether all checks of the wave's bake have concluded, and whether one of
+// them failed a region.
 func (s *stager) analysed(d *model.Deployment, w *model.WaveProgress) (all, failed bool) {
 	all = true
 	for i := range w.Regions {
@@ -318,7 +320,7 @@ func (s *stager) analysed(d *model.Deployment, w *model.WaveProgress) (all, fail
 	return all, false
 }
 
-// checkMessage is what the check waits for.
+// checkMessage returns what the check waits for.
 func checkMessage(check *model.CheckProgress) string {
 	if check.State == checkWaiting {
 		return "it is not measured yet"

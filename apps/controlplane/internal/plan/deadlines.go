@@ -14,9 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// How long what keeps a region from its version may last, as the policy's deadlines say,
-// and after which of the failures that follow the rollout goes back by itself, as its
-// auto_rollback says.
+// The policy's deadlines say how long something may keep a region from its version. Its
+// auto_rollback says after which failures the rollout goes back by itself.
 
 const (
 	onCrash         = windlassv1.AutoRollback_CONDITION_CRASH
@@ -28,8 +27,8 @@ const (
 	onHealth        = windlassv1.AutoRollback_CONDITION_HEALTH
 )
 
-// condition that a region's reason for failing is of. What is none of the others is the
-// version's own doing: it crashed, or was refused.
+// condition returns the condition of auto_rollback that a region's reason for failing belongs
+// to. Reasons that belong to no other one count as a crash: the version crashed, or was refused.
 func condition(reason string) windlassv1.AutoRollback_Condition {
 	switch reason {
 	case ReasonImagePullError:
@@ -48,13 +47,13 @@ func condition(reason string) windlassv1.AutoRollback_Condition {
 	return onCrash
 }
 
-// ConditionName is as people write it.
+// ConditionName returns the condition as people write it.
 func ConditionName(c windlassv1.AutoRollback_Condition) string {
 	return strings.ToLower(strings.TrimPrefix(c.String(), "CONDITION_"))
 }
 
-// rollsBack reports whether the policy has a rollout go back by itself that fails for the
-// reason, and if not, why.
+// rollsBack reports whether a rollout that fails for the reason goes back by itself under the
+// policy, and if not, why.
 func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why string) {
 	auto := policy.GetAutoRollback()
 	switch {
@@ -68,8 +67,8 @@ func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why 
 	return true, ""
 }
 
-// onFailure is what the wave does of a region that failed for the reason; stays says why
-// it does not go back although its on_failure says so.
+// onFailure returns what the wave does when a region failed for the reason. stays says why
+// the rollout does not go back although on_failure says so.
 func onFailure(c *model.Progress, w *model.WaveProgress, reason string) (on windlassv1.Wave_OnFailure, stays string) {
 	if goes, why := rollsBack(c.Policy, reason); !goes {
 		return windlassv1.Wave_ON_FAILURE_PAUSE, why
@@ -77,7 +76,7 @@ func onFailure(c *model.Progress, w *model.WaveProgress, reason string) (on wind
 	return wavePolicy(c, *w).GetOnFailure(), ""
 }
 
-// saidOf is what people may say of a region that failed.
+// saidOf returns the commands that people may give for a region that failed.
 func saidOf(st *model.RegionProgress) string {
 	if st.State == regionFailed && condition(st.Reason) == onAnalysis {
 		return "retry, promote or abort"
@@ -85,7 +84,7 @@ func saidOf(st *model.RegionProgress) string {
 	return "retry or abort"
 }
 
-// ProgressDeadline is how long it may take from one step of progress to the next, ms; 0
+// ProgressDeadline returns how long it may take from one step of progress to the next, ms; 0
 // for no limit.
 func ProgressDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) int64 {
 	if d := policy.GetDeadlines().GetProgress(); d != nil {
@@ -94,12 +93,12 @@ func ProgressDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.Deploym
 	return spec.GetProgressDeadline().AsDuration().Milliseconds()
 }
 
-// progressDeadline is that of the deployment under the policy in force.
+// progressDeadline returns the progress deadline of the deployment under the policy in force.
 func (f *facts) progressDeadline(d *model.Deployment) int64 {
 	return ProgressDeadline(f.policy(), d.Spec)
 }
 
-// policy of the rollout in flight; nil: the one by default.
+// policy returns the policy of the rollout in flight; nil: the default one.
 func (f *facts) policy() *windlassv1.RolloutPolicy {
 	switch {
 	case f.staged():
@@ -110,7 +109,7 @@ func (f *facts) policy() *windlassv1.RolloutPolicy {
 	return nil
 }
 
-// patience is how long trouble of that kind may last, ms. set: the policy says so.
+// patience returns how long trouble of that kind may last, ms. set: the policy says so.
 func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Condition) (limit int64, set bool) {
 	var d *durationpb.Duration
 	switch kind {
@@ -125,9 +124,9 @@ func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Con
 	return d.AsDuration().Milliseconds(), d != nil
 }
 
-// trouble is what keeps the place from being ready that has a deadline of its own; kind 0 for
-// nothing. doomed: as many of its instances as fail it will not be ready; final: no time
-// mends it.
+// trouble is what keeps the place from being ready and has a deadline of its own; kind 0: there
+// is none. doomed: enough of its instances will never be ready to fail it. final: waiting does
+// not help.
 type trouble struct {
 	kind            windlassv1.AutoRollback_Condition
 	reason, message string
@@ -166,12 +165,12 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 	return set && now >= since+limit
 }
 
-// hopeless notes what trouble the region is in, and reports whether waiting for it to pass is
-// pointless.
+// hopeless notes what trouble the region is in, and reports whether it has lasted for too
+// long.
 func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
 	var t trouble
-	// What was said before it was tried again is of the try before. Replicas of the control plane
-	// have a clock each, so that times do not tell.
+	// A report from before the retry is about the try before. Guards are compared and not times,
+	// because processes of the control plane have different clocks.
 	if l.row != nil && s.place(l.row).Observed.Guard > st.Heard {
 		t = troubleOf(s.progress.Policy, d, s.place(l.row))
 	}
@@ -179,7 +178,7 @@ func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regi
 		t = trouble{} // it was there before the version
 	}
 	if _, set := patience(s.progress.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
-		t = trouble{} // the progress deadline is its own
+		t = trouble{} // only the progress deadline applies
 	}
 	if t.kind != st.Trouble {
 		if limit, set := patience(s.progress.Policy, st.Trouble); st.Trouble != 0 && set {
@@ -203,7 +202,7 @@ func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regi
 	return t.reason, t.message, true
 }
 
-// RegionDeadline is when the region has to have progressed, 0 for no time.
+// RegionDeadline returns until when the region has to make progress, 0 for no time.
 func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model.RegionProgress) int64 {
 	limit := ProgressDeadline(c.Policy, spec)
 	until, person := Waits(c, st)

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// How many instances of the new version have to fail until a region has, and how many of its
-// replicas that were ready may be so no more, as the policy's auto_rollback says.
+// The policy's auto_rollback says how many instances of the new version have to fail until the
+// region fails, and how many replicas that were ready may not be ready any more.
 
 // ReasonUnhealthy is why a region failed where too many replicas that were ready are not.
 const ReasonUnhealthy = "Unhealthy"
@@ -20,7 +20,7 @@ const ReasonUnhealthy = "Unhealthy"
 // defaultUnhealthyFor outlasts an instance that is replaced and starts quickly, ms.
 const defaultUnhealthyFor = 60_000
 
-// limitOf is how many of n are as many as the text says: one at least, and all at most.
+// limitOf returns the amount that the text names, of n: at least 1, and at most n.
 func limitOf(text string, n int32) int32 {
 	return max(1, min(strategy.Amount(text, n), n))
 }
@@ -31,7 +31,8 @@ func FailedLimit(policy *windlassv1.RolloutPolicy, d *model.Deployment, replicas
 	return limitOf(policy.GetAutoRollback().GetFailedInstances(), replicas*instancesEach(d))
 }
 
-// failedText are the figures of that, empty for a policy that leaves it to the default.
+// failedText returns how many instances failed, of which limit. It is empty for a policy that
+// sets no limit.
 func failedText(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.Place) string {
 	if policy.GetAutoRollback().GetFailedInstances() == "" {
 		return ""
@@ -40,7 +41,7 @@ func failedText(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup
 		pl.Observed.Doomed, pl.Row.Replicas*instancesEach(d), FailedLimit(policy, d, pl.Row.Replicas))
 }
 
-// unhealthyFor is for how long too many replicas may not be ready any more, ms.
+// unhealthyFor returns how long too many replicas may not be ready any more, ms.
 func unhealthyFor(policy *windlassv1.RolloutPolicy) int64 {
 	if d := policy.GetAutoRollback().GetUnhealthyFor(); d != nil {
 		return d.AsDuration().Milliseconds()
@@ -48,8 +49,8 @@ func unhealthyFor(policy *windlassv1.RolloutPolicy) int64 {
 	return defaultUnhealthyFor
 }
 
-// UnhealthyUntil is until when the region's replicas have to be ready again, unix ms; 0: there
-// is no such time.
+// UnhealthyUntil returns until when the region's replicas have to be ready again, unix ms; 0:
+// there is no such time.
 func UnhealthyUntil(c *model.Progress, st model.RegionProgress) int64 {
 	if st.UnhealthySince == 0 || c.Back || c.PausedAt != 0 || !isForward(st.State) {
 		return 0

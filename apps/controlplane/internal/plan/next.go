@@ -52,20 +52,20 @@ func statusFacts(f *facts) rollup.Facts {
 	return out
 }
 
-// Bounds of the poll that backs up the wake-ups, ms. Two seconds is what a person
-// notices; a minute costs an app that waits for hours next to nothing. An app
-// that only limps waits for a report and for no decision: with ten thousand of
-// them in a region that is out of reach, five minutes are 33 steps a second. What a
-// freeze holds waits for a known time, or for a call that wakes it.
+// Bounds of the poll that backs up the wake-ups, ms. A person notices two seconds. A
+// minute costs an app that waits for hours next to nothing. An app that is degraded
+// waits for a report and for no decision: with ten thousand of them in a region that
+// is out of reach, five minutes are 33 steps a second. A rollout that a freeze holds
+// waits for a known time, or for a call that wakes it.
 const (
 	minPoll  = 2_000
 	maxPoll  = 60_000
 	limpPoll = 300_000
 )
 
-// next is when to look again. While anything is unsettled that is a poll whose
-// distance equals the age of the newest fact, which doubles from poll to poll
-// without anybody counting, and starts over when something happens.
+// next returns when to look again. While anything is unsettled that is a poll after as
+// long a time as the newest fact is old. So the time doubles from poll to poll without
+// a counter, and starts over when something happens.
 func (d *decision) next() int64 {
 	if d.app.DeletedAt != 0 {
 		return 0
@@ -80,7 +80,7 @@ func (d *decision) next() int64 {
 	return due
 }
 
-// nextLook is when, but for what is retained.
+// nextLook returns when to look again, apart from the end of a retention.
 func (d *decision) nextLook() int64 {
 	since, unsettled := d.unsettledSince()
 	poll := float64(min(max(d.now-since, minPoll), maxPoll))
@@ -124,7 +124,7 @@ func (d *decision) nextLook() int64 {
 	return due
 }
 
-// nextOf is when something of the progress has its time, or due if that is sooner.
+// nextOf returns when something of the progress is due, or due if that is sooner.
 func (f *facts) nextOf(c *model.Progress, due int64) int64 {
 	for i := range c.Waves {
 		w := &c.Waves[i]
@@ -197,7 +197,7 @@ func (f *facts) stuck(region string) bool {
 		b.Progress.Failed && b.Progress.Waves[0].Regions[0].State != regionGoingBack
 }
 
-// changed is when the row changed last, this call included.
+// changed returns when the row changed last, this call included.
 func (f *facts) changed(t *model.Topology) int64 {
 	if was, ok := f.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
 		return f.now

@@ -19,7 +19,7 @@ import (
 // often than a bake lasts would keep it from ending. The bake ends once the route is acknowledged
 // again, and the progress deadline limits how long that may take.
 
-// ReasonUnstable is why a region failed that became ready and then not ready too often.
+// ReasonUnstable is why a region failed that was ready and then not ready any more, too often.
 const ReasonUnstable = "Unstable"
 
 // minRelapses may happen to any region: a node that is lost takes a replica along.
@@ -39,8 +39,8 @@ func (s *stager) noteServing(st *model.RegionProgress, l *regionPlan) {
 	}
 }
 
-// relapse counts one, if it is one that the region, which served, does not any more. text says
-// which it is, for its history; message is why the region has failed, if it was the last.
+// relapse counts a relapse, if it is one that the region does not serve any more. text says how
+// many there were, for the history. message is why the region has failed, if it has.
 func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
 	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Assigned, l.Enough()) {
 		return "", ""
