@@ -16,9 +16,9 @@ func MayBeFrozen(r model.Rollout, d model.Deployment) bool {
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING && d.Source != model.SourceRollback
 }
 
-// frozen reports whether a freeze keeps the target from starting. Whether a freeze refuses or
-// holds is a matter of calls: what was accepted is held by either. While it is, no deadline
-// runs; when it is no longer, its time begins anew.
+// frozen reports whether a freeze keeps the target from starting. Only calls distinguish freezes
+// that refuse from those that hold: both hold a rollout that was accepted. While it is held, no
+// deadline runs. When it is released, its time begins anew.
 func (p *planner) frozen(d *model.Deployment) bool {
 	r := p.rollout
 	found, frozen := freeze.Found{}, false
@@ -59,7 +59,7 @@ func (f *facts) held() bool {
 	return d != nil && (f.rollout.HeldSince != 0 || StartMissing(*f.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 
-// HeldText says what holds the rollout and until when, empty for nothing.
+// HeldText returns what holds the rollout and until when, empty for nothing.
 func HeldText(r model.Rollout) string {
 	if r.HeldSince == 0 {
 		return ""
@@ -76,7 +76,7 @@ func FreezeText(name, scope string, until int64, reason string) string {
 	return fmt.Sprintf("freeze %s of the %s, %s: %s", name, scope, end, reason)
 }
 
-// HeldMessage is what holds the rollout, a freeze or the gate before it, as the app's status tells it.
+// HeldMessage returns what holds the rollout, a freeze or the gate before it, for the app's status.
 func HeldMessage(r model.Rollout) string {
 	if r.HeldSince == 0 {
 		return fmt.Sprintf("v%d waits for %s before it starts", r.Version, StartMissing(r))

@@ -11,12 +11,12 @@ import (
 )
 
 // Gates are where a staged rollout waits for approvals: at a step, before promotion, at a
-// wave's end. A gate adds to what the place waits for and takes nothing off it: pauses,
-// bake times and analysis hold as they do without it, and neither promotion nor the end of
-// a bake opens it. Approvals are kept with what they are of, and go when that serves no
-// longer. A region that catches up has no gates: what they are of is live already.
+// wave's end. A gate is an additional wait: pauses, bake times and analysis hold as they do
+// without it, and neither promotion nor the end of a bake opens it. Approvals are kept with
+// the step or wave that they are for, and are dropped when that serves no longer. A region
+// that catches up has no gates, because its version is live already.
 
-// GateRefusal is why somebody's word does not take a rollout past a gate, and what would.
+// GateRefusal is why a person's command does not take a rollout past a gate, and what would.
 type GateRefusal struct {
 	Message, Fix string
 	// NotApprover: there is a gate that waits, and not for this key.
@@ -107,8 +107,8 @@ func gatesOf(c *model.Progress, name func(string) string) (out []gateAt) {
 	return out
 }
 
-// Approve gives somebody's approval at the gates that the rollout waits at. It tells at
-// which it counts, and who is missing where. Given again it changes nothing.
+// Approve adds an approval at the gates that the rollout waits at. It returns the gates at
+// which it counts, and which approvals are still missing. Repeated, it changes nothing.
 func Approve(c *model.Progress, by model.Approval, name func(string) string) (where, missing []string, err error) {
 	if c.Back {
 		return nil, nil, errGoingBack
@@ -185,7 +185,7 @@ func ShutGates(c *model.Progress, name func(string) string) (missing []string) {
 	return missing
 }
 
-// shutBefore is the refusal of a promotion that only gates are in the way of; nil: none is.
+// shutBefore returns the refusal of a promotion that only a gate prevents; nil: no gate does.
 func shutBefore(c *model.Progress) error {
 	for _, g := range gatesOf(c, func(id string) string { return id }) {
 		if g.region == nil || !Shut(c, g.gate, *g.given) {

@@ -10,10 +10,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Lint holds a plan against what must be true of every plan, and of those for a staged
-// rollout, without regard to how it was made, and returns what is not. A finding is a bug of
-// this package; the plan is carried out nevertheless, since what it was made on is gone
-// by the time anybody looks.
+// Lint checks a plan against rules that hold for every plan, and for those of staged rollouts,
+// however it was made. It returns what breaks a rule. A finding is a bug of this package. The
+// plan is carried out nevertheless, because its input is gone by the time that a person looks.
 func Lint(in Input, out Output) (findings []string) {
 	findings = lintWorkloads(in, out)
 	if len(in.Pins) == 0 || in.App.DeletingSince != 0 {
@@ -80,7 +79,7 @@ func (l *linter) laggingRegions(regions, routed map[string]bool) {
 	l.progress, l.view = whole, main
 }
 
-// lintRetained: what is retained stays as it is until it is let go of.
+// lintRetained checks that a retained version stays as it is until its retention ends.
 func lintRetained(in Input, out Output) (findings []string) {
 	if out.RolloutState != nil && out.RolloutState.Progress.Retained() == "" {
 		return nil
@@ -111,7 +110,7 @@ func (l *linter) findf(region, format string, args ...any) {
 	l.findings = append(l.findings, region+": "+fmt.Sprintf(format, args...))
 }
 
-// bounds are the widest that either version's size allows.
+// bounds returns the widest bounds that either version's size allows.
 func (l *linter) bounds(region string) (floor, ceiling int32) {
 	floor = -1
 	_, st := progressIn(l.progress, region)
@@ -178,7 +177,7 @@ func (l *linter) region(region string, routed bool) {
 			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
 		}
 		if t.Transferred {
-			continue // what it had is counted with who has it now
+			continue // its instances are counted with the row that has them now
 		}
 		var s strategy.Side
 		if had {
@@ -288,8 +287,8 @@ func (l *linter) keeps(region string) bool {
 	return false
 }
 
-// analysis holds what goes on against what was measured: no step and no bake ends unless
-// the last measurement of every check passed, or somebody ended it.
+// analysis checks the progress against the measurements: no step and no bake ends unless
+// the last measurement of every check passed, or a person ended it.
 func (l *linter) analysis(before *model.Progress) {
 	if l.progress.Back || l.progress.FullBy != "" {
 		return
@@ -312,8 +311,8 @@ func (l *linter) analysis(before *model.Progress) {
 	}
 }
 
-// shown reports whether figures show that every check holds since then: those that came with
-// this call, or else those that were noted before it.
+// shown reports whether every check has passed since that time, by the figures that came with
+// this call, or else by those that were noted before it.
 func (l *linter) shown(before model.RegionProgress, since int64, compares bool) bool {
 	for i, c := range checksOf(l.progress.Policy, compares) {
 		passed := false

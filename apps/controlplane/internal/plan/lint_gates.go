@@ -6,8 +6,9 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// gates: no step is left that waits for a person who has not promoted it, and no step and no
-// wave whose gate is shut. Only a region whose old version has nothing begins beyond a step.
+// gates checks that no region leaves a step that a person has to promote and did not, and that
+// no step or wave with a shut gate is left. Only a region whose old version has nothing begins
+// beyond a step.
 func (l *linter) gates(live bool) {
 	c := l.in.RolloutState.Progress
 	if l.progress.Back {
@@ -37,7 +38,7 @@ func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
 	c := l.in.RolloutState.Progress
 	at := stepsOf(c.Policy)[n]
 	if before.StoppedAt == 0 || before.Step != n {
-		before.PromotedBy, before.Approvals = "", nil // it was said of another step
+		before.PromotedBy, before.Approvals = "", nil // they were given for another step
 	}
 	if Shut(c, at.Approval, before.Approvals) {
 		l.findf(region, "step %d is over, and needs %s", n+1, Missing(c, at.Approval, before.Approvals))

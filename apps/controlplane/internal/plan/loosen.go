@@ -59,8 +59,8 @@ func keepsGate(next, was *windlassv1.Approval) bool {
 	return next != nil && model.ApproverRole(next) >= model.ApproverRole(was) && gateCount(next) >= gateCount(was) && (next.GetNotDeployer() || !was.GetNotDeployer())
 }
 
-// stepGateFrom finds the gate that keeps the one of the step before more than that step's traffic
-// or replicas; -1 for none.
+// stepGateFrom returns the index of a step whose gate asks for as much as the gate of was. No step
+// up to it has more traffic or replicas than was. -1 for none.
 func stepGateFrom(next []*windlassv1.CanaryStep, from int, was *windlassv1.CanaryStep) int {
 	for i, s := range next {
 		if (s.GetWeight() > 0) != (was.GetWeight() > 0) || s.GetWeight() > was.GetWeight() || s.GetReplicas() > was.GetReplicas() {
@@ -73,8 +73,8 @@ func stepGateFrom(next []*windlassv1.CanaryStep, from int, was *windlassv1.Canar
 	return -1
 }
 
-// waveGateFrom finds the gate that keeps the one of the last of the waves before regions that are
-// in none of them; -1 for none.
+// waveGateFrom returns the index of a wave whose gate asks for as much as the gate of the last wave
+// in was. No wave up to it takes a region that no wave in was takes. -1 for none.
 func waveGateFrom(next []*windlassv1.Wave, from int, was []*windlassv1.Wave) int {
 	var before []string
 	for _, w := range was {

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DefaultPolicy is that of apps which have none of their own: region by region, replica by
-// replica, with a small surge, and back by itself.
+// DefaultPolicy returns the policy of apps which have none of their own: region by region,
+// replica by replica, with a small surge. It goes back by itself.
 func DefaultPolicy() *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING}
 }
@@ -58,14 +58,14 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	return c
 }
 
-// Refusal is why a person's word about a rollout makes no sense now, and what would.
+// Refusal is why a person's command about a rollout cannot be followed now, and what can.
 type Refusal struct{ Message, Fix string }
 
 func (r *Refusal) Error() string { return r.Message }
 
 var errGoingBack = &Refusal{"the rollout is going back already", "Wait until it is back, or deploy another version."}
 
-// Pause holds the progress. It reports whether that changes anything, as do the others.
+// Pause pauses the rollout. Like the functions below, it reports whether that changes anything.
 func Pause(c *model.Progress, who, why string, now int64) (changed bool, err error) {
 	switch {
 	case c.Back:
@@ -78,7 +78,7 @@ func Pause(c *model.Progress, who, why string, now int64) (changed bool, err err
 	return true, nil
 }
 
-// Resume has it go on after a person's pause.
+// Resume lets the rollout go on after a person's pause.
 func Resume(c *model.Progress) (changed bool, err error) {
 	switch {
 	case c.Back:
@@ -95,8 +95,8 @@ func Resume(c *model.Progress) (changed bool, err error) {
 	return true, nil
 }
 
-// Retry has the regions that failed begin again. heard are the guards of what each has reported
-// of the version up to now.
+// Retry lets the regions that failed begin again. heard has the guard of each region's last report
+// of the version.
 func Retry(c *model.Progress, heard map[string]model.Guard, now int64) (changed bool, err error) {
 	if c.Back {
 		return false, errGoingBack
@@ -144,9 +144,10 @@ func SkipBake(c *model.Progress, who string) (wave string, err error) {
 	return "", &Refusal{"no wave of the rollout is baking now", "`windlass rollout status` shows what it waits for."}
 }
 
-// Promote has the regions go on that wait at a step, but for those whose gate is shut, and
-// what is promoted by itself be promoted so again. What failed by its analysis alone is
-// accepted. full: no pause of a step, analysis or bake time holds any region from now on.
+// Promote lets the regions go on that wait at a step, except those whose gate is shut. Steps
+// that end by themselves do so again, also after an earlier way back. Regions that failed only
+// by their analysis are accepted. full: no pause of a step, analysis or bake time holds any
+// region from now on.
 func Promote(c *model.Progress, who string, full bool, now int64) (waves []string, err error) {
 	if c.Back {
 		return nil, errGoingBack
