@@ -22,7 +22,7 @@ import (
 // leads reports whether the target is what is wanted in the region.
 func leads(st model.RegionProgress) bool { return isForward(st.State) && !st.Emptied }
 
-// beginSteps has the region, whose turn has come, begin with the first step, or take none.
+// beginSteps lets a region whose turn has come begin with the first step, or take none.
 func (s *stager) beginSteps(st *model.RegionProgress) {
 	c, older := s.progress, s.olderIn(st.RegionID)
 	st.Emptied, st.PassedOver, st.Sized = false, false, c.Sizes[st.RegionID] > 0
@@ -82,7 +82,7 @@ func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *mod
 	return was || st.Emptied
 }
 
-// withoutNewer is the region plan of a region that stands still, in which the new version counts as if
+// withoutNewer returns the region plan of a region that stands still, in which the new version counts as if
 // it did not serve: it goes at once, and gets no traffic while the old one has yet to start.
 func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
 	out := l.RegionPlan
@@ -95,14 +95,14 @@ func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
 	return out
 }
 
-// forgetClocks ends what the region waited for, of the replicas that it had.
+// forgetClocks resets the clocks and counts about the replicas that the region had.
 func forgetClocks(st *model.RegionProgress) {
 	st.NoRoomSince, st.Trouble, st.TroubleSince, st.Score = 0, 0, 0, math.MinInt32
 	st.HealthWatch.Reset()
 	st.RelapseCount.Reset()
 }
 
-// emptyMessage is what a region waits for that stands still with no replicas.
+// emptyMessage returns what a region waits for that stands still with no replicas.
 func emptyMessage(c *model.Progress, st model.RegionProgress) string {
 	text := "has no replicas, and begins anew when it is scaled up"
 	if c.Sizes[st.RegionID] > 0 {

@@ -24,7 +24,7 @@ import (
 // staged rollouts. Two things differ: which versions it moves between, and that its failure
 // does not affect other regions.
 
-// newer is the version that the progress leads to.
+// newer returns the version that the progress leads to.
 func (v *view) newer() *model.Deployment {
 	if v.lagging != nil {
 		return v.live()
@@ -32,7 +32,7 @@ func (v *view) newer() *model.Deployment {
 	return v.target()
 }
 
-// olderIn is the deployment that the region has until it has moved, and goes back to;
+// olderIn returns the deployment that the region has until it has moved, and goes back to;
 // empty for none.
 func (v *view) olderIn(region string) string {
 	switch b := v.facts.progress.LaggingIn(region); {
@@ -50,8 +50,8 @@ func (f *facts) isLagging(region string) bool {
 	return f.app.DeletingSince == 0 && f.progress.LaggingIn(region) != nil
 }
 
-// isKept reports whether the row is wanted, as all of its deployment are or as what a region
-// that is behind has.
+// isKept reports whether the row is wanted, because its deployment is or because a lagging
+// region still has it.
 func (f *facts) isKept(t *model.Topology) bool {
 	return f.isWanted(t.DeploymentID) || f.isLagging(t.RegionID) && f.progress.LaggingIn(t.RegionID).DeploymentID == t.DeploymentID
 }
@@ -127,8 +127,8 @@ func allSkipped(c *model.Progress, w *model.WaveProgress) bool {
 	return skipped > 0
 }
 
-// nowhere reports whether the version is to serve only where it was skipped, all else having
-// been told to have nothing.
+// nowhere reports whether all regions in which the version should have replicas were
+// skipped.
 func nowhere(c *model.Progress) bool {
 	skipped := false
 	for _, w := range c.Waves {
@@ -173,7 +173,7 @@ func (v *view) inReach(w *model.WaveProgress) bool {
 	return heard > 0
 }
 
-// leaveBehind notes which regions a rollout that has come to its end leaves behind.
+// leaveBehind notes which regions a rollout leaves behind at its end.
 func (s *stager) leaveBehind(d *model.Deployment) {
 	c := s.progress
 	var behind []model.LaggingRegion
@@ -195,7 +195,7 @@ func (s *stager) leaveBehind(d *model.Deployment) {
 }
 
 // leaveLost notes which regions a rollout that has gone back leaves behind: those that it
-// lost half way. What was behind before it catches up anew.
+// lost half way. A region that was behind before catches up anew.
 func (s *stager) leaveLost() {
 	c := s.progress
 	for i := range c.Lagging {
@@ -219,7 +219,7 @@ func sortedLagging(behind []model.LaggingRegion) []model.LaggingRegion {
 	return behind
 }
 
-// progressOf is the progress of one region of the wave.
+// progressOf returns a progress with one region of the wave.
 func (v *view) progressOf(w *model.WaveProgress, region string) *model.Progress {
 	c := v.progress.Clone()
 	of := &model.Progress{
@@ -237,7 +237,7 @@ func (v *view) progressOf(w *model.WaveProgress, region string) *model.Progress 
 	return of
 }
 
-// restart has the one region of the progress begin anew.
+// restart makes the one region of the progress begin anew.
 func restart(c *model.Progress, now int64) {
 	w := &c.Waves[0]
 	w.State, w.BakingSince = waveRolling, 0
@@ -254,7 +254,7 @@ func (p *planner) catchUp() {
 			left = append(left, *b)
 			continue
 		}
-		// It is as all others are: what else is there leaves as it does elsewhere.
+		// The region is like all others now: other versions leave it as they do elsewhere.
 		if _, st := progressIn(p.progress, b.RegionID); st != nil && p.progress.RolloutID == b.Progress.RolloutID {
 			if st.State = regionMoved; b.Progress.Back {
 				st.State = regionBack
@@ -288,7 +288,7 @@ func (s *stager) catchUpRegion(b *model.LaggingRegion) (done bool) {
 	return false
 }
 
-// failLagging is failRegion for one that catches up: the others have the version long since.
+// failLagging is failRegion for a region that catches up. The other regions have the version already.
 func (s *stager) failLagging(d *model.Deployment, st *model.RegionProgress, onFailure windlassv1.Wave_OnFailure, reason, text string) {
 	what := "it goes back to what it had"
 	st.State = regionGoingBack
@@ -299,8 +299,7 @@ func (s *stager) failLagging(d *model.Deployment, st *model.RegionProgress, onFa
 	s.pause(fmt.Sprintf("%s failed (%s)", s.regionName(st.RegionID), reason))
 }
 
-// othersCatchingUp counts the regions of the same wave, but for the one that is looked at,
-// that catch up now.
+// othersCatchingUp counts the other regions of the same wave that catch up now.
 func (v *view) othersCatchingUp() (n int) {
 	if v.lagging == nil {
 		return 0
@@ -315,8 +314,8 @@ func (v *view) othersCatchingUp() (n int) {
 	return n
 }
 
-// laggingMessage is which regions are behind in one line, empty for none, and whether any
-// of them is on its way.
+// laggingMessage returns in one line which regions are behind, empty for none, and whether
+// any of them is on its way.
 func laggingMessage(f *facts) (text string, moving bool) {
 	if !f.catching() {
 		return "", false
@@ -352,7 +351,7 @@ func RetryLagging(c *model.Progress, now int64) (retried int) {
 	return retried
 }
 
-// takeAlong has a new progress know of the regions that are behind.
+// takeAlong copies the regions that are behind into a new progress.
 func takeAlong(c *model.Progress, before *model.Progress) {
 	c.Lagging = before.Clone().Lagging
 	for _, b := range c.Lagging {

@@ -51,7 +51,7 @@ func (f *facts) wanted(t *model.Topology) int32 {
 	if t.DeploymentID == d.ID {
 		return fullWeight
 	}
-	// Where the target does not go the live one serves until it no longer is.
+	// Where the target does not go, the live version serves until it is no longer live.
 	return share(live && !f.isActive(d.ID, t.RegionID))
 }
 
@@ -217,7 +217,7 @@ func (f *facts) mayStop(t *model.Topology) bool {
 	return f.acknowledged(t.RegionID)
 }
 
-// confirm looks whether a stopping row has stopped, and if not, why.
+// confirm notes whether a stopping row has stopped, and if not, why.
 func (p *planner) confirm(t *model.Topology) {
 	pl, d := p.place(t), p.deps[t.DeploymentID]
 	switch {

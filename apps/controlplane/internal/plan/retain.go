@@ -19,13 +19,13 @@ func (f *facts) retained(deployment string) bool {
 	return deployment != "" && f.progress.Retained() == deployment
 }
 
-// hasTransferred reports whether any of the deployment's instances are another's by now. It could
-// not be live again by its pointer alone: to go back is to take them back, which is as fast.
+// hasTransferred reports whether instances of the deployment belong to another one by now. Such a
+// deployment cannot be live again by the pointer alone. It takes its instances back, which is as fast.
 func (f *facts) hasTransferred(d *model.Deployment) bool {
 	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.Transferred })
 }
 
-// endRetention lets go of what is retained no longer.
+// endRetention ends the retention of a version that is not to be retained any longer.
 func (p *planner) endRetention() {
 	c := p.progress
 	var why string
@@ -49,9 +49,9 @@ func (p *planner) endRetention() {
 	p.log("DeploymentSuperseded", why, d, "")
 }
 
-// Restore makes the retained version live again, in place of the one that is, if it
-// serves wherever it is to: places are those of it. Which regions are out of reach does
-// not matter: they have what they had. The planner moves the traffic.
+// Restore makes the retained version live again, in place of the live one, if it serves
+// in all of its places. Regions that are out of reach do not matter, because they have
+// what they had. The planner moves the traffic.
 func Restore(c *model.Progress, app *model.App, live, old *model.Deployment, places []rollup.Place, now int64) bool {
 	if c.Retained() != old.ID || now >= c.RetainedUntil || app.RolloutID != "" {
 		return false

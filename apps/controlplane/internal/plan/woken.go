@@ -8,10 +8,10 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 )
 
-// An app at zero has rows without replicas. A region starts some by itself when a request comes, and says
-// so of the row's present generation. The planner answers with a generation that wants them. Until then
-// the region keeps what it started, so that the answer may take its time. A region that says it of an
-// older generation crossed a later decision, and says it again of that one.
+// An app at zero has rows without replicas. A region starts some by itself when a request comes, and reports
+// that for the row's present generation. The planner answers with a generation that wants them. Until then
+// the region keeps what it started, so that the answer need not be fast. A report for an older generation
+// crossed a later decision, and the region repeats it for the newer one.
 
 func (f *facts) hasWoken() bool {
 	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, f.woken)
