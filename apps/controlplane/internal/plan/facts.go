@@ -103,7 +103,7 @@ func newFacts(in Input, now int64) *facts {
 	return f
 }
 
-// target is the deployment of the rollout in flight, or nil.
+// target returns the deployment of the rollout in flight, or nil.
 func (f *facts) target() *model.Deployment {
 	if f.rollout == nil || f.rollout.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
 		return nil
@@ -125,16 +125,16 @@ func (f *facts) place(t *model.Topology) rollup.Place {
 	return pl
 }
 
-// active rows are those that were not told to stop.
+// active reports whether the row starts or has started, and was not told to stop.
 func active(t *model.Topology) bool {
 	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 }
 
-// Active reports whether the row is one of those.
+// Active reports whether the row starts or has started, and was not told to stop.
 func Active(t model.Topology) bool { return active(&t) }
 
-// activeRows of the deployment.
+// activeRows returns the active rows of the deployment.
 func (f *facts) activeRows(deployment string) []*model.Topology {
 	var rows []*model.Topology
 	for _, t := range f.rows {
@@ -163,7 +163,7 @@ func (f *facts) places(rows []*model.Topology) []rollup.Place {
 	return places
 }
 
-// entry of the history, of the rollout that is in flight.
+// entry returns an entry of the history, for the rollout that is in flight.
 func (f *facts) entry(what, why string, d *model.Deployment, region string) model.History {
 	h := model.History{
 		WorkspaceID: f.app.WorkspaceID, AppID: f.app.ID, At: f.now,

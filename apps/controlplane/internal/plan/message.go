@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// stageMessage is where it is in one line, for the app's status.
+// stageMessage returns where the rollout is in one line, for the app's status.
 func (v *view) stageMessage() string {
 	c, version := v.progress, v.versionOf(v.rollout.DeploymentID)
 	if c.Back {
@@ -60,7 +60,7 @@ func (v *view) stageMessage() string {
 	return version + ": about to start"
 }
 
-// replicasReady is where the region's version is, for people.
+// replicasReady returns how many replicas of the region's version are ready, for people.
 func (l *regionPlan) replicasReady() string {
 	text := fmt.Sprintf("%d of %d replicas ready", l.To.Serving-l.To.Outdated, l.Size)
 	if l.To.Outdated > 0 {

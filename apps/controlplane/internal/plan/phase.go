@@ -13,7 +13,7 @@ import (
 // the place of the next one. Only decision.run puts changes into effect, so that a phase cannot
 // change what it does not return, and can be tested alone.
 //
-// What a phase decided once it does not decide again, so that phases can be repeated.
+// A phase does not repeat a decision that is in effect, so that phases can be run again.
 type phase struct {
 	does string
 	// when there is anything to decide.
@@ -66,7 +66,7 @@ type changes struct {
 	requests *requests
 }
 
-// parts of the facts that differ.
+// parts returns the parts of the facts that differ.
 func (c changes) parts() (w writes) {
 	add := func(part writes, differs bool) {
 		if differs {

@@ -86,7 +86,7 @@ func nextPinned(in Input, now int64) Output {
 		k.Look(&k.pins[i])
 	}
 	if text := in.failed(k.pins); text != below.failedPins {
-		// It decides nothing else below.
+		// The text of failed pins decides nothing else in the layer below.
 		below.failedPins = text
 		out.App = decide(below, now).App
 	}
@@ -136,7 +136,7 @@ func newPinned(in Input, state *model.RolloutState, now int64) *pinned {
 	return k
 }
 
-// reroute gives the region a new generation of its route. join fills in what it says.
+// reroute gives the region a new generation of its route. join fills in the route.
 func (k *pinned) reroute(region string) {
 	k.rerouted[region] = true
 	r := model.Route{WorkspaceID: k.app.WorkspaceID, AppID: k.app.ID, RegionID: region, Generation: k.routesWas[region].Generation, UpdatedAt: k.now}
@@ -247,8 +247,8 @@ func sooner(a, b int64) int64 {
 	return a
 }
 
-// PinDeadline is when a pinned version that starts in a region must be ready, 0 for never. policy is the
-// app's, nil for none.
+// PinDeadline returns until when a pinned version that starts in a region must be ready, 0 for never. policy
+// is the app's, nil for none.
 func PinDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, r model.PinRegion, pl rollup.Place) int64 {
 	if r.State != windlassv1.PinRegion_STATE_STARTING || !Active(pl.Row) || pl.Unreachable() {
 		return 0
@@ -256,7 +256,7 @@ func PinDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSp
 	return pins.Due(r, pinLimit(policy, spec, pl))
 }
 
-// pinLimit is how long a pinned version may take to become ready, ms; 0 for no limit.
+// pinLimit returns how long a pinned version may take to become ready, ms; 0 for no limit.
 func pinLimit(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, pl rollup.Place) int64 {
 	limit := ProgressDeadline(policy, spec)
 	if limit > 0 && pl.LacksRoom() {

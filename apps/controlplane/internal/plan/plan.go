@@ -14,10 +14,10 @@
 //
 //   - Wanted. The live deployment and the target of the rollout in flight are
 //     wanted; everything else that has rows is leaving. Failure, cancellation,
-//     supersession and deletion only change who is wanted; leaving is one path.
-//   - Weights are a function of who is wanted: all to the target once it is ready
+//     supersession and deletion only change what is wanted; leaving is one path.
+//   - Weights are a function of what is wanted: all to the target once it is ready
 //     everywhere (network), or from the start when nothing is live; else all to the
-//     live one. So going back needs no record of where one came from.
+//     live one. So going back needs no record of earlier weights.
 //   - Make before break. A leaving row stops only when its region acknowledged,
 //     in its present epoch, the route generation that gives it nothing. The live
 //     pointer moves only when every region acknowledged its successor, so the
@@ -92,15 +92,15 @@ type Input struct {
 	Pins []model.Pin
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
-	// beside are the rows of the layer that is not looked at, and failedPins what people are
-	// told of it.
+	// beside are the rows of the other layer, and failedPins what people are told of failed
+	// pins.
 	beside     []model.Topology
 	failedPins string
 }
 
 // Resolution is the outcome of resolving an image's tag.
 type Resolution struct {
-	// Image that was asked for, and the one with a digest that it is.
+	// Image is the one that was asked for, and Digested is the same with its digest.
 	Image, Digested string
 	// Message of an error; Final if trying again cannot help.
 	Message string

@@ -12,9 +12,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// regionPlan is a region under a staged rollout: which version it is to come to have to
+// regionPlan is a region in a staged rollout: the version that should have the region to
 // itself, and how far it is. The version is the target where its turn has come, and the
-// live one everywhere else: so to go back is no path of its own.
+// live one everywhere else. So going back needs no code of its own.
 type regionPlan struct {
 	strategy.RegionPlan
 	region string
@@ -23,12 +23,12 @@ type regionPlan struct {
 	to   *model.Deployment
 	row  *model.Topology // of to; nil before it has one
 	from []*model.Topology
-	// seen is how many replicas of from the region tells of.
+	// seen is how many replicas of from the region reports.
 	seen int32
-	// out of reach: what was last heard of it decides nothing.
+	// lost: the region is out of reach, and its last reports decide nothing.
 	lost bool
-	// keeps: to goes on with instances of another, which are made alike. inherited of its
-	// replicas served when it began to.
+	// keeps: to goes on with instances of another version, which are made alike. inherited is
+	// how many of these replicas served when it began to.
 	keeps     bool
 	inherited int32
 }
@@ -171,7 +171,7 @@ func (v *view) rank(t *model.Topology) int {
 	return 0
 }
 
-// size is what the region is to come to of the version that it has or the newer one.
+// size returns how many replicas the region should come to have of the deployment.
 func (v *view) size(deployment, region string) int32 {
 	sizes := v.progress.Sizes
 	if deployment == v.olderIn(region) {
@@ -220,7 +220,7 @@ func (f *facts) seen(t *model.Topology) int32 {
 	return (f.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
 }
 
-// instancesEach is how many instances make a replica.
+// instancesEach returns how many instances make a replica.
 func instancesEach(d *model.Deployment) int32 {
 	if d == nil || len(d.Spec.GetRoles()) == 0 {
 		return 1
@@ -232,7 +232,7 @@ func instancesEach(d *model.Deployment) int32 {
 	return n
 }
 
-// moveRegions takes the step of each region plan that there is.
+// moveRegions takes the next step in each region that is in reach.
 func (s *stager) moveRegions() {
 	for _, l := range s.look() {
 		if !l.lost {
@@ -320,7 +320,7 @@ func (p *planner) setReplicas(t *model.Topology, n int32) {
 	}
 }
 
-// give sets the row's share of the traffic; weigh makes the route of it.
+// give sets the row's share of the traffic. setWeights makes the route of it.
 func (p *planner) give(t *model.Topology, weight int32) {
 	p.shares[rowKey{t.DeploymentID, t.RegionID}] = weight
 	if weight > 0 && t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING {
@@ -328,7 +328,7 @@ func (p *planner) give(t *model.Topology, weight int32) {
 	}
 }
 
-// figures are what the step was taken on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3".
+// figures returns the figures that a step is based on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3".
 func (f *facts) figures(l *regionPlan) string {
 	var parts []string
 	for i, t := range l.from {

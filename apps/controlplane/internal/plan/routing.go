@@ -7,21 +7,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routing returns the routing policy of the app: that of its live version, also while a new one
+// routing finds the routing policy of the app: that of its live version, also while a new one
 // has a share of the requests, and that of its first version before any is live. If the policy
 // moved with the weights, it would apply to part of the old version's requests. If it moved
 // with the start of a rollout, a rollback would return to an untried combination.
 //
-// A region whose instances a new version goes on with has no part that is the old version's.
-// What differs is the policy, above all, and so it is what the region tries, from the first
-// step on that gives the new version any traffic.
+// Where a new version goes on with a region's instances, no part of the region is the old
+// version's, and it is mainly the policy that differs. So the region tries the new policy, from
+// the first step that gives the new version any traffic.
 type routing struct {
 	live, target *model.Deployment
 	progress     *model.Progress
 	rows         []*model.Topology
 }
 
-// in the region.
+// in returns the policy in the region.
 func (r routing) in(region string) *windlassv1.RoutingPolicy {
 	d := r.live
 	if d == nil || r.tries(region) {
@@ -33,7 +33,7 @@ func (r routing) in(region string) *windlassv1.RoutingPolicy {
 	return d.Spec.GetRouting()
 }
 
-// tries reports whether the region has the new version whole, and is to show what it does.
+// tries reports whether the region has the new version as a whole, and tries its policy.
 func (r routing) tries(region string) bool {
 	if r.progress == nil || r.target == nil || r.progress.Back || !r.target.MadeAlike(r.live) {
 		return false
@@ -62,7 +62,7 @@ func (r routing) tries(region string) bool {
 	return took
 }
 
-// routing as of now.
+// routing returns the routing as of now.
 func (f *facts) routing() routing {
 	r := routing{live: f.live(), rows: f.rows}
 	if f.rollout != nil {
@@ -74,13 +74,13 @@ func (f *facts) routing() routing {
 	return r
 }
 
-// routedAs reports whether the region's route, if there is one, says so.
+// routedAs reports whether the region's route, if there is one, has the policy of now.
 func (f *facts) routedAs(region string) bool {
 	r := f.routes[region]
 	return r == nil || len(r.Hosts) == 0 || r.Routes(f.routing().in(region))
 }
 
-// factsAfter are the facts once out is written.
+// factsAfter returns the facts once out is written.
 func (in Input) factsAfter(out *Output) *facts {
 	after := in
 	if out.App != nil {

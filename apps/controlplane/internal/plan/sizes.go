@@ -27,7 +27,7 @@ type Asked struct {
 	Regions map[string]int32
 }
 
-// AskedIn the region, or in each if it is empty.
+// AskedIn returns a request for the region, or for each if it is empty.
 func AskedIn(region string, replicas int32) Asked {
 	if region == "" {
 		return Asked{All: &replicas}
@@ -46,7 +46,7 @@ func (a Asked) In(region string) (n int32, ok bool) {
 // Nothing reports whether the request names no replica counts.
 func (a Asked) Nothing() bool { return a.All == nil && len(a.Regions) == 0 }
 
-// note what was asked for in the progress, over what was before.
+// note writes the request into the progress, over earlier ones.
 func (a Asked) note(c *model.Progress) {
 	if a.All != nil {
 		c.Replicas, c.RegionReplicas = *a.All, nil
@@ -59,11 +59,11 @@ func (a Asked) note(c *model.Progress) {
 	}
 }
 
-// Size is what the region is to come to once it is its turn.
+// Size returns how many replicas the region should come to have once it is its turn.
 func Size(c *model.Progress, region string) int32 { return regionSize(c, region) }
 
-// regionSize that the region is to come to: what was asked for, else what it has, else what
-// regions have that are new.
+// regionSize returns how many replicas the region should come to have: what was asked for, else
+// what it has, else the number for new regions.
 func regionSize(c *model.Progress, region string) int32 {
 	if n, ok := c.RegionReplicas[region]; ok {
 		return n

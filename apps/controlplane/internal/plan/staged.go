@@ -10,11 +10,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A staged rollout is one that goes by a policy: every one but an app's first, and but
-// those that began when apps without a policy of their own had none. Two things are decided
-// apart:
+// A staged rollout goes by a policy. All rollouts do, except an app's first one, and those
+// that began when apps without a policy of their own had no default. Two things are decided
+// separately:
 //
-//	judge      which regions' turn it is, by waves, and whether all goes back
+//	judge        which regions' turn it is, by waves, and whether all goes back
 //	moveRegions  in each region, the next step towards the version that is wanted there
 //
 // The live pointer moves when the last wave is done. Until then the version that is
@@ -184,7 +184,7 @@ func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *mod
 	return st.State == regionRolling && s.regionLate(d, w, st, l)
 }
 
-// roll has the region be on its way from now on.
+// roll sets the region on its way, from now on.
 func (s *stager) roll(st *model.RegionProgress) {
 	st.State, st.Since, st.ScoredAt, st.Heard, st.TroubleFor = regionRolling, s.now, s.now, 0, 0
 	if l := s.regionPlan(st.RegionID); l.row != nil {
@@ -192,13 +192,13 @@ func (s *stager) roll(st *model.RegionProgress) {
 	}
 }
 
-// reopen has the wave roll, bake and pass its gate once more.
+// reopen makes the wave roll, bake and pass its gate once more.
 func reopen(w *model.WaveProgress) {
 	w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
 }
 
-// startAgain has the wave wait for a region again that moved with nothing, and was then told
-// to run something: that it had nothing to show is no proof that it serves.
+// startAgain reopens the wave of a region that moved with no replicas and should have some
+// now, because the region has not shown yet that it serves.
 func (s *stager) startAgain(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) {
 	reopen(w)
 	s.roll(st)
@@ -246,7 +246,7 @@ func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *mode
 	return true
 }
 
-// score grows with what comes of the steps, not with the steps: replicas that are ready,
+// score grows with the results of steps, and not with the steps: replicas that are ready,
 // and old ones that are gone.
 func (l *regionPlan) score() int32 {
 	n := l.To.Ready - l.seen

@@ -14,7 +14,7 @@ func stepsOf(policy *windlassv1.RolloutPolicy) []strategy.Step {
 	return strategy.Of(policy).Steps(policy)
 }
 
-// Steps is how many the policy's strategy takes in each region.
+// Steps returns how many steps the policy's strategy takes in each region.
 func Steps(policy *windlassv1.RolloutPolicy) int { return len(stepsOf(policy)) }
 
 // wait reports whether a person ends the region's wait at the step, and if not, for how
@@ -31,8 +31,8 @@ func wait(s strategy.Step, c *model.Progress, st model.RegionProgress) (pause ti
 	return s.Pause, s.Manual || c.Held && s.Approval == nil && (s.Whole || s.Pause > 0) || st.Emptied && shows
 }
 
-// Waits tells until when the region waits at its step, or that it does for a person;
-// neither when it is on its way.
+// Waits returns until when the region waits at its step, or that it waits for a person.
+// Both are zero while it is on its way.
 func Waits(c *model.Progress, st model.RegionProgress) (until int64, person bool) {
 	all := stepsOf(c.Policy)
 	if st.StoppedAt == 0 || st.PromotedBy != "" || st.Step >= len(all) {
@@ -45,8 +45,8 @@ func Waits(c *model.Progress, st model.RegionProgress) (until int64, person bool
 	return st.StoppedAt + pause.Milliseconds(), false
 }
 
-// stopOf is where the region is to stay for now; nil: it goes all the way by what is
-// ready.
+// stopOf returns where the region should stay for now; nil: it goes all the way, as replicas
+// become ready.
 func stopOf(c *model.Progress, st model.RegionProgress, size int32) *strategy.Stop {
 	all := stepsOf(c.Policy)
 	if len(all) == 0 || size == 0 {
@@ -121,7 +121,7 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 		}
 		s.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, s.routes[st.RegionID].Generation, s.figures(l)), d, st.RegionID)
 	case !stopped && !l.Serves() && st.StoppedAt != 0:
-		// What comes and goes of the old version restarts no pause.
+		// Replicas of the old version that come and go restart no pause.
 		st.StepWait.Reset()
 		st.ScoredAt, st.Score, st.TroubleFor = s.now, l.score(), 0
 		relapse, message := s.relapse(st, l)
@@ -176,7 +176,7 @@ func (s *stager) skipSteps(d *model.Deployment, st *model.RegionProgress, all []
 	return true
 }
 
-// stepMessage is where the region is among its steps, empty for nowhere.
+// stepMessage returns at which of its steps the region is, empty for none.
 func stepMessage(c *model.Progress, w *model.WaveProgress, st model.RegionProgress, now int64) string {
 	all := stepsOf(c.Policy)
 	if st.Step >= len(all) {

@@ -75,12 +75,12 @@ func sizes(c *model.Progress, region string) strategy.Sizes {
 	return strategy.Sizes{Old: c.OldSizes[region], New: c.Sizes[region]}
 }
 
-// regionBounds are how far the region, of that size, may go beyond it and below it.
+// regionBounds returns how many replicas a region of that size may have above it and below it.
 func regionBounds(c *model.Progress, region string, size int32) (surge, unavailable int32) {
 	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizes(c, region))
 }
 
-// oldBounds are how many replicas must serve in the region, and may exist, by the size of the
+// oldBounds returns how many replicas must serve in the region, and may exist, by the size of the
 // live version, until the new one has proven itself there. They are 0 unless the new version
 // asks for fewer replicas, and for at least one: to cut the live version to that size at once
 // would leave too few for its traffic if the new version fails.
@@ -92,14 +92,14 @@ func oldBounds(c *model.Progress, region string) (floor, ceiling int32) {
 	return strategy.Of(c.Policy).OldBounds(c.Policy, of)
 }
 
-// RunsBeside reports whether instances of the new version may start in the region, unless they are
-// the live version's own, while any of that still runs.
+// RunsBeside reports whether the new version may start instances of its own in the region while
+// instances of the live version still run there.
 func RunsBeside(c *model.Progress, region string) bool {
 	surge, _ := regionBounds(c, region, max(regionSize(c, region), c.OldSizes[region]))
 	return c.OldSizes[region] > 0 && surge > 0
 }
 
-// retention is for how long the version that was live is kept at full size, ms.
+// retention returns how long the version that was live is kept at full size, ms.
 func retention(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetRetain().AsDuration().Milliseconds()
 }
@@ -120,7 +120,7 @@ func (f *facts) take(w *windlassv1.Wave, left []string) (taken, rest []string) {
 	return taken, rest
 }
 
-// TakesRegion reports whether the wave is about the region, if no wave before it is.
+// TakesRegion reports whether the wave takes the region, if no wave before it does.
 func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
 	if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 {
 		return true
@@ -136,7 +136,7 @@ func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
 	return len(w.GetLabels()) > 0
 }
 
-// waveName is the wave's, by default its number.
+// waveName returns the name of the wave, by default its number.
 func waveName(w *windlassv1.Wave, i int) string { return cmp.Or(w.GetName(), fmt.Sprint(i+1)) }
 
 func (s *stager) addWave(w *windlassv1.Wave, i int, regions []string) {

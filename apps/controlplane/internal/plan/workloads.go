@@ -21,15 +21,15 @@ import (
 // workload back. The region reports which replicas are replaced: the ready ones of v2 count as
 // v2's, and all of them for its share of the traffic.
 //
-// A region whose agent is of a release before that cannot do so. It is taken there replica by
-// replica, each stopped before its successor starts: no faster and no wider, only under
-// another name.
+// A region whose agent is of an earlier release cannot do so. There, replicas are replaced one
+// by one, each stopped before its successor starts: no faster and no wider, only under another
+// name.
 //
 // A version that is made as the one before it, which differs in what no instance sees, takes
 // workloads over under every strategy. Nothing is replaced then: a region has the new version
 // whole, or not at all, and goes back as fast.
 
-// mayTransfer reports whether the region's agent knows what to do.
+// mayTransfer reports whether the region's agent can take a workload over.
 func (f *facts) mayTransfer(region string) bool {
 	return slices.Contains(f.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 }
@@ -40,7 +40,7 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace bool) {
 	if v.mayTransfer(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !v.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
 			t := l.from[i]
-			// Back is back in place, whatever the policy is by now.
+			// A workload that was transferred goes back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
 			if t.Assigned() && t.Replicas > 0 && (inPlace || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
@@ -69,8 +69,8 @@ func (f *facts) madeAlike(d *model.Deployment, t *model.Topology) bool {
 }
 
 // keepInstances notes whether the region plan's version goes on with instances as they are, or is about
-// to. It then has what there is at once and whole, and nothing waits for what did not serve
-// before it: instances that were broken say nothing of it. Those that break under it do.
+// to. It then has all of them at once, and nothing waits for instances that did not serve before,
+// because these say nothing of the version. Those that break later do.
 func (v *view) keepInstances(l *regionPlan) {
 	beside := int32(0)
 	for i, t := range l.from {
@@ -85,7 +85,7 @@ func (v *view) keepInstances(l *regionPlan) {
 	if !l.keeps {
 		return
 	}
-	l.Keep = 0 // there is nothing that could be kept beside it
+	l.Keep = 0 // there is nothing else that could be kept
 	if l.Stop != nil {
 		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
 	}
@@ -113,7 +113,7 @@ func taken(t model.Topology, rows []*model.Topology, observed func(model.Topolog
 			before = max(before, servingOf(observed(*o), d))
 		}
 	}
-	// An agent that has to wait until it may go on with them tells of none, as of what it waits for.
+	// An agent that has to wait until it may go on with them reports none for the row.
 	of := observed(t)
 	counted := of.CountsGeneration >= t.Generation && of.AppliedGeneration >= t.Generation && of.Phase == int32(agentv1.AppliedState_PHASE_APPLIED)
 	if before == 0 || counted {
@@ -149,14 +149,14 @@ func hasOf(t, other *model.Topology) bool {
 	return t != nil && t.Assigned() && other.Transferred && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
 }
 
-// servingOf is how many replicas serve, of whatever version they are.
+// servingOf returns how many replicas serve, of whatever version they are.
 func servingOf(o model.Observed, d *model.Deployment) int32 {
 	return max(o.ReadyReplicas, o.Ready/instancesEach(d))
 }
 
-// Outdated is how many replicas serve under the row's name and are not yet of its
+// Outdated returns how many replicas serve under the row's name and are not yet of its
 // deployment: those that it has taken over from others of the app's rows in its region.
-// observed is what regions said of rows, and d the row's deployment.
+// observed returns what regions reported of rows, and d is the row's deployment.
 func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (outdated int32) {
 	if took, _, n := taken(t, pointers(rows), observed, d); took {
 		outdated = n
@@ -164,9 +164,9 @@ func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topol
 	return outdated
 }
 
-// Serving is how many replicas serve in the row's name, of whichever version: those of a
-// workload that it took over with its own, and none of one that another took from it, which
-// has them by now, whatever the region said before. The rest is as for Outdated.
+// Serving returns how many replicas serve under the row's name, of whichever version. Replicas
+// of a workload that the row took over count. Those of a workload that another row took from
+// it do not, whatever the region reported before. The parameters are those of Outdated.
 func Serving(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) int32 {
 	all := pointers(rows)
 	if t.Transferred && slices.ContainsFunc(all, func(o *model.Topology) bool { return hasOf(o, &t) }) {
@@ -214,8 +214,8 @@ func (f *facts) versionNumber(deployment string) int32 {
 	return 0
 }
 
-// beginWorkload gives a row that starts anew a workload that no other has: its own, or if
-// that was transferred, the own one of who has it. It was given up in turn.
+// beginWorkload gives a row that starts anew a workload that no other row has: its own, or if
+// that was transferred, the one that the row which has it gave up in turn.
 func (p *planner) beginWorkload(t *model.Topology) {
 	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable = "", 0, false, 0
 	for holder := p.holder(t); holder != nil; holder = p.holder(t) {
@@ -223,7 +223,7 @@ func (p *planner) beginWorkload(t *model.Topology) {
 	}
 }
 
-// holder of the workload that the row names, beside itself.
+// holder returns another row that has the workload that the row names, nil for none.
 func (f *facts) holder(t *model.Topology) *model.Topology {
 	for _, rows := range [][]*model.Topology{f.rows, f.beside} {
 		for _, o := range rows {
