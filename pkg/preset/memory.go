@@ -80,7 +80,7 @@ func (d *draft) checkContext(memory, shards int64) {
 	fits := max(0, room/perToken)
 	want := int64(cmp.Or(d.in.Context, facts.MaxContext))
 	if want > fits {
-		d.warn("ContextTooLarge", "context", fmt.Sprintf("an estimate: about %d tokens fit beside the weights in the memory of the GPUs, and %d are asked for", fits, want),
+		d.warn("ContextTooLarge", "context", fmt.Sprintf("an estimate: about %d tokens fit next to the weights in the memory of the GPUs, and %d are asked for", fits, want),
 			d.contextFix(fits))
 	}
 	text := fmt.Sprintf("an instance takes %s for weights and %d bytes of KV cache for each token; about %d tokens fit", inGiB(facts.WeightBytes), facts.KVBytesPerToken(size), fits)

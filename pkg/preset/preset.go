@@ -171,7 +171,7 @@ func (d *draft) checkModel() {
 
 func (d *draft) checkNumbers() {
 	if d.in.MemoryMiB == 0 {
-		d.note("MemoryDefault", "/resources.memoryMib", "without it an instance has 512 MiB, which engines exceed while they load a model", "set it to what the engine needs beside the GPUs")
+		d.note("MemoryDefault", "/resources.memoryMib", "without it an instance has 512 MiB, which engines exceed while they load a model", "set it to what the engine needs besides the GPUs")
 	}
 	for _, n := range []struct {
 		field string
