@@ -365,7 +365,7 @@ func (w *workload) kill(in *instance, now time.Time) {
 func (w *workload) ready(in *instance, now time.Time) {
 	if in.rec.ReadyAt.IsZero() {
 		if who := stranger(in.rec, in.shim, in.child); who != "" {
-			w.stop(in, order{Reason: runtime.ReasonPortInUse, Message: "its port is answered by " + who, At: now})
+			w.stop(in, order{Reason: runtime.ReasonPortInUse, Message: "another process answers on its port: " + who, At: now})
 			return
 		}
 		in.rec = in.rec.turned(true, now)

@@ -280,7 +280,7 @@ func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 		in.busy, in.gone = idle, false
 		if err != nil {
 			// Its directory is gone or cannot be read: somebody tidied up.
-			w.rt.log.Error("finding out how an instance ended failed", "instance", id, "err", err)
+			w.rt.log.Error("cannot find out how an instance ended", "instance", id, "err", err)
 			x := failedStart(err)
 			f.Exit = &x
 		}
@@ -378,7 +378,7 @@ func (w *workload) forget(ctx context.Context, in *instance) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if err != nil {
-			w.rt.log.Error("forgetting an instance failed; trying again", "instance", id, "err", err)
+			w.rt.log.Error("cannot delete the directory of an instance; will try again", "instance", id, "err", err)
 			in.busy = idle
 			in.blocked = &block{Reason: in.rec.Stop.reason(), Message: err.Error(), Until: time.Now().Add(blockedRetry)}
 			time.AfterFunc(blockedRetry, w.poke)

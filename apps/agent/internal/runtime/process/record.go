@@ -183,20 +183,20 @@ func (x exit) String() string {
 		if x.Forced {
 			s += " after its grace ran out"
 		} else if x.Signal == "SIGKILL" {
-			s += " (by somebody, or by the kernel for want of memory)"
+			s += " (by a person or program, or by the kernel because memory ran out)"
 		}
 	case exitedByOOM:
 		s = "killed by the kernel: over its memory limit"
 	case exitBadCommand:
 		s = x.Message
 	case exitLost:
-		s = "its supervisor was killed, and it with it"
+		s = "its supervisor was killed, and the kernel killed it with that"
 	case exitNoShim:
 		s = "its supervisor did not start: " + x.Message
 	case exitNoSpace:
 		s = "the disk is full: " + x.Message
 	case exitNeverRan:
-		s = "the agent was killed while it started it"
+		s = "the agent was killed while it started the instance"
 	case exitRebooted:
 		s = "the host was restarted"
 	}
