@@ -304,7 +304,7 @@ func (p *planner) noteStarted(d *model.Deployment) {
 	}
 }
 
-// doomed returns why the first region, by name, that need not be waited for will not be ready.
+// doomed returns why a region will never be ready, for the first such region by name.
 func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool) {
 	for _, pl := range f.places(f.activeRows(d.ID)) {
 		if reason, message, doomed := f.hopelessAtStart(d, pl); doomed {

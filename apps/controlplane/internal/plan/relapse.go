@@ -39,8 +39,9 @@ func (s *stager) noteServing(st *model.RegionProgress, l *regionPlan) {
 	}
 }
 
-// relapse counts a relapse, if it is one that the region does not serve any more. text says how
-// many there were, for the history. message is why the region has failed, if it has.
+// relapse is called when a region that served does not serve any more, and counts that if it is a
+// relapse. text says how many there were, for the history. message is why the region has failed,
+// empty if it has not.
 func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
 	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Assigned, l.Enough()) {
 		return "", ""
