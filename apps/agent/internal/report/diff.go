@@ -19,9 +19,9 @@ type diff struct {
 	quarantine  bool
 	quarantined []*agentv1.QuarantinedKey
 	notices     []runtime.Notice
-	// edge: somebody waits for some of it; do not coalesce.
+	// edge: a rollout may wait for a part of it; do not coalesce.
 	edge bool
-	// urgent has the parts that somebody waits for.
+	// urgent has the parts that a rollout may wait for.
 	urgent struct {
 		applied []*agentv1.AppliedState
 		rollups []*agentv1.DeploymentRollup
@@ -112,7 +112,7 @@ type moves struct {
 	went map[string]told
 }
 
-// changes are instances to report, and whether somebody waits for one of them.
+// changes are instances to report, and whether a rollout may wait for one of them.
 type changes struct {
 	list []told
 	edge bool

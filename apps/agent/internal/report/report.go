@@ -1,5 +1,5 @@
 // Package report tells the control plane what the region runs: coalesced,
-// batched, and at once when somebody waits for it.
+// batched, and at once when a rollout may wait for it.
 //
 // One report is in flight at a time, which is the flow control. A report that
 // was not answered is sent again as it was, under the same sequence, since the
@@ -26,8 +26,8 @@
 // What is told of a region is of two kinds. Facts are what decisions read: applied
 // states, counts, capacity, notices. Instances are for people, and there are many of
 // them: they are told in passes, from one picture to another, in parts. Facts go with
-// the first part, and those that somebody waits for (edges) with each part, as they
-// are by then. While the control plane asks for a pause between instances, or has
+// the first part, and those that a rollout may wait for (edges) with each part, as they
+// are at that time. While the control plane asks for a pause between instances, or has
 // refused some and said for how long, edges go alone. What is held back is a picture
 // and not a queue: however long it lasts and however often things change, it is one
 // state of each instance, the last one.

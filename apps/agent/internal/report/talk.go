@@ -231,7 +231,7 @@ func (r *Reporter) hold(ctx context.Context, no *refusal, parts bool) {
 	now := time.Now()
 	r.holds.parts = now.Add(after)
 	if !parts {
-		// Somebody may wait for it.
+		// A rollout may wait for it.
 		r.holds.all = now.Add(min(after, longestSilence))
 	}
 }
