@@ -279,7 +279,7 @@ func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 		defer w.mu.Unlock()
 		in.busy, in.gone = idle, false
 		if err != nil {
-			// Its directory is gone or cannot be read: somebody tidied up.
+			// Its directory cannot be read, or a person or program removed it.
 			w.rt.log.Error("cannot find out how an instance ended", "instance", id, "err", err)
 			x := failedStart(err)
 			f.Exit = &x

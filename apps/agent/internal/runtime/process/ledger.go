@@ -102,8 +102,8 @@ type needPort struct {
 }
 
 // claim gives r what n asks for, keeping what r holds already, or says what is
-// missing and changes nothing. Ports that were allocated and are taken by
-// somebody else meanwhile are allocated anew; fresh asks for that in any case.
+// missing and changes nothing. Allocated ports that another process has taken
+// meanwhile are allocated anew; fresh asks for that in any case.
 func (l *ledger) claim(r *record, n need, fresh bool, now time.Time) *block {
 	l.mu.Lock()
 	defer l.mu.Unlock()

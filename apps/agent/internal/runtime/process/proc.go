@@ -162,8 +162,8 @@ const instanceEnv = "WINDLASS_INSTANCE_ID"
 
 // remains lists the processes of an instance: those of its own user if it has one, those
 // that carry its id, and those of the session that its shim led. A session's number is not
-// given to another process while the session has members, so if the number is somebody's
-// now, the session is empty.
+// given to another process while the session has members, so if another process has the
+// number now, the session is empty.
 func remains(instance string, shim proc, uid int) []proc {
 	if st, err := readStat(shim.PID); err == nil && st.start != shim.Start {
 		shim = proc{}

@@ -190,7 +190,7 @@ func (x exit) String() string {
 	case exitBadCommand:
 		s = x.Message
 	case exitLost:
-		s = "its supervisor was killed, and the kernel killed it with that"
+		s = "its supervisor was killed, and so the kernel killed the instance"
 	case exitNoShim:
 		s = "its supervisor did not start: " + x.Message
 	case exitNoSpace:

@@ -319,7 +319,7 @@ func usersOf(pid int) []int {
 }
 
 // chownTree gives a directory and all in it to a user, the directory itself last, so that a run that was cut short is
-// repeated. A file with several names may be one of somebody else's, and is left alone.
+// repeated. A file with several names may be another user's, and is left alone.
 func chownTree(root string, uid, gid int) error {
 	if owner, group, err := ownerOf(root); err != nil || owner == uid && group == gid {
 		return err

@@ -117,7 +117,7 @@ func New(cfg Config) (*Follower, error) {
 }
 
 // Run writes until ctx ends. It counts as a gateway from the beginning: whatever is in the
-// cluster may be served by somebody.
+// cluster may be served by a data plane.
 func (f *Follower) Run(ctx context.Context) error {
 	f.tell(nil, nil)
 	for failures := 0; ctx.Err() == nil; failures++ {
