@@ -21,7 +21,7 @@ const changesPerPoll = 5000
 // pollTimeout bounds one round of the tailer.
 const pollTimeout = 10 * time.Second
 
-// Tailer follows the feeds of the regions that somebody subscribed to.
+// Tailer follows the feeds of the regions that have a subscription.
 type Tailer struct {
 	store Store
 	log   *slog.Logger

@@ -109,7 +109,7 @@ type verdict struct {
 // open begins or continues the session and judges the agent's cursor against the
 // primary, in one transaction: a fork starts a new epoch, and every active app of
 // the region is woken, since what the agents acknowledged before counts no more. owed is called
-// as soon as it is known that the agent is owed a snapshot, of the epoch that there is.
+// as soon as it is known that the agent is owed a snapshot of the present epoch.
 func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *agentv1.WatchRequest, owed func()) (session model.Region, v verdict, err error) {
 	salt := make([]byte, 16)
 	if _, err := rand.Read(salt); err != nil {
