@@ -89,7 +89,7 @@ type gateAt struct {
 	region *model.RegionProgress
 }
 
-// gatesOf that the rollout waits at, open ones included. name tells the regions' names.
+// gatesOf returns the gates that the rollout waits at, open ones included. name returns the name of a region.
 func gatesOf(c *model.Progress, name func(string) string) (out []gateAt) {
 	for i := range c.Waves {
 		w := &c.Waves[i]
@@ -174,8 +174,8 @@ func mayApprove(g gateAt, needs string, by model.Approval, deployer deployedBy) 
 // fixFamily says how a key comes to count as another approver.
 const fixFamily = "Have somebody approve with a key that an operator made for them: `windlass key create NAME --role owner --workspace WORKSPACE`."
 
-// ShutGates says, for each gate that the rollout waits at, who has to approve yet. name tells the
-// regions' names.
+// ShutGates returns, for each gate that the rollout waits at, which approvals are missing. name
+// returns the name of a region.
 func ShutGates(c *model.Progress, name func(string) string) (missing []string) {
 	for _, g := range gatesOf(c, name) {
 		if text := Missing(c, g.gate, *g.given); text != "" {

@@ -33,7 +33,8 @@ func (l *linter) gates(live bool) {
 	}
 }
 
-// leavesStep holds a region that left a step against who had to agree; before is where it was.
+// leavesStep checks that a region left a step only with the approvals and the promotion that it
+// needs. before is the region's state before.
 func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
 	c := l.in.RolloutState.Progress
 	at := stepsOf(c.Policy)[n]
@@ -48,8 +49,8 @@ func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
 	}
 }
 
-// leavesWave holds a rollout that went on from a wave against who had to approve that: it is
-// done, or what comes after it begins although one of its regions has moved.
+// leavesWave checks that a rollout left a wave only with the approvals that it needs. It has left
+// the wave if that is done, or if what comes next begins after one of its regions has moved.
 func (l *linter) leavesWave(i int, live bool) {
 	c := l.in.RolloutState.Progress
 	was, w := c.Waves[i], l.progress.Waves[i]

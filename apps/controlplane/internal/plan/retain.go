@@ -10,9 +10,9 @@ import (
 )
 
 // A version is retained from when its successor is live: it stays as it is, ready and
-// with no traffic. Going back to it then moves what is live, and the weights follow who
-// is live, as always. It leaves when its time is over, and whenever something new is on
-// its way, which needs the room.
+// with no traffic. Going back to it then moves what is live, and the weights follow, as
+// always. It leaves when its time is over, or when a newer version is on its way, which
+// needs the room.
 
 // retained reports whether the deployment is kept as a way back.
 func (f *facts) retained(deployment string) bool {

@@ -17,9 +17,9 @@ func stepsOf(policy *windlassv1.RolloutPolicy) []strategy.Step {
 // Steps returns how many steps the policy's strategy takes in each region.
 func Steps(policy *windlassv1.RolloutPolicy) int { return len(stepsOf(policy)) }
 
-// wait reports whether a person ends the region's wait at the step, and if not, for how
-// long it is. Where somebody has to approve, nothing is promoted by itself. Where nothing
-// runs, time and analysis show nothing.
+// wait reports whether a person ends the region's wait at the step, and if not, how long the
+// wait is. After a way back, a step without a gate waits for a person. So does a step without
+// replicas, because its time and analysis show nothing.
 func wait(s strategy.Step, c *model.Progress, st model.RegionProgress) (pause time.Duration, person bool) {
 	switch {
 	case c.FullBy != "", c.CatchesUp && s.Manual:

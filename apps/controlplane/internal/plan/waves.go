@@ -62,7 +62,7 @@ func EmptyGates(c *model.Progress) map[int]string {
 	return out
 }
 
-// waves of the policy, or the one that there is by default.
+// waves returns the waves of the policy, or the default one.
 func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
 	if len(policy.GetWaves()) > 0 {
 		return policy.GetWaves()
