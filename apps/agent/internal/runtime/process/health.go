@@ -147,7 +147,7 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 		case ready:
 			pause = h.Interval
 		default:
-			pause += pause / 2
+			pause = min(pause+pause/2, h.Interval)
 		}
 		if turned || passes <= h.Healthy {
 			wake()
