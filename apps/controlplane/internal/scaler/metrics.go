@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/windlass-run/windlass/pkg/scaling"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 type metrics struct {
@@ -47,24 +48,12 @@ func (m *metrics) note(a *app, region string, d scaling.Decision) {
 	}
 }
 
-// forget deletes the series of an app in a region.
-func (m *metrics) forget(a *app, regionID string) {
-	if a != nil {
-		m.drop(a.AppID, a.Regions[regionID].Name)
-	}
-}
-
-func (m *metrics) forgetApp(a *app) {
-	if a == nil {
+// forget deletes the series of an app in a region. shown is its newest decision, nil for none.
+func (m *metrics) forget(appID string, shown *windlassv1.RegionScaling) {
+	if shown == nil {
 		return
 	}
-	for _, region := range a.Regions {
-		m.drop(a.AppID, region.Name)
-	}
-}
-
-func (m *metrics) drop(appID, region string) {
-	labels := prometheus.Labels{"app_id": appID, "region": region}
+	labels := prometheus.Labels{"app_id": appID, "region": shown.GetRegion()}
 	m.wanted.DeletePartialMatch(labels)
 	m.ready.DeletePartialMatch(labels)
 	m.limited.DeletePartialMatch(labels)

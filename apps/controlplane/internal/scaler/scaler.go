@@ -286,7 +286,6 @@ func (s *Service) take(ids []string, found []model.ScaledApp) {
 	}
 	for _, id := range ids {
 		if !have[id] {
-			s.metrics.forgetApp(s.apps[id])
 			delete(s.apps, id)
 			if len(s.none) >= maxNone {
 				clear(s.none) // those that are named again are read again
@@ -313,7 +312,7 @@ func (s *Service) decide(now time.Time) (writes []write) {
 		a := s.apps[at.app]
 		if a == nil || a.policies[at.region] == nil || now.Sub(t.heard) > forgetAfter || !s.cfg.Holds(at.region) {
 			if !s.dirty[at.app] {
-				s.metrics.forget(a, at.region)
+				s.metrics.forget(at.app, t.shown)
 				delete(s.targets, at)
 			}
 			continue

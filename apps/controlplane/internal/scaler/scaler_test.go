@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -118,6 +119,28 @@ func (f *fleet) report(d time.Duration, inFlight float64) {
 			{DeploymentId: "dep_pinned", Ready: 5, InFlight: new(1000.0)},
 		}}
 		f.svc.Observe("reg_1", []*agentv1.LoadReport{load})
+	}
+}
+
+func TestService_SeriesEndWithTheApp(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]func(f *fleet){
+		"the region has left": func(f *fleet) { f.apps["app_1"].Regions = map[string]model.ScaledRegion{} },
+		"the app is deleted":  func(f *fleet) { delete(f.apps, "app_1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			play(t, 2, func(t *testing.T, f *fleet) {
+				f.report(time.Minute, 20)
+				require.Equal(t, 1, testutil.CollectAndCount(f.svc.metrics.wanted))
+				f.set(func() { gone(f) })
+				f.svc.Changed([]string{"app_1"})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				require.Zero(t, testutil.CollectAndCount(f.svc.metrics.wanted))
+				require.Zero(t, testutil.CollectAndCount(f.svc.metrics.ready))
+			})
+		})
 	}
 }
 
