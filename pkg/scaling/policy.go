@@ -144,7 +144,7 @@ func (b *Bounds) soon(at, now time.Time) {
 }
 
 // horizons are how far back last looks. It tries the shortest first, so that it steps through few times of an entry.
-var horizons = []time.Duration{time.Hour, 25 * time.Hour, 8 * 24 * time.Hour, 32 * 24 * time.Hour, 367 * 24 * time.Hour}
+var horizons = []time.Duration{time.Hour, 25 * time.Hour, 8 * 24 * time.Hour, 32 * 24 * time.Hour, 367 * 24 * time.Hour, 8 * 366 * 24 * time.Hour}
 
 // last returns when the entry began last, up to now.
 func (e *Entry) last(now time.Time) (at time.Time, ok bool) {

@@ -293,3 +293,11 @@ func TestBounds_Schedule(t *testing.T) {
 	require.Equal(t, 4, r.tell(inFlight(1, 0)).Wanted)
 	require.Equal(t, ScheduleLimit, r.last.Limit)
 }
+
+func TestBounds_ALeapDayIsInForceUntilTheNext(t *testing.T) {
+	t.Parallel()
+	p := policy(t, func(p *windlassv1.ScalingPolicy) {
+		p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 0 29 2 *", TimeZone: "UTC", Min: new(int32(4))}}
+	})
+	require.Equal(t, 4, p.Bounds(time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)).Min)
+}
