@@ -191,7 +191,7 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 		}
 		return process.New(ctx, process.Config{
 			ImageCommands: images,
-			DataDir: filepath.Join(f.DataDir, "process"), Region: region, Ports: ports, GPUs: gpus, Pool: f.Pool,
+			DataDir:       filepath.Join(f.DataDir, "process"), Region: region, Ports: ports, GPUs: gpus, Pool: f.Pool,
 			CPUMillicores: f.CPUMillicores, MemoryMiB: f.MemoryMiB,
 			Isolation: isolation, TrustAllTenants: f.Host.TrustAllTenants,
 			StopInstancesOnExit: f.StopOnExit, Log: cfg.Log, Registerer: registry, Random: rand.Float64,

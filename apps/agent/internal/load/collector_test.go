@@ -205,8 +205,10 @@ func TestCollector(t *testing.T) {
 		d := scaled(windlassv1.ScalingMetric_TYPE_QUEUE, windlassv1.ScalingMetric_TYPE_KV_CACHE)
 		d.Spec.Ports = []*windlassv1.Port{{Name: "http"}, {Name: "metrics", Port: 8001}, {Name: "other"}}
 		d.Spec.Generated = &windlassv1.Generated{Metrics: []*windlassv1.EngineMetric{
-			{Signal: "queue", Metric: "e_waiting", Port: "http", Path: "/metrics"}, {Signal: "cache", Metric: "e_cache", Port: "metrics", Path: "/m"},
-			{Signal: "running", Metric: "e_running", Port: "http", Path: "/metrics"}, {Signal: "cache", Metric: "e_lost", Port: "other", Path: "/metrics"},
+			{Signal: "queue", Metric: "e_waiting", Port: "http", Path: "/metrics"},
+			{Signal: "cache", Metric: "e_cache", Port: "metrics", Path: "/m"},
+			{Signal: "running", Metric: "e_running", Port: "http", Path: "/metrics"},
+			{Signal: "cache", Metric: "e_lost", Port: "other", Path: "/metrics"},
 		}}
 		r := &region{
 			deployments: []*agentv1.Deployment{d},
@@ -250,9 +252,12 @@ func total(packed []uint64) uint64 {
 func TestCount(t *testing.T) {
 	t.Parallel()
 	got := load.Count([]runtime.Instance{
-		{Group: 0, Status: ready}, {Group: 0, Status: ready},
-		{Group: 1, Status: ready}, {Group: 1, Status: running},
-		{Group: 2, Status: ready}, {Group: 2, Status: failed, Doomed: true},
+		{Group: 0, Status: ready},
+		{Group: 0, Status: ready},
+		{Group: 1, Status: ready},
+		{Group: 1, Status: running},
+		{Group: 2, Status: ready},
+		{Group: 2, Status: failed, Doomed: true},
 		{Group: 3, Status: draining},
 		{Group: 4, Status: failed},
 	})

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -106,9 +107,7 @@ func (s *Scraper) Scrape(ctx context.Context, targets []Target) map[string]Signa
 			if out[t.InstanceID] == nil {
 				out[t.InstanceID] = Signals{}
 			}
-			for signal, v := range signals {
-				out[t.InstanceID][signal] = v
-			}
+			maps.Copy(out[t.InstanceID], signals)
 		})
 	}
 	reading.Wait()

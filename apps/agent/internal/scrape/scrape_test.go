@@ -27,7 +27,7 @@ func at(t *testing.T, handler http.HandlerFunc) string {
 }
 
 func serves(text string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, text) }
 }
 
 func TestParse(t *testing.T) {
@@ -100,7 +100,7 @@ func TestScrape(t *testing.T) {
 		var asked atomic.Int32
 		other := at(t, func(w http.ResponseWriter, _ *http.Request) {
 			asked.Add(1)
-			fmt.Fprint(w, "vllm:num_requests_waiting 1\n")
+			_, _ = fmt.Fprint(w, "vllm:num_requests_waiting 1\n")
 		})
 		require.Empty(t, one(at(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+other+"/metrics", http.StatusFound)
@@ -135,11 +135,14 @@ func TestScrape(t *testing.T) {
 		release := make(chan struct{})
 		address := at(t, func(w http.ResponseWriter, _ *http.Request) {
 			n := now.Add(1)
-			for before := most.Load(); n > before && !most.CompareAndSwap(before, n); before = most.Load() {
+			for before := most.Load(); n > before; before = most.Load() {
+				if most.CompareAndSwap(before, n) {
+					break
+				}
 			}
 			<-release
 			now.Add(-1)
-			fmt.Fprint(w, "vllm:num_requests_waiting 1\n")
+			_, _ = fmt.Fprint(w, "vllm:num_requests_waiting 1\n")
 		})
 		var targets []scrape.Target
 		for n := range 100 {

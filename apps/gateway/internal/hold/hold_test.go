@@ -18,7 +18,7 @@ func half() float64 { return 0.5 }
 
 func TestBook(t *testing.T) {
 	begin := time.Unix(1_000_000, 0)
-	at := func(d time.Duration) time.Time { return begin.Add(d) }
+	at := begin.Add
 	policy := Policy{Wait: time.Minute, Most: 2}
 	held := func(string) bool { return true }
 	t.Run("only the first request wakes, and one beyond the limit is refused", func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -53,6 +54,7 @@ func Main(m *testing.M) int {
 func work() {
 	for {
 		for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
+			runtime.Gosched()
 		}
 		time.Sleep(45 * time.Millisecond)
 	}
