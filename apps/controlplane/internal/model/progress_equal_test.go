@@ -43,8 +43,8 @@ var policyType = reflect.TypeFor[*windlassv1.RolloutPolicy]()
 func fill(v reflect.Value, depth int) {
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(v.Field(i), depth)
+		for _, field := range v.Fields() {
+			fill(field, depth)
 		}
 	case reflect.Pointer:
 		switch {

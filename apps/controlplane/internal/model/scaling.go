@@ -30,18 +30,19 @@ type ScalingHold struct {
 }
 
 // Clone shares nothing with s.
-func (s Scaling) Clone() Scaling {
-	s.Policy, s.Holds = proto.CloneOf(s.Policy), slices.Clone(s.Holds)
-	return s
+func (s *Scaling) Clone() Scaling {
+	out := *s
+	out.Policy, out.Holds = proto.CloneOf(s.Policy), slices.Clone(s.Holds)
+	return out
 }
 
 // Active reports whether the policy sets replicas.
-func (s Scaling) Active() bool {
+func (s *Scaling) Active() bool {
 	return s.Policy != nil && s.Policy.GetMode() != windlassv1.ScalingPolicy_MODE_ADVISE
 }
 
 // HeldUntil returns when the hold in the region ends; 0: there is none.
-func (s Scaling) HeldUntil(regionID string, now int64) (until int64) {
+func (s *Scaling) HeldUntil(regionID string, now int64) (until int64) {
 	for _, h := range s.Holds {
 		if (h.RegionID == "" || h.RegionID == regionID) && h.Until > now {
 			until = max(until, h.Until)

@@ -135,7 +135,7 @@ func (s *stager) measure(
 	m := Measure{WorkspaceID: s.in.App.WorkspaceID, RegionID: st.RegionID, Check: check.Name, Since: check.Since}
 	if c.GetWebhook() != nil {
 		m.Hook = s.hook(d, w, st, c, check)
-		s.p.measures = append(s.measures, m)
+		s.p.measures = append(s.p.measures, m)
 		return
 	}
 	fresh := s.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(s.now-check.Since)*time.Millisecond))
@@ -147,7 +147,7 @@ func (s *stager) measure(
 	// The API has checked that queries expand. One that does not would give no figure.
 	m.Queries, _ = analysis.Ask(c, fresh, old)
 	m.Traffic = analysis.AskGateways(c, fresh, old)
-	s.p.measures = append(s.measures, m)
+	s.p.measures = append(s.p.measures, m)
 }
 
 // hook returns the call that asks for the check's next measurement. It is the same until

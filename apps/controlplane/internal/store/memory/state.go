@@ -239,7 +239,7 @@ var (
 		},
 	})
 	scalingTable = declare(schema[string, model.Scaling]{
-		name: "scaling of app", copy: model.Scaling.Clone,
+		name: "scaling of app", copy: func(s model.Scaling) model.Scaling { return s.Clone() },
 		key: func(s model.Scaling) string { return s.AppID },
 	})
 	scalingDecisionTable = declare(schema[pair, model.ScalingDecision]{

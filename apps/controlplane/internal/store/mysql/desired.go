@@ -128,7 +128,7 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 			s[r.DeploymentID] = d
 		}
 	}
-	policy, err := scalingPolicy([]byte(r.Scaling))
+	policy, err := scalingPolicy(r.Scaling)
 	if err != nil {
 		return model.DesiredItem{}, false, fmt.Errorf("decode scaling of app %q: %w", r.AppID, err)
 	}
