@@ -167,7 +167,8 @@ func statements(before, after measure.Metrics, n int) (all float64, byName map[s
 
 func (s *Deploys) round(ctx context.Context, w *testbed.Testbed, region string, concurrency int, times *measure.Durations) error {
 	watch := newReadiness(w.DB)
-	defer watch.start(ctx)()
+	stopWatch := watch.start(ctx)
+	defer stopWatch()
 	var mu sync.Mutex
 	return testbed.InParallel(s.Apps, concurrency, func(i int) error {
 		begin := time.Now()

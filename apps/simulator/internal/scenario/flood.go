@@ -113,7 +113,8 @@ const warmUp = 5
 func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
 	w.Progressf("making %d deployments beside %s", count, beside)
 	watch := newReadiness(w.DB)
-	defer watch.start(ctx)()
+	stopWatch := watch.start(ctx)
+	defer stopWatch()
 	var mu sync.Mutex
 	_, parts, err := measured(ctx, w, func() error {
 		return testbed.InParallel(count, s.Concurrency, func(int) error {

@@ -208,7 +208,8 @@ func (d *days) called(n int) {
 // pass has a day go by: its changes, then its night.
 func (d *days) pass(ctx context.Context, day int) (leftover, error) {
 	begin := time.Now()
-	defer d.watch.start(ctx)()
+	stopWatch := d.watch.start(ctx)
+	defer stopWatch()
 	brief := fmt.Sprintf("brief-%d", day)
 	err := testbed.InParallel(d.s.Apps+1, d.s.Apps+1, func(i int) error {
 		if i < d.s.Apps {

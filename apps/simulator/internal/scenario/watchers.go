@@ -119,7 +119,8 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 		to.Add(time.Since(began))
 	}
 	watch := newReadiness(w.DB)
-	defer watch.start(ctx)()
+	stopWatch := watch.start(ctx)
+	defer stopWatch()
 	deploy := func() error {
 		app := testbed.App{Name: testbed.AppName(int(s.made.Add(1))), Regions: w.Regions, Replicas: 1, Version: "v1"}
 		began := time.Now()

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -166,11 +167,11 @@ func (s *Zero) Run(ctx context.Context, env Env) (err error) {
 
 // open starts the agent and the gateway, and deploys the app.
 func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err error) {
-	var close []func() error
+	var closers []func() error
 	stop = func() error {
 		var errs []error
-		for i := len(close) - 1; i >= 0; i-- {
-			errs = append(errs, close[i]())
+		for _, closes := range slices.Backward(closers) {
+			errs = append(errs, closes())
 		}
 		return errors.Join(errs...)
 	}
@@ -178,7 +179,7 @@ func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err
 	if err != nil {
 		return stop, err
 	}
-	close = append(close, func() error { return os.RemoveAll(dir) })
+	closers = append(closers, func() error { return os.RemoveAll(dir) })
 	token := filepath.Join(dir, "token")
 	if err := os.WriteFile(token, []byte(r.Stack.JoinToken(r.Regions[0])), 0o600); err != nil {
 		return stop, err
@@ -204,7 +205,7 @@ func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err
 		if err != nil {
 			return stop, err
 		}
-		close = append(close, func() error {
+		closers = append(closers, func() error {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 			defer cancel()
 			return process.Stop(ctx, 30*time.Second)
