@@ -26,6 +26,8 @@ type dryTx struct {
 	// now is what others have.
 	rolloutState, wasRolloutState model.RolloutState
 	counts                        bool
+	// wasScaling is how the app scaled before; nil: its replicas did not follow the load.
+	wasScaling *windlassv1.ScalingPolicy
 	// rows that were there, and that were written.
 	wasRows, rows []model.Topology
 	// freezes that were written by name, nil for those that were deleted.
@@ -112,6 +114,14 @@ func (t *dryTx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) 
 func (t *dryTx) PutRolloutState(s model.RolloutState) error {
 	t.rolloutState = s.Clone()
 	return nil
+}
+
+func (t *dryTx) GetScalings(appIDs []string) ([]model.Scaling, error) {
+	rows, err := t.Tx.GetScalings(appIDs)
+	if len(rows) > 0 {
+		t.wasScaling = rows[0].Policy
+	}
+	return rows, err
 }
 
 func (t *dryTx) PutScaling(model.Scaling) error { return nil }

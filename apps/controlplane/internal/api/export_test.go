@@ -23,3 +23,5 @@ func Mutations() map[string]windlassv1.Role {
 	}
 	return out
 }
+
+var DeployOf = deployOf

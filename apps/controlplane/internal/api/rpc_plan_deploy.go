@@ -18,7 +18,7 @@ func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRe
 	if err != nil {
 		return nil, err
 	}
-	deploy := &windlassv1.DeployRequest{App: req.GetApp(), Spec: req.GetSpec(), Rollout: req.GetRollout(), Freeze: req.GetFreeze()}
+	deploy := deployOf(req)
 	var p *preview.Deploy
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
 		p, err = a.previewDeploy(ctx, tx, by, deploy)
@@ -29,6 +29,13 @@ func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRe
 	}
 	// With no transaction open: a long rollout takes its time.
 	return p.Response()
+}
+
+// deployOf returns the deploy that the request plans.
+func deployOf(req *windlassv1.PlanDeployRequest) *windlassv1.DeployRequest {
+	return &windlassv1.DeployRequest{
+		App: req.GetApp(), Spec: req.GetSpec(), Rollout: req.GetRollout(), Freeze: req.GetFreeze(), Scaling: req.GetScaling(),
+	}
 }
 
 // previewDeploy runs the deploy on a transaction that writes nothing.
@@ -55,6 +62,7 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	p := &preview.Deploy{
 		At: c.at, Refusals: c.dry.against, Warnings: c.dry.warnings, Answer: done, App: c.dry.app, WasApp: c.dry.wasApp, Woken: c.dry.woken,
 		WasPolicy: c.dry.wasRolloutState.Policy, Policy: appspec.PolicyWithDefaults(req.GetRollout()),
+		WasScaling: c.dry.wasScaling, Scaling: req.GetScaling(),
 	}
 	if done == nil {
 		return p, nil

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
@@ -96,6 +98,47 @@ func TestScaling_DecisionsOutlastVersions(t *testing.T) {
 		require.Nil(t, w.desired("chat", 2, "us-east-1").Scaling)
 		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
 	})
+}
+
+func TestScaling_PlanShowsTheChange(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.connected(16)
+	planned := func(p *windlassv1.ScalingPolicy) (paths []string) {
+		plan, err := w.apps(w.viewer).PlanDeploy(t.Context(), &windlassv1.PlanDeployRequest{App: "chat", Spec: echo(), Scaling: p})
+		require.NoError(t, err)
+		require.Empty(t, reasons(plan))
+		for _, c := range plan.GetChanges() {
+			if strings.HasPrefix(c.GetPath(), "scaling.") {
+				paths = append(paths, c.GetPath()+" "+c.GetOld()+" "+c.GetNew())
+			}
+		}
+		return paths
+	}
+	policy := scalingPolicy(func(p *windlassv1.ScalingPolicy) {
+		p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"us-east-1"}, Max: new(int32(20))}}
+	})
+	require.Contains(t, planned(policy), "scaling.max  8")
+	require.NoError(t, w.deployScaled(policy))
+	require.Empty(t, planned(policy), "it is so already")
+	policy.Max = 9
+	require.Equal(t, []string{"scaling.max 8 9"}, planned(policy))
+	require.Contains(t, planned(nil), "scaling.max 8 ")
+}
+
+// What a plan leaves out, it plans without.
+func TestPlan_CarriesEveryFieldOfTheDeploy(t *testing.T) {
+	t.Parallel()
+	req := &windlassv1.PlanDeployRequest{
+		App: "chat", Spec: &windlassv1.DeploymentSpec{}, Rollout: &windlassv1.RolloutPolicy{}, Freeze: &windlassv1.FileFreeze{}, Scaling: &windlassv1.ScalingPolicy{},
+	}
+	deploy := api.DeployOf(req).ProtoReflect()
+	fields := req.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		require.True(t, req.ProtoReflect().Has(f), "fill %s above", f.Name())
+		require.True(t, deploy.Has(deploy.Descriptor().Fields().ByName(f.Name())), f.Name())
+	}
 }
 
 func TestScaling_OneWriter(t *testing.T) {
@@ -230,6 +273,13 @@ func TestScaling_BadInput(t *testing.T) {
 				c.spec = func(*windlassv1.DeploymentSpec) {}
 			}
 			refused(t, w.deployScaled(p, c.spec), connect.CodeInvalidArgument, invalid, c.field)
+			plan, err := w.apps(w.viewer).PlanDeploy(t.Context(), &windlassv1.PlanDeployRequest{App: "chat", Spec: echo(c.spec), Scaling: p})
+			if connect.CodeOf(err) == connect.CodeInvalidArgument {
+				return // the message breaks a rule of its own
+			}
+			require.NoError(t, err)
+			require.False(t, plan.GetWouldRun())
+			require.Equal(t, []string{"VALIDATION " + c.field}, reasons(plan))
 		})
 	}
 	require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(0)) }), func(s *windlassv1.DeploymentSpec) {

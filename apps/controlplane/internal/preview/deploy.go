@@ -33,6 +33,8 @@ type Deploy struct {
 	App, WasApp *model.App
 	// Policy of the app's rollouts after and WasPolicy before it.
 	Policy, WasPolicy *windlassv1.RolloutPolicy
+	// Scaling of the app after and WasScaling before it, nil for replicas that do not follow the load.
+	Scaling, WasScaling *windlassv1.ScalingPolicy
 	// Live is the deployment that is live before it, nil for none.
 	Live *model.Deployment
 	// Sizes after and WasSizes before it are how many replicas regions run, by id, where that is known.

@@ -16,7 +16,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// changes of what runs, and of how rollouts go.
+// changes of what runs, of how rollouts go, and of how replicas follow the load.
 func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
 	var before *windlassv1.DeploymentSpec
 	if d.Live != nil {
@@ -31,7 +31,20 @@ func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
 		return nil, err
 	}
 	policy, err := diff("rollout", leavesOf(d.WasPolicy), leavesOf(d.Policy))
-	return append(out, policy...), err
+	if err != nil {
+		return nil, err
+	}
+	scaling, err := diff("scaling", scalingLeaves(d.WasScaling), scalingLeaves(d.Scaling))
+	return slices.Concat(out, policy, scaling), err
+}
+
+// scalingLeaves are those of what people write: the control plane adds the ids of regions.
+func scalingLeaves(p *windlassv1.ScalingPolicy) leavesError {
+	p = proto.CloneOf(p)
+	for _, o := range p.GetOverrides() {
+		o.RegionIds = nil
+	}
+	return leavesOf(p)
 }
 
 // SpecChanges are the differences between two specs, by path.
