@@ -197,6 +197,9 @@ func (m Metric) IsTotal() bool {
 	return false
 }
 
+// TypeOf returns the type of a metric of the API, empty for one that is not known here.
+func TypeOf(t windlassv1.ScalingMetric_Type) MetricType { return types[t] }
+
 func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
 	out := Metric{Type: types[given.GetType()], Query: given.GetQuery(), Total: given.GetKind() != windlassv1.ScalingMetric_KIND_LEVEL}
 	if out.Type == "" {

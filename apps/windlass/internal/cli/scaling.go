@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -39,8 +39,11 @@ that has the region's stream has the newest one, other processes the last one th
 			if err != nil {
 				return err
 			}
-			if resp.GetPolicy() == nil {
+			switch {
+			case resp.GetPolicy() == nil:
 				a.infof("%s: the replicas do not follow the load: its file has no scaling", args[0])
+			case len(resp.GetRegions()) == 0:
+				a.infof("%s: no decision yet: look again in some seconds, once the regions have reported their load", args[0])
 			}
 			return a.show(resp, func(w *tabwriter.Writer) { scalingTable(w, resp) })
 		}),
@@ -48,11 +51,15 @@ that has the region's stream has the newest one, other processes the last one th
 }
 
 func scalingTable(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
-	if resp.GetPolicy() == nil {
-		return
+	if len(resp.GetRegions()) > 0 {
+		decisionTable(w, resp.GetRegions())
 	}
+	holdLines(w, resp)
+}
+
+func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
 	row(w, "REGION", "REPLICAS", "READY", "WANTED", "MIN", "MAX", "LIMIT", "METRIC", "VALUE", "TARGET", "WANTS", "WHEN")
-	for _, r := range resp.GetRegions() {
+	for _, r := range regions {
 		head := []any{r.GetRegion(), r.GetReplicas(), r.GetReady(), r.GetWanted(), r.GetMin(), r.GetMax(), dash(r.GetLimit())}
 		for _, want := range r.GetWants() {
 			value, wants := "missing", "-"
@@ -63,12 +70,11 @@ func scalingTable(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 			head = []any{"", "", "", "", "", "", ""}
 		}
 	}
-	holdLines(w, resp)
 }
 
 // metricName is the word of the app file.
 func metricName(m *windlassv1.ScalingMetric) string {
-	return strings.ToLower(strings.ReplaceAll(word(m.GetType(), "TYPE_"), "_", "-"))
+	return cmp.Or(string(scaling.TypeOf(m.GetType())), word(m.GetType(), "TYPE_"))
 }
 
 func metricValue(want *windlassv1.MetricWant) string {
