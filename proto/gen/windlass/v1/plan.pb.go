@@ -32,7 +32,7 @@ const (
 	PlanDeployResponse_OUTCOME_ROLLOUT PlanDeployResponse_Outcome = 1
 	// The live version, or the one on its way, with other replicas.
 	PlanDeployResponse_OUTCOME_SCALED PlanDeployResponse_Outcome = 2
-	// It runs already, or is on its way. At most the policy changes.
+	// It runs already, or is on its way. At most the policy or the scaling changes.
 	PlanDeployResponse_OUTCOME_UNCHANGED PlanDeployResponse_Outcome = 3
 	// It is live already, and the rollout to another version is aborted.
 	PlanDeployResponse_OUTCOME_TAKEN_BACK PlanDeployResponse_Outcome = 4
@@ -562,8 +562,8 @@ func (x *PlanFinding) GetLimit() *LimitDetail {
 	return nil
 }
 
-// FieldChange is a leaf of the spec, or of the policy under "rollout", that differs. Paths
-// are those of the file: lists by index, but regions and secrets by name. What overrides
+// FieldChange is a leaf of the spec, of the policy under "rollout", or of how replicas follow the
+// load under "scaling", that differs. Paths are those of the file: lists by index, but regions and secrets by name. What overrides
 // come to is told of each region: regions["us-east-1"].resources.gpu.pool.
 // Args that a preset made are told by flag: args["--max-model-len"].
 type FieldChange struct {

@@ -220,7 +220,7 @@ export enum PlanDeployResponse_Outcome {
   SCALED = 2,
 
   /**
-   * It runs already, or is on its way. At most the policy changes.
+   * It runs already, or is on its way. At most the policy or the scaling changes.
    *
    * @generated from enum value: OUTCOME_UNCHANGED = 3;
    */
@@ -302,8 +302,8 @@ export const PlanFindingSchema: GenMessage<PlanFinding> = /*@__PURE__*/
   messageDesc(file_windlass_v1_plan, 2);
 
 /**
- * FieldChange is a leaf of the spec, or of the policy under "rollout", that differs. Paths
- * are those of the file: lists by index, but regions and secrets by name. What overrides
+ * FieldChange is a leaf of the spec, of the policy under "rollout", or of how replicas follow the
+ * load under "scaling", that differs. Paths are those of the file: lists by index, but regions and secrets by name. What overrides
  * come to is told of each region: regions["us-east-1"].resources.gpu.pool.
  * Args that a preset made are told by flag: args["--max-model-len"].
  *
