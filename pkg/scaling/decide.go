@@ -35,10 +35,6 @@ const (
 	Quota Limit = "Quota"
 	// QuotaBelowMinimum: the quota allows fewer replicas than min. Replicas that run stay.
 	QuotaBelowMinimum Limit = "QuotaBelowMinimum"
-	// Room: no more replicas fit in the region.
-	Room Limit = "Room"
-	// RatioLimit: another role needs more replicas of this role.
-	RatioLimit Limit = "Ratio"
 	// Rollout: a rollout is under way, and State.Floor keeps its replicas.
 	Rollout Limit = "Rollout"
 	// RegionClosed: the region takes no new replicas.
@@ -59,8 +55,6 @@ type State struct {
 	Desired int
 	// Quota is how many replicas the workspace's quota allows in the region, including Desired. nil: no limit.
 	Quota *int
-	// Room is how many replicas fit in the region in addition to Desired. nil: unknown.
-	Room *int
 	// Floor is the least number of replicas while a rollout is under way. 0: no rollout is.
 	Floor int
 	// Closed: the region takes no new replicas.
@@ -403,8 +397,8 @@ func (d *decider) low() int {
 	return 1
 }
 
-// clamp applies bounds, quota, room, a closed region and a rollout, in this order. limit names the last one that
-// applied. Quota, room and a closed region remove no replicas.
+// clamp applies bounds, quota, a closed region and a rollout, in this order. limit names the last one that
+// applied. Quota and a closed region remove no replicas.
 func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 	b := d.out.Bounds
 	switch {
@@ -428,9 +422,6 @@ func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 			n, limit = most, Quota
 		}
 	}
-	if r := d.st.Room; r != nil && n > d.st.Desired+max(*r, 0) {
-		n, limit = d.st.Desired+max(*r, 0), Room
-	}
 	if d.st.Closed && n > d.st.Desired {
 		n, limit = d.st.Desired, RegionClosed
 	}
@@ -450,16 +441,4 @@ func (d *decider) idle() bool {
 		d.soon(d.now.Add(d.p.Zero.After - idle))
 	}
 	return ok && idle >= d.p.Zero.After
-}
-
-// Ratio returns the replicas of two roles that want a and b, so that a is between least and most times b. It
-// raises the number that is too low, and never lowers one. most 0: no upper bound.
-func Ratio(a, b int, least, most float64) (int, int) {
-	if low := int(math.Ceil(least*float64(b) - 1e-9)); a < low {
-		a = low
-	}
-	if most > 0 && float64(a) > most*float64(b) {
-		b = int(math.Ceil(float64(a)/most - 1e-9))
-	}
-	return a, b
 }

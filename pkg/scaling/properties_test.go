@@ -58,20 +58,15 @@ func TestDecide_AnyLoad(t *testing.T) {
 		r.st.Desired = r.p.Initial
 		for range rapid.IntRange(1, 60).Draw(t, "looks") {
 			r.now = r.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "pause")) * time.Second)
-			r.st.Quota, r.st.Room, r.st.Floor = nil, nil, 0
+			r.st.Quota, r.st.Floor = nil, 0
 			if rapid.Bool().Draw(t, "has quota") {
 				r.st.Quota = new(int)
 				*r.st.Quota = rapid.IntRange(0, 50).Draw(t, "quota")
 			}
-			if rapid.Bool().Draw(t, "knows room") {
-				r.st.Room = new(int)
-				*r.st.Room = rapid.IntRange(0, 50).Draw(t, "room")
-			}
 			was, s := r.st.Desired, drawSample(t, r)
 			d := r.tell(s)
-			limited := r.st.Quota != nil || r.st.Room != nil
 			require.LessOrEqual(t, d.Wanted, r.p.Max)
-			if !limited {
+			if r.st.Quota == nil {
 				require.GreaterOrEqual(t, d.Wanted, r.p.Min)
 			}
 			require.True(t, d.Next.After(r.now), "it looks again later")
@@ -85,9 +80,6 @@ func TestDecide_AnyLoad(t *testing.T) {
 			}
 			if r.st.Quota != nil && d.Wanted > was {
 				require.LessOrEqual(t, d.Wanted, *r.st.Quota)
-			}
-			if r.st.Room != nil {
-				require.LessOrEqual(t, d.Wanted, was+*r.st.Room)
 			}
 			if d.Wanted < was && d.Wanted > 0 {
 				require.Zero(t, s.Starting, "nothing is taken away while replicas start")

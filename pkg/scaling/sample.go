@@ -10,8 +10,8 @@ import (
 type Sample struct {
 	// At is by the clock of the process that decides.
 	At time.Time
-	// Replicas by state. Starting ones are not doomed.
-	Ready, Starting, Doomed int
+	// Ready and Starting are numbers of replicas. Replicas in a crash loop are neither.
+	Ready, Starting int
 	// Alone is the total number of replicas, if the agent raised it by itself. 0: it runs the assigned number.
 	Alone int
 	// InFlight is requests that instances have, Queued those that wait at gateways, Rate requests a

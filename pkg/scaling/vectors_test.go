@@ -161,13 +161,6 @@ func TestDecide_Vectors(t *testing.T) {
 		require.Equal(t, []int{2}, r.run(20*time.Minute, func() Sample { return inFlight(2, 100) }))
 		require.Equal(t, QuotaBelowMinimum, r.last.Limit)
 	})
-	t.Run("a ratio raises the partner", func(t *testing.T) {
-		t.Parallel()
-		a, b := Ratio(2, 8, 0.5, 4)
-		require.Equal(t, []int{4, 8}, []int{a, b})
-		a, b = Ratio(9, 2, 0.5, 4)
-		require.Equal(t, []int{9, 3}, []int{a, b})
-	})
 }
 
 func TestDecide_Cases(t *testing.T) {
@@ -195,11 +188,11 @@ func TestDecide_Cases(t *testing.T) {
 		require.Equal(t, StartingLimit, r.last.Limit)
 		require.Equal(t, []int{4, 3, 2, 1}, r.run(10*time.Minute, pending))
 	})
-	t.Run("a doomed replica does not count as starting", func(t *testing.T) {
+	t.Run("a replica that is neither ready nor starting delays nothing", func(t *testing.T) {
 		t.Parallel()
 		r := newRegion(policy(t, nil), 4)
 		r.settle(inFlight(4, 40))
-		r.run(10*time.Minute, func() Sample { return Sample{Ready: r.st.Desired - 1, Doomed: 1, InFlight: new(10.0)} })
+		r.run(10*time.Minute, func() Sample { return Sample{Ready: r.st.Desired - 1, InFlight: new(10.0)} })
 		require.Equal(t, 1, r.st.Desired)
 	})
 	t.Run("a rollout takes nothing away", func(t *testing.T) {
@@ -224,14 +217,13 @@ func TestDecide_Cases(t *testing.T) {
 		require.Equal(t, NoReport, r.last.Limit)
 		require.Equal(t, []int{7}, r.run(4*time.Minute, func() Sample { return inFlight(7, 10) }), "the window fills anew")
 	})
-	t.Run("room and quota", func(t *testing.T) {
+	t.Run("quota", func(t *testing.T) {
 		t.Parallel()
 		r := newRegion(policy(t, nil), 2)
-		room, quota := 1, 5
-		r.st.Room = &room
+		r.st.Quota = new(3)
 		require.Equal(t, 3, r.tell(inFlight(2, 100)).Wanted)
-		require.Equal(t, Room, r.last.Limit)
-		room, r.st.Quota = 10, &quota
+		require.Equal(t, Quota, r.last.Limit)
+		r.st.Quota = new(5)
 		r.now = r.now.Add(10 * time.Second)
 		require.Equal(t, 5, r.tell(inFlight(3, 200)).Wanted)
 		require.Equal(t, Quota, r.last.Limit)

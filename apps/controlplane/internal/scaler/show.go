@@ -18,7 +18,7 @@ func lasting(l scaling.Limit) scaling.Limit {
 	case scaling.HighestInWindow, scaling.StepLimit, scaling.StartingLimit, scaling.PanicLimit, scaling.WindowFilling, scaling.MetricMissing,
 		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.None:
 		return scaling.None
-	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Room, scaling.RatioLimit, scaling.Rollout, scaling.RegionClosed:
+	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Rollout, scaling.RegionClosed:
 	}
 	return l
 }
@@ -34,7 +34,7 @@ func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) sc
 			continue
 		}
 		told = true
-		s.Ready, s.Starting, s.Doomed = s.Ready+int(d.GetReady()), s.Starting+int(d.GetStarting()), s.Doomed+int(d.GetDoomed())
+		s.Ready, s.Starting = s.Ready+int(d.GetReady()), s.Starting+int(d.GetStarting())
 		s.Alone = max(s.Alone, int(d.GetAlone()))
 		knowsInFlight, knowsRate = knowsInFlight && d.InFlight != nil, knowsRate && d.Rate != nil
 		inFlight, rate = inFlight+d.GetInFlight(), rate+d.GetRate()
@@ -127,8 +127,6 @@ var limits = map[scaling.Limit]string{
 	scaling.ScheduleLimit:     "the schedule says so",
 	scaling.Quota:             "the workspace's quota allows no more replicas",
 	scaling.QuotaBelowMinimum: "the workspace's quota allows fewer replicas than the minimum",
-	scaling.Room:              "no more replicas fit in the region",
-	scaling.RatioLimit:        "another role needs more replicas of this one",
 	scaling.Rollout:           "a rollout is under way",
 	scaling.RegionClosed:      "the region takes no new replicas",
 	scaling.HoldLimit:         "a person set the number for a time",
