@@ -11,7 +11,8 @@
 // the stream has moved, windows fill anew, and until then replicas stay. A decision is written only if the app
 // has not changed since it was read. So a late process, a deploy and a person never undo each other's changes.
 //
-// A step makes no query unless apps changed. It reads those that a commit changed, up to 500 in one query.
+// A step reads the apps that a commit changed, up to 500 in one query. It hears of commits of other processes by
+// nudges, which may be lost. So a load also has its app read, if that was last read a minute ago.
 package scaler
 
 import (
@@ -56,6 +57,8 @@ const (
 	gather = 100 * time.Millisecond
 	// readAtOnce bounds the apps of one read.
 	readAtOnce = 500
+	// readAgain is how long it counts what was read of an app, if no commit is known to have changed it.
+	readAgain = time.Minute
 	// writesAtOnce bounds the transactions that are under way.
 	writesAtOnce = 8
 	// writeTimeout bounds one transaction.
@@ -64,7 +67,7 @@ const (
 	forgetAfter = 10 * time.Minute
 	// limitEvery is the shortest time between two entries of the history for a limit alone.
 	limitEvery = 5 * time.Minute
-	// refusedFor is how long a refusal, because of a quota or a closed region, is taken to hold.
+	// refusedFor is how long a refusal is taken to hold.
 	refusedFor = time.Minute
 	// maxTargets and maxNone bound the memory, because a report may name apps that do not exist.
 	maxTargets = 200_000
@@ -79,10 +82,11 @@ type Service struct {
 
 	mu   sync.Mutex
 	apps map[string]*app
-	// dirty is a set of ids: apps to read before their next decision. none is the set of apps that are known not
-	// to be scaled, until a commit changes them.
-	dirty, none map[string]bool
-	targets     map[place]*target
+	// dirty is a set of ids: apps to read before their next decision.
+	dirty map[string]bool
+	// none has the apps that are known not to be scaled, by id, and when they were read.
+	none    map[string]time.Time
+	targets map[place]*target
 }
 
 // place is an app in a region.
@@ -92,6 +96,7 @@ type place struct{ app, region string }
 type app struct {
 	model.ScaledApp
 
+	readAt time.Time
 	// policies by region id.
 	policies map[string]*scaling.Policy
 }
@@ -104,6 +109,8 @@ type target struct {
 	load  *agentv1.LoadReport
 	heard time.Time
 	next  time.Time
+	// retryAt is when a decision may be written again after one that failed.
+	retryAt time.Time
 	// writing: a decision is being written.
 	writing bool
 	// shown is the newest decision, for people. recorded is the one that the next decision is compared with, to
@@ -132,29 +139,34 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		cfg: cfg, metrics: newMetrics(cfg.Registerer), wake: make(chan struct{}, 1),
-		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]bool{}, targets: map[place]*target{},
+		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]time.Time{}, targets: map[place]*target{},
 	}, nil
 }
 
 // Observe takes loads that a region reported. It returns how many of them it dropped: of apps that are known not
-// to be scaled there, and new ones above maxTargets. It does not block.
-func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (unknown int) {
+// to be scaled there, new ones above maxTargets, and all of them if the region's stream is on another process. It
+// does not block.
+func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped int) {
+	if !s.cfg.Holds(regionID) {
+		return len(loads)
+	}
 	now := time.Now()
 	s.mu.Lock()
 	for _, load := range loads {
 		at := place{load.GetAppId(), regionID}
 		t := s.targets[at]
 		a := s.apps[at.app]
-		elsewhere := a != nil && a.policies[regionID] == nil && !s.dirty[at.app]
-		if s.none[at.app] || elsewhere || t == nil && len(s.targets) >= maxTargets {
-			unknown++
+		old := a == nil || now.Sub(a.readAt) >= readAgain
+		elsewhere := !old && a.policies[regionID] == nil && !s.dirty[at.app]
+		if now.Sub(s.none[at.app]) < readAgain || elsewhere || t == nil && len(s.targets) >= maxTargets {
+			dropped++
 			continue
 		}
 		if t == nil {
 			t = &target{}
 			s.targets[at] = t
 		}
-		if a == nil {
+		if old {
 			s.dirty[at.app] = true
 		}
 		t.load, t.heard = load, now
@@ -164,7 +176,7 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (unknown
 	case s.wake <- struct{}{}:
 	default:
 	}
-	return unknown
+	return dropped
 }
 
 // Changed marks apps that a commit changed, so that they are read before their next decision. It does not block.
@@ -251,6 +263,7 @@ func (s *Service) read(ctx context.Context) error {
 		if len(ids) == 0 {
 			return nil
 		}
+		now := time.Now()
 		found, err := s.cfg.Apps.ScaledApps(ctx, ids)
 		s.mu.Lock()
 		if err != nil {
@@ -258,7 +271,7 @@ func (s *Service) read(ctx context.Context) error {
 				s.dirty[id] = true
 			}
 		} else {
-			s.take(ids, found)
+			s.take(ids, found, now)
 		}
 		s.mu.Unlock()
 		if err != nil {
@@ -268,11 +281,11 @@ func (s *Service) read(ctx context.Context) error {
 }
 
 // take notes what was read of the apps.
-func (s *Service) take(ids []string, found []model.ScaledApp) {
+func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
 	have := map[string]bool{}
 	for _, f := range found {
 		have[f.AppID] = true
-		a := &app{ScaledApp: f, policies: map[string]*scaling.Policy{}}
+		a := &app{ScaledApp: f, readAt: now, policies: map[string]*scaling.Policy{}}
 		for id := range f.Regions {
 			policy, fault := scaling.New(f.Scaling.Policy, id)
 			if fault != nil {
@@ -283,6 +296,7 @@ func (s *Service) take(ids []string, found []model.ScaledApp) {
 			a.policies[id] = &policy
 		}
 		s.apps[f.AppID] = a
+		delete(s.none, f.AppID)
 	}
 	for _, id := range ids {
 		if !have[id] {
@@ -290,7 +304,7 @@ func (s *Service) take(ids []string, found []model.ScaledApp) {
 			if len(s.none) >= maxNone {
 				clear(s.none) // those that are named again are read again
 			}
-			s.none[id] = true
+			s.none[id] = now
 		}
 	}
 }
@@ -351,6 +365,9 @@ func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy,
 	t.kept, t.next = d.Unwritten, d.Next
 	t.shown = show(d, region.Name)
 	s.metrics.note(a, region.Name, d)
+	if now.Before(t.retryAt) {
+		return write{}, false
+	}
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
 	what := t.what(d, now, writes, a.Scaling.Active())
 	if what == "" && !writes {
@@ -435,7 +452,12 @@ func (s *Service) write(ctx context.Context, w write) {
 		t.closedUntil = now.Add(refusedFor)
 		return
 	}
-	t.next = now.Add(10 * every)
+	if outcome == "refused" {
+		t.retryAt = now.Add(refusedFor)
+		s.cfg.Log.Info("scaling decision refused", "app_id", w.AppID, "region_id", w.RegionID, "error", err)
+		return
+	}
+	t.retryAt = now.Add(10 * every)
 	if ctx.Err() == nil || errors.Is(err, context.DeadlineExceeded) {
 		s.cfg.Log.Warn("cannot write scaling decision", "app_id", w.AppID, "region_id", w.RegionID, "error", err)
 	}

@@ -1,12 +1,14 @@
 package scaler
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -171,7 +174,7 @@ func TestService_FollowsTheLoad(t *testing.T) {
 		f.report(6*time.Minute, 20)
 		require.Empty(t, f.entries())
 		reads := f.reads
-		require.LessOrEqual(t, reads, 2, "a look costs no read")
+		require.LessOrEqual(t, reads, 6, "a look costs no read")
 		f.report(2*time.Minute, 65)
 		require.EqualValues(t, 7, f.replicas("app_1"))
 		f.report(20*time.Minute, 31)
@@ -254,6 +257,44 @@ func TestService_Failures(t *testing.T) {
 		f.report(5*time.Minute, 90)
 		require.EqualValues(t, 9, f.replicas("app_1"), "it is tried again")
 		require.NotContains(t, slices.Compact(f.entries()), "")
+	})
+}
+
+func TestService_LostNudges(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		f.report(6*time.Minute, 500)
+		require.EqualValues(t, 10, f.replicas("app_1"))
+		f.set(func() {
+			f.apps["app_1"].Scaling.Policy = proto.CloneOf(f.apps["app_1"].Scaling.Policy)
+			f.apps["app_1"].Scaling.Policy.Max = 20
+			f.apps["app_1"].Scaling.UpdatedAt++
+		})
+		f.report(2*time.Minute, 500)
+		require.EqualValues(t, 20, f.replicas("app_1"), "another process's change is found without a nudge")
+		plain := []*agentv1.LoadReport{{AppId: "app_plain"}}
+		f.svc.Observe("reg_1", plain)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, 1, f.svc.Observe("reg_1", plain))
+		time.Sleep(time.Minute)
+		require.Zero(t, f.svc.Observe("reg_1", plain), "it may scale by now")
+	})
+}
+
+func TestService_Refusals(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		var log bytes.Buffer
+		f.svc.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		f.set(func() {
+			f.err = rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, "replicas", "the port is taken")
+		})
+		f.report(3*time.Minute, 90)
+		synctest.Wait()
+		require.NotContains(t, log.String(), "WARN")
+		refused := strings.Count(log.String(), "scaling decision refused")
+		require.Positive(t, refused)
+		require.LessOrEqual(t, refused, 4, "it is tried again after a minute")
 	})
 }
 
