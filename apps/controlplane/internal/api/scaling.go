@@ -55,14 +55,26 @@ func (d *deployment) pinScaling() error {
 		return nil
 	}
 	p = proto.CloneOf(p)
+	var names []string
 	for _, o := range p.GetOverrides() {
-		regions, err := d.GetRegionsByName(d.workspaceID, o.GetRegions())
+		names = append(names, o.GetRegions()...)
+	}
+	ids := map[string]string{}
+	if len(names) > 0 {
+		regions, err := d.GetRegionsByName(d.workspaceID, names)
 		if err != nil {
 			return fmt.Errorf("read regions of workspace %s: %w", d.workspaceID, err)
 		}
-		o.RegionIds = nil
 		for _, r := range regions {
-			o.RegionIds = append(o.RegionIds, r.ID)
+			ids[r.Name] = r.ID
+		}
+	}
+	for _, o := range p.GetOverrides() {
+		o.RegionIds = nil
+		for _, name := range o.GetRegions() {
+			if ids[name] != "" {
+				o.RegionIds = append(o.RegionIds, ids[name])
+			}
 		}
 		slices.Sort(o.RegionIds)
 	}
@@ -70,11 +82,17 @@ func (d *deployment) pinScaling() error {
 	if d.app.LatestVersion > 0 || d.want.Spec.Replicas != nil {
 		return nil
 	}
-	policy, fault := scaling.New(p, "")
-	if fault != nil {
-		return apierr.InvalidFix("scaling."+fault.Field, fault.Message, fault.Fix)
+	for _, region := range append([]string{""}, slices.Sorted(maps.Keys(ids))...) {
+		policy, fault := scaling.New(p, region)
+		switch {
+		case fault != nil:
+			return apierr.InvalidFix("scaling."+fault.Field, fault.Message, fault.Fix)
+		case region == "":
+			d.want.Spec.Replicas = new(int32(policy.Initial))
+		default:
+			override.SetReplicas(d.want.Spec, region, ids[region], int32(policy.Initial))
+		}
 	}
-	d.want.Spec.Replicas = new(int32(policy.Initial))
 	return nil
 }
 
@@ -147,7 +165,8 @@ func (c *mutation) holdScaling(app model.App, r running, regionID, where string,
 
 type scalingService struct{ *server }
 
-// GetScaling returns how an app scales, and the newest decision in each region.
+// GetScaling returns how an app scales, and the newest decision in each region: of this process, or else the newest
+// that was stored.
 func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScalingRequest) (*windlassv1.GetScalingResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -168,14 +187,14 @@ func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScali
 }
 
 func (a scalingService) readScaling(tx Tx, app model.App, res *windlassv1.GetScalingResponse) error {
-	rows, err := tx.GetScalings([]string{app.ID})
+	found, err := tx.GetScalings([]string{app.ID})
 	if err != nil {
 		return fmt.Errorf("read scaling of app %s: %w", app.ID, err)
 	}
-	if len(rows) == 0 || rows[0].Policy == nil {
+	if len(found) == 0 || found[0].Policy == nil {
 		return nil
 	}
-	res.Policy = rows[0].Policy
+	res.Policy = found[0].Policy
 	decisions, err := tx.ListScalingDecisions(app.ID)
 	if err != nil {
 		return fmt.Errorf("list scaling decisions of app %s: %w", app.ID, err)
@@ -186,12 +205,20 @@ func (a scalingService) readScaling(tx Tx, app model.App, res *windlassv1.GetSca
 			decisions = append(decisions, model.ScalingDecision{RegionID: region, Decision: proto.CloneOf(d), DecidedAt: d.GetAt()})
 		}
 	}
+	rows, err := tx.ListTopology([]string{app.ID})
+	if err != nil {
+		return fmt.Errorf("list topology of app %s: %w", app.ID, err)
+	}
+	// A decision of a region that the app has left says nothing.
+	decisions = slices.DeleteFunc(decisions, func(d model.ScalingDecision) bool {
+		return d.DecidedAt == 0 || !slices.ContainsFunc(rows, func(t model.Topology) bool { return t.RegionID == d.RegionID && topology.Active(t) })
+	})
 	at := now()
 	ids := map[string]bool{}
 	for _, d := range decisions {
 		ids[d.RegionID] = true
 	}
-	for _, h := range rows[0].Holds {
+	for _, h := range found[0].Holds {
 		ids[h.RegionID] = true
 	}
 	delete(ids, "")
@@ -204,14 +231,13 @@ func (a scalingService) readScaling(tx Tx, app model.App, res *windlassv1.GetSca
 		names[r.ID] = r.ShownName()
 	}
 	for _, d := range decisions {
-		// A decision of a region that the app has left says nothing.
-		if names[d.RegionID] != "" && d.DecidedAt > 0 {
+		if names[d.RegionID] != "" {
 			d.Decision.Region = names[d.RegionID]
 			res.Regions = append(res.Regions, d.Decision)
 		}
 	}
 	slices.SortFunc(res.Regions, func(a, b *windlassv1.RegionScaling) int { return cmp.Compare(a.GetRegion(), b.GetRegion()) })
-	for _, h := range rows[0].Holds {
+	for _, h := range found[0].Holds {
 		if h.Until > at {
 			res.Holds = append(res.Holds, &windlassv1.ScalingHold{Region: names[h.RegionID], Replicas: h.Replicas, Until: h.Until, Who: h.Who})
 		}
@@ -361,7 +387,9 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	if moving {
 		have = plan.Size(was.rolloutState.Progress, r.RegionID)
 	}
-	if !ok || have != r.From || was.scaling.HeldUntil(r.RegionID, c.at) > 0 {
+	// A rollout that began after the decision has the same size, and takes no replicas away.
+	shrinks := moving && r.Decision.GetWanted() < r.From
+	if !ok || have != r.From || shrinks || was.scaling.HeldUntil(r.RegionID, c.at) > 0 {
 		return model.ErrStale
 	}
 	for _, t := range was.rows {

@@ -68,10 +68,10 @@ func TestScaling_DecisionsOutlastVersions(t *testing.T) {
 		ctx := t.Context()
 		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) {
 			p.Initial = new(int32(2))
-			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"eu-west-1"}, Max: new(int32(20))}}
+			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"eu-west-1"}, Max: new(int32(20)), Initial: new(int32(3))}}
 		})))
 		w.settle("chat")
-		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 2}, w.sizes("chat", 1))
+		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 3}, w.sizes("chat", 1))
 		item := w.desired("chat", 1, "eu-west-1")
 		require.Equal(t, []string{w.regions["eu-west-1"]}, item.Scaling.GetOverrides()[0].GetRegionIds())
 
@@ -92,11 +92,19 @@ func TestScaling_DecisionsOutlastVersions(t *testing.T) {
 		require.EqualValues(t, 2, w.settle("chat").GetLatestVersion())
 		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
 
+		// A region that the app has left has no decision.
+		in := func(regions ...string) func(*windlassv1.DeploymentSpec) {
+			return func(s *windlassv1.DeploymentSpec) { s.Regions = regions }
+		}
+		require.NoError(t, w.deployScaled(scalingPolicy(), args("--other"), in("us-east-1")))
+		w.settle("chat")
+		require.Empty(t, w.getScaling().GetRegions())
+
 		// A file without scaling ends it.
-		require.NoError(t, w.deployScaled(nil, args("--other")))
+		require.NoError(t, w.deployScaled(nil, args("--other"), in("us-east-1")))
 		require.Nil(t, w.getScaling().GetPolicy())
-		require.Nil(t, w.desired("chat", 2, "us-east-1").Scaling)
-		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
+		require.Nil(t, w.desired("chat", 3, "us-east-1").Scaling)
+		require.Equal(t, map[string]int32{"us-east-1": 2}, w.sizes("chat", 3))
 	})
 }
 
@@ -210,6 +218,7 @@ func TestScaling_DuringARollout(t *testing.T) {
 		require.True(t, us.Moving)
 		require.EqualValues(t, 3, us.Replicas)
 		require.Len(t, app.Deployments, 2, "the load of both versions counts")
+		require.ErrorIs(t, w.api.Rescale(ctx, w.decision("us-east-1", 2)), model.ErrStale, "it was decided before the rollout")
 		require.NoError(t, w.api.Rescale(ctx, w.decision("us-east-1", 6)))
 		w.settle("chat")
 		require.EqualValues(t, 6, w.scaledApp().Regions[w.regions["us-east-1"]].Replicas)
