@@ -160,6 +160,39 @@ func TestPortsAreRememberedAndExchangedWhenTaken(t *testing.T) {
 	require.Nil(t, l.claim(&record{ID: "b"}, two, false, t0))
 }
 
+func TestStart_KeepsItsPortsWhileItHasNoUser(t *testing.T) {
+	ids := IDRange{First: 5000, Last: 6023}
+	rt := &Runtime{
+		ledger: testLedger(Config{Ports: PortRange{Min: 100, Max: 110}, GPUs: someGPUs}),
+		users: &users{
+			ids: ids, state: userState{Next: ids.First, Groups: map[string]int{}}, next: ids.First, uses: map[int]string{},
+			busy: func(IDRange) (map[int]bool, error) { return nil, os.ErrPermission },
+		},
+	}
+	// Each allocation would begin at another port.
+	first := 0.0
+	rt.ledger.random = func() float64 { first += 0.1; return first }
+	w := newWorkload(rt, "dep_1")
+	in := &instance{rec: record{ID: "ins_1", Role: defaultRole}}
+	d := &deployment{spec: &agentv1.Deployment{Id: "dep_1", Spec: &windlassv1.DeploymentSpec{
+		Resources: &windlassv1.Resources{MemoryMib: 64, Gpu: &windlassv1.Gpu{Count: 1}},
+	}}}
+	var ports []port
+	for range 5 {
+		w.start(t.Context(), in, d, t0)
+		require.NotNil(t, in.blocked)
+		require.Zero(t, in.rec.Attempt)
+		require.Len(t, in.rec.Ports, 1)
+		if ports == nil {
+			ports = in.rec.Ports
+		}
+		require.Equal(t, ports, in.rec.Ports)
+		require.Len(t, rt.ledger.portOf, 1)
+		require.Len(t, in.rec.GPUs, 1)
+		require.Equal(t, 64, in.rec.MemoryMiB)
+	}
+}
+
 func TestPort_FixedIsOneInstances(t *testing.T) {
 	l := testLedger(Config{})
 	fixed := need{ports: []needPort{{name: "http", port: 8080}}}

@@ -54,6 +54,8 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
 		return
 	}
+	// The ledger has given these to the instance, so the next attempt must begin with them.
+	in.rec.Ports, in.rec.GPUs, in.rec.MemoryMiB = rec.Ports, rec.GPUs, rec.MemoryMiB
 	if in.blocked = w.rt.claimUser(&rec, d, now); in.blocked != nil {
 		return
 	}
