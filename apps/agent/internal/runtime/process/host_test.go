@@ -329,8 +329,14 @@ func TestStatIsReadPastStrangeNames(t *testing.T) {
 	st, err = parseStat([]byte("12 (a) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 2 0 987654 0 0"))
 	require.NoError(t, err)
 	require.False(t, st.ended(), "its port and its memory are held by the thread that is left")
-	_, err = parseStat([]byte("12 (a) S 1"))
-	require.Error(t, err)
+	st, err = parseStat([]byte("12 (a) S 1 12 9 0 -1 4194304 100 0 0 0 150 50 20 10 20 0 4 0 1234 5000000 300 18446744073709551615 1 1"))
+	require.NoError(t, err)
+	require.Equal(t, 2300*time.Millisecond, st.cpu, "with that of children that ended")
+	require.EqualValues(t, 300, st.pages)
+	for _, broken := range []string{"", "12 (a", "12 (a) S 1", "12 (a) S 1 2 3 0 -1 0 0 0 0 0 a b c d 0 0 1 0 0 0 0"} {
+		_, err = parseStat([]byte(broken))
+		require.Error(t, err, broken)
+	}
 }
 
 func TestNvidiaIsUnderstood(t *testing.T) {

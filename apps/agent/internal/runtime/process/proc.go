@@ -43,6 +43,9 @@ type stat struct {
 	session int
 	threads int
 	start   uint64
+	// cpu is the CPU time, with that of children that ended and were waited for. pages are in memory.
+	cpu   time.Duration
+	pages int64
 }
 
 // ended: nothing of the process is left but what its parent has not read. A zombie
@@ -65,16 +68,22 @@ func parseStat(b []byte) (stat, error) {
 		return stat{}, fmt.Errorf("parse stat %q: no name", b)
 	}
 	f := strings.Fields(string(b[i+1:]))
-	if len(f) < 20 {
+	if len(f) < 22 {
 		return stat{}, fmt.Errorf("parse stat %q: %d fields", b, len(f))
 	}
 	var st stat
-	var errs [4]error
+	var errs [9]error
 	st.state = f[0][0]
 	st.ppid, errs[0] = strconv.Atoi(f[1])
 	st.session, errs[1] = strconv.Atoi(f[3])
 	st.threads, errs[2] = strconv.Atoi(f[17])
 	st.start, errs[3] = strconv.ParseUint(f[19], 10, 64)
+	st.pages, errs[4] = strconv.ParseInt(f[21], 10, 64)
+	for n, text := range f[11:15] {
+		var ticks int64
+		ticks, errs[5+n] = strconv.ParseInt(text, 10, 64)
+		st.cpu += time.Duration(ticks) * (time.Second / ticksPerSecond)
+	}
 	return st, errors.Join(errs[:]...)
 }
 

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -19,29 +18,29 @@ var _ runtime.Meter = (*Runtime)(nil)
 const (
 	// ticksPerSecond is the unit of times in /proc, on every architecture that Go has.
 	ticksPerSecond = 100
-	// shortestSpan is the least time that a mean of the CPU is computed over. A look that comes earlier gets
-	// the mean of the look before.
+	// shortestSpan is the shortest time that a mean of the CPU is computed over. An earlier call gets the mean
+	// that the call before it got.
 	shortestSpan = time.Second
 	// longestSpan is the age at which a reading is of no use any more.
 	longestSpan = time.Minute
 )
 
-// meter remembers the CPU time that instances had used when it was read last.
+// meter keeps the last reading of the CPU time of each instance.
 type meter struct {
 	mu       sync.Mutex
 	readings map[string]reading // by instance
 }
 
 type reading struct {
-	attempt proc // whose time it is
+	attempt proc // the shim of the attempt
 	cpu     time.Duration
 	at      time.Time
-	// millicores as of this reading; known once there was a reading before.
+	// millicores is the mean since the reading before; known is false for the first one.
 	millicores float64
 	known      bool
 }
 
-// spent is what one instance had used at a time.
+// spent is the CPU time that one instance has used, and its memory in bytes.
 type spent struct {
 	cpu    time.Duration
 	memory int64
@@ -68,7 +67,7 @@ func (m *meter) next(instanceID string, attempt proc, cpu time.Duration, now tim
 	return r.millicores, true
 }
 
-// keep forgets the instances that were not read for a while.
+// keep forgets the instances whose last reading is older than longestSpan.
 func (m *meter) keep(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,8 +78,8 @@ func (m *meter) keep(now time.Time) {
 	}
 }
 
-// Usage implements runtime.Meter. It reads the cgroups of instances. Where there are none it adds up the
-// processes of each instance's session; memory that these share is counted for each of them.
+// Usage implements runtime.Meter. It reads the cgroups of instances. Without cgroups it adds up the processes
+// in the session of each instance, and counts memory that they share once for each process.
 func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
 	shims := r.shimsOf(instanceIDs)
 	if len(shims) == 0 {
@@ -139,7 +138,7 @@ func (r *Runtime) spent(ctx context.Context, shims map[string]proc) (map[string]
 	return out, nil
 }
 
-// spent reads an instance's cgroup; ok is false if it has none, or just ended.
+// spent reads the cgroup of an instance. ok is false if it has none, or has just ended.
 func (c *cgroups) spent(instance string) (_ spent, ok bool) {
 	dir := filepath.Join(c.parent, instance)
 	micros, ok := field(filepath.Join(dir, "cpu.stat"), "usage_usec")
@@ -158,7 +157,7 @@ func (c *cgroups) spent(instance string) (_ spent, ok bool) {
 	return spent{cpu: time.Duration(micros) * time.Microsecond, memory: max(memory-inactive, 0)}, true
 }
 
-// field returns a number of a file of lines "name number".
+// field returns the number of the line "name number" in a file.
 func field(file, name string) (int64, bool) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -193,50 +192,20 @@ func spentBySession(ctx context.Context, shims map[string]proc) (map[string]spen
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		b, err := os.ReadFile("/proc/" + d.Name() + "/stat")
+		st, err := readStat(pid)
 		if err != nil {
 			continue // it has ended
 		}
-		session, cpu, pages, ok := parseSpent(b)
-		id, ours := instances[session]
-		if !ok || !ours {
+		id, ours := instances[st.session]
+		if !ours {
 			continue
 		}
 		s := out[id]
-		s.cpu += cpu
-		if pid != session { // the shim's memory is ours, and not the instance's
-			s.memory += pages * page
+		s.cpu += st.cpu
+		if pid != st.session { // the shim's memory is ours, and not the instance's
+			s.memory += st.pages * page
 		}
 		out[id] = s
 	}
 	return out, nil
-}
-
-// parseSpent reads /proc/PID/stat: the session, the CPU time with that of children that ended, and the pages
-// in memory.
-func parseSpent(b []byte) (session int, cpu time.Duration, pages int64, ok bool) {
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return 0, 0, 0, false
-	}
-	f := strings.Fields(string(b[i+1:]))
-	if len(f) < 22 {
-		return 0, 0, 0, false
-	}
-	session, err := strconv.Atoi(f[3])
-	if err != nil {
-		return 0, 0, 0, false
-	}
-	var ticks int64
-	for _, text := range f[11:15] {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return 0, 0, 0, false
-		}
-		ticks += n
-	}
-	if pages, err = strconv.ParseInt(f[21], 10, 64); err != nil {
-		return 0, 0, 0, false
-	}
-	return session, time.Duration(ticks) * (time.Second / ticksPerSecond), pages, true
 }
