@@ -1,8 +1,8 @@
-// Package groups decides which instances make the replicas of a deployment: which to create, which to delete,
-// which to restart together, and which have to wait. It is pure. Every runtime that runs several roles asks it.
+// Package groups decides which instances of a deployment with several roles to create, to delete and to restart
+// together, and which must wait. It is pure. No runtime uses it yet.
 //
 //	group   one replica: a complete set of the deployment's roles
-//	unit    what one slot of a role is: ranks 0 to Hosts-1, which start, fail and restart as one
+//	unit    one slot of a role: ranks 0 to Hosts-1, which start, fail and restart together
 //	epoch   grows with each restart of a unit
 //
 // A group's number and a unit's slot are names, not ranks in an order: they stay for life, and gaps are allowed.
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Wanted is what a deployment should be.
+// Wanted is the state that a deployment should have.
 type Wanted struct {
 	Replicas int
 	Roles    []Role
@@ -46,7 +46,7 @@ type ID struct {
 	Rank  int
 }
 
-// Unit is the unit that the instance belongs to.
+// Unit returns the unit that the instance belongs to.
 func (id ID) Unit() Unit { return Unit{id.Group, id.Role, id.Slot} }
 
 func (id ID) compare(o ID) int {
@@ -64,11 +64,11 @@ func (u Unit) compare(o Unit) int {
 	return cmp.Or(cmp.Compare(u.Group, o.Group), cmp.Compare(u.Role, o.Role), cmp.Compare(u.Slot, o.Slot))
 }
 
-// Instance is an instance as it was seen.
+// Instance is an instance as the runtime observed it.
 type Instance struct {
 	ID
 
-	// Key tells apart instances that have one identity.
+	// Key is unique, also among instances with the same identity.
 	Key string
 	// Epoch of its unit as of its last start.
 	Epoch int
@@ -77,19 +77,19 @@ type Instance struct {
 	Ready          bool
 	// Unrouted: no gateway sends to it although it is ready. Scaling in prefers it to one that serves.
 	Unrouted bool
-	// Leaving: it was told to stop for good.
+	// Leaving: it is stopping and must not start again.
 	Leaving bool
 }
 
-// Decision is what brings a deployment closer to what it should be.
+// Decision has the actions that bring a deployment closer to its wanted state.
 type Decision struct {
 	// Create are identities that have no instance, with the epoch to start each in.
 	Create []Start
 	// Delete are the keys of instances that are not wanted.
 	Delete []string
-	// Restart are units that lost a rank: every rank of them starts again, in the epoch given.
+	// Restart are units that lost a rank: every rank of the unit starts again, in the given epoch.
 	Restart []Restart
-	// Wait says, for instances that were not started yet, what they wait for.
+	// Wait has what instances that were not started yet wait for.
 	Wait map[ID]string
 }
 
@@ -105,8 +105,8 @@ type Restart struct {
 	Epoch int
 }
 
-// Decide compares what is wanted with what was seen. The order of instances does not matter, except that of
-// several with one identity the one with the lowest key stays.
+// Decide compares the wanted state with the instances. Their order does not matter. Of several instances with one
+// identity, the one with the lowest key stays.
 func Decide(w Wanted, instances []Instance) Decision {
 	instances = slices.Clone(instances)
 	slices.SortFunc(instances, func(a, b Instance) int { return cmp.Or(a.compare(b.ID), cmp.Compare(a.Key, b.Key)) })
@@ -207,7 +207,7 @@ func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
 	if r.hosts() > 1 && !slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
 		switch lost := ended || began && len(ranks) < r.hosts(); {
 		case behind:
-			// A restart that is under way: the ranks of the epoch before follow.
+			// A restart is under way: the ranks of earlier epochs follow.
 			d.Restart = append(d.Restart, Restart{u, epoch})
 		case lost:
 			epoch++
@@ -241,8 +241,7 @@ func isReady(r Role, ranks []Instance) bool {
 	return len(ranks) == r.hosts() && !slices.ContainsFunc(ranks, func(i Instance) bool { return !i.Ready || i.Leaving })
 }
 
-// The order in which groups and units stay: what leaves anyway is the first to go, then what is not ready, then
-// what no gateway sends to.
+// The states of groups and units. Scaling in deletes those with the highest state first.
 const (
 	serves = iota
 	outOfRoutes
@@ -268,7 +267,7 @@ func stateOf(r Role, ranks []Instance) int {
 	return state
 }
 
-// keepGroups picks the groups that stay, and numbers for those that are missing: the lowest that are free.
+// keepGroups returns the groups that stay, and the lowest free numbers for those that are missing.
 func keepGroups(w Wanted, there map[int]map[string]units) []int {
 	state := map[int]int{}
 	for g, roles := range there {
@@ -282,7 +281,7 @@ func keepGroups(w Wanted, there map[int]map[string]units) []int {
 	return keep(max(w.Replicas, 0), slices.Collect(maps.Keys(there)), state)
 }
 
-// keepSlots picks the slots of a role of a group that stay, and those for units that are missing.
+// keepSlots returns the slots of a role of a group that stay, and the slots for units that are missing.
 func keepSlots(r Role, there units) []int {
 	n := max(r.Units, 0)
 	if r.Stable {
@@ -299,7 +298,7 @@ func keepSlots(r Role, there units) []int {
 	return keep(n, slices.Collect(maps.Keys(there)), state)
 }
 
-// keep picks n numbers: of those that are there the ones in the best state, the lowest first, then free ones.
+// keep returns n numbers: first existing ones by state and number, then the lowest free ones.
 func keep(n int, there []int, state map[int]int) []int {
 	slices.SortFunc(there, func(a, b int) int { return cmp.Or(cmp.Compare(state[a], state[b]), cmp.Compare(a, b)) })
 	taken := there[:min(n, len(there))]

@@ -74,11 +74,11 @@ func TestDecide(t *testing.T) {
 			have: []Instance{at("prefill/0.0"), at("prefill/0.1", unready), at("decode/0.0", unstarted)},
 			do:   "decode/0.0.0 waits for role prefill, of which 1 of 2 are ready",
 		},
-		"once it was started it does not wait again": {
+		"an instance that was started does not wait again": {
 			want: Wanted{Replicas: 1, Roles: pair},
 			have: []Instance{at("prefill/0.0"), at("prefill/0.1", unready), at("decode/0.0", unready)},
 		},
-		"another group's role is not waited for": {
+		"a role waits only for roles of its own group": {
 			want: Wanted{Replicas: 2, Roles: pair},
 			have: []Instance{
 				at("prefill/0.0"), at("prefill/0.1"), at("decode/0.0", unstarted),
@@ -88,15 +88,15 @@ func TestDecide(t *testing.T) {
 
 		"fewer units: those that are not ready go first":      {want: workers(3), have: five, do: "delete w/0.1, delete w/0.3"},
 		"fewer units: then the highest slot":                  {want: workers(2), have: five, do: "delete w/0.1, delete w/0.3, delete w/0.4"},
-		"fewer units: what is out of the routes goes before":  {want: workers(1), have: []Instance{at("w/0.0", unrouted), at("w/0.1")}, do: "delete w/0.0"},
+		"fewer units: what no gateway sends to goes before":   {want: workers(1), have: []Instance{at("w/0.0", unrouted), at("w/0.1")}, do: "delete w/0.0"},
 		"fewer units: what leaves anyway goes before":         {want: workers(1), have: []Instance{at("w/0.0", leaving), at("w/0.1", unready)}, do: "delete w/0.0"},
 		"more units: the lowest free slots":                   {want: workers(3), have: []Instance{at("w/0.1"), at("w/0.3")}, do: "create w/0.0.0@1"},
 		"stable slots go from the top, ready or not":          {want: stable(3), have: five, do: "delete w/0.3, delete w/0.4"},
 		"stable slots are filled where they are missing":      {want: stable(2), have: []Instance{at("w/0.1"), at("w/0.2")}, do: "create w/0.0.0@1, delete w/0.2"},
 		"no units: all of the role go":                        {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
-		"a role that is no more goes":                         {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
+		"a role that is not wanted goes":                      {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
 		"two of one identity: the one with the higher key":    {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
-		"what is wanted and leaves is not replaced before it": {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
+		"an instance that leaves is replaced once it is gone": {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
 
 		"fewer replicas: a whole group, the highest": {
 			want: Wanted{Replicas: 1, Roles: pair},
@@ -125,8 +125,8 @@ func TestDecide(t *testing.T) {
 		"a unit that leaves is not restarted": {
 			want: wide, have: []Instance{at("w/0.0.0", leaving), at("w/0.0.1", ended)},
 		},
-		"an instance of one host is its runtime's to restart": {want: workers(1), have: []Instance{at("w/0.0", ended)}},
-		"ranks that are no more go": {
+		"a unit of one host is restarted by the runtime": {want: workers(1), have: []Instance{at("w/0.0", ended)}},
+		"ranks that are not wanted go": {
 			want: workers(1), have: []Instance{at("w/0.0.0"), at("w/0.0.1")}, do: "delete w/0.0.1",
 		},
 	} {
@@ -257,7 +257,7 @@ func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 		s := &simulation{want: drawWanted(t)}
 		one := func(name string) *Instance {
 			if len(s.all) == 0 {
-				t.Skip("none")
+				t.Skip("there is no instance")
 			}
 			return &s.all[rapid.IntRange(0, len(s.all)-1).Draw(t, name)]
 		}
@@ -284,13 +284,13 @@ func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 				s.start()
 			}
 		}
-		require.Empty(t, show(Decide(s.want, s.all)), "it comes to rest")
+		require.Empty(t, show(Decide(s.want, s.all)), "nothing is left to do")
 		for _, i := range s.all {
-			require.True(t, i.Ready, "%v runs in the end", i.ID)
+			require.True(t, i.Ready, "%v is ready in the end", i.ID)
 		}
 		epochs := map[Unit]int{}
 		for _, i := range s.all {
-			require.Equal(t, i.Epoch, cmp.Or(epochs[i.Unit()], i.Epoch), "ranks of one unit are of one epoch")
+			require.Equal(t, i.Epoch, cmp.Or(epochs[i.Unit()], i.Epoch), "the ranks of a unit have one epoch")
 			epochs[i.Unit()] = i.Epoch
 		}
 	})
