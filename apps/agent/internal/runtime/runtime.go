@@ -67,18 +67,17 @@ type Drainer interface {
 
 // Meter is a Runtime that measures what its instances use.
 type Meter interface {
-	// Usage returns what the instances use, by id. It leaves out an instance whose usage is not known, as for a
-	// moment after its start, and everything where nothing measures.
+	// Usage returns what the instances use, by id. It leaves out an instance whose usage is not known, for example
+	// because it has just started, or because the platform does not measure it.
 	Usage(ctx context.Context, instanceIDs []string) (map[string]Usage, error)
 }
 
 // Usage is what an instance uses.
 type Usage struct {
-	// CPUMillicores is the mean of some seconds, up to now or a short while ago. HasCPU is false while it is not
-	// known.
+	// CPUMillicores is the mean of the last seconds. HasCPU is false while it is not known.
 	CPUMillicores float64
 	HasCPU        bool
-	// MemoryBytes leave out what the kernel can take back at once, as caches of files.
+	// MemoryBytes leaves out file caches that the kernel can reclaim at once.
 	MemoryBytes int64
 }
 

@@ -34,7 +34,7 @@ type Config struct {
 	GPUs []GPU
 	// Pool that this host is in; a deployment that asks for another is refused.
 	Pool string
-	// ImageCommands are what runs for images without a command.
+	// ImageCommands are the commands of roles that have an image and no command.
 	ImageCommands ImageCommands
 	// CPUMillicores and MemoryMiB of the host; default: all it has. An instance
 	// that asks for more than that is refused for good. All instances together may

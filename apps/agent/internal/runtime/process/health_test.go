@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An engine may load for hours, and is asked at its interval all the time.
-func TestProber_AsksWhatLoadsForHoursAtItsInterval(t *testing.T) {
+// An engine may load for hours. The time between two checks must not grow beyond the interval.
+func TestProber_ChecksAtTheIntervalWhileAnInstanceLoads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newProber(func() float64 { return 0 }, func(bool) {})

@@ -462,7 +462,7 @@ func TestImageCommands(t *testing.T) {
 		require.ErrorContains(t, err, "IMAGE=COMMAND", text)
 	}
 	_, err = ParseImageCommands([]string{"x=y", "x=z"})
-	require.ErrorContains(t, err, "there twice")
+	require.ErrorContains(t, err, "given twice")
 }
 
 func TestAttempt_InDoubtEndsBeforeTheNext(t *testing.T) {

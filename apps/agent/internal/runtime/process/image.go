@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// ImageCommands are the commands that a host runs for images, by repository: the programs that it has in place of
-// the images' entry points.
+// ImageCommands has the commands that a host runs in place of the entry points of images, by repository.
 type ImageCommands map[string][]string
 
 // ParseImageCommands reads IMAGE=COMMAND. IMAGE is a repository without a tag. COMMAND is words separated by
@@ -22,14 +21,14 @@ func ParseImageCommands(list []string) (ImageCommands, error) {
 		case len(words) == 0:
 			return nil, fmt.Errorf("%q: want IMAGE=COMMAND, such as vllm/vllm-openai=vllm serve", text)
 		case table[image] != nil:
-			return nil, fmt.Errorf("%q: image %s is there twice", text, image)
+			return nil, fmt.Errorf("%q: image %s is given twice", text, image)
 		}
 		table[image] = words
 	}
 	return table, nil
 }
 
-// repository of an image, without its tag and digest.
+// repository returns the name of an image without its tag and digest.
 func repository(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	if colon := strings.LastIndexByte(image, ':'); colon > strings.LastIndexByte(image, '/') {

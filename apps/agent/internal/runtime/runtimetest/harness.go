@@ -63,7 +63,7 @@ type Platform struct {
 	// HidesGPUs: devices are given out below the runtime, which knows how many an
 	// instance has and not which.
 	HidesGPUs bool
-	// HidesUsage: what measures instances is no part of the platform, so that it may be absent.
+	// HidesUsage: the platform may have no metrics of instances.
 	HidesUsage bool
 	// Grows: hosts may join, so that what fits on none of them waits instead of being
 	// refused.
