@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// Interval is the time between two looks at the load.
+	// Interval is the time between two measurements.
 	Interval = 5 * time.Second
-	// measureTimeout bounds a look. The load of an instance that has not answered by then is not known.
+	// measureTimeout bounds a measurement. The load of an instance that has not answered by then is not known.
 	measureTimeout = 4 * time.Second
 	// timesWindow is how far back answers count for the times that are reported.
 	timesWindow = 30 * time.Second
@@ -37,9 +37,9 @@ type Config struct {
 	Deployments func() []*agentv1.Deployment
 	// Observation returns what runs in the region; ok is false while that is not known.
 	Observation func() (runtime.Observation, bool)
-	// Demand returns what clients ask of an app.
+	// Demand returns the demand of clients for an app; ok is false while no gateway has reported it.
 	Demand func(appID string, now time.Time) (Asked, bool)
-	// Times returns the times of the answers of a deployment within the window.
+	// Times returns how long answers of a deployment took within the window.
 	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
 	// Usage measures the CPU and memory that instances use; nil: the runtime cannot.
 	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
@@ -59,7 +59,7 @@ type Collector struct {
 	metrics *metrics
 
 	mu   sync.Mutex
-	now  map[string]*agentv1.LoadReport // as of the last look, by app
+	now  map[string]*agentv1.LoadReport // as of the last measurement, by app
 	told map[string]*agentv1.LoadReport // as of the last answered report, by app
 }
 
@@ -108,7 +108,7 @@ func (c *Collector) Reset() {
 	}
 }
 
-// Run looks at the load every Interval while an app is scaled, until ctx ends.
+// Run measures the load every Interval while an app is scaled, until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
 	for {
 		deployments := c.cfg.Deployments()
@@ -213,7 +213,11 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 	var signals map[string]scrape.Signals
 	if len(targets) > 0 {
 		signals = c.cfg.Scrape(ctx, targets)
-		c.metrics.failures.WithLabelValues("scrape").Add(float64(len(targets) - len(signals)))
+		for _, t := range targets {
+			if !hasAny(signals[t.InstanceID], t.Metrics) {
+				c.metrics.failures.WithLabelValues("scrape").Inc()
+			}
+		}
 	}
 	measuring.Wait()
 
@@ -290,6 +294,16 @@ func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instan
 		level("kvCache", func(id string) (float64, bool) { v, ok := signals[id][scrape.Cache]; return v, ok })
 	}
 	return out
+}
+
+// hasAny reports whether one of the metrics, which are by signal, was read.
+func hasAny(read scrape.Signals, metrics map[string]string) bool {
+	for signal := range metrics {
+		if _, ok := read[signal]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 func readyOf(instances []runtime.Instance) (ids []string) {

@@ -34,6 +34,7 @@ type region struct {
 	targets     []scrape.Target
 	signals     map[string]scrape.Signals
 	looks       int
+	registry    *prometheus.Registry
 }
 
 func (r *region) set(change func()) {
@@ -44,6 +45,7 @@ func (r *region) set(change func()) {
 
 func (r *region) collector(t *testing.T) *load.Collector {
 	t.Helper()
+	r.registry = prometheus.NewRegistry()
 	c, err := load.New(load.Config{
 		Deployments: func() []*agentv1.Deployment {
 			r.mu.Lock()
@@ -77,10 +79,25 @@ func (r *region) collector(t *testing.T) *load.Collector {
 			r.targets = targets
 			return r.signals
 		},
-		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Rand: func() float64 { return 1 },
+		Log: slog.New(slog.DiscardHandler), Registerer: r.registry, Rand: func() float64 { return 1 },
 	})
 	require.NoError(t, err)
 	return c
+}
+
+// failures returns how often a part of the load could not be measured.
+func (r *region) failures(t *testing.T, part string) float64 {
+	t.Helper()
+	families, err := r.registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == "windlass_agent_load_failures_total" && m.Label[0].GetValue() == part {
+				return m.Counter.GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 func scaled(types ...windlassv1.ScalingMetric_Type) *agentv1.Deployment {
@@ -171,7 +188,7 @@ func TestCollector(t *testing.T) {
 			begin = time.Now()
 			<-c.Changed()
 			require.InDelta(t, 30, time.Since(begin).Seconds(), load.Interval.Seconds())
-			// An app that is not scaled any more is not told.
+			// An app that is not scaled any more is not reported.
 			r.set(func() { r.deployments = nil })
 			time.Sleep(load.Interval)
 			synctest.Wait()
@@ -181,7 +198,7 @@ func TestCollector(t *testing.T) {
 		require.Empty(t, r.targets)
 	})
 
-	t.Run("has the mean of the ready instances that told", func(t *testing.T) {
+	t.Run("has the mean of the ready instances whose value is known", func(t *testing.T) {
 		r := &region{
 			deployments: []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_CPU, windlassv1.ScalingMetric_TYPE_MEMORY, windlassv1.ScalingMetric_TYPE_LATENCY)},
 			known:       true,
@@ -223,6 +240,7 @@ func TestCollector(t *testing.T) {
 				{InstanceID: "ins_2", Address: "127.0.0.1:8001", Path: "/m", Metrics: map[string]string{"cache": "e_cache"}},
 			}, r.targets)
 			require.Equal(t, map[string]float64{"queue": 3, "kvCache": 0.5}, c.Due()[0].Deployments[0].Levels)
+			require.InDelta(t, 1, r.failures(t, "scrape"), 0, "one of the two pages of ins_2")
 		})
 	})
 
@@ -240,6 +258,7 @@ func TestCollector(t *testing.T) {
 			require.Empty(t, due[0].Deployments[0].Levels)
 			require.Empty(t, due[0].Deployments[0].Latency)
 			require.EqualValues(t, 1, due[0].Deployments[0].Ready)
+			require.InDelta(t, 1, r.failures(t, "usage"), 0)
 		})
 	})
 }

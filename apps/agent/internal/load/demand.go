@@ -9,7 +9,7 @@ import (
 const (
 	// rateWindow is the time over which a rate is the mean, in seconds.
 	rateWindow = 10
-	// leastRate is the shortest time from which a rate is computed.
+	// leastRate is the shortest time over which a rate is computed.
 	leastRate = 2 * time.Second
 )
 
@@ -27,7 +27,7 @@ type reported struct {
 	apps  map[string]*gatewayv1.AppLoad
 }
 
-// asked is what is kept of an app from all reports so far.
+// asked is the state of an app from all reports so far.
 type asked struct {
 	// since is when its requests began to be counted.
 	since time.Time
@@ -155,7 +155,8 @@ type Asked struct {
 	IdleSince time.Time
 }
 
-// Look returns the demand for the app; ok is false while no gateway has reported it.
+// Look returns the demand for the app; ok is false while no gateway has reported it. It drops the rates of
+// deployments that no gateway reports any more.
 func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 	a := d.apps[appID]
 	if a == nil {
@@ -176,6 +177,11 @@ func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 	}
 	if !known {
 		return Asked{}, false
+	}
+	for id, r := range a.rates {
+		if _, ok := out.InFlight[id]; !ok && r.sum(now) == 0 {
+			delete(a.rates, id)
+		}
 	}
 	counted := min(now.Sub(a.since), rateWindow*time.Second)
 	if counted >= leastRate {

@@ -74,6 +74,19 @@ func TestDemand(t *testing.T) {
 		got, _ = d.Look("app_1", begin.Add(30*time.Second))
 		require.Zero(t, got.Rate["dep_1"])
 	})
+	t.Run("has no rate of a deployment that no gateway reports any more", func(t *testing.T) {
+		t.Parallel()
+		d := load.NewDemand()
+		d.Joined("gw_1")
+		d.Tell("gw_1", told(0, 0, 50, 50), begin)
+		later := told(0, 0, 10, 60)
+		later[0].Deployments[0].DeploymentId = "dep_2"
+		d.Tell("gw_1", later, begin.Add(5*time.Second))
+		got, _ := d.Look("app_1", begin.Add(6*time.Second))
+		require.Contains(t, got.Rate, "dep_1", "its last requests count")
+		got, _ = d.Look("app_1", begin.Add(20*time.Second))
+		require.Equal(t, map[string]float64{"dep_2": 0}, got.Rate)
+	})
 	t.Run("is idle since the last request, also one that failed at once", func(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()

@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// source is a page of metrics that each instance of a deployment serves.
+// source is a metrics page that each instance of a deployment serves.
 type source struct {
 	// port of the page; 0: the port of the instance's address.
 	port int
