@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -14,23 +15,24 @@ var _ runtime.Meter = (*Runtime)(nil)
 const (
 	// usageFor is how long the metrics of a namespace are used. The metrics API makes new ones every 15 s.
 	usageFor = 10 * time.Second
-	// absentFor is how long a metrics API that is absent, or refuses, is not asked again.
+	// absentFor is how long an absent metrics API is not asked again, nor a namespace for which it failed.
 	absentFor = time.Minute
 )
 
-// usages has what the metrics API said last, by namespace.
+// usages has the last answers of the metrics API, by namespace.
 type usages struct {
 	mu     sync.Mutex
 	lists  map[string]usageList
-	absent time.Time // until when the metrics API is not asked
+	absent time.Time // the metrics API is not asked before
 }
 
 type usageList struct {
-	until time.Time
-	pods  map[string]runtime.Usage // by name
+	until time.Time                // it is used until then
+	pods  map[string]runtime.Usage // by name; empty if the namespace could not be listed
 }
 
-// Usage implements runtime.Meter by the cluster's metrics API. Without it, nothing is known.
+// Usage implements runtime.Meter by the cluster's metrics API. Without it, nothing is known. If it fails for a
+// namespace, the usage of pods in other namespaces is returned with the error.
 func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
 	if err := r.ready(ctx); err != nil {
 		return nil, err
@@ -41,35 +43,38 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	if time.Now().Before(r.usages.absent) {
 		return out, nil
 	}
+	var errs []error
 	for _, id := range instanceIDs {
 		p, err := r.pod(id)
 		if err != nil {
 			continue // it is gone
 		}
 		list, ok, err := r.usages.in(ctx, r.api, p.Namespace)
-		if err != nil {
-			return nil, err
-		}
 		if !ok {
-			return out, nil
+			break
 		}
+		errs = append(errs, err)
 		if u, ok := list[p.Name]; ok {
 			out[id] = u
 		}
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
-// in returns the usage of the region's pods in a namespace, by name. Called with mu held.
+// in returns the usage of the region's pods in a namespace, by name. ok is false where the cluster has no metrics
+// API. Called with mu held.
 func (u *usages) in(ctx context.Context, api *access.API, namespace string) (_ map[string]runtime.Usage, ok bool, err error) {
 	now := time.Now()
 	if list, ok := u.lists[namespace]; ok && now.Before(list.until) {
 		return list.pods, true, nil
 	}
 	found, ok, err := api.PodUsages(ctx, namespace)
-	if err != nil || !ok {
+	switch {
+	case ctx.Err() != nil:
+		return nil, true, err
+	case err == nil && !ok:
 		u.absent = now.Add(absentFor)
-		return nil, false, err
+		return nil, false, nil
 	}
 	for name, list := range u.lists {
 		if now.After(list.until.Add(absentFor)) {
@@ -83,6 +88,10 @@ func (u *usages) in(ctx context.Context, api *access.API, namespace string) (_ m
 	if u.lists == nil {
 		u.lists = map[string]usageList{}
 	}
-	u.lists[namespace] = usageList{until: now.Add(usageFor), pods: pods}
-	return pods, true, nil
+	list := usageList{until: now.Add(usageFor), pods: pods}
+	if err != nil {
+		list.until = now.Add(absentFor)
+	}
+	u.lists[namespace] = list
+	return pods, true, err
 }

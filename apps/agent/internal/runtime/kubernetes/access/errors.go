@@ -71,6 +71,12 @@ func answered(err error) bool {
 	return code < http.StatusInternalServerError && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout
 }
 
+// isServerError reports whether the error is an answer with a status of 500 or more.
+func isServerError(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError
+}
+
 func unavailable(what string, cause error) *runtime.Rejection {
 	return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, cause), Retryable: true}
 }

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// PodUsage is what a pod uses, by the cluster's metrics API.
+// PodUsage is what the main container of a pod uses, by the cluster's metrics API.
 type PodUsage struct {
 	Name          string
 	CPUMillicores float64
@@ -32,20 +33,27 @@ type podMetricsList struct {
 	} `json:"items"`
 }
 
-// PodUsages lists what the region's pods in a namespace use, their main containers alone. ok is false where the
-// cluster has no metrics API.
+// PodUsages lists what the main containers of the region's pods in a namespace use. ok is false where the cluster
+// has no metrics API.
 func (a *API) PodUsages(ctx context.Context, namespace string) (_ []PodUsage, ok bool, err error) {
+	what := "list the metrics of pods in namespace " + namespace
 	var body []byte
-	err = a.Call(ctx, "list the metrics of pods in namespace "+namespace, func(ctx context.Context) error {
+	var down error
+	err = a.Call(ctx, what, func(ctx context.Context) error {
 		var err error
 		body, err = a.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+namespace+"/pods").
 			Param("labelSelector", render.LabelRegion+"="+a.cfg.Region).SetHeader("Accept", "application/json").DoRaw(ctx)
+		if isServerError(err) {
+			// Another server answers this call for the API server. If it is down, the other calls must not wait.
+			down = unavailable(what, err)
+			return nil
+		}
 		return found(err)
 	})
 	if IsNotFound(err) {
 		return nil, false, nil // the group is missing: a namespace without pods has an empty list
 	}
-	if err != nil {
+	if err = cmp.Or(err, down); err != nil {
 		return nil, false, err
 	}
 	usages, err := parsePodUsages(body)

@@ -53,6 +53,19 @@ func TestPodUsages(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, ok)
 	})
+	t.Run("of a metrics server that is down are an error, and no other call waits", func(t *testing.T) {
+		calls := 0
+		answer = func(w http.ResponseWriter) {
+			calls++
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"ServiceUnavailable","code":503}`)
+		}
+		_, _, err := api.PodUsages(t.Context(), "windlass-shop")
+		require.ErrorContains(t, err, "metrics of pods in namespace windlass-shop")
+		require.Equal(t, 1, calls)
+		wait, _ := api.gate.pass(time.Now())
+		require.Zero(t, wait)
+	})
 	t.Run("that cannot be read are an error", func(t *testing.T) {
 		answer = func(w http.ResponseWriter) {
 			_, _ = fmt.Fprint(w, `{"items":[{"containers":[{"name":"main","usage":{"cpu":"x"}}]}]}`)
