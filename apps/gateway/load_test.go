@@ -20,7 +20,7 @@ func TestLoad(t *testing.T) {
 		app.Previews = []*gatewayv1.Preview{{Host: "v1.echo.local", DeploymentId: "dep_1"}}
 		return app
 	}
-	// is waits for the load that the agent was told of.
+	// is waits until the gateway has reported this load to the agent.
 	is := func(t *testing.T, r *harness, inFlight, queued int32, began, arrived uint64) {
 		t.Helper()
 		r.until(t, func() bool {
