@@ -5,7 +5,7 @@
 //	control plane <-Report-- report  <-----------'            (keeps running
 //	                                             |             without us)
 //	gateways <-----Watch, Report----- gateways <-'
-//	                     load <-------'  (what scaled apps are asked; into report)
+//	                     load <-------'  (load of scaled apps, sent by report)
 //	Envoy, gRPC clients <----ADS----- xds <----'
 //
 // Killing an agent at any moment stops no instance and loses nothing: the inbox

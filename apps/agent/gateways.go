@@ -45,7 +45,7 @@ func (a *Agent) drain() {
 	})
 }
 
-// changed has the keys looked at that a frame changed.
+// changed makes gateways, the reconciler and the load collector look at the keys that a frame changed.
 func (a *Agent) changed(keys ...inbox.Key) {
 	a.gateways.Held(keys...)
 	a.reconciler.Enqueue(keys...)

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
 )
 
-// hostFlags are of --runtime process, and say who instances run as, and what runs for images.
+// hostFlags are the flags of --runtime process for the users of instances and the commands of images.
 type hostFlags struct {
 	InstanceUIDs    string   `name:"instance-uids" help:"User and group ids to run instances as, FIRST-LAST, which nothing else on this host uses. Each instance gets a user of its own, each environment a group (process runtime, as root)." default:"2100000000-2100065535" env:"WINDLASS_INSTANCE_UIDS"`
 	InstanceGroups  []string `name:"instance-groups" help:"Groups that instances are in besides their own, by name or number, for device nodes: video,render (process runtime, as root)." env:"WINDLASS_INSTANCE_GROUPS"`

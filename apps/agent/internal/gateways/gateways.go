@@ -42,7 +42,7 @@ const (
 // Config of Gateways.
 type Config struct {
 	Inbox *inbox.Inbox
-	// Zero knows which deployments are at zero. nil: one that is not kept.
+	// Zero knows which deployments are at zero. Default: one in memory only.
 	Zero *zero.Zero
 	// Files keeps the ids of the gateways that count, under Name, and the regions around this one,
 	// under Around.

@@ -28,7 +28,7 @@ type hub struct {
 // gateway is a gateway, or a feed, that counts.
 type gateway struct {
 	id string
-	// holdsRequests: it holds requests of apps at zero.
+	// holdsRequests: it can hold requests of apps at zero.
 	holdsRequests bool
 	// verified: it is one of the region's. Reports of other gateways decide nothing, see Caller.
 	verified bool

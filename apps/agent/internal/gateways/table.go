@@ -22,12 +22,12 @@ type table struct {
 	// phase returns how far a deployment is from zero, and startTime how long a start of the app takes.
 	phase     func(deploymentID string) zero.Phase
 	startTime func(appID string) time.Duration
-	// mayHold: every gateway holds requests of apps at zero. Until then no instance stops for that.
+	// mayHold: every gateway can hold requests of apps at zero. Otherwise no app goes to zero.
 	mayHold bool
-	// stopping are the instances, by deployment, that the runtime was told to stop for zero. They get no
-	// new requests, whatever an older look at the runtime says.
+	// stopping has, by deployment that goes to zero, the instances that the reconciler may stop. They get no new
+	// requests, even if an older look says that they are ready. Slept removes them.
 	stopping map[string]map[string]bool
-	// shown are the phases of deployments in the states of apps, but for Awake.
+	// shown has the phases by which the states of apps were computed, except Awake. See turn.
 	shown map[string]zero.Phase
 	apps  map[string]*app
 	// workloads are those that have instances, by the workload key that targets name.

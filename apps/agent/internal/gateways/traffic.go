@@ -37,7 +37,7 @@ func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse
 	return out
 }
 
-// joined and left say that a gateway's process has begun and that it is gone. Called with mu held.
+// joined notes that a gateway's process has begun, and left that it is gone. Called with mu held.
 func (g *Gateways) joined(id string) {
 	g.seen.Joined(id)
 	g.demand.Joined(id)
@@ -48,19 +48,19 @@ func (g *Gateways) left(id string) {
 	g.demand.Left(id)
 }
 
-// scaled returns the loads of the apps that are scaled here. Called with mu held.
+// scaled returns the loads of the apps that are scaled in this region. Called with mu held.
 func (g *Gateways) scaled(loads []*gatewayv1.AppLoad) []*gatewayv1.AppLoad {
 	return slices.DeleteFunc(loads, func(l *gatewayv1.AppLoad) bool { return !g.hub.apps[l.AppId].isScaled() })
 }
 
-// Demand returns what clients ask of an app; ok is false while no gateway has reported it.
+// Demand returns the demand of clients for an app; ok is false while no gateway has reported it.
 func (g *Gateways) Demand(appID string, now time.Time) (_ load.Asked, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.demand.Look(appID, now)
 }
 
-// Times returns the times of the answers of a deployment within the window.
+// Times returns how long answers of a deployment took within the window.
 func (g *Gateways) Times(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -27,10 +27,10 @@ import (
 //	Wake                          instances start; gateways go on to hold requests
 //	an instance is ready          gateways send to it
 //
-// All of it is computed from the assignment, the marks of package zero and what runs, so that an app
-// whose wake crosses its way to zero is where it should be, whatever came first.
+// The state of an app is computed from the assignment, the marks of package zero and what runs. So it is
+// the same whether a wake or an assignment without replicas came first.
 
-// featureHold is what a gateway announces that holds requests; see gatewayv1.WatchRequest.
+// featureHold is announced by gateways that can hold requests; see gatewayv1.WatchRequest.
 const featureHold = "hold"
 
 // holdRequests completes an app's state: instances of deployments at zero get no new requests, and
@@ -69,8 +69,8 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 	}
 }
 
-// turn computes anew the apps that a deployment's phase matters to, if it is not the one that they show.
-// It returns those that changed.
+// turn computes the apps that send to a deployment anew if its phase has changed. It returns those that
+// changed.
 func (t *table) turn(deploymentID string) []string {
 	if t.phase(deploymentID) == t.shown[deploymentID] {
 		return nil
@@ -78,20 +78,21 @@ func (t *table) turn(deploymentID string) []string {
 	return t.again(deploymentID)
 }
 
-// again computes anew the apps that send to a deployment's workload.
+// again computes the apps that send to a deployment's workload anew. It returns those that changed.
 func (t *table) again(deploymentID string) []string {
 	return t.renewAll(t.users[cmp.Or(t.assignment(deploymentID).GetWorkloadKey(), deploymentID)])
 }
 
-// mayNotHold returns why requests of apps at zero would not be held; "" if they would. A gateway that is
-// away and has not come back to this agent process is waited for, because it goes on to send.
+// mayNotHold returns why requests of apps at zero would not all be held; "" if they would. It waits for a
+// gateway that is away and has not come back to this agent process, because that gateway may still send
+// requests.
 func (h *hub) mayNotHold() (why string) {
 	holding := 0
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		g := h.gateways[id]
 		switch {
 		case h.feeds[id] == g && g.stream != 0:
-			return fmt.Sprintf("the clients of %s do not hold requests of an app at zero: it keeps its instances while there are any", id)
+			return fmt.Sprintf("the clients of %s cannot hold requests of an app at zero: the app keeps its instances while there are such clients", id)
 		case !g.verified:
 		case g.holdsRequests && g.stream != 0 && !g.leaving:
 			holding++
@@ -103,12 +104,12 @@ func (h *hub) mayNotHold() (why string) {
 		}
 	}
 	if holding == 0 {
-		return "no gateway is here that would hold requests of an app at zero, and wake it"
+		return "no gateway is connected that can hold requests of an app at zero, and wake it"
 	}
 	return ""
 }
 
-// reassess sends gateways what depends on whether all of them hold requests. Called with mu held.
+// reassess computes the apps at zero anew if mayNotHold has another result than before. Called with mu held.
 func (g *Gateways) reassess() {
 	may := g.hub.mayNotHold() == ""
 	if g.hub.mayHold == may {
@@ -124,8 +125,8 @@ func (g *Gateways) reassess() {
 	g.hub.touched(g.hub.renewAll(dirty))
 }
 
-// Sleep ends new requests to a deployment that goes to zero. It returns why its instances must not stop
-// yet, and when to ask again; "" when they may. seen is what runs; nil: that is not known yet.
+// Sleep ends new requests to a deployment that goes to zero. It returns why the instances must not stop
+// yet, and after how long to call it again; "" when they may. seen is what runs; nil: that is not known yet.
 func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why string, left time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -151,7 +152,7 @@ func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why st
 	for n := range seen.Deployments[at].Instances {
 		id := seen.Deployments[at].Instances[n].ID
 		if left > 0 && !g.hub.released(id) {
-			return fmt.Sprintf("waits for the gateways to hold its requests, and to be done with instance %s, %s at most", id, Patience), left
+			return fmt.Sprintf("waits until the gateways hold its requests and have finished those of instance %s, %s at most", id, Patience), left
 		}
 		stopping[id] = true
 	}
@@ -159,8 +160,9 @@ func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why st
 	return "", 0
 }
 
-// Slept ends what Sleep has begun, once seen is of a time after the runtime was told: its word on what
-// runs counts again. A deployment that was woken meanwhile may have kept its instances.
+// Slept ends the time in which no instance of Sleep gets new requests. The look seen began after the runtime
+// was asked to stop the instances, so those that it finds ready, because the deployment was woken meanwhile,
+// get requests again.
 func (g *Gateways) Slept(deploymentID string, seen runtime.Observation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -169,12 +171,12 @@ func (g *Gateways) Slept(deploymentID string, seen runtime.Observation) {
 	g.hub.touched(g.hub.again(deploymentID))
 }
 
-// Rise takes Sleep back: the deployment has replicas, or was woken.
+// Rise takes Sleep back, because the deployment has replicas or was woken.
 func (g *Gateways) Rise(deploymentID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.falling, deploymentID)
-	g.hub.touched(g.hub.turn(deploymentID)) // as it is by now
+	g.hub.touched(g.hub.turn(deploymentID))
 }
 
 // noteReady notes which of the deployments that were woken are ready. Called with mu held.
@@ -199,7 +201,8 @@ func (g *Gateways) noteReady(seen []runtime.ObservedDeployment) {
 	}
 }
 
-// forgetFallen drops what is kept of deployments on their way to zero that are gone. Called with mu held.
+// forgetFallen drops the entries of falling and stopping of deployments that do not run any more. Called
+// with mu held.
 func (g *Gateways) forgetFallen(seen []runtime.ObservedDeployment) {
 	if len(g.falling)+len(g.hub.stopping) == 0 {
 		return
@@ -212,8 +215,8 @@ func (g *Gateways) forgetFallen(seen []runtime.ObservedDeployment) {
 	maps.DeleteFunc(g.hub.stopping, func(id string, _ map[string]bool) bool { return !there[id] })
 }
 
-// OnWake sets f, which is called without locks held for deployments that a request woke. Call it before
-// Run.
+// OnWake sets the function that Wake calls, without locks held, with the deployments that it woke. Call it
+// before Run.
 func (g *Gateways) OnWake(f func(deploymentIDs []string)) { g.woken = f }
 
 // Wake implements RouteService.
@@ -240,10 +243,11 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 	if len(woken) > 0 {
 		g.mu.Lock()
 		for _, id := range woken {
-			g.hub.touched(g.hub.turn(id)) // instances that were yet to stop serve on
+			g.hub.touched(g.hub.turn(id)) // instances that have not stopped yet get requests again
 		}
 		g.mu.Unlock()
-		// The runtime is told while the file is written. An agent that dies before the answer is asked again.
+		// The reconciler starts instances while the file is written. If the agent dies before it answers, the
+		// gateway calls the next one.
 		g.woken(woken)
 		g.cfg.Log.InfoContext(ctx, "a request woke an app at zero", "app_id", req.AppId, "deployments", woken, "gateway", req.GatewayId)
 	}

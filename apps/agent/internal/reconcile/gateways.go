@@ -25,11 +25,11 @@ type Gateways interface {
 	Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
 	Stay(deploymentID string)
 	// Sleep ends new requests to a deployment that goes to zero, and Rise takes that back. Sleep
-	// returns why its instances must not stop yet, and when to ask again; "" when they may.
+	// returns why the instances must not stop yet, and after how long to call it again; "" when they may.
 	Sleep(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
 	Rise(deploymentID string)
-	// Slept is called after Sleep has returned "", with the first look at the runtime that began after
-	// it was told to stop the instances.
+	// Slept is called after Sleep has returned "", with the first look that began after the runtime was
+	// asked to stop the instances.
 	Slept(deploymentID string, seen runtime.Observation)
 }
 
@@ -108,7 +108,7 @@ func (r *Reconciler) leaving(k inbox.Key, item *agentv1.Item) bool {
 }
 
 // falls reports whether the deployment is on its way to zero and its instances must not stop yet. Then
-// the key is looked at again.
+// it enqueues the key again.
 func (r *Reconciler) falls(ctx context.Context, k inbox.Key, item *agentv1.Item) bool {
 	if r.cfg.Zero.Phase(k.Name, item.GetDeployment()) != zero.Asleep {
 		r.cfg.Gateways.Rise(k.Name)
@@ -125,7 +125,7 @@ func (r *Reconciler) falls(ctx context.Context, k inbox.Key, item *agentv1.Item)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		e := r.entry(k)
-		e.fell, e.touched = true, math.MaxInt64 // until it is applied, no look shows that
+		e.fell, e.touched = true, math.MaxInt64 // touch lowers it once the assignment is applied
 		return false
 	}
 	r.tried(ctx, k, "")
@@ -134,7 +134,7 @@ func (r *Reconciler) falls(ctx context.Context, k inbox.Key, item *agentv1.Item)
 	return true
 }
 
-// slept tells gateways of the deployments that went to zero before the look began.
+// slept calls Slept for the deployments whose instances the runtime was asked to stop before the look began.
 func (r *Reconciler) slept(seen runtime.Observation, look int64) {
 	r.mu.Lock()
 	var ids []string

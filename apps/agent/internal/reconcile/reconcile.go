@@ -46,7 +46,7 @@ import (
 type Config struct {
 	Inbox   *inbox.Inbox
 	Runtime runtime.Runtime
-	// Zero knows which deployments are at zero. nil: one that is not kept.
+	// Zero knows which deployments are at zero. Default: one in memory only.
 	Zero *zero.Zero
 	// Secrets returns the values of the deployment's secrets by secret name. A
 	// *runtime.Rejection means that trying again soon does not help.
@@ -73,8 +73,8 @@ type Config struct {
 	Resync time.Duration
 }
 
-// codeWoken says that the region runs replicas that the generation does not have, because a request
-// came.
+// codeWoken says that the region runs more replicas than the generation has, because a request woke the
+// deployment.
 const codeWoken = "Woken"
 
 // applyTimeout bounds one attempt on one key.
@@ -124,7 +124,8 @@ type entry struct {
 	// touched is the number of the first look that shows all that was ever applied of the key.
 	touched int64
 	traced  [2]int64 // (epoch, generation) whose apply has its span
-	// fell: it was told to stop its instances for zero, and no look has shown what came of it.
+	// fell: the runtime was asked to stop all instances because the deployment goes to zero, and no look that
+	// began after that has ended. See slept.
 	fell bool
 }
 

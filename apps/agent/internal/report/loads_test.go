@@ -11,7 +11,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// loads has one report to tell after each put.
+// loads has one report to send after each put.
 type loads struct {
 	mu      sync.Mutex
 	due     []*agentv1.LoadReport
@@ -58,7 +58,7 @@ func TestLoads(t *testing.T) {
 		}
 		return apps
 	}
-	t.Run("are told at once, once, and in no inventory", func(t *testing.T) {
+	t.Run("are sent at once, once, and in no inventory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newHarness(t, "ins_1")
 			l := &loads{changed: make(chan struct{}, 1)}
@@ -78,11 +78,11 @@ func TestLoads(t *testing.T) {
 			l.put("app_2")
 			stop = p.run(Session{ID: "session-1", Epoch: 1, Fence: 1, Resumed: true})
 			require.Equal(t, []string{"app_2"}, of(p.take()))
-			require.Equal(t, 2, l.resets, "what the control plane was told may be lost with its process")
+			require.Equal(t, 2, l.resets, "a restarted control plane may have lost the loads")
 			require.NoError(t, stop())
 		})
 	})
-	t.Run("of a report that was not answered are told again", func(t *testing.T) {
+	t.Run("of a report that was not answered are sent again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newHarness(t, "ins_1")
 			l := &loads{changed: make(chan struct{}, 1)}
@@ -100,7 +100,7 @@ func TestLoads(t *testing.T) {
 			p.mu.Unlock()
 			time.Sleep(time.Minute)
 			l.put("app_2")
-			require.Equal(t, []string{"app_2"}, of(p.take()), "what is so by then")
+			require.Equal(t, []string{"app_2"}, of(p.take()), "the newest loads")
 			require.NoError(t, stop())
 		})
 	})

@@ -68,13 +68,14 @@ type Source interface {
 	Changed() <-chan struct{}
 }
 
-// Loads are reports of the load of scaled apps. They are sent in reports of their own: no inventory has them,
-// and the next one makes up for one that is lost.
+// Loads are reports of the load of scaled apps. They are sent in reports of their own. No inventory has them,
+// because the next load replaces one that is lost.
 type Loads interface {
-	// Due returns the loads that must be told now, and Told takes those that were.
+	// Due returns the loads that must be sent now. Told records that the control plane has answered a report with
+	// these loads.
 	Due() []*agentv1.LoadReport
 	Told([]*agentv1.LoadReport)
-	// Reset says that the control plane of the new session was told none.
+	// Reset begins a session, in which the control plane has received no loads yet.
 	Reset()
 	// Changed is signalled when Due may return something new.
 	Changed() <-chan struct{}

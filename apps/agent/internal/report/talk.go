@@ -281,7 +281,7 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 	return err
 }
 
-// loadsChanged is signalled when there are loads to tell; nil: none may be told now.
+// loadsChanged returns a channel that is signalled when there may be loads to send; nil: none may be sent now.
 func (r *Reporter) loadsChanged(t *talk) <-chan struct{} {
 	if r.cfg.Loads == nil || t.held != nil || time.Now().Before(r.holds.all) {
 		return nil

@@ -1,17 +1,17 @@
-// Package zero knows which deployments of the region are at zero, and which of those requests woke.
+// Package zero knows which deployments of the region are at zero, and which of them a request woke.
 //
 //	assignment: replicas 0, wake N ──▶ Asleep ──Wake──▶ Waking ──ready──▶ Awake
 //	                                     │                 ▲
 //	                                     └── replicas > 0 ─┘
 //
-// An assignment without replicas and with wake is at zero: a request may start N replicas. Wake does so
-// without the control plane. What it starts stays wanted until the control plane has answered with a
-// generation that has replicas. A generation without replicas does not count as an answer, because the
-// control plane may have made it before it heard of the wake. So no instance is stopped that a request
-// waits for, and the control plane has the last word as soon as it knows.
+// An assignment with wake and without replicas is at zero: a request may start N replicas. Wake does so
+// without the control plane. These replicas stay wanted until the control plane answers with a generation
+// that has replicas. A generation without replicas is no answer, because the control plane may have made it
+// before it heard of the wake. So no instance stops while a request waits for it, and the control plane
+// decides again as soon as it knows of the wake.
 //
-// The marks are kept in a file. An agent that is killed goes on where it was: a wake that was answered
-// is in the file. One that was not is asked for again by the gateway.
+// The marks are kept in a file. It has every wake that was answered. If the agent is killed before it
+// answers, the gateway calls Wake again.
 package zero
 
 import (
@@ -30,49 +30,49 @@ import (
 type Phase int
 
 const (
-	// Awake: the region runs the replicas that are assigned.
+	// Awake: the region runs the assigned replicas.
 	Awake Phase = iota
 	// Asleep: it is at zero, or goes there.
 	Asleep
-	// Waking: it was at zero, and none of its instances was ready since.
+	// Waking: it was at zero, and no instance has been ready since.
 	Waking
 )
 
-// mark is what the file has of a deployment. It is there from the time at which the deployment goes to
-// zero until it is ready and the control plane wants replicas of it.
+// mark is the entry of a deployment in the file. It exists from when the deployment goes to zero until the
+// deployment is ready and the control plane wants replicas of it.
 type mark struct {
-	// Woken: a request woke it, and no generation had replicas since.
+	// Woken: a request woke it, and no generation has had replicas since.
 	Woken bool `json:"woken,omitempty"`
 	// Since is when it was woken, unix ms, by a request or the control plane; 0: it is asleep.
 	Since int64 `json:"since,omitempty"`
-	// Ready: an instance was ready since.
+	// Ready: an instance has been ready since.
 	Ready bool `json:"ready,omitempty"`
 }
 
 // kept is the file.
 type kept struct {
 	Marks map[string]mark `json:"marks"`
-	// Starts are the milliseconds from a wake to the first ready instance, of the last start, by app.
+	// Starts has, by app, the milliseconds from the last wake to the first ready instance.
 	Starts map[string]int64 `json:"starts"`
 }
 
-// Zero is safe for concurrent use. Its methods call nothing that locks.
+// Zero is safe for concurrent use. Its methods call no code that takes other locks.
 type Zero struct {
 	files disk.Files
 	name  string
 
 	mu    sync.Mutex
 	state kept
-	// dirty: the file has something else.
+	// dirty: state is not what the file has.
 	dirty bool
 	// writing is held while the file is written, so that writes follow each other.
 	writing sync.Mutex
 }
 
-// New returns a Zero that the next process knows nothing of.
+// New returns a Zero in memory only: Keep writes nothing.
 func New() *Zero { return &Zero{state: kept{Marks: map[string]mark{}, Starts: map[string]int64{}}} }
 
-// Open reads the marks of the agent process before.
+// Open reads the marks that an earlier agent process kept.
 func Open(files disk.Files, name string) (*Zero, error) {
 	z := New()
 	z.files, z.name = files, name
@@ -95,7 +95,7 @@ func Open(files disk.Files, name string) (*Zero, error) {
 	return z, nil
 }
 
-// Phase of a deployment with this assignment; nil: there is none.
+// Phase returns the phase of a deployment. state is its assignment; nil: there is none.
 func (z *Zero) Phase(id string, state *agentv1.DeploymentState) Phase {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -118,8 +118,8 @@ func (z *Zero) phase(id string, state *agentv1.DeploymentState) Phase {
 	return Awake
 }
 
-// Replicas of a deployment that the region runs. woken: they are more than those assigned, because a
-// request woke it.
+// Replicas returns how many replicas of a deployment the region runs. woken: they are more than the
+// assignment has, because a request woke the deployment.
 func (z *Zero) Replicas(id string, state *agentv1.DeploymentState) (n int32, woken bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -130,8 +130,8 @@ func (z *Zero) Replicas(id string, state *agentv1.DeploymentState) (n int32, wok
 	return d.GetReplicas(), false
 }
 
-// Wake wakes a deployment that is asleep. It holds for this process at once; Keep makes it hold for the
-// next one. woken is false if the deployment is not asleep.
+// Wake wakes a deployment that is asleep. Keep then saves that for the next process. woken is false if the
+// deployment is not asleep.
 func (z *Zero) Wake(id string, state *agentv1.DeploymentState, now time.Time) (woken bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -142,7 +142,7 @@ func (z *Zero) Wake(id string, state *agentv1.DeploymentState, now time.Time) (w
 	return true
 }
 
-// Note takes an assignment that is about to be applied, before it is.
+// Note records an assignment before it is applied.
 func (z *Zero) Note(id string, state *agentv1.DeploymentState, now time.Time) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -157,7 +157,7 @@ func (z *Zero) Note(id string, state *agentv1.DeploymentState, now time.Time) {
 		}
 	case !marked:
 	case m.Ready:
-		z.drop(id) // the control plane has answered, and it serves
+		z.drop(id) // the control plane has answered, and an instance serves
 	case m.Woken || m.Since == 0:
 		if m.Woken = false; m.Since == 0 {
 			m.Since = now.UnixMilli()
@@ -166,7 +166,7 @@ func (z *Zero) Note(id string, state *agentv1.DeploymentState, now time.Time) {
 	}
 }
 
-// Starting returns the deployments that were at zero and of which no instance was ready since.
+// Starting returns the deployments that were woken and of which no instance has been ready since.
 func (z *Zero) Starting() (ids []string) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -198,14 +198,14 @@ func (z *Zero) Ready(id, appID string, now time.Time) {
 	z.put(id, m)
 }
 
-// StartTime of the app's last start from zero; 0: none is known.
+// StartTime returns how long the app's last start from zero took; 0: that is not known.
 func (z *Zero) StartTime(appID string) time.Duration {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	return time.Duration(z.state.Starts[appID]) * time.Millisecond
 }
 
-// Forget drops what is known of deployments and apps that are not wanted any more.
+// Forget drops the marks of deployments and the start times of apps for which the functions return false.
 func (z *Zero) Forget(deployment, app func(id string) bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -236,8 +236,8 @@ func (z *Zero) drop(id string) {
 	}
 }
 
-// Keep writes the file if it has something else. When it returns, all that was noted before the call is
-// in the file.
+// Keep writes the file if the state has changed. When it returns nil, every change before the call is in the
+// file.
 func (z *Zero) Keep() error {
 	z.writing.Lock()
 	defer z.writing.Unlock()

@@ -67,13 +67,13 @@ type Follower struct {
 	apps map[string]*app
 	// want has the objects of all apps, by kind and name.
 	want map[kind]map[string]*unstructured.Unstructured
-	// owed are changes of apps that the feed was not told to be served.
+	// owed has, by app, the change that tell has not reported as served yet.
 	owed map[string]int64
 	// written is what this process wrote, by kind and name.
 	written map[key]version
-	// unserved has the time since which a route is not served, by name.
+	// unserved has, by name, the time from which a route was not served.
 	unserved map[string]time.Time
-	// verdicts are of routes as they were seen last.
+	// verdicts has, by name, what the last version of a route said.
 	verdicts map[string]verdict
 	told     said
 }
@@ -89,7 +89,8 @@ type verdict struct {
 	why      string
 }
 
-// said is what the feed was told last. began: the objects in the cluster are those of this table.
+// said is what tell sent to the feed last. any: it was called. began: the objects in the cluster are those of this
+// table.
 type said struct {
 	any, began bool
 	notes      []string
@@ -313,7 +314,7 @@ func (f *Follower) notes(now time.Time) []string {
 	return out
 }
 
-// tell tells the feed, if there is something new.
+// tell sends served changes and notes to the feed, if there is something new.
 func (f *Follower) tell(served map[string]int64, notes []string) {
 	now := said{any: true, began: served != nil || f.told.began, notes: notes}
 	if len(served) == 0 && f.told.any && f.told.began == now.began && slices.Equal(notes, f.told.notes) {
