@@ -139,8 +139,9 @@ func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
 	g.learn()
 }
 
-// Held sends gateways the previews of the deployments among the keys, for which the inbox holds
-// something new. It ignores keys of other kinds.
+// Held sends gateways what they need of the deployments among the keys, for which the inbox holds
+// something new: previews, whether load is counted, and whether requests are held. It ignores keys
+// of other kinds.
 func (g *Gateways) Held(keys ...inbox.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -150,7 +151,7 @@ func (g *Gateways) Held(keys ...inbox.Key) {
 	for _, k := range keys {
 		if k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
 			g.hub.touched(g.hub.hold(k.Name, g.assignment(k.Name)))
-			g.hub.touched(g.hub.turn(k.Name)) // it may be at zero now
+			g.hub.touched(g.hub.turn(k.Name)) // its phase may have changed
 		}
 	}
 }
