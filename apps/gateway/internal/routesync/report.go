@@ -12,7 +12,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
@@ -79,7 +78,7 @@ func (s *Source) Report(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// loadEvery is how often it is looked whether the load of apps has changed.
+// loadEvery is the time between two looks at the load of apps.
 const loadEvery = time.Second
 
 // await returns when there is something to report, or when ctx ends.
@@ -108,14 +107,13 @@ func (s *Source) await(ctx context.Context) {
 
 // changedLoads returns the loads that are not as told, and the loads of all apps that are scaled.
 func (s *Source) changedLoads(told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
-	apps := map[string]traffic.Routed{}
+	apps := map[string][]string{}
 	for _, r := range s.cfg.Table.Routes() {
 		if spec := r.Now(); spec != nil && spec.CountsLoad {
-			app := traffic.Routed{Held: spec.Hold != nil}
+			apps[spec.AppID] = nil
 			for _, t := range spec.Targets {
-				app.Deployments = append(app.Deployments, t.DeploymentID)
+				apps[spec.AppID] = append(apps[spec.AppID], t.DeploymentID)
 			}
-			apps[spec.AppID] = app
 		}
 	}
 	return s.cfg.Traffic.Loads(apps, told)

@@ -89,16 +89,10 @@ func (c *Counted) leave() {
 	}
 }
 
-// Routed is an app whose load is counted.
-type Routed struct {
-	// Held: the app is at zero, so that requests that wait are held.
-	Held        bool
-	Deployments []string
-}
-
-// Loads returns the loads of the apps that are not as told, sorted by app, and the loads of all. A request
-// that begins or ends between two reads of its counts is told of with the next change.
-func (t *Traffic) Loads(apps map[string]Routed, told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
+// Loads returns the loads that are not as told, sorted by app, and the loads of all apps. The keys of apps
+// are the ids of the apps, and the values are the ids of their deployments. A request that begins or ends
+// while its counts are read is in the next loads.
+func (t *Traffic) Loads(apps map[string][]string, told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
 	all = make(map[string]*gatewayv1.AppLoad, len(apps))
 	for _, id := range slices.Sorted(maps.Keys(apps)) {
 		now := t.load(id).read(id, apps[id])
@@ -113,13 +107,10 @@ func (t *Traffic) Loads(apps map[string]Routed, told map[string]*gatewayv1.AppLo
 }
 
 // read returns the load, with the deployments that are routed, and those that have requests in flight.
-func (l *load) read(appID string, app Routed) *gatewayv1.AppLoad {
+func (l *load) read(appID string, deployments []string) *gatewayv1.AppLoad {
 	out := &gatewayv1.AppLoad{AppId: appID, Arrived: l.arrived.Load(), Queued: count(l.waiting.Load())}
-	if app.Held {
-		out.Held = out.Queued
-	}
 	routed := map[string]bool{}
-	for _, id := range app.Deployments {
+	for _, id := range deployments {
 		routed[id] = true
 	}
 	l.deployments.Range(func(key, value any) bool {
@@ -147,7 +138,7 @@ const maxDeployments = 64
 func count(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
 func same(a, b *gatewayv1.AppLoad) bool {
-	return a.Arrived == b.Arrived && a.Queued == b.Queued && a.Held == b.Held &&
+	return a.Arrived == b.Arrived && a.Queued == b.Queued &&
 		slices.EqualFunc(a.Deployments, b.Deployments, func(x, y *gatewayv1.DeploymentLoad) bool {
 			return x.DeploymentId == y.DeploymentId && x.InFlight == y.InFlight && x.Began == y.Began
 		})

@@ -15,7 +15,7 @@ func TestLoad(t *testing.T) {
 	t.Run("is told when it changed", func(t *testing.T) {
 		t.Parallel()
 		var all traffic.Traffic
-		apps := map[string]traffic.Routed{"app_1": {Deployments: []string{"dep_1", "dep_2"}}, "app_2": {}}
+		apps := map[string][]string{"app_1": {"dep_1", "dep_2"}, "app_2": nil}
 		changed, told := all.Loads(apps, nil)
 		require.Len(t, changed, 2, "an app without a request has a load of 0")
 		require.Len(t, changed[0].Deployments, 2)
@@ -50,18 +50,12 @@ func TestLoad(t *testing.T) {
 		require.Len(t, changed, 1)
 
 		// A deployment that is routed no more stays until its last request has ended.
-		apps["app_1"] = traffic.Routed{Deployments: []string{"dep_1"}}
+		apps["app_1"] = []string{"dep_1"}
 		changed, told = all.Loads(apps, told)
 		require.Empty(t, changed)
 		two.End()
 		changed, told = all.Loads(apps, told)
 		require.Len(t, changed[0].Deployments, 1)
-
-		apps["app_1"] = traffic.Routed{Deployments: []string{"dep_1"}, Held: true}
-		five := all.Begin("app_1")
-		changed, told = all.Loads(apps, told)
-		require.EqualValues(t, 1, changed[0].Held)
-		five.End()
 
 		delete(apps, "app_1")
 		changed, told = all.Loads(apps, told)
@@ -71,7 +65,7 @@ func TestLoad(t *testing.T) {
 	t.Run("comes to zero after requests at the same time", func(t *testing.T) {
 		t.Parallel()
 		var all traffic.Traffic
-		apps := map[string]traffic.Routed{"app_1": {Deployments: []string{"dep_1"}}}
+		apps := map[string][]string{"app_1": {"dep_1"}}
 		var callers sync.WaitGroup
 		for range 8 {
 			callers.Go(func() {

@@ -1993,10 +1993,7 @@ type Routes struct {
 	// of it: the gateway's default.
 	Policy *v11.RoutingPolicy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
 	// The app's, by name; see RoutingPolicy.require_api_key.
-	Keys []*AppKey `protobuf:"bytes,5,rep,name=keys,proto3" json:"keys,omitempty"`
-	// The app is at zero here, or goes there once every gateway serves this. Requests are held, and wake
-	// the app. Targets say what is woken.
-	Held          bool `protobuf:"varint,50,opt,name=held,proto3" json:"held,omitempty"`
+	Keys          []*AppKey `protobuf:"bytes,5,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2064,13 +2061,6 @@ func (x *Routes) GetKeys() []*AppKey {
 		return x.Keys
 	}
 	return nil
-}
-
-func (x *Routes) GetHeld() bool {
-	if x != nil {
-		return x.Held
-	}
-	return false
 }
 
 // AppKey is one that requests may come with; see windlass.gateway.v1.ApiKey.
@@ -4620,14 +4610,13 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\ascaling\x183 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"A\n" +
 	"\rSecretVersion\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x05R\aversion\"\xe6\x01\n" +
+	"\aversion\x18\x02 \x01(\x05R\aversion\"\xd2\x01\n" +
 	"\x06Routes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x14\n" +
 	"\x05hosts\x18\x02 \x03(\tR\x05hosts\x128\n" +
 	"\atargets\x18\x03 \x03(\v2\x1e.windlass.agent.v1.RouteTargetR\atargets\x122\n" +
 	"\x06policy\x18\x04 \x01(\v2\x1a.windlass.v1.RoutingPolicyR\x06policy\x12-\n" +
-	"\x04keys\x18\x05 \x03(\v2\x19.windlass.agent.v1.AppKeyR\x04keys\x12\x12\n" +
-	"\x04held\x182 \x01(\bR\x04held\"O\n" +
+	"\x04keys\x18\x05 \x03(\v2\x19.windlass.agent.v1.AppKeyR\x04keys\"O\n" +
 	"\x06AppKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x1d\n" +

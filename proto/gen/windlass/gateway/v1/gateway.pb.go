@@ -34,9 +34,9 @@ const (
 
 // CrossRegion is when a request for one of the app's hosts is handed to the nearest region
 // that has a ready instance: to a gateway there, by its usual way in, with the header
-// "Windlass-Handed-Over: failover REGION" or "spillover REGION", which names this region. One
-// that comes with that header is never handed on, and after a spillover it does not wait in the
-// queue. The answer says "Windlass-Region: " and the region that gave it. Requests
+// "Windlass-Handed-Over: failover REGION" or "spillover REGION", which names this region, or
+// "zero REGION" if the app is at zero there. A request with that header is never handed on. After a
+// spillover it does not wait in the queue. After spillover and zero it is not held. The answer says "Windlass-Region: " and the region that gave it. Requests
 // for previews are not handed over.
 type CrossRegion int32
 
@@ -334,7 +334,7 @@ type WatchRequest struct {
 	// New with each start of the gateway's process: what one told says nothing of another's.
 	// Empty, as of gateways of earlier releases: gateway_id is.
 	ProcessId string `protobuf:"bytes,5,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	// What it can do beyond the base protocol. "hold": it holds requests of apps with AppRoutes.hold,
+	// What it can do beyond the base protocol. "hold": it holds requests of apps with AppRoutes.held,
 	// and calls Wake. No app goes to zero while a gateway that counts cannot do that.
 	Features      []string `protobuf:"bytes,30,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2153,9 +2153,8 @@ func (x *Traffic) GetFirstToken() []uint64 {
 type AppLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
-	// Requests that wait for an instance, and those of them that are held because the app is at zero.
+	// Requests that wait for an instance. All of them are held while the app is.
 	Queued      int32             `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
-	Held        int32             `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
 	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	// Requests that came, those that another region answered included, since the gateway's process began
 	// or, when it is less than what was told before, since the app was routed anew.
@@ -2204,13 +2203,6 @@ func (x *AppLoad) GetAppId() string {
 func (x *AppLoad) GetQueued() int32 {
 	if x != nil {
 		return x.Queued
-	}
-	return 0
-}
-
-func (x *AppLoad) GetHeld() int32 {
-	if x != nil {
-		return x.Held
 	}
 	return 0
 }
@@ -2671,12 +2663,11 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x06errors\x18\x03 \x01(\x04R\x06errors\x12\"\n" +
 	"\alatency\x18\x04 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x12)\n" +
 	"\vfirst_token\x18\x05 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\n" +
-	"firstToken\"\xd5\x01\n" +
+	"firstToken\"\xb8\x01\n" +
 	"\aAppLoad\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x1f\n" +
-	"\x06queued\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x06queued\x12\x1b\n" +
-	"\x04held\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x04held\x12O\n" +
+	"\x06queued\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x06queued\x12O\n" +
 	"\vdeployments\x18\x04 \x03(\v2#.windlass.gateway.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\x12\x18\n" +
 	"\aarrived\x18\x05 \x01(\x04R\aarrived\"}\n" +
 	"\x0eDeploymentLoad\x12/\n" +
