@@ -17,8 +17,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 )
 
-// HandedOverHeader is in requests that come from another region's gateway: why ("failover", or
-// "spillover"), and that region. They are not handed over again, so that no request goes round in
+// HandedOverHeader is in requests that come from another region's gateway: why ("failover",
+// "spillover" or "zero"), and that region. They are not handed over again, so that no request goes round in
 // circles. A client that sends the header itself is answered by this region alone.
 const HandedOverHeader = "Windlass-Handed-Over"
 

@@ -61,7 +61,7 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 			Name: "windlass_gateway_retries_total", Help: "Attempts after a request's first.",
 		}, app),
 		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by why: failover or spillover.",
+			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by why: failover, spillover, or zero.",
 		}, append([]string{"region", "why"}, app...)),
 	}
 	var err error
@@ -225,7 +225,6 @@ func (m *metrics) sweep(t *table.Table) {
 		a, missed := key.(appLabels), value.(*atomic.Bool) //nolint:forcetypeassert // nothing else is stored
 		if gone(missed, apps[a]) {
 			m.apps.Delete(a)
-			m.traffic.ForgetApp(a.id)
 			labels := prometheus.Labels{"app_id": a.id, "app": a.name}
 			m.failures.DeletePartialMatch(labels)
 			m.retries.DeletePartialMatch(labels)

@@ -163,6 +163,7 @@ func (p *Proxy) Sweep(ctx context.Context) error {
 			swept = now
 			p.metrics.sweep(p.cfg.Table)
 			p.cfg.Holds.Forget(p.cfg.Table.Has)
+			p.cfg.Traffic.ForgetApps(p.cfg.Table.Has)
 		}
 	}
 }

@@ -144,5 +144,12 @@ func same(a, b *gatewayv1.AppLoad) bool {
 		})
 }
 
-// ForgetApp forgets the load of an app that is routed no more.
-func (t *Traffic) ForgetApp(appID string) { t.apps.Delete(appID) }
+// ForgetApps forgets the loads of apps that are not routed any more.
+func (t *Traffic) ForgetApps(routed func(appID string) bool) {
+	t.apps.Range(func(key, _ any) bool {
+		if id := key.(string); !routed(id) { //nolint:forcetypeassert // nothing else is stored
+			t.apps.Delete(id)
+		}
+		return true
+	})
+}

@@ -61,6 +61,12 @@ func TestLoad(t *testing.T) {
 		changed, told = all.Loads(apps, told)
 		require.Empty(t, changed)
 		require.Len(t, told, 1, "an app that is counted again is told anew")
+
+		all.ForgetApps(func(id string) bool { return id == "app_2" })
+		apps["app_1"] = []string{"dep_1"}
+		changed, _ = all.Loads(apps, told)
+		require.Len(t, changed, 1)
+		require.Zero(t, changed[0].Arrived, "its load was forgotten")
 	})
 	t.Run("comes to zero after requests at the same time", func(t *testing.T) {
 		t.Parallel()
