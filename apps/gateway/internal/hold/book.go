@@ -36,8 +36,10 @@ type app struct {
 	// start is how long a start takes, from the agent's answer or from the last start that was seen
 	// here; 0: not known.
 	start time.Duration
-	// due is when to call the agent next. calling: a call is under way. failures counts the calls that
-	// failed in a row.
+	// wanted: a request came since the last call, and must be told to the agent even if it does not wait.
+	// due is the earliest time of the next call; zero: now. calling: a call is under way. failures counts
+	// the calls that failed in a row.
+	wanted   bool
 	due      time.Time
 	calling  bool
 	failures int
@@ -51,7 +53,8 @@ type count struct {
 
 func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}} }
 
-// enter takes a place for a request, or refuses it. wake reports whether the agent must be called now.
+// enter takes a place for a request, or refuses it. wake reports whether the agent must be called, now or
+// when the next call is due.
 func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
@@ -62,9 +65,9 @@ func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal
 	if a.held == 0 {
 		// No request waits. If the last start has had time to end, a new one begins now.
 		if a.since.IsZero() || now.Sub(a.since) > max(a.start, p.Start, p.Wait) {
-			a.since = now
+			a.since, a.failures = now, 0
 		}
-		a.failures, a.due, wake = 0, now, true
+		a.wanted, wake = true, true
 	}
 	switch {
 	case a.held >= p.Most:
@@ -82,9 +85,7 @@ func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal
 // took. For all others it is 0.
 func (b *book) leave(id string, released bool, now time.Time) (name string, start time.Duration) {
 	a := b.apps[id]
-	if a.held--; a.held == 0 {
-		a.due = time.Time{}
-	}
+	a.held--
 	b.held--
 	if released && !a.since.IsZero() {
 		start = max(now.Sub(a.since), time.Nanosecond)
@@ -111,8 +112,8 @@ func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next
 	next = idle
 	for _, id := range slices.Sorted(maps.Keys(b.apps)) {
 		a := b.apps[id]
-		// A request that was refused wakes the app as well: it leaves held at 0, but sets due.
-		if a.calling || a.held == 0 && a.due.IsZero() {
+		// A request that was refused wakes the app as well: it leaves held at 0, but sets wanted.
+		if a.calling || a.held == 0 && !a.wanted {
 			continue
 		}
 		if wait := a.due.Sub(now); wait > 0 {
@@ -121,14 +122,14 @@ func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next
 		}
 		if !held(id) {
 			// The route's queue releases the requests. If the app goes back to zero meanwhile, it is woken again.
-			if a.due = now.Add(again); a.held == 0 {
-				a.due = time.Time{}
-				continue
+			a.wanted, a.due, a.failures = false, time.Time{}, 0
+			if a.held > 0 {
+				a.due = now.Add(again)
+				next = min(next, again)
 			}
-			next = min(next, again)
 			continue
 		}
-		a.calling = true
+		a.calling, a.wanted = true, false
 		ids = append(ids, id)
 	}
 	return ids, next
@@ -136,28 +137,15 @@ func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next
 
 // answered notes the end of a call, and returns how many failed in a row.
 func (b *book) answered(id string, start time.Duration, ok bool, now time.Time, rand func() float64) (failures int) {
-	a := b.apps[id]
-	if a == nil {
-		return 0
-	}
+	a := b.apps[id] // forget keeps an app with a call under way
 	a.calling = false
 	if !ok {
 		a.due = now.Add(failed.Delay(a.failures, rand))
 		a.failures++
 		return a.failures
 	}
-	a.failures = 0
+	a.failures, a.due = 0, now.Add(again)
 	a.start = cmp.Or(start, a.start)
-	if a.due = now.Add(again); a.held == 0 {
-		a.due = time.Time{}
-	}
-	return 0
-}
-
-func (b *book) count(id string) int {
-	if a := b.apps[id]; a != nil {
-		return a.held
-	}
 	return 0
 }
 

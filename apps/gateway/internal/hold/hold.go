@@ -9,7 +9,8 @@
 // and the queue then lets requests go in the order in which they came.
 //
 // A wake is not an event that could be lost. While requests wait for an app at zero, Run calls the agent
-// once a second, until the route says that the app is not at zero any more. So a wake survives a restart
+// once a second, until the route says that the app is not at zero any more. Requests that are refused or
+// whose clients go away do not make it call more often. So a wake survives a restart
 // of the agent, and a decision to go to zero that was made at the same time.
 //
 // book is pure and gets the time as an argument. Holds adds the lock and the calls.
@@ -50,8 +51,8 @@ type Config struct {
 	// Wake asks the agent to start instances of the app. It returns how long it takes until the first
 	// one is ready, 0 if that is not known.
 	Wake func(ctx context.Context, appID string) (time.Duration, error)
-	// Held returns the policy of an app that is at zero now; ok is false if the app is not.
-	Held func(appID string) (p Policy, ok bool)
+	// Held reports whether an app is at zero now.
+	Held func(appID string) bool
 	// Most is how many requests wait at a time, of all apps together. 0: DefaultMost.
 	Most int
 	Now  func() time.Time
@@ -154,13 +155,6 @@ func (h *Holds) RetryAfter(appID string, p Policy) time.Duration {
 	return h.book.retryAfter(appID, p, h.cfg.Now())
 }
 
-// Held returns how many requests of the app wait.
-func (h *Holds) Held(appID string) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.book.count(appID)
-}
-
 func (h *Holds) counts() []count {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,7 +180,7 @@ func (h *Holds) Run(ctx context.Context) error {
 	for {
 		// cfg.Held is called under the lock: it must take no lock under which Enter or Leave is called.
 		h.mu.Lock()
-		due, next := h.book.due(h.cfg.Now(), func(id string) bool { _, ok := h.cfg.Held(id); return ok })
+		due, next := h.book.due(h.cfg.Now(), h.cfg.Held)
 		h.mu.Unlock()
 		for _, id := range due {
 			calls.Go(func() { h.wake(ctx, id) })

@@ -31,7 +31,7 @@ func TestBook(t *testing.T) {
 		require.False(t, wake)
 		refused, _ = b.enter("a", "chat", policy, at(2*time.Second))
 		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "what a start takes is not known: the time that requests wait")
-		require.Equal(t, 2, b.count("a"))
+		require.Equal(t, []count{{"a", "chat", 2}}, b.counts())
 	})
 	t.Run("a process has a limit of its own", func(t *testing.T) {
 		b := newBook(1)
@@ -90,6 +90,34 @@ func TestBook(t *testing.T) {
 		ids, _ = b.due(at(time.Hour), held)
 		require.Empty(t, ids)
 	})
+	t.Run("refused requests and clients that leave do not call the agent more often", func(t *testing.T) {
+		for name, request := range map[string]func(b *book, now time.Time){
+			"refused": func(b *book, now time.Time) { b.enter("a", "chat", Policy{Wait: time.Minute}, now) },
+			"leaves":  func(b *book, now time.Time) { b.enter("a", "chat", policy, now); b.leave("a", false, now) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBook(100)
+				calls, failures := 0, 0
+				for now := at(0); now.Before(at(10 * time.Second)); now = now.Add(10 * time.Millisecond) {
+					request(b, now)
+					if ids, _ := b.due(now, held); len(ids) > 0 {
+						calls++
+						failures = b.answered("a", 0, false, now, half)
+					}
+				}
+				require.Equal(t, calls, failures, "of failures, one request does not make those before it forgotten")
+				require.Less(t, calls, 50)
+				ids, next := b.due(at(10*time.Second), held)
+				require.Empty(t, ids)
+				require.LessOrEqual(t, next, time.Second, "a request that came while the call was not due is told with the next one")
+				ids, _ = b.due(at(11*time.Second), held)
+				require.Equal(t, []string{"a"}, ids)
+				b.answered("a", 0, true, at(11*time.Second), half)
+				ids, _ = b.due(at(time.Hour), held)
+				require.Empty(t, ids, "no request came since")
+			})
+		}
+	})
 	t.Run("an app that is not routed any more is forgotten", func(t *testing.T) {
 		b := newBook(100)
 		b.enter("a", "chat", policy, at(0))
@@ -120,10 +148,10 @@ func TestHolds_WakeUntilTheAppIsReady(t *testing.T) {
 				}
 				return 45 * time.Second, nil
 			},
-			Held: func(string) (Policy, bool) {
+			Held: func(string) bool {
 				mu.Lock()
 				defer mu.Unlock()
-				return Default(), !ready
+				return !ready
 			},
 			Now: time.Now, Rand: half, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
@@ -134,19 +133,12 @@ func (t *Table) Remove(app string) (changed bool) {
 	return true
 }
 
-// Hold is how requests of an app wait that is at zero; ok is false if it is not.
-func (t *Table) Hold(app string) (p hold.Policy, ok bool) {
+// IsHeld reports whether an app is at zero, so that its requests wait.
+func (t *Table) IsHeld(app string) bool {
 	t.mu.Lock()
 	route := t.apps[app]
 	t.mu.Unlock()
-	if route == nil {
-		return p, false
-	}
-	held := route.Hold()
-	if held == nil {
-		return p, false
-	}
-	return *held, true
+	return route != nil && route.Hold() != nil
 }
 
 // Has reports whether the app has routes.
