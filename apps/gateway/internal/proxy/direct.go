@@ -148,16 +148,10 @@ func (d *direct) serve(ctx context.Context) engine.Outcome {
 // cross implements carrier: another region's answer is the long way's to get. A gateway that leaves gives
 // that no more connections.
 func (d *direct) cross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
-	if why.Reason == upstream.Held {
-		if _, warm := d.p.cfg.Regions.Choose(d.x.spec.AppID, nil); d.p.leaving.Load() || !warm {
-			if why.Full {
-				return nil, why
-			}
-			return d.await(want)
-		}
-		return nil, nil //nolint:nilnil // as it says
-	}
-	if d.p.leaving.Load() {
+	switch {
+	case why.Reason == upstream.Held && why.Full:
+		return nil, why // it has no place to wait in
+	case d.p.leaving.Load() || why.Reason == upstream.Held: // see leavesHeld
 		return d.await(want)
 	}
 	return nil, nil //nolint:nilnil // as it says

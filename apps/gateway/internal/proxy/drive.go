@@ -22,9 +22,9 @@ type carrier interface {
 	cross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
 	// holds counts the requests that wait for an app at zero.
 	holds() *hold.Holds
-	// leavesEvents reports whether a request that asks for a stream of events is another's to answer
-	// while it waits for an app at zero, because this carrier sends no heartbeat.
-	leavesEvents() bool
+	// leavesHeld reports whether a request for an app at zero is another's to answer, because this carrier
+	// can neither send a heartbeat nor hand requests over.
+	leavesHeld(heartbeat, handsOver bool) bool
 	// attempt sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
 	// the lease has ended, and the error is or wraps a failure.
 	attempt(*upstream.Lease) (decide.Attempt, error)

@@ -89,10 +89,14 @@ var (
 		code: "queue_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the request waited in the queue for as long as the route allows", fix: "Call again in a moment.", retry: time.Second,
 	}
-	// Both have another Retry-After in each answer.
+	// These three have another Retry-After in each answer.
 	failHoldFull = &failure{
 		code: "hold_full", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the app is at zero in this region and starts now; as many requests wait for it as may", fix: "Call again after the time in Retry-After, or raise routing.coldStart.maxHeld.", retry: time.Second,
+	}
+	failGatewayFull = &failure{
+		code: "hold_full", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the app is at zero in this region and starts now; the gateway holds as many requests of all apps as it may", fix: "Call again after the time in Retry-After, or raise --max-held of the gateway.", retry: time.Second,
 	}
 	failHeld = &failure{
 		code: "hold_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,

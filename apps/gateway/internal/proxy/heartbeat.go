@@ -42,7 +42,7 @@ func acceptsEvents(accept []string) bool {
 func (c *trip) wait(ctx context.Context, want *upstream.Want) (*upstream.Lease, error) {
 	x := c.x
 	policy := x.route.Hold()
-	if !want.Held || x.out == nil || policy == nil || !policy.Heartbeat || !acceptsEvents(c.req.Header.Values("Accept")) {
+	if !want.Held || x.out == nil || c.req.Method == http.MethodHead || policy == nil || !policy.Heartbeat || !acceptsEvents(c.req.Header.Values("Accept")) {
 		return x.route.Acquire(ctx, want)
 	}
 	// The stream cannot say later that it is compressed.

@@ -9,9 +9,9 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// hold has a request wait for an app that is at zero in the region, or another region answer it. Either
-// wakes the app here. It returns what place does. A request that another region handed over because the
-// app is at zero there is refused: it waits there.
+// hold waits with a request for an app that is at zero in the region, or hands it to another region. Both
+// wake the app here. It returns what place returns. A request that another region handed over because the
+// app is at zero or at its limit there is refused: it waits there.
 func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error) {
 	policy := x.route.Hold()
 	if policy == nil { // it is ready by now
@@ -20,8 +20,9 @@ func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error)
 	if strings.HasPrefix(x.handedOver, fromZero) || strings.HasPrefix(x.handedOver, spillover) {
 		return nil, &upstream.Refused{Reason: upstream.NoInstance}
 	}
-	if policy.Heartbeat && c.leavesEvents() {
-		return nil, nil //nolint:nilnil // another carrier sends the heartbeat
+	handsOver := x.handedOver == "" && (policy.Elsewhere || x.policy.Cross != upstream.CrossOff)
+	if c.leavesHeld(policy.Heartbeat, handsOver) {
+		return nil, nil //nolint:nilnil // another carrier answers it, and counts it
 	}
 	begun := time.Now()
 	place, refused := c.holds().Enter(x.spec.AppID, x.spec.AppName, *policy)
@@ -36,8 +37,8 @@ func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error)
 	defer func() { want.Held, want.Until = false, x.start.Add(x.policy.QueueWait+x.held) }()
 	var lease *upstream.Lease
 	var err error
-	switch elsewhere := policy.Elsewhere || x.policy.Cross != upstream.CrossOff; {
-	case elsewhere && x.handedOver == "":
+	switch {
+	case handsOver:
 		lease, err = c.cross(want, &upstream.Refused{Reason: upstream.Held, Full: refused != nil})
 	case refused == nil:
 		lease, err = c.await(want)
@@ -48,7 +49,11 @@ func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error)
 	if why, ok := errors.AsType[*upstream.Refused](err); !ok || why.Reason != upstream.Held {
 		return lease, err
 	}
-	if refused != nil {
+	switch {
+	case refused == nil:
+	case refused.Process:
+		return nil, retryAfter(failGatewayFull, refused.RetryAfter)
+	default:
 		return nil, retryAfter(failHoldFull, refused.RetryAfter)
 	}
 	return nil, retryAfter(failHeld, c.holds().RetryAfter(x.spec.AppID, *policy))
@@ -61,12 +66,12 @@ func retryAfter(f *failure, after time.Duration) *failure {
 	return &out
 }
 
-// leavesEvents implements carrier.
-func (*trip) leavesEvents() bool { return false }
+// leavesHeld implements carrier.
+func (*trip) leavesHeld(_, _ bool) bool { return false }
 
-// leavesEvents implements carrier. A gateway that leaves gives the long way no more connections.
-func (d *direct) leavesEvents() bool {
-	return !d.p.leaving.Load() && acceptsEvents(d.values("Accept"))
+// leavesHeld implements carrier. A gateway that leaves gives the long way no more connections.
+func (d *direct) leavesHeld(heartbeat, handsOver bool) bool {
+	return !d.p.leaving.Load() && (handsOver || heartbeat && acceptsEvents(d.values("Accept")))
 }
 
 func (c *trip) holds() *hold.Holds { return c.t.holds }

@@ -95,8 +95,9 @@ func (w *waiter) signal() {
 	}
 }
 
-// join returns nil when there is no place. There is always one for a request that is held. Behind such
-// there are as many places for others: they come in the moment in which the line moves on.
+// join returns nil when there is no place. A request that is held always has one, because package hold
+// bounds them. Other requests have size places, or as many as there are held ones if that is more,
+// because they come while the line of held requests moves on.
 func (q *queue) join(size int, held bool) (*waiter, func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
