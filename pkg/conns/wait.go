@@ -14,7 +14,7 @@ const (
 	firstWait, longestWait = time.Second, 20 * time.Second
 	// refusalsFor is how long a connection without a refused stream keeps its wait.
 	refusalsFor = 2 * time.Minute
-	// mostWaiting is how many streams may wait in a process. Each takes some 20 KiB.
+	// mostWaiting is how many streams of a table may wait, because each keeps its memory while it does.
 	mostWaiting = 8 << 10
 )
 
@@ -26,7 +26,7 @@ type refusals struct {
 
 // Refused counts a stream of the connection that was refused with a time to wait. The caller is the same text for all
 // calls of one caller; empty: it is not known, and its address stands for it. A caller that has too many of them is held
-// back: where a connection brings further ones, Wait makes them wait.
+// back: Wait then delays the streams of a connection that goes on with them.
 //
 // Neither other callers of the address nor other connections of the caller wait. Nothing waits on connections of exempt
 // addresses, because they carry streams of other clients.
@@ -60,8 +60,8 @@ func (e *Entry) wait(now time.Time) time.Duration {
 	return min(firstWait<<min(doubled, 10), longestWait)
 }
 
-// Wait is called when a stream begins, before anything is read for it. It reports whether the stream is one of a
-// connection that goes on with streams that are refused, and then returns after a time, or when ctx ends.
+// Wait is called when a stream begins, before anything is read for it. It reports whether the connection of the stream
+// goes on to open streams that are refused. If so, it returns after a time, or when ctx ends.
 func (e *Entry) Wait(ctx context.Context) (inLoop bool) {
 	if e == nil {
 		return false

@@ -62,7 +62,7 @@ func (e *edge) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 	return next
 }
 
-// noteRefusal counts a stream that is refused with a time to wait, which a caller in a loop does not do.
+// noteRefusal counts a stream that was refused with a time to wait, because a caller in a loop ignores that time.
 func (e *edge) noteRefusal(ctx context.Context, err error) {
 	if !e.holdBack || connect.CodeOf(err) != connect.CodeResourceExhausted || DetailOf(err).GetLimit().GetRetryAfterMs() == 0 {
 		return

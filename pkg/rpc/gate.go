@@ -16,14 +16,14 @@ type Call struct {
 	Header    http.Header
 	// Client is where the call comes from; the zero Addr where there is no network.
 	Client netip.Addr
-	// InLoop reports that it is a stream of a connection that goes on with streams that are refused.
+	// InLoop: it is a stream of a connection that goes on to open streams that are refused.
 	InLoop bool
 }
 
 // Admission is what a Gate found out.
 type Admission struct {
 	// Caller is the same text for all calls of one caller, who shares the server's memory
-	// with others. A Gate that refuses a caller whom it knows returns it with the error.
+	// with others. A Gate that refuses a known caller returns it with the error.
 	Caller string
 	// With puts the caller's identity into the context of the handler. nil: nothing.
 	With func(context.Context) context.Context

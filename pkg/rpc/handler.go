@@ -35,9 +35,9 @@ type Config struct {
 	IsUnavailable func(error) bool
 	// Gate runs before the body is read. nil: everybody gets in.
 	Gate Gate
-	// HoldBack makes callers wait who open streams again and again that are refused with a time to wait
-	// (LimitDetail.retry_after_ms), see conns.Entry.Refused. Leave it out where such a refusal need not be
-	// the caller's own doing, as where agents report more than can be stored.
+	// HoldBack delays the streams of callers that ignore the time to wait (LimitDetail.retry_after_ms)
+	// with which their streams are refused; see conns.Entry.Refused. Leave it out where the caller may
+	// not be the cause of the refusal: agents report more than can be stored.
 	HoldBack bool
 	// Interceptors run inside of all the above and before the schema's rules.
 	Interceptors []connect.Interceptor
