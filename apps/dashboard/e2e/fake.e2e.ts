@@ -38,6 +38,8 @@ describe.each(looks)("at $name", (look) => {
     await page.getByRole("link", { name: "chat" }).click();
     await page.getByText("CrashLoop").first().waitFor();
     await page.getByText("chat-v4-0-x7k2p").waitFor();
+    await page.getByRole("row", { name: /us-east-1 4 wanted of 1 to 4 requests in flight 140.25 of 32 → 5 Quota/ }).waitFor();
+    await page.getByText("ann holds 6 replicas in eu-west-1").waitFor();
     await inspect(page, `app-${look.name}`);
     await page.getByRole("link", { name: "v4 → v5" }).click();
     await page.getByRole("heading", { name: "Why it waits" }).waitFor();

@@ -15,9 +15,10 @@ import { HistoryService } from "../src/gen/windlass/v1/history_pb.js";
 import { RegionService } from "../src/gen/windlass/v1/region_pb.js";
 import { RolloutService } from "../src/gen/windlass/v1/rollout_pb.js";
 import { RouteService } from "../src/gen/windlass/v1/route_pb.js";
+import { ScalingService } from "../src/gen/windlass/v1/scaling_pb.js";
 import { WorkspaceService } from "../src/gen/windlass/v1/workspace_pb.js";
 
-const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, HistoryService, RegionService, RolloutService, RouteService, WorkspaceService];
+const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, HistoryService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
 const methods = new Map<string, DescMethod>(services.flatMap((s) => s.methods.map((m) => [m.name, m] as const)));
 
 const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");

@@ -1,4 +1,5 @@
 import { AppStatus, DeploymentStatus, ErrorReason, InstanceStatus, RegionStatus, Role, RolloutStatus, TopologyStatus } from "../src/gen/windlass/v1/common_pb.js";
+import { ScalingMetric_Type } from "../src/gen/windlass/v1/scaling_pb.js";
 import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, WaveProgress_State } from "../src/gen/windlass/v1/rollout_pb.js";
 import { Freeze_OnStart } from "../src/gen/windlass/v1/freeze_pb.js";
 import { FieldChange_Kind, PlanDeployResponse_Outcome, PlanStep_Kind } from "../src/gen/windlass/v1/plan_pb.js";
@@ -205,6 +206,14 @@ const keys = [
 ];
 
 const answers: Scene["answers"] = {
+  GetScaling: {
+    policy: { max: 8, metrics: [{ type: ScalingMetric_Type.IN_FLIGHT, target: "32" }] },
+    holds: [{ region: "eu-west-1", replicas: 6, until: ago(-3_600), who: "ann" }],
+    regions: [
+      { region: "us-east-1", at: ago(4), replicas: 4, wanted: 4, unlimited: 5, min: 1, max: 4, ready: 4, limit: "Quota", why: "the workspace's quota has room for no more", wants: [{ metric: { type: ScalingMetric_Type.IN_FLIGHT, target: "32" }, value: 140.25, replicas: 5 }] },
+      { region: "eu-west-1", at: ago(9), replicas: 6, wanted: 6, unlimited: 2, min: 1, max: 8, ready: 6, limit: "Hold", why: "a person holds the number", wants: [{ metric: { type: ScalingMetric_Type.FIRST_TOKEN, target: "500ms" } }] },
+    ],
+  },
   GetQuota: {
     quota: {
       workspaceName: "acme", limits: { apps: 20n, deployments: 0n, instances: 24n, gpus: 30n, rollouts: 4n, startsPerMinute: 60n, startsBurst: 10n }, own: { gpus: 30n },
@@ -281,6 +290,7 @@ export const hostile: Scene = {
       ],
     },
     GetQuota: { quota: { workspaceName: nasty } },
+    GetScaling: { policy: {}, holds: [{ region: nasty, who: nasty }], regions: [{ region: nasty, limit: nasty, why: nasty, wants: [{ metric: { target: nasty }, value: 1 }] }] },
     ListDomains: { domains: [{ name: nasty, createdBy: nasty, txtName: nasty, txtValue: nasty }] },
     ListAppKeys: { keys: [{ name: nasty, prefix: nasty, createdBy: nasty }] },
     ListAudit: { entries: [{ id: "aud_1", at: 1n, actor: nasty, source: nasty, procedure: nasty, resourceKind: nasty, resourceId: nasty, before: "", after: JSON.stringify({ outcome: nasty }) }] },
@@ -302,5 +312,5 @@ export const empty: Scene = {
   role: Role.DEPLOYER,
   fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] },
   app: { app: app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, previousVersion: 0 }) },
-  answers: { ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {} },
+  answers: { GetScaling: {}, ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {} },
 };

@@ -13,6 +13,7 @@ import { absolute, ms } from "../model/time.js";
 import { appStatus, deploymentStatus, instanceStatus, pinState, rolloutStatus } from "../model/words.js";
 import { explain } from "../api/clients.js";
 import { Badge, Command, Loading, Panel, Ready, Reason, Time, Urls, useNow, useTitle } from "../ui/pieces.js";
+import { Scaling } from "./scaling.js";
 import { Steer } from "./steer.js";
 
 const route = getRouteApi("/apps/$project/$environment/$name");
@@ -383,6 +384,7 @@ export function AppPage() {
         <Panel id="topology" title="Topology">
           <Topology app={app} versions={picture.deployments} />
         </Panel>
+        <Scaling app={app} />
         {app.pins.length > 0 ? (
           <Panel id="pins" title="Pins">
             <Pins app={app} />
