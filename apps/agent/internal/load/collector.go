@@ -25,10 +25,11 @@ const (
 	measureTimeout = 4 * time.Second
 	// timesWindow is how far back answers count for the times that are reported.
 	timesWindow = 30 * time.Second
-	// maxApps is how many apps the contract lets a report have.
-	maxApps = 10_000
 	// maxDeployments is how many deployments the contract lets an app have.
 	maxDeployments = 64
+	// reportDeployments bounds the deployments of all apps in one report, so that it has fewer bytes than a
+	// request may have (rpc.DefaultReadMaxBytes), and fewer apps than the contract lets it have (10,000).
+	reportDeployments = 4000
 )
 
 // Config of a Collector.
@@ -81,20 +82,34 @@ func (c *Collector) Assigned() { signal(c.wake) }
 // Changed is signalled, with a buffer of one, when Due may return something new.
 func (c *Collector) Changed() <-chan struct{} { return c.changed }
 
-// Due returns the reports that must be sent now.
+// Due returns the reports that must be sent now, as many as may be sent at once.
 func (c *Collector) Due() []*agentv1.LoadReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	due := Due(c.told, c.now)
-	return due[:min(len(due), maxApps)]
+	n, deployments := 0, 0
+	for ; n < len(due); n++ {
+		if deployments += len(due[n].Deployments); deployments > reportDeployments {
+			break
+		}
+	}
+	return due[:n]
 }
 
-// Told records that the control plane has answered a report with these loads.
+// Told records that the control plane has answered a report with these loads. It signals Changed if others are due.
 func (c *Collector) Told(reports []*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range reports {
 		c.told[r.AppId] = r
+	}
+	c.signalDue()
+}
+
+// signalDue signals Changed if a report is due. Called with mu held.
+func (c *Collector) signalDue() {
+	if len(Due(c.told, c.now)) > 0 {
+		signal(c.changed)
 	}
 }
 
@@ -148,9 +163,7 @@ func (c *Collector) set(reports map[string]*agentv1.LoadReport) {
 		}
 	}
 	c.metrics.apps.Set(float64(len(reports)))
-	if len(Due(c.told, c.now)) > 0 {
-		signal(c.changed)
-	}
+	c.signalDue()
 }
 
 func signal(c chan struct{}) {

@@ -198,6 +198,31 @@ func TestCollector(t *testing.T) {
 		require.Empty(t, r.targets)
 	})
 
+	t.Run("sends the loads of many apps in parts, one after the other", func(t *testing.T) {
+		r := &region{}
+		for n := range 5000 {
+			d := scaled(windlassv1.ScalingMetric_TYPE_IN_FLIGHT)
+			d.Id, d.AppId = fmt.Sprintf("dep_%d", n), fmt.Sprintf("app_%d", n)
+			r.deployments = append(r.deployments, d)
+		}
+		collect(t, r, func(t *testing.T, c *load.Collector) {
+			sent := map[string]bool{}
+			begin := time.Now()
+			for _, want := range []int{4000, 1000} {
+				<-c.Changed()
+				due := c.Due()
+				require.Len(t, due, want)
+				for _, one := range due {
+					sent[one.AppId] = true
+				}
+				c.Told(due)
+			}
+			require.Len(t, sent, 5000)
+			require.Empty(t, c.Due())
+			require.Zero(t, time.Since(begin), "the rest does not wait for the next measurement")
+		})
+	})
+
 	t.Run("has the mean of the ready instances whose value is known", func(t *testing.T) {
 		r := &region{
 			deployments: []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_CPU, windlassv1.ScalingMetric_TYPE_MEMORY, windlassv1.ScalingMetric_TYPE_LATENCY)},
