@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -176,18 +177,19 @@ func (s *Service) round(ctx context.Context, now time.Time) (more bool, err erro
 	if err != nil {
 		return false, fmt.Errorf("read due notifications: %w", err)
 	}
+	var taken []notification.Call
 	for _, call := range notification.Merge(due) {
-		if !s.take(call.Delivery) {
+		if s.take(call.Delivery) {
+			taken = append(taken, call)
+		}
+	}
+	claimed, err := s.claim(bounded, taken, now)
+	for i, call := range taken {
+		d := call.Delivery
+		if !claimed[i] {
+			s.release(d)
 			continue
 		}
-		if err := s.claim(bounded, call, now); err != nil {
-			s.free(call.Delivery)
-			if errors.Is(err, model.ErrConflict) {
-				continue // another process was faster
-			}
-			return false, err
-		}
-		d := call.Delivery
 		d.Attempts++
 		s.calls.Go(func() {
 			defer s.free(d)
@@ -195,17 +197,62 @@ func (s *Service) round(ctx context.Context, now time.Time) (more bool, err erro
 		})
 	}
 	// The next look leaves out the endpoints that have no slot.
-	return len(due) == readRows, nil
+	return err == nil && len(due) == readRows, err
 }
 
-func (s *Service) claim(ctx context.Context, c notification.Call, now time.Time) error {
-	err := s.cfg.Store.Update(ctx, func(tx Tx) error {
-		return tx.ClaimDelivery(c.Delivery, now.Add(claimFor).UnixMilli(), c.Merged)
-	})
-	if err != nil {
-		return fmt.Errorf("claim notification %s: %w", c.Delivery.MessageID, err)
+// claim claims the deliveries of calls, and reports of each whether it did. Another process may have been faster. Calls
+// of one delivery share a transaction. One with merged deliveries has its own, which takes all of them or none.
+func (s *Service) claim(ctx context.Context, calls []notification.Call, now time.Time) (claimed []bool, err error) {
+	claimed = make([]bool, len(calls))
+	var single []int
+	var errs []error
+	for i, c := range calls {
+		if len(c.Merged) == 0 {
+			single = append(single, i)
+			continue
+		}
+		if err := s.claimTogether(ctx, calls, []int{i}, claimed, now); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if claimed[i] {
+			s.metrics.merged.Add(float64(len(c.Merged)))
+		}
 	}
-	s.metrics.merged.Add(float64(len(c.Merged)))
+	if len(single) > 0 {
+		// Every process locks rows in the same order.
+		slices.SortFunc(single, func(a, b int) int { return model.CompareDeliveries(calls[a].Delivery, calls[b].Delivery) })
+		errs = append(errs, s.claimTogether(ctx, calls, single, claimed, now))
+	}
+	return claimed, errors.Join(errs...)
+}
+
+// claimTogether claims the calls with the indexes in one transaction, and sets claimed.
+func (s *Service) claimTogether(ctx context.Context, calls []notification.Call, indexes []int, claimed []bool, now time.Time) error {
+	until := now.Add(claimFor).UnixMilli()
+	var got []int
+	err := s.cfg.Store.Update(ctx, func(tx Tx) error {
+		got = nil // the transaction may run again
+		for _, i := range indexes {
+			err := tx.ClaimDelivery(calls[i].Delivery, until, calls[i].Merged)
+			switch {
+			case err == nil:
+				got = append(got, i)
+			case !errors.Is(err, model.ErrConflict) || len(calls[i].Merged) > 0:
+				return fmt.Errorf("claim notification %s: %w", calls[i].Delivery.MessageID, err)
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, model.ErrConflict) {
+		return nil // another process was faster
+	}
+	if err != nil {
+		return err
+	}
+	for _, i := range got {
+		claimed[i] = true
+	}
 	return nil
 }
 
@@ -245,12 +292,18 @@ func (s *Service) take(d model.Delivery) bool {
 	return true
 }
 
-func (s *Service) free(d model.Delivery) {
+// release gives back the slot of a call.
+func (s *Service) release(d model.Delivery) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.total--
 	drop(s.endpoints, d.EndpointID)
 	drop(s.workspaces, d.WorkspaceID)
-	s.mu.Unlock()
+}
+
+// free gives back the slot of a call that ended, and lets Run look again.
+func (s *Service) free(d model.Delivery) {
+	s.release(d)
 	select {
 	case s.freed <- struct{}{}:
 	default:

@@ -43,6 +43,8 @@ type harness struct {
 	svc *Service
 	// lost makes notes of outcomes fail, as a process that died would.
 	lost atomic.Bool
+	// updates counts transactions that write.
+	updates atomic.Int32
 }
 
 // losing fails notes while the harness says so.
@@ -67,6 +69,7 @@ type bound struct {
 }
 
 func (b bound) Update(ctx context.Context, fn func(Tx) error) error {
+	b.h.updates.Add(1)
 	return b.with.Update(ctx, func(tx Tx) error { return fn(losing{tx, b.h}) })
 }
 
@@ -377,6 +380,30 @@ func (h *harness) once(e model.NotificationEndpoint) model.Delivery {
 	require.NoError(h.t, err)
 	h.svc.calls.Wait()
 	return h.deliveries(e)[0]
+}
+
+func TestClaim_IsOneTransactionAndLeavesOutWhatAnotherProcessHas(t *testing.T) {
+	h := setup(t)
+	e := h.endpoint("pager", "http://up.example/hook")
+	h.happen(30)
+	var calls []notification.Call
+	for i, d := range h.deliveries(e) {
+		if i%3 == 0 {
+			h.update(func(tx store.Tx) error { return tx.ClaimDelivery(d, time.Now().Add(time.Hour).UnixMilli(), nil) })
+		}
+		calls = append(calls, notification.Call{Delivery: d})
+	}
+	claimed, err := h.svc.claim(t.Context(), calls, time.Now())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, h.updates.Load())
+	for i, d := range h.deliveries(e) {
+		require.Equal(t, i%3 != 0, claimed[i])
+		require.EqualValues(t, 1, d.Attempts, "each is claimed once")
+	}
+	claimed, err = h.svc.claim(t.Context(), []notification.Call{{Delivery: calls[1].Delivery, Merged: []string{calls[2].Delivery.MessageID}}}, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []bool{false}, claimed)
+	require.Len(t, h.deliveries(e), 30)
 }
 
 func TestCall_IsSignedAndSaysWhatHappened(t *testing.T) {
