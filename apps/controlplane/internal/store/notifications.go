@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -74,15 +73,16 @@ func NotifyRegion(tx Tx, n model.RegionNotice) error {
 		return err
 	}
 	apps = slices.DeleteFunc(apps, func(a model.App) bool { return a.DeletedAt != 0 })
-	names, workspaces := map[string]model.AppPlace{}, map[string]string{}
+	var owners []string
 	for _, e := range endpoints {
-		if _, known := workspaces[e.WorkspaceID]; known {
-			continue
-		}
-		w, err := tx.GetWorkspace(e.WorkspaceID)
-		if err != nil {
-			return fmt.Errorf("store: notify of region %q: %w", n.RegionID, err)
-		}
+		owners = append(owners, e.WorkspaceID)
+	}
+	found, err := tx.GetWorkspaces(owners)
+	if err != nil {
+		return err
+	}
+	names, workspaces := map[string]model.AppPlace{}, map[string]string{}
+	for _, w := range found {
 		workspaces[w.ID] = w.Name
 		if err := nameApps(tx, w.ID, apps, names); err != nil {
 			return err
