@@ -4,6 +4,7 @@
 package modelfiles
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -101,17 +102,10 @@ func readConfig(dir fs.FS, facts *preset.Facts) error {
 		return fmt.Errorf("config.json: %w", err)
 	}
 	if c.Layers == nil && c.Text != nil {
-		c.Text.DType, c.Text.TorchDType = firstOf(c.Text.DType, c.DType), firstOf(c.Text.TorchDType, c.TorchDType)
+		c.Text.DType, c.Text.TorchDType = cmp.Or(c.Text.DType, c.DType), cmp.Or(c.Text.TorchDType, c.TorchDType)
 		c = *c.Text
 	}
 	return c.facts(facts)
-}
-
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 func (c *config) facts(facts *preset.Facts) error {
@@ -145,7 +139,7 @@ func (c *config) facts(facts *preset.Facts) error {
 	if c.KVRank != nil && *c.KVRank > 0 {
 		facts.KVHeads, facts.HeadSize = 0, 0
 	}
-	if d := firstOf(c.DType, c.TorchDType); slices.Contains([]string{"float32", "float16", "bfloat16"}, d) {
+	if d := cmp.Or(c.DType, c.TorchDType); slices.Contains([]string{"float32", "float16", "bfloat16"}, d) {
 		facts.DType = d
 	}
 	return nil
@@ -213,7 +207,7 @@ func addTensors(entries map[string]json.RawMessage, room int64, facts *preset.Fa
 		}
 		tensors = append(tensors, t)
 	}
-	slices.SortFunc(tensors, func(a, b tensor) int { return int(min(max(a.Offsets[0]-b.Offsets[0], -1), 1)) })
+	slices.SortFunc(tensors, func(a, b tensor) int { return cmp.Compare(a.Offsets[0], b.Offsets[0]) })
 	var end int64
 	for _, t := range tensors {
 		size := t.Offsets[1] - t.Offsets[0]
