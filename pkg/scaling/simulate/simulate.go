@@ -149,9 +149,10 @@ type world struct {
 	// starting replicas, by when they are ready, soonest first.
 	starting []time.Duration
 	// served is how many requests replicas have. queue has the requests that wait, in the order of their arrival.
-	served float64
-	queue  []cohort
-	rates  []float64
+	// waiting is how many these are.
+	served, waiting float64
+	queue           []cohort
+	rates           []float64
 	// wait is how long the last request waited that got a replica, and longest the longest wait of all.
 	wait, longest time.Duration
 }
@@ -168,18 +169,21 @@ func (w *world) step(now time.Duration, rate float64) (over float64) {
 	for len(w.starting) > 0 && w.starting[0] <= now {
 		w.starting, w.ready = w.starting[1:], w.ready+1
 	}
-	w.queue = append(w.queue, cohort{now, rate * tick.Seconds()})
+	w.queue, w.waiting = append(w.queue, cohort{now, rate * tick.Seconds()}), w.waiting+rate*tick.Seconds()
 	w.served -= min(w.served, w.served/w.model.Service.Seconds()*tick.Seconds())
 	free := max(0, float64(w.ready*w.model.Concurrency)-w.served)
 	for len(w.queue) > 0 && free > 0 {
 		n := min(free, w.queue[0].n)
-		free, w.served = free-n, w.served+n
+		free, w.served, w.waiting = free-n, w.served+n, w.waiting-n
 		w.wait = now - w.queue[0].at
 		w.waited(w.wait, n, &over)
 		if w.queue[0].n -= n; w.queue[0].n > 1e-9 {
 			break
 		}
 		w.queue = w.queue[1:]
+	}
+	if len(w.queue) == 0 {
+		w.waiting = 0 // without the errors of rounding
 	}
 	if w.rates = append(w.rates, rate); len(w.rates) > 10 {
 		w.rates = w.rates[1:]
@@ -200,10 +204,7 @@ func (w *world) waited(wait time.Duration, n float64, over *float64) {
 // sample is what the region would report.
 func (w *world) sample(now time.Duration) scaling.Sample {
 	slots := float64(w.ready * w.model.Concurrency)
-	rate, waiting := 0.0, 0.0
-	for _, c := range w.queue {
-		waiting += c.n
-	}
+	rate, waiting := 0.0, max(0, w.waiting)
 	for _, r := range w.rates {
 		rate += r / float64(len(w.rates))
 	}
