@@ -151,6 +151,9 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 				why = firstLine(because(t.Reason, t.Message))
 				cut.add(fmt.Sprintf("%s in %s", version(d.Version), t.Region), t.Reason, t.Message)
 			}
+			if isAtZero(d, t) {
+				why = "at zero: a request starts it"
+			}
 			if t.RegionUnreachable {
 				why = strings.TrimSpace("region unreachable " + why)
 			}
@@ -165,6 +168,12 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
 	}
 	cut.print(w)
+}
+
+// isAtZero reports whether no instances are wanted in the region, none exist, and a request starts one.
+func isAtZero(d *windlassv1.Deployment, t *windlassv1.RegionTopology) bool {
+	serves := t.GetStatus() == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || t.GetStatus() == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	return serves && t.GetReplicas() == 0 && t.GetInstances() == 0 && d.GetSpec().GetRouting().GetColdStart() != nil
 }
 
 func (a *app) listCommand() *cobra.Command {

@@ -55,6 +55,27 @@ v2 in ap-1: CrashLoop
 	require.NotContains(t, out, "\x1b")
 }
 
+func TestStatus_SaysWhereAnAppIsAtZero(t *testing.T) {
+	const started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
+	cold := &windlassv1.DeploymentSpec{Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}}
+	out := printed(func(w *tabwriter.Writer) {
+		statusTable(w, &windlassv1.WatchAppResponse{
+			App: &windlassv1.App{Name: "llama", ProjectName: "default", EnvironmentName: "production"},
+			Deployments: []*windlassv1.Deployment{
+				{Version: 2, Spec: cold, Regions: []*windlassv1.RegionTopology{
+					{Region: "at-zero", Status: started},
+					{Region: "woken", Status: started, Instances: 1},
+					{Region: "serves", Status: started, Replicas: 1, Ready: 1, Instances: 1},
+					{Region: "removed", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED},
+				}},
+				{Version: 1, Spec: &windlassv1.DeploymentSpec{}, Regions: []*windlassv1.RegionTopology{{Region: "not-held", Status: started}}},
+			},
+		})
+	})
+	require.Regexp(t, `v2 +at-zero .* at zero: a request starts it\n`, out)
+	require.Equal(t, 1, strings.Count(out, "a request starts it"), out)
+}
+
 func TestWhys_OfAThousandInstancesStayReadable(t *testing.T) {
 	var cut whys
 	for i := range 1000 {
