@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"connectrpc.com/connect"
@@ -195,8 +194,7 @@ and with --end-hold they follow the load again.
 				if resp.Unchanged {
 					text = "%s: no hold is in force in %s"
 				}
-				a.infof(text, args[0], orAll(region))
-				return a.show(resp, func(*tabwriter.Writer) {})
+				return a.done(resp, text, args[0], orAll(region))
 			}
 			if resp.Unchanged {
 				a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))

@@ -78,12 +78,10 @@ func (a *app) setEndpointCommand() *cobra.Command {
 			if ofApp != "" {
 				req.App = a.appPath(ofApp)
 			}
-			switch {
-			case disable && enable:
-				return errors.New("--disable and --enable: use one of the two")
-			case format == "cloudevents":
+			switch format {
+			case "cloudevents":
 				req.Format = windlassv1.NotificationFormat_NOTIFICATION_FORMAT_CLOUDEVENTS
-			case format == "slack":
+			case "slack":
 				req.Format = windlassv1.NotificationFormat_NOTIFICATION_FORMAT_SLACK
 			default:
 				return fmt.Errorf("--format=%q: use cloudevents or slack", format)
@@ -121,6 +119,7 @@ func (a *app) setEndpointCommand() *cobra.Command {
 	flags.StringVar(&ofApp, "app", "", "of this app; empty: of the workspace")
 	flags.BoolVar(&disable, "disable", false, "send nothing until it is enabled")
 	flags.BoolVar(&enable, "enable", false, "send again")
+	c.MarkFlagsMutuallyExclusive("disable", "enable")
 	return c
 }
 
