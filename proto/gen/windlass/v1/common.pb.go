@@ -125,7 +125,7 @@ const (
 	// A warning: by an estimate the context does not fit in the memory of the GPUs, or it is longer
 	// than the model was made for.
 	ErrorReason_ERROR_REASON_CONTEXT_TOO_LARGE ErrorReason = 67
-	// A warning: the preset was not checked with this version of the engine or for these GPUs.
+	// A warning: the preset is not written for this version of the engine, or not for these GPUs.
 	ErrorReason_ERROR_REASON_ENGINE_UNCHECKED ErrorReason = 68
 	// The app's replicas follow the load: a person's number has to be a hold, which has an end.
 	ErrorReason_ERROR_REASON_SCALED ErrorReason = 50

@@ -94,7 +94,7 @@ const (
 	ScalingMetric_TYPE_FIRST_TOKEN ScalingMetric_Type = 7
 	// Time to the last byte of answers.
 	ScalingMetric_TYPE_LATENCY ScalingMetric_Type = 8
-	// The result of a query to the Prometheus that analysis uses.
+	// The result of a query to the Prometheus that analysis uses. Refused by this release.
 	ScalingMetric_TYPE_PROMETHEUS ScalingMetric_Type = 9
 )
 
@@ -508,7 +508,7 @@ type ScaleToZero struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time without a request after which the app goes to zero. Default 15 min.
 	After *durationpb.Duration `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
-	// Replicas that a request wakes. Default 1.
+	// Replicas that are wanted once a request woke the app. Default 1, which is what a request wakes.
 	WakeTo        int32 `protobuf:"varint,2,opt,name=wake_to,json=wakeTo,proto3" json:"wake_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -893,8 +893,8 @@ func (x *GetScalingResponse) GetHolds() []*ScalingHold {
 	return nil
 }
 
-// RegionScaling is the last decision in a region that differed from the one before in the number wanted
-// or in its limit.
+// RegionScaling is the newest decision in a region. Processes of the control plane without the region's
+// stream have the last one that differed from the one before in the number wanted or in its limit.
 type RegionScaling struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`

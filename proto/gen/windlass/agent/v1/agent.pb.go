@@ -1774,7 +1774,7 @@ type Deployment struct {
 	// without waiting for the control plane. 0: it starts none.
 	Wake int32 `protobuf:"varint,50,opt,name=wake,proto3" json:"wake,omitempty"`
 	// Of an app with one: its policy in this region, with overrides merged. The agent reports the app's
-	// load, and may go up within it by itself while its session is cut.
+	// load.
 	Scaling       *v11.ScalingPolicy `protobuf:"bytes,51,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3272,7 +3272,8 @@ type DeploymentLoad struct {
 	Ready    int32 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
 	Starting int32 `protobuf:"varint,3,opt,name=starting,proto3" json:"starting,omitempty"`
 	Doomed   int32 `protobuf:"varint,4,opt,name=doomed,proto3" json:"doomed,omitempty"`
-	// Replicas that the agent went up to by itself, more than those assigned; 0: it runs those assigned.
+	// Replicas that the agent went up to by itself, more than those assigned. 0: it runs those assigned,
+	// as agents of this release always do.
 	Alone int32 `protobuf:"varint,5,opt,name=alone,proto3" json:"alone,omitempty"`
 	// Requests that instances have.
 	InFlight *float64 `protobuf:"fixed64,6,opt,name=in_flight,json=inFlight,proto3,oneof" json:"in_flight,omitempty"`

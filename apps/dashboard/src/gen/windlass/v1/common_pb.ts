@@ -498,7 +498,7 @@ export enum ErrorReason {
   CONTEXT_TOO_LARGE = 67,
 
   /**
-   * A warning: the preset was not checked with this version of the engine or for these GPUs.
+   * A warning: the preset is not written for this version of the engine, or not for these GPUs.
    *
    * @generated from enum value: ERROR_REASON_ENGINE_UNCHECKED = 68;
    */

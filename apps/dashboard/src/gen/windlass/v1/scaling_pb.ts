@@ -260,7 +260,7 @@ export enum ScalingMetric_Type {
   LATENCY = 8,
 
   /**
-   * The result of a query to the Prometheus that analysis uses.
+   * The result of a query to the Prometheus that analysis uses. Refused by this release.
    *
    * @generated from enum value: TYPE_PROMETHEUS = 9;
    */
@@ -350,7 +350,7 @@ export type ScaleToZero = Message<"windlass.v1.ScaleToZero"> & {
   after?: Duration | undefined;
 
   /**
-   * Replicas that a request wakes. Default 1.
+   * Replicas that are wanted once a request woke the app. Default 1, which is what a request wakes.
    *
    * @generated from field: int32 wake_to = 2;
    */
@@ -536,8 +536,8 @@ export const GetScalingResponseSchema: GenMessage<GetScalingResponse> = /*@__PUR
   messageDesc(file_windlass_v1_scaling, 8);
 
 /**
- * RegionScaling is the last decision in a region that differed from the one before in the number wanted
- * or in its limit.
+ * RegionScaling is the newest decision in a region. Processes of the control plane without the region's
+ * stream have the last one that differed from the one before in the number wanted or in its limit.
  *
  * @generated from message windlass.v1.RegionScaling
  */
@@ -668,13 +668,13 @@ export const MetricWantSchema: GenMessage<MetricWant> = /*@__PURE__*/
   messageDesc(file_windlass_v1_scaling, 10);
 
 /**
- * ScalingService tells how apps with a ScalingPolicy are scaled, and holds them.
+ * ScalingService tells how apps with a ScalingPolicy are scaled. AppService.Scale holds them.
  *
  * @generated from service windlass.v1.ScalingService
  */
 export const ScalingService: GenService<{
   /**
-   * The last decision of each region of the app.
+   * The newest decision in each region of the app.
    *
    * @generated from rpc windlass.v1.ScalingService.GetScaling
    */
