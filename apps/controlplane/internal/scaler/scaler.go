@@ -316,6 +316,8 @@ type write struct {
 
 	decision scaling.Decision
 	heard    time.Time
+	// missing is the index of the metric that the entry of the history is about; -1: it is about none.
+	missing int
 }
 
 // decide decides for each app and region that was observed, or is due.
@@ -369,29 +371,29 @@ func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy,
 		return write{}, false
 	}
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
-	what := t.what(d, now, writes, a.Scaling.Active())
+	what, missing := t.what(d, now, writes, a.Scaling.Active())
 	if what == "" && !writes {
 		return write{}, false
 	}
-	return write{at: at, decision: d, heard: t.heard, Rescale: model.Rescale{
+	return write{at: at, decision: d, heard: t.heard, missing: missing, Rescale: model.Rescale{
 		AppID: a.AppID, WorkspaceID: a.WorkspaceID, RegionID: at.region, From: region.Replicas, Generation: region.Generation,
 		ScalingAt: a.Scaling.UpdatedAt, Writes: writes, What: what, Decision: t.shown,
 	}}, true
 }
 
 // what returns the kind of the history entry that the decision gets, empty for none. There is an entry for another
-// number, also if the policy only advises, for a metric that has been missing for long, and for another limit.
-func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) string {
+// number, also if the policy only advises, for a metric that has been missing for long, and for another limit. missing
+// is the index of that metric, -1 for none.
+func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
 	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
-		return "ScalingDecided"
+		return "ScalingDecided", -1
 	}
 	for i, want := range d.Wants {
 		if t.silent[i] && !want.Missing {
 			t.silent[i] = false
 		}
 		if want.Notice(now) && !t.silent[i] {
-			t.silent[i] = true
-			return "ScalingMetricMissing"
+			return "ScalingMetricMissing", i
 		}
 	}
 	limit := lasting(d.Limit)
@@ -400,13 +402,13 @@ func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) st
 		// The first decision of this process gets an entry only if it is limited.
 		if limit == scaling.None {
 			t.recorded = record{now, d.Wanted, limit}
-			return ""
+			return "", -1
 		}
-		return "ScalingLimited"
+		return "ScalingLimited", -1
 	case limit != t.recorded.limit && now.Sub(t.recorded.at) >= limitEvery:
-		return "ScalingLimited"
+		return "ScalingLimited", -1
 	}
-	return ""
+	return "", -1
 }
 
 // write writes one decision, and records the outcome.
@@ -434,6 +436,9 @@ func (s *Service) write(ctx context.Context, w write) {
 	}
 	if err == nil {
 		t.recorded = record{now, w.decision.Wanted, lasting(w.decision.Limit)}
+		if w.missing >= 0 {
+			t.silent[w.missing] = true
+		}
 		if w.Writes {
 			t.kept = w.decision.Kept
 			s.metrics.delay.Observe(now.Sub(w.heard).Seconds())

@@ -301,11 +301,15 @@ func TestService_Refusals(t *testing.T) {
 func TestService_SaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	play(t, 4, func(t *testing.T, f *fleet) {
-		for range 10 * 12 {
+		f.set(func() { f.err = errors.New("database away") })
+		for look := range 10 * 12 {
+			if look == 7*12 {
+				f.set(func() { f.err = nil })
+			}
 			f.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{{DeploymentId: "dep_1", Ready: 4}}}})
 			time.Sleep(5 * time.Second)
 		}
-		require.Equal(t, []string{"ScalingMetricMissing"}, f.entries())
+		require.Equal(t, []string{"ScalingMetricMissing"}, f.entries(), "the entry is written once the database is back")
 		require.EqualValues(t, 4, f.replicas("app_1"))
 	})
 }
