@@ -182,6 +182,16 @@ var types = map[windlassv1.ScalingMetric_Type]MetricType{
 	windlassv1.ScalingMetric_TYPE_PROMETHEUS:          Prometheus,
 }
 
+// Proto returns the type as the API has it.
+func (t MetricType) Proto() windlassv1.ScalingMetric_Type {
+	for of, word := range types {
+		if word == t {
+			return of
+		}
+	}
+	return windlassv1.ScalingMetric_TYPE_UNSPECIFIED
+}
+
 // isTime reports whether the metric is a time that requests take.
 func (t MetricType) isTime() bool { return t == FirstToken || t == Latency }
 

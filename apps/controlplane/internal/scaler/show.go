@@ -70,19 +70,6 @@ func add(to *histogram.Counts, packed []uint64) *histogram.Counts {
 	return to
 }
 
-// apiTypes are the API's metric types.
-var apiTypes = map[scaling.MetricType]windlassv1.ScalingMetric_Type{
-	scaling.InFlight:          windlassv1.ScalingMetric_TYPE_IN_FLIGHT,
-	scaling.RequestsPerSecond: windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND,
-	scaling.Queue:             windlassv1.ScalingMetric_TYPE_QUEUE,
-	scaling.KVCache:           windlassv1.ScalingMetric_TYPE_KV_CACHE,
-	scaling.CPU:               windlassv1.ScalingMetric_TYPE_CPU,
-	scaling.Memory:            windlassv1.ScalingMetric_TYPE_MEMORY,
-	scaling.FirstToken:        windlassv1.ScalingMetric_TYPE_FIRST_TOKEN,
-	scaling.Latency:           windlassv1.ScalingMetric_TYPE_LATENCY,
-	scaling.Prometheus:        windlassv1.ScalingMetric_TYPE_PROMETHEUS,
-}
-
 // show returns the decision as a message of the API.
 func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
 	out := &windlassv1.RegionScaling{
@@ -92,7 +79,7 @@ func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
 	}
 	for _, want := range d.Wants {
 		m := &windlassv1.MetricWant{
-			Metric:   &windlassv1.ScalingMetric{Type: apiTypes[want.Metric.Type], Target: amount(want.Metric, want.Metric.Target), Query: want.Metric.Query},
+			Metric:   &windlassv1.ScalingMetric{Type: want.Metric.Type.Proto(), Target: amount(want.Metric, want.Metric.Target), Query: want.Metric.Query},
 			Replicas: int32(min(want.Replicas, 1<<30)),
 		}
 		if want.Missing {
