@@ -81,6 +81,8 @@ var dashboards = []Dashboard{
 			graph("Failures of the gateway's own", "reqps", "", by("reason", "windlass_gateway_failures_total", ofApp, "{{reason}}")),
 			graph("Retries and requests that another region answered", "reqps", "", by("app", "windlass_gateway_retries_total", ofApp, "retries {{app}}"), by("region, why", "windlass_gateway_handed_over_total", ofApp, "{{why}} to {{region}}")),
 			graph("Error budget spent, 30 days at this rate", "percentunit", "0.1 % of answers may be 5xx.", Query{"windlass:gateway_error_ratio:rate1h" + ofApp + " / 0.001", "{{app}} 1h"}, Query{"windlass:gateway_error_ratio:rate3d" + ofApp + " / 0.001", "{{app}} 3d"}),
+			graph("Requests held for an app at zero", "short", "They wait for the app to start.", Query{"sum by (app) (windlass_gateway_held" + ofApp + ")", "{{app}}"}),
+			graph("Start from zero, p95", "s", "From the first request that waited to the first that got an instance.", quantile("0.95", "app", "windlass_gateway_cold_start_seconds", ofApp, "{{app}}")),
 		},
 	},
 	{
