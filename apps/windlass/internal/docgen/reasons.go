@@ -14,6 +14,7 @@ import (
 const (
 	runtimeDir  = "apps/agent/internal/runtime"
 	planDir     = "apps/controlplane/internal/plan"
+	scalerDir   = "apps/controlplane/internal/scaler"
 	pinsDir     = "apps/controlplane/internal/plan/pins"
 	rollupDir   = "apps/controlplane/internal/rollup"
 	remedy      = "[Troubleshooting](../guides/troubleshooting.md) has the cause and the remedy of each.\n\n"
@@ -100,14 +101,14 @@ var writers = map[string]string{
 	pinsDir:                             "the planner",
 	"apps/controlplane/internal/api":    "a call",
 	"apps/controlplane/internal/ingest": "an agent",
-	"apps/controlplane/internal/scaler": "scaling",
+	scalerDir:                           "scaling",
 	"apps/controlplane/internal/fleet":  "the control plane's check of domains",
 	"apps/controlplane/internal/model":  "the control plane's check of domains",
 }
 
 // historyEntries finds what the field What of model.History may be: literals of that field,
 // arguments of parameters named what, assignments to variables named what, and what a
-// function named what returns.
+// function named what returns first.
 func historyEntries(s *source) ([]entry, error) {
 	found := map[string]string{}
 	for dir, by := range writers {
@@ -143,7 +144,7 @@ func historyEntries(s *source) ([]entry, error) {
 				case *ast.FuncDecl:
 					if n.Name.Name == "what" {
 						ast.Inspect(n, func(n ast.Node) bool {
-							if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) == 1 {
+							if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) > 0 {
 								add(r.Results[0])
 							}
 							return true
@@ -222,7 +223,7 @@ func calleeName(call *ast.CallExpr) string {
 	return ""
 }
 
-// complete fails for a text of the planner that looks like an entry and was not found to be
+// complete fails for a text of the planner or the scaler that looks like an entry and was not found to be
 // one, so that a new way to write history is seen here.
 func complete(s *source, found map[string]string) error {
 	known := map[string]bool{}
@@ -238,7 +239,7 @@ func complete(s *source, found map[string]string) error {
 		}
 	}
 	var missed []string
-	for _, f := range s.packages[planDir].files {
+	for _, f := range slices.Concat(s.packages[planDir].files, s.packages[scalerDir].files) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			e, ok := n.(ast.Expr)
 			if !ok {
