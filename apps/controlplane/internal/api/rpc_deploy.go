@@ -101,7 +101,7 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	res := &windlassv1.DeployResponse{
 		AppId: d.app.ID, DeploymentId: d.out.Deployment.ID, RolloutId: d.out.RolloutID, Version: d.out.Deployment.Version,
 		Unchanged: d.out.Unchanged, Scaled: d.out.Scaled, Hold: d.out.Hold,
-		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: d.out.Tightened,
+		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: d.out.Tightened, ScalingChanged: d.scalingChanged,
 	}
 	warnings := appspec.Warnings(slices.Concat(findings, inRegions))
 	if c.dry != nil {
@@ -127,6 +127,8 @@ type deployment struct {
 	next     model.Deployment
 	rollout  model.Rollout
 	progress *model.Progress
+	// scalingChanged: the app's policy of scaling is another one now.
+	scalingChanged bool
 	// out is what came of it. done means that no further step of makeVersion is needed.
 	out  outcome
 	done bool

@@ -115,7 +115,7 @@ func (d *deployment) setScaling() error {
 	if err := d.putScaling(s); err != nil {
 		return err
 	}
-	d.was.scaling = s
+	d.was.scaling, d.scalingChanged = s, true
 	changed := topology.Renew(d.was.rows, d.traceparent, d.at)
 	if len(changed) == 0 {
 		return nil

@@ -127,11 +127,19 @@ func TestScaling_PlanShowsTheChange(t *testing.T) {
 		p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"us-east-1"}, Max: new(int32(20))}}
 	})
 	require.Contains(t, planned(policy), "scaling.max  8")
+	deployed := func() bool {
+		res, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(), Scaling: policy})
+		require.NoError(t, err)
+		require.True(t, res.GetUnchanged())
+		return res.GetScalingChanged()
+	}
 	require.NoError(t, w.deployScaled(policy))
 	require.Empty(t, planned(policy), "it is so already")
+	require.False(t, deployed())
 	policy.Max = 9
 	require.Equal(t, []string{"scaling.max 8 9"}, planned(policy))
-	require.Contains(t, planned(nil), "scaling.max 8 ")
+	require.True(t, deployed())
+	require.Contains(t, planned(nil), "scaling.max 9 ")
 }
 
 // What a plan leaves out, it plans without.

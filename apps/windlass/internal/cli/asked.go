@@ -16,6 +16,7 @@ type asked struct {
 	version, fromVersion, ended    int32
 	effect                         windlassv1.VersionEffect
 	straight, overridden           bool
+	scalingChanged                 bool
 	hold                           *windlassv1.FreezeHold
 	warnings                       []string
 	answer                         proto.Message
@@ -68,11 +69,19 @@ func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting
 	return a.finish(ctx, s, w)
 }
 
+// nothing begins the text of a call that made no version.
+func (x asked) nothing() string {
+	if x.scalingChanged {
+		return "its scaling changed, "
+	}
+	return "nothing changed, "
+}
+
 func (x asked) text() string {
 	v := version(x.version)
 	switch x.effect {
 	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:
-		return "nothing changed, " + v + " stays live"
+		return x.nothing() + v + " stays live"
 	case windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK:
 		text := v + " stays live"
 		if x.ended != 0 {
@@ -86,11 +95,11 @@ func (x asked) text() string {
 	case windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY:
 		switch {
 		case x.hold != nil:
-			return "nothing changed, " + v + " is " + holdText(x.hold)
+			return x.nothing() + v + " is " + holdText(x.hold)
 		case x.overridden:
 			return v + " is on its way, and no freeze holds it"
 		}
-		return "nothing changed, " + v + " is on its way already"
+		return x.nothing() + v + " is on its way already"
 	case windlassv1.VersionEffect_VERSION_EFFECT_UNSPECIFIED, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION:
 	}
 	text := "rolling out " + v

@@ -103,7 +103,7 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 	return a.finishVersion(ctx, f.App, asked{
 		appID: resp.AppId, deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
 		effect: effectOf(resp), hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp,
-		ended: resp.TookBack,
+		ended: resp.TookBack, scalingChanged: resp.ScalingChanged,
 	}, w)
 }
 

@@ -1000,9 +1000,11 @@ type DeployResponse struct {
 	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
 	// What a person should know about the outcome, one sentence or two each.
-	Warnings      []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Warnings []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// The app's ScalingPolicy is another one now, or gone, whatever became of the version.
+	ScalingChanged bool `protobuf:"varint,34,opt,name=scaling_changed,json=scalingChanged,proto3" json:"scaling_changed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DeployResponse) Reset() {
@@ -1110,6 +1112,13 @@ func (x *DeployResponse) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *DeployResponse) GetScalingChanged() bool {
+	if x != nil {
+		return x.ScalingChanged
+	}
+	return false
 }
 
 type ScaleRequest struct {
@@ -2017,7 +2026,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x0foverride_freeze\x18\n" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreeze\x12/\n" +
 	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\x124\n" +
-	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\x86\x03\n" +
+	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\xaf\x03\n" +
 	"\x0eDeployResponse\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x1d\n" +
@@ -2031,7 +2040,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x06effect\x18\x1e \x01(\x0e2\x1a.windlass.v1.VersionEffectR\x06effect\x12\x1b\n" +
 	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
 	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
-	"\bwarnings\x18! \x03(\tR\bwarnings\"\x8a\x02\n" +
+	"\bwarnings\x18! \x03(\tR\bwarnings\x12'\n" +
+	"\x0fscaling_changed\x18\" \x01(\bR\x0escalingChanged\"\x8a\x02\n" +
 	"\fScaleRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
