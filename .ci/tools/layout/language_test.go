@@ -80,7 +80,6 @@ func TestCodeSpeaksPlainly(t *testing.T) {
 var twoMeanings = map[string][]string{
 	"apps/controlplane/internal/api":           {"counted", "newest"},
 	"apps/gateway/internal/http1":              {"field"},
-	"apps/gateway/internal/proxy":              {"idempotent"},
 	"apps/kubelab/internal/nodeagent/workload": {"start"},
 }
 

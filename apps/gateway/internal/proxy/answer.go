@@ -47,7 +47,7 @@ func (a *answer) WriteHeader(status int) {
 	case a.x.status > 0 && a.x.status < 200:
 		a.p.setHeaders(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
 	}
-	if in := a.x.in; status >= 200 && in != nil && in.duplex && in.open() {
+	if in := a.x.in; status >= 200 && in != nil && in.duplex && in.isOpen() {
 		a.Header().Set("Connection", "close") // what comes next on it is the rest
 	}
 	if a.x.status < 200 {
@@ -62,16 +62,16 @@ func (a *answer) WriteHeader(status int) {
 	if in := a.x.in; in != nil && status >= 200 {
 		in.free.Store(true)
 	}
-	a.extend(0)
+	a.extendDeadline(0)
 	a.ResponseWriter.WriteHeader(status)
 }
 
 func (a *answer) Write(p []byte) (int, error) {
-	limit := a.extend(len(p))
+	limit := a.extendDeadline(len(p))
 	if a.x.sent == 0 {
-		a.x.begin(a.Header().Get("Content-Type"), a.Header().Get("Content-Encoding"))
+		a.x.beginContent(a.Header().Get("Content-Type"), a.Header().Get("Content-Encoding"))
 	}
-	a.x.count(p)
+	a.x.countContent(p)
 	begun := time.Now()
 	var n int
 	var err error
@@ -82,7 +82,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	}
 	a.x.sent -= int64(len(p) - n)
 	a.countTaken(n, time.Since(begun), limit, err)
-	a.rest()
+	a.restDeadline()
 	return n, err
 }
 
@@ -101,7 +101,7 @@ func (a *answer) countTaken(n int, waited, limit time.Duration, err error) {
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := a.control.Hijack()
 	if err == nil {
-		a.x.hijack(conn)
+		a.x.noteHijack(conn)
 	}
 	return conn, rw, err
 }
@@ -111,18 +111,18 @@ func (a *answer) Flush() { _ = a.FlushError() }
 
 // FlushError is what a ResponseController calls.
 func (a *answer) FlushError() error {
-	limit := a.extend(0)
-	defer a.rest()
+	limit := a.extendDeadline(0)
+	defer a.restDeadline()
 	begun := time.Now()
 	err := a.control.Flush()
 	a.countTaken(0, time.Since(begun), limit, err)
 	return err
 }
 
-// extend the deadline for n bytes, and return how long the client may be waited for. On HTTP/1 the
-// deadline is moved at most once in a quarter of that: tokens come by the thousand, and one that passes
-// while nothing is written does nothing.
-func (a *answer) extend(n int) time.Duration {
+// extendDeadline moves the deadline on for n bytes, and returns how long to wait for the client. On HTTP/1 it
+// moves the deadline at most once in a quarter of that time, because tokens come by the thousand, and a
+// deadline that passes while nothing is written has no effect.
+func (a *answer) extendDeadline(n int) time.Duration {
 	limit := a.x.answerPace.Left(n, a.slow)
 	now := time.Now()
 	if left := a.until.Sub(now); a.streams || left < limit*3/4 || left > limit {
@@ -132,23 +132,24 @@ func (a *answer) extend(n int) time.Duration {
 	return limit
 }
 
-// rest: on HTTP/2 a deadline that passes ends the stream, also between two writes.
-func (a *answer) rest() {
+// restDeadline removes the deadline between two writes, because on HTTP/2 a deadline that passes then ends
+// the stream.
+func (a *answer) restDeadline() {
 	if a.streams {
 		_ = a.control.SetWriteDeadline(time.Time{})
 	}
 }
 
-// begin the content of an answer of that Content-Type and Content-Encoding.
-func (x *exchange) begin(kind, coded string) {
+// beginContent begins to read an answer with that Content-Type and Content-Encoding.
+func (x *exchange) beginContent(kind, coded string) {
 	x.streams = strings.HasPrefix(kind, "text/event-stream")
 	if x.handedTo == "" { // another region counts the tokens of its own
-		x.tail.begin(kind, coded)
+		x.tail.beginContent(kind, coded)
 	}
 }
 
-// count what is passed on of an answer's content, before it is written.
-func (x *exchange) count(p []byte) {
+// countContent counts content of an answer before it is written to the client.
+func (x *exchange) countContent(p []byte) {
 	if len(p) == 0 {
 		return
 	}
@@ -172,10 +173,9 @@ func (x *exchange) notTaken(err error) {
 // seen is what of a request is logged as it came.
 type seen struct{ method, path, remote, proto, trace string }
 
-// finish counts and logs a request that has ended, however. kinds adds to what is logged of its
-// payload.
-func (p *Proxy) finish(ctx context.Context, x *exchange, r *seen, kinds func(*payload.Facts)) {
-	p.count(x)
+// finishExchange counts and logs a request that has ended. kinds adds to what is logged of its payload.
+func (p *Proxy) finishExchange(ctx context.Context, x *exchange, r *seen, kinds func(*payload.Facts)) {
+	p.countExchange(x)
 	if x.payload != nil {
 		facts := payload.Facts{
 			Time: x.start, RequestID: x.id, App: x.spec.AppName, DeploymentID: x.deployment, Version: x.version,
@@ -184,21 +184,21 @@ func (p *Proxy) finish(ctx context.Context, x *exchange, r *seen, kinds func(*pa
 		kinds(&facts)
 		p.cfg.Payloads.End(x.payload, facts)
 	}
-	p.log(ctx, x, r, p.lines(x))
+	p.writeLines(ctx, x, r, p.logLines(x))
 }
 
-// count adds a request that has ended to the figures.
-func (p *Proxy) count(x *exchange) {
+// countExchange adds a request that has ended to the metrics.
+func (p *Proxy) countExchange(x *exchange) {
 	x.took = time.Since(x.start)
-	x.used, _ = x.tail.usage()
-	p.metrics.ended(x, x.took)
+	x.used, _ = x.tail.lastUsage()
+	p.metrics.countEnd(x, x.took)
 }
 
 // lines says which logs get a line about a request.
 type lines struct{ failure, access bool }
 
-// lines of a request that was counted. It is called once for each.
-func (p *Proxy) lines(x *exchange) lines {
+// logLines returns the log lines of a request that was counted. It is called once for each request.
+func (p *Proxy) logLines(x *exchange) lines {
 	every := max(p.cfg.AccessEvery, 1)
 	return lines{
 		failure: x.failure != nil && x.failure.status >= 500 && x.cause != nil,
@@ -206,8 +206,8 @@ func (p *Proxy) lines(x *exchange) lines {
 	}
 }
 
-// log writes the lines. It may block.
-func (p *Proxy) log(ctx context.Context, x *exchange, r *seen, to lines) {
+// writeLines writes the log lines. It may block.
+func (p *Proxy) writeLines(ctx context.Context, x *exchange, r *seen, to lines) {
 	if to.failure {
 		p.cfg.Log.WarnContext(ctx, "request failed", "request_id", x.id, "host", x.host,
 			"instance_id", x.instance, "code", x.failure.code, "error", x.cause)

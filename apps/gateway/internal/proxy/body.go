@@ -51,8 +51,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	b.touched.Store(true)
-	b.extend()
-	n, err := b.await(p)
+	b.extendDeadline()
+	n, err := b.readFromClient(p)
 	if b.payload != nil {
 		b.payload.Write(p[:n])
 	}
@@ -73,8 +73,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// await reads a part. Meanwhile it is the client who is waited for.
-func (b *requestBody) await(p []byte) (int, error) {
+// readFromClient reads a part of the body. Meanwhile it is the client that is waited for.
+func (b *requestBody) readFromClient(p []byte) (int, error) {
 	if w := b.instance.Load(); w != nil {
 		w.pause()
 		defer w.resume()
@@ -87,23 +87,23 @@ func (b *requestBody) await(p []byte) (int, error) {
 	return n, err
 }
 
-// awaited reports whether the client is waited for.
-func (b *requestBody) awaited() bool { return b != nil && b.waiting.Load() }
+// isAwaited reports whether the client is waited for.
+func (b *requestBody) isAwaited() bool { return b != nil && b.waiting.Load() }
 
-// open reports whether there is more of it, or was until it failed.
-func (b *requestBody) open() bool {
+// isOpen reports whether more of the body may come, or might have come until it failed.
+func (b *requestBody) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.whole
 }
 
-// over is called before the handler of its request returns.
-func (b *requestBody) over() {
+// endWithHandler is called before the handler of the request returns.
+func (b *requestBody) endWithHandler() {
 	switch {
 	case b.duplex:
 		b.letGo()
 	case b.streams:
-		b.leave()
+		b.leaveHTTP2()
 	}
 }
 
@@ -126,17 +126,17 @@ func (b *requestBody) letGo() {
 	_ = b.control.SetReadDeadline(time.Now().Add(b.slow))
 }
 
-// leave is the end of a request of HTTP/2: its handler returns, and a transport may yet be reading
-// for an instance that wants no more. The stream's deadlines are gone then, and asking for one would
-// end the process.
-func (b *requestBody) leave() {
+// leaveHTTP2 ends the body of an HTTP/2 request whose handler returns. A transport may still read from it for
+// an instance that wants no more. The stream's deadlines are gone then, and asking for one would end the
+// process.
+func (b *requestBody) leaveHTTP2() {
 	b.mu.Lock()
 	b.let = true
 	b.mu.Unlock()
 }
 
-// extend the time within which the client has to send something.
-func (b *requestBody) extend() {
+// extendDeadline extends the time within which the client has to send something.
+func (b *requestBody) extendDeadline() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.let {
@@ -151,8 +151,8 @@ func (b *requestBody) extend() {
 
 func (b *requestBody) Close() error { return b.body.Close() }
 
-// failed returns why it did not arrive whole.
-func (b *requestBody) failed() error {
+// whyCut returns why the body did not arrive whole.
+func (b *requestBody) whyCut() error {
 	if b == nil {
 		return nil
 	}

@@ -40,13 +40,12 @@ func newConnection(conn net.Conn) *connection {
 	return c
 }
 
-// begin is called when a request of HTTP/1 has the connection, before it is written. An
-// instance may have sent more than one answer, and the rest of it must not be taken for
-// the answer to this request, which may be another client's (RFC 9112, section 9.2). What
-// has arrived net/http finds, and closes the connection, if it looks before the request is
-// there: so it waits for it to. What arrives later, but before the request is written,
-// Read finds.
-func (c *connection) begin(ctx context.Context, reused bool) {
+// beginRequest is called when an HTTP/1 request has the connection, before it is written. An instance may
+// have sent more than one answer. The rest of it must not be taken for the answer to this request, which may
+// be another client's (RFC 9112, section 9.2). net/http finds what has arrived and closes the connection, if
+// it looks before the request is there. So beginRequest waits for that. Read finds what arrives later, but
+// before the request is written.
+func (c *connection) beginRequest(ctx context.Context, reused bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unasked, c.heads = true, true
@@ -76,15 +75,15 @@ func (c *connection) Read(p []byte) (int, error) {
 	if n > 0 && c.unasked {
 		return 0, errUnasked
 	}
-	if err := c.check(p[:n]); err != nil {
+	if err := c.checkHeader(p[:n]); err != nil {
 		return 0, err
 	}
 	return n, err
 }
 
-// check reads headers of answers in p as the short way does, and returns why that would refuse one:
-// net/http takes more than that, and what an app's clients get must not depend on how they came.
-func (c *connection) check(p []byte) error {
+// checkHeader reads headers of answers in p as the fast path does, and returns why the fast path would refuse
+// one. net/http accepts more, and what a client gets must not depend on the path that its request took.
+func (c *connection) checkHeader(p []byte) error {
 	for len(p) > 0 && c.heads {
 		b := p
 		if len(c.head) == 0 {

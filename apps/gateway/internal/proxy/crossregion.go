@@ -53,7 +53,7 @@ type crossing struct {
 	secure *http.Transport
 }
 
-func (a *across) crossing(at remoteregions.Region) crossing {
+func (a *across) crossingTo(at remoteregions.Region) crossing {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	key := at.URL.String()
@@ -64,7 +64,7 @@ func (a *across) crossing(at remoteregions.Region) crossing {
 	there := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dialBy(ctx, remoteregions.Dialer(a.allow, at.URL), network, address)
 	}
-	c := crossing{protocols: newProtocols(there), secure: base(there)}
+	c := crossing{protocols: newProtocols(there), secure: newTransport(there)}
 	c.secure.Protocols.SetHTTP1(true)
 	c.secure.Protocols.SetHTTP2(true)
 	c.secure.HTTP2 = keepAlive()
@@ -78,8 +78,8 @@ func (a *across) crossing(at remoteregions.Region) crossing {
 	return c
 }
 
-// forget lets go of the way to a region that no request goes to any more.
-func (a *across) forget(gatewayURL string) {
+// forgetRegion closes the connections to a region that no request goes to any more.
+func (a *across) forgetRegion(gatewayURL string) {
 	a.mu.Lock()
 	c, ok := a.to[gatewayURL]
 	delete(a.to, gatewayURL)
@@ -105,12 +105,12 @@ func (c crossing) close() {
 // region is another one.
 type region struct{ remoteregions.Region }
 
-func (r region) to(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
-	c := t.across.crossing(r.Region)
+func (r region) resolveTarget(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
+	c := t.across.crossingTo(r.Region)
 	if r.URL.Scheme == "https" {
 		return "https", req.URL.Host, c.secure
 	}
-	return "http", req.URL.Host, c.of(req)
+	return "http", req.URL.Host, c.transportFor(req)
 }
 
 // RecordOutcome and End: what becomes of the request is the other gateway's to judge.
@@ -120,8 +120,8 @@ func (region) RecordOutcome(health.Outcome) {}
 func (region) RecordStall(time.Duration) {}
 func (region) End()                      {}
 
-// cross implements carrier. The answer of another region is in c.res.
-func (c *trip) cross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
+// awaitAcross implements carrier. The answer of another region is in c.res.
+func (c *trip) awaitAcross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	if done, err := c.handOver(why.Reason); done {
 		return nil, err
 	}
@@ -146,14 +146,14 @@ var errRemoteFree = errors.New("another region can have the request")
 // the others is a few seconds old when the request comes. done is as in handOver.
 func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *upstream.Lease, done bool, err error) {
 	x := c.x
-	for resendable(x, c.body) && (reason == upstream.NoInstance || reason == upstream.Held || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
+	for canResend(x, c.body) && (reason == upstream.NoInstance || reason == upstream.Held || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
 		ctx, cancel := context.WithCancelCause(c.req.Context())
 		go func() {
 			if c.t.regions.Await(ctx, x.spec.AppID) == nil {
 				cancel(errRemoteFree)
 			}
 		}()
-		lease, err := c.wait(ctx, want)
+		lease, err := c.acquireWithComments(ctx, want)
 		cancel(nil)
 		if lease != nil || !errors.Is(err, errRemoteFree) {
 			return lease, false, err
@@ -167,7 +167,7 @@ func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *
 		}
 		reason = why.Reason
 	}
-	lease, err = c.await(want)
+	lease, err = c.awaitInstance(want)
 	return lease, false, err
 }
 
@@ -184,7 +184,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	t, x, req, body := c.t, c.x, c.req, c.body
 	why := failover
 	switch {
-	case reason == upstream.Removed, !resendable(x, body):
+	case reason == upstream.Removed, !canResend(x, body):
 		return false, nil // no region was asked
 	case reason == upstream.AtLimit && x.policy.Cross != upstream.Spillover:
 		return false, nil // it waits its turn here
@@ -204,11 +204,11 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 		if x.key.field != "" {
 			out.Header.Set(x.key.field, x.key.value) // the gateway there checks it, too
 		}
-		res, attempt, err := t.attempt(out, x, region{at}, body)
+		res, attempt, err := t.roundTrip(out, x, region{at}, body)
 		if err == nil {
-			if refused(res) {
+			if isGatewaysOwn(res) {
 				t.regions.Refused(at)
-				if resendable(x, body) {
+				if canResend(x, body) {
 					_ = res.Body.Close() // it did nothing
 					continue
 				}
@@ -225,7 +225,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 		if own := failureOf(err); own != nil && own != failExhausted {
 			t.regions.Unreachable(at)
 		}
-		if req.Context().Err() != nil || attempt.Sent && !idempotent(req) || !resendable(x, body) {
+		if req.Context().Err() != nil || attempt.Sent && !isIdempotent(req) || !canResend(x, body) {
 			return true, fmt.Errorf("hand over to region %s: %w", at.Name, err)
 		}
 	}
@@ -234,8 +234,8 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 // refusals are what a gateway answers that has not sent the request to an instance.
 var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failHoldFull.code, failHeld.code, failExhausted.code}
 
-// refused reports whether the other region's gateway answered itself, in whichever form. An
-// instance cannot, because that gateway drops ErrorHeader from what its instances answer.
-func refused(res *http.Response) bool {
+// isGatewaysOwn reports whether the other region's gateway wrote the answer itself. An instance cannot cause
+// that, because that gateway drops ErrorHeader from what its instances answer.
+func isGatewaysOwn(res *http.Response) bool {
 	return slices.Contains(refusals, res.Header.Get(ErrorHeader))
 }

@@ -62,7 +62,7 @@ type direct struct {
 func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, body []byte) engine.Outcome {
 	d, ok := c.Scratch.(*direct)
 	if !ok {
-		d = &direct{p: p, c: c, trusted: p.trusts(c.Remote())}
+		d = &direct{p: p, c: c, trusted: p.isTrusted(c.Remote())}
 		c.Scratch = d
 	}
 	d.r, d.body = r, body
@@ -82,20 +82,20 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept[:0] // its room, and nothing of the answer before
-	if !d.read() || spec.NeedsKey(d.host) && !d.x.admits(d) {
+	if !d.readFields() || spec.NeedsKey(d.host) && !d.x.admitsKey(d) {
 		return engine.Other
 	}
 	d.x.id = requestID(string(d.fields.id), now)
 	c.Begin()
 	p.underWay.Add(1)
 	defer p.underWay.Add(-1)
-	defer d.over(ctx)
+	defer d.endRequest(ctx)
 	p.countLoad(&d.x)
-	return d.serve(ctx)
+	return d.serveExchange(ctx)
 }
 
-// over is the end of a request, however it ended.
-func (d *direct) over(ctx context.Context) {
+// endRequest releases what the request holds, however it ended.
+func (d *direct) endRequest(ctx context.Context) {
 	d.c.Unwatch()
 	if d.stop != nil {
 		d.stop(nil)
@@ -114,68 +114,68 @@ func (d *direct) over(ctx context.Context) {
 		d.x.load.Withdraw()
 		return // who goes on with it counts it
 	}
-	d.p.count(&d.x)
-	lines := d.p.lines(&d.x)
+	d.p.countExchange(&d.x)
+	lines := d.p.logLines(&d.x)
 	if !lines.failure && !lines.access {
 		return
 	}
 	r := seen{method: string(d.r.Method), path: string(d.r.Path), remote: d.c.Remote(), proto: "HTTP/1.1", trace: string(d.fields.trace)}
-	d.c.Blocking(func() { d.p.log(ctx, &d.x, &r, lines) })
+	d.c.Blocking(func() { d.p.writeLines(ctx, &d.x, &r, lines) })
 }
 
 // keptOut is what a connection keeps between requests to write into.
 const keptOut = 16 << 10
 
-// serve is what is around an exchange whose request is there whole, so that all of it can be sent again.
-func (d *direct) serve(ctx context.Context) engine.Outcome {
+// serveExchange runs an exchange whose request has arrived whole, so that all of it can be sent again.
+func (d *direct) serveExchange(ctx context.Context) engine.Outcome {
 	x := &d.x
 	d.ctx, d.end = ctx, time.Time{}
 	if x.policy.Total > 0 {
 		d.end = x.start.Add(x.policy.Total)
 	}
-	d.want = x.want(x.affinity(d))
-	lease, err := x.drive(d, d.p.metrics, &d.want, d.idempotent())
+	d.want = x.wantedInstance(x.affinityKey(d))
+	lease, err := x.driveToAnswer(d, d.p.metrics, &d.want, d.isIdempotent())
 	switch {
 	case err != nil:
-		return d.fail(ctx, err)
+		return d.answerFailure(ctx, err)
 	case lease == nil:
 		x.passed = true
 		return engine.Other
 	}
-	return d.pass(lease)
+	return d.passAnswer(lease)
 }
 
-// cross implements carrier: another region's answer is the long way's to get. A gateway that leaves gives
-// that no more connections.
-func (d *direct) cross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
+// awaitAcross implements carrier. It leaves the request to net/http, which gets other regions' answers. A
+// gateway that is stopping gives net/http no more connections.
+func (d *direct) awaitAcross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	switch {
 	case why.Reason == upstream.Held && why.Full:
 		return nil, why // it has no place to wait in
 	case d.p.leaving.Load() || why.Reason == upstream.Held: // see leavesHeld
-		return d.await(want)
+		return d.awaitInstance(want)
 	}
 	return nil, nil //nolint:nilnil // as it says
 }
 
-// await implements carrier.
-func (d *direct) await(want *upstream.Want) (lease *upstream.Lease, err error) {
+// awaitInstance implements carrier.
+func (d *direct) awaitInstance(want *upstream.Want) (lease *upstream.Lease, err error) {
 	waiting, stop := context.WithCancelCause(d.ctx)
 	if !d.end.IsZero() {
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithDeadlineCause(waiting, d.end, failTotal)
 		defer cancel()
 	}
-	d.watch(stop)
+	d.watchClient(stop)
 	d.c.Blocking(func() { lease, err = d.x.route.Acquire(waiting, want) })
 	return lease, err
 }
 
-// attempt implements carrier. The answer is in d.got and d.answer.
-func (d *direct) attempt(lease *upstream.Lease) (decide.Attempt, error) {
+// attemptOn implements carrier. The answer is in d.got and d.answer.
+func (d *direct) attemptOn(lease *upstream.Lease) (decide.Attempt, error) {
 	x := &d.x
 	begun := time.Now() // which may be long after the request's start: it may have waited for its turn
-	d.limit(begun.Add(x.policy.Response))
-	g := d.send(lease, begun)
+	d.limitWait(begun.Add(x.policy.Response))
+	g := d.sendTo(lease, begun)
 	a := decide.Attempt{Status: d.answer.Status, Sent: g.sent, Resendable: true}
 	if err := g.err; err != nil {
 		if g.conn != nil {
@@ -184,27 +184,27 @@ func (d *direct) attempt(lease *upstream.Lease) (decide.Attempt, error) {
 		}
 		d.conn.Store(nil)
 		a.Status = 0
-		a.Failure, err = x.judge(d.fault(err, time.Since(begun)), lease, err)
-		a.Over = d.gone.Load() || d.expired()
+		a.Failure, err = x.judgeFault(d.faultOf(err, time.Since(begun)), lease, err)
+		a.Over = d.gone.Load() || d.isExpired()
 		lease.End()
 		return a, err
 	}
 	d.got = g
 	lease.RecordOutcome(decide.Health(d.answer.Status))
 	if lease.Observed() {
-		d.answer.Fields = report(lease, d.answer.Fields, decide.Work(d.answer.Status) == balance.Failed)
+		d.answer.Fields = takeReport(lease, d.answer.Fields, decide.Work(d.answer.Status) == balance.Failed)
 	}
 	return a, nil
 }
 
-// drop implements carrier.
-func (d *direct) drop(lease *upstream.Lease) {
+// dropAnswer implements carrier.
+func (d *direct) dropAnswer(lease *upstream.Lease) {
 	_ = d.got.conn.Close() // the rest of its answer is dropped
 	lease.End()
 }
 
-// watch the client until the end of the request; stop is called when it went away.
-func (d *direct) watch(stop context.CancelCauseFunc) {
+// watchClient watches the client until the request ends, and calls stop when the client has gone away.
+func (d *direct) watchClient(stop context.CancelCauseFunc) {
 	if stop != nil {
 		d.c.Unwatch()
 		if d.stop != nil {
@@ -235,22 +235,22 @@ type got struct {
 	err  error
 }
 
-// send the request to an instance, on a connection that it has had, or on a new one.
-func (d *direct) send(lease *upstream.Lease, begun time.Time) (g got) {
+// sendTo sends the request to an instance, on an idle connection or on a new one.
+func (d *direct) sendTo(lease *upstream.Lease, begun time.Time) (g got) {
 	for fresh := false; ; {
 		g = got{}
 		if !fresh {
 			g.conn = d.p.pool.Get(lease.Address(), begun)
 		}
 		if fresh = g.conn == nil; fresh {
-			if g.conn, g.err = d.connect(lease.Address()); g.err != nil {
+			if g.conn, g.err = d.connectTo(lease.Address()); g.err != nil {
 				return g
 			}
 		}
 		d.c.Adopt(g.conn)
 		d.conn.Store(g.conn)
-		if g.err = d.arm(g.conn, begun.Add(soon)); g.err == nil {
-			d.ask(&g, begun)
+		if g.err = d.armDeadline(g.conn, begun.Add(soon)); g.err == nil {
+			d.askInstance(&g, begun)
 		}
 		if g.err == nil || fresh || d.gone.Load() {
 			return g
@@ -258,7 +258,7 @@ func (d *direct) send(lease *upstream.Lease, begun time.Time) (g got) {
 		if g.sent {
 			// Its other side may have closed it unused just now; what is not idempotent may yet
 			// have been heard.
-			if !d.idempotent() || timedOut(g.err) || len(g.rest) > 0 {
+			if !d.isIdempotent() || timedOut(g.err) || len(g.rest) > 0 {
 				return g
 			}
 			fresh = true
@@ -267,7 +267,7 @@ func (d *direct) send(lease *upstream.Lease, begun time.Time) (g got) {
 	}
 }
 
-func (d *direct) connect(address string) (*engine.Socket, error) {
+func (d *direct) connectTo(address string) (*engine.Socket, error) {
 	limit := d.x.policy.Connect
 	if !d.end.IsZero() {
 		limit = min(limit, time.Until(d.end))
@@ -275,17 +275,17 @@ func (d *direct) connect(address string) (*engine.Socket, error) {
 			return nil, failTotal
 		}
 	}
-	return d.p.connect(d.ctx, d.c, address, limit)
+	return d.p.connectTo(d.ctx, d.c, address, limit)
 }
 
-// ask writes the request and reads the header of its answer.
-func (d *direct) ask(g *got, begun time.Time) {
-	d.request()
+// askInstance writes the request and reads the header of its answer.
+func (d *direct) askInstance(g *got, begun time.Time) {
+	d.appendRequest()
 	switch {
 	case d.gone.Load():
 		g.err = context.Canceled
 		return
-	case !g.conn.Quiet(!d.idempotent()): // what cannot be sent again must not meet a connection that just ended
+	case !g.conn.Quiet(!d.isIdempotent()): // what cannot be sent again must not meet a connection that just ended
 		g.err = errUnfit
 		return
 	}
@@ -305,11 +305,11 @@ func (d *direct) ask(g *got, begun time.Time) {
 	for {
 		head := (*d.in)[answerRoom : len(*d.in)-answerTail]
 		if filled == len(head) {
-			head = d.room(begin)
+			head = d.growRoom(begin)
 			begin, filled = 0, filled-begin
 			d.answer.Reset() // its header has moved
 		}
-		n, err := d.next(g.conn, head[filled:])
+		n, err := d.readNext(g.conn, head[filled:])
 		if err != nil {
 			g.rest, g.err = head[begin:filled], err
 			return
@@ -332,7 +332,7 @@ func (d *direct) ask(g *got, begun time.Time) {
 				g.rest, g.err = head[begin:filled], errInterim
 				return
 			}
-			if g.err = d.interim(); g.err != nil {
+			if g.err = d.passInterim(); g.err != nil {
 				d.gone.Store(true) // it was the client who did not take it
 				return
 			}
@@ -342,8 +342,8 @@ func (d *direct) ask(g *got, begun time.Time) {
 	}
 }
 
-// room makes room behind what was read of an answer, of which what comes before begin is done with.
-func (d *direct) room(begin int) (head []byte) {
+// growRoom makes room behind what was read of an answer. The bytes before begin are no longer needed.
+func (d *direct) growRoom(begin int) (head []byte) {
 	head = (*d.in)[answerRoom : len(*d.in)-answerTail]
 	if begin > 0 {
 		copy(head, head[begin:])
@@ -361,32 +361,32 @@ var errUnfit = errors.New("the connection has ended, or something came on it tha
 
 var errInterim = errors.New("the instance answered 1xx without end, or switched protocols unasked")
 
-// next reads from an instance, within what is left of the limit. From soon on the client is
-// watched meanwhile.
-func (d *direct) next(conn *engine.Socket, p []byte) (int, error) {
+// readNext reads from an instance within what is left of the limit. From soon on it watches the client
+// meanwhile.
+func (d *direct) readNext(conn *engine.Socket, p []byte) (int, error) {
 	for {
 		n, err := conn.Read(p)
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
-		if err := d.overdue(conn); err != nil {
+		if err := d.whyOverdue(conn); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// overdue: a deadline has passed, which is an error only if it is what is waited for at most,
-// or because the client went away.
-func (d *direct) overdue(conn *engine.Socket) error {
+// whyOverdue returns the error of a deadline that has passed: nil unless it is the last one that is waited
+// for, or the client has gone away.
+func (d *direct) whyOverdue(conn *engine.Socket) error {
 	if !d.gone.Load() {
-		if d.expired() {
+		if d.isExpired() {
 			return failTotal
 		}
 		if !time.Now().Before(d.late) {
 			return failTimeout
 		}
-		d.watch(nil)
-		if err := d.arm(conn, d.late); err != nil {
+		d.watchClient(nil)
+		if err := d.armDeadline(conn, d.late); err != nil {
 			return err
 		}
 	}
@@ -396,32 +396,33 @@ func (d *direct) overdue(conn *engine.Socket) error {
 	return nil
 }
 
-// arm the deadline of reads.
-func (d *direct) arm(conn *engine.Socket, at time.Time) error {
+// armDeadline sets the deadline of reads.
+func (d *direct) armDeadline(conn *engine.Socket, at time.Time) error {
 	d.armed = at
 	return conn.SetReadDeadline(at)
 }
 
-// limit what is waited for next.
-func (d *direct) limit(at time.Time) {
+// limitWait limits the next wait.
+func (d *direct) limitWait(at time.Time) {
 	if d.late = at; !d.end.IsZero() && d.end.Before(at) {
 		d.late = d.end
 	}
 }
 
-// expired: the time for all of the request has passed.
-func (d *direct) expired() bool { return !d.end.IsZero() && !time.Now().Before(d.end) }
+// isExpired reports whether the time for the whole request has passed.
+func (d *direct) isExpired() bool { return !d.end.IsZero() && !time.Now().Before(d.end) }
 
-// fault is what err says of an attempt. silent is how long the answer did not begin; 0: it did.
-func (d *direct) fault(err error, silent time.Duration) decide.Fault {
+// faultOf returns the fault that err shows in an attempt. silent is how long the answer did not begin, 0 if
+// it did.
+func (d *direct) faultOf(err error, silent time.Duration) decide.Fault {
 	f := instanceFault(err)
-	f.ClientGone, f.TotalPassed, f.Silent = d.gone.Load(), d.expired(), silent
+	f.ClientGone, f.TotalPassed, f.Silent = d.gone.Load(), d.isExpired(), silent
 	f.TimedOut, f.Late = errors.Is(err, failTimeout), decide.IsLate(time.Since(d.late), 0)
 	return f
 }
 
-// fail answers what the gateway failed at.
-func (d *direct) fail(ctx context.Context, err error) engine.Outcome {
+// answerFailure answers with the failure of the gateway.
+func (d *direct) answerFailure(ctx context.Context, err error) engine.Outcome {
 	x := &d.x
 	waiting := ctx
 	if d.gone.Load() {
@@ -429,32 +430,32 @@ func (d *direct) fail(ctx context.Context, err error) engine.Outcome {
 		cancel()
 		waiting = gone
 	}
-	x.failure, x.cause = classify(waiting, x, err)
+	x.failure, x.cause = classifyError(waiting, x, err)
 	x.status = x.failure.status
-	x.absolve()
+	x.absolveInstance()
 	if x.failure == failGone {
 		return engine.Cut
 	}
-	closing := d.closing()
-	fields, body := x.failure.answer()
+	closing := d.closesAfter()
+	fields, body := x.failure.fieldsAndBody()
 	d.out = append(d.out[:0], "HTTP/1.1 "...)
 	d.out = strconv.AppendInt(d.out, int64(x.status), 10)
 	d.out = append(append(append(d.out, ' '), http.StatusText(x.status)...), "\r\n"...)
 	for _, f := range fields {
 		d.out = appendField(d.out, f[0], f[1])
 	}
-	d.ours(closing, false)
+	d.appendOwnFields(closing, false)
 	if string(d.r.Method) != http.MethodHead {
 		d.out = append(d.out, body...)
 		x.sent = int64(len(body))
 	}
-	return d.ended(d.write(d.out), closing)
+	return d.outcomeOf(d.writeOut(d.out), closing)
 }
 
-// closing reports whether the connection ends with the answer.
-func (d *direct) closing() bool { return d.r.Close || d.p.leaving.Load() }
+// closesAfter reports whether the connection ends with the answer.
+func (d *direct) closesAfter() bool { return d.r.Close || d.p.leaving.Load() }
 
-func (d *direct) ended(err error, closing bool) engine.Outcome {
+func (d *direct) outcomeOf(err error, closing bool) engine.Outcome {
 	switch {
 	case err != nil:
 		return engine.Cut
@@ -464,7 +465,7 @@ func (d *direct) ended(err error, closing bool) engine.Outcome {
 	return engine.Next
 }
 
-func (d *direct) write(p []byte) error {
+func (d *direct) writeOut(p []byte) error {
 	_, err := d.c.WritePaced(p, d.p.cfg.SlowClient, &d.x.answerPace)
 	d.x.notTaken(err)
 	return err

@@ -22,8 +22,8 @@ const (
 	answerTail = 2
 )
 
-// head of the answer, in out, but for its end.
-func (d *direct) head() {
+// appendHead writes the head of the answer into out, but for its end.
+func (d *direct) appendHead() {
 	r := &d.answer
 	b := d.out[:0]
 	b = append(b, "HTTP/1.1 "...)
@@ -55,11 +55,11 @@ func (d *direct) head() {
 	d.out = b
 }
 
-// ours is what the gateway has to say with every answer, and the end of its head.
-func (d *direct) ours(closing, chunked bool) {
+// appendOwnFields writes the fields that the gateway adds to every answer, and the end of the head.
+func (d *direct) appendOwnFields(closing, chunked bool) {
 	b := appendField(d.out, RequestIDHeader, d.x.id)
-	if !d.dated() {
-		b = appendField(b, "Date", date(time.Now()))
+	if !d.hasDate() {
+		b = appendField(b, "Date", httpDate(time.Now()))
 	}
 	if chunked {
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
@@ -71,8 +71,8 @@ func (d *direct) ours(closing, chunked bool) {
 	d.out = b
 }
 
-// dated reports whether the instance said when it answered.
-func (d *direct) dated() bool {
+// hasDate reports whether the instance sent a Date.
+func (d *direct) hasDate() bool {
 	if d.x.failure != nil {
 		return false
 	}
@@ -92,7 +92,7 @@ type dateOf struct {
 	text   string
 }
 
-func date(now time.Time) string {
+func httpDate(now time.Time) string {
 	if made := dates.Load(); made != nil && made.second == now.Unix() {
 		return made.text
 	}
@@ -101,23 +101,23 @@ func date(now time.Time) string {
 	return made.text
 }
 
-// interim passes on an answer 1xx.
-func (d *direct) interim() error {
-	d.head()
+// passInterim passes on an interim answer (1xx).
+func (d *direct) passInterim() error {
+	d.appendHead()
 	d.out = appendField(d.out, RequestIDHeader, d.x.id)
-	return d.write(append(d.out, "\r\n"...))
+	return d.writeOut(append(d.out, "\r\n"...))
 }
 
-// pass the answer on, as it comes, and end the lease.
-func (d *direct) pass(lease *upstream.Lease) engine.Outcome {
+// passAnswer passes the answer on as it comes, and ends the lease.
+func (d *direct) passAnswer(lease *upstream.Lease) engine.Outcome {
 	x, r, g := &d.x, &d.answer, &d.got
 	x.status = r.Status
 	content := r.HasContent(string(d.r.Method))
 	// Without a length, the content ends with the connection.
 	until := content && !r.Chunked && r.ContentLength < 0
-	closing := d.closing()
-	d.head()
-	d.ours(closing, content && (r.Chunked || until))
+	closing := d.closesAfter()
+	d.appendHead()
+	d.appendOwnFields(closing, content && (r.Chunked || until))
 	d.chunks = http1.Chunks{}
 	kind, coded := "", ""
 	for i := range r.Fields {
@@ -132,19 +132,19 @@ func (d *direct) pass(lease *upstream.Lease) engine.Outcome {
 			}
 		}
 	}
-	x.begin(kind, coded)
+	x.beginContent(kind, coded)
 	b := &relay{d: d, g: g, lease: lease, left: r.ContentLength}
 	var err error
 	switch {
 	case !content:
 		b.excess = len(g.rest) > 0
-		err = d.write(d.out)
+		err = d.writeOut(d.out)
 	case r.Chunked:
-		err = b.chunked()
+		err = b.passChunked()
 	case until:
 		err = b.untilEnd()
 	default:
-		err = b.counted()
+		err = b.passCounted()
 	}
 	d.c.Unwatch() // the watch may close the instance's connection, which another request may have after put
 	if err == nil && g.whole && !b.excess && !r.Close && !until {
@@ -154,13 +154,13 @@ func (d *direct) pass(lease *upstream.Lease) engine.Outcome {
 	}
 	d.conn.Store(nil)
 	if b.broken != nil {
-		x.broke(x.judge(d.fault(b.broken, 0), lease, b.broken))
+		x.failBegun(x.judgeFault(d.faultOf(b.broken, 0), lease, b.broken))
 	}
 	if err == nil && lease.Observed() {
 		lease.Fared(decide.Work(r.Status))
 	}
 	lease.End()
-	return d.ended(err, closing)
+	return d.outcomeOf(err, closing)
 }
 
 // relay passes on an answer's content. Every read of it is one write.
@@ -177,90 +177,90 @@ type relay struct {
 	headed bool
 }
 
-// read what comes next, into what lies behind answerRoom.
-func (b *relay) read() (p []byte, err error) {
+// readPart reads the next part into the buffer behind answerRoom.
+func (b *relay) readPart() (p []byte, err error) {
 	d := b.d
 	now := time.Now()
-	d.limit(now.Add(d.x.policy.Idle))
+	d.limitWait(now.Add(d.x.policy.Idle))
 	if d.armed.After(d.late) { // by the time that the header was given
-		if err := d.arm(b.g.conn, d.late); err != nil {
+		if err := d.armDeadline(b.g.conn, d.late); err != nil {
 			return nil, err
 		}
 	}
 	in := (*d.in)[answerRoom : len(*d.in)-answerTail]
-	n, err := d.next(b.g.conn, in)
+	n, err := d.readNext(b.g.conn, in)
 	return in[:n], err
 }
 
-// send p, which lies where it was read, with the head before it if that was not sent yet.
-func (b *relay) send(p []byte) error {
+// sendPart sends p, which lies where it was read, and the head before it if that was not sent yet.
+func (b *relay) sendPart(p []byte) error {
 	if b.headed {
 		if len(p) == 0 {
 			return nil
 		}
-		return b.d.write(p)
+		return b.d.writeOut(p)
 	}
 	b.headed = true
 	b.d.out = append(b.d.out, p...)
-	return b.d.write(b.d.out)
+	return b.d.writeOut(b.d.out)
 }
 
-func (b *relay) counted() error {
+func (b *relay) passCounted() error {
 	for p := b.g.rest; ; {
 		if int64(len(p)) > b.left {
 			p, b.excess = p[:b.left], true
 		}
 		b.left -= int64(len(p))
-		b.d.x.count(p)
-		if err := b.send(p); err != nil || b.left == 0 {
+		b.d.x.countContent(p)
+		if err := b.sendPart(p); err != nil || b.left == 0 {
 			return err
 		}
 		var err error
-		if p, err = b.read(); err != nil {
-			return b.broke(err)
+		if p, err = b.readPart(); err != nil {
+			return b.breakOff(err)
 		}
 	}
 }
 
-// broke: the answer has begun, so that all that is left is to break off, too.
-func (b *relay) broke(err error) error {
+// breakOff ends the connection, because the answer has begun and cannot be replaced.
+func (b *relay) breakOff(err error) error {
 	b.broken = err
 	return err
 }
 
-// chunked content is taken out of its chunks, and goes on in others, of which one has all that
-// was read at once.
-func (b *relay) chunked() error {
+// passChunked takes content out of its chunks and sends it in chunks of its own. One of them has all that was
+// read at once.
+func (b *relay) passChunked() error {
 	c := &b.d.chunks
 	for p := b.g.rest; ; {
 		n, used, err := c.Decode(p)
 		if err != nil {
-			return b.broke(err)
+			return b.breakOff(err)
 		}
 		b.excess = used < len(p)
 		p = p[:n]
-		b.d.x.count(p)
+		b.d.x.countContent(p)
 		if err := b.sendChunk(p, c.Done()); err != nil || c.Done() {
 			return err
 		}
-		if p, err = b.read(); err != nil {
-			return b.broke(err)
+		if p, err = b.readPart(); err != nil {
+			return b.breakOff(err)
 		}
 	}
 }
 
 func (b *relay) untilEnd() error {
 	for p := b.g.rest; ; {
-		b.d.x.count(p)
+		b.d.x.countContent(p)
 		if err := b.sendChunk(p, false); err != nil {
 			return err
 		}
 		var err error
-		if p, err = b.read(); err == io.EOF { //nolint:errorlint // it is Read's own
+		if p, err = b.readPart(); err == io.EOF { //nolint:errorlint // it is Read's own
 			return b.sendChunk(nil, true)
 		}
 		if err != nil {
-			return b.broke(err)
+			return b.breakOff(err)
 		}
 	}
 }
@@ -275,7 +275,7 @@ func (b *relay) sendChunk(p []byte, last bool) error {
 		from := answerRoom - len(text)
 		copy((*d.in)[from:], text)
 		copy((*d.in)[answerRoom+len(p):], "\r\n")
-		return d.write((*d.in)[from : answerRoom+len(p)+answerTail])
+		return d.writeOut((*d.in)[from : answerRoom+len(p)+answerTail])
 	}
 	if b.headed {
 		d.out = d.out[:0]
@@ -289,7 +289,7 @@ func (b *relay) sendChunk(p []byte, last bool) error {
 		d.out = append(d.out, "0\r\n"...)
 		trailers := d.chunks.Trailers()
 		if b.lease.Observed() {
-			trailers = report(b.lease, trailers, decide.Work(d.answer.Status) == balance.Failed)
+			trailers = takeReport(b.lease, trailers, decide.Work(d.answer.Status) == balance.Failed)
 		}
 		for _, f := range trailers {
 			if name := http.CanonicalHeaderKey(string(f.Name)); keepsTrailer(name) {
@@ -301,5 +301,5 @@ func (b *relay) sendChunk(p []byte, last bool) error {
 	if len(d.out) == 0 {
 		return nil
 	}
-	return d.write(d.out)
+	return d.writeOut(d.out)
 }

@@ -19,7 +19,7 @@ func TestHeadOfManyFields(t *testing.T) {
 		d.answer.Reset()
 		_, err := d.answer.Parse([]byte("HTTP/1.1 200 OK\r\nConnection: X-Secret, x-nothing\r\n" + strings.Repeat("X-Secret: a\r\n", fields-1) + "\r\n"))
 		require.NoError(t, err)
-		made[fields] = testing.AllocsPerRun(10, d.head)
+		made[fields] = testing.AllocsPerRun(10, d.appendHead)
 		require.Equal(t, "HTTP/1.1 200 OK\r\n", string(d.out))
 	}
 	require.Equal(t, made[8], made[http1.MaxResponseFields-1])
@@ -35,7 +35,7 @@ func BenchmarkHead(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				d.head()
+				d.appendHead()
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*fields), "ns/field")
 		})

@@ -21,8 +21,8 @@ type requestFields struct {
 	found []string
 }
 
-// read looks at the fields; false: there is something that the long way is for.
-func (d *direct) read() bool {
+// readFields looks at the fields, and returns false where the request needs the path through net/http.
+func (d *direct) readFields() bool {
 	f := &d.fields
 	*f = requestFields{forwardedFor: f.forwardedFor[:0], found: f.found[:0]}
 	for i := range d.r.Fields {
@@ -59,7 +59,7 @@ func (d *direct) read() bool {
 	return true
 }
 
-func (f *requestFields) dropped(i int) bool { return f.drop[i/64]&(1<<(i%64)) != 0 }
+func (f *requestFields) isDropped(i int) bool { return f.drop[i/64]&(1<<(i%64)) != 0 }
 
 // values implements fields.
 func (d *direct) values(name string) []string {
@@ -69,25 +69,25 @@ func (d *direct) values(name string) []string {
 		return append(f.found, string(forwardedFor(nil, f.forwardedFor, d.c.Client())))
 	}
 	for i := range d.r.Fields {
-		if field := &d.r.Fields[i]; len(field.Name) == len(name) && !f.dropped(i) && strings.EqualFold(string(field.Name), name) {
+		if field := &d.r.Fields[i]; len(field.Name) == len(name) && !f.isDropped(i) && strings.EqualFold(string(field.Name), name) {
 			f.found = append(f.found, string(field.Value))
 		}
 	}
 	return f.found
 }
 
-// idempotent is as for a http.Request.
-func (d *direct) idempotent() bool {
+// isIdempotent reports whether the request may be sent twice, by the rule for an http.Request.
+func (d *direct) isIdempotent() bool {
 	return decide.Idempotent(string(d.r.Method), len(d.fields.key) > 0, false)
 }
 
-// request is what an instance is sent, whole, in out.
-func (d *direct) request() {
+// appendRequest writes the whole request for an instance into out.
+func (d *direct) appendRequest() {
 	r, x := d.r, &d.x
 	b := append(append(append(append(d.out[:0], r.Method...), ' '), r.Target...), " HTTP/1.1\r\n"...)
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if d.fields.dropped(i) || len(f.Name) == len(x.key.field) && strings.EqualFold(string(f.Name), x.key.field) {
+		if d.fields.isDropped(i) || len(f.Name) == len(x.key.field) && strings.EqualFold(string(f.Name), x.key.field) {
 			continue
 		}
 		b = copyField(b, f)
@@ -101,8 +101,8 @@ func (d *direct) request() {
 	if d.fields.saysScheme {
 		o.scheme = ""
 	}
-	o.each(func(name, value string) { b = appendField(b, name, value) })
-	if !r.HasLength && !d.bodiless() {
+	o.eachField(func(name, value string) { b = appendField(b, name, value) })
+	if !r.HasLength && !d.isBodiless() {
 		b = append(b, "Content-Length: 0\r\n"...)
 	}
 	b = append(b, "\r\n"...)
@@ -110,8 +110,8 @@ func (d *direct) request() {
 	d.out = b
 }
 
-// bodiless methods need not say that they have no body.
-func (d *direct) bodiless() bool {
+// isBodiless reports whether a request with that method needs no field that says it has no body.
+func (d *direct) isBodiless() bool {
 	switch string(d.r.Method) {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
 		return false

@@ -13,36 +13,36 @@ import (
 )
 
 // carrier takes a request to instances, and their answers back: the transport of net/http, or that of the
-// engine's sockets. It moves bytes; what becomes of the request is decided by drive.
+// engine's sockets. It moves bytes; what becomes of the request is decided by driveToAnswer.
 type carrier interface {
-	// await waits in the queue for an instance.
-	await(*upstream.Want) (*upstream.Lease, error)
-	// cross is await for a request that another region may answer, because this one refused it for now.
-	// Without a lease and an error, the request is another's to answer.
-	cross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
-	// holds counts the requests that wait for an app at zero.
-	holds() *hold.Holds
+	// awaitInstance waits in the queue for an instance.
+	awaitInstance(*upstream.Want) (*upstream.Lease, error)
+	// awaitAcross is awaitInstance for a request that another region may answer, because this one refused it
+	// for now. Without a lease and an error, another carrier has to answer the request.
+	awaitAcross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
+	// heldRequests returns the count of the requests that wait for an app at zero.
+	heldRequests() *hold.Holds
 	// leavesHeld reports whether a request for an app at zero is another's to answer, because this carrier
 	// can neither send a heartbeat nor hand requests over.
 	leavesHeld(heartbeat, handsOver bool) bool
-	// attempt sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
+	// attemptOn sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
 	// the lease has ended, and the error is or wraps a failure.
-	attempt(*upstream.Lease) (decide.Attempt, error)
-	// drop an answer that is not passed on, and end the lease.
-	drop(*upstream.Lease)
+	attemptOn(*upstream.Lease) (decide.Attempt, error)
+	// dropAnswer drops an answer that is not passed on, and ends the lease.
+	dropAnswer(*upstream.Lease)
 }
 
-// want is what the request asks of an instance.
-func (x *exchange) want(affinity string) upstream.Want {
+// wantedInstance returns what the request asks of an instance.
+func (x *exchange) wantedInstance(affinity string) upstream.Want {
 	return upstream.Want{Host: x.host, Affinity: affinity, Until: x.start.Add(x.policy.QueueWait)}
 }
 
-// drive takes the request to instances until one has answered, which then waits to be passed on. Without a
-// lease and an error, the request is another's to answer.
-func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent bool) (*upstream.Lease, error) {
+// driveToAnswer sends the request to instances until one has answered. The answer then waits to be passed on.
+// Without a lease and an error, another carrier has to answer the request.
+func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, idempotent bool) (*upstream.Lease, error) {
 	retries := decide.Retries{Idempotent: idempotent, Left: x.policy.Retries}
 	for last := error(nil); ; {
-		lease, err := x.place(c, want)
+		lease, err := x.findPlace(c, want)
 		if err != nil && last != nil {
 			return nil, errors.Join(err, last)
 		}
@@ -50,11 +50,11 @@ func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent 
 			return nil, err
 		}
 		if x.attempts++; x.attempts > 1 {
-			m.retried(x)
+			m.countRetry(x)
 		}
 		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
 		x.load.Sent(x.deployment)
-		at, err := c.attempt(lease)
+		at, err := c.attemptOn(lease)
 		switch retries.After(at) {
 		case decide.Answer:
 			return lease, nil
@@ -62,7 +62,7 @@ func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent 
 			return nil, err
 		case decide.Repeat:
 			if at.Status != 0 {
-				c.drop(lease)
+				c.dropAnswer(lease)
 			}
 		}
 		last = err
@@ -70,15 +70,15 @@ func (x *exchange) drive(c carrier, m *metrics, want *upstream.Want, idempotent 
 	}
 }
 
-// place finds an instance: one that is free, another region's if the route's policy says so, or one that
-// becomes free. Without a lease and an error, the request is another's to answer.
-func (x *exchange) place(c carrier, want *upstream.Want) (*upstream.Lease, error) {
+// findPlace finds an instance: one that is free, another region's if the route's policy says so, or one that
+// becomes free. Without a lease and an error, another carrier has to answer the request.
+func (x *exchange) findPlace(c carrier, want *upstream.Want) (*upstream.Lease, error) {
 	for {
 		lease, why := x.route.Try(want)
 		if lease != nil {
 			return lease, nil
 		}
-		lease, err := x.await(c, want, why)
+		lease, err := x.awaitPlace(c, want, why)
 		if why, held := errors.AsType[*upstream.Refused](err); held && why.Reason == upstream.Held {
 			continue // it has gone to zero while the request waited for its turn
 		}
@@ -86,21 +86,21 @@ func (x *exchange) place(c carrier, want *upstream.Want) (*upstream.Lease, error
 	}
 }
 
-// await is place for a request that cannot have an instance at once.
-func (x *exchange) await(c carrier, want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
+// awaitPlace is findPlace for a request that cannot have an instance at once.
+func (x *exchange) awaitPlace(c carrier, want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	switch {
 	case why.Reason == upstream.Removed:
 		return nil, why
 	case why.Reason == upstream.Held:
-		return x.hold(c, want)
+		return x.holdAtZero(c, want)
 	case x.handedOver != "":
 		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handedOver, spillover) {
 			return nil, why // the region that handed it over knows others, and has a queue itself
 		}
 	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
-		return c.cross(want, why)
+		return c.awaitAcross(want, why)
 	}
-	return c.await(want)
+	return c.awaitInstance(want)
 }
 
 // failures are those of decide as they are answered.
@@ -116,8 +116,8 @@ type judged interface {
 	RecordStall(limit time.Duration)
 }
 
-// judge records at the destination what a fault says about it, and wraps err in its failure.
-func (x *exchange) judge(f decide.Fault, at judged, err error) (decide.Failure, error) {
+// judgeFault records at the destination what a fault says about it, and wraps err in its failure.
+func (x *exchange) judgeFault(f decide.Fault, at judged, err error) (decide.Failure, error) {
 	v := decide.Judge(f, x.policy.Total)
 	switch {
 	case v.Stalled:
@@ -131,8 +131,8 @@ func (x *exchange) judge(f decide.Fault, at judged, err error) (decide.Failure, 
 	return v.Failure, err
 }
 
-// broke is the failure of an answer that had begun: all that is left is to break off.
-func (x *exchange) broke(f decide.Failure, err error) {
+// failBegun notes the failure of an answer that had begun, which can only be broken off.
+func (x *exchange) failBegun(f decide.Failure, err error) {
 	x.answerMu.Lock()
 	defer x.answerMu.Unlock()
 	if own := failures[decide.BrokenOff(f, x.answerPace.Waited(), x.policy.Total)]; own != nil {

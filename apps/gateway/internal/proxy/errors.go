@@ -143,9 +143,9 @@ func timedOut(err error) bool { return errors.Is(err, failTimeout) || errors.Is(
 // Error makes a failure an error, so that it finds its way through a transport.
 func (f *failure) Error() string { return f.message }
 
-// answer is what is answered: fields of the header, and Connect's JSON, with the detail that
-// programs read, as the API does.
-func (f *failure) answer() (fields [][2]string, body []byte) {
+// fieldsAndBody returns the fields and the body of the answer. The body is Connect's JSON with the error
+// detail that programs read, as in the API.
+func (f *failure) fieldsAndBody() (fields [][2]string, body []byte) {
 	detail := &windlassv1.ErrorDetail{Reason: f.reason, Fix: f.fix}
 	type debug struct {
 		Reason string `json:"reason"`
@@ -181,9 +181,9 @@ func (f *failure) answer() (fields [][2]string, body []byte) {
 	return fields, body
 }
 
-// write answers in JSON; see writeGRPC for those who cannot read that.
-func (f *failure) write(w http.ResponseWriter) {
-	fields, body := f.answer()
+// writeJSON answers in JSON. writeGRPC answers gRPC clients, which cannot read that.
+func (f *failure) writeJSON(w http.ResponseWriter) {
+	fields, body := f.fieldsAndBody()
 	for _, field := range fields {
 		w.Header().Set(field[0], field[1])
 	}

@@ -15,27 +15,28 @@ import (
 // out of something.
 const shedAtOnce = 16
 
-// relieve lets go of connections that are not in use.
-func (p *Proxy) relieve() {
+// closeIdle closes connections that are not in use.
+func (p *Proxy) closeIdle() {
 	p.pool.Sweep(time.Now(), 0)
 	p.transport.close()
 	p.cfg.Conns.Shed(shedAtOnce)
 }
 
-// absolve takes out of what is counted the instance that was asked last, where the gateway could not ask it.
-func (x *exchange) absolve() {
+// absolveInstance removes the instance that was asked last from the counts, because the gateway could not ask
+// it.
+func (x *exchange) absolveInstance() {
 	if x.failure == failExhausted {
 		x.deployment, x.instance, x.version = "", "", 0
 	}
 }
 
-// connect to an instance, from a request of the short way. Where this process has run out of
-// something, connect lets go of what it can and tries again.
-func (p *Proxy) connect(ctx context.Context, client *engine.Conn, address string, limit time.Duration) (*engine.Socket, error) {
+// connectTo connects to an instance for a request on the fast path. Where the process has run out of
+// descriptors or ports, connectTo closes idle connections and tries again.
+func (p *Proxy) connectTo(ctx context.Context, client *engine.Conn, address string, limit time.Duration) (*engine.Socket, error) {
 	begun := time.Now()
 	conn, err := client.Dial(ctx, address, limit)
 	if err != nil && conns.Local(err) {
-		p.relieve()
+		p.closeIdle()
 		begun = time.Now()
 		conn, err = client.Dial(ctx, address, limit)
 	}

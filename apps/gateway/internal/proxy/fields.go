@@ -50,8 +50,8 @@ func fatesOf(of map[fate][]string) *fates {
 	return f
 }
 
-// of returns the fate of fields of that name.
-func (f *fates) of(name []byte) fate {
+// fateOf returns the fate of fields of that name.
+func (f *fates) fateOf(name []byte) fate {
 	if len(name) < len(f) {
 		for i := range f[len(name)] {
 			if k := &f[len(name)][i]; k.name[0] == name[0]|0x20 && http1.Equal(name, k.name) {
@@ -93,7 +93,7 @@ const forwarded = "x-forwarded-"
 
 // requestFate is the fate of a client's field of that name.
 func requestFate(name []byte) fate {
-	f := requestFates.of(name)
+	f := requestFates.fateOf(name)
 	switch {
 	case f != plain:
 		return f
@@ -147,8 +147,8 @@ var isPlain = func() *[256]bool {
 	return &of
 }()
 
-// trusts reports whether the client is one that may say for whom it asks.
-func (p *Proxy) trusts(remote string) bool {
+// isTrusted reports whether the client is one that may say for whom it asks.
+func (p *Proxy) isTrusted(remote string) bool {
 	if len(p.cfg.Trusted) == 0 {
 		return false
 	}
@@ -189,8 +189,8 @@ type origin struct {
 	id           string
 }
 
-// each calls add with each field.
-func (o origin) each(add func(name, value string)) {
+// eachField calls add with each field.
+func (o origin) eachField(add func(name, value string)) {
 	if o.host != "" {
 		add("X-Forwarded-Host", o.host)
 	}
@@ -219,13 +219,13 @@ func (x *exchange) addFields(to http.Header, from *http.Request, trusted bool) {
 	if client, _, err := net.SplitHostPort(from.RemoteAddr); err == nil {
 		to.Set("X-Forwarded-For", string(forwardedFor(nil, before, client)))
 	}
-	o.each(to.Set)
+	o.eachField(to.Set)
 }
 
 // answerDrops reports whether a field of an answer goes no further. names are those that its Connection
 // lists.
 func answerDrops(name []byte, names http1.Names) bool {
-	return answerFates.of(name) != plain || names.Has(name)
+	return answerFates.fateOf(name) != plain || names.Has(name)
 }
 
 // dropHop takes out of an interim answer what goes no further: httputil.ReverseProxy does so with the
@@ -246,7 +246,7 @@ func dropHop(h http.Header) {
 // its own.
 func dropOwn(h http.Header, ofRegion bool) {
 	for name := range h {
-		if answerFates.of([]byte(name)) == own && (name != ErrorHeader || !ofRegion) {
+		if answerFates.fateOf([]byte(name)) == own && (name != ErrorHeader || !ofRegion) {
 			delete(h, name)
 		}
 	}
@@ -263,7 +263,7 @@ func keepTrailers(trailers http.Header) {
 }
 
 func keepsTrailer(name string) bool {
-	return httpguts.ValidTrailerHeader(name) && answerFates.of([]byte(name)) == plain
+	return httpguts.ValidTrailerHeader(name) && answerFates.fateOf([]byte(name)) == plain
 }
 
 // fields are those of a request, as net/http has them or as they were read in place.
@@ -277,8 +277,8 @@ type netFields http.Header
 
 func (f netFields) values(name string) []string { return http.Header(f).Values(name) }
 
-// affinity returns the key that ties the request to others, by the route's policy; empty: none does.
-func (x *exchange) affinity(f fields) string {
+// affinityKey returns the key that ties the request to others, by the route's policy; empty: none does.
+func (x *exchange) affinityKey(f fields) string {
 	switch p := x.policy; {
 	case p.AffinityHeader != "":
 		if values := f.values(p.AffinityHeader); len(values) > 0 {

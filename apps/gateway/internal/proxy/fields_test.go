@@ -54,12 +54,12 @@ func TestAffinityIsTheSameOnBothWays(t *testing.T) {
 		out := req.Clone(t.Context())
 		dropFields(out.Header, false)
 		out.Header.Del(x.key.field)
-		require.Equal(t, want, x.affinity(&trip{req: out, x: &x}), "%+v", policy)
+		require.Equal(t, want, x.affinityKey(&trip{req: out, x: &x}), "%+v", policy)
 
 		d := &direct{r: new(http1.Request)}
 		_, verdict := http1.ParseRequest([]byte(text), d.r)
 		require.Equal(t, http1.Whole, verdict)
-		require.True(t, d.read())
-		require.Equal(t, want, x.affinity(d), "%+v", policy)
+		require.True(t, d.readFields())
+		require.Equal(t, want, x.affinityKey(d), "%+v", policy)
 	}
 }

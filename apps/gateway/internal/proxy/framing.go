@@ -22,11 +22,11 @@ func Doubtful(r *http.Request) bool {
 	return r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0 || r.Method == http.MethodConnect)
 }
 
-// malformed tells what of a request has no place in one, "" for nothing. What net/http takes of HTTP/1
-// and no client sends could be read by an instance in another way than here. Of HTTP/2 and 3 it is what
-// would say something else in HTTP/1, which instances get: RFC 9113, sections 8.1.1 (lengths), 8.2.1 and
-// 8.3.1 (methods, paths, hosts), and RFC 9114, sections 4.1.2 and 4.3.1.
-func malformed(r *http.Request) string {
+// whyMalformed returns what of a request has no place in one, "" for nothing. In HTTP/1 it is what net/http
+// accepts and no client sends, because an instance could read it otherwise. In HTTP/2 and 3 it is what would
+// mean something else in HTTP/1, which instances get: RFC 9113, sections 8.1.1 (lengths), 8.2.1 and 8.3.1
+// (methods, paths, hosts), and RFC 9114, sections 4.1.2 and 4.3.1.
+func whyMalformed(r *http.Request) string {
 	switch {
 	case r.ProtoMajor == 1 && r.ProtoMinor > 1:
 		return "the version is neither HTTP/1.0 nor HTTP/1.1"

@@ -79,15 +79,15 @@ var equivalents = [...]int{
 	14: http.StatusServiceUnavailable, 15: http.StatusInternalServerError, 16: http.StatusUnauthorized,
 }
 
-// outcome is the HTTP status that says how the request ended: that of the answer, or of what
-// gRPC says in one that is 200 whatever happened. 0: there was no answer.
-func (x *exchange) outcome() int {
-	return meant(x.status, x.grpcCode)
+// outcomeStatus returns the HTTP status that says how the request ended: that of the answer, or the one that
+// its gRPC code stands for where the answer is 200 in any case. 0 means that there was no answer.
+func (x *exchange) outcomeStatus() int {
+	return statusMeant(x.status, x.grpcCode)
 }
 
-// meant is the HTTP status that says how a request ended that was answered by these two, of which
-// there may be no code.
-func meant(status int, code string) int {
+// statusMeant returns the HTTP status that a status and a gRPC code together stand for. The code may be
+// empty.
+func statusMeant(status int, code string) int {
 	if status != http.StatusOK || code == "" {
 		return status
 	}

@@ -38,8 +38,8 @@ func acceptsEvents(accept []string) bool {
 	return false
 }
 
-// wait is Acquire, with comments to a client that wants them.
-func (c *trip) wait(ctx context.Context, want *upstream.Want) (*upstream.Lease, error) {
+// acquireWithComments acquires a lease, and meanwhile sends comments to a client that wants them.
+func (c *trip) acquireWithComments(ctx context.Context, want *upstream.Want) (*upstream.Lease, error) {
 	x := c.x
 	policy := x.route.Hold()
 	if !want.Held || x.out == nil || c.req.Method == http.MethodHead || policy == nil || !policy.Heartbeat || !acceptsEvents(c.req.Header.Values("Accept")) {
@@ -61,7 +61,7 @@ func (c *trip) wait(ctx context.Context, want *upstream.Want) (*upstream.Lease, 
 				return
 			case <-timer.C:
 			}
-			if err := x.out.comment(); err != nil {
+			if err := x.out.writeComment(); err != nil {
 				gone(failGone)
 				return
 			}
@@ -75,14 +75,14 @@ func (c *trip) wait(ctx context.Context, want *upstream.Want) (*upstream.Lease, 
 	return lease, err
 }
 
-// comment writes one, and the header before the first.
-func (a *answer) comment() error {
+// writeComment writes a comment, and the header before the first one.
+func (a *answer) writeComment() error {
 	if a.beat == nil {
 		a.beat = &beat{}
 		h := a.Header()
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("Cache-Control", "no-store")
-		a.extend(0)
+		a.extendDeadline(0)
 		a.ResponseWriter.WriteHeader(http.StatusOK)
 	}
 	if _, err := a.writeRaw([]byte(": waiting\n\n")); err != nil {
@@ -93,11 +93,11 @@ func (a *answer) comment() error {
 
 // writeRaw writes what is counted as no part of the answer.
 func (a *answer) writeRaw(p []byte) (int, error) {
-	limit := a.extend(len(p))
+	limit := a.extendDeadline(len(p))
 	begun := time.Now()
 	n, err := a.ResponseWriter.Write(p)
 	a.countTaken(n, time.Since(begun), limit, err)
-	a.rest()
+	a.restDeadline()
 	return n, err
 }
 

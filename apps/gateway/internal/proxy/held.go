@@ -9,10 +9,10 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// hold waits with a request for an app that is at zero in the region, or hands it to another region. Both
-// wake the app here. It returns what place returns. A request that another region handed over because the
-// app is at zero or at its limit there is refused: it waits there.
-func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error) {
+// holdAtZero holds a request for an app that is at zero in the region, or hands it to another region. Both
+// wake the app here. It returns what findPlace returns. It refuses a request that another region handed over
+// because the app is at zero or at its limit there, because the request waits there.
+func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, error) {
 	policy := x.route.Hold()
 	if policy == nil { // it is ready by now
 		return nil, &upstream.Refused{Reason: upstream.Held}
@@ -25,7 +25,7 @@ func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error)
 		return nil, nil //nolint:nilnil // another carrier answers it, and counts it
 	}
 	begun := time.Now()
-	place, refused := c.holds().Enter(x.spec.AppID, x.spec.AppName, *policy)
+	place, refused := c.heldRequests().Enter(x.spec.AppID, x.spec.AppName, *policy)
 	leave := func(released bool) {
 		if place != nil {
 			x.held += place.Leave(released)
@@ -39,9 +39,9 @@ func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error)
 	var err error
 	switch {
 	case handsOver:
-		lease, err = c.cross(want, &upstream.Refused{Reason: upstream.Held, Full: refused != nil})
+		lease, err = c.awaitAcross(want, &upstream.Refused{Reason: upstream.Held, Full: refused != nil})
 	case refused == nil:
-		lease, err = c.await(want)
+		lease, err = c.awaitInstance(want)
 	default:
 		err = &upstream.Refused{Reason: upstream.Held, Full: true}
 	}
@@ -56,7 +56,7 @@ func (x *exchange) hold(c carrier, want *upstream.Want) (*upstream.Lease, error)
 	default:
 		return nil, retryAfter(failHoldFull, refused.RetryAfter)
 	}
-	return nil, retryAfter(failHeld, c.holds().RetryAfter(x.spec.AppID, *policy))
+	return nil, retryAfter(failHeld, c.heldRequests().RetryAfter(x.spec.AppID, *policy))
 }
 
 // retryAfter returns the failure with another Retry-After.
@@ -74,6 +74,6 @@ func (d *direct) leavesHeld(heartbeat, handsOver bool) bool {
 	return !d.p.leaving.Load() && (handsOver || heartbeat && acceptsEvents(d.values("Accept")))
 }
 
-func (c *trip) holds() *hold.Holds { return c.t.holds }
+func (c *trip) heldRequests() *hold.Holds { return c.t.holds }
 
-func (d *direct) holds() *hold.Holds { return d.p.cfg.Holds }
+func (d *direct) heldRequests() *hold.Holds { return d.p.cfg.Holds }

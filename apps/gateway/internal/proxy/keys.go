@@ -21,8 +21,8 @@ type appKey struct {
 	field, value string
 }
 
-// admits reports whether the request has one of the app's keys, and notes which.
-func (x *exchange) admits(f fields) bool {
+// admitsKey reports whether the request has one of the app's keys, and notes which.
+func (x *exchange) admitsKey(f fields) bool {
 	for i := range keyFields {
 		k := &keyFields[i]
 		if values := f.values(k.name); len(values) == 1 { // two are none

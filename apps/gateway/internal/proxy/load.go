@@ -30,8 +30,8 @@ func loadField(name []byte) string {
 	return ""
 }
 
-// report takes what it says out of fields that were read in place.
-func report(lease *upstream.Lease, fields []http1.Field, failed bool) []http1.Field {
+// takeReport removes the load report from fields that were read in place, and returns the others.
+func takeReport(lease *upstream.Lease, fields []http1.Field, failed bool) []http1.Field {
 	return slices.DeleteFunc(fields, func(f http1.Field) bool {
 		name := loadField(f.Name)
 		if name == "" {
@@ -61,9 +61,9 @@ func reportHeader(lease *upstream.Lease, header http.Header, failed bool) {
 	}
 }
 
-// observe is told an answer's header, before it is passed on.
-func observe(lease *upstream.Lease, res *http.Response) {
-	failed := decide.Work(meant(res.StatusCode, res.Header.Get(grpcStatus))) == balance.Failed
+// observeReport reads the load report of an answer's header, before the header is passed on.
+func observeReport(lease *upstream.Lease, res *http.Response) {
+	failed := decide.Work(statusMeant(res.StatusCode, res.Header.Get(grpcStatus))) == balance.Failed
 	reportHeader(lease, res.Header, failed)
 	for _, name := range [...]string{orca.Field, orca.BinaryField} {
 		delete(res.Trailer, http.CanonicalHeaderKey(name)) // announced; it comes all the same
@@ -72,7 +72,7 @@ func observe(lease *upstream.Lease, res *http.Response) {
 
 // observeEnd is told when the answer was read whole, before its trailers are passed on.
 func observeEnd(lease *upstream.Lease, res *http.Response) {
-	how := decide.Work(meant(res.StatusCode, cmp.Or(res.Header.Get(grpcStatus), res.Trailer.Get(grpcStatus))))
+	how := decide.Work(statusMeant(res.StatusCode, cmp.Or(res.Header.Get(grpcStatus), res.Trailer.Get(grpcStatus))))
 	reportHeader(lease, res.Trailer, how == balance.Failed)
 	lease.Fared(how)
 }

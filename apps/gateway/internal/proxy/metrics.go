@@ -74,10 +74,10 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 // appLabels are app_id and app.
 type appLabels struct{ id, name string }
 
-// app returns the labels of the request's app, and keeps them, so that a sweep finds its series
-// once the app is gone. Hosts without a route share one app with empty labels. Otherwise clients
-// could cause series without limit by sending such hosts.
-func (m *metrics) app(x *exchange) appLabels {
+// labelsOf returns the labels of the request's app, and keeps them, so that a sweep finds its series once the
+// app is gone. Hosts without a route share one app with empty labels. Otherwise clients could cause series
+// without limit by sending such hosts.
+func (m *metrics) labelsOf(x *exchange) appLabels {
 	a := appLabels{x.spec.AppID, x.spec.AppName}
 	if _, known := m.apps.Load(a); !known {
 		m.apps.LoadOrStore(a, new(atomic.Bool))
@@ -85,28 +85,28 @@ func (m *metrics) app(x *exchange) appLabels {
 	return a
 }
 
-func (m *metrics) retried(x *exchange) {
-	a := m.app(x)
+func (m *metrics) countRetry(x *exchange) {
+	a := m.labelsOf(x)
 	m.retries.WithLabelValues(a.id, a.name).Inc()
 }
 
 func (m *metrics) handedOver(x *exchange, region, why string) {
-	a := m.app(x)
+	a := m.labelsOf(x)
 	m.handed.WithLabelValues(region, why, a.id, a.name).Inc()
 }
 
-func (m *metrics) ended(x *exchange, took time.Duration) {
-	status := x.outcome()
+func (m *metrics) countEnd(x *exchange, took time.Duration) {
+	status := x.outcomeStatus()
 	if status == 0 {
 		status = statusClientGone
 	}
 	if x.route != nil {
 		if x.deployment == "" {
-			a := m.app(x)
+			a := m.labelsOf(x)
 			m.requests.WithLabelValues(strconv.Itoa(status), a.id, a.name, "", "").Inc()
 		} else {
-			f := m.of(series{appLabels{x.spec.AppID, x.spec.AppName}, x.deployment, x.version})
-			f.status(status).Inc()
+			f := m.figuresOf(series{appLabels{x.spec.AppID, x.spec.AppName}, x.deployment, x.version})
+			f.counterOf(status).Inc()
 			f.duration.Observe(took.Seconds())
 			if !x.firstByte.IsZero() {
 				f.firstByte.Observe(x.firstByte.Sub(x.start).Seconds())
@@ -125,7 +125,7 @@ func (m *metrics) ended(x *exchange, took time.Duration) {
 	}
 	x.load.End()
 	if x.failure != nil {
-		a := m.app(x)
+		a := m.labelsOf(x)
 		m.failures.WithLabelValues(x.failure.code, a.id, a.name).Inc()
 	}
 }
@@ -158,7 +158,7 @@ type answered struct {
 // its mind.
 const mostAnswered = 16
 
-func (m *metrics) of(k series) *figures {
+func (m *metrics) figuresOf(k series) *figures {
 	if found, ok := m.figures.Load(k); ok {
 		return found.(*figures) //nolint:forcetypeassert // nothing else is stored
 	}
@@ -176,7 +176,7 @@ func (m *metrics) of(k series) *figures {
 	return found.(*figures) //nolint:forcetypeassert // nothing else is stored
 }
 
-func (f *figures) status(code int) prometheus.Counter {
+func (f *figures) counterOf(code int) prometheus.Counter {
 	var known []answered
 	before := f.answered.Load()
 	if before != nil {
@@ -195,9 +195,9 @@ func (f *figures) status(code int) prometheus.Counter {
 	return c
 }
 
-// sweep drops the series of deployments, and of apps, that were not routed at the last sweep
-// either: scrapes in between have had what there was to tell, and requests have ended.
-func (m *metrics) sweep(t *table.Table) {
+// sweepSeries drops the series of deployments and apps that were routed neither now nor at the last sweep.
+// Scrapes in between have read them, and their requests have ended.
+func (m *metrics) sweepSeries(t *table.Table) {
 	// What is counted of requests for hosts without a route stays.
 	deployments, apps := map[string]bool{}, map[appLabels]bool{{}: true}
 	for _, spec := range t.Specs() {

@@ -25,7 +25,7 @@ func TestFiguresOfADeploymentOutliveItByOneSweep(t *testing.T) {
 		Targets: []upstream.TargetSpec{{DeploymentID: "dep_1", Version: 1, Weight: 1}},
 	}
 	require.NoError(t, routes.Put(spec))
-	m.ended(&exchange{route: routes.Lookup("echo.local"), spec: &spec, deployment: "dep_1", version: 1, status: 200}, time.Second)
+	m.countEnd(&exchange{route: routes.Lookup("echo.local"), spec: &spec, deployment: "dep_1", version: 1, status: 200}, time.Second)
 	count := func() int {
 		families, err := registry.Gather()
 		require.NoError(t, err)
@@ -37,13 +37,13 @@ func TestFiguresOfADeploymentOutliveItByOneSweep(t *testing.T) {
 		}
 		return n
 	}
-	m.sweep(routes)
-	m.sweep(routes)
+	m.sweepSeries(routes)
+	m.sweepSeries(routes)
 	require.Equal(t, 1, count(), "it is routed")
 	routes.Remove("app_1")
-	m.sweep(routes)
+	m.sweepSeries(routes)
 	require.Equal(t, 1, count(), "who scrapes may not have seen the last of it")
-	m.sweep(routes)
+	m.sweepSeries(routes)
 	require.Zero(t, count())
 }
 
@@ -59,11 +59,11 @@ func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 	for _, id := range []string{"app_1", "app_2"} {
 		require.NoError(t, routes.Put(*spec(id)))
 		x := &exchange{route: routes.Lookup(id + ".local"), spec: spec(id), status: 503, failure: failNoInstance}
-		m.retried(x)
+		m.countRetry(x)
 		m.handedOver(x, "eu", "failover")
-		m.ended(x, time.Second)
+		m.countEnd(x, time.Second)
 	}
-	m.ended(&exchange{spec: nowhere, status: 404, failure: failNoRoute}, time.Second)
+	m.countEnd(&exchange{spec: nowhere, status: 404, failure: failNoRoute}, time.Second)
 	// of the app, those of which there is one for each: requests, failures, retries, handed over.
 	of := func(app string) int {
 		families, err := registry.Gather()
@@ -82,9 +82,9 @@ func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 	}
 	require.Equal(t, 4, of("app_1"))
 	routes.Remove("app_1")
-	m.sweep(routes)
+	m.sweepSeries(routes)
 	require.Equal(t, 4, of("app_1"), "who scrapes may not have seen the last of it")
-	m.sweep(routes)
+	m.sweepSeries(routes)
 	require.Zero(t, of("app_1"))
 	require.Equal(t, 4, of("app_2"), "which has the same name")
 	require.Equal(t, 1, of(""), "requests for hosts without a route are counted in one series")
@@ -97,14 +97,14 @@ func TestFiguresOfADeploymentAreSmallAndCountEveryStatus(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry, routes, &traffic.Traffic{})
 	require.NoError(t, err)
-	f := m.of(series{appLabels{"app_1", "echo"}, "dep_1", 1})
+	f := m.figuresOf(series{appLabels{"app_1", "echo"}, "dep_1", 1})
 	const each = 50
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
 			for range each {
 				for status := 100; status < 1000; status += 10 { // more than are kept
-					f.status(status).Inc()
+					f.counterOf(status).Inc()
 				}
 			}
 		})
@@ -130,12 +130,12 @@ func BenchmarkStatus(b *testing.B) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	m, err := newMetrics(prometheus.NewRegistry(), routes, &traffic.Traffic{})
 	require.NoError(b, err)
-	f := m.of(series{appLabels{"app_1", "echo"}, "dep_1", 1})
+	f := m.figuresOf(series{appLabels{"app_1", "echo"}, "dep_1", 1})
 	for _, status := range []int{200, 404, 499, 503} {
-		f.status(status).Inc()
+		f.counterOf(status).Inc()
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		f.status(503)
+		f.counterOf(503)
 	}
 }

@@ -133,14 +133,14 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, holds: cfg.Holds, regions: cfg.Regions, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
-	p.transport.here = newProtocols(p.dial)
+	p.transport.here = newProtocols(p.dialInstance)
 	p.pool, p.answers = &engine.Pool{}, engine.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
-		Rewrite:        p.rewrite,
+		Rewrite:        p.rewriteRequest,
 		Transport:      p.transport,
 		BufferPool:     newBuffers(),
-		ErrorHandler:   p.failed,
-		ModifyResponse: p.answered,
+		ErrorHandler:   p.answerTransportFailure,
+		ModifyResponse: p.takeOwnFields,
 		// What it has to say by log it says by ErrorHandler, too.
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}
@@ -161,7 +161,7 @@ func (p *Proxy) Sweep(ctx context.Context) error {
 		p.pool.Sweep(now, engine.IdleConnection)
 		if now.Sub(swept) >= sweepEvery {
 			swept = now
-			p.metrics.sweep(p.cfg.Table)
+			p.metrics.sweepSeries(p.cfg.Table)
 			p.cfg.Holds.Forget(p.cfg.Table.Has)
 			p.cfg.Traffic.ForgetApps(p.cfg.Table.Has)
 		}
@@ -176,7 +176,7 @@ func (p *Proxy) Leave() { p.leaving.Store(true) }
 func (p *Proxy) UnderWay() int64 { return p.underWay.Load() }
 
 // Forget lets go of connections to gateways of another region that no request goes to.
-func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forget(gatewayURL) }
+func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forgetRegion(gatewayURL) }
 
 // Close closes idle connections.
 func (p *Proxy) Close() {
@@ -270,18 +270,18 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		x.in = newRequestBody(r, x, p.cfg.SlowClient, p.cfg.Bodies)
 		if !x.in.streams {
-			x.in.extend() // also for what is answered without reading it
+			x.in.extendDeadline() // also for what is answered without reading it
 		}
 	}
 	ctx := r.Context()
 	defer func() {
 		if x.in != nil {
-			x.in.over()
+			x.in.endWithHandler()
 		}
 		if x.grpc {
 			x.grpcCode = grpcCode(w.Header())
 		}
-		p.finish(ctx, x, &seen{
+		p.finishExchange(ctx, x, &seen{
 			method: r.Method, path: r.URL.Path, remote: r.RemoteAddr, proto: r.Proto, trace: r.Header.Get("Traceparent"),
 		}, func(f *payload.Facts) {
 			f.RequestType, f.RequestCoded = r.Header.Get("Content-Type"), r.Header.Get("Content-Encoding")
@@ -291,7 +291,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(e) // ErrAbortHandler: the server cuts the connection, so that the client does not take a part for the whole
 		}
 	}()
-	p.serve(out, r, x)
+	p.serveHTTP(out, r, x)
 }
 
 // nowhere is where a request leads that has no route.
@@ -311,16 +311,16 @@ func (p *Proxy) setHeaders(h http.Header, r *http.Request, x *exchange) {
 	}
 }
 
-func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
-	if what := malformed(r); what != "" {
+func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
+	if what := whyMalformed(r); what != "" {
 		if r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close") // as net/http does with what it refuses
 		}
-		p.fail(w, x, failMalformed, errors.New(what))
+		p.answerFailure(w, x, failMalformed, errors.New(what))
 		return
 	}
 	if unsafeMethod(r.Method) {
-		p.fail(w, x, failMethod, nil)
+		p.answerFailure(w, x, failMethod, nil)
 		return
 	}
 	if r.RequestURI == "*" { // OPTIONS asks about the gateway itself: net/http answers so
@@ -329,20 +329,20 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 		return
 	}
 	if x.host == "" {
-		p.fail(w, x, failBadHost, nil)
+		p.answerFailure(w, x, failBadHost, nil)
 		return
 	}
 	if x.route = p.cfg.Table.Lookup(x.host); x.route == nil {
 		if p.cfg.Complete() {
-			p.fail(w, x, failNoRoute, nil)
+			p.answerFailure(w, x, failNoRoute, nil)
 		} else {
-			p.fail(w, x, failNoTable, nil)
+			p.answerFailure(w, x, failNoTable, nil)
 		}
 		return
 	}
 	spec := x.route.Now()
 	if spec == nil {
-		p.fail(w, x, failNoRoute, nil)
+		p.answerFailure(w, x, failNoRoute, nil)
 		return
 	}
 	x.spec, x.policy = spec, &spec.Policy
@@ -358,18 +358,18 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 			return
 		}
 	}
-	if x.spec.NeedsKey(x.host) && !x.admits(netFields(r.Header)) {
+	if x.spec.NeedsKey(x.host) && !x.admitsKey(netFields(r.Header)) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		if r.ContentLength != 0 {
 			w.Header().Set("Connection", "close") // the body is not read
 		}
-		p.fail(w, x, failKey, nil)
+		p.answerFailure(w, x, failKey, nil)
 		return
 	}
 	if r.ContentLength > x.policy.MaxBody {
 		// The connection cannot be used again unless the body is read: it is not.
 		w.Header().Set("Connection", "close")
-		p.fail(w, x, failBody, nil)
+		p.answerFailure(w, x, failBody, nil)
 		return
 	}
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
@@ -382,7 +382,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if x.in != nil {
 		x.in.body = http.MaxBytesReader(w, r.Body, x.policy.MaxBody)
 		r.Body = x.in
-		if !x.in.streams && !kept(r) {
+		if !x.in.streams && !isKept(r) {
 			// Otherwise net/http has an answer wait for a Read that waits for the client, which
 			// may itself be waiting for the answer.
 			x.in.duplex = x.control.EnableFullDuplex() == nil
@@ -400,8 +400,8 @@ func (p *Proxy) countLoad(x *exchange) {
 	}
 }
 
-// rewrite makes the request that goes to the instance, but for the instance.
-func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
+// rewriteRequest makes the request for an instance, but for the instance's address.
+func (p *Proxy) rewriteRequest(pr *httputil.ProxyRequest) {
 	x := exchangeOf(pr.In.Context())
 	pr.Out.URL.Scheme = "http"
 	pr.Out.URL.Host = x.host
@@ -412,14 +412,14 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 		pr.Out.Header.Del("Upgrade")
 		pr.Out.Header.Del("Connection")
 	}
-	trusted := p.trusts(pr.In.RemoteAddr)
+	trusted := p.isTrusted(pr.In.RemoteAddr)
 	dropFields(pr.Out.Header, trusted)
 	pr.Out.Header.Del(x.key.field)
 	x.addFields(pr.Out.Header, pr.In, trusted)
 }
 
-// answered takes out of an answer what is the gateway's to say.
-func (p *Proxy) answered(res *http.Response) error {
+// takeOwnFields removes from an answer the fields that are the gateway's to set.
+func (p *Proxy) takeOwnFields(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	dropOwn(res.Header, x.handedTo != "")
 	if x.handedTo != "" {
@@ -435,32 +435,32 @@ func (p *Proxy) answered(res *http.Response) error {
 	return nil
 }
 
-// failed answers what the transport failed at.
-func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+// answerTransportFailure answers with a failure of the transport.
+func (p *Proxy) answerTransportFailure(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r.Context())
-	f, cause := classify(r.Context(), x, err)
-	p.fail(w, x, f, cause)
+	f, cause := classifyError(r.Context(), x, err)
+	p.answerFailure(w, x, f, cause)
 }
 
-func (p *Proxy) fail(w http.ResponseWriter, x *exchange, f *failure, cause error) {
+func (p *Proxy) answerFailure(w http.ResponseWriter, x *exchange, f *failure, cause error) {
 	x.failure, x.cause = f, cause
-	x.absolve()
+	x.absolveInstance()
 	if x.grpc {
 		f.writeGRPC(w)
 	} else {
-		f.write(w)
+		f.writeJSON(w)
 	}
 }
 
-// classify tells whose fault an error of the transport is.
-func classify(ctx context.Context, x *exchange, err error) (*failure, error) {
+// classifyError returns the failure that an error of the transport is, which says whose fault it is.
+func classifyError(ctx context.Context, x *exchange, err error) (*failure, error) {
 	var (
 		own     *failure
 		refused *upstream.Refused
 		large   *http.MaxBytesError
 		netErr  net.Error
 	)
-	in := x.in.failed()
+	in := x.in.whyCut()
 	switch {
 	case errors.As(err, &large), errors.As(in, &large):
 		return failBody, nil

@@ -15,9 +15,8 @@ type tail struct {
 	keeps bool
 }
 
-// begin an answer with the Content-Type and Content-Encoding. One that is compressed tells
-// nothing here.
-func (t *tail) begin(kind, coded string) {
+// beginContent begins an answer with that Content-Type and Content-Encoding. A compressed one is not read.
+func (t *tail) beginContent(kind, coded string) {
 	t.kept = t.kept[:0]
 	t.keeps = (strings.HasPrefix(kind, "application/json") || strings.HasPrefix(kind, "text/event-stream")) && coded == ""
 }
@@ -40,9 +39,9 @@ func (t *tail) write(p []byte) {
 // usage is OpenAI's, as its API and those like it tell it.
 type usage struct{ Prompt, Completion uint64 }
 
-// usage that the end of the answer tells, the last one; ok is false when it tells none. In
-// the text of an answer quotes are escaped, so that it is not found there.
-func (t *tail) usage() (u usage, ok bool) {
+// lastUsage returns the last usage that the end of the answer states. ok is false when there is none. Quotes
+// in the text of an answer are escaped, so that a usage is not found there.
+func (t *tail) lastUsage() (u usage, ok bool) {
 	for rest := t.kept; ; {
 		at := bytes.LastIndex(rest, []byte(`"usage"`))
 		if at < 0 {

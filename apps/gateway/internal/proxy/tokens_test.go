@@ -29,13 +29,13 @@ func TestTokensAreWhatTheAnswerSays(t *testing.T) {
 	} {
 		for _, size := range []int{1, 7, 1000, 1 << 20} {
 			var end tail
-			end.begin(c.kind, c.coding)
+			end.beginContent(c.kind, c.coding)
 			for rest := []byte(c.answer); len(rest) > 0; {
 				n := min(size, len(rest))
 				end.write(rest[:n])
 				rest = rest[n:]
 			}
-			got, ok := end.usage()
+			got, ok := end.lastUsage()
 			require.Equal(t, c.want != usage{}, ok, name)
 			require.Equal(t, c.want, got, "%s in pieces of %d", name, size)
 			require.LessOrEqual(t, len(end.kept), usageWithin)

@@ -50,7 +50,7 @@ type transport struct {
 type protocols struct{ plain, h2c *http.Transport }
 
 func newProtocols(dial dialer) protocols {
-	p := protocols{plain: base(dial), h2c: base(dial)}
+	p := protocols{plain: newTransport(dial), h2c: newTransport(dial)}
 	p.plain.Protocols.SetHTTP1(true)
 	p.h2c.Protocols.SetUnencryptedHTTP2(true)
 	p.h2c.HTTP2 = keepAlive()
@@ -62,8 +62,8 @@ func (p protocols) close() {
 	p.h2c.CloseIdleConnections()
 }
 
-// of a request.
-func (p protocols) of(req *http.Request) *http.Transport {
+// transportFor returns the transport for a request.
+func (p protocols) transportFor(req *http.Request) *http.Transport {
 	if isGRPC(req) {
 		return p.h2c
 	}
@@ -74,7 +74,7 @@ func isGRPC(req *http.Request) bool {
 	return req.ProtoMajor == 2 && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc")
 }
 
-func base(dial dialer) *http.Transport {
+func newTransport(dial dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:         dial,
 		DisableCompression:  true, // what the client did not ask for is not ours to add
@@ -108,12 +108,12 @@ func (e *dialError) Unwrap() error { return e.err }
 // connectKey finds the time that a dial may take.
 type connectKey struct{}
 
-// dial connects to an instance. Where this process has run out of something, it lets go of what it can
-// and tries again.
-func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// dialInstance connects to an instance. Where the process has run out of descriptors or ports, it closes idle
+// connections and tries again.
+func (p *Proxy) dialInstance(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := dialBy(ctx, &net.Dialer{}, network, address)
 	if err != nil && conns.Local(err) {
-		p.relieve()
+		p.closeIdle()
 		return dialBy(ctx, &net.Dialer{}, network, address)
 	}
 	return conn, err
@@ -137,13 +137,13 @@ func dialBy(ctx context.Context, d *net.Dialer, network, address string) (net.Co
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := exchangeOf(req.Context())
-	body, err := keep(req, x)
+	body, err := keepBody(req, x)
 	if err != nil {
 		return nil, err
 	}
 	c := &trip{t: t, req: req, x: x, body: body}
-	want := x.want(x.affinity(c))
-	if _, err := x.drive(c, t.metrics, &want, idempotent(req)); err != nil {
+	want := x.wantedInstance(x.affinityKey(c))
+	if _, err := x.driveToAnswer(c, t.metrics, &want, isIdempotent(req)); err != nil {
 		return nil, err
 	}
 	return c.res, nil
@@ -167,26 +167,26 @@ func (c *trip) values(name string) []string {
 	return c.req.Header.Values(name)
 }
 
-func (c *trip) await(want *upstream.Want) (*upstream.Lease, error) {
-	return c.wait(c.req.Context(), want)
+func (c *trip) awaitInstance(want *upstream.Want) (*upstream.Lease, error) {
+	return c.acquireWithComments(c.req.Context(), want)
 }
 
-func (c *trip) attempt(lease *upstream.Lease) (a decide.Attempt, err error) {
-	c.res, a, err = c.t.attempt(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // by drop, or by ReverseProxy, which passes it on
+func (c *trip) attemptOn(lease *upstream.Lease) (a decide.Attempt, err error) {
+	c.res, a, err = c.t.roundTrip(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // by drop, or by ReverseProxy, which passes it on
 	return a, err
 }
 
-func (c *trip) drop(*upstream.Lease) { _ = c.res.Body.Close() }
+func (c *trip) dropAnswer(*upstream.Lease) { _ = c.res.Body.Close() }
 
-// resendable reports whether the request's body can be sent again.
-func resendable(x *exchange, body []byte) bool {
+// canResend reports whether the request's body can be sent again.
+func canResend(x *exchange, body []byte) bool {
 	return body != nil || x.in == nil || !x.in.touched.Load()
 }
 
 // destination is where an attempt goes.
 type destination interface {
-	// to is where a request is sent, by which transport.
-	to(*transport, *http.Request) (scheme, host string, through *http.Transport)
+	// resolveTarget returns where a request is sent, and by which transport.
+	resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport)
 	// RecordOutcome says how it went, as far as that tells about the destination; End is the end of it.
 	judged
 	End()
@@ -195,17 +195,17 @@ type destination interface {
 // instance of this region.
 type instance struct{ *upstream.Lease }
 
-func (i instance) to(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
-	return "http", i.Address(), t.here.of(req)
+func (i instance) resolveTarget(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
+	return "http", i.Address(), t.here.transportFor(req)
 }
 
-// kept reports whether keep keeps the body.
-func kept(req *http.Request) bool { return req.ContentLength > 0 && req.ContentLength <= Replayable }
+// isKept reports whether keepBody keeps the body.
+func isKept(req *http.Request) bool { return req.ContentLength > 0 && req.ContentLength <= Replayable }
 
-// keep reads a body that is small enough to be sent again; nil: there is none, or it is
+// keepBody reads a body that is small enough to be sent again. It returns nil if there is none, or if it is
 // streamed.
-func keep(req *http.Request, x *exchange) ([]byte, error) {
-	if x.in == nil || req.Body == nil || !kept(req) {
+func keepBody(req *http.Request, x *exchange) ([]byte, error) {
+	if x.in == nil || req.Body == nil || !isKept(req) {
 		return nil, nil
 	}
 	// The client was told to go on by our reading; the instance need not be asked.
@@ -222,9 +222,9 @@ func keep(req *http.Request, x *exchange) ([]byte, error) {
 	return body, nil
 }
 
-// attempt sends the request to the destination, which ends with the answer's body, or before
-// attempt returns an error.
-func (t *transport) attempt(req *http.Request, x *exchange, at destination, body []byte) (*http.Response, decide.Attempt, error) {
+// roundTrip sends the request to the destination. The destination ends with the answer's body, or before
+// roundTrip returns an error.
+func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, body []byte) (*http.Response, decide.Attempt, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
 	late := startWatch(x.policy.Response, func() { cancel(failTimeout) })
 	if body == nil && x.in != nil {
@@ -234,13 +234,13 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	var before atomic.Int64
 	u := *req.URL
 	var through *http.Transport
-	u.Scheme, u.Host, through = at.to(t, req)
+	u.Scheme, u.Host, through = at.resolveTarget(t, req)
 	interim := 0
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			c, ok := info.Conn.(*connection)
 			if ok && through.Protocols.HTTP1() {
-				c.begin(ctx, info.Reused)
+				c.beginRequest(ctx, info.Reused)
 			}
 			if secure, is := info.Conn.(*tls.Conn); is { // which may have been told something by now
 				c, ok = secure.NetConn().(*connection)
@@ -267,7 +267,7 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	res, err := through.RoundTrip(out)
 	silent := late.end()
 	if err == nil {
-		if err = unfit(res); err != nil {
+		if err = whyUnfit(res); err != nil {
 			_ = res.Body.Close()
 		}
 	}
@@ -275,19 +275,19 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 		fault := faultOf(req, x, err, context.Cause(ctx), silent)
 		cancel(nil)
 		var failed decide.Failure
-		failed, err = x.judge(fault, at, err)
+		failed, err = x.judgeFault(fault, at, err)
 		at.End()
 		c := conn.Load()
 		return nil, decide.Attempt{
 			Sent: failed != decide.Connect && c != nil && c.written.Load() > before.Load(), Over: req.Context().Err() != nil,
-			Failure: failed, Resendable: resendable(x, body),
+			Failure: failed, Resendable: canResend(x, body),
 		}, err
 	}
 	x.firstByte = time.Now()
-	answered := decide.Attempt{Status: res.StatusCode, Sent: true, Resendable: resendable(x, body)}
+	answered := decide.Attempt{Status: res.StatusCode, Sent: true, Resendable: canResend(x, body)}
 	at.RecordOutcome(decide.Health(res.StatusCode))
 	if in, ok := at.(instance); ok && in.Observed() {
-		observe(in.Lease, res)
+		observeReport(in.Lease, res)
 	}
 	b := &responseBody{ReadCloser: res.Body, res: res, x: x, req: req, at: at, cancel: cancel, limit: x.policy.Idle}
 	b.ctx = ctx
@@ -303,17 +303,17 @@ func (t *transport) attempt(req *http.Request, x *exchange, at destination, body
 	return res, answered, nil
 }
 
-// unfit returns why an answer that net/http took cannot be passed on. connection has looked at those
-// of HTTP/1 without TLS before.
-func unfit(res *http.Response) error {
+// whyUnfit returns why an answer that net/http accepted cannot be passed on. For HTTP/1 without TLS,
+// connection has looked at it before.
+func whyUnfit(res *http.Response) error {
 	if res.StatusCode < http.StatusContinue { // 000, say, which a ResponseWriter panics at
 		return fmt.Errorf("the instance answered status %03d", res.StatusCode)
 	}
-	return bounded(res.Header)
+	return whyTooLarge(res.Header)
 }
 
-// bounded returns why h, the header or trailers of an answer, is too large.
-func bounded(h http.Header) error {
+// whyTooLarge returns why h, the header or trailers of an answer, is too large.
+func whyTooLarge(h http.Header) error {
 	fields := 0
 	for _, values := range h {
 		fields += len(values)
@@ -328,8 +328,8 @@ func bounded(h http.Header) error {
 func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Duration) decide.Fault {
 	f := instanceFault(err)
 	f.ClientGone = req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal)
-	f.ClientBroke = x.in.failed() != nil
-	f.TotalPassed, f.BodyAwaited, f.Silent = errors.Is(cause, failTotal), x.in.awaited(), silent
+	f.ClientBroke = x.in.whyCut() != nil
+	f.TotalPassed, f.BodyAwaited, f.Silent = errors.Is(cause, failTotal), x.in.isAwaited(), silent
 	f.TimedOut, f.Late = errors.Is(cause, failTimeout), decide.IsLate(silent, x.policy.Response)
 	return f
 }
@@ -340,8 +340,8 @@ func instanceFault(err error) decide.Fault {
 	return decide.Fault{NoConnection: noConn, Local: isLocal(err), TooLarge: errors.Is(err, http1.ErrTooLarge)}
 }
 
-// idempotent requests may be sent twice.
-func idempotent(req *http.Request) bool {
+// isIdempotent reports whether the request may be sent twice.
+func isIdempotent(req *http.Request) bool {
 	return decide.Idempotent(req.Method, req.Header.Get("Idempotency-Key") != "", req.Header.Get("Upgrade") != "")
 }
 
@@ -365,7 +365,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	// What the client takes its time with is not the instance's.
 	b.idle.Stop()
 	if errors.Is(err, io.EOF) {
-		if large := bounded(b.res.Trailer); large != nil {
+		if large := whyTooLarge(b.res.Trailer); large != nil {
 			err = large
 		}
 	}
@@ -375,13 +375,13 @@ func (b *responseBody) Read(p []byte) (int, error) {
 		}
 		keepTrailers(b.res.Trailer)
 	} else if err != nil {
-		b.broke(err)
+		b.breakOff(err)
 	}
 	return n, err
 }
 
-func (b *responseBody) broke(err error) {
-	b.x.broke(b.x.judge(faultOf(b.req, b.x, err, context.Cause(b.ctx), 0), b.at, err))
+func (b *responseBody) breakOff(err error) {
+	b.x.failBegun(b.x.judgeFault(faultOf(b.req, b.x, err, context.Cause(b.ctx), 0), b.at, err))
 }
 
 // failureOf is the place that judge gave an error among failures; nil: none, the client went away.

@@ -26,20 +26,20 @@ type upgraded struct {
 
 func newUpgraded(rw io.ReadWriteCloser, body *responseBody, limit time.Duration) *upgraded {
 	u := &upgraded{ReadWriteCloser: rw, body: body, limit: limit}
-	u.idle = time.AfterFunc(limit, u.cut)
+	u.idle = time.AfterFunc(limit, u.cutBoth)
 	return u
 }
 
-// cut closes both sides, which ends the goroutines that copy between them.
-func (u *upgraded) cut() {
+// cutBoth closes both sides, which ends the goroutines that copy between them.
+func (u *upgraded) cutBoth() {
 	_ = u.ReadWriteCloser.Close() // it is at its end either way
 	if client := u.body.x.hijacked.Load(); client != nil {
 		_ = (*client).Close()
 	}
 }
 
-// moved is called when bytes went one of the ways. half: one side has ended.
-func (u *upgraded) moved(half bool) {
+// noteBytes is called when bytes went in one direction. half reports that one side has ended.
+func (u *upgraded) noteBytes(half bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if half {
@@ -52,19 +52,19 @@ func (u *upgraded) moved(half bool) {
 
 func (u *upgraded) Read(p []byte) (int, error) {
 	n, err := u.ReadWriteCloser.Read(p)
-	u.moved(err != nil)
+	u.noteBytes(err != nil)
 	return n, err
 }
 
 func (u *upgraded) Write(p []byte) (int, error) {
 	n, err := u.ReadWriteCloser.Write(p)
-	u.moved(err != nil)
+	u.noteBytes(err != nil)
 	return n, err
 }
 
 // CloseWrite is called when the client has ended its side.
 func (u *upgraded) CloseWrite() error {
-	u.moved(true)
+	u.noteBytes(true)
 	if half, ok := u.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -82,5 +82,5 @@ func (u *upgraded) Close() error {
 	return err
 }
 
-// hijack notes the client's side of a connection that switches protocols.
-func (x *exchange) hijack(conn net.Conn) { x.hijacked.Store(&conn) }
+// noteHijack notes the client's side of a connection that switches protocols.
+func (x *exchange) noteHijack(conn net.Conn) { x.hijacked.Store(&conn) }

@@ -16,7 +16,7 @@ import (
 // place is where a connection of a test leads.
 type place struct{ ended bool }
 
-func (*place) to(*transport, *http.Request) (scheme, host string, through *http.Transport) {
+func (*place) resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport) {
 	return "", "", nil
 }
 func (*place) RecordOutcome(health.Outcome) {}
@@ -28,7 +28,7 @@ func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *pl
 	ours, client := net.Pipe()
 	theirs, instance := net.Pipe()
 	x, at := &exchange{}, &place{}
-	x.hijack(ours)
+	x.noteHijack(ours)
 	return newUpgraded(theirs, &responseBody{x: x, at: at, cancel: func(error) {}}, limit), client, instance, at
 }
 
@@ -69,7 +69,7 @@ func TestUpgradedEnds(t *testing.T) {
 		"at once when it is closed": func(t *testing.T, u *upgraded, _, instance net.Conn) {
 			require.NoError(t, u.Close())
 			require.Zero(t, ended(t, instance))
-			u.moved(false)
+			u.noteBytes(false)
 			time.Sleep(2 * limit)
 			require.True(t, u.body.at.(*place).ended)
 		},
