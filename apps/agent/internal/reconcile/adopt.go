@@ -23,9 +23,9 @@ import (
 // codeAdopting says why a key waits for another of its workload.
 const codeAdopting = "Adopting"
 
-// hold locks the workload for the key until let. It returns false if another key holds it; let then
-// puts this key into the queue again.
-func (r *Reconciler) hold(workload string, k inbox.Key) bool {
+// lockWorkload locks the workload for the key until unlockWorkload. It returns false if another key holds it.
+// Then unlockWorkload puts this key into the queue again.
+func (r *Reconciler) lockWorkload(workload string, k inbox.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if next, busy := r.busy[workload]; busy {
@@ -36,7 +36,7 @@ func (r *Reconciler) hold(workload string, k inbox.Key) bool {
 	return true
 }
 
-func (r *Reconciler) let(workload string) {
+func (r *Reconciler) unlockWorkload(workload string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.queue.add(r.busy[workload]...)
@@ -46,10 +46,10 @@ func (r *Reconciler) let(workload string) {
 // superseded is the reason when an item is no longer the newest of its key.
 const superseded = "a newer state of it has come"
 
-// contested returns why the assignment must not be applied now; "" if it may be.
-func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
-	r.await(k, item)
-	defer func() { r.waited(k, item, why) }()
+// whyContested returns why the assignment must not be applied now; "" if it may be.
+func (r *Reconciler) whyContested(k inbox.Key, item *agentv1.Item) (why string) {
+	r.awaitWorkload(k, item)
+	defer func() { r.endWait(k, item, why) }()
 	s, ok := r.cfg.Inbox.Succession(item)
 	if !ok {
 		r.queue.add(k)
@@ -63,12 +63,12 @@ func (r *Reconciler) contested(k inbox.Key, item *agentv1.Item) (why string) {
 	return ""
 }
 
-// adopting returns why the removal must wait; "" if it need not. A successor that the runtime
+// whyAdopting returns why the removal must wait; "" if it need not. A successor that the runtime
 // cannot take delays the removal for as long as the successor is wanted: the instances serve, and
 // nothing would serve without them.
-func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
-	r.await(k, item)
-	defer func() { r.waited(k, item, why) }()
+func (r *Reconciler) whyAdopting(k inbox.Key, item *agentv1.Item) (why string) {
+	r.awaitWorkload(k, item)
+	defer func() { r.endWait(k, item, why) }()
 	workload := item.GetDeployment().GetWorkloadKey()
 	s, ok := r.cfg.Inbox.Succession(item)
 	if !ok {
@@ -76,12 +76,12 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 		return superseded
 	}
 	r.mu.Lock()
-	if r.taken(item) || r.nothing(k) {
+	if r.isTaken(item) || r.hasNothing(k) {
 		r.mu.Unlock()
 		return ""
 	}
 	for _, successor := range s.Wanting {
-		if !r.taken(successor) {
+		if !r.isTaken(successor) {
 			why = fmt.Sprintf("its instances stay until %s was applied, which goes on with them", successor.Key)
 			if h := (inbox.Key{Kind: successor.Kind, Name: successor.Key}); r.waiting[workload][h] {
 				r.queue.add(h) // the successor waited for this removal
@@ -96,10 +96,10 @@ func (r *Reconciler) adopting(k inbox.Key, item *agentv1.Item) (why string) {
 	return why
 }
 
-// await records that the key must be looked at again when something of its workload changes. Call
+// awaitWorkload records that the key must be looked at again when something of its workload changes. Call
 // it before checking what the key waits for, so that no change in between is missed. An item that
 // names no workload never waits.
-func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
+func (r *Reconciler) awaitWorkload(k inbox.Key, item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
 	if workload == "" {
 		return
@@ -112,8 +112,8 @@ func (r *Reconciler) await(k inbox.Key, item *agentv1.Item) {
 	r.waiting[workload][k] = true
 }
 
-// waited ends await if why is empty: then the key waits for nothing.
-func (r *Reconciler) waited(k inbox.Key, item *agentv1.Item, why string) {
+// endWait ends awaitWorkload if why is empty, because the key then waits for nothing.
+func (r *Reconciler) endWait(k inbox.Key, item *agentv1.Item, why string) {
 	if why != "" {
 		r.cfg.Inbox.Ask(k)
 		return
@@ -127,14 +127,14 @@ func (r *Reconciler) waited(k inbox.Key, item *agentv1.Item, why string) {
 	}
 }
 
-// nothing reports whether the runtime has nothing of the deployment. Called with mu held.
-func (r *Reconciler) nothing(k inbox.Key) bool {
+// hasNothing reports whether the runtime has nothing of the deployment. Called with mu held.
+func (r *Reconciler) hasNothing(k inbox.Key) bool {
 	e := r.entries[k]
 	return r.seenLook > 0 && (e == nil || r.seenLook >= e.touched) && !r.present[k.Name]
 }
 
-// taken reports whether the runtime took this generation. Called with mu held.
-func (r *Reconciler) taken(item *agentv1.Item) bool {
+// isTaken reports whether the runtime took this generation. Called with mu held.
+func (r *Reconciler) isTaken(item *agentv1.Item) bool {
 	e := r.entries[inbox.Key{Kind: item.Kind, Name: item.Key}]
 	if e == nil {
 		return false
@@ -147,8 +147,8 @@ func (r *Reconciler) taken(item *agentv1.Item) bool {
 	return false
 }
 
-// adopted enqueues the keys that wait for the item's workload. Called with mu held.
-func (r *Reconciler) adopted(item *agentv1.Item) {
+// enqueueAdopters enqueues the keys that wait for the item's workload. Called with mu held.
+func (r *Reconciler) enqueueAdopters(item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
 	for k := range r.waiting[workload] {
 		r.queue.add(k)
@@ -156,36 +156,36 @@ func (r *Reconciler) adopted(item *agentv1.Item) {
 	delete(r.waiting, workload)
 }
 
-// awaken enqueues keys that wait for a workload: all of them, or only those that the runtime runs
+// enqueueWaiting enqueues keys that wait for a workload: all of them, or only those that the runtime runs
 // nothing of. Called with mu held.
-func (r *Reconciler) awaken(all bool) {
+func (r *Reconciler) enqueueWaiting(all bool) {
 	for _, keys := range r.waiting {
 		for k := range keys {
-			if all || r.nothing(k) {
+			if all || r.hasNothing(k) {
 				r.queue.add(k)
 			}
 		}
 	}
 }
 
-// pend records what the key waits for, unless the runtime has taken the item already.
-func (r *Reconciler) pend(k inbox.Key, item *agentv1.Item, code, why string) {
+// markPending records what the key waits for, unless the runtime has taken the item already.
+func (r *Reconciler) markPending(k inbox.Key, item *agentv1.Item, code, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.taken(item) {
+	if r.isTaken(item) {
 		return
 	}
-	e := r.entry(k)
+	e := r.entryOf(k)
 	e.next = nil
-	r.set(e, &agentv1.AppliedState{
+	r.setState(e, &agentv1.AppliedState{
 		Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
 		Phase: agentv1.AppliedState_PHASE_PENDING, Code: code, Message: why,
 	})
 }
 
-// touch records that something of the key was applied, at least in part.
-func (r *Reconciler) touch(k inbox.Key) {
+// markTouched records that something of the key was applied, at least in part.
+func (r *Reconciler) markTouched(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.entry(k).touched = r.looks + 1
+	r.entryOf(k).touched = r.looks + 1
 }

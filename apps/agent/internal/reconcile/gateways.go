@@ -45,15 +45,15 @@ func (r *Reconciler) Proceed() {
 	}
 }
 
-// gate records that the key must be looked at again when the gateways' answer changes. Call it
+// awaitGateways records that the key must be looked at again when the gateways' answer changes. Call it
 // before asking them.
-func (r *Reconciler) gate(k inbox.Key) {
+func (r *Reconciler) awaitGateways(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gated[k] = true
 }
 
-func (r *Reconciler) ungate(k inbox.Key) {
+func (r *Reconciler) endGatewayWait(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.gated, k)
@@ -73,69 +73,69 @@ func (r *Reconciler) serveRoutes(ctx context.Context, item *agentv1.Item) {
 	r.cfg.Log.DebugContext(ctx, "serving routes", "app", routes.GetAppId(), "epoch", item.Epoch, "generation", item.Generation, "weights", weights)
 }
 
-func (r *Reconciler) route(ctx context.Context, k inbox.Key, item *agentv1.Item) {
+func (r *Reconciler) applyRoute(ctx context.Context, k inbox.Key, item *agentv1.Item) {
 	r.serveRoutes(ctx, item)
-	r.gate(k)
+	r.awaitGateways(k)
 	if why := r.cfg.Gateways.Routed(k.Name, item.Epoch, item.Generation); why != "" {
-		r.tried(ctx, k, "")
-		r.pend(k, item, codeGateways, why)
+		r.noteTried(ctx, k, "")
+		r.markPending(k, item, codeGateways, why)
 		return
 	}
-	r.ungate(k)
-	r.settle(ctx, k, item, nil)
+	r.endGatewayWait(k)
+	r.settleKey(ctx, k, item, nil)
 }
 
-// leaving reports whether the removal must wait for gateways that may still send to the
+// awaitsGateways reports whether the removal must wait for gateways that may still send to the
 // deployment. If so, the key is looked at again later. A deployment whose instances another one
 // takes over does not leave.
-func (r *Reconciler) leaving(k inbox.Key, item *agentv1.Item) bool {
+func (r *Reconciler) awaitsGateways(k inbox.Key, item *agentv1.Item) bool {
 	if s, ok := r.cfg.Inbox.Succession(item); !ok || len(s.Wanting) > 0 {
 		return false
 	}
-	r.gate(k)
+	r.awaitGateways(k)
 	var seen *runtime.Observation
 	if o, ok := r.Observation(); ok {
 		seen = &o
 	}
 	why, left := r.cfg.Gateways.Leave(k.Name, seen)
 	if why == "" {
-		r.ungate(k)
+		r.endGatewayWait(k)
 		return false
 	}
-	r.pend(k, item, codeDraining, why)
+	r.markPending(k, item, codeDraining, why)
 	r.queue.addAfter(k, left)
 	return true
 }
 
-// falls reports whether the deployment is on its way to zero and its instances must not stop yet. Then
+// fallsToZero reports whether the deployment is on its way to zero and its instances must not stop yet. Then
 // it enqueues the key again.
-func (r *Reconciler) falls(ctx context.Context, k inbox.Key, item *agentv1.Item) bool {
+func (r *Reconciler) fallsToZero(ctx context.Context, k inbox.Key, item *agentv1.Item) bool {
 	if r.cfg.Zero.Phase(k.Name, item.GetDeployment()) != zero.Asleep {
 		r.cfg.Gateways.Rise(k.Name)
 		return false
 	}
-	r.gate(k)
+	r.awaitGateways(k)
 	var seen *runtime.Observation
 	if o, ok := r.Observation(); ok {
 		seen = &o
 	}
 	why, left := r.cfg.Gateways.Sleep(k.Name, seen)
 	if why == "" {
-		r.ungate(k)
+		r.endGatewayWait(k)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		e := r.entry(k)
-		e.fell, e.touched = true, math.MaxInt64 // touch lowers it once the assignment is applied
+		e := r.entryOf(k)
+		e.fell, e.touched = true, math.MaxInt64 // markTouched lowers it once the assignment is applied
 		return false
 	}
-	r.tried(ctx, k, "")
-	r.pend(k, item, codeGateways, why)
+	r.noteTried(ctx, k, "")
+	r.markPending(k, item, codeGateways, why)
 	r.queue.addAfter(k, left)
 	return true
 }
 
-// slept calls Slept for the deployments whose instances the runtime was asked to stop before the look began.
-func (r *Reconciler) slept(seen runtime.Observation, look int64) {
+// noteSlept calls Slept for the deployments whose instances the runtime was asked to stop before the look began.
+func (r *Reconciler) noteSlept(seen runtime.Observation, look int64) {
 	r.mu.Lock()
 	var ids []string
 	for k, e := range r.entries {

@@ -58,10 +58,10 @@ type outage struct {
 // new outage. So the delays do not start over for a dependency that fails half of the calls.
 const calm = 10 * time.Second
 
-// missing names the dependency that did not answer, if that is why a key failed; "" if the key
+// missingDependency names the dependency that did not answer, if that is why a key failed; "" if the key
 // failed by itself or did not fail. An error that is no runtime.Rejection, such as that of a
 // disk or a deadline, counts as a failure for all keys.
-func missing(err error) string {
+func missingDependency(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -75,30 +75,30 @@ func missing(err error) string {
 	return ""
 }
 
-// tried records whether the dependency of a key answered; away names it if it did not.
-func (r *Reconciler) tried(ctx context.Context, k inbox.Key, away string) {
+// noteTried records whether the dependency of a key answered. away names the dependency that did not.
+func (r *Reconciler) noteTried(ctx context.Context, k inbox.Key, away string) {
 	r.mu.Lock()
-	released := r.outages.tried(k, away)
+	released := r.outages.noteTried(k, away)
 	r.mu.Unlock()
 	if released > 0 {
 		r.cfg.Log.InfoContext(ctx, "what was away answers again: trying all that waited for it", "keys", released)
 	}
 }
 
-// tried records that a key was tried, and the dependency that did not answer, if any. It
+// noteTried records that a key was tried, and the dependency that did not answer, if any. It
 // returns how many keys are tried again because their dependency answered.
-func (o *outages) tried(k inbox.Key, missing string) (released int) {
+func (o *outages) noteTried(k inbox.Key, missing string) (released int) {
 	if was := o.of[k]; was != nil && (missing == "" || was != o.all[missing]) {
-		o.drop(was, k)
-		released = o.release(was)
+		o.dropKey(was, k)
+		released = o.releaseAll(was)
 	}
 	if missing != "" {
-		o.join(k, missing)
+		o.addKey(k, missing)
 	}
 	return released
 }
 
-func (o *outages) join(k inbox.Key, missing string) {
+func (o *outages) addKey(k inbox.Key, missing string) {
 	out := o.all[missing]
 	if out == nil {
 		out = &outage{}
@@ -118,18 +118,18 @@ func (o *outages) join(k inbox.Key, missing string) {
 		out.waiting = append(out.waiting, k)
 		o.of[k] = out
 	}
-	o.arm(out)
+	o.armProbe(out)
 }
 
-// forget removes a key that need not be tried any more.
-func (o *outages) forget(k inbox.Key) {
+// forgetKey removes a key that need not be tried any more.
+func (o *outages) forgetKey(k inbox.Key) {
 	if out := o.of[k]; out != nil {
-		o.drop(out, k)
-		o.arm(out)
+		o.dropKey(out, k)
+		o.armProbe(out)
 	}
 }
 
-func (o *outages) drop(out *outage, k inbox.Key) {
+func (o *outages) dropKey(out *outage, k inbox.Key) {
 	delete(o.of, k)
 	out.waiting = slices.DeleteFunc(out.waiting, func(w inbox.Key) bool { return w == k })
 	if out.probe != nil && *out.probe == k {
@@ -137,11 +137,11 @@ func (o *outages) drop(out *outage, k inbox.Key) {
 	}
 }
 
-// release enqueues all keys that wait.
-func (o *outages) release(out *outage) int {
+// releaseAll enqueues all keys that wait.
+func (o *outages) releaseAll(out *outage) int {
 	all := out.waiting
 	out.waiting, out.probe = nil, nil
-	o.arm(out)
+	o.armProbe(out)
 	for _, k := range all {
 		delete(o.of, k)
 	}
@@ -149,8 +149,8 @@ func (o *outages) release(out *outage) int {
 	return len(all)
 }
 
-// arm ensures that, while keys wait, there is a probe or a timer that will pick one.
-func (o *outages) arm(out *outage) {
+// armProbe ensures that, while keys wait, there is a probe or a timer that will pick one.
+func (o *outages) armProbe(out *outage) {
 	switch {
 	case len(out.waiting) == 0:
 		if out.timer != nil {
@@ -174,8 +174,8 @@ func (o *outages) arm(out *outage) {
 	}
 }
 
-// stop ends the timers.
-func (o *outages) stop() {
+// stopTimers ends the timers.
+func (o *outages) stopTimers() {
 	for _, out := range o.all {
 		if out.timer != nil {
 			out.timer.Stop()

@@ -98,8 +98,8 @@ func (q *queue) done(k inbox.Key) {
 	}
 }
 
-// stop ends the timers.
-func (q *queue) stop() {
+// stopTimers ends the timers.
+func (q *queue) stopTimers() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for k, t := range q.timers {

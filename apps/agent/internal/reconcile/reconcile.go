@@ -125,7 +125,7 @@ type entry struct {
 	touched int64
 	traced  [2]int64 // (epoch, generation) whose apply has its span
 	// fell: the runtime was asked to stop all instances because the deployment goes to zero, and no look that
-	// began after that has ended. See slept.
+	// began after that has ended. See noteSlept.
 	fell bool
 }
 
@@ -177,7 +177,7 @@ func (r *Reconciler) Changed() <-chan struct{} { return r.changed }
 func (r *Reconciler) Run(ctx context.Context) error {
 	r.enqueueAll()
 	var wg sync.WaitGroup
-	wg.Go(func() { r.observe(ctx) })
+	wg.Go(func() { r.observeRuntime(ctx) })
 	for range r.cfg.Workers {
 		wg.Go(func() {
 			for {
@@ -185,7 +185,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 				if !ok {
 					return
 				}
-				r.reconcile(ctx, k)
+				r.reconcileKey(ctx, k)
 				r.queue.done(k)
 			}
 		})
@@ -200,8 +200,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.outages.stop()
-	r.queue.stop()
+	r.outages.stopTimers()
+	r.queue.stopTimers()
 	return nil
 }
 
@@ -217,54 +217,54 @@ func (r *Reconciler) enqueueAll() {
 	r.lookAgain()
 }
 
-// reconcile looks at one key.
-func (r *Reconciler) reconcile(ctx context.Context, k inbox.Key) {
+// reconcileKey compares what one key wants with what runs, and acts on the difference.
+func (r *Reconciler) reconcileKey(ctx context.Context, k inbox.Key) {
 	item, ok := r.cfg.Inbox.Get(k)
 	if !ok {
-		r.forget(k)
+		r.forgetKey(k)
 		return
 	}
 	if workload := item.GetDeployment().GetWorkloadKey(); workload != "" && !inbox.IsDelete(item) {
-		if !r.hold(workload, k) {
+		if !r.lockWorkload(workload, k) {
 			return
 		}
-		defer r.let(workload)
+		defer r.unlockWorkload(workload)
 		// While it waited, another may have been applied, and this one may not be wanted any more.
 		if item, ok = r.cfg.Inbox.Get(k); !ok {
-			r.forget(k)
+			r.forgetKey(k)
 			return
 		}
 	}
-	if r.final(k, item) {
+	if r.isRejected(k, item) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	switch {
 	case item.GetRoutes() != nil && item.GetRoutes().AppId == k.Name:
-		r.route(ctx, k, item)
+		r.applyRoute(ctx, k, item)
 	case inbox.IsDelete(item):
 		r.routeFirst(ctx, item)
-		r.remove(ctx, k, item)
+		r.removeItem(ctx, k, item)
 	case item.GetDeployment().GetAction() == agentv1.DeploymentState_ACTION_APPLY && item.GetDeployment().GetDeployment().GetId() == k.Name:
-		if why := r.contested(k, item); why != "" {
-			r.pend(k, item, codeAdopting, why)
+		if why := r.whyContested(k, item); why != "" {
+			r.markPending(k, item, codeAdopting, why)
 			return
 		}
 		r.cfg.Gateways.Stay(k.Name)
-		if r.falls(ctx, k, item) {
+		if r.fallsToZero(ctx, k, item) {
 			return
 		}
-		err := r.apply(ctx, k, item)
-		r.touch(k)
-		r.settle(ctx, k, item, err)
+		err := r.applyItem(ctx, k, item)
+		r.markTouched(k)
+		r.settleKey(ctx, k, item, err)
 	default:
-		r.settle(ctx, k, item, &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "this agent does not understand the assignment: update the agent"})
+		r.settleKey(ctx, k, item, &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "this agent does not understand the assignment: update the agent"})
 	}
 }
 
-// final reports whether this generation was rejected for good.
-func (r *Reconciler) final(k inbox.Key, item *agentv1.Item) bool {
+// isRejected reports whether this generation was rejected for good.
+func (r *Reconciler) isRejected(k inbox.Key, item *agentv1.Item) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[k]
@@ -272,9 +272,9 @@ func (r *Reconciler) final(k inbox.Key, item *agentv1.Item) bool {
 		e.state.Phase == agentv1.AppliedState_PHASE_REJECTED && !e.state.Retryable
 }
 
-func (r *Reconciler) apply(ctx context.Context, k inbox.Key, item *agentv1.Item) (err error) {
+func (r *Reconciler) applyItem(ctx context.Context, k inbox.Key, item *agentv1.Item) (err error) {
 	state := item.GetDeployment()
-	ctx, end := r.span(ctx, k, item)
+	ctx, end := r.startSpan(ctx, k, item)
 	defer func() { end(err) }()
 	for _, feature := range state.RequiredFeatures {
 		if !slices.Contains(r.cfg.Features, feature) {
@@ -282,7 +282,7 @@ func (r *Reconciler) apply(ctx context.Context, k inbox.Key, item *agentv1.Item)
 		}
 	}
 	d := state.Deployment
-	variables, pull, err := r.secrets(ctx, d, item.Generation)
+	variables, pull, err := r.secretVariables(ctx, d, item.Generation)
 	if err != nil {
 		return err
 	}
@@ -306,9 +306,9 @@ func (r *Reconciler) apply(ctx context.Context, k inbox.Key, item *agentv1.Item)
 	})
 }
 
-// secrets maps the values to the variables that carry them, and those for pulling
+// secretVariables maps the values to the variables that carry them, and those for pulling
 // the image to their names.
-func (r *Reconciler) secrets(ctx context.Context, d *agentv1.Deployment, generation int64) (variables, pull map[string]string, _ error) {
+func (r *Reconciler) secretVariables(ctx context.Context, d *agentv1.Deployment, generation int64) (variables, pull map[string]string, _ error) {
 	if len(d.GetSpec().GetSecrets()) == 0 {
 		return nil, nil, nil
 	}
@@ -331,10 +331,10 @@ func (r *Reconciler) secrets(ctx context.Context, d *agentv1.Deployment, generat
 	return variables, pull, nil
 }
 
-// span joins the trace of the control plane's decision, once per generation.
-func (r *Reconciler) span(ctx context.Context, k inbox.Key, item *agentv1.Item) (context.Context, func(error)) {
+// startSpan joins the trace of the control plane's decision, once per generation.
+func (r *Reconciler) startSpan(ctx context.Context, k inbox.Key, item *agentv1.Item) (context.Context, func(error)) {
 	r.mu.Lock()
-	e := r.entry(k)
+	e := r.entryOf(k)
 	mark := [2]int64{item.Epoch, item.Generation}
 	first := e.traced != mark
 	e.traced = mark
@@ -353,8 +353,8 @@ func (r *Reconciler) span(ctx context.Context, k inbox.Key, item *agentv1.Item) 
 	}
 }
 
-// settle records the result of a key, and when to try again.
-func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item, err error) {
+// settleKey records the result of a key, and when to try again.
+func (r *Reconciler) settleKey(ctx context.Context, k inbox.Key, item *agentv1.Item, err error) {
 	state := &agentv1.AppliedState{Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation}
 	var rejection *runtime.Rejection
 	switch {
@@ -374,13 +374,13 @@ func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item
 		state.Code, state.Message, state.Retryable = "Retrying", err.Error(), true
 		r.cfg.Log.WarnContext(ctx, "cannot apply; will try again", "key", k.Name, "generation", item.Generation, "error", err)
 	}
-	away := missing(err)
-	r.tried(ctx, k, away)
+	away := missingDependency(err)
+	r.noteTried(ctx, k, away)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.entry(k)
+	e := r.entryOf(k)
 	if err == nil {
-		defer r.adopted(item)
+		defer r.enqueueAdopters(item)
 	}
 	if e.state.GetEpoch() != item.Epoch || e.state.GetGeneration() != item.Generation {
 		e.attempts = 0
@@ -402,10 +402,10 @@ func (r *Reconciler) settle(ctx context.Context, k inbox.Key, item *agentv1.Item
 		e.attempts = 0
 	}
 	e.next = nil
-	r.set(e, state)
+	r.setState(e, state)
 }
 
-func (r *Reconciler) entry(k inbox.Key) *entry {
+func (r *Reconciler) entryOf(k inbox.Key) *entry {
 	e := r.entries[k]
 	if e == nil {
 		e = &entry{}
@@ -414,30 +414,30 @@ func (r *Reconciler) entry(k inbox.Key) *entry {
 	return e
 }
 
-func (r *Reconciler) set(e *entry, state *agentv1.AppliedState) {
+func (r *Reconciler) setState(e *entry, state *agentv1.AppliedState) {
 	if e.state == nil || !proto.Equal(e.state, state) {
 		e.state = state
-		r.signal()
+		r.signalChange()
 	}
 }
 
-func (r *Reconciler) forget(k inbox.Key) {
+func (r *Reconciler) forgetKey(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.outages.forget(k)
+	r.outages.forgetKey(k)
 	delete(r.gated, k)
 	if _, ok := r.entries[k]; ok {
 		delete(r.entries, k)
-		r.signal()
+		r.signalChange()
 	}
 	for _, keys := range r.waiting {
 		delete(keys, k)
 	}
-	r.awaken(true)
+	r.enqueueWaiting(true)
 	r.lookAgain()
 }
 
-func (r *Reconciler) signal() {
+func (r *Reconciler) signalChange() {
 	select {
 	case r.changed <- struct{}{}:
 	default:
@@ -451,8 +451,8 @@ func (r *Reconciler) lookAgain() {
 	}
 }
 
-// observe looks at the runtime whenever it changed, and finds what is gone.
-func (r *Reconciler) observe(ctx context.Context) {
+// observeRuntime looks at the runtime whenever it changed, and finds what is gone.
+func (r *Reconciler) observeRuntime(ctx context.Context) {
 	failures := 0
 	for {
 		r.mu.Lock()
@@ -477,7 +477,7 @@ func (r *Reconciler) observe(ctx context.Context) {
 			// Gateways come first: a caller that sees a key as applied may rely on it that
 			// they know what runs.
 			r.cfg.Gateways.See(seen)
-			r.slept(seen, look)
+			r.noteSlept(seen, look)
 			r.noteSeen(seen, look)
 			wait = backoff.Rest(time.Since(begin), observeShare, observeSpacing, maxObserveSpacing)
 		}
@@ -508,11 +508,11 @@ func (r *Reconciler) noteSeen(seen runtime.Observation, look int64) {
 		}
 	}
 	r.seen, r.seenLook, r.present = seen, look, present
-	r.awaken(false)
+	r.enqueueWaiting(false)
 	for k, e := range r.entries {
 		if e.next != nil && look >= e.after && (!e.next.Deleted || !present[k.Name]) {
 			e.state, e.next = e.next, nil
 		}
 	}
-	r.signal()
+	r.signalChange()
 }

@@ -22,27 +22,27 @@ func (r *Reconciler) routeFirst(ctx context.Context, item *agentv1.Item) {
 	}
 }
 
-func (r *Reconciler) remove(ctx context.Context, k inbox.Key, item *agentv1.Item) {
-	if why := r.adopting(k, item); why != "" {
-		r.pend(k, item, codeAdopting, why)
+func (r *Reconciler) removeItem(ctx context.Context, k inbox.Key, item *agentv1.Item) {
+	if why := r.whyAdopting(k, item); why != "" {
+		r.markPending(k, item, codeAdopting, why)
 		r.lookAgain()
 		return
 	}
-	if r.leaving(k, item) {
+	if r.awaitsGateways(k, item) {
 		return
 	}
 	if err := errors.Join(r.cfg.Runtime.Remove(ctx, k.Name), r.cfg.ForgetSecrets(k.Name)); err != nil {
-		r.settle(ctx, k, item, err)
+		r.settleKey(ctx, k, item, err)
 		return
 	}
-	r.tried(ctx, k, "")
+	r.noteTried(ctx, k, "")
 	r.mu.Lock()
-	r.adopted(item)
-	e := r.entry(k)
+	r.enqueueAdopters(item)
+	e := r.entryOf(k)
 	done := e.state.GetDeleted() && e.state.Epoch == item.Epoch && e.state.Generation == item.Generation
 	if !done {
 		e.attempts = 0
-		r.set(e, &agentv1.AppliedState{
+		r.setState(e, &agentv1.AppliedState{
 			Kind: k.Kind, Key: k.Name, Epoch: item.Epoch, Generation: item.Generation,
 			Phase: agentv1.AppliedState_PHASE_PENDING, Code: codeDraining, Message: "instances are being stopped",
 		})

@@ -19,7 +19,7 @@ func (r *Reconciler) Observation() (seen runtime.Observation, ok bool) {
 
 // Announce signals Changed. Call it when something changed that the reconciler's methods
 // return.
-func (r *Reconciler) Announce() { r.signal() }
+func (r *Reconciler) Announce() { r.signalChange() }
 
 // Applied returns the result of every key that the inbox holds and that was tried.
 // States are shared: read only. An Observation that is read afterwards is no older

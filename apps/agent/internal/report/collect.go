@@ -68,17 +68,17 @@ func takePicture(src Source, before picture) (picture, bool) {
 	}
 	for _, d := range seen.Deployments {
 		since, held := src.HeldSince(d.DeploymentID)
-		now := before.deployments[d.DeploymentID].next(d, held, since)
+		now := before.deployments[d.DeploymentID].nextSeen(d, held, since)
 		p.deployments[d.DeploymentID], p.rollups[d.DeploymentID] = now, now.rollup
 	}
 	for _, a := range applied {
-		if message := text(a.Message); message != a.Message {
+		if message := boundText(a.Message); message != a.Message {
 			a = proto.CloneOf(a)
 			a.Message = message
 		}
 		p.applied[key{a.Kind, a.Key}] = a
 		if a.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT && p.deployments[a.Key] == nil {
-			p.rollups[a.Key] = before.none(a.Key, a.Generation)
+			p.rollups[a.Key] = before.noneOf(a.Key, a.Generation)
 		}
 	}
 	p.capacity, p.notices = seen.Capacity, seen.Notices
@@ -86,8 +86,8 @@ func takePicture(src Source, before picture) (picture, bool) {
 	return p, true
 }
 
-// none returns the counts of a deployment of which nothing exists.
-func (p picture) none(id string, generation int64) *agentv1.DeploymentRollup {
+// noneOf returns the counts of a deployment of which nothing exists.
+func (p picture) noneOf(id string, generation int64) *agentv1.DeploymentRollup {
 	if was := p.rollups[id]; was != nil && p.deployments[id] == nil && was.Generation == generation {
 		return was
 	}
@@ -105,8 +105,8 @@ func (p picture) wantsAgain(before picture) bool {
 	return false
 }
 
-// next returns the deployment as it is seen now: d itself if nothing changed. d may be nil.
-func (d *deployment) next(seen runtime.ObservedDeployment, held bool, since int64) *deployment {
+// nextSeen returns the deployment as it is seen now: d itself if nothing changed. d may be nil.
+func (d *deployment) nextSeen(seen runtime.ObservedDeployment, held bool, since int64) *deployment {
 	if d != nil && d.held == held && d.since == since && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
 		d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
 		return d
@@ -132,14 +132,14 @@ func sameList(a, b []runtime.Instance) bool {
 		return true
 	}
 	for n := range a {
-		if !identical(&a[n], &b[n]) {
+		if !isIdentical(&a[n], &b[n]) {
 			return false
 		}
 	}
 	return true
 }
 
-func identical(a, b *runtime.Instance) bool {
+func isIdentical(a, b *runtime.Instance) bool {
 	return a.TemplateHash == b.TemplateHash && a.Doomed == b.Doomed &&
 		a.StartedAt.Equal(b.StartedAt) && a.ReadyAt.Equal(b.ReadyAt) &&
 		a.Reason == b.Reason && a.Message == b.Message && sameFacts(a, b)
@@ -161,7 +161,7 @@ func tellsTheSame(a, b *runtime.Instance) bool {
 func instanceState(deployment string, i *runtime.Instance) *agentv1.InstanceState {
 	return &agentv1.InstanceState{
 		Id: i.ID, DeploymentId: deployment, Role: i.Role, Group: int32(i.Group), Slot: int32(i.Slot),
-		Status: i.Status, Reason: text(i.Reason), Message: text(i.Message), Address: i.Address,
+		Status: i.Status, Reason: boundText(i.Reason), Message: boundText(i.Message), Address: i.Address,
 		RuntimeName: i.RuntimeName, Restarts: int32(i.Restarts), Gpus: i.GPUs,
 		StartedAt: millis(i.StartedAt), ReadyAt: millis(i.ReadyAt),
 	}
@@ -178,13 +178,13 @@ func millis(t time.Time) int64 {
 // maxText is as much as the control plane keeps of a message. It keeps less of a reason.
 const maxText = 1024
 
-// text bounds a text of a runtime or an instance, and removes bytes that are not UTF-8,
+// boundText bounds a text of a runtime or an instance, and removes bytes that are not UTF-8,
 // because no report with such a text can be sent.
-func text(s string) string {
+func boundText(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]
 	}
 	return strings.ToValidUTF8(s, "")
 }
 
-func sameText(a, b string) bool { return a == b || text(a) == text(b) }
+func sameText(a, b string) bool { return a == b || boundText(a) == boundText(b) }

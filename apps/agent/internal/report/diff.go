@@ -35,20 +35,20 @@ type told struct {
 	gone bool
 }
 
-func (t told) state() *agentv1.InstanceState {
+func (t told) stateOf() *agentv1.InstanceState {
 	s := instanceState(t.deployment, t.Instance)
 	if t.gone {
-		return terminated(s)
+		return terminatedState(s)
 	}
 	return s
 }
 
-func (d *diff) empty() bool {
+func (d *diff) isEmpty() bool {
 	return len(d.applied)+len(d.rollups)+len(d.notices) == 0 && d.capacity == nil && !d.quarantine
 }
 
-// edges returns a diff with the urgent parts only.
-func (d *diff) edges() diff {
+// urgentParts returns a diff with the urgent parts only.
+func (d *diff) urgentParts() diff {
 	return diff{applied: d.urgent.applied, rollups: d.urgent.rollups, edge: d.edge}
 }
 
@@ -65,7 +65,7 @@ func compareFacts(before, now picture) diff {
 	}
 	for id, r := range now.rollups {
 		if was := before.rollups[id]; was != r && !proto.Equal(was, r) {
-			d.count(was, r)
+			d.addCounts(was, r)
 		}
 	}
 	for id, was := range before.rollups {
@@ -74,7 +74,7 @@ func compareFacts(before, now picture) diff {
 		}
 		// Zero counts are told once.
 		if none := (&agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation}); !proto.Equal(was, none) {
-			d.count(was, none)
+			d.addCounts(was, none)
 		}
 	}
 	d.edge = len(d.urgent.applied)+len(d.urgent.rollups) > 0
@@ -85,7 +85,7 @@ func compareFacts(before, now picture) diff {
 	if now.judged && (!before.judged || !slices.EqualFunc(before.quarantined, now.quarantined, same)) {
 		d.quarantine, d.quarantined = true, now.quarantined
 	}
-	d.notices = unsaid(before.notices, now.notices)
+	d.notices = newNotices(before.notices, now.notices)
 	byID := func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) }
 	slices.SortFunc(d.rollups, byID)
 	slices.SortFunc(d.urgent.rollups, byID)
@@ -97,8 +97,8 @@ func compareFacts(before, now picture) diff {
 	return d
 }
 
-// count adds counts that changed. was is nil if there were none.
-func (d *diff) count(was, is *agentv1.DeploymentRollup) {
+// addCounts adds counts that changed. was is nil if there were none.
+func (d *diff) addCounts(was, is *agentv1.DeploymentRollup) {
 	d.rollups = append(d.rollups, is)
 	if was == nil || was.Generation != is.Generation || was.ReadyReplicas != is.ReadyReplicas || was.Ready != is.Ready || was.Failed != is.Failed || was.Doomed != is.Doomed {
 		d.urgent.rollups = append(d.urgent.rollups, is)
@@ -143,7 +143,7 @@ func compareInstances(before, now picture) (list []told, edge bool) {
 			was = w.Status
 			delete(m.went, t.ID)
 		}
-		d.tell(t, was)
+		d.addInstance(t, was)
 	}
 	for _, t := range m.went {
 		// An instance that is no longer there has ended, if that is not known yet.
@@ -157,7 +157,7 @@ func compareInstances(before, now picture) (list []told, edge bool) {
 	return d.list, d.edge
 }
 
-func (d *changes) tell(t told, was windlassv1.InstanceStatus) {
+func (d *changes) addInstance(t told, was windlassv1.InstanceStatus) {
 	d.list = append(d.list, t)
 	d.edge = d.edge || isEdge(was) != isEdge(t.Status)
 }
@@ -168,7 +168,7 @@ func (d *changes) tell(t told, was windlassv1.InstanceStatus) {
 func (d *changes) compareLists(m *moves, id string, was, is []runtime.Instance) {
 	pair := func(w, i *runtime.Instance) {
 		if !tellsTheSame(w, i) {
-			d.tell(told{deployment: id, Instance: i}, w.Status)
+			d.addInstance(told{deployment: id, Instance: i}, w.Status)
 		}
 	}
 	for len(was) > 0 && len(is) > 0 && was[0].ID == is[0].ID {
@@ -197,21 +197,21 @@ func (d *changes) compareLists(m *moves, id string, was, is []runtime.Instance) 
 	}
 }
 
-// request makes a report of the diff and of a part of the instances.
-func (d *diff) request(part []told) *agentv1.ReportRequest {
+// newRequest makes a report of the diff and of a part of the instances.
+func (d *diff) newRequest(part []told) *agentv1.ReportRequest {
 	req := &agentv1.ReportRequest{
 		Applied: d.applied, Rollups: d.rollups, Capacity: d.capacity,
 		QuarantineComplete: d.quarantine, Quarantined: d.quarantined, Notices: noticesOf(d.notices),
 	}
 	for _, t := range part {
-		req.Instances = append(req.Instances, t.state())
+		req.Instances = append(req.Instances, t.stateOf())
 	}
 	return req
 }
 
-// terminated returns the last state of an instance that is gone. One that failed, or
+// terminatedState returns the last state of an instance that is gone. One that failed, or
 // drained for a reason (evicted, replaced), keeps that reason. Any other was stopped.
-func terminated(was *agentv1.InstanceState) *agentv1.InstanceState {
+func terminatedState(was *agentv1.InstanceState) *agentv1.InstanceState {
 	gone := proto.CloneOf(was)
 	gone.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 	gone.Address = ""

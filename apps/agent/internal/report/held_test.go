@@ -39,7 +39,7 @@ func TestHeldRegion_IsNotUnknownForLong(t *testing.T) {
 		got := p.take()
 		require.NotEmpty(t, got, "signs of life")
 		for _, r := range got {
-			require.False(t, says(r))
+			require.False(t, saysMore(r))
 			require.False(t, r.InventoryBegin)
 		}
 

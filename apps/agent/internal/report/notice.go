@@ -5,8 +5,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// unsaid returns the notices in now that are newer than those in before.
-func unsaid(before, now []runtime.Notice) []runtime.Notice {
+// newNotices returns the notices in now that are newer than those in before.
+func newNotices(before, now []runtime.Notice) []runtime.Notice {
 	if len(before) == 0 {
 		return now
 	}
@@ -23,7 +23,7 @@ func noticesOf(notices []runtime.Notice) []*agentv1.Notice {
 	out := make([]*agentv1.Notice, len(notices))
 	for i, n := range notices {
 		out[i] = &agentv1.Notice{
-			Kind: n.Kind, DeploymentId: n.DeploymentID, Object: text(n.Object), Message: text(n.Message),
+			Kind: n.Kind, DeploymentId: n.DeploymentID, Object: boundText(n.Object), Message: boundText(n.Message),
 			Times: int32(n.Times), At: n.At.UnixMilli(),
 		}
 	}

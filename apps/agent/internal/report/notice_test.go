@@ -99,6 +99,6 @@ func TestNotices_AreBoundedToTheNewest(t *testing.T) {
 	require.Len(t, out, runtime.MaxNotices)
 	require.Equal(t, fmt.Sprint(2*runtime.MaxNotices), out[len(out)-1].Object)
 	require.Empty(t, out[0].Message, "what cannot be sent is left out")
-	require.Len(t, unsaid(all[:50], all), 2*runtime.MaxNotices-50)
-	require.Empty(t, unsaid(all, all[:50]))
+	require.Len(t, newNotices(all[:50], all), 2*runtime.MaxNotices-50)
+	require.Empty(t, newNotices(all, all[:50]))
 }

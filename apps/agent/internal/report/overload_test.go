@@ -176,7 +176,7 @@ func TestOverload_RefusedInventoryStartsAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		got = p.take()
 		last := got[len(got)-1]
-		for n := len(got) - 1; !says(last); n-- {
+		for n := len(got) - 1; !saysMore(last); n-- {
 			last = got[n]
 		}
 		require.True(t, last.InventoryEnd)

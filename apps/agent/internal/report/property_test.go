@@ -59,7 +59,7 @@ func (w whole) changes(now whole) (instances []*agentv1.InstanceState, rollups [
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.instances)) {
 		if was := w.instances[id]; now.instances[id] == nil && was.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
-			instances = append(instances, terminated(was))
+			instances = append(instances, terminatedState(was))
 			edge = true
 		}
 	}
@@ -203,7 +203,7 @@ func TestPicture_SharedEqualsWholeProperty(t *testing.T) {
 			d := compareFacts(reported, now)
 			list, edgeOfOne := compareInstances(reported, now)
 			instances, rollups, edge := stored.changes(is)
-			said := d.request(list)
+			said := d.newRequest(list)
 			slices.SortFunc(instances, func(a, b *agentv1.InstanceState) int { return cmp.Compare(a.Id, b.Id) })
 			slices.SortFunc(rollups, func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
 			requireSame(t, instances, said.Instances)
@@ -214,14 +214,14 @@ func TestPicture_SharedEqualsWholeProperty(t *testing.T) {
 				appliedEdge = appliedEdge || was == nil || was.Generation != a.Generation
 			}
 			require.Equal(t, edge || appliedEdge, d.edge || edgeOfOne)
-			urgent := d.edges()
-			require.Equal(t, d.edge, !urgent.empty())
+			urgent := d.urgentParts()
+			require.Equal(t, d.edge, !urgent.isEmpty())
 			switch {
-			case d.empty() && len(list) == 0:
+			case d.isEmpty() && len(list) == 0:
 				reported.deployments = now.deployments
 			case !rapid.Bool().Draw(t, "answered"):
 			case rapid.Bool().Draw(t, "edges alone"):
-				urgent.learn(&reported)
+				urgent.learnFacts(&reported)
 				left := compareFacts(reported, now)
 				require.False(t, left.edge, "edges that were told are told")
 				for _, r := range urgent.rollups {

@@ -180,24 +180,24 @@ func (r *Reporter) Run(ctx context.Context, s Session) error {
 	if r.cfg.Loads != nil {
 		r.cfg.Loads.Reset()
 	}
-	r.adopt(s.Limits, s.LeaseTTL)
+	r.adoptLimits(s.Limits, s.LeaseTTL)
 	r.holds = holds{}
-	if pause := r.pace().pause; pause > 0 {
+	if pause := r.currentPace().pause; pause > 0 {
 		// All agents come back at once to a control plane that is behind already.
 		r.holds.parts = time.Now().Add(time.Duration(r.cfg.Rand() * float64(pause)))
 	}
-	return over(ctx, r.talk(ctx))
+	return cleanEnd(ctx, r.runTalk(ctx))
 }
 
-// over makes the end of ctx a clean end.
-func over(ctx context.Context, err error) error {
+// cleanEnd returns nil for an error that comes from the end of ctx.
+func cleanEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // err is the result of the end of ctx
 	}
 	return err
 }
 
-func (r *Reporter) take() (picture, bool) {
+func (r *Reporter) currentPicture() (picture, bool) {
 	now, ok := takePicture(r.cfg.Source, r.latest)
 	if ok {
 		r.owed = r.owed || now.wantsAgain(r.latest)
@@ -206,9 +206,8 @@ func (r *Reporter) take() (picture, bool) {
 	return now, ok
 }
 
-// beat is the time to the next sign of life: a third of the lease at most, with
-// some jitter.
-func (r *Reporter) beat() time.Duration {
+// nextBeat returns the time to the next sign of life: a third of the lease at most, with some jitter.
+func (r *Reporter) nextBeat() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return max(time.Duration(float64(r.ttl)/3*(0.8+0.2*r.cfg.Rand())), 100*time.Millisecond)
@@ -220,7 +219,7 @@ type pace struct {
 	interval, pause time.Duration
 }
 
-func (r *Reporter) pace() pace {
+func (r *Reporter) currentPace() pace {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := pace{size: int(r.limits.GetMaxInstances()), interval: r.limits.GetMinInterval().AsDuration(), pause: r.limits.GetPause().AsDuration()}
@@ -230,7 +229,7 @@ func (r *Reporter) pace() pace {
 	return p
 }
 
-func (r *Reporter) adopt(limits *agentv1.ReportLimits, ttl time.Duration) {
+func (r *Reporter) adoptLimits(limits *agentv1.ReportLimits, ttl time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if limits != nil {
@@ -263,9 +262,9 @@ func (r *Reporter) Heard() {
 	}
 }
 
-// says reports whether a report is more than a sign of life. Notices alone do not count,
+// saysMore reports whether a report is more than a sign of life. Notices alone do not count,
 // because a control plane of an earlier release does not store them, and has lost nothing.
-func says(req *agentv1.ReportRequest) bool {
+func saysMore(req *agentv1.ReportRequest) bool {
 	return len(req.Applied)+len(req.Instances)+len(req.Rollups) > 0 || req.Capacity != nil || req.InventoryEnd || req.QuarantineComplete
 }
 
@@ -278,7 +277,7 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprintf("refused for %s: %v", r.after, r.cause) }
 func (r *refusal) Unwrap() error { return r.cause }
 
-func refused(err error) (*refusal, bool) {
+func asRefusal(err error) (*refusal, bool) {
 	if rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED {
 		return nil, false
 	}
@@ -286,8 +285,8 @@ func refused(err error) (*refusal, bool) {
 	return &refusal{cause: err, after: max(after, shortestRefusal)}, true
 }
 
-// send sends the report, again and again until it is answered, refused (a *refusal), or ctx ends.
-func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
+// sendReport sends the report, again and again until it is answered, refused (a *refusal), or ctx ends.
+func (r *Reporter) sendReport(ctx context.Context, req *agentv1.ReportRequest) error {
 	r.sequence++
 	req.SessionId, req.Epoch, req.Fence, req.Sequence = r.session.ID, r.session.Epoch, r.session.Fence, r.sequence
 	req.ReceivedRevision, req.PreviousSequence = r.cfg.Received(), r.previous
@@ -298,19 +297,19 @@ func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 		cancel()
 		if err == nil {
 			r.latency.Observe(time.Since(start).Seconds())
-			if says(req) {
+			if saysMore(req) {
 				r.previous = req.Sequence
 			}
 			if len(req.Loads) > 0 {
 				r.cfg.Loads.Told(req.Loads)
 			}
-			r.adopt(resp.Limits, resp.LeaseTtl.AsDuration())
+			r.adoptLimits(resp.Limits, resp.LeaseTtl.AsDuration())
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if no, ok := refused(err); ok {
+		if no, ok := asRefusal(err); ok {
 			return no
 		}
 		switch connect.CodeOf(err) {

@@ -295,7 +295,7 @@ func TestInstance_EndKeepsItsReason(t *testing.T) {
 		{running, runtime.ReasonNotReady, runtime.ReasonStopped},
 		{ready, "", runtime.ReasonStopped},
 	} {
-		gone := terminated(&agentv1.InstanceState{Status: c.status, Reason: c.reason, Message: "why", Address: "10.0.0.1:80"})
+		gone := terminatedState(&agentv1.InstanceState{Status: c.status, Reason: c.reason, Message: "why", Address: "10.0.0.1:80"})
 		require.Equal(t, ended, gone.Status)
 		require.Equal(t, c.want, gone.Reason)
 		require.Equal(t, map[bool]string{true: "why"}[c.want == c.reason], gone.Message)

@@ -16,11 +16,11 @@ func TestRest_FollowsALookForAsLongAsItTook(t *testing.T) {
 			time.Second:      longestRest,
 		} {
 			talk := &talk{}
-			talk.rest(t.Context())
+			talk.awaitLook(t.Context())
 			time.Sleep(took)
-			talk.looked()
+			talk.noteLook()
 			begin := time.Now()
-			talk.rest(t.Context())
+			talk.awaitLook(t.Context())
 			require.Equal(t, want, time.Since(begin), took)
 			require.Equal(t, time.Now(), talk.begun)
 		}

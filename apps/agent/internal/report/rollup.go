@@ -60,7 +60,7 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 		}
 	}
 	if worst != nil {
-		r.Reason, r.Message = text(worst.Reason), text(worst.Message)
+		r.Reason, r.Message = boundText(worst.Reason), boundText(worst.Message)
 	}
 	return r
 }

@@ -34,7 +34,7 @@ func TestReplica_BeingReplacedIsNotReady(t *testing.T) {
 
 func TestCountsAreOfAGenerationOnceNothingOfTheOneBeforeMayCome(t *testing.T) {
 	told := func(d *deployment, generation int64, unsettled bool) *deployment {
-		return d.next(runtime.ObservedDeployment{DeploymentID: "v1", Generation: generation, Unsettled: unsettled}, true, 0)
+		return d.nextSeen(runtime.ObservedDeployment{DeploymentID: "v1", Generation: generation, Unsettled: unsettled}, true, 0)
 	}
 	d := told(nil, 1, true)
 	require.Zero(t, d.rollup.Generation)

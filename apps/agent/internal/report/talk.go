@@ -47,16 +47,16 @@ const (
 	longestRest = 200 * time.Millisecond
 )
 
-// rest waits until another look may begin, and records its beginning.
-func (t *talk) rest(ctx context.Context) {
+// awaitLook waits until another look may begin, and records its beginning.
+func (t *talk) awaitLook(ctx context.Context) {
 	if wait := time.Until(t.next); wait > 0 {
 		_ = backoff.Sleep(ctx, wait) // the caller sees the end of ctx
 	}
 	t.begun = time.Now()
 }
 
-// looked records the end of a look.
-func (t *talk) looked() {
+// noteLook records the end of a look.
+func (t *talk) noteLook() {
 	now := time.Now()
 	t.next = now.Add(backoff.Rest(now.Sub(t.begun), lookShare, 0, longestRest))
 }
@@ -71,56 +71,56 @@ type pass struct {
 	since     int64
 }
 
-// talk tells everything once, and then changes and signs of life, until the session ends.
-func (r *Reporter) talk(ctx context.Context) error {
-	t := &talk{spoke: time.Now(), beat: r.beat(), held: r.session.Held}
-	t.resync, t.until = r.resync(t.spoke), t.spoke.Add(longestHeld)
+// runTalk tells everything once, and then changes and signs of life, until the session ends.
+func (r *Reporter) runTalk(ctx context.Context) error {
+	t := &talk{spoke: time.Now(), beat: r.nextBeat(), held: r.session.Held}
+	t.resync, t.until = r.nextInventory(t.spoke), t.spoke.Add(longestHeld)
 	for ctx.Err() == nil {
 		if t.held != nil && !time.Now().Before(t.until) {
 			t.held = nil
 		}
 		if t.held != nil {
-			if err := r.listen(ctx, t); err != nil {
+			if err := r.awaitNews(ctx, t); err != nil {
 				return err
 			}
 			continue
 		}
-		t.rest(ctx)
+		t.awaitLook(ctx)
 		// A region gives signs of life although its runtime does not answer yet.
-		if now, ok := r.take(); ok {
-			if said, err := r.say(ctx, t, now); said || err != nil {
+		if now, ok := r.currentPicture(); ok {
+			if said, err := r.sayOnce(ctx, t, now); said || err != nil {
 				if err != nil {
 					return err
 				}
 				continue
 			}
 		}
-		if err := r.listen(ctx, t); err != nil {
+		if err := r.awaitNews(ctx, t); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// resync returns when the next inventory is due.
-func (r *Reporter) resync(now time.Time) time.Time {
+// nextInventory returns when the next inventory is due.
+func (r *Reporter) nextInventory(now time.Time) time.Time {
 	return now.Add(r.cfg.Resync + time.Duration(r.cfg.Rand()*float64(r.cfg.Resync)))
 }
 
-// say sends one report, if there is one to send now.
-func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, err error) {
+// sayOnce sends one report, if there is one to send now.
+func (r *Reporter) sayOnce(ctx context.Context, t *talk, now picture) (said bool, err error) {
 	at := time.Now()
 	if at.Before(r.holds.all) {
-		t.looked()
+		t.noteLook()
 		return false, nil
 	}
 	if t.pass == nil && (!r.complete || r.owed || !at.Before(t.resync)) {
 		everything, _ := compareInstances(emptyPicture(), now)
 		r.owed = false
-		t.pass, t.resync = &pass{to: now, rest: everything, inventory: true}, r.resync(at)
+		t.pass, t.resync = &pass{to: now, rest: everything, inventory: true}, r.nextInventory(at)
 	}
-	pace, free := r.pace(), !at.Before(r.holds.parts)
-	facts, due := r.facts(t, now), at.Sub(t.flushed) >= pace.interval
+	pace, free := r.currentPace(), !at.Before(r.holds.parts)
+	facts, due := r.factsToTell(t, now), at.Sub(t.flushed) >= pace.interval
 	if t.pass == nil && free {
 		list, edge := compareInstances(r.reported, now)
 		switch {
@@ -132,7 +132,7 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 		}
 	}
 
-	t.looked()
+	t.noteLook()
 
 	var part []told
 	switch p := t.pass; {
@@ -141,19 +141,19 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 		due = due || !p.begun
 	case p != nil && p.inventory && !p.begun:
 		due = true // the facts of an inventory may go first
-	case facts.empty() || !due && !facts.edge:
+	case facts.isEmpty() || !due && !facts.edge:
 		return false, nil
 	}
 	if !due {
-		facts = facts.edges()
+		facts = facts.urgentParts()
 	}
 	// Until all of it is answered, what the control plane holds is between two
 	// pictures: only an inventory would tell it of what vanishes meanwhile.
 	complete, previous := r.complete, r.previous
 	r.complete = false
-	err = r.send(ctx, r.request(t, &facts, part))
+	err = r.sendReport(ctx, r.newRequest(t, &facts, part))
 	if no, ok := errors.AsType[*refusal](err); ok {
-		r.hold(ctx, no, len(part) > 0)
+		r.delayRefused(ctx, no, len(part) > 0)
 		if t.pass != nil && !t.pass.begun {
 			r.owed = r.owed || t.pass.inventory
 			t.pass = nil // the next pass tells the state of that time
@@ -164,24 +164,24 @@ func (r *Reporter) say(ctx context.Context, t *talk, now picture) (said bool, er
 	if err != nil {
 		return false, err
 	}
-	r.answered(t, now, &facts, due, part)
+	r.noteAnswered(t, now, &facts, due, part)
 	return true, nil
 }
 
-// facts returns the facts to tell: those that changed, or all of them at the beginning of an inventory.
-func (r *Reporter) facts(t *talk, now picture) diff {
+// factsToTell returns the facts to tell: those that changed, or all of them at the beginning of an inventory.
+func (r *Reporter) factsToTell(t *talk, now picture) diff {
 	if t.pass == nil || !t.pass.inventory || t.pass.begun {
 		return compareFacts(r.reported, now)
 	}
 	all := compareFacts(emptyPicture(), now)
 	all.capacity, all.quarantine, all.quarantined = now.capacity, now.judged, now.quarantined
 	// Notices are events and not states: those that were told are not told again.
-	all.notices = unsaid(r.reported.notices, now.notices)
+	all.notices = newNotices(r.reported.notices, now.notices)
 	return all
 }
 
-func (r *Reporter) request(t *talk, facts *diff, part []told) *agentv1.ReportRequest {
-	req := facts.request(part)
+func (r *Reporter) newRequest(t *talk, facts *diff, part []told) *agentv1.ReportRequest {
+	req := facts.newRequest(part)
 	p := t.pass
 	if p == nil || !p.inventory {
 		return req
@@ -195,15 +195,15 @@ func (r *Reporter) request(t *talk, facts *diff, part []told) *agentv1.ReportReq
 	return req
 }
 
-// answered updates the picture of what the control plane knows.
-func (r *Reporter) answered(t *talk, now picture, facts *diff, all bool, part []told) {
-	t.spoke, t.beat = time.Now(), r.beat()
+// noteAnswered updates the picture of what the control plane knows.
+func (r *Reporter) noteAnswered(t *talk, now picture, facts *diff, all bool, part []told) {
+	t.spoke, t.beat = time.Now(), r.nextBeat()
 	if all {
 		now.deployments = r.reported.deployments
 		r.reported = now
 		t.flushed = t.spoke
 	} else {
-		facts.learn(&r.reported)
+		facts.learnFacts(&r.reported)
 	}
 	if p := t.pass; p != nil && (len(part) > 0 || !p.begun) {
 		p.begun = true
@@ -217,15 +217,15 @@ func (r *Reporter) answered(t *talk, now picture, facts *diff, all bool, part []
 	r.complete = t.pass == nil
 	if len(part) > 0 {
 		r.holds = holds{}
-		if pause := r.pace().pause; pause > 0 {
-			r.holds.parts = t.spoke.Add(r.about(pause))
+		if pause := r.currentPace().pause; pause > 0 {
+			r.holds.parts = t.spoke.Add(r.randomAround(pause))
 		}
 	}
 }
 
-// hold delays what was refused, longer with each refusal.
-func (r *Reporter) hold(ctx context.Context, no *refusal, parts bool) {
-	after := r.about(no.after << min(r.holds.refusals, 3))
+// delayRefused delays what was refused, longer with each refusal.
+func (r *Reporter) delayRefused(ctx context.Context, no *refusal, parts bool) {
+	after := r.randomAround(no.after << min(r.holds.refusals, 3))
 	r.cfg.Log.InfoContext(ctx, "the control plane is behind; will report later", "error", no.cause, "retry_in", after)
 	r.holds.refusals++
 	now := time.Now()
@@ -236,21 +236,21 @@ func (r *Reporter) hold(ctx context.Context, no *refusal, parts bool) {
 	}
 }
 
-// about returns a random time around d, so that regions that were refused together do not come back together.
-func (r *Reporter) about(d time.Duration) time.Duration {
+// randomAround returns a random time around d, so that regions that were refused together do not come back together.
+func (r *Reporter) randomAround(d time.Duration) time.Duration {
 	return time.Duration((0.75 + 0.5*r.cfg.Rand()) * float64(d))
 }
 
-// listen waits until there may be something to say. Then it sends loads that are due, and
+// awaitNews waits until there may be something to say. Then it sends loads that are due, and
 // gives a sign of life if one is due. That is at a fixed time, because a source that signals
 // often must not delay it, or earlier in answer to one (see Heard).
-func (r *Reporter) listen(ctx context.Context, t *talk) error {
+func (r *Reporter) awaitNews(ctx context.Context, t *talk) error {
 	wait := time.Until(t.spoke.Add(t.beat))
 	changed := r.cfg.Source.Changed()
 	if t.held != nil {
 		changed = nil // an inventory tells all of it after the wait
 	}
-	for _, at := range []time.Time{t.resync, t.until, r.holds.parts, r.holds.all, t.flushed.Add(r.pace().interval)} {
+	for _, at := range []time.Time{t.resync, t.until, r.holds.parts, r.holds.all, t.flushed.Add(r.currentPace().interval)} {
 		if d := time.Until(at); d > 0 {
 			wait = min(wait, d)
 		}
@@ -272,10 +272,10 @@ func (r *Reporter) listen(ctx context.Context, t *talk) error {
 	if len(loads) == 0 && time.Since(t.spoke) < due {
 		return nil
 	}
-	err := r.send(ctx, &agentv1.ReportRequest{Loads: loads})
-	t.spoke, t.beat = time.Now(), r.beat()
+	err := r.sendReport(ctx, &agentv1.ReportRequest{Loads: loads})
+	t.spoke, t.beat = time.Now(), r.nextBeat()
 	if no, ok := errors.AsType[*refusal](err); ok {
-		r.hold(ctx, no, false)
+		r.delayRefused(ctx, no, false)
 		return nil
 	}
 	return err
@@ -289,8 +289,8 @@ func (r *Reporter) loadsChanged(t *talk) <-chan struct{} {
 	return r.cfg.Loads.Changed()
 }
 
-// learn records in reported that the facts of d were told.
-func (d *diff) learn(reported *picture) {
+// learnFacts records in reported that the facts of d were told.
+func (d *diff) learnFacts(reported *picture) {
 	if len(d.applied) > 0 {
 		reported.applied = maps.Clone(reported.applied)
 	}
