@@ -1,6 +1,6 @@
-// Package planinput reads plan.Input, all that a plan of apps goes by. The stepper, which carries
-// plans out, the preview, which forecasts them, and the views of apps read the same rows in the same
-// way. The number of queries does not depend on the number of apps, regions or instances.
+// Package planinput reads plan.Input: everything that the plan of an app depends on. The stepper, which
+// carries plans out, the preview, which forecasts them, and the views of apps read the same rows in the
+// same way. The number of queries does not depend on the number of apps, regions or instances.
 package planinput
 
 import (
@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Tx is what inputs are read by. A caller that writes what a plan decides passes one whose
+// Tx has the queries that read inputs. A caller that writes the decisions of a plan passes a Tx whose
 // ListTopology locks the rows.
 type Tx interface {
 	ListTopology(appIDs []string) ([]model.Topology, error)
@@ -32,8 +32,8 @@ type Tx interface {
 	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 }
 
-// Load reads all that the next step of each app goes by: what it runs, and what regions report.
-// The inputs are in the order of the apps. domain is the one below which apps have their hosts.
+// Load reads everything that the next step of each app depends on: what the app runs, and what regions
+// report. The inputs are in the order of the apps. domain is the parent domain of the apps' hosts.
 func Load(tx Tx, apps []model.App, domain string) ([]*plan.Input, error) {
 	l := newLoader(tx, apps)
 	for _, in := range l.order {
@@ -45,23 +45,24 @@ func Load(tx Tx, apps []model.App, domain string) ([]*plan.Input, error) {
 	)
 }
 
-// Rows reads what apps run, and nothing that a forecast makes up: what regions report, routes and
-// freezes.
+// Rows reads what apps run. It leaves out what a forecast makes up or ignores: the reports of regions,
+// routes, hosts, keys and freezes.
 func Rows(tx Tx, apps []model.App) ([]*plan.Input, error) {
 	l := newLoader(tx, apps)
 	return l.load(l.readTopology, l.readActiveRollouts, l.readPins, l.readDeployments, l.readNewest, l.readRegions, l.readRegionNames)
 }
 
-// loader has the inputs by the app's id, and in the order of the apps.
+// loader fills inputs with rows.
 type loader struct {
-	tx    Tx
+	tx Tx
+	// of has the inputs by the app's id, order in the order of the apps.
 	of    map[string]*plan.Input
 	order []*plan.Input
-	// regions that were read, by id.
+	// regions has the regions read so far, by id.
 	regions map[string]model.Region
-	// deployments that an input names, as a set of ids.
+	// deployments returns the ids of the deployments that an input names, as a set.
 	deployments func(*plan.Input) map[string]bool
-	// pastWaves reads regions of a rollout that is over, too.
+	// pastWaves: also read the regions in the waves of a rollout that is over.
 	pastWaves bool
 }
 
@@ -86,20 +87,20 @@ func (l *loader) load(reads ...func() error) ([]*plan.Input, error) {
 	return l.order, nil
 }
 
-// ids of the apps that are which.
-func (l *loader) ids(which func(*plan.Input) bool) (ids []string) {
+// ids returns the ids of the apps that are selected.
+func (l *loader) ids(selected func(*plan.Input) bool) (ids []string) {
 	for _, in := range l.order {
-		if which(in) {
+		if selected(in) {
 			ids = append(ids, in.App.ID)
 		}
 	}
 	return ids
 }
 
-// each reads the rows of the apps that are which, and adds each row to its app's input. It asks for
-// nothing if no app is.
-func each[R any](l *loader, which func(*plan.Input) bool, read func(appIDs []string) ([]R, error), add func(R)) error {
-	ids := l.ids(which)
+// addRows reads the rows of the selected apps, and adds each row to its app's input. It sends no query if
+// no app is selected.
+func addRows[R any](l *loader, selected func(*plan.Input) bool, read func(appIDs []string) ([]R, error), add func(R)) error {
+	ids := l.ids(selected)
 	if len(ids) == 0 {
 		return nil
 	}
@@ -114,7 +115,7 @@ func each[R any](l *loader, which func(*plan.Input) bool, read func(appIDs []str
 }
 
 func (l *loader) readTopology() error {
-	// All apps are named: a store that is asked to lock rows is told of those without any, too.
+	// This names all apps, because a store that locks the rows must also know of apps without any.
 	rows, err := l.tx.ListTopology(sortedKeys(l.of))
 	for _, t := range rows {
 		l.of[t.AppID].Topology = append(l.of[t.AppID].Topology, t)
@@ -122,16 +123,16 @@ func (l *loader) readTopology() error {
 	return err
 }
 
-// readRoutes leaves out apps that no step has decided about: nothing is routed before.
+// readRoutes leaves out apps before their first step: they have no routes yet.
 func (l *loader) readRoutes() error {
-	return each(l, func(in *plan.Input) bool { return in.App.Step > 0 }, l.tx.ListRoutes, func(r model.Route) {
+	return addRows(l, func(in *plan.Input) bool { return in.App.Step > 0 }, l.tx.ListRoutes, func(r model.Route) {
 		l.of[r.AppID].Routes = append(l.of[r.AppID].Routes, r)
 	})
 }
 
 // readHosts reads the verified domains.
 func (l *loader) readHosts() error {
-	return each(l, func(in *plan.Input) bool { return in.App.Domains > 0 }, l.tx.DomainsOfApps, func(d model.Domain) {
+	return addRows(l, func(in *plan.Input) bool { return in.App.Domains > 0 }, l.tx.DomainsOfApps, func(d model.Domain) {
 		if in := l.of[d.AppID]; d.VerifiedAt != 0 {
 			in.Hosts = append(in.Hosts, d.Name)
 		}
@@ -140,7 +141,7 @@ func (l *loader) readHosts() error {
 
 func (l *loader) readKeys() error {
 	keys := map[string][]model.AppKey{}
-	err := each(l, func(in *plan.Input) bool { return in.App.AppKeys > 0 }, l.tx.KeysOfApps, func(k model.AppKey) {
+	err := addRows(l, func(in *plan.Input) bool { return in.App.AppKeys > 0 }, l.tx.KeysOfApps, func(k model.AppKey) {
 		keys[k.AppID] = append(keys[k.AppID], k)
 	})
 	for id, of := range keys {
@@ -149,8 +150,8 @@ func (l *loader) readKeys() error {
 	return err
 }
 
-// readActiveRollouts reads rollouts with their deployments and rollout states, and then the
-// rollout states of the other apps.
+// readActiveRollouts reads rollouts with their deployments and rollout states, and then the rollout
+// states of the apps that have no rollout.
 func (l *loader) readActiveRollouts() error {
 	rollouts := l.rollouts()
 	stated := map[string]bool{}
@@ -166,11 +167,11 @@ func (l *loader) readActiveRollouts() error {
 			delete(rollouts, a.Rollout.ID)
 		}
 	}
-	// A rollout whose deployment is forgotten is still one.
+	// GetActiveRollouts leaves out a rollout whose deployment was deleted.
 	if err := l.addRollouts(rollouts); err != nil {
 		return err
 	}
-	return each(l, func(in *plan.Input) bool { return !stated[in.App.ID] }, l.tx.GetRolloutStates, l.addRolloutState)
+	return addRows(l, func(in *plan.Input) bool { return !stated[in.App.ID] }, l.tx.GetRolloutStates, l.addRolloutState)
 }
 
 // rollouts returns the inputs of apps that name a rollout, by its id.
@@ -198,13 +199,13 @@ func (l *loader) addRollouts(of map[string]*plan.Input) error {
 func (l *loader) addRolloutState(s model.RolloutState) { l.of[s.AppID].RolloutState = &s }
 
 func (l *loader) readPins() error {
-	// An app with one version has no version to pin next to it.
-	return each(l, func(in *plan.Input) bool { return in.App.LatestVersion > 1 }, l.tx.ListPins, func(p model.Pin) {
+	// An app with a single version has no pins.
+	return addRows(l, func(in *plan.Input) bool { return in.App.LatestVersion > 1 }, l.tx.ListPins, func(p model.Pin) {
 		l.of[p.AppID].Pins = append(l.of[p.AppID].Pins, p)
 	})
 }
 
-// readDeployments adds the deployments that are named by what was read, and were not read with it.
+// readDeployments adds the deployments that the rows read so far name, and that the inputs lack.
 func (l *loader) readDeployments() error {
 	all := map[string]bool{}
 	for _, in := range l.order {
@@ -223,7 +224,7 @@ func (l *loader) readDeployments() error {
 	return err
 }
 
-// missingDeployments returns the ids of deployments that the input names and has not.
+// missingDeployments returns the ids of the deployments that the input names but lacks.
 func (l *loader) missingDeployments(in *plan.Input) map[string]bool {
 	want := l.deployments(in)
 	delete(want, "")
@@ -233,7 +234,7 @@ func (l *loader) missingDeployments(in *plan.Input) map[string]bool {
 	return want
 }
 
-// plannedDeployments are the ones that a plan decides about.
+// plannedDeployments returns the ids of the deployments that a plan decides about.
 func plannedDeployments(in *plan.Input) map[string]bool {
 	want := map[string]bool{in.App.LiveDeploymentID: true}
 	if in.Rollout != nil {
@@ -250,22 +251,22 @@ func plannedDeployments(in *plan.Input) map[string]bool {
 	return want
 }
 
-// readNewest adds the newest deployment of an app where nothing else names it.
+// readNewest adds the newest deployment of each app whose input lacks it.
 func (l *loader) readNewest() error {
 	missing := func(in *plan.Input) bool {
 		return in.App.LatestVersion != 0 && !slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
 			return d.Version == in.App.LatestVersion
 		})
 	}
-	return each(l, missing, l.tx.GetNewestDeployments, func(d model.Deployment) {
-		// The app may be as a mutation that is only tried would leave it.
+	return addRows(l, missing, l.tx.GetNewestDeployments, func(d model.Deployment) {
+		// In a dry run, the app may have a version that is not stored.
 		if in := l.of[d.AppID]; d.Version == in.App.LatestVersion {
 			in.Deployments = append(in.Deployments, d)
 		}
 	})
 }
 
-// mayBeFrozen reports whether freezes matter: they do to a rollout that has not begun.
+// mayBeFrozen reports whether a freeze can hold the app's rollout. It holds only one that has not begun.
 func mayBeFrozen(in *plan.Input) bool {
 	return in.Rollout != nil && slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
 		return d.ID == in.Rollout.DeploymentID && plan.MayBeFrozen(*in.Rollout, d)
@@ -299,15 +300,15 @@ func (l *loader) readFreezes() error {
 	return nil
 }
 
-// readObserved leaves out apps of which no region has anything to report.
+// readObserved leaves out apps without topology, because no region reports on them.
 func (l *loader) readObserved() error {
-	return each(l, func(in *plan.Input) bool { return len(in.Topology) > 0 }, l.tx.ListObserved, func(o model.Observed) {
+	return addRows(l, func(in *plan.Input) bool { return len(in.Topology) > 0 }, l.tx.ListObserved, func(o model.Observed) {
 		l.of[o.AppID].Observed = append(l.of[o.AppID].Observed, o)
 	})
 }
 
 func (l *loader) readRouteObserved() error {
-	return each(l, func(in *plan.Input) bool { return len(in.Routes) > 0 }, l.tx.ListRouteObserved, func(o model.RouteObserved) {
+	return addRows(l, func(in *plan.Input) bool { return len(in.Routes) > 0 }, l.tx.ListRouteObserved, func(o model.RouteObserved) {
 		l.of[o.AppID].RouteObserved = append(l.of[o.AppID].RouteObserved, o)
 	})
 }

@@ -25,7 +25,7 @@ const (
 	catchesUp = "reg_catches_up"
 )
 
-// apps of every kind, with the suffix in their ids.
+// apps inserts one app of every kind. Their ids end with the suffix.
 func apps(t *testing.T, tx store.Tx, suffix string) (ids []string) {
 	t.Helper()
 	must := func(err error) { require.NoError(t, err) }
@@ -201,7 +201,7 @@ func TestInput(t *testing.T) {
 		}
 	})
 
-	t.Run("what is known is not read again", func(t *testing.T) {
+	t.Run("rows that the caller has are not read again", func(t *testing.T) {
 		require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
 			app, err := tx.GetApp(workspace, "app_staged_0")
 			require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestInput(t *testing.T) {
 	})
 }
 
-// counting notes what is asked.
+// counting records which queries were made.
 type counting struct {
 	planinput.Tx
 	asked []string

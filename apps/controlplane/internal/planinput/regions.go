@@ -71,8 +71,8 @@ func progressOf(in *plan.Input) *model.Progress {
 	return in.RolloutState.Progress
 }
 
-// readRegionNames resolves the names that the plan has to turn into rows, and finds the regions
-// that an app's workspace may use no longer: those that it finds by their name no longer.
+// readRegionNames resolves the names of regions for which the plan will write rows. It also finds the
+// regions whose grant to the app's workspace was revoked: their names no longer resolve to them.
 func (l *loader) readRegionNames() error {
 	names := map[string]map[string]bool{}
 	want := func(workspace, name string) {
@@ -108,7 +108,7 @@ func (l *loader) readRegionNames() error {
 	return nil
 }
 
-// resolve adds what was found of the regions' names.
+// resolve adds the regions that were found by name, and marks those that are closed to the workspace.
 func resolve(in *plan.Input, found map[string]model.Region) {
 	here := map[string]model.Region{}
 	for _, r := range in.Regions {
@@ -132,8 +132,8 @@ func resolve(in *plan.Input, found map[string]model.Region) {
 	}
 }
 
-// mayClose reports whether the region's grant matters: the region is the platform's, and something of
-// the app may grow there.
+// mayClose reports whether a revoked grant of the region would change the plan: the region is the
+// platform's, and the app may still get replicas there.
 func mayClose(in *plan.Input, r model.Region) bool {
 	if r.WorkspaceID != "" || in.App.DeletingSince != 0 {
 		return false
@@ -142,7 +142,7 @@ func mayClose(in *plan.Input, r model.Region) bool {
 	return len(in.Pins) > 0 || progress.Active(in.App.RolloutID) || progress.LaggingIn(r.ID) != nil
 }
 
-// namesToResolve returns the names of regions that the plan may need to turn into rows.
+// namesToResolve returns the names of regions for which the plan may write rows.
 func namesToResolve(in *plan.Input) []string {
 	if in.Rollout == nil {
 		return nil

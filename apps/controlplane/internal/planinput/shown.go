@@ -13,8 +13,8 @@ type Known struct {
 	RolloutStates []model.RolloutState
 }
 
-// Shown reads what people are shown of apps: what they run, what regions report, and deployments
-// that may be named though no plan decides about them.
+// Shown reads what views of apps show: what the apps run, what regions report, and deployments that a
+// view may name although no plan decides about them.
 func Shown(tx Tx, apps []model.App, known Known) ([]*plan.Input, error) {
 	l := newLoader(tx, apps)
 	l.deployments, l.pastWaves = shownDeployments, true
@@ -29,12 +29,13 @@ func Shown(tx Tx, apps []model.App, known Known) ([]*plan.Input, error) {
 	)
 }
 
-// readRollouts reads rollouts alone: of a list of apps few roll out.
+// readRollouts reads rollouts without their deployments and states, because few apps of a list have a
+// rollout in flight.
 func (l *loader) readRollouts() error { return l.addRollouts(l.rollouts()) }
 
 func (l *loader) takeRolloutStates(known []model.RolloutState) error {
 	if known == nil {
-		return each(l, func(*plan.Input) bool { return true }, l.tx.GetRolloutStates, l.addRolloutState)
+		return addRows(l, func(*plan.Input) bool { return true }, l.tx.GetRolloutStates, l.addRolloutState)
 	}
 	for _, s := range known {
 		l.addRolloutState(s)
@@ -42,8 +43,8 @@ func (l *loader) takeRolloutStates(known []model.RolloutState) error {
 	return nil
 }
 
-// shownDeployments are the ones that serve or served last, that run anywhere, that are pinned, and
-// that a lagging region catches up to.
+// shownDeployments returns the ids of deployments that serve or served last, that run anywhere, that are
+// pinned, or that a lagging region catches up to.
 func shownDeployments(in *plan.Input) map[string]bool {
 	want := map[string]bool{in.App.LiveDeploymentID: true, in.App.PreviousDeploymentID: true}
 	for _, t := range in.Topology {
