@@ -1,8 +1,9 @@
-// Package forecast runs the planner ahead of time, in a world in which all goes well:
-// every region answers and does at once what it is told, every replica comes up, every
-// check passes, and people approve and promote as soon as everything else has settled. What the
-// planner decides there are the steps that a rollout takes if nothing goes wrong. It is
-// pure: time is virtual, and stands still but for what the policy has wait.
+// Package forecast runs the planner in a simulated world in which nothing goes wrong. Every region
+// applies a change at once, every replica becomes ready, and every check passes. People approve and
+// promote as soon as everything else has settled. The planner's decisions there are the steps of the
+// forecast.
+//
+// The package is pure. Its time is virtual, and advances only where the policy makes a rollout wait.
 package forecast
 
 import (
@@ -18,29 +19,29 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Step is one of the rollout.
+// Step is one step of a forecast.
 type Step struct {
-	// At is when, in ms since the start, without the time that replicas take to become ready.
-	// Loads is how many times, one after the other, they had to by then.
+	// At is when the step is taken, in ms since the start. It does not include the time in which
+	// replicas become ready. Loads is how many times in a row replicas became ready before it.
 	At    int64
 	Loads int
 	Kind  windlassv1.PlanStep_Kind
-	// Wave by name; RegionID of what one region does.
+	// Wave is a name. RegionID is empty for a step that is not of one region.
 	Wave, RegionID string
-	// Sides are the versions with replicas or traffic there once it is taken, of a move;
+	// Sides, for a move, are the versions that have replicas or traffic in the region after it,
 	// sorted by version.
 	Sides []Side
-	// Wait is how long it waits at least.
+	// Wait is the shortest time that the step waits.
 	Wait time.Duration
-	// Step that the region is at, of Steps; 0 for none.
+	// Step is the number of the strategy's step that the region is at, of Steps. 0: none.
 	Step, Steps int
-	// Checks that have to pass, by name.
+	// Checks are the names of the checks that must pass.
 	Checks []string
-	// Approval that it takes, nil for none.
+	// Approval is the approval that the step needs, nil for none.
 	Approval *windlassv1.Approval
-	// InPlace: by a move, one version takes over the replicas of another.
+	// InPlace, for a move: one version takes over the replicas of another.
 	InPlace bool
-	// Keeps: it keeps them as they are, too.
+	// Keeps: a move in place keeps the instances as they are.
 	Keeps bool
 }
 
@@ -51,45 +52,42 @@ type Side struct {
 	Replicas, Weight int32
 }
 
-// Forecast is what would come of a rollout.
+// Forecast is how a rollout would go.
 type Forecast struct {
 	Steps []Step
-	// Lasts is how long it waits in all, ms, and Loads how many times in a row replicas become
-	// ready besides.
+	// Lasts is the total of all waits, in ms. Loads is how many times in a row replicas become ready;
+	// Lasts does not include the time that this takes.
 	Lasts int64
 	Loads int
-	// Complete: nothing is left to do after the last step. Else it was given up, as too
-	// long to be shown.
+	// Complete: nothing is left to do after the last step. False: the forecast ended early, because it
+	// is too long, or because the deployment has begun (Begin).
 	Complete bool
-	// Progress at the end, nil without one, and the rollout's end; nil for one that there
-	// is not.
+	// Progress and Rollout are as the forecast leaves them. nil: the app has none.
 	Progress *model.Progress
 	Rollout  *model.Rollout
 }
 
-// maxLooks bounds how often a forecast calls the planner: most rollouts need some dozens of
-// calls, and maxLooks calls take about a second.
+// maxLooks bounds how often a forecast calls the planner. Most rollouts need a few dozen calls.
 const maxLooks = 5000
 
-// Run forecasts what the planner makes of in from now on, unix ms. was are the app's rows
-// before a call changed them: what that did comes first. Of what regions report nothing
-// is read. in is not changed.
+// Run forecasts what the planner decides for in, beginning at now, in Unix ms. was are the app's rows
+// before the call that is previewed; what the call changed comes first. Run ignores what regions report,
+// and does not change in.
 func Run(was []model.Topology, in plan.Input, now int64) Forecast {
 	return forecast(was, in, now, maxLooks, "")
 }
 
-// beginLooks are ample for what comes before a deployment's first replicas: its image's
-// digest, and what rollouts before it left half way.
+// beginLooks is more than a deployment needs to get its first replicas: the digest of its image is
+// resolved, and changes that earlier rollouts left unfinished are completed.
 const beginLooks = 100
 
-// Begin is a forecast that ends when the deployment has begun: with the first step by which
-// regions should run any of it.
+// Begin returns a forecast that ends as soon as regions should run replicas of the deployment.
 func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Forecast {
 	return forecast(was, in, now, beginLooks, deployment)
 }
 
-// forecast runs the planner on a world in which all goes well. It ends after that number of looks, or when
-// the deployment has replicas.
+// forecast calls the planner at most looks times. It ends earlier when nothing is left to do, or when
+// the deployment until has replicas.
 func forecast(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
 	w := newWorld(in, now)
 	w.moves(was, w.in.Topology, w.progress())
@@ -127,16 +125,16 @@ func forecast(was []model.Topology, in plan.Input, now int64, looks int, until s
 	return w.end()
 }
 
-// world is an app in regions where all goes well.
+// world is an app in simulated regions where nothing goes wrong.
 type world struct {
 	in         plan.Input
 	start, now int64
 	versions   map[string]int32
 	out        Forecast
-	// checks of the policy, by name, as they are told.
+	// checks are the names of the policy's checks.
 	checks []string
-	// runs are the workloads that regions run, and loads counts how many times in a row
-	// replicas had to become ready.
+	// runs are the workloads that regions run. loads counts how many times in a row replicas became
+	// ready.
 	runs  map[workload]run
 	loads int
 }
@@ -190,7 +188,7 @@ func (w *world) end() Forecast {
 	return w.out
 }
 
-// progress of the rollout, nil for one that goes by no policy.
+// progress returns the progress of the rollout, nil for a rollout without a policy.
 func (w *world) progress() *model.Progress {
 	if w.in.RolloutState == nil {
 		return nil
@@ -235,7 +233,7 @@ func (w *world) apply(out plan.Output) {
 	}
 }
 
-// merged are the rows with others in place of theirs.
+// merged returns rows, with each row of changed inserted or in place of the row with the same key.
 func merged(rows, changed []model.Topology) []model.Topology {
 	rows = slices.Clone(rows)
 	for _, t := range changed {
@@ -251,8 +249,8 @@ func merged(rows, changed []model.Topology) []model.Topology {
 	return rows
 }
 
-// nextTime is the next moment at which anything that only waits for time goes on; 0 for
-// none. Measurements before the end of a wait are left out: they pass.
+// nextTime returns the earliest time at which a wait ends, 0 if nothing waits for a time. It leaves out
+// measurements during a wait, because they pass.
 func (w *world) nextTime() (next int64) {
 	take := func(at int64) {
 		if at > w.now && (next == 0 || at < next) {
@@ -291,7 +289,7 @@ func (w *world) nextTime() (next int64) {
 	return next
 }
 
-// approve opens the gates that the rollout waits at, and reports whether any were shut.
+// approve gives the approvals that the rollout waits for, and reports whether there were any.
 func (w *world) approve() (opened bool) {
 	if r := w.in.Rollout; r != nil && plan.StartMissing(*r) != "" {
 		return w.approveStart(*r)
@@ -300,7 +298,7 @@ func (w *world) approve() (opened bool) {
 	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
 		return false
 	}
-	for i := range maxApprovals + 1 { // should one of them be who deployed
+	for i := range maxApprovals + 1 { // one more, because one of them may be the deployer
 		who := fmt.Sprintf("somebody %d", i+1)
 		where, _, err := plan.Approve(c, model.Approval{
 			ByID: who, By: who, Role: windlassv1.Role_ROLE_OWNER, At: w.now,
@@ -310,10 +308,10 @@ func (w *world) approve() (opened bool) {
 	return opened
 }
 
-// maxApprovals that a gate asks for, by its schema.
+// maxApprovals is the largest number of approvals that a gate may need, by its schema.
 const maxApprovals = 10
 
-// promote has regions go on that wait for a person, and reports whether any did.
+// promote promotes regions that wait for a person, and reports whether there were any.
 func (w *world) promote() bool {
 	c := w.progress()
 	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
@@ -330,7 +328,7 @@ func (w *world) promote() bool {
 	return false
 }
 
-// note keeps what the planner decided, before it is applied.
+// note adds the steps that follow from the planner's output, before the output is applied.
 func (w *world) note(out plan.Output) {
 	before, after := w.progress(), w.progress()
 	if out.RolloutState != nil {
@@ -353,7 +351,7 @@ func (w *world) add(s Step) {
 	w.out.Steps = append(w.out.Steps, s)
 }
 
-// waves that begin.
+// waves adds a step for each wave that begins.
 func (w *world) waves(before, after *model.Progress) {
 	for i, wave := range after.Waves {
 		if wave.State != windlassv1.WaveProgress_STATE_WAITING &&
@@ -363,7 +361,7 @@ func (w *world) waves(before, after *model.Progress) {
 	}
 }
 
-// waits that begin.
+// waits adds a step for each wait that begins.
 func (w *world) waits(before, after *model.Progress) {
 	for i, wave := range after.Waves {
 		var was model.WaveProgress
@@ -410,7 +408,8 @@ func (w *world) waits(before, after *model.Progress) {
 	}
 }
 
-// moves are the regions whose rows differ, by region. c is the progress as of after.
+// moves adds a step for each region whose rows differ, in the order of names. c is the progress after
+// the change.
 func (w *world) moves(before, after []model.Topology, c *model.Progress) {
 	was, is := w.sides(before), w.sides(after)
 	inPlace, keeps := map[string]bool{}, map[string]bool{}
@@ -449,7 +448,7 @@ func (w *world) madeAlike(a, b string) bool {
 	return i >= 0 && j >= 0 && w.in.Deployments[i].MadeAlike(&w.in.Deployments[j])
 }
 
-// sides of the rows by region: what has neither replicas nor traffic is left out.
+// sides returns the versions that have replicas or traffic, by region.
 func (w *world) sides(rows []model.Topology) map[string][]Side {
 	out := map[string][]Side{}
 	for _, t := range rows {

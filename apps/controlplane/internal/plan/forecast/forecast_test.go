@@ -25,7 +25,7 @@ func spec(replicas int32, regions ...string) *windlassv1.DeploymentSpec {
 	}
 }
 
-// update is an app of which v1 is live and v2 was just deployed.
+// update returns an app whose v1 is live and whose v2 was just deployed.
 func update(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string) plan.Input {
 	in := first(policy, replicas, regions...)
 	in.App.LiveDeploymentID, in.App.RolloutID, in.App.LatestVersion = "d1", "r2", 2
@@ -49,8 +49,7 @@ func update(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string)
 	return in
 }
 
-// first is an app whose v1 was just deployed. Its regions are out of reach: the forecast
-// is of regions in which they are not.
+// first returns an app whose v1 was just deployed. Its regions are unreachable, which a forecast ignores.
 func first(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string) plan.Input {
 	in := plan.Input{
 		App: model.App{ID: "app", RolloutID: "r1", Replicas: replicas, LatestVersion: 1, Status: windlassv1.AppStatus_APP_STATUS_IDLE},
@@ -73,7 +72,7 @@ func first(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string) 
 	return in
 }
 
-// told is the forecast as text, a step a line.
+// told returns the forecast as text, one line for each step.
 func told(f Forecast) string {
 	var b strings.Builder
 	for _, s := range f.Steps {
@@ -220,7 +219,7 @@ func TestForecast_ListsTheStepsOfAGoodRollout(t *testing.T) {
 			require.Equal(t, strings.TrimSpace(c.want), told(f))
 			require.True(t, f.Complete)
 			require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.Rollout.Status)
-			require.Equal(t, f, Run(c.in.Topology, c.in, start), "the same facts, the same forecast: nothing that came in was changed")
+			require.Equal(t, f, Run(c.in.Topology, c.in, start), "a second run has the same result: the first one did not change its input")
 			require.True(t, proto.Equal(before, c.in.Deployments[0].Spec))
 			require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, c.in.Rollout.Status)
 		})

@@ -8,10 +8,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// workload is what a region runs under one name, and run is of which deployment and with how many
-// replicas.
+// workload identifies a workload of the app in a region.
 type workload struct{ key, region string }
 
+// run is what a workload runs.
 type run struct {
 	deployment string
 	replicas   int32
@@ -27,8 +27,9 @@ func runsOf(rows []model.Topology) map[workload]run {
 	return out
 }
 
-// load counts how many times in a row replicas become ready when every region does what it is
-// told: once where some start, and in place once for as many as are replaced at a time.
+// load adds to w.loads how many times in a row replicas become ready when regions apply the rows. New
+// replicas of a region become ready together. Replicas that are replaced in place become ready in
+// batches of the size of MaxUnavailable.
 func (w *world) load() {
 	most, now := 0, runsOf(w.in.Topology)
 	for _, t := range w.in.Topology {
@@ -47,7 +48,7 @@ func (w *world) load() {
 	w.runs = now
 }
 
-// obey has every region do all that it is told, and say so.
+// obey makes every region apply all rows and routes, and report it.
 func (w *world) obey() {
 	w.load()
 	epochs := map[string]int64{}
@@ -63,7 +64,7 @@ func (w *world) obey() {
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
 		}
 		if t.Assigned() {
-			o.ReadyReplicas, o.Ready = t.Replicas, t.Replicas*w.each(t.DeploymentID)
+			o.ReadyReplicas, o.Ready = t.Replicas, t.Replicas*w.instancesPerReplica(t.DeploymentID)
 		} else {
 			o.Deleted = true
 		}
@@ -78,8 +79,8 @@ func (w *world) obey() {
 	}
 }
 
-// each is how many instances make a replica.
-func (w *world) each(deployment string) int32 {
+// instancesPerReplica returns how many instances a replica of the deployment has.
+func (w *world) instancesPerReplica(deployment string) int32 {
 	for _, d := range w.in.Deployments {
 		if d.ID != deployment || len(d.Spec.GetRoles()) == 0 {
 			continue
@@ -93,12 +94,12 @@ func (w *world) each(deployment string) int32 {
 	return 1
 }
 
-// passing leaves of the policy's checks when they are measured, and bounds them so that
-// the figure 1 passes, whatever it is of.
+// passing changes the bounds of the policy's checks so that the figure 1 passes each of them. When they
+// are measured stays the same.
 func passing(policy *windlassv1.RolloutPolicy) {
 	for _, c := range policy.GetAnalysis() {
 		if c.GetWebhook() != nil {
-			continue // it passes by its word
+			continue // it passes by its verdict
 		}
 		compares := analysis.Compares(c)
 		if analysis.Absolute(c) {
@@ -121,7 +122,7 @@ func (w *world) measured(asked []plan.Measure) (out []plan.Measurement) {
 	return out
 }
 
-// names of the policy's checks, which hold a region that serves beside the old version.
+// names returns the names of the policy's checks. All of them apply while the old version serves, too.
 func names(policy *windlassv1.RolloutPolicy) (out []string) {
 	for _, c := range policy.GetAnalysis() {
 		out = append(out, analysis.Name(c))
@@ -129,7 +130,7 @@ func names(policy *windlassv1.RolloutPolicy) (out []string) {
 	return out
 }
 
-// absolute are the names of those that hold a wave while it bakes, too.
+// absolute returns the names of the checks that also apply while a wave bakes.
 func absolute(policy *windlassv1.RolloutPolicy) (out []string) {
 	for _, c := range policy.GetAnalysis() {
 		if analysis.Absolute(c) {

@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// approveStart opens the gate before the rollout.
+// approveStart gives the approvals that the rollout needs to start, and reports whether it may start.
 func (w *world) approveStart(r model.Rollout) (opened bool) {
 	gate, _ := r.Gate()
 	for i := range maxApprovals + 1 {

@@ -1,5 +1,4 @@
-// Package protection computes, purely, what a rollout has at least: the stricter of what its app's
-// policy says and of the protections that are about the app.
+// Package protection makes a rollout's policy as strict as the protections of its app require. It is pure.
 package protection
 
 import (
@@ -58,8 +57,8 @@ func ApprovalOf(p model.Protection) *windlassv1.Approval {
 	return &windlassv1.Approval{Role: p.ApprovalRole, Count: p.Approvals, NotDeployer: p.NotDeployer}
 }
 
-// Tighten returns the policy with what the protections of the app ask for beyond it, and says what
-// that is, by protection and with its reason. The policy is not changed.
+// Tighten returns a copy of the policy that is at least as strict as the protections of the app. why
+// describes each change, with the protection that requires it and its reason.
 func Tighten(policy *windlassv1.RolloutPolicy, of []model.Protection, app model.App) (out *windlassv1.RolloutPolicy, why []string) {
 	out = proto.CloneOf(policy)
 	if out == nil {
@@ -108,7 +107,7 @@ func requireAutoRollback(p *windlassv1.RolloutPolicy) (changed bool) {
 	return changed
 }
 
-// requireBake has each wave bake for that long at least, in ms. It reports whether that changed p.
+// requireBake makes each wave bake for at least least, in ms. It reports whether that changed p.
 func requireBake(p *windlassv1.RolloutPolicy, least int64) (changed bool) {
 	if len(p.GetWaves()) == 0 {
 		wave := &windlassv1.Wave{MaxParallel: 1}

@@ -95,7 +95,7 @@ func TestTightenReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
 			require.True(t, proto.Equal(before, c.policy), "the policy is not changed")
 			again, why := Tighten(got, c.of, app)
 			require.True(t, proto.Equal(got, again))
-			require.Empty(t, why, "what is as strict stays as it is")
+			require.Empty(t, why, "a policy that is strict enough does not change")
 		})
 	}
 }
