@@ -7,7 +7,7 @@ import (
 func newDuration() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "windlass_analysis_query_duration_seconds",
-		Help:    "Time that queries of rollouts' checks took, by whether they were answered.",
+		Help:    "Duration of queries for rollouts' checks, by outcome: ok or error.",
 		Buckets: prometheus.ExponentialBuckets(0.005, 3, 8),
 	}, []string{"outcome"})
 }

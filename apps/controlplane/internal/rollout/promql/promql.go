@@ -1,10 +1,10 @@
-// Package promql asks Prometheus, or what speaks its API, for the figures of rollouts'
-// checks. It decides nothing: what cannot be had is told as a problem, and package plan
-// says what that means.
+// Package promql queries Prometheus, or a server with the same API, for the figures of
+// rollouts' checks. It does not judge them: a figure that it cannot get becomes a problem of
+// the measurement, and package plan decides what follows.
 //
-// However many checks are due at once, a bounded number of queries is on its way, each
-// with a deadline, and all of a step together with one. Nothing is tried twice: the next
-// interval is the next try.
+// The number of concurrent queries is bounded. Each query has a deadline, and so have all
+// queries of one step together. A query that fails is not repeated before the check's next
+// interval.
 package promql
 
 import (
@@ -29,36 +29,36 @@ import (
 )
 
 const (
-	// queryTimeout is many times what an instant query over minutes takes.
+	// queryTimeout is far more than an instant query over some minutes takes.
 	queryTimeout = 10 * time.Second
-	// stepTimeout leaves the step that asks time to write what came of it.
+	// stepTimeout bounds all queries of a step, so that the step has time left to write the results.
 	stepTimeout = 20 * time.Second
-	// maxQueries at once, of this process: half of what Prometheus runs at once by default.
-	// One workspace has maxShare of them at most.
+	// maxQueries is how many queries this process makes at once: half of the number that Prometheus
+	// runs at once by default. One workspace makes at most maxShare of them.
 	maxQueries = 10
 	maxShare   = 4
-	// maxAnswer is far more than one number takes. A query that forgot to aggregate over a
-	// large fleet answers with more.
+	// maxAnswer is far more bytes than one number takes. A query over a large fleet that does not
+	// aggregate has a longer answer.
 	maxAnswer = 1 << 20
 )
 
 // Config of a Source.
 type Config struct {
-	// URL of Prometheus, with the path below which its API is, if any. It may hold a user
-	// and a password.
+	// URL of Prometheus, with the path prefix of its API, if any. It may contain a user and a
+	// password.
 	URL string
-	// TokenFile holds a bearer token, read for each query; empty: none.
+	// TokenFile contains a bearer token. It is read for each query. Empty: no token.
 	TokenFile string
-	// Raw queries are asked as tenants wrote them, and read all that Prometheus has. Others read
-	// the series of the app's versions.
+	// Raw: send queries as tenants wrote them, so that they can read every series in Prometheus.
+	// Otherwise they read only the series of the versions that they compare.
 	Raw bool
-	// Remote changes the transport, for https; nil: nothing does.
+	// Remote changes the transport, for https. nil: it stays as it is.
 	Remote     func(*http.Transport)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// Source measures. It is safe for concurrent use.
+// Source takes measurements from Prometheus. It is safe for concurrent use.
 type Source struct {
 	cfg    Config
 	api    v1.API
@@ -67,23 +67,23 @@ type Source struct {
 	took   *prometheus.HistogramVec
 }
 
-// New checks cfg. It does not ask whether Prometheus is there: it may come later.
+// New checks cfg. It does not connect, because Prometheus may start later.
 func New(cfg Config) (*Source, error) {
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("the URL of Prometheus, %q, is not one of http or https: write for example http://prometheus:9090", redacted(cfg.URL))
+		return nil, fmt.Errorf("the URL of Prometheus, %q, is not an http or https URL: use one like http://prometheus:9090", redacted(cfg.URL))
 	}
 	if cfg.Registerer == nil || cfg.Log == nil {
 		return nil, errors.New("promql: Registerer and Log are required")
 	}
-	base := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is, by its documentation
+	base := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // its type is documented
 	base.MaxConnsPerHost = maxQueries
 	if cfg.Remote != nil {
 		cfg.Remote(base)
 	}
 	client, err := api.NewClient(api.Config{Address: cfg.URL, Client: &http.Client{
 		Transport: transport{base: base, tokenFile: cfg.TokenFile},
-		// A redirect would take the credentials elsewhere, or end at a page to log in.
+		// A redirect could send the credentials to another server, or lead to a login page.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}})
 	if err != nil {
@@ -145,9 +145,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Measure takes each measurement, or says why it could not.
+// Measure takes the measurements that are due. One that fails has a problem in its figures.
 func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurement {
-	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("Prometheus has not answered all that was asked within %s", stepTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("Prometheus has not answered all queries within %s", stepTimeout))
 	defer cancel()
 	out := make([]plan.Measurement, len(due))
 	var wg sync.WaitGroup
@@ -185,7 +185,7 @@ func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measure
 	return out
 }
 
-// ask returns the query's number, nil if there is none.
+// ask returns the result of the query, nil if it has none.
 func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.Time) (figure *float64, err error) {
 	if !s.cfg.Raw {
 		if query, err = within(query, m.Queries.Within); err != nil {
@@ -218,7 +218,7 @@ func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.
 		s.cfg.Log.WarnContext(ctx, "Prometheus did not answer a query", "workspace", m.WorkspaceID, "check", m.Check, "error", err)
 		return nil, problem(ctx, err)
 	}
-	return one(value)
+	return figureOf(value)
 }
 
 // problem describes the error for the author of the query. It leaves out addresses and files,
@@ -231,7 +231,7 @@ func problem(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.As(err, &refused) && refused.Type == v1.ErrBadData:
 		return fmt.Errorf("Prometheus refuses the query: %s", refused.Msg)
-	// What it says of where its series are may have addresses in it.
+	// The message of an error about reading series may contain addresses.
 	case errors.As(err, &refused) && refused.Type == v1.ErrExec && !strings.HasPrefix(refused.Msg, "expanding series"):
 		return fmt.Errorf("Prometheus fails: %s", refused.Msg)
 	case errors.Is(err, errTooLarge):
@@ -241,21 +241,22 @@ func problem(ctx context.Context, err error) error {
 	case errors.As(err, &unreachable):
 		return errors.New("Prometheus cannot be reached; the control plane's log says why")
 	}
-	return errors.New("Prometheus cannot be asked; the control plane's log says why")
+	return errors.New("the query to Prometheus failed; the control plane's log says why")
 }
 
-func one(value model.Value) (*float64, error) {
+// figureOf returns the one number of a query's result, nil if the result is empty.
+func figureOf(value model.Value) (*float64, error) {
 	switch v := value.(type) {
 	case *model.Scalar:
 		return new(float64(v.Value)), nil
 	case model.Vector:
 		switch len(v) {
 		case 0:
-			return nil, nil //nolint:nilnil // no figure is what was found, and no error
+			return nil, nil //nolint:nilnil // an empty result is no error
 		case 1:
 			return new(float64(v[0].Value)), nil
 		}
 		return nil, fmt.Errorf("the query has %d results: aggregate them to one, for example with sum()", len(v))
 	}
-	return nil, fmt.Errorf("the query's result is a %s, and should be one number", value.Type())
+	return nil, fmt.Errorf("the query's result is a %s: it must be one number", value.Type())
 }

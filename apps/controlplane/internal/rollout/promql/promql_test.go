@@ -21,8 +21,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/promql"
 )
 
-// setup answers queries as handler does; the real Prometheus answers in the end-to-end
-// tests.
+// setup returns a source whose Prometheus is handler. The end-to-end tests use the real one.
 func setup(t *testing.T, handler http.HandlerFunc) *promql.Source {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
@@ -67,7 +66,7 @@ func TestQuery_EachIsItsOwnFigure(t *testing.T) {
 	require.Nil(t, f.OldSamples)
 }
 
-func TestFigure_InvalidSaysWhy(t *testing.T) {
+func TestFigure_MissingNamesTheProblem(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		says   string
@@ -80,7 +79,7 @@ func TestFigure_InvalidSaysWhy(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"parse error: unexpected }"}`)
 		}, "Prometheus refuses the query: parse error"},
-		"a storage that is away": {func(w http.ResponseWriter, _ *http.Request) {
+		"an unreachable storage": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			_, _ = fmt.Fprint(w, `{"status":"error","errorType":"execution","error":"expanding series: dial tcp 127.0.0.1:10901: connection refused"}`)
 		}, "Prometheus fails: execution"},
@@ -89,11 +88,11 @@ func TestFigure_InvalidSaysWhy(t *testing.T) {
 			_, _ = fmt.Fprint(w, `{"status":"error","errorType":"execution","error":"multiple matches for labels"}`)
 		}, "Prometheus fails: multiple matches for labels"},
 		"not Prometheus": {func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>") }, "Prometheus "},
-		"away":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "Prometheus fails"},
-		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+		"a bad gateway":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "Prometheus fails"},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, "Prometheus fails"},
-		"endless": {func(w http.ResponseWriter, _ *http.Request) {
+		"too large": {func(w http.ResponseWriter, _ *http.Request) {
 			for range 64 {
 				_, _ = fmt.Fprint(w, strings.Repeat(" ", 64<<10))
 			}
@@ -114,7 +113,7 @@ func TestFigure_InvalidSaysWhy(t *testing.T) {
 
 func TestClient_SilentPrometheusMeetsTheDeadline(t *testing.T) {
 	s := setup(t, func(_ http.ResponseWriter, r *http.Request) {
-		_ = r.ParseForm() // a server notices that its caller is gone once it has read the call
+		_ = r.ParseForm() // a server notices a closed connection only after it has read the request
 		<-r.Context().Done()
 	})
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, context.DeadlineExceeded)
@@ -173,7 +172,7 @@ func TestURL_InvalidIsRefusedWithoutItsPassword(t *testing.T) {
 	}
 }
 
-func TestQueriesReadTheVersionsThatAreComparedUnlessRaw(t *testing.T) {
+func TestQuery_IsRestrictedToItsDeploymentsUnlessRaw(t *testing.T) {
 	var got atomic.Value
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got.Store(r.FormValue("query"))

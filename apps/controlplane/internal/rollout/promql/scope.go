@@ -12,14 +12,14 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// deploymentLabel names the deployment that a series is of.
+// deploymentLabel is the label that has the deployment's id.
 const deploymentLabel = "windlass_deployment"
 
 // within makes each selector of the query match only series of the deployments. A tenant wrote
 // the query, and Prometheus has the series of all tenants.
 func within(query string, deployments []string) (string, error) {
 	if len(deployments) == 0 {
-		return "", errors.New("the query is of no deployment")
+		return "", errors.New("no deployment to restrict the query to")
 	}
 	expr, err := parser.ParseExpr(query)
 	if err != nil {
@@ -43,8 +43,8 @@ func within(query string, deployments []string) (string, error) {
 	return expr.String(), nil
 }
 
-// shares bound how many of the slots one workspace holds, so that its slow queries do not hold up
-// those of others.
+// shares bounds how many slots one workspace holds, so that its slow queries do not delay the queries of
+// other workspaces.
 type shares struct {
 	each int
 

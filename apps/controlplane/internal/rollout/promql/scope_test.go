@@ -33,7 +33,7 @@ func TestScope_RestrictsEverySelector(t *testing.T) {
 	require.ErrorContains(t, err, "no deployment")
 }
 
-func TestSharesLeaveSlotsToOtherWorkspaces(t *testing.T) {
+func TestShares_LeaveSlotsToOtherWorkspaces(t *testing.T) {
 	s := shares{each: 2}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -44,8 +44,8 @@ func (a admin) deployments(ctx context.Context) ([]deployment, error) {
 	return list.Deployments, err
 }
 
-// latest returns the id of the deployment that new invocations of the service go
-// to, empty when Restate does not know the service.
+// latest returns the id of the deployment that gets new invocations of the service. It is empty
+// if Restate does not know the service.
 func (a admin) latest(ctx context.Context, service string) (string, error) {
 	var s struct {
 		DeploymentID string `json:"deployment_id"`
@@ -58,13 +58,13 @@ func (a admin) latest(ctx context.Context, service string) (string, error) {
 	return s.DeploymentID, err
 }
 
-// register makes the endpoint's handlers the ones that new invocations go to.
-// Without force, an address that is registered stays as it is.
+// register makes the endpoint's handlers get new invocations. Without force, a registration of
+// the same address does not change.
 func (a admin) register(ctx context.Context, uri string, force bool) error {
 	return a.call(ctx, http.MethodPost, "/deployments", map[string]any{"uri": uri, "force": force}, nil)
 }
 
-// move gives a deployment another address. What is pinned to it goes on there.
+// move gives a deployment another address. Invocations that are pinned to it continue there.
 func (a admin) move(ctx context.Context, id, uri string) error {
 	return a.call(ctx, http.MethodPatch, "/deployments/"+url.PathEscape(id), map[string]any{"uri": uri}, nil)
 }
@@ -73,20 +73,19 @@ func (a admin) remove(ctx context.Context, id string) error {
 	return a.call(ctx, http.MethodDelete, "/deployments/"+url.PathEscape(id)+"?force=true", nil, nil)
 }
 
-// pinned returns up to limit invocations that can go on at that deployment only.
+// pinned returns up to limit invocations that can continue only at that deployment.
 func (a admin) pinned(ctx context.Context, id string, limit int) ([]string, error) {
 	return a.invocations(ctx, "pinned_deployment_id", id, "status <> 'completed'", limit)
 }
 
-// backingOff returns up to limit invocations of the service that wait for their
-// next try.
+// backingOff returns up to limit invocations of the service that wait for their next retry.
 func (a admin) backingOff(ctx context.Context, service string, limit int) ([]string, error) {
 	return a.invocations(ctx, "target_service_name", service, "status = 'backing-off'", limit)
 }
 
 func (a admin) invocations(ctx context.Context, column, value, and string, limit int) ([]string, error) {
 	if strings.ContainsAny(value, `'\`) {
-		return nil, fmt.Errorf("restate admin: %q cannot be asked for", value)
+		return nil, fmt.Errorf("restate admin: %q contains a quote or a backslash, which a query cannot contain", value)
 	}
 	var list struct {
 		Rows []struct {
@@ -104,7 +103,7 @@ func (a admin) invocations(ctx context.Context, column, value, and string, limit
 	return ids, nil
 }
 
-// retry has an invocation that is backing off tried now.
+// retry makes Restate retry an invocation now that is backing off.
 func (a admin) retry(ctx context.Context, invocation string) error {
 	return a.call(ctx, http.MethodPatch, "/invocations/"+url.PathEscape(invocation)+"/resume", nil, nil)
 }
@@ -118,8 +117,7 @@ func (a admin) kill(ctx context.Context, invocation string) error {
 	return err
 }
 
-// maxAnswer bounds what is read of an answer: a list of deployments is a few
-// kilobytes.
+// maxAnswer bounds an answer, in bytes. A list of deployments is a few kilobytes.
 const maxAnswer = 8 << 20
 
 func (a admin) call(ctx context.Context, method, path string, in, out any) error {
@@ -156,7 +154,7 @@ func (a admin) call(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// statusError is an answer that is no success.
+// statusError is an answer with another status than 2xx.
 type statusError struct {
 	code int
 	body string
@@ -174,7 +172,7 @@ func answer(resp *http.Response) error {
 	return &statusError{code: resp.StatusCode, body: strings.TrimSpace(string(body))}
 }
 
-// discard reads the little that is left, so that the connection is used again.
+// discard reads the rest of a short answer, so that the connection can be reused.
 func discard(resp *http.Response) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10))
 	_ = resp.Body.Close()

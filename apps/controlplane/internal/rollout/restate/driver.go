@@ -1,24 +1,24 @@
-// Package restate is the rollout driver over Restate: one step of an app at a time
-// across all replicas of the control plane, and retries that outlive each of them.
+// Package restate is the rollout driver over Restate. It runs one step of an app at a
+// time across all replicas of the control plane, with retries that survive each of them.
 //
-// An app is a virtual object without state, for everything true is in SQL. A wake-up
-// is one send, and one invocation of the object's handler, which runs the step. When
-// to look again is a row that the step wrote, and the Sweeper sends it when it is
-// due: a delayed send would cost another invocation, and one that is not needed any
-// more cannot be taken back.
+// An app is a virtual object without state, because its state is in SQL. A wake-up is
+// one send, and one invocation of the object's handler, which runs the step. The time of
+// the next step is a row that the step wrote. The Sweeper sends it when it is due. A
+// delayed send would cost another invocation, and could not be cancelled.
 //
 // # What happens when
 //
-//   - a step fails: its invocation is tried again, for ever, at most four seconds
-//     apart. Restate's default would pause the key after a while, which is why an
-//     outage of the database must not be left to it. Once a step passes again, what
-//     waits for its next try is tried at once.
-//   - Restate loses its data: reconcile finds that it does not know us, voids what was
-//     sent to it, and registers us again. The Sweeper brings every app back.
-//   - our address changes: invocations are pinned to the deployment that they
-//     began on. Reconcile gives a deployment of ours whose address is dead the
-//     address that is alive; what only code that is gone could finish it ends, and
-//     the Sweeper starts over. See reconcile.go.
+//   - a step fails: Restate retries its invocation without limit, at most four seconds
+//     apart. Restate's default would pause the key after some retries, so an outage of
+//     the database would stop the app. Once a step succeeds again, invocations that
+//     wait for a retry are retried at once.
+//   - Restate loses its data: reconcile finds that Restate does not know this service,
+//     marks the sent wake-ups as lost, and registers the service again. The Sweeper
+//     sends the wake-ups again.
+//   - the address of this process changes: invocations are pinned to the deployment
+//     that they began on. Reconcile moves a deployment whose address is dead to this
+//     address, if the handlers are the same. Otherwise it ends the invocations, and
+//     the Sweeper wakes their apps. See reconcile.go.
 package restate
 
 import (
@@ -43,28 +43,28 @@ import (
 
 // Config of a Driver.
 type Config struct {
-	// Step that the workflow consists of.
+	// Step is what an invocation runs.
 	Step rollout.Step
-	// Lost is called when Restate has forgotten wake-ups that it had taken, before it can
-	// take others.
+	// Lost is called when Restate has lost wake-ups that it had accepted, before it can accept
+	// others.
 	Lost func(context.Context) error
 	// Ingress and Admin are Restate's URLs.
 	Ingress, Admin string
-	// IdentityKeys are public keys of Restate's request identity (publickeyv1_...). With
-	// any, calls that none of them signed are refused.
+	// IdentityKeys are public keys of Restate's request identity (publickeyv1_...). If there are
+	// any, calls that are not signed with one of them are refused.
 	IdentityKeys []string
 	// Listen is the address of the endpoint that Restate calls.
 	Listen string
-	// Advertise is the URL under which Restate reaches that endpoint. Empty: the
-	// address that is listened on, which must then name a host. Replicas behind
-	// one address advertise that one.
+	// Advertise is the URL at which Restate reaches that endpoint. Empty: the address of
+	// the listener, which must then contain an IP address. Replicas behind one address
+	// advertise that address.
 	Advertise string
-	// TLS of the listener; nil: none.
+	// TLS of the listener. nil: no TLS.
 	TLS *tls.Config
-	// Conns limits the connections to the listener. Nil: nothing does.
+	// Conns limits the connections to the listener. nil: no limit.
 	Conns *conns.Table
-	// Remote changes the transport of calls of Restate, and of the addresses that are
-	// registered there, for https; nil: nothing does.
+	// Remote changes the transport of calls to Restate, and to the addresses that are
+	// registered there, for https. nil: it stays as it is.
 	Remote func(*http.Transport)
 	// Service is the virtual object's name. Control planes that share a Restate
 	// need different ones. Empty: "WindlassApp".
@@ -84,21 +84,21 @@ type Driver struct {
 	admin    admin
 	// check asks for a reconciliation now.
 	check chan struct{}
-	// warmed is closed when the first step will not wait for the SDK.
+	// warmed is closed when the SDK is compiled, so that no step waits for it.
 	warmed chan struct{}
-	// failing is set from the first step that fails to the next that does not, so
-	// that an outage of the database is told once and not for each app and retry.
+	// failing is true from a step that fails to the next step that succeeds, so that
+	// an outage of the database is logged once, not for each app and retry.
 	failing atomic.Bool
-	// recovered is set by the first step that passes after some that did not.
+	// recovered is set by the first step that succeeds after a failure.
 	recovered atomic.Bool
 }
 
-// handlersVersion names the handlers' code in the address. What is in flight goes
-// on with the code that it began with, so the version changes whenever the order
-// or the kinds of the handlers' durable steps do.
+// handlersVersion is the version of the handlers' code, and part of the address. An
+// invocation must continue with the code that it began with. So the version changes
+// whenever the order or the kinds of the handlers' durable steps do.
 const handlersVersion = "v2"
 
-// New checks cfg and begins to listen; Run serves.
+// New checks cfg and begins to listen. Run serves the calls.
 func New(cfg Config) (*Driver, error) { return newVersion(cfg, handlersVersion) }
 
 func newVersion(cfg Config, version string) (*Driver, error) {
@@ -149,7 +149,7 @@ func advertised(cfg Config, version string, l net.Listener) (*url.URL, error) {
 	if advertise == "" {
 		host, _, err := net.SplitHostPort(l.Addr().String())
 		if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
-			return nil, fmt.Errorf("restate: listening on %s, which is no address to call: set the address to advertise", l.Addr())
+			return nil, fmt.Errorf("restate: listening on %s, which Restate cannot call: set the address to advertise", l.Addr())
 		}
 		if advertise = "http://" + l.Addr().String(); cfg.TLS != nil {
 			advertise = "https://" + l.Addr().String()
@@ -163,7 +163,7 @@ func advertised(cfg Config, version string, l net.Listener) (*url.URL, error) {
 	return u, nil
 }
 
-// Ready is nil when steps can be run without a delay that only the first one has.
+// Ready returns nil when the SDK is compiled, so that the first step runs without that delay.
 func (d *Driver) Ready(context.Context) error {
 	select {
 	case <-d.warmed:
@@ -176,8 +176,8 @@ func (d *Driver) Ready(context.Context) error {
 // Endpoint is the URL that is registered with Restate.
 func (d *Driver) Endpoint() string { return d.endpoint.String() }
 
-// drainTime is for steps that run when the program is told to stop. What does not
-// end in it is tried again by Restate elsewhere.
+// drainTime is how long steps may go on when the program stops. Restate retries a step that
+// does not end in time, at another replica.
 const drainTime = 5 * time.Second
 
 // Run serves Restate's calls and keeps the registration until ctx ends.
@@ -208,9 +208,9 @@ func (d *Driver) Run(ctx context.Context) error {
 }
 
 const (
-	// maxSends go to Restate at once; it takes a few hundred a second of them.
+	// maxSends is how many calls to Restate are made at once.
 	maxSends = 16
-	// requestTimeout bounds one call of Restate, which answers in milliseconds.
+	// requestTimeout bounds one call to Restate, which usually takes milliseconds.
 	requestTimeout = 5 * time.Second
 )
 
@@ -244,7 +244,7 @@ func (d *Driver) send(ctx context.Context, appID string) error {
 	return nil
 }
 
-// Reconcile has the registration checked now rather than at its time.
+// Reconcile asks Run to check the registration now. It does not wait for that.
 func (d *Driver) Reconcile() {
 	select {
 	case d.check <- struct{}{}:

@@ -17,16 +17,16 @@ import (
 
 const (
 	stepHandler = "Step"
-	// timerHandler takes what an older build sent with a delay: timers are rows now.
+	// timerHandler accepts delayed sends of older builds, and ignores them: timers are rows now.
 	timerHandler = "Timer"
 )
 
-// retention of finished invocations: long enough to look at what just went
-// wrong, short enough not to fill a disk at hundreds of steps a second.
+// retention is how long Restate keeps finished invocations: long enough to inspect a recent
+// failure, short enough not to fill a disk at hundreds of steps a second.
 const retention = 2 * time.Minute
 
-// maxInvocation bounds what Restate sends with one call: a key, and a journal that no
-// handler here fills.
+// maxInvocation bounds the body of a call from Restate, in bytes. It has a key and a journal,
+// which is short because the handlers write no entries.
 const maxInvocation = 1 << 20
 
 func newServer(d *Driver) (*http.Server, error) {
@@ -39,8 +39,8 @@ func newServer(d *Driver) (*http.Server, error) {
 			sdk.WithRetryIntervalFactor(2),
 			// Within the ten seconds in which the control plane has to recover after an outage.
 			sdk.WithMaxRetryInterval(4*time.Second),
-			// Five hundred years of retries. Should they ever end, the key is given
-			// free, not paused: the app's wake-up row starts over.
+			// No limit in practice. If retries end all the same, the invocation is killed
+			// and the key is not paused, so the app's wake-up row starts a new one.
 			sdk.WithMaxRetryAttempts(math.MaxInt32),
 			sdk.KillOnMaxAttempts(),
 		),
@@ -57,7 +57,7 @@ func newServer(d *Driver) (*http.Server, error) {
 		return nil, fmt.Errorf("restate: make the endpoint: %w", err)
 	}
 	mux := http.NewServeMux()
-	// This distinguishes us from a process that has our old address.
+	// The answer distinguishes this service from another process at an address that it had.
 	mux.HandleFunc("GET "+d.endpoint.Path+identityPath, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(d.identity())) // a caller that is gone needs no answer
 	})
@@ -76,9 +76,9 @@ func newServer(d *Driver) (*http.Server, error) {
 	}, nil
 }
 
-// warm has the SDK compile its core (WebAssembly, half a second of a processor), which
-// it would put off to the first invocation, and so to the first step after a restart.
-// It is a call in a version of the protocol that there is not: nothing is invoked.
+// warm makes the SDK compile its core, which is WebAssembly. Otherwise the first invocation
+// after a restart would wait for that. warm makes a call with a protocol version that does not
+// exist, so that nothing is invoked.
 func (d *Driver) warm(ctx context.Context) error {
 	target := d.endpoint.JoinPath("invoke", d.cfg.Service, stepHandler)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
@@ -99,8 +99,8 @@ func (nowhere) Header() http.Header         { return http.Header{} }
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 func (nowhere) WriteHeader(int)             {}
 
-// handleStep runs the step with nothing around it: the step is safe to repeat, so
-// that a journal entry of its own would only be one more durable write.
+// handleStep runs the step without a journal entry. The step is safe to repeat, so an entry
+// would only be one more durable write.
 func (d *Driver) handleStep(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error) {
 	err := d.cfg.Step(ctx, sdk.Key(ctx))
 	d.note(ctx, err)
@@ -112,22 +112,21 @@ func (d *Driver) handleTimer(ctx sdk.ObjectContext, _ int64) (sdk.Void, error) {
 	return sdk.Void{}, nil
 }
 
-// note tells of the first step that fails and of the first that passes again, which has the
-// others tried that failed.
+// note logs the first step that fails and the first step that succeeds after it. The latter
+// also makes waiting invocations be retried.
 func (d *Driver) note(ctx context.Context, err error) {
 	switch {
 	case err != nil && ctx.Err() == nil && !d.failing.Swap(true):
-		d.cfg.Log.Warn("steps fail, will be tried again", "error", err)
+		d.cfg.Log.Warn("steps fail; Restate retries them", "error", err)
 	case err == nil && d.failing.Load() && d.failing.Swap(false):
-		d.cfg.Log.Info("steps pass again")
+		d.cfg.Log.Info("steps succeed again")
 		d.recovered.Store(true)
 		d.Reconcile()
 	}
 }
 
-// quiet takes the SDK's records down to debug: it has one for each call's begin
-// and end, and an error for each of a thousand retries. Restate itself keeps the
-// last failure of an invocation.
+// quiet lowers the SDK's log records to debug. The SDK logs the begin and the end of each
+// call, and an error for each retry. Restate itself keeps the last failure of an invocation.
 type quiet struct{ slog.Handler }
 
 func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {

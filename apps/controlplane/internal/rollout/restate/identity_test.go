@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-// With identity keys only calls that Restate signed run a step, and only they are told what is served.
+// With identity keys, only calls that Restate signed run a step or get the list of handlers.
 func TestDriver_RefusesCallsThatRestateDidNotSign(t *testing.T) {
 	t.Parallel()
 	private, err := restate.NewIdentity()

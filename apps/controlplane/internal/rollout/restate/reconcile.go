@@ -15,24 +15,24 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// identityPath answers who serves an address.
+// identityPath is the path at which a process answers with its identity.
 const identityPath = "/identity"
 
 func (d *Driver) identity() string { return "windlass workflow " + d.cfg.Service }
 
-// probes that in a row find a deployment's address dead make it so: a restart of
+// deadAfter is how many probes in a row must fail before an address counts as dead. A restart of
 // another replica, or one lost packet, is no reason to take over.
 const deadAfter = 3
 
-// reconcileLoop looks at the registration at its time, when asked, and quickly
-// again while it is not in order.
+// reconcileLoop checks the registration every ReconcileEvery, when Reconcile is called, and more
+// often while it is not in order.
 func (d *Driver) reconcileLoop(ctx context.Context) error {
 	dead := map[string]int{}
-	// waiting: something may wait for its next try longer than it need.
+	// waiting: invocations may wait for a retry although a process can serve them.
 	for failing, waiting := false, true; ; {
 		settled, err := d.reconcile(ctx, dead)
 		if err != nil && ctx.Err() == nil && !failing {
-			d.cfg.Log.Warn("workflows are not registered with Restate, will be tried again", "error", err)
+			d.cfg.Log.Warn("cannot register workflows with Restate; will try again", "error", err)
 		}
 		if failing && err == nil {
 			d.cfg.Log.Info("workflows are registered with Restate", "endpoint", d.Endpoint())
@@ -59,9 +59,8 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 	}
 }
 
-// hurry retries at once the invocations that failed while no process could serve them: the
-// first ones, where there are very many. It is only quicker than waiting, so that its errors do
-// not matter and it gives up soon.
+// hurry retries at once up to queryBatch invocations that failed while no process could serve
+// them. Its errors do not matter, because Restate retries the invocations later by itself.
 func (d *Driver) hurry(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -72,22 +71,22 @@ func (d *Driver) hurry(ctx context.Context) {
 		all.Go(func() error { return d.admin.retry(ctx, id) })
 	}
 	if err = errors.Join(err, all.Wait()); err != nil {
-		d.cfg.Log.Debug("some invocations wait for their time", "error", err)
+		d.cfg.Log.Debug("some invocations wait until Restate retries them", "error", err)
 	}
 }
 
-// reconcile brings Restate's knowledge in line with what is alive:
+// reconcile makes the registrations match the addresses that are alive:
 //
-//	nothing is registered                      what was sent is lost; and as below
-//	nothing of this version is registered      register our address
-//	it is, at an address that is dead          move it to ours: what is pinned to
-//	                                           it goes on here, with the same code
-//	another version is, and its address dead   end what only it could finish, and
-//	                                           forget it
-//	another version is the latest, and dead    make ours the latest
+//	no deployment is registered                call Lost, then register our address
+//	none of this version is registered         register our address
+//	one of this version, at a dead address     move it to our address: invocations
+//	                                           that are pinned to it continue here
+//	any other one, at a dead address           end the invocations that are pinned
+//	                                           to it, and remove it
+//	the latest deployment was removed          make ours the latest
 //
-// A live address is never taken over: another replica serves it as well as we
-// would. dead counts the failed probes of each deployment.
+// It never takes over a live address, because another replica serves it. dead counts
+// the failed probes of each deployment.
 func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bool, err error) {
 	all, err := d.admin.deployments(ctx)
 	if err != nil {
@@ -127,7 +126,7 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 			if err := d.admin.move(ctx, dep.ID, d.Endpoint()); err != nil {
 				return false, err
 			}
-			d.cfg.Log.Info("took over workflows of an address that is dead", "was", dep.URI, "endpoint", d.Endpoint())
+			d.cfg.Log.Info("took over the workflows of a dead address", "was", dep.URI, "endpoint", d.Endpoint())
 			served = dep.ID
 			delete(dead, dep.ID)
 			continue
@@ -138,11 +137,11 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 		delete(dead, dep.ID)
 	}
 	if served == "" && settled {
-		// Not while a deployment may yet turn out to be dead: moving it is better
-		// than a second one beside it.
+		// This waits until all addresses are known to be alive or dead, because moving a
+		// dead deployment is better than registering a second one.
 		if len(seen) == 0 {
-			// It is new, or was wiped. Before it takes anything, so that nothing which it
-			// takes counts as lost.
+			// Restate is new or has lost its data. Lost is called before Restate can accept
+			// wake-ups, so that none of those counts as lost.
 			if err := d.cfg.Lost(ctx); err != nil {
 				return false, err
 			}
@@ -152,8 +151,7 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 	return settled, d.lead(ctx, served, seen)
 }
 
-// lead makes this version the one that new invocations go to, when the latest
-// one was forgotten or is no more.
+// lead makes our deployment the latest, which gets new invocations, if the latest one was removed.
 func (d *Driver) lead(ctx context.Context, served string, known map[string]bool) error {
 	if served == "" {
 		return nil
@@ -168,9 +166,9 @@ func (d *Driver) lead(ctx context.Context, served string, known map[string]bool)
 // queryBatch bounds one query for invocations.
 const queryBatch = 500
 
-// forget ends what is pinned to the deployment and removes it. Steps are
-// idempotent and their wake-up rows are in SQL, so that what is ended here starts
-// over with the next sweep; left alone, it would hold its app's key for ever.
+// forget ends the invocations that are pinned to the deployment, and removes it. Otherwise they
+// would hold the keys of their apps for ever. Steps are idempotent and their wake-up rows are in
+// SQL, so the next sweep starts them again.
 func (d *Driver) forget(ctx context.Context, dep deployment) error {
 	ended := 0
 	for {
@@ -179,7 +177,8 @@ func (d *Driver) forget(ctx context.Context, dep deployment) error {
 			return err
 		}
 		if ended == 0 && len(ids) > 0 {
-			// Before they are: a process that comes after us could not see that they were.
+			// Lost is called before they end. If this process died in between, no other one
+			// could see that they were ended.
 			if err := d.cfg.Lost(ctx); err != nil {
 				return err
 			}
@@ -196,7 +195,7 @@ func (d *Driver) forget(ctx context.Context, dep deployment) error {
 	if err := d.admin.remove(ctx, dep.ID); err != nil {
 		return err
 	}
-	d.cfg.Log.Info("forgot workflows at an address that is dead", "was", dep.URI, "ended", ended)
+	d.cfg.Log.Info("removed the workflows of a dead address", "was", dep.URI, "ended", ended)
 	return nil
 }
 
@@ -205,7 +204,7 @@ func (d *Driver) sameVersion(uri string) bool {
 	return err == nil && pathOf(u) == pathOf(d.endpoint)
 }
 
-// sameAddress compares URLs as Restate may have normalised them.
+// sameAddress reports whether two URLs are equal, except for what Restate may normalise.
 func sameAddress(a, b string) bool {
 	ua, err := url.Parse(a)
 	if err != nil {
@@ -238,7 +237,7 @@ func (d *Driver) alive(ctx context.Context, uri string) bool {
 	return err == nil && resp.StatusCode == http.StatusOK && string(body) == d.identity()
 }
 
-// Check reports whether Restate knows our service: for a readiness check.
+// Check fails unless Restate knows our service. It is a readiness check.
 func (d *Driver) Check(ctx context.Context) error {
 	latest, err := d.admin.latest(ctx, d.cfg.Service)
 	if err != nil {

@@ -74,13 +74,13 @@ func (r *harness) latest(d *Driver) (leads bool, known int) {
 	return leads, known
 }
 
-// leads reports whether the driver's address is the only one there is.
+// leads reports whether Restate knows no address but the driver's.
 func (r *harness) leads(d *Driver) bool {
 	leads, known := r.latest(d)
 	return leads && known == 1
 }
 
-// leave runs a step on a process of the version, and kills it in the middle.
+// leave starts a step on a process with the version, and kills the process during the step.
 func (r *harness) leave(c *counter, version, app string) process {
 	p := r.startVersion(c.step, version)
 	await(r.t, "it leads", func() bool { leads, _ := r.latest(p.Driver); return leads })
@@ -100,8 +100,7 @@ func TestInvocation_OfADeadAddressGoesOnAtOurs(t *testing.T) {
 	await(t, "only our address is left", func() bool { return r.leads(p.Driver) })
 }
 
-// TestInvocation_OfLostCodeHoldsNoKey: the handlers' version has changed, and no process
-// serves the old one any more.
+// The handlers' version has changed, and no process serves the old one any more.
 func TestInvocation_OfLostCodeHoldsNoKey(t *testing.T) {
 	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	r.leave(c, "v0", app)
@@ -120,7 +119,7 @@ func TestGoingBackToAnOlderVersionLeads(t *testing.T) {
 	before := c.count(app)
 	await(t, "the newer version, which is dead, is forgotten", func() bool { return r.leads(old.Driver) })
 	await(t, "new invocations come to the old one", func() bool {
-		_ = old.Wake(context.Background(), []string{app}) // not known for a moment
+		_ = old.Wake(context.Background(), []string{app}) // fails until the service is registered again
 		return c.count(app) > before
 	})
 }
@@ -144,7 +143,7 @@ func TestRegistration_ReplacesOnlyDeadReplicas(t *testing.T) {
 	await(t, "the step is run", func() bool { return c.count(app) == 2 })
 }
 
-// TestRegistration_IsRepeatedAfterRestateLostItsData uses one of its own.
+// This test has a Restate of its own.
 func TestRegistration_IsRepeatedAfterRestateLostItsData(t *testing.T) {
 	dir := t.TempDir()
 	cfg := restate.Config{Dir: filepath.Join(dir, "restate"), Relaxed: true, DieWithParent: true}
@@ -154,7 +153,7 @@ func TestRegistration_IsRepeatedAfterRestateLostItsData(t *testing.T) {
 	c, app := newCounter(), ident.New("app")
 	p := r.start(c.step)
 	await(t, "it is registered", func() bool { return r.leads(p.Driver) })
-	require.EqualValues(t, 1, p.lost.Load(), "it may be one that was wiped between two looks")
+	require.EqualValues(t, 1, p.lost.Load(), "Restate may have lost its data before this process started")
 
 	stop(t, server)
 	require.NoError(t, os.RemoveAll(cfg.Dir))
@@ -176,7 +175,7 @@ func stop(t *testing.T, s *restate.Server) {
 	require.NoError(t, s.Stop(ctx))
 }
 
-// TestOutage_PausesNoApp: the retry policy that Restate has taken over.
+// Restate has stored the retry policy of the registration.
 func TestOutage_PausesNoApp(t *testing.T) {
 	r := newHarness(t)
 	p := r.start(func(context.Context, string) error { return nil })
@@ -194,7 +193,7 @@ func TestOutage_PausesNoApp(t *testing.T) {
 	require.Equal(t, "4s", service.RetryPolicy.MaxInterval)
 }
 
-// TestInvocation_FailedIsRetriedOnceAStepPasses: long before each is due, as Restate itself says.
+// The retries come before the times at which they are due according to Restate.
 func TestInvocation_FailedIsRetriedOnceAStepPasses(t *testing.T) {
 	r := newHarness(t)
 	var away atomic.Bool
@@ -236,7 +235,7 @@ func TestInvocation_FailedIsRetriedOnceAStepPasses(t *testing.T) {
 		}
 		return true
 	})
-	require.True(t, time.Now().Before(due), "they were tried when they were due, and not before")
+	require.True(t, time.Now().Before(due), "the invocations were retried only when they were due")
 }
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-// harness is a control plane's life over a Restate that outlives it: each process
-// listens somewhere else, as after a restart on a machine where the port is taken.
+// harness runs control planes over one Restate, one after the other. Each process listens at
+// another address, as after a restart on a machine where the port is taken.
 type harness struct {
 	t              testing.TB
 	ingress, admin string
@@ -71,7 +71,7 @@ func (r *harness) startVersion(step rollout.Step, version string) process {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = d.Run(ctx) // a server that is closed under its feet says so
+		_ = d.Run(ctx) // it returns an error when its server is closed
 	}()
 	var dead atomic.Bool
 	crash := func() {
@@ -91,7 +91,7 @@ func (r *harness) Start(step rollout.Step) rollouttest.Process {
 	return rollouttest.Process{Driver: p, Crash: p.crash}
 }
 
-// Wake refuses when the process is dead, and else waits for the registration.
+// Wake fails if the process is dead. Otherwise it waits for the registration.
 func (p process) Wake(ctx context.Context, ids []string) error {
 	if p.dead.Load() {
 		return errors.New("the process is dead")
@@ -121,7 +121,7 @@ func portOf(t testing.TB, raw string) int {
 	return port
 }
 
-// Connections without a request give way at the limit.
+// At the limit, a connection without a request is closed for a new one.
 func TestDriver_LimitsConnections(t *testing.T) {
 	t.Parallel()
 	table := conns.New(conns.Limits{Total: 1})

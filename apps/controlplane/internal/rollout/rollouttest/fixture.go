@@ -15,32 +15,32 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 )
 
-// fixture is a database of wake-up rows and the smallest workflow that can go
-// wrong: an app has seen what happened to it when a step ran after it.
+// fixture is a database of wake-up rows with a minimal workflow: an app counts events,
+// and a step sees all events before it.
 type fixture struct {
 	t testing.TB
 
 	mu   sync.Mutex
 	apps map[string]*app
-	// most is the highest number of steps of one app that ran at once; parallel
-	// that of all.
+	// most is the highest number of steps of one app that ran at once, parallel the highest
+	// number of steps of all apps. running counts those that run now.
 	most, running, parallel int
 }
 
 type app struct {
 	events, seen int
-	// looks are the distances of the polls that are still to come.
+	// looks are the delays for which the next steps ask.
 	looks []time.Duration
-	// steps that began, and when.
+	// steps are the times at which steps began.
 	steps []time.Time
-	// dues at which a look was asked for.
+	// dues are the times for which steps asked for the next one.
 	dues    []time.Time
 	running int
 	due     int64 // of the wake-up row, 0 for none
 	sent    int64
-	fail    int           // steps that are to fail
-	hold    chan struct{} // a step waits for it, after its commit
-	held    chan struct{} // closed when one does
+	fail    int           // the number of next steps that fail
+	hold    chan struct{} // the next step waits for it, after its commit
+	held    chan struct{} // closed when that step waits
 }
 
 func newFixture(t testing.TB) *fixture { return &fixture{t: t, apps: map[string]*app{}} }
@@ -52,7 +52,7 @@ func (w *fixture) app(id string) *app {
 	return w.apps[id]
 }
 
-// overlap is the highest number of steps that ran at once, of one app and of all.
+// overlap returns the highest number of steps that ran at once, of one app and of all.
 func (w *fixture) overlap() (ofOne, ofAll int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,7 +66,7 @@ func (w *fixture) with(id string, f func(*app)) {
 	f(w.app(id))
 }
 
-// happen is a transaction that changes the app and leaves the wake-up row.
+// happen is a transaction that adds an event to the app and writes its wake-up row.
 func (w *fixture) happen(id string) {
 	w.with(id, func(a *app) {
 		a.events++
@@ -75,7 +75,7 @@ func (w *fixture) happen(id string) {
 	})
 }
 
-// step is a rollout.Step with the database's part in one critical section.
+// step is a rollout.Step. Its transaction is one critical section.
 func (w *fixture) step(ctx context.Context, id string) error {
 	w.mu.Lock()
 	a := w.app(id)
@@ -92,7 +92,7 @@ func (w *fixture) step(ctx context.Context, id string) error {
 	if a.fail > 0 {
 		a.fail--
 		w.mu.Unlock()
-		return errors.New("the database is away")
+		return errors.New("the database is down")
 	}
 	a.due, a.sent = 0, 0
 	a.seen = a.events
@@ -115,7 +115,7 @@ func (w *fixture) step(ctx context.Context, id string) error {
 	return nil
 }
 
-// settled reports whether the app has seen all and looked as often as it was to.
+// settled reports whether the app has seen all events, and all its looks were due and stepped.
 func (a *app) settled() bool {
 	return a.seen == a.events && len(a.looks) == 0 && a.due == 0 && a.running == 0
 }
@@ -132,7 +132,7 @@ func (w *fixture) quiet() bool {
 	return true
 }
 
-// unsettled describes the apps that are not.
+// unsettled describes the apps that are not settled.
 func (w *fixture) unsettled() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -192,7 +192,7 @@ func (w *fixture) Update(_ context.Context, fn func(rollout.SweepTx) error) erro
 // View implements rollout.SweepStore.
 func (w *fixture) View(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
 
-// sweep runs a Sweeper beside the driver until the test ends.
+// sweep runs a Sweeper next to the driver until the test ends.
 func (w *fixture) sweep(driver rollout.Driver) {
 	s, err := rollout.NewSweeper(rollout.SweeperConfig{
 		Store: w, Log: logger(w.t), Registerer: prometheus.NewRegistry(),
@@ -212,7 +212,7 @@ func (w *fixture) sweep(driver rollout.Driver) {
 	w.t.Cleanup(func() { cancel(); <-done })
 }
 
-// await waits until the condition holds of the fixture.
+// await waits until the condition holds.
 func (w *fixture) await(what string, within time.Duration, condition func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(within); !condition(); time.Sleep(5 * time.Millisecond) {

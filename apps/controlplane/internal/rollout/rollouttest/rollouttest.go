@@ -1,8 +1,10 @@
 // Package rollouttest is the contract of a rollout.Driver, as tests that every
-// driver passes. What it asks for is little, because the wake-up rows do the
-// rest: wake-ups may be lost, doubled, late and out of order, and processes may
-// die at any moment; in the end every app has been looked at after the last thing
-// that happened to it, and when it asked to be.
+// driver passes. The contract is small, because the wake-up rows do the rest.
+// Wake-ups may be lost, doubled, late and out of order, and processes may die at any
+// moment. Even so, a step of every app runs after the last event of the app, and when
+// an earlier step asked for it.
+//
+// A look is a step for which an earlier step asked.
 package rollouttest
 
 import (
@@ -22,42 +24,42 @@ import (
 // Process is one life of a program that runs a driver.
 type Process struct {
 	Driver rollout.Driver
-	// Crash ends it as kill -9 would: what runs is cut off, what it would have
-	// answered is lost. The driver sends nothing any more.
+	// Crash ends the process as kill -9 does: steps are cut off, and their answers are
+	// lost. The driver sends nothing after it.
 	Crash func()
 }
 
-// Harness starts processes, one after the other, over whatever the driver keeps
-// elsewhere. The last one is ended by the harness when the test ends.
+// Harness starts processes, one after the other, that share the driver's external state.
+// The harness ends the last one when the test ends.
 type Harness interface {
 	Start(step rollout.Step) Process
 }
 
-// patience is how long anything may take. Real drivers share a busy machine, and
-// wait for seconds before they try again what failed on it.
+// patience bounds every wait. Real drivers share a busy machine, and wait for seconds
+// before they repeat a failed call.
 const patience = 2 * time.Minute
 
 func logger(t testing.TB) *slog.Logger {
 	return slog.New(slog.DiscardHandler).With("test", t.Name())
 }
 
-// Run runs the contract. newHarness is called once for each part; wrap runs a part,
-// in a synctest bubble perhaps.
+// Run runs the contract. newHarness is called once for each part. wrap runs a part, for
+// example in a synctest bubble.
 func Run(t *testing.T, newHarness func(t testing.TB) Harness, wrap func(t *testing.T, part func(t *testing.T))) {
 	for _, part := range []struct {
 		name string
 		run  func(t *testing.T, harness Harness)
 	}{
 		{"AWakeIsFollowedByAStep", wakeIsFollowedByAStep},
-		{"StepsOfAnAppNeverOverlapAndThoseOfOthersDo", stepsNeverOverlap},
-		{"AWakeDuringAStepIsFollowedByAnother", wakeDuringAStep},
-		{"TheNextLookComesWhenItIsDue", nextLookComesWhenDue},
-		{"ALaterDecisionReplacesTheLook", laterDecisionReplacesLook},
+		{"OnlyStepsOfDifferentAppsOverlap", stepsNeverOverlap},
+		{"AWakeDuringAStepIsFollowedByAnotherStep", wakeDuringAStep},
+		{"ALookComesWhenItIsDue", nextLookComesWhenDue},
+		{"ALaterLookReplacesTheEarlierOne", laterLookReplacesEarlier},
 		{"AFailingStepIsTriedAgain", failingStepIsTriedAgain},
 		{"ALostWakeIsFoundBySweeping", lostWakeIsFound},
 		{"ACrashBeforeTheScheduleLosesNoLook", crashBeforeSchedule},
 		{"ACrashLeavesNoAppBehind", crashLeavesNoAppBehind},
-		{"AnyDisorderEndsInOrder", disorder},
+		{"AppsSettleAfterDisorderedWakes", disorder},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			wrap(t, func(t *testing.T) { part.run(t, newHarness(t)) })
@@ -65,7 +67,7 @@ func Run(t *testing.T, newHarness func(t testing.TB) Harness, wrap func(t *testi
 	}
 }
 
-// id is unique, so that parts may share what is behind their drivers.
+// id returns a unique id, so that parts may share the external state of their drivers.
 func id(name string) string { return fmt.Sprintf("app_%s_%08x", name, rand.Uint32()) }
 
 func wakeAll(t testing.TB, d rollout.Driver, ids ...string) {
@@ -141,7 +143,7 @@ func nextLookComesWhenDue(t *testing.T, harness Harness) {
 	w.with(a, func(a *app) { a.looks = []time.Duration{300 * time.Millisecond, 400 * time.Millisecond} })
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
-	w.await("it looked twice more", patience, w.quiet)
+	w.await("two more steps ran", patience, w.quiet)
 	w.with(a, func(a *app) {
 		require.Len(t, a.steps, 3)
 		for i, due := range a.dues {
@@ -150,9 +152,9 @@ func nextLookComesWhenDue(t *testing.T, harness Harness) {
 	})
 }
 
-// laterDecisionReplacesLook: each of several steps asks for a look; only the last
-// one's is owed. Looks that were replaced must not pile up steps.
-func laterDecisionReplacesLook(t *testing.T, harness Harness) {
+// laterLookReplacesEarlier: each of several steps asks for a look, and only the last look
+// happens.
+func laterLookReplacesEarlier(t *testing.T, harness Harness) {
 	w := newFixture(t)
 	p := harness.Start(w.step)
 	w.sweep(p.Driver)
@@ -166,14 +168,14 @@ func laterDecisionReplacesLook(t *testing.T, harness Harness) {
 	for i := range wakes {
 		w.happen(a)
 		wakeAll(t, p.Driver, a)
-		w.awaitApp("it is stepped", a, patience, func(a *app) bool { return len(a.steps) > i && a.running == 0 })
+		w.awaitApp("a step ran", a, patience, func(a *app) bool { return len(a.steps) > i && a.running == 0 })
 	}
-	w.await("it looks once more", patience, w.quiet)
+	w.await("one more step ran", patience, w.quiet)
 	var last time.Time
 	w.with(a, func(a *app) { last = a.dues[len(a.dues)-1] })
 	w.await("all looks have passed", patience, func() bool { return time.Since(last) > 300*time.Millisecond })
 	w.with(a, func(a *app) {
-		require.Len(t, a.steps, wakes+1, "one look for the last decision, none for those it replaced")
+		require.Len(t, a.steps, wakes+1, "one look for the last step, none for the steps before it")
 	})
 }
 
@@ -184,7 +186,7 @@ func failingStepIsTriedAgain(t *testing.T, harness Harness) {
 	w.with(a, func(a *app) { a.fail = 4 })
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
-	w.await("it passes in the end", patience, w.quiet)
+	w.await("the step passes", patience, w.quiet)
 }
 
 func lostWakeIsFound(t *testing.T, harness Harness) {
@@ -212,7 +214,7 @@ func crashBeforeSchedule(t *testing.T, harness Harness) {
 	p.Crash() // it has committed, and sent no answer
 	p = harness.Start(w.step)
 	w.sweep(p.Driver)
-	w.await("it looked as often as it wanted", patience, w.quiet)
+	w.await("the app has had all its looks", patience, w.quiet)
 }
 
 func crashLeavesNoAppBehind(t *testing.T, harness Harness) {
@@ -240,13 +242,12 @@ func crashLeavesNoAppBehind(t *testing.T, harness Harness) {
 	}
 	p = harness.Start(w.step)
 	w.sweep(p.Driver)
-	w.await("all are done", patience, w.quiet)
+	w.await("all apps are settled", patience, w.quiet)
 	ofOne, _ := w.overlap()
 	require.Equal(t, 1, ofOne)
 }
 
-// disorder: many writers make things happen, and lose, double and delay the
-// wake-ups.
+// disorder: several writers add events, and lose, double and delay the wake-ups.
 func disorder(t *testing.T, harness Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -257,7 +258,7 @@ func disorder(t *testing.T, harness Harness) {
 	for i := range ids {
 		ids[i] = id("a")
 		w.with(ids[i], func(a *app) { a.looks = []time.Duration{150 * time.Millisecond, 50 * time.Millisecond} })
-		w.happen(ids[i]) // the writers may leave one out, which would then never look
+		w.happen(ids[i]) // the writers may choose some app never, and it still needs a first step
 	}
 	var wg sync.WaitGroup
 	for writer := range uint64(4) {
