@@ -2,11 +2,11 @@ package store
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// AdmissionTx is what workspaces may have, and have.
+// AdmissionTx is the limits and the usage of workspaces.
 //
-// The workspace's row is locked behind the rows of apps and before the heads. A transaction
-// that writes claims or the bucket of starts holds it: of two calls that would each use up the
-// rest of a quota, the second waits for the first and counts what that one added. Workspaces do
+// The workspace's row is locked after the rows of apps and before the heads. A transaction that
+// writes claims or the bucket of starts holds the lock. So if each of two calls would use up the
+// rest of a quota, the second waits for the first and counts what the first added. Workspaces do
 // not wait for each other.
 type AdmissionTx interface {
 	// LockAdmission locks the workspace to the end of the transaction.
@@ -18,11 +18,11 @@ type AdmissionTx interface {
 	// PutStanding stores a.FullAt and a.Ceiling as they are.
 	PutStanding(a model.Admission) error
 
-	// UsageOf adds up the workspace's apps that are not deleted, but for one (empty:
-	// none), by their claims. unsettled are those that run something and whose claim
-	// is of something else: their instances and GPUs are not in it.
+	// UsageOf adds up the claims of the workspace's apps that are not deleted, without the app
+	// but (empty: of all). unsettled counts running apps whose claim is missing or outdated:
+	// their instances and GPUs are not in u.
 	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
-	// UnsettledApps are those, by id, with ids above after.
+	// UnsettledApps returns the unsettled apps with an id above after, by id.
 	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)
 	// PutClaims inserts or replaces claims.
 	PutClaims([]model.Claim) error

@@ -9,8 +9,7 @@ import (
 // declares. T must be satisfied by Tx.
 type Bound[T any] struct{ s Store }
 
-// Bind narrows s to T. Where it is called, an assignment states for the compiler that Tx
-// satisfies T.
+// Bind narrows s to T. Callers add an assignment by which the compiler checks that Tx satisfies T.
 func Bind[T any](s Store) Bound[T] { return Bound[T]{s: s} }
 
 // Update is Store.Update.
@@ -29,7 +28,7 @@ func (b Bound[T]) UpdateBatched(ctx context.Context, key, app string, fn func(T)
 	})
 }
 
-// Alone makes a function for UpdateBatched one for Update.
+// Alone turns a function for UpdateBatched into one for Update.
 func Alone(fn func(Tx) (last func() error, err error)) func(Tx) error {
 	return func(tx Tx) error {
 		last, err := fn(tx)

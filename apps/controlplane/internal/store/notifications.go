@@ -6,55 +6,56 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// NotificationTx is where notifications are sent, and what is sent. A delivery is inserted with the history
-// entry that it tells of (InsertHistory), for each endpoint that the entry concerns. Entries that no endpoint
-// is notified of cost nothing; the others cost one statement together.
+// NotificationTx is the endpoints of notifications, and their deliveries. InsertHistory also inserts a delivery
+// for each endpoint that a history entry concerns, with one statement for all entries of a call, or none if no
+// endpoint is concerned.
 type NotificationTx interface {
 	// InsertNotificationEndpoint fails with model.ErrExists when the workspace has one of that name.
 	InsertNotificationEndpoint(model.NotificationEndpoint) error
-	// UpdateNotificationEndpoint stores all but the name and who made it.
+	// UpdateNotificationEndpoint stores all fields but the name and the creator.
 	UpdateNotificationEndpoint(model.NotificationEndpoint) error
-	// LockNotificationEndpoint finds one by name and locks it to the end of the transaction.
+	// LockNotificationEndpoint finds an endpoint by name and locks it to the end of the transaction.
 	LockNotificationEndpoint(workspaceID, name string) (model.NotificationEndpoint, error)
 	// ListNotificationEndpoints is by name.
 	ListNotificationEndpoints(workspaceID string) ([]model.NotificationEndpoint, error)
-	// GetNotificationEndpoints returns those of the ids that exist, in no order.
+	// GetNotificationEndpoints returns the endpoints with these ids that exist, in no order.
 	GetNotificationEndpoints(ids []string) ([]model.NotificationEndpoint, error)
-	// NotificationEndpointsOfRegion returns endpoints of the workspaces that own the region or were
-	// granted it, if they are sent that kind.
+	// NotificationEndpointsOfRegion returns the endpoints that are sent that kind, of the workspaces
+	// that own the region or were granted it.
 	NotificationEndpointsOfRegion(regionID string, k model.NotificationKind) ([]model.NotificationEndpoint, error)
-	// DeleteNotificationEndpoint forgets it with its secret and deliveries.
+	// DeleteNotificationEndpoint deletes the endpoint with its secret and deliveries.
 	DeleteNotificationEndpoint(workspaceID, id string) error
-	// DeleteNotificationEndpointsOf forgets those of a project or an app.
+	// DeleteNotificationEndpointsOf deletes the endpoints of a project or an app.
 	DeleteNotificationEndpointsOf(workspaceID, scopeID string) error
 
 	// NotifyRegion inserts a delivery for each endpoint that the notice concerns.
 	NotifyRegion(model.RegionNotice) error
 	InsertDeliveries([]model.Delivery) error
-	// DueDeliveries returns pending deliveries that are due, longest due first, but for those of
-	// endpoints that are busy.
+	// DueDeliveries returns pending deliveries that are due, the longest due first. It leaves out
+	// deliveries of the busy endpoints.
 	DueDeliveries(at int64, busy []string, limit int) ([]model.Delivery, error)
-	// ClaimDelivery counts one more attempt and stores DueAt until and the events and apps that d
-	// tells of; it fails with model.ErrConflict when the row is not as d was read. merged are
-	// deliveries of the endpoint that d tells of now, and that were never tried: they are deleted.
+	// ClaimDelivery adds one attempt, sets DueAt to until, and stores the events and apps of d. It
+	// fails with model.ErrConflict when the row has changed since d was read. merged are deliveries
+	// of the same endpoint without an attempt, whose events d now contains: they are deleted.
 	ClaimDelivery(d model.Delivery, until int64, merged []string) error
-	// NoteDelivery stores state, times and problem of a delivery that was claimed with that number of attempts;
-	// it fails with model.ErrConflict when it was claimed again.
+	// NoteDelivery stores state, times and problem of a claimed delivery. It fails with model.ErrConflict
+	// when the number of attempts differs, because the delivery was claimed again.
 	NoteDelivery(model.Delivery) error
-	// ListDeliveries is newest first by message id. A negative state is any. Page.After is the last id.
+	// ListDeliveries is newest first by message id. A negative state means any. Page.After is the last id.
 	ListDeliveries(endpointID string, state model.DeliveryState, p Page) ([]model.Delivery, error)
 	// CountDeliveries counts the workspace's pending and dead deliveries by endpoint.
 	CountDeliveries(workspaceID string) ([]model.DeliveryCount, error)
-	// ReplayDeliveries makes dead deliveries of the endpoint pending again, all or the one of that id,
-	// and returns how many.
+	// ReplayDeliveries makes dead deliveries of the endpoint pending again: the one with messageID, or
+	// all if that is empty. It returns how many.
 	ReplayDeliveries(endpointID, messageID string, at int64) (int, error)
-	// PendingDeliveries counts those of all workspaces, and returns since when the oldest is tried.
+	// PendingDeliveries counts the pending deliveries of all workspaces. since is the time from which
+	// the oldest one was tried.
 	PendingDeliveries() (n int, since int64, err error)
-	// ForgetDeliveries deletes those that are over and due to be forgotten.
+	// ForgetDeliveries deletes deliveries that are delivered or dead and whose retention has passed.
 	ForgetDeliveries(at int64, limit int) (int, error)
 }
 
-// NotifyRegion implements NotificationTx with what else the transaction can do.
+// NotifyRegion implements NotificationTx.NotifyRegion with other methods of the transaction.
 func NotifyRegion(tx Tx, n model.RegionNotice) error {
 	endpoints, err := tx.NotificationEndpointsOfRegion(n.RegionID, n.Kind)
 	if err != nil || len(endpoints) == 0 {

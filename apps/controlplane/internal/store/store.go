@@ -12,8 +12,8 @@
 // commits it; the whole function runs again when the database asks for a retry
 // (deadlock, lock timeout), so it must not have effects of its own. Row locks
 // are taken in this order: the app, its topology sorted by (deployment, region),
-// the workspace, region heads last, which Update itself does when the function
-// returned:
+// the workspace, and region heads last. Update itself locks heads, after the
+// function has returned:
 //
 //	fn ... tx.Change(region A) tx.Change(region B) ... return nil
 //	    -> lock heads of A and B in key order
@@ -25,8 +25,11 @@
 // remembers the highest id loses a transaction that took a lower one and
 // committed later. At most MaxRegions regions change in one transaction.
 //
-// Every Get returns model.ErrNotFound when there is nothing; every Insert of a taken
-// id or name returns model.ErrExists.
+// A Get of one object that does not exist returns model.ErrNotFound. An Insert of a taken id or
+// name returns model.ErrExists.
+//
+// In comments on methods, "locked" means to the end of the transaction, and a list "by X" is
+// sorted by X, ascending.
 package store
 
 import (
@@ -40,16 +43,17 @@ import (
 // MaxRegions bounds the head rows that one transaction holds.
 const MaxRegions = 32
 
-// WakeWindow is how far ahead a wake-up may be so that the listener of its commit still serves it.
+// WakeWindow is how far ahead a wake-up may be due and still be in Commit.Woken.
 const WakeWindow = 500 * time.Millisecond
 
 // Commit is what an Update changed, once it is durable.
 type Commit struct {
-	// Heads that moved, by region id.
+	// Revisions are the new revisions of the heads that moved, by region id.
 	Revisions map[string]int64
-	// Apps whose wake row turned from unset or later to due now, or Soon, and in how long.
+	// Woken are the apps whose wake-up row was unset or later, and is due within WakeWindow now. The
+	// value is the time until it is due.
 	Woken map[string]time.Duration
-	// Apps whose row, rollout, deployments, topology or observed state changed.
+	// Apps are the ids of apps whose row, rollout, deployments, topology or observed state changed.
 	Apps []string
 }
 
@@ -57,21 +61,23 @@ type Commit struct {
 type Store interface {
 	// Update runs fn in a read-write transaction, as the package comment says.
 	Update(ctx context.Context, fn func(Tx) error) error
-	// UpdateBatched is Update for requests that may share a transaction: those of one key that
-	// arrive while a transaction of it runs may share the next one. Each runs fn, and then each
-	// runs the function that fn returned (nil for none), in which locks that all of them need are
-	// taken. Each is durable as a whole, or leaves nothing and gets its error. It sees what the
-	// requests before it did, and what it did is gone when it fails, whatever becomes of the
-	// others. Without a key it has a transaction of its own. app is the app that fn will lock, by
-	// id or name, so that what the requests of a batch read of their apps may be read in one
-	// query; empty for unknown.
+	// UpdateBatched is Update for requests that may share a transaction. Requests with the same key
+	// that arrive while a transaction of the key runs may share the next one. A request without a key
+	// has a transaction of its own.
+	//
+	// First fn of each request runs, then the function that each fn returned (nil for none). The
+	// latter takes the locks that all requests need. A request sees the changes of the requests
+	// before it. If it fails, it gets its error, and only its own changes are undone.
+	//
+	// app is the id or the name of the app that fn will lock, empty if unknown. With it, the apps of
+	// a batch can be read in one query.
 	UpdateBatched(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
-	// View runs fn for reads that need no common moment. Writing fails.
+	// View runs fn for reads that may be of different moments. Writing fails.
 	View(ctx context.Context, fn func(Tx) error) error
-	// Snapshot runs fn so that all it reads is of one moment. Writing fails.
+	// Snapshot runs fn so that everything it reads is of one moment. Writing fails.
 	Snapshot(ctx context.Context, fn func(Tx) error) error
-	// OnCommit calls f after each commit that changed any of what Commit tells,
-	// in the goroutine of the committer: f must not block.
+	// OnCommit calls f after each commit whose Commit is not empty, in the goroutine of
+	// the committer. f must not block.
 	OnCommit(f func(Commit))
 	// Ping reports whether the database answers.
 	Ping(ctx context.Context) error
@@ -96,22 +102,22 @@ type Tx interface {
 	AdmissionTx
 	NotificationTx
 
-	// Batched reports whether other requests share the transaction. A request that fails because its
-	// idempotency key is taken runs again alone, so that none has to check first whether the key is free.
+	// Batched reports whether other requests share the transaction. A batched request need not check
+	// first whether its idempotency key is free: if it is taken, the request runs again alone.
 	Batched() bool
 }
 
-// TenantTx is workspaces, keys, projects, environments, secrets. Lists are by
-// name, ascending; Page.After is the last name.
+// TenantTx is workspaces, keys, projects, environments, secrets. Lists are by name.
+// Page.After is the last name.
 type TenantTx interface {
 	InsertWorkspace(model.Workspace) error
 	GetWorkspace(id string) (model.Workspace, error)
 	GetWorkspaceByName(name string) (model.Workspace, error)
-	// GetWorkspaces returns those of the workspaces that exist.
+	// GetWorkspaces returns the workspaces with these ids that exist.
 	GetWorkspaces(ids []string) ([]model.Workspace, error)
 	ListWorkspaces(Page) ([]model.Workspace, error)
-	// UpdateWorkspace compares ResourceVersion and stores it plus one
-	// (model.ErrConflict). So do the other updates that have one.
+	// UpdateWorkspace fails with model.ErrConflict if the stored ResourceVersion differs, and
+	// otherwise stores it plus one. So do the other updates of rows that have one.
 	UpdateWorkspace(model.Workspace) error
 	DeleteWorkspace(id string) error
 
@@ -123,7 +129,7 @@ type TenantTx interface {
 
 	InsertProject(model.Project) error
 	GetProject(workspaceID, id string) (model.Project, error)
-	// GetProjects returns those of the projects that the workspace has.
+	// GetProjects returns the projects of the workspace with these ids.
 	GetProjects(workspaceID string, ids []string) ([]model.Project, error)
 	GetProjectByName(workspaceID, name string) (model.Project, error)
 	ListProjects(workspaceID string, p Page) ([]model.Project, error)
@@ -132,20 +138,20 @@ type TenantTx interface {
 
 	InsertEnvironment(model.Environment) error
 	GetEnvironment(workspaceID, id string) (model.Environment, error)
-	// GetEnvironments returns those of the environments that the workspace has.
+	// GetEnvironments returns the environments of the workspace with these ids.
 	GetEnvironments(workspaceID string, ids []string) ([]model.Environment, error)
 	GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error)
-	// LockEnvironment is GetEnvironment with the row locked to the end.
+	// LockEnvironment is GetEnvironment with the row locked.
 	LockEnvironment(workspaceID, id string) (model.Environment, error)
 	ListEnvironments(workspaceID, projectID string, p Page) ([]model.Environment, error)
 	UpdateEnvironment(model.Environment) error
 	DeleteEnvironment(workspaceID, id string) error
 
-	// InsertSecretVersion stores s.Version, which must be the latest plus one; for
-	// a name that does not exist, the floor plus one.
+	// InsertSecretVersion stores s. Its version must be the latest plus one. For a name that
+	// does not exist, it must be the floor plus one.
 	InsertSecretVersion(s model.Secret) error
-	// SecretFloor is the highest version that a deleted secret of the environment
-	// had, so that no name ever has a version twice; 0 for none.
+	// SecretFloor returns the highest version that a deleted secret of the environment
+	// had, 0 for none. It prevents that a name has one version twice.
 	SecretFloor(environmentID string) (int32, error)
 	GetSecret(workspaceID, environmentID, name string) (model.Secret, error) // latest
 	GetSecretVersion(workspaceID, environmentID, name string, version int32) (model.Secret, error)
@@ -161,123 +167,127 @@ type AppTx interface {
 	InsertApp(model.App) error
 	GetApp(workspaceID, id string) (model.App, error)
 	GetAppByName(workspaceID, environmentID, name string) (model.App, error)
-	// GetApps returns those of the ids that exist, deleted ones included, in no
+	// GetApps returns the apps with these ids that exist, including deleted ones, in no
 	// order.
 	GetApps(ids []string) ([]model.App, error)
-	// LockApp is GetApp with the row locked to the end of the transaction; an
-	// empty workspace means any (for the workflow).
+	// LockApp is GetApp with the row locked. An empty workspace means any (for the
+	// workflow).
 	LockApp(workspaceID, id string) (model.App, error)
 	// UpdateApp stores the row, ResourceVersion plus one. Call it on a locked row.
 	UpdateApp(model.App) error
-	// LockApps is LockApp of any workspace, for those of the ids that exist, by id.
+	// LockApps is LockApp for several apps of any workspace. It returns those that exist, by id.
 	LockApps(ids []string) ([]model.App, error)
-	// StepApps moves the step number of each app by one, from what the app says that it is;
-	// of those that changed it is UpdateApp, too. model.ErrConflict unless that is so of all.
+	// StepApps adds one to the step number of each app, and stores the whole app if it changed.
+	// It fails with model.ErrConflict if the stored step number of any app differs, or the
+	// ResourceVersion of an app that changed.
 	StepApps(steps []model.AppStep) error
-	// ListApps is by (name, id); an empty environment means all.
+	// ListApps is by (name, id). An empty environment means all.
 	// Page.After is name + "\x00" + id.
 	ListApps(workspaceID, environmentID string, p Page) ([]model.App, error)
-	// CountApps counts apps that are not deleted, of a project or environment or,
-	// with both empty, of the workspace.
+	// CountApps counts the apps of a project or environment that are not deleted. With both
+	// empty, it counts those of the workspace.
 	CountApps(workspaceID, projectID, environmentID string) (int, error)
 
 	InsertDeployment(model.Deployment) error
 	GetDeployment(workspaceID, id string) (model.Deployment, error)
 	GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error)
-	// GetDeployments returns those of the ids that exist, in no order.
+	// GetDeployments returns the deployments with these ids that exist, in no order.
 	GetDeployments(ids []string) ([]model.Deployment, error)
-	// GetNewestDeployments returns the deployment of the latest version of each app that has one, in no order.
+	// GetNewestDeployments returns the deployment with the latest version of each app, in no order. It leaves
+	// out apps without deployments.
 	GetNewestDeployments(appIDs []string) ([]model.Deployment, error)
-	// UpdateDeployment stores status, reason, message, resolved image, stable and
-	// the times; the rest is immutable. model.ErrNotFound unless all exist.
+	// UpdateDeployment stores status, reason, message, resolved image, stable and the times,
+	// because the rest is immutable. It fails with model.ErrNotFound unless all exist.
 	UpdateDeployment(...model.Deployment) error
-	// ListDeployments is newest first by id; an empty app means all.
+	// ListDeployments is newest first by id. An empty app means all.
 	// Page.After is the last id.
 	ListDeployments(workspaceID, appID string, p Page) ([]model.Deployment, error)
 
 	InsertRollout(model.Rollout) error
 	GetRollout(workspaceID, id string) (model.Rollout, error)
-	// GetRollouts returns those of the ids that exist, in no order.
+	// GetRollouts returns the rollouts with these ids that exist, in no order.
 	GetRollouts(ids []string) ([]model.Rollout, error)
-	// GetActiveRollouts returns rollouts with their deployment and their app's rollout state, nil for
-	// none, in one read and in no order: those of which the first two are there.
+	// GetActiveRollouts returns rollouts with their deployment and their app's rollout state (nil for
+	// none), in one query and in no order. It leaves out a rollout whose deployment does not exist.
 	GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error)
-	// UpdateRollout stores how they go: model.ErrNotFound unless all exist.
+	// UpdateRollout stores the fields that change in the course of a rollout. It fails with
+	// model.ErrNotFound unless all exist.
 	UpdateRollout(...model.Rollout) error
 	// ListRollouts is newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
 
-	// GetRolloutStates returns those that the apps have, in no order.
+	// GetRolloutStates returns the rollout states of the apps that have one, in no order.
 	GetRolloutStates(appIDs []string) ([]model.RolloutState, error)
-	// PutRolloutState inserts or replaces the app's. Call it with the app's row locked.
+	// PutRolloutState inserts or replaces the state of the app. Call it with the app's row locked.
 	PutRolloutState(model.RolloutState) error
 
-	// GetScalings returns those that the apps have, in no order.
+	// GetScalings returns the scalings of the apps that have one, in no order.
 	GetScalings(appIDs []string) ([]model.Scaling, error)
-	// PutScaling inserts or replaces the app's. Call it with the app's row locked.
+	// PutScaling inserts or replaces the scaling of the app. Call it with the app's row locked.
 	PutScaling(model.Scaling) error
 	// ListScalingDecisions returns the newest decision in each region, by region.
 	ListScalingDecisions(appID string) ([]model.ScalingDecision, error)
-	// PutScalingDecision inserts or replaces that of the app and region.
+	// PutScalingDecision inserts or replaces the decision of the app and region.
 	PutScalingDecision(model.ScalingDecision) error
 
 	// ListPins returns the pins of the apps, by (app, version).
 	ListPins(appIDs []string) ([]model.Pin, error)
 	// PutPin inserts or replaces the pin of its app and deployment. Call it with the app's
-	// row locked, and so DeletePin, which forgets one that may not be there.
+	// row locked.
 	PutPin(model.Pin) error
+	// DeletePin deletes a pin, if it exists. Call it with the app's row locked.
 	DeletePin(appID, deploymentID string) error
 
-	// PutProtection inserts the protection, or replaces that of its workspace, scope and setter.
+	// PutProtection inserts the protection. It replaces the one with the same workspace, scope and
+	// ByOperator.
 	PutProtection(model.Protection) error
-	// ListProtections returns the first model.MaxProtections by scope, the workspace's own first.
+	// ListProtections is by scope, the workspace's own first. It returns at most model.MaxProtections.
 	ListProtections(workspaceID string) ([]model.Protection, error)
 	DeleteProtection(workspaceID, scopeID string, byOperator bool) error
-	// DeleteProtectionsOf forgets those of a project or an environment.
+	// DeleteProtectionsOf deletes the protections of a project or an environment.
 	DeleteProtectionsOf(workspaceID, scopeID string) error
 
-	// PutFreeze inserts the freeze, or replaces that of its workspace and name.
+	// PutFreeze inserts the freeze. It replaces the one with the same workspace and name.
 	PutFreeze(model.Freeze) error
 	// ListFreezes is by name. Page.After is the last name.
 	ListFreezes(workspaceID string, p Page) ([]model.Freeze, error)
-	// ListFreezesFor is by name, too, of those that do not come from the files of other apps
-	// than these, and of the one of that name, which may be empty.
+	// ListFreezesFor is by name. It returns freezes that do not come from an app's file, freezes from
+	// the files of these apps, and the freeze with that name, if name is not empty.
 	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
 	DeleteFreeze(workspaceID, name string) error
-	// DeleteFreezesOf forgets those of the project and those of the app; empty: of none.
+	// DeleteFreezesOf deletes the freezes of the project and of the app. An empty id means none.
 	DeleteFreezesOf(workspaceID, projectID, appID string) error
 	// ListHeldApps returns the apps whose rollout in flight a freeze holds, by id.
 	ListHeldApps(workspaceID string) ([]string, error)
 
-	// Wake asks for a step of each app at due, or at once if that is not after now. What counts
-	// is how far apart the two are: the row is on the database's clock, and keeps the earlier
-	// time. Apps whose row was unset or later end in Commit.Woken if due is at most Soon after
-	// now. If it is not after now, they count as sent: the listener of the commit does the
-	// step. A process that should wait for a later due time may be gone by then, and others
-	// find what is due.
+	// Wake asks for a step of each app at due, or at once if due is not after now. Only the
+	// difference of the two counts, because rows are on the database's clock. A row keeps the
+	// earlier time. Apps whose row was unset or later are in Commit.Woken if due is at most
+	// WakeWindow after now. If due is not after now, their rows count as sent, because the
+	// listener of the commit sends the step. With a later due they do not: that process may
+	// have died by then, and DueWakes finds the row.
 	Wake(appIDs []string, due, now int64) error
-	// WakeAt is Wake for apps of which each has a time of its own.
+	// WakeAt is Wake with a time for each app.
 	WakeAt(due map[string]int64, now int64) error
-	// ClearWakes takes the rows away, before the steps read anything that others tell
-	// them of.
+	// ClearWakes deletes the rows. A step calls it before it reads, so that a later change
+	// wakes the app again.
 	ClearWakes(appIDs []string) error
-	// DueWakes returns rows that are due, oldest first: those that were never sent; those that
-	// were sent with their commit, so long ago that they count as lost; and those that were
-	// sent since, so long ago that they must be sent again. In ms.
+	// DueWakes returns rows that are due, oldest first. A row that was sent with its commit is
+	// left out for lostAfter ms after that, and a row that was sent later for againAfter ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
-	// MarkWakesSent notes that steps were sent, for rows that were due by then,
-	// and are. Of those that are due since nothing is known: the step may have been another one's.
+	// MarkWakesSent stores that the wake-ups were sent now, for rows that were due at dueBy and
+	// are still due. It leaves out rows that became due later: what was sent may have been
+	// an earlier wake-up.
 	MarkWakesSent(appIDs []string, dueBy int64) error
-	// UnsendWakes makes every row that was sent one that never was, and returns how many
-	// there were.
+	// UnsendWakes makes every sent row count as never sent. It returns how many there were.
 	UnsendWakes() (int64, error)
 }
 
 // TopologyTx is desired state.
 type TopologyTx interface {
-	// LockTopology returns the apps' rows sorted by (deployment, region), locked.
+	// LockTopology returns the apps' rows by (deployment, region), locked.
 	LockTopology(appIDs ...string) ([]model.Topology, error)
-	// ListTopology is LockTopology without locks, for the apps given.
+	// ListTopology is LockTopology without locks.
 	ListTopology(appIDs []string) ([]model.Topology, error)
 	// ListTopologyByEnvironment returns rows that are not stopped of all apps in
 	// the environment, for secret rotation, sorted by (app, deployment, region).
@@ -292,56 +302,55 @@ type TopologyTx interface {
 	// PutTopology inserts or replaces rows. A row with a generation lower than
 	// the stored one loses: model.ErrConflict. Call Change for what agents must see.
 	PutTopology([]model.Topology) error
-	// DeleteTopology forgets stopped rows whose retention passed, and what their
-	// regions said of them.
+	// DeleteTopology deletes rows that were stopped before that time, with their observed
+	// state.
 	DeleteTopology(stoppedBefore int64, limit int) (int, error)
 
 	// ListRoutes returns the app's routes sorted by region.
 	ListRoutes(appIDs []string) ([]model.Route, error)
 	PutRoutes([]model.Route) error
-	// CrossRegion returns where the apps are whose route has requests handed to other
-	// regions (failover or spillover), sorted by app and region: all regions that route the app's
-	// hosts, also while none of its deployments has a weight there.
+	// CrossRegion returns the regions of apps whose routes hand requests over to other regions
+	// (failover or spillover), by app and region. It returns every region that has such a route,
+	// also while no deployment of the app has a weight there.
 	CrossRegion() ([]model.AppRegion, error)
 	// RegionsOf returns the regions that the workspaces own or were granted, sorted by
 	// workspace and region.
 	RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error)
 
-	// Change notes that agents of the region must see the key's new state. Twice
-	// the same key in one transaction is one change, with the later generation.
+	// Change adds a change of the key to the region's feed. Several changes of one key in a
+	// transaction are one change, with the last generation.
 	Change(regionID string, kind model.ChangeKind, key string, generation int64)
 }
 
-// ObservedTx is what regions report. Every Put is guarded: a row with a guard
-// not above the stored one loses, silently, as a whole.
+// ObservedTx is what regions report. Every Put ignores a row whose guard is not above
+// the guard of the stored row.
 type ObservedTx interface {
-	// ListObserved returns what regions said of the apps' deployments.
+	// ListObserved returns what regions reported of the apps' deployments.
 	ListObserved(appIDs []string) ([]model.Observed, error)
-	// GetObserved returns what regions said of the deployments given for each of them,
-	// by (deployment, region).
+	// GetObserved returns what each region reported of the deployments given for it, by
+	// (deployment, region).
 	GetObserved(deployments map[string][]string) ([]model.Observed, error)
 	PutObserved([]model.Observed) error
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
 	PutRouteObserved([]model.RouteObserved) error
 
-	// PutInstances upserts by id, in the order of ids, whatever that of the rows.
+	// PutInstances upserts rows by id. It writes them in the order of ids.
 	PutInstances([]model.Instance) error
 	GetInstance(workspaceID, id string) (model.Instance, error)
 	// MarkLost turns instances of the region with a guard less than below, that are
 	// not terminated, into terminated with reason Lost. It returns the deployments
 	// that had any.
 	MarkLost(regionID string, below model.Guard, now int64) (deploymentIDs []string, err error)
-	// ResetObserved forgets the counts of the region's observed rows with a guard
-	// less than below: zero counts, phase pending, not deleted. It returns their
-	// apps.
+	// ResetObserved resets the region's observed rows with a guard less than below: zero
+	// counts, phase pending, not deleted. It returns their apps.
 	ResetObserved(regionID string, below model.Guard, now int64) (appIDs []string, err error)
 	// CountInstancesByStatus counts rows of all workspaces, for metrics.
 	CountInstancesByStatus() (map[windlassv1.InstanceStatus]int, error)
-	// ListInstances is by id; empty fields of the filter mean any.
+	// ListInstances is by id. Empty fields of the filter mean any.
 	ListInstances(InstanceFilter, Page) ([]model.Instance, error)
-	// CountInstances counts those not terminated, by region.
+	// CountInstances counts instances that are not terminated, by region.
 	CountInstances(regionIDs []string) (map[string]int, error)
-	// DeleteInstances forgets terminated rows.
+	// DeleteInstances deletes terminated rows.
 	DeleteInstances(terminatedBefore int64, limit int) (int, error)
 	// GetAssignments returns which of the deployments given for a region are assigned to it
 	// (stopped rows included), by (deployment, region).
@@ -363,14 +372,14 @@ type RegionTx interface {
 	// GetRegionByName finds a region that the workspace owns or was granted; with
 	// an empty workspace, the platform's.
 	GetRegionByName(workspaceID, name string) (model.Region, error)
-	// GetRegionsByName is GetRegionByName for each of the names, in one read: those that
-	// are found, by name.
+	// GetRegionsByName is GetRegionByName for several names in one query. It returns the
+	// regions that exist, by name.
 	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
 	// ListRegions is by name: owned and granted; with an empty workspace, all of
 	// the platform's.
 	ListRegions(workspaceID string, p Page) ([]model.Region, error)
-	// ListGateways is the workspaces' regions that have a gateway address, by id. waiting: only those
-	// whose address is not the approved one.
+	// ListGateways is the regions of workspaces that have a gateway address, by id. waiting: only
+	// regions whose address is not approved.
 	ListGateways(waiting bool, p Page) ([]model.Region, error)
 	// AllRegions is by id, for loops of the control plane. Page.After is the id.
 	AllRegions(p Page) ([]model.Region, error)
@@ -378,15 +387,15 @@ type RegionTx interface {
 	DeleteRegion(id string) error
 	GrantRegion(regionID, workspaceID string, at int64) error
 	RevokeGrant(regionID, workspaceID string) error
-	// RegionWorkspaces returns who may use a platform region.
+	// RegionWorkspaces returns the ids of the workspaces that may use a platform region.
 	RegionWorkspaces(regionID string) ([]string, error)
 
-	// StartSession makes sessionID the region's current session: same id, same
-	// fence; another id, fence plus one and sequence 0. It returns the row as stored. The epoch
-	// is the head's. It sets the lease and status connected.
+	// StartSession makes sessionID the region's current session, sets its lease, and sets the
+	// status to connected. If the id is the current one, resumed is true and the fence stays.
+	// Otherwise the fence grows by one and the sequence is 0. The epoch is the head's. r is the
+	// row as stored.
 	StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (r model.Region, resumed bool, err error)
-	// CheckSessions returns the regions' current sessions without a lock: it is one plain read
-	// by primary key.
+	// CheckSessions returns the regions' current sessions without a lock, in one query by primary key.
 	CheckSessions(regionIDs []string) ([]model.Region, error)
 	// NoteReports renews the leases of sessions whose (id, epoch, fence) is still current, on the
 	// database's clock, and stores their last report time. Unless a newer report is stored, it also
@@ -395,22 +404,22 @@ type RegionTx interface {
 	// ExpireLeases turns connected regions whose lease is over, on the database's
 	// clock, into unreachable and returns their ids.
 	ExpireLeases(now int64, limit int) ([]string, error)
-	// AppsInRegion returns apps with topology there that is not stopped.
+	// AppsInRegion returns the ids of apps with topology in the region that is not stopped.
 	AppsInRegion(regionID string) ([]string, error)
 
 	InsertJoinToken(model.JoinToken) error
 	GetJoinTokenByHash(hash []byte) (model.JoinToken, error)
-	// UseJoinToken marks it used by a join id, or model.ErrConflict if another one used
-	// it. The same join id may use it again.
+	// UseJoinToken marks the token as used by a join id. It fails with model.ErrConflict if another
+	// join id has used it. The same join id may use it again.
 	UseJoinToken(id, joinID string, at int64) error
 
-	// SetQuarantine replaces the region's set; approvals of kept keys stay.
+	// SetQuarantine replaces the region's quarantine. Approvals of keys that stay in it are kept.
 	SetQuarantine(regionID string, rows []model.Quarantined) error
-	// CountQuarantine counts the keys of regions that have any.
+	// CountQuarantine counts the keys in the quarantine, by region.
 	CountQuarantine(regionIDs []string) (map[string]int, error)
 	ListQuarantine(regionID string, p Page) ([]model.Quarantined, error) // by key
-	// ApproveQuarantine marks the keys and returns how many it found; the caller
-	// adds the changes.
+	// ApproveQuarantine approves the keys, and returns those that it found. The caller adds
+	// the changes to the feed.
 	ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error)
 }
 
@@ -418,30 +427,29 @@ type RegionTx interface {
 type FeedTx interface {
 	GetHead(regionID string) (model.Head, error)
 	GetHeads(regionIDs []string) ([]model.Head, error)
-	// SumHeads sums up the heads of all regions: the cheap answer to whether any moved.
+	// SumHeads sums up the heads of all regions. The sum differs if any head has moved.
 	SumHeads() (model.HeadSum, error)
-	// ListRegionHeads is by region id, those after the one given.
+	// ListRegionHeads returns the heads of regions with an id above after, by region id.
 	ListRegionHeads(after string, limit int) ([]model.Head, error)
-	// Changes returns, for every region of after, changes with a revision above
-	// the one given, by (region, revision), at most limit rows in all: a region's
-	// rows have no gap, and end early only where the limit cuts them.
+	// Changes returns, for every region of after, the changes with a revision above
+	// the one given, by (region, revision), at most limit rows in all. The rows of a
+	// region have no gap. Only the limit can cut them short.
 	Changes(after map[string]int64, limit int) ([]model.Change, error)
-	// ChainAt returns the chain value of a revision, model.ErrNotFound when that was
-	// compacted or never was. Revision 0 has 32 zeros.
+	// ChainAt returns the chain value of a revision. It fails with model.ErrNotFound if the
+	// revision was compacted or does not exist. The value of revision 0 is 32 zeros.
 	ChainAt(regionID string, revision int64) ([]byte, error)
 	// BumpEpoch starts a new epoch of the region's feed, in an Update, and
-	// returns the head. The revision goes on; the chain restarts from a hash of
+	// returns the head. The revision does not change. The chain restarts from a hash of
 	// the new epoch and salt, so that no two histories agree by accident.
 	BumpEpoch(regionID string, salt []byte) (model.Head, error)
 	// DesiredItems reads the newest state of keys by region, ordered by (region, key).
-	// Keys with nothing behind them are left out. Rows in stopping or stopped are
-	// tombstones: Delete is set, for it is the region's word on the delete that takes a
-	// row from the one to the other. An approved quarantined key is one, too, with its
-	// generation plus one.
+	// It leaves out keys without a row. Rows in stopping or stopped are tombstones:
+	// Delete is set, and stays set until the region has confirmed the delete and after it.
+	// An approved key of the quarantine is a tombstone, too, with its generation plus one.
 	DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error)
-	// EachDesired hands all that a region should hold to page, some size items at a time:
-	// deployments by key, then approved keys of the quarantine, then routes by key. It is
-	// of one moment in a Snapshot. The first error of page ends it, and is returned.
+	// EachDesired calls page with everything that a region should hold, about size items at a
+	// time: deployments by key, then approved keys of the quarantine, then routes by key. In a
+	// Snapshot, all items are of one moment. It returns the first error of page.
 	EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error
 	// CompactChanges deletes the region's changes at or below the revision.
 	CompactChanges(regionID string, upto int64, limit int) (int, error)
@@ -452,61 +460,60 @@ type RecordTx interface {
 	InsertHistory([]model.History) error
 	// ListHistory is newest first by id. Page.After is the last id.
 	ListHistory(workspaceID, appID string, p Page) ([]model.History, error)
-	// HistorySince is oldest first, entries with an id above after.
+	// HistorySince returns entries with an id above after, oldest first.
 	HistorySince(appID, after string, limit int) ([]model.History, error)
 	InsertAudit(rows ...model.Audit) error
 	// ListAudit is newest first by id. Page.After is the last id.
 	ListAudit(workspaceID string, p Page) ([]model.Audit, error)
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
-	// InsertIdempotency: model.ErrExists when another request took the key meanwhile.
+	// InsertIdempotency fails with model.ErrExists when another request has taken the key.
 	InsertIdempotency(model.Idempotency) error
-	// DeleteIdempotency forgets records made before, at most limit.
+	// DeleteIdempotency deletes records made before that time, at most limit.
 	DeleteIdempotency(before int64, limit int) (int, error)
 }
 
-// RetentionTx forgets what is over, and what there is too much of. (So do the
-// Delete methods with a limit of the interfaces above.) What has a limit forgets at
-// most as much and returns how much, so that a caller repeats it until it is less.
+// RetentionTx deletes rows whose retention has passed, as do the Delete methods with a limit of
+// the interfaces above. A method with a limit deletes at most limit rows, or what belongs to limit
+// apps or secrets, and returns how many. Its caller repeats the call until it returns less than limit.
 type RetentionTx interface {
-	// DeleteApps forgets apps that were deleted before and have no topology left,
-	// with all that is theirs.
+	// DeleteApps deletes the rows of apps that were deleted before that time and have no topology
+	// left, with all rows that belong to them.
 	DeleteApps(deletedBefore int64, limit int) (int, error)
-	// CrowdedApps returns apps with more deployments or more history entries than
-	// given, by id, those after the one given.
+	// CrowdedApps returns the ids above after of apps with more deployments than versions, or more
+	// history entries than entries, by id.
 	CrowdedApps(versions, entries int, after string, limit int) ([]string, error)
-	// TrimVersions forgets ended deployments of the app, and their rollouts, that
-	// are not among its newest. It spares the live and the previous one, that of the
-	// rollout in flight, and those that have topology. Call it on a locked app.
+	// TrimVersions deletes ended deployments of the app, with their rollouts, except the newest keep
+	// versions. It also keeps the live and the previous deployment, the one of the rollout in flight,
+	// and deployments that have topology. Call it on a locked app.
 	TrimVersions(app model.App, keep int32, limit int) (int, error)
-	// TrimHistory forgets the app's history but for its newest entries.
+	// TrimHistory deletes the app's history except for the newest keep entries.
 	TrimHistory(appID string, keep, limit int) (int, error)
-	// TrimSecrets deletes all but the newest versions of up to limit secrets, and returns of
-	// how many.
+	// TrimSecrets deletes all but the newest keep versions of up to limit secrets, and returns the
+	// number of secrets.
 	TrimSecrets(keep int32, limit int) (int, error)
-	// DeleteAudit forgets entries that were made before, by the time in their ids.
+	// DeleteAudit deletes entries that were made before that time, by the time in their ids.
 	DeleteAudit(before int64, limit int) (int, error)
-	// DeleteJoinTokens forgets tokens that expired before.
+	// DeleteJoinTokens deletes tokens that expired before that time.
 	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
-	// DeleteAPIKeys forgets keys that were revoked or expired before.
+	// DeleteAPIKeys deletes keys that were revoked or expired before that time.
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
 }
 
-// PeerTx is the control plane's processes, as they know each other. What is seen
-// is so on the database's clock; durations are milliseconds.
+// PeerTx is the processes of the control plane. The time at which a process was seen is on the
+// database's clock. Durations are milliseconds.
 type PeerTx interface {
-	// PutPeer says that the process was seen now. When it started stays what it
-	// was.
+	// PutPeer stores that the process was seen now. Its start time does not change.
 	PutPeer(model.Peer) error
-	// ListPeers returns those seen within the duration, by id.
+	// ListPeers returns the processes that were seen within the duration, by id.
 	ListPeers(seenWithin int64) ([]model.Peer, error)
-	// DeletePeer forgets one, if there is one.
+	// DeletePeer deletes a process, if it exists.
 	DeletePeer(id string) error
-	// DeletePeers forgets those that were not seen for longer.
+	// DeletePeers deletes processes that were not seen for longer than unseenFor.
 	DeletePeers(unseenFor int64) (int, error)
-	// PutStream notes that the region's agent watches through the process.
+	// PutStream stores that the region's agent watches through the process.
 	PutStream(regionID, peerID string) error
 	// CountStreams counts the connected regions whose agent watches through any process.
 	CountStreams() (int, error)
-	// GetStream returns the process that the region's agent watched last.
+	// GetStream returns the process through which the region's agent watched last.
 	GetStream(regionID string) (peerID string, err error)
 }
