@@ -20,18 +20,18 @@ import (
 // FieldManager owns the fields that we set.
 const FieldManager = "windlass-agent"
 
-// A region is as wanted within 10 s after an outage, however long it was. So the longest
-// pauses together must be shorter. A change waits for the gate (Outage) and for the
-// reconciler's turn, 4 s at most. An event that was missed is seen when a list succeeds
-// (Outage) and a watch opens (Reopen). The price is the calls to an API server that cannot
-// answer: eleven watches and lists, each every 2 s on average, and one call for all
-// changes together. Regions do not share API servers, so other agents add no calls.
+// A region must be as wanted within 10 s after an outage of any length, so the longest pauses
+// together must be shorter. A change waits for the gate (Outage) and for the reconciler's
+// turn, 4 s at most. A missed event is seen when a list succeeds (Outage) and a watch opens
+// (Reopen). During an outage, eleven watches and lists call the API server every 2 s on
+// average, and all changes together make one call. Regions do not share API servers, so other
+// agents add no calls.
 var (
 	Outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
 	Reopen = backoff.Policy{Min: 500 * time.Millisecond, Max: 4 * time.Second}
 )
 
-// Config says how an API reaches its server, and how often. Every field is required.
+// Config configures an API. Every field is required.
 type Config struct {
 	// Client says how to reach the API server. Its rate limits are replaced.
 	Client *rest.Config
@@ -41,8 +41,8 @@ type Config struct {
 	AgentVersion string
 	// CallTimeout bounds one call that is not a watch.
 	CallTimeout time.Duration
-	// Outage spaces out calls while the API server refuses all, Reopen the openings of a watch that
-	// does not last.
+	// Outage is the delays between calls while the API server cannot answer. Reopen is the delays
+	// between openings of a watch that ends soon.
 	Outage, Reopen backoff.Policy
 	Log            *slog.Logger
 	Registerer     prometheus.Registerer
@@ -50,7 +50,7 @@ type Config struct {
 	Random func() float64
 }
 
-// API makes the agent's calls to the API server, and has the caches of the watches.
+// API makes the agent's calls to the API server, and holds the caches that its watches fill.
 type API struct {
 	clients
 
@@ -92,7 +92,7 @@ func (a *API) ReadWarnings(ctx context.Context, into *Warnings) {
 	}), &corev1.Event{}, into, cache.ReflectorOptions{Name: "warnings"}).RunWithContext(ctx)
 }
 
-// ReadNeighbours reads the pods that are not ours until ctx ends.
+// ReadNeighbours reads running pods that are not ours until ctx ends.
 func (a *API) ReadNeighbours(ctx context.Context, into *Neighbours) {
 	cache.NewReflectorWithOptions(listWatch(a.CoreV1().Pods(metav1.NamespaceAll), a.again, func(o *metav1.ListOptions) {
 		o.LabelSelector = render.LabelRegion + "!=" + a.cfg.Region

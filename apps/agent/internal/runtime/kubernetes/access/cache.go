@@ -32,17 +32,17 @@ const (
 	byUID = "uid"
 )
 
-// Caches hold what is watched. Secrets are not watched, because a right to watch the
+// Caches hold the objects that are watched. Secrets are not watched, because a right to watch the
 // Secrets of a label is a right to read all Secrets.
 type Caches struct {
 	Ours  map[render.Kind]cache.SharedIndexInformer
 	Pods  cache.SharedIndexInformer
 	Nodes cache.SharedIndexInformer
-	// replicaSets are Kubernetes' own, which count the pods of one template each.
+	// replicaSets are the ReplicaSets of workloads. Each counts the pods of one template.
 	replicaSets cache.SharedIndexInformer
 
 	mu sync.Mutex
-	// written is what we wrote and may not have seen yet.
+	// written are objects that we wrote, and that the watches may not have reported yet.
 	written map[render.Ref]written
 	// ended are objects whose deletion the server accepted.
 	ended map[types.UID]bool
@@ -54,8 +54,8 @@ type written struct {
 }
 
 // unseenFor is how long an object that we wrote may be missing in a cache that has seen
-// a later version, before it counts as deleted by somebody. Until then it may be on its
-// way from the watch to the store.
+// a later version. Until then the object may be on its way from the watch to the cache.
+// After that it counts as deleted by another client.
 const unseenFor = 5 * time.Second
 
 func newCaches(c clients, again patience, region string) *Caches {
@@ -97,6 +97,7 @@ var ourIndexes = cache.Indexers{
 	cache.NamespaceIndex: indexOf(func(o metav1.Object) string { return o.GetNamespace() }),
 }
 
+// Namespaced returns the object's namespace and the value of the label, "" if it has no such label.
 func Namespaced(o metav1.Object, label string) string {
 	v := o.GetLabels()[label]
 	if v == "" {
@@ -145,8 +146,8 @@ func (c *Caches) Synced() bool {
 	return true
 }
 
-// Get returns the newest that is known of an object of ours, nil if there is none.
-// It is shared: read only.
+// Get returns the newest known version of an object of ours, nil if there is none.
+// Callers must not change it.
 func (c *Caches) Get(r render.Ref) render.Object {
 	seen, _ := c.Cached(r)
 	c.mu.Lock()
@@ -162,6 +163,7 @@ func (c *Caches) Get(r render.Ref) render.Object {
 	return c.mark(w.object)
 }
 
+// Cached returns the object as the watch reported it last.
 func (c *Caches) Cached(r render.Ref) (render.Object, bool) {
 	informer := c.Ours[r.Kind]
 	if informer == nil {
@@ -179,7 +181,7 @@ func (c *Caches) Cached(r render.Ref) (render.Object, bool) {
 	return o, ok
 }
 
-// overtaken reports whether what the cache has is no older than what we wrote.
+// overtaken reports whether the cache is at least as new as our write w.
 func (c *Caches) overtaken(r render.Ref, w written, seen render.Object) bool {
 	if seen != nil {
 		return !newer(w.object.GetResourceVersion(), seen.GetResourceVersion())
@@ -206,7 +208,7 @@ func (c *Caches) mark(o render.Object) render.Object {
 	return marked
 }
 
-// wrote notes what the server answered to a write.
+// wrote stores the object that the server returned for a write.
 func (c *Caches) wrote(k render.Kind, o render.Object) {
 	if c.Ours[k] == nil {
 		return
@@ -223,8 +225,8 @@ func (c *Caches) Deleted(uid types.UID) {
 	c.ended[uid] = true
 }
 
-// saw notes that the watch reported the end of an object.
-func (c *Caches) saw(k render.Kind, gone render.Object) {
+// forget removes what is noted of an object, after the watch has reported that it is gone.
+func (c *Caches) forget(k render.Kind, gone render.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.ended, gone.GetUID())
@@ -234,7 +236,7 @@ func (c *Caches) saw(k render.Kind, gone render.Object) {
 	}
 }
 
-// List returns the newest that is known of every object of ours of a kind for
+// List returns the newest known version of every object of ours of a kind for
 // which an index has the value.
 func (c *Caches) List(k render.Kind, index, value string) []render.Object {
 	informer := c.Ours[k]
@@ -248,16 +250,18 @@ func (c *Caches) List(k render.Kind, index, value string) []render.Object {
 	})
 }
 
-// WorkloadsOf returns the newest that is known of the workloads of an app.
+// WorkloadsOf returns the newest known versions of the workloads of an app.
 func (c *Caches) WorkloadsOf(namespace, app string) []render.Object {
 	return c.List(render.KindWorkload, ByApp, namespace+"/"+app)
 }
 
-// Every returns the newest that is known of all objects of ours of a kind.
+// Every returns the newest known versions of all objects of ours of a kind.
 func (c *Caches) Every(k render.Kind) []render.Object {
 	return c.overlay(k, c.Ours[k].GetIndexer().List(), func(render.Object) bool { return true })
 }
 
+// overlay replaces the objects that an index found by their newest known versions, adds newer objects that
+// the index lacks, and keeps those for which ok returns true.
 func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool) []render.Object {
 	out := make([]render.Object, 0, len(found))
 	done := map[render.Ref]bool{}
@@ -289,13 +293,14 @@ func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool
 	return out
 }
 
-// Handlers hear of what the watches tell. old is nil for an object that is new, now for one that is gone.
+// Handlers are called for the events of the watches. old is nil for a new object, now is nil for an object
+// that is gone.
 type Handlers struct {
-	// Object hears of the objects of ours, besides pods. Gone hears of those that are gone.
+	// Object is called for objects of ours other than pods, and Gone when one of them is gone.
 	Object func(k render.Kind, old, now render.Object)
 	Gone   func(k render.Kind, last render.Object)
 	Pod    func(old, now *corev1.Pod)
-	// ReplicaSet hears of Kubernetes' own.
+	// ReplicaSet is called for the ReplicaSets of workloads.
 	ReplicaSet func(old, now *appsv1.ReplicaSet)
 	Node       func(old, now *corev1.Node)
 }
@@ -305,7 +310,7 @@ func (c *Caches) Handle(h Handlers) error {
 	for k, i := range c.Ours {
 		if _, err := i.AddEventHandler(handler(func(old, now render.Object) {
 			if now == nil {
-				c.saw(k, old)
+				c.forget(k, old)
 				h.Gone(k, old)
 				return
 			}
@@ -326,19 +331,19 @@ func (c *Caches) Handle(h Handlers) error {
 	return nil
 }
 
-// handler calls hear with the objects before and after what happened. The zero value stands for none.
-func handler[T any](hear func(old, now T)) cache.ResourceEventHandlerFuncs {
+// handler calls handle with the object before and after each event, and the zero value for none.
+func handler[T any](handle func(old, now T)) cache.ResourceEventHandlerFuncs {
 	var none T
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if now, ok := obj.(T); ok {
-				hear(none, now)
+				handle(none, now)
 			}
 		},
 		UpdateFunc: func(was, obj any) {
 			old, _ := was.(T)
 			if now, ok := obj.(T); ok {
-				hear(old, now)
+				handle(old, now)
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -347,7 +352,7 @@ func handler[T any](hear func(old, now T)) cache.ResourceEventHandlerFuncs {
 				obj = unknown.Obj
 			}
 			if last, ok := obj.(T); ok {
-				hear(last, none)
+				handle(last, none)
 			}
 		},
 	}
@@ -431,6 +436,7 @@ func podsIn(found []any, err error) []*corev1.Pod {
 	return out
 }
 
+// Node returns the node of that name, nil if there is none.
 func (c *Caches) Node(name string) *corev1.Node {
 	obj, ok, err := c.Nodes.GetIndexer().GetByKey(name)
 	if err != nil || !ok {

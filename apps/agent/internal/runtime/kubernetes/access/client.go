@@ -17,15 +17,14 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// maxRetryAfter bounds the time that a server may ask for, so that a proxy that says
-// an hour does not keep us away after the server is back.
+// maxRetryAfter bounds the delay that a server may ask for, so that a proxy that asks for
+// an hour does not stop calls after the server is back.
 const maxRetryAfter = time.Minute
 
 const (
-	// callsPerSecond and callBurst are the agent's share of the API server: a region
-	// of a thousand deployments is made within minutes, and the server, which takes
-	// some hundreds a second from one client before it queues them, has room for
-	// others. Watches do not count once they are open.
+	// callsPerSecond and callBurst limit the agent's calls. They are high enough to make
+	// a region of a thousand deployments within minutes, and low enough to leave room
+	// for other clients of the server. Open watches do not count.
 	callsPerSecond = 50
 	callBurst      = 100
 )
@@ -35,7 +34,7 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, e
 	c := rest.CopyConfig(cfg.Client)
 	c.QPS, c.Burst = callsPerSecond, callBurst
 	c.UserAgent = "windlass-agent/" + cfg.AgentVersion
-	// Half the bytes and a fraction of the work of JSON, for what is watched.
+	// Protobuf takes fewer bytes and less work than JSON.
 	c.AcceptContentTypes = apiruntime.ContentTypeProtobuf + "," + apiruntime.ContentTypeJSON
 	c.ContentType = apiruntime.ContentTypeProtobuf
 	if err := findDeadConnections(); err != nil {
@@ -47,10 +46,10 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, e
 	return newClientset(c)
 }
 
-// findDeadConnections makes the client library find a dead connection, which no reset
-// ends, in 9 s instead of 45 s. A watch on it hears nothing, and looks like one of a
-// quiet cluster. The library reads these times from the environment only. Values that
-// an operator set are kept. It pings a connection that has been silent for 5 s.
+// findDeadConnections makes the client library find a connection that died without a reset
+// in 9 s instead of 45 s. A watch on it gets no events, as if nothing changed in the cluster.
+// The library pings a connection after 5 s of silence, and closes it without an answer within
+// 4 s. It reads these times from the environment only. Values that an operator set are kept.
 func findDeadConnections() error {
 	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "4"} {
 		if os.Getenv(name) != "" {
@@ -64,8 +63,8 @@ func findDeadConnections() error {
 }
 
 // counted counts calls by verb, resource and answer. It also hides Retry-After
-// from client-go, which would repeat the call up to ten times by itself: how often
-// we ask is decided in one place, the gate.
+// from client-go, which would repeat the call up to ten times by itself. Only the gate
+// decides how often calls are repeated.
 type counted struct {
 	next  http.RoundTripper
 	calls *prometheus.CounterVec
@@ -142,9 +141,9 @@ func classify(req *http.Request) (verb, resource string) {
 	return verb, resource
 }
 
-// pacer spaces out the openings of a watch that does not last. The client library
-// does so for most errors. But it opens a watch at once, again and again, if the server
-// says each time that its version has expired.
+// pacer delays the openings of a watch that ends soon. The client library does so for most
+// errors. But it reopens a watch at once, without limit, if the server answers each time that
+// its version has expired.
 type pacer struct {
 	policy backoff.Policy
 	random func() float64
@@ -159,8 +158,8 @@ type opened struct {
 	streak int
 }
 
-// A watch that lasted for wellAfter was well. freeOpenings after that do not wait, because
-// it is normal that a watch is opened after a list or an expired version.
+// A watch that lasted for wellAfter counts as healthy. Then freeOpenings do not wait, because
+// it is normal to open a watch after a list or an expired version.
 const (
 	wellAfter    = 30 * time.Second
 	freeOpenings = 2
@@ -200,9 +199,9 @@ func (p *pacer) delay(watch string, now time.Time) time.Duration {
 	return d
 }
 
-// gate keeps the agent from asking a server that has just refused everything. One
-// call in a while finds out whether it is back, however many deployments wait: the
-// number of calls during an outage depends on how long it is, and on nothing else.
+// gate holds back calls to a server that could not answer. From time to time, it lets one
+// call through to find out whether the server is back. So the number of calls during an
+// outage depends only on its duration, not on the number of deployments that wait.
 type gate struct {
 	policy backoff.Policy
 	random func() float64
@@ -213,7 +212,7 @@ type gate struct {
 	cause    error
 }
 
-// pass reports whether a call may be made now, and if not, why and for how long not.
+// pass returns 0 if a call may be made now. Otherwise it returns how long to wait, and why.
 func (g *gate) pass(now time.Time) (wait time.Duration, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -227,7 +226,7 @@ func (g *gate) pass(now time.Time) (wait time.Duration, cause error) {
 	return 0, nil
 }
 
-// asked notes that the server named a time before which it wants no call.
+// asked notes that the server asked for no calls before until.
 func (g *gate) asked(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -255,4 +254,4 @@ func (g *gate) succeeded() {
 	}
 }
 
-var errAskedToWait = errors.New("the API server asked to be left alone for a while")
+var errAskedToWait = errors.New("the API server asked clients to wait (Retry-After)")

@@ -28,13 +28,13 @@ func TestGate_LetsOneCallTryTheServer(t *testing.T) {
 	require.EqualError(t, cause, "down")
 	require.Equal(t, 1500*time.Millisecond, wait)
 	now = now.Add(wait)
-	require.True(t, pass(), "one finds out")
-	require.False(t, pass(), "the others wait for what it finds")
+	require.True(t, pass(), "one call finds out whether the server is back")
+	require.False(t, pass(), "other calls wait for its result")
 	g.succeeded()
 	require.True(t, pass())
 	require.True(t, pass())
 
-	// However many want to call, a minute without the server costs a handful.
+	// A minute without the server allows few calls, however many callers wait.
 	calls := 0
 	for end := now.Add(time.Minute); now.Before(end); now = now.Add(10 * time.Millisecond) {
 		for range 100 {
@@ -52,7 +52,7 @@ func TestGate_LetsOneCallTryTheServer(t *testing.T) {
 	require.Equal(t, 5*time.Second, wait)
 }
 
-func TestWatch_ThatEndsIsReopenedEverLessOften(t *testing.T) {
+func TestPacer_DelaysAWatchThatKeepsEnding(t *testing.T) {
 	p := &pacer{policy: backoff.Policy{Min: time.Second, Max: 10 * time.Second}, random: middle}
 	now := time.Unix(1000, 0)
 	opened := 0
@@ -60,12 +60,12 @@ func TestWatch_ThatEndsIsReopenedEverLessOften(t *testing.T) {
 		now = now.Add(p.delay("pods", now))
 	}
 	require.LessOrEqual(t, opened, 20)
-	require.Zero(t, p.delay("nodes", now), "each for itself")
+	require.Zero(t, p.delay("nodes", now), "each watch has a streak of its own")
 	now = now.Add(wellAfter)
-	require.Zero(t, p.delay("pods", now), "it lasted")
+	require.Zero(t, p.delay("pods", now), "the watch lasted long enough")
 }
 
-func TestCallsAreNamedAsRolesNameThem(t *testing.T) {
+func TestClassify_NamesCallsAsRBACDoes(t *testing.T) {
 	for path, want := range map[string]string{
 		"GET /api/v1/pods?watch=true":                             "watch pods",
 		"GET /api/v1/pods?labelSelector=a":                        "list pods",

@@ -15,15 +15,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Cluster is the Kubernetes that an agent works in, and the namespace there that is
-// the agent's own.
+// Cluster is the Kubernetes cluster of an agent, with the agent's own namespace.
 type Cluster struct {
 	Client    *rest.Config
 	Namespace string
 }
 
-// OpenCluster reads how to reach the cluster, see LoadClient. An empty namespace is
-// the pod's, or the kubeconfig's.
+// OpenCluster reads how to reach the cluster (LoadClient). An empty namespace means the
+// pod's, or the kubeconfig's.
 func OpenCluster(kubeconfig, context, namespace string) (*Cluster, error) {
 	client, own, err := LoadClient(kubeconfig, context)
 	if err != nil {
@@ -35,24 +34,25 @@ func OpenCluster(kubeconfig, context, namespace string) (*Cluster, error) {
 	return &Cluster{Client: client, Namespace: namespace}, nil
 }
 
-// Hold runs f while this agent holds the lease of that name; see Lease.
+// Hold runs f while this agent holds the lease of that name (Lease).
 func (c *Cluster) Hold(ctx context.Context, name, identity string, log *slog.Logger, f func(ctx context.Context) error) error {
 	return Lease{Client: c.Client, Namespace: c.Namespace, Name: name, Identity: identity, Log: log}.Hold(ctx, f)
 }
 
-// LogTo makes the client library log to log, for the whole program, because the library
-// has only one logger.
+// LogTo makes the client library log to log. This is for the whole program, because the
+// library has only one logger.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log.With("component", "kubernetes-client")) }
 
-// Kept is one value in a Secret of the agent's namespace, which its agents share.
-// The Secret must exist, because the agent's role lets it change this Secret, and create none.
+// Kept is one value in a Secret of the agent's namespace, which the agents there share.
+// The Secret must exist, because the agent's role allows it to change this Secret but not to
+// create one.
 type Kept struct {
 	client    typedcorev1.CoreV1Interface
 	namespace string
 	name      string
 }
 
-// keptKey is where the value is in the Secret.
+// keptKey is the key of the value in the Secret.
 const keptKey = "value"
 
 const keptTimeout = 10 * time.Second
@@ -112,7 +112,7 @@ func (f Files) Put(ctx context.Context, files map[string][]byte, version string)
 	return f.kept.apply(ctx, coreac.Secret(f.kept.name, f.kept.namespace).WithResourceVersion(version).WithData(files))
 }
 
-// ShareKey returns the key that the agents share besides the value. It is the caller's own if they share none yet.
+// ShareKey returns a key that the agents share besides the value. The first agent to call it shares own.
 func (k *Kept) ShareKey(ctx context.Context, own []byte) ([]byte, error) {
 	s, err := k.get(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (k *Kept) ShareKey(ctx context.Context, own []byte) ([]byte, error) {
 	return own, nil
 }
 
-// nameKey is where the Secret has the key that names of other Secrets are made with.
+// nameKey is the key in the Secret of the shared key (ShareKey), with which names of other Secrets are made.
 const nameKey = "name-key"
 
 // Store replaces the value.

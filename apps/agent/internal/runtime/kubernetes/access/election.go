@@ -17,14 +17,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// errHeld says that the lease is another agent's, and has not run out.
+// errHeld means that another agent holds the lease, which has not expired.
 var errHeld = errors.New("another agent holds the lease")
 
-// election acquires and renews a lease. It writes the records of client-go's leader election, so agents with
-// either can share a lease. A program that imports client-go's compiles clients and informers of all API groups.
+// election acquires and renews a lease. It writes the same records as the leader election of client-go, so that
+// programs with either can share a lease. A program that imports that one compiles clients and informers of all
+// API groups.
 //
-// It does not compare clocks: a lease has run out once its record did not change for as long as its holder
-// asked for, by this agent's clock.
+// It does not compare clocks of agents. A lease has expired when its record has not changed for its duration, by
+// this agent's clock.
 type election struct {
 	leases   typedcoordinationv1.LeaseInterface
 	name     string
@@ -32,13 +33,13 @@ type election struct {
 	random   func() float64
 	log      *slog.Logger
 
-	// lease is the record as it was last read or written, and changed when this agent saw it change.
+	// lease is the record as last read or written. changed is when this agent last saw it change.
 	lease   *coordinationv1.Lease
 	changed time.Time
 }
 
-// acquire waits for the lease. It returns the time at which the request began that acquired it. Its only error
-// is the end of ctx.
+// acquire waits for the lease. It returns the time at which the request that acquired it began. Its only error
+// is that of ctx.
 func (e *election) acquire(ctx context.Context) (time.Time, error) {
 	active, failure := "", ""
 	for {
@@ -65,7 +66,7 @@ func (e *election) acquire(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// renew renews the lease, which was written by a request that began at renewed. It returns when ctx ends, or
+// renew renews the lease until it is lost. The request that last wrote the lease began at renewed. It returns when ctx ends, or
 // when the lease is lost: another agent has it, or no request has succeeded for renewDeadline.
 func (e *election) renew(ctx context.Context, renewed time.Time) {
 	for {
@@ -122,7 +123,7 @@ func (e *election) try(ctx context.Context) error {
 	return e.write(ctx)
 }
 
-// write claims the lease as it was last seen; it fails with a conflict if the lease has changed since.
+// write claims the lease as last seen. It fails with a conflict if the lease has changed since.
 func (e *election) write(ctx context.Context) error {
 	next := e.lease.DeepCopy()
 	e.claim(&next.Spec)
@@ -133,7 +134,7 @@ func (e *election) write(ctx context.Context) error {
 	return err
 }
 
-// claim changes a record to one that this agent renews now.
+// claim makes this agent the holder in the record, with now as the time of the renewal.
 func (e *election) claim(s *coordinationv1.LeaseSpec) {
 	now := metav1.NowMicro()
 	if ptr.Deref(s.HolderIdentity, "") != e.identity {
@@ -145,8 +146,8 @@ func (e *election) claim(s *coordinationv1.LeaseSpec) {
 	s.RenewTime, s.LeaseDurationSeconds = &now, new(int32(leaseDuration/time.Second))
 }
 
-// release gives the lease back, if it is this agent's, so that another agent need not wait until it runs out.
-// A last renewal, which was given up, may still arrive at the server between this read and write. Then release
+// release gives the lease back, if this agent holds it, so that another agent need not wait until it expires.
+// A last renewal that was cancelled may still arrive at the server between the read and the write. Then release
 // reads again.
 func (e *election) release(ctx context.Context) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -165,7 +166,7 @@ func (e *election) release(ctx context.Context) error {
 	})
 }
 
-// holder returns the identity of the agent that had the lease when it was last seen, "" for none.
+// holder returns the identity of the agent that held the lease when it was last seen, "" for none.
 func (e *election) holder() string {
 	if e.lease == nil {
 		return ""

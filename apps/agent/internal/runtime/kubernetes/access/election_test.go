@@ -19,10 +19,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// voters returns elections of agents for one lease, and what cuts an agent off from the API server.
-func voters(t *testing.T, names ...string) (map[string]*election, map[string]bool) {
+// voters returns the elections of several agents for one lease, by name. A test sets cut[name] to cut an agent off
+// from the API server.
+func voters(t *testing.T, names ...string) (elections map[string]*election, cut map[string]bool) {
 	t.Helper()
-	server, cut := fake.NewClientset(), map[string]bool{}
+	server := fake.NewClientset()
+	cut = map[string]bool{}
 	out := map[string]*election{}
 	for _, name := range names {
 		own := fake.NewClientset()
@@ -90,7 +92,7 @@ func TestElection(t *testing.T) {
 			stolen.Spec.HolderIdentity = new("second")
 			_, err = e["second"].leases.Update(t.Context(), stolen, metav1.UpdateOptions{})
 			require.NoError(t, err)
-			// Its own write meets the other version.
+			// Its own write conflicts with the other version.
 			e["first"].leases = conflicting{e["first"].leases}
 			e["first"].renew(t.Context(), renewed)
 			require.Equal(t, leaseRetry, time.Since(renewed))
@@ -101,7 +103,7 @@ func TestElection(t *testing.T) {
 			e, _ := voters(t, "first", "second")
 			_, err := e["first"].acquire(t.Context())
 			require.NoError(t, err)
-			require.NoError(t, e["second"].release(t.Context()), "of another agent it stays")
+			require.NoError(t, e["second"].release(t.Context()), "an agent cannot release another one's lease")
 			require.ErrorIs(t, e["second"].try(t.Context()), errHeld)
 			require.NoError(t, e["first"].release(t.Context()))
 			require.NoError(t, e["second"].try(t.Context()))

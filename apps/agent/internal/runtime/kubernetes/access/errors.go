@@ -22,7 +22,7 @@ const (
 	longestWait = 2 * time.Second
 )
 
-// Call makes one call that is safe to repeat, up to three times if the server
+// Call calls f, which must be safe to repeat, up to three times if the server
 // cannot answer. Its error is a *runtime.Rejection or ctx's.
 func (a *API) Call(ctx context.Context, what string, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
@@ -61,7 +61,7 @@ func (a *API) Call(ctx context.Context, what string, f func(context.Context) err
 	}
 }
 
-// answered reports whether the error is an answer of the server, and not that it could not answer.
+// answered reports whether the error is a definite answer of the server. If not, a retry may succeed.
 func answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -81,6 +81,7 @@ func unavailable(what string, cause error) *runtime.Rejection {
 	return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, cause), Retryable: true}
 }
 
+// BeingRemoved returns the rejection for an object that cannot be applied until its deletion is complete.
 func BeingRemoved(at render.Ref) *runtime.Rejection {
 	return &runtime.Rejection{
 		Code: runtime.ReasonUnavailable, Retryable: true,
@@ -100,8 +101,8 @@ func rejection(what string, err error) *runtime.Rejection {
 		out.Code = runtime.ReasonForbidden
 		out.Message = fmt.Sprintf("%s: the API server does not take the agent's credentials: %v", what, err)
 	case apierrors.IsForbidden(err):
-		// The server's words name the verb, the resource and the namespace, or the
-		// quota or policy that stands in the way.
+		// The server's message names the verb, the resource and the namespace, or the
+		// quota or policy that forbids it.
 		out.Code = runtime.ReasonForbidden
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		out.Code = runtime.ReasonConflict
@@ -114,8 +115,8 @@ func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
 
 var errNotFound = errors.New("not found")
 
-// found turns the API server's "not found" into errNotFound, an answer like any
-// other.
+// found replaces the API server's "not found" by errNotFound, which Call returns
+// unchanged.
 func found(err error) error {
 	if apierrors.IsNotFound(err) {
 		return errNotFound

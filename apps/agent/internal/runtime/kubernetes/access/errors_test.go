@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-func TestAnswersOfTheServerMeanSomethingForTheAssignment(t *testing.T) {
+func TestRejection_HasTheReasonOfTheAnswer(t *testing.T) {
 	gr := schema.GroupResource{Group: "apps", Resource: "deployments"}
 	terminating := apierrors.NewForbidden(gr, "chat", errors.New("being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}

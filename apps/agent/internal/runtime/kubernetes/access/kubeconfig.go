@@ -9,12 +9,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// serviceAccountNamespace is where Kubernetes tells a pod its namespace.
+// serviceAccountNamespace is the file in which a pod finds its namespace.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// LoadClient reads how to reach the API server, and the agent's own namespace there:
-// from a kubeconfig file, or, when kubeconfig is empty, from the pod that the agent
-// runs in.
+// LoadClient reads how to reach the API server, and the agent's own namespace. It reads a
+// kubeconfig file or, if kubeconfig is empty, the files of the pod that the agent runs in.
 func LoadClient(kubeconfig, context string) (_ *rest.Config, namespace string, _ error) {
 	if kubeconfig == "" {
 		if context != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestClusterConfig_IsNamedOrRefusedClearly(t *testing.T) {
+func TestLoadClient_ErrorsNameTheFlag(t *testing.T) {
 	_, _, err := LoadClient("", "")
 	require.ErrorContains(t, err, "set --kubeconfig")
 	_, _, err = LoadClient("", "prod")

@@ -12,27 +12,27 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A lease is held for leaseDuration after its last renewal. A holder that could not
-// renew it for renewDeadline stops, and has the time between the two to do so: its
-// calls end at once with their context. An agent that waits looks every leaseRetry, and
-// up to 1 + leaseJitter times that. It counts from when it saw the last renewal. So
-// after a holder was killed, another one begins after at most 9 + 2.2 + 2.2 s.
+// A lease is held for leaseDuration after its last renewal. A holder that could not renew it
+// for renewDeadline must stop f within the difference of the two. An agent that waits reads
+// the lease every leaseRetry to (1 + leaseJitter) * leaseRetry, and counts leaseDuration from
+// when it saw the last renewal. So after a holder was killed, another agent begins after at
+// most 9 + 2.2 + 2.2 s.
 const (
 	leaseDuration = 9 * time.Second
 	renewDeadline = 6 * time.Second
 	leaseRetry    = time.Second
 	leaseJitter   = 1.2
-	// stopMargin is the end of that time, in which the process ends if f has not.
+	// stopMargin is the last part of that time: if f has not ended before it, the process ends.
 	stopMargin = 500 * time.Millisecond
-	// releaseTimeout bounds giving the lease back; without that, it runs out.
+	// releaseTimeout bounds giving the lease back. If that fails, the lease expires by itself.
 	releaseTimeout = 3 * time.Second
 )
 
-// errStuck says that f, which must not run any more, did not end in time. Only the end
-// of the process stops it.
-var errStuck = errors.New("lost the lease of the region, and what ran under it does not end")
+// errStuck means that f did not end in time after the lease was lost. The process must end,
+// because f must not go on.
+var errStuck = errors.New("lost the lease of the region, and the agent's work did not stop in time")
 
-// ErrLeaseLost says that another agent may be the active one by now.
+// ErrLeaseLost means that another agent may be the active one by now.
 var ErrLeaseLost = errors.New("lost the lease of the region")
 
 // Lease is what the active agent of a region holds.
@@ -41,12 +41,12 @@ type Lease struct {
 	Client *rest.Config
 	// Namespace of the agent; Name of the lease.
 	Namespace, Name string
-	// Identity of this agent. No other agent has the same.
+	// Identity of this agent. It is unique.
 	Identity string
 	Log      *slog.Logger
 }
 
-// LeaseName is the lease of a region.
+// LeaseName returns the name of a region's lease.
 func LeaseName(region string) string { return "windlass-agent-" + region }
 
 // Hold waits for the lease, runs f while it is held, and gives it back after f has
@@ -68,8 +68,8 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 		giveBack(ctx, e)
 		return nil
 	}
-	log.InfoContext(ctx, "active: the region's lease is ours")
-	// It goes on renewing until f has ended, also when ctx has.
+	log.InfoContext(ctx, "active: this agent holds the region's lease")
+	// The lease is renewed until f has ended, also after ctx has ended.
 	electing, stopElecting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopElecting()
 	held, drop := context.WithCancel(context.WithoutCancel(ctx))
@@ -107,7 +107,7 @@ func giveBack(ctx context.Context, e *election) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if err := e.release(ctx); err != nil {
-		// Nothing is lost but a few seconds.
-		e.log.WarnContext(ctx, "cannot give the lease back, if it is ours; it runs out by itself", "error", err)
+		// Another agent then waits some seconds longer.
+		e.log.WarnContext(ctx, "cannot give the lease back; it expires by itself", "error", err)
 	}
 }

@@ -2,7 +2,7 @@ package access
 
 import "sync"
 
-// Locks are one lock per name, made for its first user and dropped with its last.
+// Locks has one lock per name. A lock exists while it has users.
 type Locks struct {
 	mu   sync.Mutex
 	held map[string]*lock
@@ -48,7 +48,7 @@ func (l *Locks) Alone(name string) (unlock func()) {
 	}
 }
 
-// Together locks name against Alone, and not against others that call Together.
+// Together locks name for several callers of Together at once, and excludes callers of Alone.
 func (l *Locks) Together(name string) (unlock func()) {
 	k := l.use(name)
 	k.RLock()

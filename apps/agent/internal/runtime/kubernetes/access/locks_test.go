@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLocksExcludeAndAreForgotten(t *testing.T) {
+func TestLocks_ExcludeAndAreDropped(t *testing.T) {
 	var l Locks
 	unlock := l.Alone("a")
 	got := make(chan string, 2)
@@ -21,10 +21,10 @@ func TestLocksExcludeAndAreForgotten(t *testing.T) {
 			<-both
 		})
 	}
-	l.Alone("b")() // others are not held up
+	l.Alone("b")() // another name is not locked
 	require.Empty(t, got)
 	unlock()
-	require.Equal(t, []string{"together", "together"}, []string{<-got, <-got}, "both hold it now")
+	require.Equal(t, []string{"together", "together"}, []string{<-got, <-got}, "both hold the lock")
 	both <- struct{}{}
 	both <- struct{}{}
 	l.Alone("a")()

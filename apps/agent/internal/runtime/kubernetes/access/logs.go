@@ -12,15 +12,15 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// maxLogs bounds an answer to a request for logs.
+// maxLogs bounds an answer to a request for logs, in bytes.
 const maxLogs = 1 << 20
 
-// Log reads the log of a pod of an instance: of its container that runs, or of the run before.
+// Log reads the last lines of the log of an instance's pod: of its running container, or of the previous one.
 func (a *API) Log(ctx context.Context, p *corev1.Pod, tailLines int, previous bool) ([]byte, error) {
 	lines := int64(tailLines)
 	var out []byte
 	err := a.Call(ctx, fmt.Sprintf("logs of pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
-		// No limit in bytes: it would keep the beginning, and the end is asked for.
+		// This sets no LimitBytes, because Kubernetes would return the beginning and not the end.
 		stream, err := a.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{
 			Container: render.ContainerName, TailLines: &lines, Previous: previous,
 		}).Stream(ctx)
@@ -37,8 +37,8 @@ func (a *API) Log(ctx context.Context, p *corev1.Pod, tailLines int, previous bo
 	return out, err
 }
 
-// lastBytes reads all of it and returns whole lines from its end, at most limit
-// bytes of them.
+// lastBytes reads to the end, and returns the last whole lines, at most limit bytes of
+// them.
 func lastBytes(from io.Reader, limit int) ([]byte, error) {
 	buffer := make([]byte, 0, 64<<10)
 	chunk := make([]byte, 32<<10)

@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// LogText reads what the options ask for of the log of a pod of an instance: the end of it, at most
-// 1 MiB. read is how many bytes there were.
+// LogText reads the log of an instance's pod with the options, and returns the end of it, at most
+// 1 MiB. read is the number of bytes that were read in all.
 func (a *API) LogText(ctx context.Context, p *corev1.Pod, options corev1.PodLogOptions) (text []byte, read int64, err error) {
 	options.Container = render.ContainerName
 	err = a.Call(ctx, fmt.Sprintf("logs of pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {

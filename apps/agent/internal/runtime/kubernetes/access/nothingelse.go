@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NothingElse reports whether a namespace has no objects of others, which would be deleted
-// with it. It cannot list Secrets, because the agent must not read them. To keep Secrets
-// there, a person sets the annotation windlass.run/keep=true on the namespace.
+// NothingElse reports whether a namespace has no objects of other owners, which would be
+// deleted with it. It cannot list Secrets, because the agent must not read them. A person who
+// keeps Secrets there sets the annotation windlass.run/keep=true on the namespace.
 func (a *API) NothingElse(ctx context.Context, name string) (bool, error) {
 	one := metav1.ListOptions{Limit: 2}
 	core, apps := a.CoreV1(), a.AppsV1()

@@ -16,8 +16,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Apply applies one object. It does not change an object that is not ours. live is the object as it was seen;
-// nil: there is none, or it is a Secret, which is not watched. With dry the server only says what it would do.
+// Apply applies one object. It does not change an object that is not ours. live is the object as last seen. It
+// is nil if there is none, and for a Secret, which is not watched. With dry, the server returns the result and
+// changes nothing.
 func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.Object, dry bool) (render.Object, error) {
 	if live != nil && live.GetDeletionTimestamp() != nil {
 		return nil, BeingRemoved(at)
@@ -28,7 +29,7 @@ func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.
 		}
 	}
 	if live != nil {
-		// With the UID, the server refuses to change another object that has got the same name.
+		// With the UID, the server refuses to change a later object with the same name.
 		uid := live.GetUID()
 		render.MetaOf(config).UID = &uid
 	}
@@ -67,7 +68,7 @@ func (a *API) Remove(ctx context.Context, at render.Ref, opts metav1.DeleteOptio
 }
 
 // RemoveOrphans deletes the objects in a namespace with the labels of a deployment, except its workload and its
-// claim. adopted: the ReplicaSets now belong to another deployment, and stay.
+// claim. adopted: keep the ReplicaSets, because they now belong to another deployment.
 func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string, adopted bool) error {
 	foreground := metav1.DeletePropagationForeground
 	opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
@@ -104,7 +105,7 @@ func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	case !a.ours(there):
 		return &runtime.Rejection{
 			Code: runtime.ReasonConflict, Retryable: true,
-			Message: fmt.Sprintf("there is a %s that is not Windlass's (it lacks the labels %s=%s and %s=%s): remove it, or label it to give it away",
+			Message: fmt.Sprintf("there is a %s that is not Windlass's (it lacks the labels %s=%s and %s=%s): remove it, or add these labels to let Windlass manage it",
 				at, render.LabelManagedBy, render.ManagedBy, render.LabelRegion, a.cfg.Region),
 		}
 	case there.GetDeletionTimestamp() != nil:
@@ -113,8 +114,8 @@ func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	return nil
 }
 
-// ours reports whether an object is ours. That is also one without a region's label that
-// the agent has applied before: somebody has removed its labels.
+// ours reports whether an object is ours. An object without the region's label is ours if the
+// agent has applied it before: then another client has removed its labels.
 func (a *API) ours(o metav1.Object) bool {
 	l := o.GetLabels()
 	if region, ok := l[render.LabelRegion]; ok {
@@ -125,7 +126,7 @@ func (a *API) ours(o metav1.Object) bool {
 	})
 }
 
-// slimmed is an answer of the server as the caches keep it.
+// slimmed returns a copy of an object with only the fields that the caches keep.
 func slimmed(o render.Object) render.Object {
 	o = o.DeepCopyObject().(render.Object)
 	if d, ok := o.(*appsv1.Deployment); ok {

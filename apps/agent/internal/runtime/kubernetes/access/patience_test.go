@@ -17,9 +17,9 @@ import (
 const reconcilerTurn = 4 * time.Second
 
 func TestPatience_PausesOfAnOutageAreUnderTenSeconds(t *testing.T) {
-	const work = 2 * time.Second // for what is done once all are back
+	const work = 2 * time.Second // for the calls after the outage
 	require.LessOrEqual(t, Outage.Max+reconcilerTurn+work, 10*time.Second, "a change waits for its turn and for the gate")
-	require.LessOrEqual(t, Outage.Max+Reopen.Max+work, 10*time.Second, "what was missed is listed and then watched")
+	require.LessOrEqual(t, Outage.Max+Reopen.Max+work, 10*time.Second, "missed events are listed, and then a watch opens")
 }
 
 func TestPatience_ReturnedServerIsAskedWithinSeconds(t *testing.T) {
@@ -40,7 +40,7 @@ func TestPatience_ReturnedServerIsAskedWithinSeconds(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "list", got)
 			require.LessOrEqual(t, time.Since(begin)-lasts, Outage.Max)
-			require.LessOrEqual(t, calls, 2+int(lasts/time.Second), "less than one a second")
+			require.LessOrEqual(t, calls, 2+int(lasts/time.Second), "less than one call a second")
 		})
 	}
 }
@@ -57,5 +57,5 @@ func TestPatience_DefiniteAnswersAreNotRetried(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	down := errors.New("connection refused")
 	_, err := ask(ctx, patience{policy: Outage, random: rand.Float64}, func() (int, error) { cancel(); return 0, down })
-	require.ErrorIs(t, err, down, "an agent that stops waits for nothing")
+	require.ErrorIs(t, err, down, "an agent that stops does not wait")
 }

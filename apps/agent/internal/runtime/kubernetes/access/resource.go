@@ -16,7 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Resource is how one kind is read and written.
+// Resource reads and writes objects of one kind.
 type Resource struct {
 	Apply     func(ctx context.Context, namespace string, config any, opts metav1.ApplyOptions) (render.Object, error)
 	Get       func(ctx context.Context, namespace, name string) (render.Object, error)
@@ -24,7 +24,7 @@ type Resource struct {
 	RemoveAll func(ctx context.Context, namespace string, opts metav1.DeleteOptions, list metav1.ListOptions) error
 }
 
-// typed is the part of a typed client that a resource needs.
+// typed is the methods of a typed client that a Resource needs.
 type typed[T, AC any] interface {
 	Apply(ctx context.Context, config AC, opts metav1.ApplyOptions) (T, error)
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// workloadsRole is the ClusterRole of agent-rbac.yaml with what the agent may do in the namespaces of
-	// environments. The agent binds it there for itself, and nowhere else.
+	// workloadsRole is the ClusterRole of agent-rbac.yaml with the agent's rights in the namespaces of
+	// environments. The agent binds it to itself in these namespaces only.
 	workloadsRole = "windlass-agent-workloads"
 	// rightsBinding is the name of the binding in each of these namespaces.
 	rightsBinding = "windlass-agent"
 
-	// A binding counts once the API server's authorizer has seen it, which takes some milliseconds.
+	// A binding takes effect some milliseconds later, when the API server's authorizer has seen it.
 	rightsPoll, rightsPatience = 20 * time.Millisecond, 10 * time.Second
-	// rightsAgain is the least time between two looks at the bindings of all namespaces.
+	// rightsAgain is the shortest time between two checks of the bindings in all namespaces.
 	rightsAgain = 5 * time.Second
 )
 
@@ -35,7 +35,7 @@ const (
 type rights struct {
 	mu   sync.Mutex
 	have map[string]bool
-	// again asks for a look at all namespaces: something was forbidden.
+	// again asks for a check of all namespaces, because a call was forbidden.
 	again chan struct{}
 }
 
@@ -53,7 +53,7 @@ func (r *rights) note(namespace string) {
 	r.have[namespace] = true
 }
 
-// doubt forgets everything: a binding may have been removed.
+// doubt forgets all namespaces, because a binding may have been removed.
 func (r *rights) doubt() {
 	r.mu.Lock()
 	clear(r.have)
@@ -64,8 +64,8 @@ func (r *rights) doubt() {
 	}
 }
 
-// Enter gives the agent its rights in a namespace of an environment. An agent that has them already, as an
-// administrator does, binds nothing.
+// Enter gives the agent its rights in a namespace of an environment. It creates no binding if the agent already
+// has them, for example as an administrator.
 func (a *API) Enter(ctx context.Context, namespace string) error {
 	if a.rights.has(namespace) {
 		return nil
@@ -103,7 +103,7 @@ func (a *API) allowedIn(ctx context.Context, namespace string) (allowed bool, er
 
 func (a *API) bind(ctx context.Context, namespace string) error {
 	var user string
-	err := a.Call(ctx, "ask who the agent is", func(ctx context.Context) error {
+	err := a.Call(ctx, "review the agent's user", func(ctx context.Context) error {
 		out, err := a.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		if err == nil {
 			user = out.Status.UserInfo.Username
@@ -151,8 +151,8 @@ func (a *API) awaitRights(ctx context.Context, namespace string) error {
 	}
 }
 
-// EnterAll is Enter for all namespaces of the region. What fails is logged, and is tried again when
-// something is forbidden.
+// EnterAll is Enter for all namespaces of the region. It logs failures. KeepRights tries again after the
+// next call that is forbidden.
 func (a *API) EnterAll(ctx context.Context) {
 	var names []string
 	for _, ns := range a.Caches.Every(render.KindNamespace) {
@@ -168,7 +168,7 @@ func (a *API) EnterAll(ctx context.Context) {
 	}
 }
 
-// KeepRights looks at the bindings again after something was forbidden, until ctx ends.
+// KeepRights calls EnterAll after each forbidden call, until ctx ends.
 func (a *API) KeepRights(ctx context.Context) {
 	for {
 		select {

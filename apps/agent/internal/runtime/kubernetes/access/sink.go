@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// Warnings and Neighbours keep no objects, because the events and the pods of a whole
-// cluster are many more than ours.
+// Warnings and Neighbours keep no objects, because a whole cluster has many more events and
+// pods than the region.
 
 // watched is the part of a typed client that lists and watches.
 type watched[L apiruntime.Object] interface {
@@ -44,7 +44,7 @@ type patience struct {
 	policy backoff.Policy
 	random func() float64
 	// refused is the error of the last list or watch for which the agent lacks a permission.
-	// The client library retries for ever, and says so in its own log only.
+	// The client library retries without limit, and reports that only in its own log.
 	refused *atomic.Pointer[error]
 }
 
@@ -60,8 +60,7 @@ func ask[T any](ctx context.Context, p patience, call func() (T, error)) (T, err
 	}
 }
 
-// Warnings reads the Warning events of pods. Take decides what is worth
-// remembering.
+// Warnings passes the Warning events of pods to Take.
 type Warnings struct {
 	Take   func(*corev1.Event)
 	synced atomic.Bool
@@ -99,8 +98,8 @@ func (w *Warnings) Replace(all []any, _ string) error {
 // Resync implements cache.ReflectorStore.
 func (w *Warnings) Resync() error { return nil }
 
-// Neighbours reads the pods of the cluster that are not ours, and keeps their UIDs
-// only. Set and Remove sum up what these pods take of the nodes.
+// Neighbours passes the pods of the cluster that are not ours to Set and Remove, which
+// sum up the resources that these pods take. It keeps only their UIDs.
 type Neighbours struct {
 	Set    func(*corev1.Pod)
 	Remove func(types.UID)
@@ -110,7 +109,7 @@ type Neighbours struct {
 	known map[types.UID]bool
 }
 
-// IsSynced reports whether all pods of others were read once.
+// IsSynced reports whether all pods that are not ours were read once.
 func (n *Neighbours) IsSynced() bool { return n.synced.Load() }
 
 // Add implements cache.ReflectorStore.

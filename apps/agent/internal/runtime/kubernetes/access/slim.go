@@ -14,8 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Caches keep only the fields of objects that the agent reads.
-
+// bare removes the managed fields. Caches keep only the fields of objects that the agent reads.
 func bare(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
@@ -116,7 +115,7 @@ func slimReplicaSet(obj any) (any, error) {
 	}
 	s.ManagedFields = nil
 	s.Annotations = map[string]string{render.AnnotationTemplatePrint: render.PrintOf(&s.Spec.Template)}
-	// Its own annotations are copies of the workload's, which is ahead of it.
+	// The ReplicaSet's own annotations are copies of the workload's, which may belong to a newer template.
 	if hash := s.Spec.Template.Annotations[render.AnnotationTemplateHash]; hash != "" {
 		s.Annotations[render.AnnotationTemplateHash] = hash
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// PodUsage is what the main container of a pod uses, by the cluster's metrics API.
+// PodUsage is the usage of a pod's main container, from the cluster's metrics API.
 type PodUsage struct {
 	Name          string
 	CPUMillicores float64
@@ -44,14 +44,14 @@ func (a *API) PodUsages(ctx context.Context, namespace string) (_ []PodUsage, ok
 		body, err = a.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+namespace+"/pods").
 			Param("labelSelector", render.LabelRegion+"="+a.cfg.Region).SetHeader("Accept", "application/json").DoRaw(ctx)
 		if isServerError(err) {
-			// Another server answers this call for the API server. If it is down, the other calls must not wait.
+			// The metrics server answers this call, behind the API server. If it is down, other calls must not wait.
 			down = unavailable(what, err)
 			return nil
 		}
 		return found(err)
 	})
 	if IsNotFound(err) {
-		return nil, false, nil // the group is missing: a namespace without pods has an empty list
+		return nil, false, nil // the metrics API is missing: for a namespace without pods, it returns an empty list
 	}
 	if err = cmp.Or(err, down); err != nil {
 		return nil, false, err

@@ -29,7 +29,7 @@ func TestPodUsages(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: func() float64 { return 0 },
 	})
 	require.NoError(t, err)
-	t.Run("are those of the app's container", func(t *testing.T) {
+	t.Run("only the app's container counts", func(t *testing.T) {
 		answer = func(w http.ResponseWriter) {
 			_, _ = fmt.Fprint(w, `{"kind":"PodMetricsList","items":[
 				{"metadata":{"name":"chat-1"},"timestamp":"2026-11-28T00:00:00Z","window":"15s","containers":[
@@ -44,7 +44,7 @@ func TestPodUsages(t *testing.T) {
 		require.InDelta(t, 250.123, got[0].CPUMillicores, 0.001)
 		require.EqualValues(t, 128<<20, got[0].MemoryBytes)
 	})
-	t.Run("are not known where there is no metrics API", func(t *testing.T) {
+	t.Run("a cluster without the metrics API has none", func(t *testing.T) {
 		answer = func(w http.ResponseWriter) {
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
@@ -53,7 +53,7 @@ func TestPodUsages(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, ok)
 	})
-	t.Run("of a metrics server that is down are an error, and no other call waits", func(t *testing.T) {
+	t.Run("a metrics server that is down is an error and delays no other call", func(t *testing.T) {
 		calls := 0
 		answer = func(w http.ResponseWriter) {
 			calls++
@@ -66,7 +66,7 @@ func TestPodUsages(t *testing.T) {
 		wait, _ := api.gate.pass(time.Now())
 		require.Zero(t, wait)
 	})
-	t.Run("that cannot be read are an error", func(t *testing.T) {
+	t.Run("an answer that cannot be read is an error", func(t *testing.T) {
 		answer = func(w http.ResponseWriter) {
 			_, _ = fmt.Fprint(w, `{"items":[{"containers":[{"name":"main","usage":{"cpu":"x"}}]}]}`)
 		}

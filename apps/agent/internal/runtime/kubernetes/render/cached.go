@@ -12,18 +12,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations that exist in caches only. They stand for what was left out.
+// Annotations that exist in caches only. They replace fields that the caches leave out.
 const (
-	// AnnotationReplicasOwner names who else has set spec.replicas.
+	// AnnotationReplicasOwner names the other field managers that have set spec.replicas.
 	AnnotationReplicasOwner = "cache.windlass.run/replicas-owner"
 	// AnnotationSecretsUsed lists the Secrets that a pod refers to.
 	AnnotationSecretsUsed = "cache.windlass.run/secrets"
-	// AnnotationTemplatePrint tells templates apart as Kubernetes does, in caches: by all that they say.
-	// The agent's own hash stays the same when somebody else edits a template.
+	// AnnotationTemplatePrint is a hash of all fields of a pod template. It differs when Kubernetes
+	// considers two templates different. The agent's own hash stays the same when another client edits
+	// a template.
 	AnnotationTemplatePrint = "cache.windlass.run/template"
 )
 
-// PrintOf a template, without what Kubernetes adds to a ReplicaSet's.
+// PrintOf returns a hash of a template, without the label that Kubernetes adds to the template of a ReplicaSet.
 func PrintOf(t *corev1.PodTemplateSpec) string {
 	bare := *t
 	bare.Labels = nil
@@ -40,7 +41,7 @@ func PrintOf(t *corev1.PodTemplateSpec) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// SecretsOf are the names of the Secrets that a pod needs, sorted.
+// SecretsOf returns the names of the Secrets that a pod needs, sorted.
 func SecretsOf(s *corev1.PodSpec) []string {
 	var out []string
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
@@ -67,7 +68,7 @@ func SecretsOf(s *corev1.PodSpec) []string {
 	return slices.Compact(out)
 }
 
-// SecretNames reads secretsUsed.
+// SecretNames returns the names in AnnotationSecretsUsed of a cached pod.
 func SecretNames(p *corev1.Pod) []string {
 	if s := p.Annotations[AnnotationSecretsUsed]; s != "" {
 		return strings.Split(s, ",")

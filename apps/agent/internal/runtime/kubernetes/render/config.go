@@ -14,50 +14,51 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// DefaultNamespacePrefix begins the names of the namespaces that are made.
+// DefaultNamespacePrefix is the default prefix of the names of namespaces that the agent makes.
 const DefaultNamespacePrefix = "windlass-"
 
 // maxPrefix leaves room for names of projects and environments.
 const maxPrefix = 24
 
-// Config is what rendering depends on besides the assignment. Check it once.
+// Config is what rendering depends on besides the assignment. Callers must call Check once.
 type Config struct {
-	// Region's name; a label of all that is made.
+	// Region is the region's name, which is a label of all objects.
 	Region string
-	// NamespacePrefix of the namespaces that are made; empty: DefaultNamespacePrefix.
+	// NamespacePrefix begins the names of namespaces. Empty: DefaultNamespacePrefix.
 	NamespacePrefix string
-	// Namespace that the assignment's environment has already, under whatever name
-	// it was given when its project had another name; empty: one by its name now.
+	// Namespace is the namespace that the assignment's environment already has. Its name may be
+	// from a time when the project had another name. Empty: a name is made from the present names.
 	Namespace string
-	// Pools of the region by name; nil: none.
+	// Pools are the region's pools by name.
 	Pools map[string]Pool
-	// Policy is what pods may ask for. The zero value: nothing beyond the "restricted" standard.
+	// Policy is what pods may ask for. The zero value allows nothing beyond the "restricted" standard.
 	Policy Policy
-	// Gateway selects the pods that may reach instances. The zero value: none.
+	// Gateway selects the callers that may connect to instances. The zero value selects none.
 	Gateway GatewaySelector
-	// Monitoring selects those that may, too, beside the gateway's.
+	// Monitoring selects other callers that may connect to instances.
 	Monitoring []GatewaySelector
-	// HealthImage has the agent's program, which makes the health checks that a kubelet
-	// cannot; empty: they are refused.
+	// HealthImage is an image with the agent's program, which makes health checks that a kubelet
+	// cannot make. Empty: such checks are refused.
 	HealthImage string
-	// NameKey is the key of hashes of secret values, which are in names and annotations: without it, they could be
-	// compared with guesses. Running pods keep what they were made with when it changes. nil: there is no key.
+	// NameKey is the key of the hashes of secret values in names and annotations. Without a key, a reader could
+	// compare the hashes with guesses. When the key changes, running pods keep their names and annotations. nil:
+	// no key.
 	NameKey []byte
-	// AgentVersion is what namespaces name as their author.
+	// AgentVersion is in the annotation AnnotationCreatedBy of namespaces.
 	AgentVersion string
 }
 
-// GatewaySelector names who may open connections: pods by their labels in
-// namespaces by theirs, and addresses. Labels left out match all; the zero value
-// matches no caller.
+// GatewaySelector selects callers that may open connections. A pod is selected by its
+// labels and the labels of its namespace; no labels match all pods or all namespaces.
+// Other callers are selected by address. The zero value matches no caller.
 type GatewaySelector struct {
 	NamespaceLabels map[string]string
 	PodLabels       map[string]string
-	// CIDRs of callers that are no pods: "10.0.0.0/8".
+	// CIDRs of callers that are not pods, such as "10.0.0.0/8".
 	CIDRs []string
 }
 
-// IsZero reports whether it matches no caller.
+// IsZero reports whether the selector matches no caller.
 func (s GatewaySelector) IsZero() bool {
 	return len(s.NamespaceLabels) == 0 && len(s.PodLabels) == 0 && len(s.CIDRs) == 0
 }
@@ -70,15 +71,15 @@ type Pool struct {
 	Name string `json:"name"`
 	// NodeSelector are the labels of its nodes.
 	NodeSelector map[string]string `json:"nodeSelector"`
-	// Tolerations of those who ask for it, beside the one for GPUs.
+	// Tolerations of instances in the pool, in addition to the one for GPUs.
 	Tolerations []Toleration `json:"tolerations"`
-	// ResourceName of its GPUs; empty: the deployment's, or "nvidia.com/gpu".
+	// ResourceName of its GPUs. Empty: the deployment's, or "nvidia.com/gpu".
 	ResourceName string `json:"resourceName"`
-	// Quota of GPUs that Windlass may use of it; 0: all.
+	// Quota is how many of its GPUs Windlass may use. 0: all.
 	Quota int `json:"quota"`
 }
 
-// ParsePools reads the pools of a region from YAML, as its operator writes them:
+// ParsePools reads the pools of a region from the YAML of its operator:
 //
 //	pools:
 //	- name: h100
@@ -108,10 +109,10 @@ func ParsePools(data []byte) (map[string]Pool, error) {
 
 func (p Pool) check(at string) error {
 	if !ident.ValidName(p.Name) {
-		return fmt.Errorf("%s.name: %q is no name: use lower case letters, digits and dashes, beginning with a letter", at, p.Name)
+		return fmt.Errorf("%s.name: %q is not a valid name: use lower case letters, digits and dashes, beginning with a letter", at, p.Name)
 	}
 	if len(p.NodeSelector) == 0 {
-		return fmt.Errorf("%s.nodeSelector: it is empty: name a label that the pool's nodes have and others lack", at)
+		return fmt.Errorf("%s.nodeSelector: it is empty: name a label that only the pool's nodes have", at)
 	}
 	if err := checkLabels(at+".nodeSelector", p.NodeSelector); err != nil {
 		return err
@@ -132,10 +133,10 @@ func (p Pool) check(at string) error {
 	return nil
 }
 
-// Check fails for what Kubernetes would refuse in every object.
+// Check returns an error for a value that Kubernetes would refuse.
 func (c Config) Check() error {
 	if c.Region == "" || len(validation.IsValidLabelValue(c.Region)) > 0 {
-		return fmt.Errorf("region: %q cannot be a label's value", c.Region)
+		return fmt.Errorf("region: %q is not a valid label value", c.Region)
 	}
 	prefix := c.NamespacePrefix
 	if prefix == "" {
@@ -145,14 +146,14 @@ func (c Config) Check() error {
 		return fmt.Errorf("namespace prefix: %q does not begin a name: use up to %d lower case letters, digits and dashes", prefix, maxPrefix)
 	}
 	if c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0 {
-		return fmt.Errorf("namespace: %q is no name of one", c.Namespace)
+		return fmt.Errorf("namespace: %q is not a valid namespace name", c.Namespace)
 	}
 	if strings.TrimSpace(c.HealthImage) != c.HealthImage {
 		return fmt.Errorf("health image: %q begins or ends with a space", c.HealthImage)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
 		if p := c.Pools[name]; p.Name != name {
-			return fmt.Errorf("pools[%q]: it is called %q", name, p.Name)
+			return fmt.Errorf("pools[%q]: its name is %q", name, p.Name)
 		}
 		if err := c.Pools[name].check(fmt.Sprintf("pools[%q]", name)); err != nil {
 			return err
@@ -181,7 +182,7 @@ func (s GatewaySelector) check(at string) error {
 	}
 	for _, c := range s.CIDRs {
 		if _, err := netip.ParsePrefix(c); err != nil {
-			return fmt.Errorf("%s: %q is no CIDR such as 10.0.0.0/8", at, c)
+			return fmt.Errorf("%s: %q is not a CIDR such as 10.0.0.0/8", at, c)
 		}
 	}
 	return nil
@@ -190,25 +191,25 @@ func (s GatewaySelector) check(at string) error {
 func checkLabels(at string, all map[string]string) error {
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if bad := validation.IsQualifiedName(k); len(bad) > 0 {
-			return fmt.Errorf("%s: %q is no label: %s", at, k, strings.Join(bad, "; "))
+			return fmt.Errorf("%s: %q is not a valid label: %s", at, k, strings.Join(bad, "; "))
 		}
 		if bad := validation.IsValidLabelValue(all[k]); len(bad) > 0 {
-			return fmt.Errorf("%s[%q]: %q is no label's value: %s", at, k, all[k], strings.Join(bad, "; "))
+			return fmt.Errorf("%s[%q]: %q is not a valid label value: %s", at, k, all[k], strings.Join(bad, "; "))
 		}
 	}
 	return nil
 }
 
-// checkResourceName fails for what is no name of an extended resource.
+// checkResourceName fails unless name is the name of an extended resource.
 func checkResourceName(name string) error {
 	domain, kind, ok := strings.Cut(name, "/")
 	if !ok || kind == "" || len(validation.IsQualifiedName(name)) > 0 {
-		return fmt.Errorf("%q is no resource such as nvidia.com/gpu", name)
+		return fmt.Errorf("%q is not the name of a resource such as nvidia.com/gpu", name)
 	}
 	if domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasPrefix(name, "requests.") {
-		return fmt.Errorf("%q is Kubernetes' own kind of resource, and none that GPUs have", name)
+		return fmt.Errorf("%q is a resource of Kubernetes itself, which GPUs do not have", name)
 	}
-	// A quota counts it as requests.<name>, which must be a name, too.
+	// In a ResourceQuota it is requests.<name>, which must be a valid name, too.
 	if len(validation.IsQualifiedName("requests."+name)) > 0 {
 		return fmt.Errorf("%q is too long", name)
 	}
@@ -232,7 +233,7 @@ func checkToleration(t *Toleration) error {
 		return fmt.Errorf("operator %q is neither Exists nor Equal", t.Operator)
 	}
 	if t.Key != "" && len(validation.IsQualifiedName(t.Key)) > 0 {
-		return fmt.Errorf("key %q is no taint's", t.Key)
+		return fmt.Errorf("key %q is not a valid taint key", t.Key)
 	}
 	switch t.Effect {
 	case "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:

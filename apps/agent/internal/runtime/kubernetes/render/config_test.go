@@ -31,18 +31,18 @@ pools:
 
 func TestPool_BadIsNamedByItsField(t *testing.T) {
 	for says, text := range map[string]string{
-		"unknown field":         `pools: [{name: a, selector: {x: y}}]`,
-		"pools[0].name":         `pools: [{name: A, nodeSelector: {x: y}}]`,
-		"pools[1].name":         `pools: [{name: a, nodeSelector: {x: y}}, {name: a, nodeSelector: {x: z}}]`,
-		"pools[0].nodeSelector": `pools: [{name: a}]`,
-		"is no label's value":   `pools: [{name: a, nodeSelector: {x: "y z"}}]`,
-		"is no label:":          `pools: [{name: a, nodeSelector: {"x y": z}}]`,
-		"resourceName":          `pools: [{name: a, nodeSelector: {x: y}, resourceName: gpu}]`,
-		"quota":                 `pools: [{name: a, nodeSelector: {x: y}, quota: -1}]`,
-		"tolerations[0]":        `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{operator: Equal}]}]`,
-		"Exists nor Equal":      `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{key: a, operator: Like}]}]`,
-		"NoSchedule":            `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{key: a, effect: Never, operator: Exists}]}]`,
-		"tolerationSeconds":     `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{key: a, operator: Exists, tolerationSeconds: 3}]}]`,
+		"unknown field":           `pools: [{name: a, selector: {x: y}}]`,
+		"pools[0].name":           `pools: [{name: A, nodeSelector: {x: y}}]`,
+		"pools[1].name":           `pools: [{name: a, nodeSelector: {x: y}}, {name: a, nodeSelector: {x: z}}]`,
+		"pools[0].nodeSelector":   `pools: [{name: a}]`,
+		"not a valid label value": `pools: [{name: a, nodeSelector: {x: "y z"}}]`,
+		"not a valid label:":      `pools: [{name: a, nodeSelector: {"x y": z}}]`,
+		"resourceName":            `pools: [{name: a, nodeSelector: {x: y}, resourceName: gpu}]`,
+		"quota":                   `pools: [{name: a, nodeSelector: {x: y}, quota: -1}]`,
+		"tolerations[0]":          `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{operator: Equal}]}]`,
+		"Exists nor Equal":        `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{key: a, operator: Like}]}]`,
+		"NoSchedule":              `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{key: a, effect: Never, operator: Exists}]}]`,
+		"tolerationSeconds":       `pools: [{name: a, nodeSelector: {x: y}, tolerations: [{key: a, operator: Exists, tolerationSeconds: 3}]}]`,
 	} {
 		_, err := ParsePools([]byte(text))
 		require.ErrorContains(t, err, says, text)

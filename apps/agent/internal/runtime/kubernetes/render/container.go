@@ -14,8 +14,8 @@ import (
 const (
 	defaultCPUMillicores = 500
 	defaultMemoryMiB     = 512
-	// defaultShmMiB is what tensor parallelism needs for what its ranks tell each
-	// other; container runtimes give 64 MiB.
+	// defaultShmMiB is enough for the communication between ranks in tensor parallelism.
+	// The default of container runtimes is 64 MiB.
 	defaultShmMiB = 1024
 )
 
@@ -26,11 +26,11 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 	}
 	c := coreac.Container().
 		WithName(ContainerName).WithImage(r.role.image).
-		// Images come by digest. Asking the registry again at each start would make it
-		// a part of every restart.
+		// Images have digests. With another policy, every restart would depend on the
+		// registry.
 		WithImagePullPolicy(corev1.PullIfNotPresent).
 		WithResources(resources).
-		// The last lines of a program that failed are the reason that people read.
+		// The last lines of a failed program's log become the message that people read.
 		WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError).
 		WithSecurityContext(r.containerSecurity())
 	for i, word := range r.role.command {
@@ -48,7 +48,7 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 	for _, p := range r.ports {
 		c.WithPorts(coreac.ContainerPort().WithName(p.short).WithContainerPort(p.number).WithProtocol(corev1.ProtocolTCP))
 	}
-	// What comes later wins; env wins over both.
+	// The later source wins. env wins over both.
 	if variables != nil {
 		c.WithEnvFrom(coreac.EnvFromSource().WithSecretRef(coreac.SecretEnvSource().WithName(*variables.Name)))
 	}
@@ -63,10 +63,10 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 	return c, nil
 }
 
-// resources: memory is requested as it is limited, because a node that promised
-// more than it has takes it back by killing. CPU is requested and not limited: a
-// share is kept by weight when the node is full, and a limit would only let cores
-// idle while a tokenizer waits for the next period.
+// resources returns the requests and limits. The request of memory equals its limit,
+// because a node that promised more than it has kills processes. CPU has a request but no
+// limit. The request keeps the share on a full node, and a limit would only stop the
+// program while cores are idle.
 func (r *rendering) resources() (*coreac.ResourceRequirementsApplyConfiguration, error) {
 	res, at := r.role.resources, r.role.at+"resources."
 	for _, f := range []struct {
@@ -109,23 +109,23 @@ func gibibytes(n int32) resource.Quantity {
 	return *resource.NewQuantity(int64(n)<<30, resource.BinarySI)
 }
 
-// podIP is the variable that has the pod's address.
+// podIP is the name of the variable with the pod's address.
 const podIP = "WINDLASS_POD_IP"
 
-// fieldEnv is a variable that has a field of the pod.
+// fieldEnv returns a variable whose value is a field of the pod.
 func fieldEnv(name, path string) *coreac.EnvVarApplyConfiguration {
 	return coreac.EnvVar().WithName(name).WithValueFrom(coreac.EnvVarSource().
 		WithFieldRef(coreac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath(path)))
 }
 
-// env is what the template itself says to an instance. Values have no dollar sign
-// but the one that is meant: Kubernetes replaces $(NAME) in them.
+// env returns the variables in the template. Kubernetes replaces $(NAME) in their values,
+// so only a value with such a reference may contain a dollar sign.
 func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 	value := func(name, v string) *coreac.EnvVarApplyConfiguration {
 		return coreac.EnvVar().WithName(name).WithValue(v)
 	}
 	out := []*coreac.EnvVarApplyConfiguration{
-		// Before the one that refers to it.
+		// This precedes the variable that refers to it.
 		fieldEnv("WINDLASS_POD_UID", "metadata.uid"),
 		fieldEnv(podIP, "status.podIP"),
 		value("WINDLASS_INSTANCE_ID", instancePrefix+"$(WINDLASS_POD_UID)"),
@@ -141,7 +141,7 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 		}
 		out = append(out, value("PORT_"+strings.ToUpper(strings.ReplaceAll(p.name, "-", "_")), n))
 	}
-	// Without a GPU of its own it must not find those of its neighbours.
+	// An instance without GPUs must not see the GPUs of other instances.
 	if !strings.HasPrefix(r.gpu.resource, vendorNVIDIA+"/") {
 		out = append(out, value(nvidiaVisible, "void"))
 	}
@@ -151,15 +151,14 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 	return out
 }
 
-// reference is what spec.proto gives a meaning to.
+// reference matches the parts of an argument that may have a meaning in spec.proto, and single dollar signs.
 var reference = regexp.MustCompile(`\$\$\(|\$\([A-Za-z_][A-Za-z0-9_]*\)|\$`)
 
-// argument writes an argument so that Kubernetes makes of it what spec.proto says.
-// Both replace $(NAME), by all variables of the container wherever they come from,
-// and leave it where there is no such variable. But Kubernetes takes $$ for one $
-// everywhere, not only before a parenthesis, and anything between parentheses for
-// a name; a dollar that means nothing to us is doubled, so that it means nothing
-// there.
+// argument escapes an argument so that Kubernetes makes of it what spec.proto says.
+// Both replace $(NAME) by a variable of the container, and leave it as it is if there
+// is no such variable. But Kubernetes replaces $$ by $ everywhere, not only before a
+// parenthesis, and accepts any name between parentheses. So argument doubles a dollar
+// sign that has no meaning in spec.proto.
 func argument(arg string) string {
 	return reference.ReplaceAllStringFunc(arg, func(m string) string {
 		if m == "$" {
@@ -169,10 +168,10 @@ func argument(arg string) string {
 	})
 }
 
-// literal writes a word that nothing is replaced in, as command has none.
+// literal escapes a word in which nothing may be replaced, such as a word of command.
 func literal(word string) string { return strings.ReplaceAll(word, "$", "$$") }
 
-// shmMiB is the size of /dev/shm; 0: the container runtime's own.
+// shmMiB returns the size of /dev/shm. 0: the container runtime's default.
 func (r *rendering) shmMiB() int32 {
 	if n := r.role.resources.GetShmMib(); n > 0 || r.gpu.count == 0 {
 		return n
@@ -215,5 +214,5 @@ func (r *rendering) volumes() []*coreac.VolumeApplyConfiguration {
 	return out
 }
 
-// at names a field of a map for people.
+// at returns the path of an entry of a map, for errors.
 func at(field, key string) string { return fmt.Sprintf("%s[%q]", field, key) }

@@ -1,6 +1,6 @@
-// Package render turns an assignment into the Kubernetes objects that run it, and
-// is where all of them get their names, labels and annotations. It does nothing
-// else: no clock, no client, no state; the same assignment gives the same bytes.
+// Package render turns an assignment into the Kubernetes objects that run it, with
+// their names, labels and annotations. It is pure: it has no clock, client or state, and
+// the same assignment gives the same bytes.
 //
 //	environment   Namespace
 //	app           `-- PersistentVolumeClaim        shared by the app's versions
@@ -13,24 +13,23 @@
 //
 // # What replaces instances, and what does not
 //
-// A Deployment replaces its pods when their template changes, and for nothing
-// else. So the template holds what instances are made of, and all the rest is kept
-// out of it:
+// A Deployment replaces its pods only when their template changes. So the template has
+// only what must replace instances when it changes:
 //
-//   - Values of variables and secrets are in a Secret that is named by its contents
-//     and cannot change. Other values are another Secret, another name, another
-//     template; pods that have the old name restart with the old values.
-//   - The deployment's id and version and the number of replicas are in a Secret
-//     that does change, because a newer deployment may adopt the pods and scaling
-//     must not restart them. An instance has them as they were when it started.
-//   - Labels of pods are those that adoption and renaming leave alone. The rest are
-//     on the workload. Selectors go by the workload's key only.
-//   - A registry's new password reaches a Secret whose name it does not change.
+//   - Values of variables and secrets are in an immutable Secret that is named by a hash of
+//     its contents. Other values mean another Secret with another name, so the template
+//     changes. Pods with the old name restart with the old values.
+//   - The deployment's id and version and the number of replicas are in a Secret that
+//     changes, because a newer deployment may adopt the pods, and scaling must not
+//     restart them. An instance gets the values at its start.
+//   - Pods have only labels that adoption and renaming do not change. The workload has
+//     the other labels. Selectors use only the workload's key.
+//   - The name of a Secret with a registry's password does not depend on the password.
 //
-// Conversely, a change of what this package makes of an assignment changes templates: the
-// golden files show it.
+// A change of this package may change templates, too, and so replace instances. The golden
+// files show it.
 //
-// # Whose objects they are
+// # Ownership of objects and fields
 //
 // Each object has the labels of Ours. The rendered configurations name the fields
 // that are ours; fields that they leave out belong to the client that sets them: an
@@ -38,18 +37,17 @@
 //
 // # Refusing
 //
-// Render refuses what would not run as the spec says it should, with a
-// *runtime.Rejection that names the field. The API of the control plane refuses
-// most of it earlier; this is for what an older or newer one lets through, and for
-// what only the region knows: its pools, and what nodes are labelled with.
-// Configuration of pods that the spec brings itself is added to what is made here
-// and never in its place.
+// Render refuses an assignment that would not run as its spec says, with a
+// *runtime.Rejection that names the field. The API of the control plane refuses most of
+// these earlier. Render refuses what an older or newer API accepts, and what only the
+// region can check, such as pools and labels of nodes. Labels, annotations and tolerations
+// in the spec are added to those of this package, and never replace them.
 //
-// # What a pod cannot be told
+// # Limits of pods
 //
-// A probe asks by GET and passes by 200 to 399. A health check that says another method, or
-// codes, is made by a second container, which the kubelet asks in place of the app; where no
-// image is configured for that, it is refused. Times are whole seconds, rounded up. Pods of a
-// Deployment have no order: WINDLASS_GROUP is there only when there is one replica. An
-// instance of several roles, or of several pods, has no form here yet and is refused.
+// An HTTP probe sends GET and accepts 200 to 399. A health check with another method or with
+// codes is made by a second container, which the kubelet asks in place of the app. Without an
+// image for that container, it is refused. Times are whole seconds, rounded up. Pods of a
+// Deployment have no order, so WINDLASS_GROUP exists only if there is one replica. Replicas of
+// several roles or several instances are not supported and refused.
 package render

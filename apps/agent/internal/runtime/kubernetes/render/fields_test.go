@@ -65,7 +65,7 @@ var special = map[string]struct {
 	"spec.roles.resources.gpu.resource_name":    {change: func(s *windlassv1.DeploymentSpec) { s.Roles[0].Resources.Gpu.ResourceName = "nvidia.com/gpu.shared" }},
 }
 
-// withoutRoles lets the spec itself say what the one role is.
+// withoutRoles moves the fields of the one role to the spec itself.
 func withoutRoles(s *windlassv1.DeploymentSpec) {
 	s.Image, s.Command, s.Args, s.Resources = s.Roles[0].Image, s.Roles[0].Command, s.Roles[0].Args, s.Roles[0].Resources
 	s.Roles = nil
@@ -75,8 +75,7 @@ func onTheHost(s *windlassv1.DeploymentSpec) {
 	s.ModelCache.Claim, s.ModelCache.HostPath, s.ModelCache.Retention = nil, "/var/cache/models", windlassv1.ModelCache_RETENTION_UNSPECIFIED
 }
 
-// A field that is added to the spec and forgotten here would be a promise that
-// Kubernetes regions silently break.
+// This walks all fields of the spec, because Kubernetes regions would silently ignore a new one.
 func TestFields_ReachKubernetesOrAreNotApplicable(t *testing.T) {
 	unused := map[string]bool{}
 	for path, reason := range notApplicable {

@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// A change of a golden file is a change of what runs: of a pod's template, one that
-// replaces the instances of the next rollout.
+// A change of a golden file changes the objects in clusters. A change of a pod's template
+// replaces instances with the next rollout.
 func TestGolden_FilesAreWhatIsApplied(t *testing.T) {
 	for name, c := range goldens() {
 		t.Run(name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestGolden_FilesAreWhatIsApplied(t *testing.T) {
 			}
 			want, err := os.ReadFile(file)
 			require.NoError(t, err)
-			require.Equal(t, string(want), string(got), "if that is meant: go test -update")
+			require.Equal(t, string(want), string(got), "if the change is intended: go test -update")
 		})
 	}
 }
@@ -90,7 +90,7 @@ func goldens() map[string]golden {
 		spec(g).HealthCheck = &windlassv1.HealthCheck{Method: "HEAD", Path: "/up?price=$(PRICE)", ExpectedCodes: []string{"200-299", "404"}}
 		spec(g).Secrets = []*windlassv1.SecretReference{{EnvName: "API_KEY", Secret: "api-key"}}
 		g.a.Secrets = map[string]string{"API_KEY": "correct-horse"}
-		// What the app may do is not for the container beside it.
+		// The spec's security exceptions do not apply to the health container.
 		spec(g).Kubernetes = &windlassv1.KubernetesOptions{Security: &windlassv1.SecurityException{
 			Reason: "The driver's own debugger", RunAsRoot: true, Privileged: true, UnconfinedSeccomp: true,
 		}}

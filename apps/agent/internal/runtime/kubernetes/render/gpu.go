@@ -13,17 +13,17 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// DefaultGPUResource is what GPUs are unless the spec or the pool names others.
+// DefaultGPUResource is the resource name of GPUs if neither the spec nor the pool has one.
 const DefaultGPUResource = "nvidia.com/gpu"
 
-// nvidiaVisible tells NVIDIA's container runtime which devices to show. Images set
-// it to "all", which shows all there are to a pod that asked for none.
+// nvidiaVisible tells NVIDIA's container runtime which devices an instance sees. Images set it
+// to "all", by which a pod without GPUs would see all GPUs of its node.
 const (
 	nvidiaVisible = "NVIDIA_VISIBLE_DEVICES"
 	cudaVisible   = "CUDA_VISIBLE_DEVICES"
 )
 
-// gpu is what the spec asks for; the zero value is none.
+// gpu is the GPUs that the spec asks for. The zero value is none.
 type gpu struct {
 	count    int32
 	resource string
@@ -64,10 +64,10 @@ func (r *rendering) takeGPU() error {
 	labels := labelsOf(r.gpu.resource)
 	if p := g.GetProduct(); p != "" {
 		if labels.product == "" {
-			return unsupported("%sproduct: nodes have no label that tells the product of %s: leave product out and ask for a pool, or for a label of yours with kubernetes.node_selector", at, r.gpu.resource)
+			return unsupported("%sproduct: nodes have no label with the product of %s: leave product out and name a pool, or a label of your nodes in kubernetes.node_selector", at, r.gpu.resource)
 		}
 		if bad := validation.IsValidLabelValue(p); len(bad) > 0 {
-			return invalid("%sproduct: no node can be labelled %q: %s", at, p, strings.Join(bad, "; "))
+			return invalid("%sproduct: %q is not a valid label value, so no node can have it: %s", at, p, strings.Join(bad, "; "))
 		}
 		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().
 			WithKey(labels.product).WithOperator(corev1.NodeSelectorOpIn).WithValues(p))
@@ -77,9 +77,9 @@ func (r *rendering) takeGPU() error {
 		return invalid("%smin_memory_mib: %d is negative", at, m)
 	case m == 0:
 	case labels.memory == "":
-		return unsupported("%smin_memory_mib: nodes have no label that tells the memory of %s as a number: leave min_memory_mib out and ask for a product or a pool", at, r.gpu.resource)
+		return unsupported("%smin_memory_mib: nodes have no label with the memory of %s as a number: leave min_memory_mib out and name a product or a pool", at, r.gpu.resource)
 	default:
-		// There is "greater than" and no "at least".
+		// Node affinity has the operator "greater than", and no "at least".
 		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().
 			WithKey(labels.memory).WithOperator(corev1.NodeSelectorOpGt).WithValues(strconv.Itoa(int(m)-1)))
 	}
@@ -93,23 +93,23 @@ func (r *rendering) knownPools() string {
 	return "it has " + strings.Join(slices.Sorted(maps.Keys(r.cfg.Pools)), ", ")
 }
 
-// gpuLabels are the names of labels by which nodes tell of their GPUs; empty: they
-// do not.
+// gpuLabels are the names of the labels that describe the GPUs of a node. Empty: there is
+// no such label.
 type gpuLabels struct {
 	product string
-	// memory of each in MiB, a plain number: all that the scheduler can compare.
+	// memory of each GPU in MiB, as a plain number, because the scheduler compares only those.
 	memory string
 }
 
-// labelsOf are the labels for a resource. NVIDIA's GPU feature discovery names
+// labelsOf returns the labels for a resource. NVIDIA's GPU feature discovery names
 // them like the resource: nvidia.com/gpu.product, and for parts of a GPU
 // nvidia.com/mig-3g.40gb.product. AMD's node labeller writes memory as "192G",
-// which the scheduler cannot compare. Others have labels that go by the cloud.
+// which the scheduler cannot compare. The labels of other vendors depend on the cloud.
 func labelsOf(resource string) gpuLabels {
 	switch vendor, kind, _ := strings.Cut(resource, "/"); vendor {
 	case vendorNVIDIA:
 		if !strings.HasPrefix(kind, "mig-") {
-			// A GPU that several share is called nvidia.com/gpu.shared, its labels are not.
+			// A shared GPU is the resource nvidia.com/gpu.shared, but its labels have no suffix.
 			kind = strings.TrimSuffix(kind, ".shared")
 		}
 		name := vendor + "/" + kind

@@ -8,25 +8,26 @@ import (
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
 )
 
-// HealthCommand is the first argument that turns the agent's program into who makes an
-// app's health check.
+// HealthCommand is the first argument with which the agent's program makes an app's health
+// check.
 const HealthCommand = "__health"
 
 const (
-	// healthMargin in seconds is for what the container and the kubelet tell each other.
+	// healthMargin is the time for the call from the kubelet to the container, in seconds.
 	healthMargin = 1
-	// healthCPUMillicores and healthMemoryMiB: a check costs a millisecond. The program has
-	// 8 MiB of its own, and 45 of its file, which the kernel drops before it kills.
+	// healthCPUMillicores and healthMemoryMiB are more than a check takes. The limit of memory
+	// includes the pages of the program's file, which the kernel drops first.
 	healthCPUMillicores = 10
 	healthMemoryMiB     = 64
-	// healthUser is of who needs nothing from the image but one program, which any user may
-	// run; so it does not matter whom the image names.
+	// healthUser is an unprivileged user. Any user may run the program, so the image's user
+	// does not matter.
 	healthUser = 65532
 )
 
-// healthContainer makes the health check where the kubelet cannot, by the agent's own
-// program. It asks at the pod's address, as a kubelet does: some servers listen there only.
-// It has nothing of the app's, and no exception that the spec makes is for it.
+// healthContainer returns the container that makes a health check that the kubelet cannot make.
+// It runs the agent's own program. It calls the pod's address as a kubelet does, because some
+// servers listen only there. It gets none of the app's variables and volumes, and the spec's
+// security exceptions do not apply to it.
 func (r *rendering) healthContainer() *coreac.ContainerApplyConfiguration {
 	memory := corev1.ResourceList{corev1.ResourceMemory: mebibytes(healthMemoryMiB)}
 	requests := memory.DeepCopy()

@@ -38,7 +38,7 @@ func config() Config {
 	}
 }
 
-// minimal is the least that the control plane sends.
+// minimal returns the smallest assignment that the control plane sends.
 func minimal() runtime.Assignment {
 	return runtime.Assignment{
 		Deployment: &agentv1.Deployment{
@@ -50,7 +50,7 @@ func minimal() runtime.Assignment {
 	}
 }
 
-// everything says all that a spec can, but for what excludes each other.
+// everything returns an assignment whose spec has every field, except fields that exclude each other.
 func everything() runtime.Assignment {
 	a := minimal()
 	a.Deployment.MaxUnavailable = 2
@@ -109,7 +109,7 @@ func render(t testing.TB, cfg Config, a runtime.Assignment) *Objects {
 	return o
 }
 
-// refused expects a rejection that says one thing for sure.
+// refused expects a rejection, and returns it.
 func refused(t testing.TB, cfg Config, a runtime.Assignment, code, says string) *runtime.Rejection {
 	t.Helper()
 	_, err := Render(cfg, a)
@@ -120,7 +120,7 @@ func refused(t testing.TB, cfg Config, a runtime.Assignment, code, says string) 
 	return rej
 }
 
-// documents are the objects as the API server gets them, in a fixed order.
+// documents returns the objects as the API server gets them, in a fixed order.
 func documents(o *Objects) []any {
 	out := []any{o.Namespace, o.ServiceAccount}
 	for _, s := range o.Secrets {
@@ -150,7 +150,7 @@ func dump(t testing.TB, o *Objects) []byte {
 	return b.Bytes()
 }
 
-// read takes one object as the API has it.
+// read parses one object as the API server returns it.
 func read[T any](t require.TestingT, applied any) *T {
 	data, err := json.Marshal(applied)
 	require.NoError(t, err)

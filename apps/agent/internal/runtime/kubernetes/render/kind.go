@@ -13,7 +13,7 @@ import (
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 )
 
-// Kind of an object that we make, as people call it.
+// Kind is the Kubernetes kind of an object that the agent makes.
 type Kind string
 
 const (
@@ -27,7 +27,7 @@ const (
 	KindDisruptionBudget Kind = "PodDisruptionBudget"
 )
 
-// Object is what every Kubernetes object is.
+// Object is a Kubernetes object.
 type Object interface {
 	metav1.Object
 	apiruntime.Object
@@ -46,12 +46,12 @@ func (r Ref) String() string {
 	return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
 }
 
-// NewRef names the object of a kind with that name. namespace is empty for a kind that is in none.
+// NewRef names the object of a kind with that name. namespace is empty for a kind without namespaces.
 func NewRef(k Kind, namespace, name string) Ref {
 	return Ref{Kind: k, Namespace: namespace, Name: name}
 }
 
-// RefOf names the object that a configuration is of.
+// RefOf names the object of a configuration to apply.
 func RefOf(k Kind, config any) Ref {
 	m := MetaOf(config)
 	out := Ref{Kind: k}
@@ -64,12 +64,12 @@ func RefOf(k Kind, config any) Ref {
 	return out
 }
 
-// WorkloadOf names the workload that a pod is of.
+// WorkloadOf names the workload of a pod.
 func WorkloadOf(p *corev1.Pod) Ref {
 	return NewRef(KindWorkload, p.Namespace, p.Labels[LabelInstance])
 }
 
-// MetaOf is the metadata of a configuration to apply.
+// MetaOf returns the metadata of a configuration to apply.
 func MetaOf(config any) *metaac.ObjectMetaApplyConfiguration {
 	switch c := config.(type) {
 	case *coreac.NamespaceApplyConfiguration:
@@ -92,7 +92,7 @@ func MetaOf(config any) *metaac.ObjectMetaApplyConfiguration {
 	return nil
 }
 
-// KindOf names the kind of a configuration to apply.
+// KindOf returns the kind of a configuration to apply.
 func KindOf(config any) Kind {
 	if c, ok := config.(interface{ GetKind() *string }); ok && c.GetKind() != nil {
 		return Kind(*c.GetKind())
@@ -100,7 +100,7 @@ func KindOf(config any) Kind {
 	return ""
 }
 
-// CopyOf is config with metadata of its own; all else is shared.
+// CopyOf returns a copy of config with a copy of its metadata. Everything else is shared.
 func CopyOf(config any) any {
 	meta := *MetaOf(config)
 	switch c := config.(type) {

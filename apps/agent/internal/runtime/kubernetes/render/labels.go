@@ -22,26 +22,26 @@ const (
 	LabelPartOf    = recommended + "part-of"    // the project's name; not on pods
 	LabelManagedBy = recommended + "managed-by" // ManagedBy
 
-	// ManagedBy is what LabelManagedBy says of all that is ours.
+	// ManagedBy is the value of LabelManagedBy on all objects of Windlass.
 	ManagedBy = "windlass"
 )
 
-// Labels of our own. All hold ids but the region's, which is its name. What
-// carries LabelManagedBy and LabelRegion, both as ours, is this region's agent's
-// to change; nothing else is.
+// Windlass's own labels. Their values are ids, except LabelRegion, which is the
+// region's name. The agent of a region changes only objects with the values of Ours in
+// LabelManagedBy and LabelRegion.
 const (
 	LabelRegion      = Domain + "region"
 	LabelWorkspace   = Domain + "workspace"
 	LabelProject     = Domain + "project"
 	LabelEnvironment = Domain + "environment"
 	LabelApp         = Domain + "app"
-	// LabelDeployment is the deployment that has the workload now. Pods lack it: a
-	// newer deployment may adopt them as they are.
+	// LabelDeployment is the deployment that has the workload now. Pods lack it, because
+	// a newer deployment may adopt them unchanged.
 	LabelDeployment = Domain + "deployment"
-	// LabelMadeFor is, on pods alone, the deployment that they were made for. One that
-	// adopts them as they are leaves it: it is what their metrics are of.
+	// LabelMadeFor is the deployment for which a pod was made; only on pods. It stays when
+	// another deployment adopts the pod, and metrics of the pod are under it.
 	LabelMadeFor = Domain + "made-for"
-	// LabelWorkload is the workload's key, and all that selectors go by.
+	// LabelWorkload is the workload's key, and the only label in selectors.
 	LabelWorkload = Domain + "workload"
 )
 
@@ -52,21 +52,21 @@ const (
 	// AnnotationTemplateHash is runtime.Assignment.TemplateHash; on the workload and
 	// on pods.
 	AnnotationTemplateHash = Domain + "template-hash"
-	// AnnotationSecretHash tells values of variables and secrets apart. On pods it
-	// is of what they were made with; on the workload, of pull secrets, too.
+	// AnnotationSecretHash is a hash of values of variables and secrets. On a pod, these
+	// are the values with which it was made. On the workload, it includes pull secrets.
 	AnnotationSecretHash = Domain + "secret-hash"
-	// AnnotationDraining is on pods that are to go: since when gateways finish with them.
+	// AnnotationDraining is on pods that will be stopped: the time since which gateways drain them.
 	AnnotationDraining = Domain + "draining-since"
-	// AnnotationPaused is "true" when a person wants the agent to keep its hands off.
+	// AnnotationPaused is "true" when a person wants the agent to change nothing.
 	AnnotationPaused = Domain + "paused"
-	// AnnotationCreatedBy is on namespaces that the agent made. It is set only when a
-	// namespace is made: an agent that finds the namespace there must not add it.
+	// AnnotationCreatedBy is on namespaces that the agent made. It is set only when the
+	// agent makes a namespace, and never added to one that exists.
 	AnnotationCreatedBy = Domain + "created-by"
 	// AnnotationRetention is on claims: RetainKeep or RetainDelete.
 	AnnotationRetention = Domain + "retention"
 	// AnnotationSecurityException says why the pod does not pass "restricted".
 	AnnotationSecurityException = Domain + "security-exception"
-	// What people wrote about the version; on the workload.
+	// Texts of people about the version; on the workload.
 	AnnotationVersionLabel = Domain + "version-label"
 	AnnotationMessage      = Domain + "message"
 	AnnotationSourceCommit = Domain + "source-commit"
@@ -75,19 +75,19 @@ const (
 	RetainDelete = "delete"
 )
 
-// True is how an annotation says yes.
+// True is the value of an annotation that is set.
 const True = "true"
 
-// ContainerName is the app's container. HealthContainerName makes its health check, in pods
-// where the kubelet cannot. A webhook may add more; the annotation tells kubectl and others
-// which one is meant.
+// ContainerName is the app's container. HealthContainerName is the container that makes the
+// health check, in pods where the kubelet cannot. Webhooks may add other containers, so
+// annotationDefaultContainer names the app's container for kubectl and other tools.
 const (
 	ContainerName              = "main"
 	HealthContainerName        = "windlass-health"
 	annotationDefaultContainer = "kubectl.kubernetes.io/default-container"
 )
 
-// Ours selects what this region's agent may change.
+// Ours selects the objects that this region's agent may change.
 func Ours(region string) labels.Set {
 	return labels.Set{LabelManagedBy: ManagedBy, LabelRegion: region}
 }
@@ -103,12 +103,12 @@ func OfDeployment(region, id string) labels.Set {
 	return labels.Merge(Ours(region), labels.Set{LabelDeployment: id})
 }
 
-// InstanceID is the id of the instance that a pod is. It keeps the dashes of the
-// UID: Kubernetes can put the UID into a variable and has no means to change it
-// on the way, and the program must find the very id that everyone else sees.
+// InstanceID returns the instance's id of a pod. It keeps the dashes of the UID, because
+// Kubernetes puts the UID into a variable unchanged, and the program must get the same
+// id as everything else.
 func InstanceID(uid types.UID) string { return instancePrefix + string(uid) }
 
-// UIDOf is the pod that InstanceID named.
+// UIDOf returns the UID of the pod for an instance's id.
 func UIDOf(instanceID string) (types.UID, bool) {
 	uid, ok := strings.CutPrefix(instanceID, instancePrefix)
 	return types.UID(uid), ok && uid != ""
@@ -116,30 +116,30 @@ func UIDOf(instanceID string) (types.UID, bool) {
 
 const instancePrefix = "ins_"
 
-// Drains reports whether the pod is to go, and gateways finish with it first.
+// Drains reports whether gateways drain the pod before it is stopped.
 func Drains(p *corev1.Pod) bool { return p.Annotations[AnnotationDraining] != "" }
 
-// GPUTolerations are the tolerations of every instance with devices of that
-// resource: nodes with GPUs are often closed to all others by a taint that is
-// named like the resource.
+// GPUTolerations returns the tolerations of every instance with devices of that
+// resource. A taint that is named like the resource often keeps other pods away from
+// nodes with GPUs.
 func GPUTolerations(resourceName string) []corev1.Toleration {
 	keys := []string{resourceName}
 	switch vendor, _, _ := strings.Cut(resourceName, "/"); vendor {
 	case vendorNVIDIA, vendorAMD:
-		// Parts of GPUs sit on nodes that are tainted as the whole ones are.
+		// Nodes with parts of GPUs have the same taint as nodes with whole GPUs.
 		if whole := vendor + "/gpu"; whole != resourceName {
 			keys = []string{whole, resourceName}
 		}
 	}
 	var out []corev1.Toleration
 	for _, k := range keys {
-		// NoSchedule only: an operator who drains GPU nodes by NoExecute means us.
+		// Only NoSchedule, because an operator who drains GPU nodes by NoExecute wants instances to go.
 		out = append(out, corev1.Toleration{Key: k, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
 	}
 	return out
 }
 
-// Vendors that label their nodes in ways that we know.
+// Vendors whose node labels are known.
 const (
 	vendorNVIDIA = "nvidia.com"
 	vendorAMD    = "amd.com"

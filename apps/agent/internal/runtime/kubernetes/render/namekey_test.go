@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestNameKey: without the key, an object does not show which value of a secret it was made with.
+// Only with the key can an object show which value of a secret it was made with.
 func TestNameKey(t *testing.T) {
 	derived := func(key, value string) []string {
 		cfg, a := config(), minimal()

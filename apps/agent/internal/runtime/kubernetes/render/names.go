@@ -14,25 +14,25 @@ import (
 
 const (
 	maxLabel = validation.DNS1123LabelMaxLength
-	// maxWorkload leaves room for what controllers append to the name of a workload:
-	// a dash and ten letters for a ReplicaSet, a dash and five for a pod. The API
-	// server would cut longer ones, and what is cut off is what tells them apart.
+	// maxWorkload leaves room for the suffixes that controllers append to the name of a
+	// workload: a dash and ten letters for a ReplicaSet, a dash and five for a pod. The API
+	// server would cut a longer name, and so the end that makes it unique.
 	maxWorkload = maxLabel - 1 - 10 - 1 - 5
-	// shortHash is 25 bits: it tells apart what has one name otherwise, within one
-	// namespace; environmentHash is 30, within one cluster.
+	// shortHash has 25 bits, and makes names unique in a namespace. environmentHash has 30
+	// bits, and makes names unique in a cluster.
 	shortHash       = 5
 	environmentHash = 6
 )
 
 var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// hash is n letters and digits that stand for s.
+// hash returns n letters and digits of a hash of s.
 func hash(s string, n int) string {
 	sum := sha256.Sum256([]byte(s))
 	return lower.EncodeToString(sum[:])[:n]
 }
 
-// cut shortens a name to at most n bytes, and to one that does not end in a dash.
+// cut shortens a name to at most n bytes, without a dash at its end.
 func cut(s string, n int) string {
 	if len(s) > n {
 		s = s[:max(n, 0)]
@@ -40,9 +40,9 @@ func cut(s string, n int) string {
 	return strings.TrimRight(s, "-")
 }
 
-// NamespaceName is the namespace of an environment: people find it by the names of
-// project and environment, and its hash keeps two of the same names apart, and two
-// regions that share a cluster.
+// NamespaceName returns the name of an environment's namespace. It contains the names of
+// project and environment for people, and a hash that makes it unique among environments
+// and among regions that share a cluster.
 func (c Config) NamespaceName(project, environment, environmentID string) string {
 	if c.Namespace != "" {
 		return c.Namespace
@@ -52,15 +52,15 @@ func (c Config) NamespaceName(project, environment, environmentID string) string
 		prefix = DefaultNamespacePrefix
 	}
 	room := maxLabel - len(prefix) - environmentHash - 2
-	// What one does not need the other may have.
+	// If one name is short, the other may be longer.
 	environment = cut(environment, max(room/2, room-len(project)))
 	project = cut(project, room-len(environment))
 	parts := slices.DeleteFunc([]string{project, environment}, func(s string) bool { return s == "" })
 	return prefix + strings.Join(append(parts, hash(c.Region+"/"+environmentID, environmentHash)), "-")
 }
 
-// WorkloadName is the name of the workload of an assignment: what people call it,
-// and enough of a hash of its key to be unlike that of any other.
+// WorkloadName returns the name of an assignment's workload: the app's name, the version,
+// and a hash of the workload's key that makes it unique.
 func WorkloadName(a runtime.Assignment) string {
 	tail := "-" + hash(workloadKey(a), shortHash)
 	if a.WorkloadVersion > 0 {
@@ -69,8 +69,8 @@ func WorkloadName(a runtime.Assignment) string {
 	return cut(a.Deployment.GetAppName(), maxWorkload-len(tail)) + tail
 }
 
-// workloadKey is as runtime.Assignment has it; without one, a deployment has a
-// workload of its own.
+// workloadKey returns the assignment's workload key. Without one, the deployment's id is the
+// key, so that it has a workload of its own.
 func workloadKey(a runtime.Assignment) string {
 	if a.WorkloadKey != "" {
 		return a.WorkloadKey
@@ -78,7 +78,7 @@ func workloadKey(a runtime.Assignment) string {
 	return a.Deployment.GetId()
 }
 
-// ClaimName is the volume for the weights of an app, the same for all its versions.
+// ClaimName returns the name of the app's claim, which all its versions share.
 func ClaimName(appName, appID string) string {
 	tail := "-cache-" + hash(appID, shortHash)
 	return cut(appName, maxLabel-len(tail)) + tail
@@ -88,14 +88,14 @@ func variablesName(workload, contents string) string { return workload + "-env-"
 
 func identityName(workload string) string { return workload + "-identity" }
 
-// pullName does not depend on the value, so that a registry's new password reaches
-// the pods that are there.
+// pullName does not depend on the value, so that existing pods get a registry's new
+// password.
 func pullName(workload, secret string) string {
 	return workload + "-pull-" + hash(secret, shortHash)
 }
 
-// portName is what a port of a pod is called: Kubernetes takes 15 letters, digits
-// and single dashes.
+// portName returns a name for a port of a pod. Kubernetes accepts 15 letters, digits and
+// single dashes.
 func portName(name string) string {
 	if len(validation.IsValidPortName(name)) == 0 {
 		return name

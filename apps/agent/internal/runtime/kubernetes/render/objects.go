@@ -7,14 +7,14 @@ import (
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 )
 
-// Objects are what one assignment comes to. Each names every field that is ours
-// and no other. None shares memory with another rendering.
+// Objects are the objects of one assignment. Each has exactly the fields that are ours.
+// Two renderings share no memory.
 type Objects struct {
 	Namespace      *coreac.NamespaceApplyConfiguration
 	ServiceAccount *coreac.ServiceAccountApplyConfiguration
-	// Secrets, by what they are for: what the instance is told of itself; its
-	// variables and secrets, immutable and named by their hash, absent when there are
-	// none; each Docker configuration.
+	// Secrets are, in this order: the identity of instances; the variables and secrets,
+	// if there are any, in an immutable Secret that is named by their hash; and each
+	// Docker configuration.
 	Secrets []*coreac.SecretApplyConfiguration
 	// Claim is nil unless the spec wants a volume.
 	Claim            *coreac.PersistentVolumeClaimApplyConfiguration

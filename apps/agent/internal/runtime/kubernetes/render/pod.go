@@ -19,7 +19,7 @@ const (
 	hostLabel = corev1.LabelHostname
 )
 
-// template is of the pods. Whatever changes in it replaces them.
+// template returns the template of the pods. A change in it replaces them.
 func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration, secretHash string) (*coreac.PodTemplateSpecApplyConfiguration, error) {
 	labels, err := r.podLabels()
 	if err != nil {
@@ -46,13 +46,13 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	k := r.spec.GetKubernetes()
 	pod := coreac.PodSpec().
 		WithRestartPolicy(corev1.RestartPolicyAlways).
-		// 0 would let the API forget a pod that the node is still running, and give its
-		// GPUs to the next.
+		// With 0, the API server would delete a pod that its node still runs, and give its
+		// GPUs to another pod.
 		WithTerminationGracePeriodSeconds(max(1, r.health.drain+r.health.grace)).
 		WithServiceAccountName(r.name).
 		WithAutomountServiceAccountToken(false).
-		// Else each pod has variables for each Service of its namespace, and theirs are
-		// taken for $(NAME), too.
+		// Otherwise each pod would have variables for each Service of its namespace, and
+		// $(NAME) could refer to them.
 		WithEnableServiceLinks(false).
 		WithSecurityContext(security).
 		WithContainers(c).
@@ -68,7 +68,7 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	}
 	for _, class := range []struct{ field, name string }{{"priority_class", k.GetPriorityClass()}, {"runtime_class", k.GetRuntimeClass()}} {
 		if class.name != "" && len(validation.IsDNS1123Subdomain(class.name)) > 0 {
-			return nil, invalid("spec.kubernetes.%s: %q is no name", class.field, class.name)
+			return nil, invalid("spec.kubernetes.%s: %q is not a valid name", class.field, class.name)
 		}
 	}
 	if n := k.GetPriorityClass(); n != "" {
@@ -92,19 +92,19 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 		at := at("spec.kubernetes.pod_annotations", k)
 		switch {
 		case strings.HasPrefix(k, Domain):
-			return nil, invalid("%s: annotations under %s are Windlass's own: use a prefix of yours", at, Domain)
+			return nil, invalid("%s: annotations under %s are Windlass's own: use another prefix", at, Domain)
 		case k == annotationDefaultContainer:
 			return nil, invalid("%s: it names the app's container: leave it out", at)
-		// Annotations' names may have upper case letters before the slash.
+		// The prefix of an annotation may have upper case letters.
 		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
-			return nil, invalid("%s: it is no annotation's name", at)
+			return nil, invalid("%s: it is not a valid annotation name", at)
 		}
 		out[k] = given[k]
 	}
 	return out, nil
 }
 
-// schedule says which nodes the pod may go to.
+// schedule sets on which nodes the pod may run.
 func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	selector, err := r.nodeSelector()
 	if err != nil {
@@ -131,8 +131,8 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 			return invalid("spec.kubernetes.zone_spread: the model cache keeps all instances on one node, which is in one zone: leave single_node or zone_spread out")
 		}
 		spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE
-		// Where one has mounted it, the next goes, whatever its version. The first is
-		// let through, because it matches itself.
+		// All pods of the app must be on one node, whatever their versions. The first pod can
+		// be scheduled, because it matches its own labels.
 		affinity.WithPodAffinity(coreac.PodAffinity().WithRequiredDuringSchedulingIgnoredDuringExecution(
 			coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
 				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(map[string]string{LabelRegion: r.cfg.Region, LabelApp: r.d.GetAppId()}))))
@@ -152,7 +152,7 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	}
 	pod.WithTopologySpreadConstraints(coreac.TopologySpreadConstraint().
 		WithTopologyKey(zoneLabel).WithMaxSkew(1).WithWhenUnsatisfiable(unsatisfiable).
-		// A zone whose nodes are closed to it is no zone that lacks one.
+		// A zone does not count if the pod tolerates none of its nodes' taints.
 		WithNodeTaintsPolicy(corev1.NodeInclusionPolicyHonor).
 		WithLabelSelector(r.selector()))
 	return nil
@@ -168,20 +168,20 @@ func (r *rendering) nodeSelector() (map[string]string, error) {
 		at, v := at("spec.kubernetes.node_selector", k), given[k]
 		switch ours, taken := out[k]; {
 		case k == hostLabel:
-			return nil, invalid("%s: a single node is never asked for: name a label that several have", at)
+			return nil, invalid("%s: it names a single node: use a label that several nodes have", at)
 		case taken && ours != v:
-			return nil, invalid("%s: it is %q, and pool %q is of nodes where it is %q: leave one of them out", at, v, r.gpu.pool.Name, ours)
+			return nil, invalid("%s: it is %q, and the nodes of pool %q have %q: leave one of them out", at, v, r.gpu.pool.Name, ours)
 		case len(validation.IsQualifiedName(k)) > 0:
-			return nil, invalid("%s: it is no label's name", at)
+			return nil, invalid("%s: it is not a valid label name", at)
 		case len(validation.IsValidLabelValue(v)) > 0:
-			return nil, invalid("%s: %q is no label's value", at, v)
+			return nil, invalid("%s: %q is not a valid label value", at, v)
 		}
 		out[k] = v
 	}
 	return out, nil
 }
 
-// tolerations of GPUs, of the pool and of the spec, each once.
+// tolerations returns the tolerations for GPUs, of the pool and of the spec, each once.
 func (r *rendering) tolerations() ([]Toleration, error) {
 	var all []Toleration
 	if r.gpu.count > 0 {
@@ -227,8 +227,8 @@ func tolerationConfig(t *Toleration) *coreac.TolerationApplyConfiguration {
 	return out
 }
 
-// selector is of the workload's pods, and of nothing that a newer deployment in its
-// place would change: a Deployment's selector cannot.
+// selector selects the workload's pods. It has no label that a newer deployment of the
+// workload would change, because a Deployment's selector is immutable.
 func (r *rendering) selector() *metaac.LabelSelectorApplyConfiguration {
 	return metaac.LabelSelector().WithMatchLabels(map[string]string{LabelWorkload: r.key})
 }
@@ -240,7 +240,7 @@ func (r *rendering) checkModelCache() error {
 	}
 	const at = "spec.model_cache."
 	if p := c.GetMountPath(); !plainPath(p) || p == shmPath || strings.HasPrefix(shmPath, p+"/") {
-		return invalid(at+"mount_path: %q is no folder that a volume can have: use one of its own, such as /models", p)
+		return invalid(at+"mount_path: %q cannot be the folder of a volume: use a folder of its own, such as /models", p)
 	}
 	switch {
 	case (c.GetClaim() != nil) == (c.GetHostPath() != ""):
@@ -257,23 +257,23 @@ func (r *rendering) checkModelCache() error {
 	return nil
 }
 
-// plainPath tells a path from the root that is not the root, and has one spelling.
+// plainPath reports whether p is an absolute, clean path other than the root.
 func plainPath(p string) bool {
 	return strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.ContainsAny(p, ":\x00")
 }
 
-// claim is the volume of the app, which its versions share: nothing on it is of one
-// of them.
+// claim returns the claim of the app, nil for none. All versions share it, so it has no label of
+// a version.
 func (r *rendering) claim() (*coreac.PersistentVolumeClaimApplyConfiguration, error) {
 	c := r.spec.GetModelCache().GetClaim()
 	if c == nil {
 		return nil, nil //nolint:nilnil // there is none, which is fine
 	}
 	if c.GetSizeGib() < 1 {
-		return nil, invalid("spec.model_cache.claim.size_gib: %d is no size", c.GetSizeGib())
+		return nil, invalid("spec.model_cache.claim.size_gib: %d is not a size: use 1 or more", c.GetSizeGib())
 	}
 	if s := c.GetStorageClass(); s != "" && len(validation.IsDNS1123Subdomain(s)) > 0 {
-		return nil, invalid("spec.model_cache.claim.storage_class: %q is no name", s)
+		return nil, invalid("spec.model_cache.claim.storage_class: %q is not a valid name", s)
 	}
 	mode := corev1.ReadWriteMany
 	if c.GetSingleNode() {

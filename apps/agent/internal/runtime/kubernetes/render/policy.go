@@ -68,8 +68,8 @@ var baselineCapabilities = []string{
 
 const restrictedCapability = "NET_BIND_SERVICE"
 
-// Level is the strictest of Kubernetes' Pod Security Standards that everything passes that the policy
-// allows. Namespaces enforce it, so that the API server refuses what the agent should not have made.
+// Level returns the strictest of Kubernetes' Pod Security Standards that every pod passes that the policy
+// allows. Namespaces enforce it, so that the API server refuses a pod that the agent makes by mistake.
 func (p Policy) Level() string {
 	beyond := func(allowed ...string) bool {
 		return slices.ContainsFunc(p.Capabilities, func(c string) bool { return !slices.Contains(allowed, c) })
@@ -83,7 +83,7 @@ func (p Policy) Level() string {
 	return "restricted"
 }
 
-// checkPolicy fails for what the region's operator does not allow.
+// checkPolicy returns an error if the spec asks for something that the region's operator does not allow.
 func (r *rendering) checkPolicy() error {
 	p, k := r.cfg.Policy, r.spec.GetKubernetes()
 	x := k.GetSecurity()
@@ -139,5 +139,5 @@ func tolerated(t *windlassv1.Toleration) string {
 }
 
 func notAllowed(field, what string) error {
-	return unsupported("%s: the region's operator does not allow %s: leave it out, or have the operator add it to the agent's --pod-policy-file", field, what)
+	return unsupported("%s: the region's operator does not allow %s: leave it out, or ask the operator to add it to the agent's --pod-policy-file", field, what)
 }

@@ -69,13 +69,13 @@ func TestPolicyAllowsWhatTheOperatorListsOnly(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	t.Run("a toleration of every taint is in no list", func(t *testing.T) {
+	t.Run("a toleration of every taint", func(t *testing.T) {
 		a := minimal()
 		a.Deployment.Spec.Kubernetes = toleration("")
 		_, err := Render(config(), a)
 		require.ErrorContains(t, err, "does not allow every taint")
 	})
-	t.Run("a folder that begins like one", func(t *testing.T) {
+	t.Run("a folder whose name begins like an allowed one", func(t *testing.T) {
 		a := minimal()
 		a.Deployment.Spec.Kubernetes = security(&windlassv1.SecurityException{})
 		a.Deployment.Spec.ModelCache = &windlassv1.ModelCache{MountPath: "/models", HostPath: "/var/cache/models-of-others"}

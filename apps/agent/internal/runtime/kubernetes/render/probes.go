@@ -21,8 +21,8 @@ type health struct {
 	interval, timeout, budget   int32
 	unhealthy, healthy          int32
 	drain, grace, progressLimit int64
-	// asked is the port of the container that makes the check, by method and codes; 0:
-	// the kubelet makes it itself.
+	// asked is the port of the container that makes the check, with method and codes. 0: the
+	// kubelet makes the check itself.
 	asked  int32
 	method string
 	codes  []string
@@ -37,8 +37,8 @@ const (
 	defaultGrace     = 30 * time.Second
 	defaultProgress  = 10 * time.Minute
 
-	// longestStartup between two looks at what starts, however seldom it is looked
-	// at later: what loads for minutes shall serve within seconds.
+	// longestStartup is the longest interval of startup probes, in seconds, also if the health
+	// check has a longer one. So an instance serves within seconds after it has loaded.
 	longestStartup = 5
 )
 
@@ -73,12 +73,12 @@ func (r *rendering) takeHealth() error {
 	return r.takeCheck(cmp.Or(h.GetMethod(), healthcheck.DefaultMethod), h.GetExpectedCodes())
 }
 
-// firstAsked is below the ports that systems give to connections, and we know no program that
-// listens on it. Where the app has declared it all the same, the next port is taken.
+// firstAsked is below the ephemeral ports of systems, and no known program listens on it. If the
+// app declares this port, the next free one is used.
 const firstAsked = 17720
 
-// takeCheck finds out who makes the check: the kubelet, which asks by GET and takes 200 to
-// 399, or a container beside the app's.
+// takeCheck decides whether the kubelet makes the check, which sends GET and accepts 200 to
+// 399, or a second container.
 func (r *rendering) takeCheck(method string, codes []string) error {
 	field := "method"
 	switch method {
@@ -95,7 +95,7 @@ func (r *rendering) takeCheck(method string, codes []string) error {
 		return invalid("spec.health_check.expected_codes: %v", err)
 	}
 	if r.cfg.HealthImage == "" {
-		return unsupported("spec.health_check.%s: a kubelet asks by GET and takes 200 to 399 for a pass: leave %[1]s out, or start the agent of region %[2]s with --health-image, whose container makes the check then", field, r.cfg.Region)
+		return unsupported("spec.health_check.%s: a kubelet sends GET and accepts 200 to 399: leave %[1]s out, or start the agent of region %[2]s with --health-image, so that a container makes the check", field, r.cfg.Region)
 	}
 	r.health.method, r.health.codes, r.health.asked = method, codes, firstAsked
 	for slices.ContainsFunc(r.ports, func(p port) bool { return p.number == r.health.asked }) {
@@ -104,7 +104,7 @@ func (r *rendering) takeCheck(method string, codes []string) error {
 	return nil
 }
 
-// seconds rounds up: a program that was promised half a second gets one.
+// seconds returns the duration in whole seconds, rounded up so that a program gets no less time than it was promised.
 func seconds(d *durationpb.Duration, otherwise time.Duration) int64 {
 	v := otherwise
 	if d != nil {
@@ -113,7 +113,7 @@ func seconds(d *durationpb.Duration, otherwise time.Duration) int64 {
 	return max(0, int64((v+time.Second-1)/time.Second))
 }
 
-// atLeastOne is seconds for what Kubernetes wants to be positive; zero is left out.
+// atLeastOne is seconds for values that must be positive in Kubernetes. Zero means the default.
 func atLeastOne(d *durationpb.Duration, otherwise time.Duration) int32 {
 	if d.AsDuration() <= 0 {
 		d = nil
@@ -121,14 +121,13 @@ func atLeastOne(d *durationpb.Duration, otherwise time.Duration) int32 {
 	return int32(min(max(seconds(d, otherwise), 1), math.MaxInt32))
 }
 
-// probes are the health check as Kubernetes makes it.
+// probes returns the health check as Kubernetes' three probes.
 //
-// Startup alone runs until it has passed once, for as long as the budget is, so
-// that nothing below judges a model that loads. Readiness is the check as the
-// spec has it. Liveness restarts only what stays sick. It asks half as often as
-// readiness, waits twice as long for an answer and takes twice as many failures.
-// So a server that is merely busy has time to recover after readiness took it out
-// of rotation.
+// Only startup runs until it has passed once, for at most the startup budget, so that the
+// other probes do not fail while a model loads. Readiness is the check as in the spec.
+// Liveness restarts an instance that keeps failing. It runs half as often as readiness,
+// with twice the timeout and twice the failures. So a busy server has time to recover
+// after readiness took it out of rotation.
 func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfiguration) {
 	every := min(h.interval, longestStartup, h.budget)
 	startup = h.probe(every, h.timeout, (h.budget+every-1)/every, 1)
@@ -140,7 +139,7 @@ func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfigu
 func (h health) probe(period, timeout, failures, passes int32) *coreac.ProbeApplyConfiguration {
 	p := coreac.Probe().WithPeriodSeconds(period).WithFailureThreshold(failures).WithSuccessThreshold(passes)
 	if h.asked > 0 {
-		// The kubelet must also hear of a check that took too long.
+		// The margin lets the container report a check that timed out.
 		return p.WithGRPC(coreac.GRPCAction().WithPort(h.asked)).WithTimeoutSeconds(min(timeout, math.MaxInt32-healthMargin) + healthMargin)
 	}
 	return p.WithHTTPGet(coreac.HTTPGetAction().WithPath(h.path).WithPort(intstr.FromInt32(h.port))).WithTimeoutSeconds(timeout)

@@ -43,8 +43,8 @@ var (
 	}))
 )
 
-// assignments are of any shape that a control plane, old, new or broken, may send:
-// sound, or with one thing in it that is not.
+// assignments draws assignments that an old, new or broken control plane may send: valid ones,
+// and ones with one invalid value.
 func assignments(t *rapid.T) runtime.Assignment {
 	odd := rapid.SampledFrom([]string{
 		"nothing", "nothing", "nothing", "nothing", "id", "app", "port", "number", "image", "command", "env", "product", "resource", "pool", "mount",
@@ -153,8 +153,8 @@ func assignments(t *rapid.T) runtime.Assignment {
 	}
 }
 
-// Whatever is asked for, it is refused in words, or all of it is valid, is labelled
-// as ours, and comes out the same again.
+// Every assignment is refused with a message, or gives valid objects with our labels, and the
+// same objects when it is rendered again.
 func TestRender_AnyAssignmentIsRefusedOrValid(t *testing.T) {
 	rendered, refused := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -162,7 +162,7 @@ func TestRender_AnyAssignmentIsRefusedOrValid(t *testing.T) {
 		cfg := config()
 		given := proto.CloneOf(a.Deployment)
 		o, err := Render(cfg, a)
-		require.True(rt, proto.Equal(given, a.Deployment), "what is rendered is left as it was")
+		require.True(rt, proto.Equal(given, a.Deployment), "rendering does not change the assignment")
 		if err != nil {
 			var rej *runtime.Rejection
 			require.ErrorAs(rt, err, &rej)
@@ -182,7 +182,7 @@ func TestRender_AnyAssignmentIsRefusedOrValid(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// sent is what the API server would get.
+// sent returns the object as the API server gets it.
 func sent(t require.TestingT, o *Objects) string {
 	data, err := json.Marshal(documents(o))
 	require.NoError(t, err)
@@ -250,11 +250,11 @@ func checkPod(t testingT, o *Objects, s corev1.PodSpec) {
 	for _, p := range c.Ports {
 		require.Empty(t, validation.IsValidPortName(p.Name))
 		require.Empty(t, validation.IsValidPortNum(int(p.ContainerPort)))
-		require.False(t, seen[p.Name] || numbers[p.ContainerPort], "two ports are one")
+		require.False(t, seen[p.Name] || numbers[p.ContainerPort], "two ports have the same name or number")
 		seen[p.Name], numbers[p.ContainerPort] = true, true
 	}
 	if c.ReadinessProbe.GRPC != nil {
-		require.False(t, numbers[c.ReadinessProbe.GRPC.Port], "the app has the port")
+		require.False(t, numbers[c.ReadinessProbe.GRPC.Port], "the health container uses a port of the app")
 	}
 	require.Equal(t, len(s.Containers) == 2, c.ReadinessProbe.GRPC != nil)
 	seen = map[string]bool{}
@@ -304,9 +304,9 @@ func checkPod(t testingT, o *Objects, s corev1.PodSpec) {
 	}
 }
 
-// kubelet is how Kubernetes' node agent replaces references in commands and
-// arguments, told by its rules: two dollars are one; a dollar and parentheses are a
-// variable, or stay if there is none of that name; anything else stays.
+// kubelet replaces references in commands and arguments by the rules of Kubernetes. Two dollar
+// signs become one. A name in $( ) becomes the value of the variable, or stays if there is
+// none. Everything else stays.
 func kubelet(s string, env map[string]string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

@@ -80,7 +80,7 @@ type role struct {
 	command   []string
 	args      []string
 	resources *windlassv1.Resources
-	// at is where the spec says so.
+	// at is the path of the role in the spec, for errors.
 	at string
 }
 
@@ -93,12 +93,12 @@ type port struct {
 const (
 	defaultRole = "main"
 	defaultPort = "http"
-	// firstPort is what the first port that is left to us is; the next ones follow.
-	// Each pod has an address of its own, so that these never meet others'.
+	// firstPort is the number of the first port without a number in the spec. The others
+	// follow. They cannot conflict with other pods, because each pod has its own address.
 	firstPort = 8080
 )
 
-// refuse is a rejection that only another assignment heals.
+// refuse returns a rejection that is not retryable: only another assignment helps.
 func refuse(code, format string, args ...any) error {
 	return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}
 }
@@ -115,7 +115,7 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 	d := a.Deployment
 	r := &rendering{cfg: cfg, a: a, d: d, spec: d.GetSpec(), key: workloadKey(a)}
 	if r.spec == nil {
-		return nil, invalid("spec: there is none")
+		return nil, invalid("spec: it is missing")
 	}
 	if err := r.checkIdentity(); err != nil {
 		return nil, err
@@ -134,20 +134,20 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 	return r, r.takeGPU()
 }
 
-// checkIdentity fails for ids and names that cannot be labels and names here. The
-// control plane's all can.
+// checkIdentity fails for ids and names that Kubernetes does not accept in labels and names.
+// It accepts all that the control plane makes.
 func (r *rendering) checkIdentity() error {
 	d := r.d
 	if d.GetId() == "" {
 		return invalid("id: it is empty")
 	}
 	if !ident.ValidName(d.GetAppName()) {
-		return invalid("app_name: %q is no app's name", d.GetAppName())
+		return invalid("app_name: %q is not a valid app name", d.GetAppName())
 	}
 	for _, n := range []struct{ field, name string }{{"project_name", d.GetProjectName()}, {"environment_name", d.GetEnvironmentName()}} {
-		// An older control plane tells neither.
+		// An older control plane sends neither.
 		if n.name != "" && !ident.ValidName(n.name) {
-			return invalid("%s: %q is no name", n.field, n.name)
+			return invalid("%s: %q is not a valid name", n.field, n.name)
 		}
 	}
 	for _, id := range []struct{ field, value string }{
@@ -159,7 +159,7 @@ func (r *rendering) checkIdentity() error {
 		{"app_id", d.GetAppId()},
 	} {
 		if len(validation.IsValidLabelValue(id.value)) > 0 {
-			return invalid("%s: %q is no id: it cannot be a label's value", id.field, id.value)
+			return invalid("%s: %q is not a valid id, because it cannot be the value of a label", id.field, id.value)
 		}
 	}
 	if d.GetReplicas() < 0 {
@@ -198,7 +198,7 @@ func (r *rendering) takeRole() error {
 		return unsupported("spec.roles: %d roles cannot be grouped into one replica on Kubernetes yet: leave one", len(roles))
 	}
 	if !ident.ValidName(r.role.name) {
-		return invalid("spec.roles[0].name: %q is no name", r.role.name)
+		return invalid("spec.roles[0].name: %q is not a valid name", r.role.name)
 	}
 	if r.role.image == "" {
 		if len(r.role.command) == 0 {
@@ -221,7 +221,7 @@ func (r *rendering) takePorts() error {
 	for i, p := range spec {
 		switch n := p.GetPort(); {
 		case n < 0 || n > 65535:
-			return invalid("spec.ports[%d].port: %d is no port", i, n)
+			return invalid("spec.ports[%d].port: %d is not a port: use 1 to 65535, or leave it out", i, n)
 		case n > 0 && taken[n]:
 			return invalid("spec.ports[%d].port: %d is there twice", i, n)
 		case n > 0:
@@ -232,7 +232,7 @@ func (r *rendering) takePorts() error {
 	next := int32(firstPort)
 	for i, p := range spec {
 		if !ident.ValidName(p.GetName()) {
-			return invalid("spec.ports[%d].name: %q is no name", i, p.GetName())
+			return invalid("spec.ports[%d].name: %q is not a valid name", i, p.GetName())
 		}
 		if names[p.GetName()] {
 			return invalid("spec.ports[%d].name: %q is there twice", i, p.GetName())
@@ -250,7 +250,7 @@ func (r *rendering) takePorts() error {
 	return nil
 }
 
-// scope are the labels of all that belongs to the environment.
+// scope returns the labels of all objects of the environment.
 func (r *rendering) scope() map[string]string {
 	l := map[string]string{LabelManagedBy: ManagedBy, LabelRegion: r.cfg.Region}
 	set(l, LabelWorkspace, r.d.GetWorkspaceId())
@@ -260,7 +260,7 @@ func (r *rendering) scope() map[string]string {
 	return l
 }
 
-// appLabels are the labels of what all versions of the app share.
+// appLabels returns the labels of objects that all versions of the app share.
 func (r *rendering) appLabels() map[string]string {
 	l := r.scope()
 	set(l, LabelApp, r.d.GetAppId())
@@ -268,7 +268,7 @@ func (r *rendering) appLabels() map[string]string {
 	return l
 }
 
-// objectLabels are the labels of what belongs to the workload.
+// objectLabels returns the labels of objects of the workload.
 func (r *rendering) objectLabels() map[string]string {
 	l := r.appLabels()
 	l[LabelInstance] = r.name
@@ -279,8 +279,8 @@ func (r *rendering) objectLabels() map[string]string {
 	return l
 }
 
-// podLabels are the labels of pods: what no later assignment of the same template
-// changes, since another label is another template, and that replaces instances.
+// podLabels returns the labels of pods. No later assignment with the same template may change
+// them, because another label would change the template and replace instances.
 func (r *rendering) podLabels() (map[string]string, error) {
 	l := r.objectLabels()
 	for _, changing := range []string{LabelVersion, LabelDeployment, LabelPartOf} {
@@ -292,13 +292,13 @@ func (r *rendering) podLabels() (map[string]string, error) {
 		at := fmt.Sprintf("spec.kubernetes.pod_labels[%q]", k)
 		switch {
 		case strings.HasPrefix(k, Domain), strings.HasPrefix(k, recommended):
-			return nil, invalid("%s: labels under %s and %s are Windlass's own: use a prefix of yours", at, Domain, recommended)
+			return nil, invalid("%s: labels under %s and %s are Windlass's own: use another prefix", at, Domain, recommended)
 		case k == "pod-template-hash", k == "controller-revision-hash":
-			return nil, invalid("%s: Kubernetes' controllers know their pods by it: use another name", at)
+			return nil, invalid("%s: Kubernetes' controllers use it to find their pods: use another name", at)
 		case len(validation.IsQualifiedName(k)) > 0:
-			return nil, invalid("%s: it is no label's name", at)
+			return nil, invalid("%s: it is not a valid label name", at)
 		case len(validation.IsValidLabelValue(v)) > 0:
-			return nil, invalid("%s: %q is no label's value", at, v)
+			return nil, invalid("%s: %q is not a valid label value", at, v)
 		}
 		l[k] = v
 	}

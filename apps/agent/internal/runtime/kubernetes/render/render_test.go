@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A pod's template that changes replaces instances. What a newer deployment that
-// adopts them brings, or a scaling, must not be in it.
+// A change of a pod's template replaces instances. So what changes with an adoption by a newer
+// deployment, or with scaling, must not be in it.
 func TestTemplate_ChangesOnlyWithWhatInstancesAreMadeOf(t *testing.T) {
 	a := everything()
 	before := render(t, config(), a)
@@ -34,14 +34,13 @@ func TestTemplate_ChangesOnlyWithWhatInstancesAreMadeOf(t *testing.T) {
 			after := render(t, config(), a)
 			was, is := podOf(t, before), podOf(t, after)
 			if name == "adoption" {
-				// Who has them keeps the template of before as it is, and with it for whom they
-				// were made.
+				// An agent that adopts the pods keeps the old template, with the old LabelMadeFor.
 				require.Equal(t, "dep_02", is.Labels[LabelMadeFor])
 				is.Labels[LabelMadeFor] = was.Labels[LabelMadeFor]
 			}
 			require.Equal(t, was, is)
-			require.NotEqual(t, string(dump(t, before)), string(dump(t, after)), "something of it is said elsewhere")
-			require.NotEqual(t, before.Workload.ObjectMetaApplyConfiguration, after.Workload.ObjectMetaApplyConfiguration.Annotations, "the workload tells that it changed")
+			require.NotEqual(t, string(dump(t, before)), string(dump(t, after)), "the change is in other objects")
+			require.NotEqual(t, before.Workload.ObjectMetaApplyConfiguration, after.Workload.ObjectMetaApplyConfiguration.Annotations, "the annotations of the workload show the change")
 		})
 	}
 }
@@ -70,7 +69,7 @@ func TestRegionsThatShareAClusterShareNoNamespace(t *testing.T) {
 	require.NotEqual(t, *render(t, one, minimal()).Namespace.Name, *render(t, other, minimal()).Namespace.Name)
 }
 
-func TestNamesTellThingsApartWhenTheyAreCut(t *testing.T) {
+func TestNames_AreUniqueWhenTheyAreCut(t *testing.T) {
 	a, b := minimal(), minimal()
 	a.Deployment.AppName, b.Deployment.AppName = strings.Repeat("a", 63), strings.Repeat("a", 62)+"b"
 	a.Deployment.AppId, b.Deployment.AppId = "app_01", "app_02"
@@ -95,7 +94,7 @@ func TestStartup_MayTakeItsBudget(t *testing.T) {
 		p := podOf(t, render(t, config(), a)).Spec.Containers[0]
 		require.Equal(t, c.covered, time.Duration(p.StartupProbe.PeriodSeconds*p.StartupProbe.FailureThreshold)*time.Second)
 		require.Greater(t, p.LivenessProbe.PeriodSeconds*p.LivenessProbe.FailureThreshold, p.ReadinessProbe.PeriodSeconds*p.ReadinessProbe.FailureThreshold,
-			"who is merely busy leaves the rotation long before it is restarted")
+			"a busy instance is out of rotation long before it is restarted")
 	}
 }
 
@@ -115,7 +114,7 @@ func TestHealthCheck_WithoutAProbeIsMadeByAContainerOrRefused(t *testing.T) {
 		require.Len(t, podOf(t, render(t, config(), a)).Spec.Containers, 2)
 	}
 	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: "GET"}
-	require.Equal(t, string(plain), string(dump(t, render(t, config(), a))), "who needs no container has none")
+	require.Equal(t, string(plain), string(dump(t, render(t, config(), a))), "a check that the kubelet can make needs no container")
 
 	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"204", "2xx"}}
 	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `spec.health_check.expected_codes: "2xx"`)
@@ -148,7 +147,7 @@ func TestKubelet_WaitsForTheHealthChecker(t *testing.T) {
 	for i, p := range []*corev1.Probe{startup, readiness, liveness} {
 		require.Equal(t, want[i].TimeoutSeconds+1, p.TimeoutSeconds)
 		p.TimeoutSeconds, p.ProbeHandler = want[i].TimeoutSeconds, want[i].ProbeHandler
-		require.Equal(t, want[i], p, "all else is as it is without")
+		require.Equal(t, want[i], p, "other fields are as without the container")
 	}
 }
 
@@ -206,7 +205,7 @@ func TestPodsAreRestrictedUnlessTheSpecSaysWhyNot(t *testing.T) {
 		if why := pod.Annotations[AnnotationSecurityException]; why == "" {
 			require.Empty(t, broken, name)
 		} else {
-			require.NotEmpty(t, broken, "%s: an exception for nothing", name)
+			require.NotEmpty(t, broken, "%s: the exception has no effect", name)
 		}
 	}
 }
@@ -217,7 +216,7 @@ func TestPod_WithoutGPUsSeesNone(t *testing.T) {
 	value := func(a runtime.Assignment) (string, bool) {
 		o := render(t, config(), a)
 		for _, s := range o.Secrets {
-			require.NotContains(t, s.Data, nvidiaVisible, "a variable of the pod would overrule the device plugin")
+			require.NotContains(t, s.Data, nvidiaVisible, "a variable of the pod would override the device plugin")
 		}
 		for _, e := range podOf(t, o).Spec.Containers[0].Env {
 			if e.Name == nvidiaVisible {
@@ -231,7 +230,7 @@ func TestPod_WithoutGPUsSeesNone(t *testing.T) {
 	require.Equal(t, "void", v)
 	a.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1}}
 	_, ok = value(a)
-	require.False(t, ok, "the device plugin says it")
+	require.False(t, ok, "the device plugin sets it")
 }
 
 func TestRefusalsNameTheFieldAndTheWayOut(t *testing.T) {
@@ -296,12 +295,12 @@ func TestRefusalsNameTheFieldAndTheWayOut(t *testing.T) {
 			}),
 			runtime.ReasonInvalidSpec, "zone_spread",
 		},
-		"no value of a secret": {
+		"a secret without a value": {
 			spec(func(s *windlassv1.DeploymentSpec) {
 				s.Secrets = []*windlassv1.SecretReference{{EnvName: "KEY", Secret: "api-key"}}
 			}), runtime.ReasonSecretUnavailable, `"api-key"`,
 		},
-		"a health check of no port": {
+		"a health check of an unknown port": {
 			spec(func(s *windlassv1.DeploymentSpec) { s.HealthCheck = &windlassv1.HealthCheck{Port: "admin"} }), runtime.ReasonInvalidSpec, "spec.health_check.port",
 		},
 	} {
@@ -359,10 +358,10 @@ func TestCallers_ConnectOnlyIfConfigured(t *testing.T) {
 	p := render(t, cfg, minimal()).NetworkPolicies
 	require.Len(t, p, 1)
 	require.Empty(t, p[0].Spec.Ingress)
-	require.Len(t, p[0].Spec.PolicyTypes, 1, "where to instances may connect is not restricted")
+	require.Len(t, p[0].Spec.PolicyTypes, 1, "connections from instances are not restricted")
 }
 
-func TestInstanceIdsAreWhatKubernetesCanTellAPod(t *testing.T) {
+func TestInstanceID_IsWhatAPodCanReadOfItself(t *testing.T) {
 	const uid = "0b9f5a52-3d0e-4e6c-9a55-1f0d4a3c2b10"
 	id := InstanceID(uid)
 	require.Equal(t, "ins_"+uid, id)

@@ -17,17 +17,17 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// contentHash is 40 bits of what Secrets hold, hashed with Config.NameKey: it is
-// read by people who may not read Secrets and could otherwise confirm a guess.
-// Fewer bits would one day give two contents one name.
+// contentHash is the length of hashes of contents of Secrets, which is 40 bits. They use
+// Config.NameKey, because people who may not read Secrets can read the hash and could
+// otherwise confirm a guess. With fewer bits, two contents could get one name.
 const contentHash = 8
 
 // maxVariables is Kubernetes' limit for one Secret.
 const maxVariables = corev1.MaxSecretSize
 
-// variables are the deployment's variables and secrets, nil if it has none. The
-// Secret cannot change and has the name of its contents: a pod that runs with it runs
-// with these values until another pod takes its place.
+// variables returns a Secret with the deployment's variables and secrets, nil if it has none.
+// The Secret is immutable and named by a hash of its contents, so that a pod keeps its values
+// until another pod replaces it.
 func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 	values := map[string]string{}
 	for name, v := range r.spec.GetEnv() {
@@ -49,8 +49,8 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		}
 		values[ref.GetEnvName()] = v
 	}
-	// Which devices an instance sees is the device plugin's to say, and a variable of
-	// the pod would be stronger.
+	// The device plugin decides which devices an instance sees, and a variable of the pod
+	// would override it.
 	delete(values, nvidiaVisible)
 	if len(values) == 0 {
 		return nil, nil //nolint:nilnil // there is none, which is fine
@@ -62,7 +62,7 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		size += len(name) + len(v)
 	}
 	if size > maxVariables {
-		return nil, invalid("spec.env, spec.secrets: variables and secrets take %d bytes together, of which Kubernetes keeps %d: put large values into files", size, maxVariables)
+		return nil, invalid("spec.env, spec.secrets: variables and secrets take %d bytes together, and Kubernetes allows %d: put large values into files", size, maxVariables)
 	}
 	return coreac.Secret(variablesName(r.name, r.contents(values)), r.namespace).
 		WithLabels(r.objectLabels()).WithType(corev1.SecretTypeOpaque).WithImmutable(true).WithData(data), nil
@@ -72,9 +72,9 @@ func checkVariable(at, name, value string) error {
 	switch {
 	// Names of variables are keys of the Secret.
 	case len(validation.IsConfigMapKey(name)) > 0, len(validation.IsEnvVarName(name)) > 0:
-		return invalid("%s: %q is no variable's name: use up to 253 letters, digits and underscores", at, name)
+		return invalid("%s: %q is not a valid variable name: use up to 253 letters, digits and underscores", at, name)
 	case strings.ContainsRune(value, 0):
-		return invalid("%s: the value of %s holds a zero byte, which no program can be given", at, name)
+		return invalid("%s: the value of %s contains a zero byte, which a variable cannot", at, name)
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func unavailable(secret string) error {
 	}
 }
 
-// contents is a keyed hash of values by name, salted with where they are used.
+// contents returns a keyed hash of values and their names, salted with the ids of environment and app.
 func (r *rendering) contents(values map[string]string) string {
 	var b strings.Builder
 	_, _ = fmt.Fprintf(&b, "%s\x00%s", r.d.GetEnvironmentId(), r.d.GetAppId())
@@ -101,9 +101,8 @@ func (r *rendering) contents(values map[string]string) string {
 	return lower.EncodeToString(mac.Sum(nil))[:contentHash]
 }
 
-// Variables that tell an instance what the assignment says of it now. They are
-// values of a Secret that changes, because the assignment does while the template
-// stays: an instance has them as they were when it started.
+// Variables with facts of the assignment that may change while the template stays. They
+// are in a Secret that changes with the assignment. An instance gets the values at its start.
 const (
 	envDeployment = "WINDLASS_DEPLOYMENT_ID"
 	envVersion    = "WINDLASS_VERSION"
@@ -111,8 +110,8 @@ const (
 	envGroup      = "WINDLASS_GROUP"
 )
 
-// identity is a Secret, though it holds none, because the agent then needs no right
-// to one more kind of object.
+// identity returns the Secret with these variables. They are not secret, but with a ConfigMap
+// the agent would need rights to one more kind of object.
 func (r *rendering) identity() *coreac.SecretApplyConfiguration {
 	data := map[string][]byte{
 		envDeployment: []byte(r.d.GetId()),
@@ -120,15 +119,15 @@ func (r *rendering) identity() *coreac.SecretApplyConfiguration {
 		envReplicas:   []byte(strconv.Itoa(int(r.d.GetReplicas()))),
 	}
 	if r.d.GetReplicas() == 1 {
-		// Pods of a Deployment have no order, so that none can be told which of several
-		// it is. The only one is the first.
+		// Pods of a Deployment have no order, so a pod cannot know its group, unless it is the
+		// only one.
 		data[envGroup] = []byte("0")
 	}
 	return coreac.Secret(identityName(r.name), r.namespace).
 		WithLabels(r.objectLabels()).WithType(corev1.SecretTypeOpaque).WithData(data)
 }
 
-// pullSecrets are the Docker configurations to pull the image with, by name.
+// pullSecrets returns the Secrets with the Docker configurations to pull the image with, by name.
 func (r *rendering) pullSecrets() ([]*coreac.SecretApplyConfiguration, error) {
 	names := map[string]bool{}
 	for _, ref := range r.spec.GetSecrets() {
@@ -152,14 +151,14 @@ func (r *rendering) pullSecrets() ([]*coreac.SecretApplyConfiguration, error) {
 	return out, nil
 }
 
-// checkDockerConfig fails for what no registry would take. Its errors quote nothing
-// of the value.
+// checkDockerConfig fails for a value that is not a Docker configuration with credentials. Its
+// errors do not quote the value.
 func checkDockerConfig(name, value string) error {
 	bad := func(format string, args ...any) error {
 		return invalid("secret %q: "+format, append([]any{name}, args...)...)
 	}
 	if len(value) > corev1.MaxSecretSize {
-		return bad("it takes %d bytes, of which Kubernetes keeps %d", len(value), corev1.MaxSecretSize)
+		return bad("it takes %d bytes, and Kubernetes allows %d", len(value), corev1.MaxSecretSize)
 	}
 	var config struct {
 		Auths map[string]struct {
@@ -171,10 +170,10 @@ func checkDockerConfig(name, value string) error {
 		} `json:"auths"`
 	}
 	if err := json.Unmarshal([]byte(value), &config); err != nil {
-		return bad(`it is no Docker configuration: it is not JSON of the form {"auths": {"registry.example.com": {"auth": "..."}}}`)
+		return bad(`it is not a Docker configuration: it is not JSON of the form {"auths": {"registry.example.com": {"auth": "..."}}}`)
 	}
 	if len(config.Auths) == 0 {
-		return bad(`it is no Docker configuration: "auths" names no registry. With a credential helper, config.json holds no password: make one with "docker login" where there is none`)
+		return bad(`it is not a Docker configuration: "auths" names no registry. With a credential helper, config.json has no password: run "docker login" on a machine without a helper`)
 	}
 	for _, registry := range slices.Sorted(maps.Keys(config.Auths)) {
 		a := config.Auths[registry]
@@ -185,7 +184,7 @@ func checkDockerConfig(name, value string) error {
 	return nil
 }
 
-// secretHashes are of what pods are made with, and of that and the pull secrets.
+// secretHashes returns a hash of the values that pods get, and one that includes the pull secrets.
 func (r *rendering) secretHashes(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (pods, all string) {
 	values := map[string]string{}
 	if variables != nil {

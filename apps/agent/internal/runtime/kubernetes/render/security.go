@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// cacheGroup owns volumes of claims. It is the same for all versions of an app,
-	// so that a volume full of weights is handed over once and not file by file with
-	// each; 65532 is what images without a user of their own call nonroot.
+	// cacheGroup is the group of the files on volumes of claims. It is the same for all versions
+	// of an app, because another group would change the owner of every file for each version.
+	// 65532 is the usual group "nonroot" of images.
 	cacheGroup = 65532
-	// unprivilegedPorts lets every user listen on every port of its own address.
+	// unprivilegedPorts is the sysctl by which every user may listen on every port of the pod.
 	unprivilegedPorts = "net.ipv4.ip_unprivileged_port_start"
 )
 
-// podSecurity passes Kubernetes' "restricted" standard unless the spec says why not.
+// podSecurity returns a context that passes Kubernetes' "restricted" standard, unless the spec has an
+// exception with a reason.
 func (r *rendering) podSecurity() (*coreac.PodSecurityContextApplyConfiguration, error) {
 	k := r.spec.GetKubernetes()
 	x := k.GetSecurity()
@@ -49,14 +50,14 @@ func (r *rendering) podSecurity() (*coreac.PodSecurityContextApplyConfiguration,
 	return out, nil
 }
 
-// containerSecurity drops what the exception does not name.
+// containerSecurity returns a context without the privileges that the spec's exception does not name.
 func (r *rendering) containerSecurity() *coreac.SecurityContextApplyConfiguration {
 	x := r.spec.GetKubernetes().GetSecurity()
 	out := coreac.SecurityContext()
 	added := slices.Sorted(slices.Values(x.GetAddCapabilities()))
 	added = slices.Compact(added)
 	if x.GetPrivileged() {
-		// It has all there is: dropping anything would be a lie.
+		// A privileged container has all capabilities, also if it drops some.
 		return out.WithPrivileged(true)
 	}
 	capabilities := coreac.Capabilities().WithDrop("ALL")
@@ -64,7 +65,7 @@ func (r *rendering) containerSecurity() *coreac.SecurityContextApplyConfiguratio
 		capabilities.WithAdd(corev1.Capability(c))
 	}
 	out.WithCapabilities(capabilities)
-	// Kubernetes refuses to promise it to who may do anything.
+	// Kubernetes refuses this field for containers with SYS_ADMIN.
 	if !slices.Contains(added, "SYS_ADMIN") && !slices.Contains(added, "CAP_SYS_ADMIN") {
 		out.WithAllowPrivilegeEscalation(false)
 	}

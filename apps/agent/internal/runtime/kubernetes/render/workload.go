@@ -16,21 +16,21 @@ import (
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 )
 
-// revisionHistory of a Deployment: Windlass goes back by itself, and two are for a
-// person who looks at what was.
+// revisionHistory is how many old ReplicaSets a Deployment keeps, for people to inspect. Windlass does
+// not need them to go back.
 const revisionHistory = 2
 
-// InPlace replaces instances in place, atOnce at a time, without one more meanwhile: no GPU is free
-// for it.
+// InPlace replaces atOnce instances at a time, without additional ones, because no GPUs may be free
+// for them.
 func InPlace(atOnce int) *appsac.DeploymentStrategyApplyConfiguration {
 	return appsac.DeploymentStrategy().WithType(appsv1.RollingUpdateDeploymentStrategyType).
 		WithRollingUpdate(appsac.RollingUpdateDeployment().
 			WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt(atOnce)))
 }
 
-// deployment is the workload, as Kubernetes replaces its instances by itself: as many at a
-// time as may be out of service. Where gateways send, the agent says when which one goes, and
-// has it be another in some fields until all are replaced.
+// deployment returns the workload. By itself, Kubernetes replaces as many instances at a time as may
+// be unavailable. If gateways route to the workload, the agent decides when each instance is replaced,
+// and changes some fields of the Deployment until all are.
 func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	pods, all := r.secretHashes(variables, pulls)
 	template, err := r.template(variables, pulls, pods)
@@ -56,8 +56,8 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 			WithTemplate(template)), nil
 }
 
-// namespaceObject enforces the level of pod security that the region's operator allows, and tells the
-// cluster's administrators of pods beyond "restricted".
+// namespaceObject returns the namespace. It enforces the level of pod security that the region's operator
+// allows, and warns and audits pods beyond "restricted".
 func (r *rendering) namespaceObject() *coreac.NamespaceApplyConfiguration {
 	labels := r.scope()
 	for _, mode := range []string{"warn", "audit"} {
@@ -68,13 +68,13 @@ func (r *rendering) namespaceObject() *coreac.NamespaceApplyConfiguration {
 		WithAnnotations(map[string]string{AnnotationCreatedBy: "windlass-agent/" + r.cfg.AgentVersion})
 }
 
-// service gives the workload a name within the cluster. Routes do without it: they
-// know each instance.
+// service gives the workload a DNS name in the cluster. Routes do not use it, because they have
+// the address of each instance.
 func (r *rendering) service() *coreac.ServiceApplyConfiguration {
 	spec := coreac.ServiceSpec().WithType(corev1.ServiceTypeClusterIP).WithSelector(map[string]string{LabelWorkload: r.key})
 	for i, p := range r.ports {
 		one := coreac.ServicePort().WithName(p.name).WithPort(p.number).WithTargetPort(intstr.FromInt32(p.number)).WithProtocol(corev1.ProtocolTCP)
-		// Of these it is known: routes and the health check speak it.
+		// Routes and the health check use HTTP on these ports. The protocol of others is unknown.
 		if i == 0 || p.number == r.health.port {
 			one.WithAppProtocol("http")
 		}
@@ -83,8 +83,8 @@ func (r *rendering) service() *coreac.ServiceApplyConfiguration {
 	return coreac.Service(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
 }
 
-// disruptionBudget lets a node be emptied one instance at a time. What is not ready
-// anyway never stands in the way.
+// disruptionBudget allows the eviction of one instance at a time. Instances that are not ready
+// can always be evicted.
 func (r *rendering) disruptionBudget() *policyac.PodDisruptionBudgetApplyConfiguration {
 	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).
 		WithSpec(policyac.PodDisruptionBudgetSpec().
@@ -93,8 +93,8 @@ func (r *rendering) disruptionBudget() *policyac.PodDisruptionBudgetApplyConfigu
 			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow))
 }
 
-// networkPolicies close the workload to everyone but the gateway and those who
-// watch it. Where instances may connect to is not restricted.
+// networkPolicies allow only the gateway and the monitoring to connect to instances. They do not
+// restrict the connections that instances open.
 func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfiguration {
 	spec := networkingac.NetworkPolicySpec().WithPodSelector(r.selector()).WithPolicyTypes(networkingv1.PolicyTypeIngress)
 	for _, s := range append([]GatewaySelector{r.cfg.Gateway}, r.cfg.Monitoring...) {
@@ -115,7 +115,7 @@ func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfigur
 func peers(s GatewaySelector) []*networkingac.NetworkPolicyPeerApplyConfiguration {
 	var out []*networkingac.NetworkPolicyPeerApplyConfiguration
 	if len(s.NamespaceLabels) > 0 || len(s.PodLabels) > 0 {
-		// An empty selector of namespaces is all; none at all would be its own.
+		// An empty selector of namespaces means all. No selector would mean the policy's namespace.
 		p := networkingac.NetworkPolicyPeer().WithNamespaceSelector(metaac.LabelSelector().WithMatchLabels(s.NamespaceLabels))
 		if len(s.PodLabels) > 0 {
 			p.WithPodSelector(metaac.LabelSelector().WithMatchLabels(s.PodLabels))
