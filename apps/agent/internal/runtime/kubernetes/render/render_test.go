@@ -261,7 +261,7 @@ func TestRefusalsNameTheFieldAndTheWayOut(t *testing.T) {
 		},
 		"an unknown pool":        {gpu(&windlassv1.Gpu{Count: 1, Pool: "a100"}), runtime.ReasonUnknownPool, "it has h100, mi300"},
 		"a pool of other GPUs":   {gpu(&windlassv1.Gpu{Count: 1, Pool: "mi300", ResourceName: "nvidia.com/gpu"}), runtime.ReasonInvalidSpec, "has amd.com/gpu: leave it out"},
-		"a product of no labels": {gpu(&windlassv1.Gpu{Count: 1, ResourceName: "habana.ai/gaudi", Product: "Gaudi3"}), runtime.ReasonUnsupported, "ask for a pool"},
+		"a product of no labels": {gpu(&windlassv1.Gpu{Count: 1, ResourceName: "habana.ai/gaudi", Product: "Gaudi3"}), runtime.ReasonUnsupported, "name a pool"},
 		"memory of AMD's GPUs":   {gpu(&windlassv1.Gpu{Count: 1, ResourceName: "amd.com/gpu", MinMemoryMib: 1}), runtime.ReasonUnsupported, "min_memory_mib"},
 		"Kubernetes' own resource": {
 			gpu(&windlassv1.Gpu{Count: 1, ResourceName: "requests.kubernetes.io/gpu"}), runtime.ReasonInvalidSpec, "resource_name",
