@@ -65,7 +65,7 @@ func (a *admission) release() {
 	close(a.waiters.Remove(oldest).(chan struct{}))
 }
 
-func (a *admission) load() (running, waiting int) {
+func (a *admission) countRequests() (running, waiting int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.running, a.waiters.Len()

@@ -68,13 +68,13 @@ type flag struct {
 	choices []string
 }
 
-func (f *flag) key() string {
+func (f *flag) firstName() string {
 	key, _, _ := strings.Cut(f.names, "/")
 	return key
 }
 
-// flags makes flags of one kind.
-func flags(k kind, names ...string) []flag {
+// makeFlags returns flags of one kind.
+func makeFlags(k kind, names ...string) []flag {
 	all := make([]flag, len(names))
 	for i, n := range names {
 		all[i] = flag{names: n, kind: k}
@@ -82,9 +82,9 @@ func flags(k kind, names ...string) []flag {
 	return all
 }
 
-// lists makes flags that take one value or more.
-func lists(k kind, names ...string) []flag {
-	all := flags(k, names...)
+// listFlags returns flags that take one value or more.
+func listFlags(k kind, names ...string) []flag {
+	all := makeFlags(k, names...)
 	for i := range all {
 		all[i].count = oneOrMore
 	}
@@ -104,9 +104,9 @@ type arguments struct {
 
 func (a *arguments) has(key string) bool { _, ok := a.values[key]; return ok }
 
-// text returns a flag's only value, and false without one. None is Python's
+// textOf returns a flag's only value, or false without one. None is Python's
 // word for no value.
-func (a *arguments) text(key string) (string, bool) {
+func (a *arguments) textOf(key string) (string, bool) {
 	v := a.values[key]
 	if len(v) != 1 || v[0] == "None" || v[0] == "" {
 		return "", false
@@ -114,12 +114,12 @@ func (a *arguments) text(key string) (string, bool) {
 	return v[0], true
 }
 
-// on reports whether a switch or boolean was given, and not taken back.
-func (a *arguments) on(key string) bool { v := a.values[key]; return len(v) == 1 && v[0] == "true" }
+// isOn reports whether a switch or boolean was given and not negated later.
+func (a *arguments) isOn(key string) bool { v := a.values[key]; return len(v) == 1 && v[0] == "true" }
 
-// integer returns a flag's value, which the parser has checked.
-func (a *arguments) integer(key string) (int, bool) {
-	v, ok := a.text(key)
+// integerOf returns a flag's integer value, which the parser has checked.
+func (a *arguments) integerOf(key string) (int, bool) {
+	v, ok := a.textOf(key)
 	if !ok {
 		return 0, false
 	}
@@ -127,8 +127,8 @@ func (a *arguments) integer(key string) (int, bool) {
 	return n, problem == ""
 }
 
-func (a *arguments) decimal(key string) (float64, bool) {
-	v, ok := a.text(key)
+func (a *arguments) decimalOf(key string) (float64, bool) {
+	v, ok := a.textOf(key)
 	if !ok {
 		return 0, false
 	}
@@ -164,17 +164,17 @@ func newParser(e *engine) *parser {
 	return p
 }
 
-func (p *parser) fail(format string, args ...any) error {
+func (p *parser) usageError(format string, args ...any) error {
 	return &CommandLineError{Usage: "usage: " + p.usage, Message: p.program + ": error: " + fmt.Sprintf(format, args...), Code: 2}
 }
 
-// refuse is about values that the engine refuses after it has read its flags.
-func (p *parser) refuse(message string) error {
+// valueError returns the error for a value that the engine refuses after it has read its flags.
+func (p *parser) valueError(message string) error {
 	return &CommandLineError{Message: p.program + ": " + message, Code: 1}
 }
 
-func (p *parser) failFlag(f *flag, format string, args ...any) error {
-	return p.fail("argument %s: %s", f.names, fmt.Sprintf(format, args...))
+func (p *parser) flagError(f *flag, format string, args ...any) error {
+	return p.usageError("argument %s: %s", f.names, fmt.Sprintf(format, args...))
 }
 
 var negativeNumber = regexp.MustCompile(`^-(\d+|\d*\.\d+)$`)
@@ -187,17 +187,17 @@ type option struct {
 	joined bool
 }
 
-// option reads a word. It returns nil for a word that is a value.
-func (p *parser) option(word string) (*option, error) {
+// readOption reads a word as an option. It returns nil for a word that is a value.
+func (p *parser) readOption(word string) (*option, error) {
 	if len(word) < 2 || word[0] != '-' {
 		return nil, nil
 	}
-	if o := p.exact(word); o != nil {
+	if o := p.findExact(word); o != nil {
 		return o, nil
 	}
 	name, value, joined := strings.Cut(word, "=")
 	if joined {
-		if o := p.exact(name); o != nil {
+		if o := p.findExact(name); o != nil {
 			o.value, o.joined = value, true
 			return o, nil
 		}
@@ -210,9 +210,9 @@ func (p *parser) option(word string) (*option, error) {
 	}
 	switch {
 	case len(matches) > 1:
-		return nil, p.fail("ambiguous option: %s could match %s", name, strings.Join(matches, ", "))
+		return nil, p.usageError("ambiguous option: %s could match %s", name, strings.Join(matches, ", "))
 	case len(matches) == 1:
-		o := p.exact(matches[0])
+		o := p.findExact(matches[0])
 		o.value, o.joined = value, joined
 		return o, nil
 	}
@@ -226,7 +226,7 @@ func (p *parser) option(word string) (*option, error) {
 	return &option{}, nil
 }
 
-func (p *parser) exact(name string) *option {
+func (p *parser) findExact(name string) *option {
 	if f := p.byName[name]; f != nil {
 		return &option{flag: f}
 	}
@@ -236,14 +236,14 @@ func (p *parser) exact(name string) *option {
 	return nil
 }
 
-func (p *parser) parse(words []string) (*arguments, error) {
+func (p *parser) parseWords(words []string) (*arguments, error) {
 	out := &arguments{values: map[string][]string{}}
 	var extra []string
 	for i := 0; i < len(words); {
 		word := words[i]
 		i++
 		if word == "-h" || word == "--help" {
-			return nil, p.help()
+			return nil, p.helpError()
 		}
 		if word == "--" {
 			for _, rest := range words[i:] {
@@ -251,7 +251,7 @@ func (p *parser) parse(words []string) (*arguments, error) {
 			}
 			break
 		}
-		o, err := p.option(word)
+		o, err := p.readOption(word)
 		if err != nil {
 			return nil, err
 		}
@@ -269,18 +269,18 @@ func (p *parser) parse(words []string) (*arguments, error) {
 			if next == "--" {
 				break
 			}
-			if o, err := p.option(next); err != nil || o != nil {
+			if o, err := p.readOption(next); err != nil || o != nil {
 				break // an error is said when the word's turn comes
 			}
 		}
-		taken, err := p.take(out, o, following)
+		taken, err := p.takeValues(out, o, following)
 		if err != nil {
 			return nil, err
 		}
 		i += taken
 	}
 	if len(extra) > 0 {
-		return nil, p.fail("unrecognized arguments: %s", strings.Join(extra, " "))
+		return nil, p.usageError("unrecognized arguments: %s", strings.Join(extra, " "))
 	}
 	return out, nil
 }
@@ -293,14 +293,14 @@ func (p *parser) takePositional(out *arguments, extra []string, word string) []s
 	return append(extra, word)
 }
 
-// take gives a flag its values out of the words after it, and returns how many it took.
-func (p *parser) take(out *arguments, o *option, following []string) (int, error) {
+// takeValues gives a flag its values from the words after it, and returns how many it took.
+func (p *parser) takeValues(out *arguments, o *option, following []string) (int, error) {
 	f := o.flag
 	if f.kind == switched || f.kind == boolean {
 		if o.joined {
-			return 0, p.failFlag(f, "ignored explicit argument %s", quote(o.value))
+			return 0, p.flagError(f, "ignored explicit argument %s", quotePython(o.value))
 		}
-		out.values[f.key()] = []string{strconv.FormatBool(!o.no)}
+		out.values[f.firstName()] = []string{strconv.FormatBool(!o.no)}
 		return 0, nil
 	}
 	values := following
@@ -308,34 +308,34 @@ func (p *parser) take(out *arguments, o *option, following []string) (int, error
 	case o.joined:
 		values = []string{o.value}
 	case f.count == one && len(following) == 0:
-		return 0, p.failFlag(f, "expected one argument")
+		return 0, p.flagError(f, "expected one argument")
 	case f.count == oneOrMore && len(following) == 0:
-		return 0, p.failFlag(f, "expected at least one argument")
+		return 0, p.flagError(f, "expected at least one argument")
 	case f.count == one, f.count == oneOrNone:
 		values = following[:min(1, len(following))]
 	}
 	for _, v := range values {
-		if err := p.check(f, v); err != nil {
+		if err := p.checkValue(f, v); err != nil {
 			return 0, err
 		}
 	}
-	out.values[f.key()] = slices.Clone(values)
+	out.values[f.firstName()] = slices.Clone(values)
 	if o.joined {
 		return 0, nil
 	}
 	return len(values), nil
 }
 
-// check refuses a value that does not fit its flag, in argparse's words, or in
-// those of vLLM's types where a value may be absent.
-func (p *parser) check(f *flag, value string) error {
+// checkValue refuses a value that does not fit its flag. The error has argparse's words, or those
+// of vLLM's types where a value may be absent.
+func (p *parser) checkValue(f *flag, value string) error {
 	absent := value == "" || value == "None"
 	var wrong string
 	switch f.kind {
 	case text, switched, boolean:
 	case integer:
 		if _, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil {
-			wrong = "invalid int value: " + quote(value)
+			wrong = "invalid int value: " + quotePython(value)
 		}
 	case optionalInteger:
 		if _, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil && !absent {
@@ -348,7 +348,7 @@ func (p *parser) check(f *flag, value string) error {
 		}
 	case decimal:
 		if _, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err != nil {
-			wrong = "invalid float value: " + quote(value)
+			wrong = "invalid float value: " + quotePython(value)
 		}
 	case optionalDecimal:
 		if _, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err != nil && !absent {
@@ -362,25 +362,25 @@ func (p *parser) check(f *flag, value string) error {
 	if wrong == "" && f.choices != nil && !slices.Contains(f.choices, value) {
 		quoted := make([]string, len(f.choices))
 		for i, c := range f.choices {
-			quoted[i] = quote(c)
+			quoted[i] = quotePython(c)
 		}
-		wrong = fmt.Sprintf("invalid choice: %s (choose from %s)", quote(value), strings.Join(quoted, ", "))
+		wrong = fmt.Sprintf("invalid choice: %s (choose from %s)", quotePython(value), strings.Join(quoted, ", "))
 	}
 	if wrong != "" {
-		return p.failFlag(f, "%s", wrong)
+		return p.flagError(f, "%s", wrong)
 	}
 	return nil
 }
 
-// help lists the flags. It is an error so that a caller ends as the engine does.
-func (p *parser) help() error {
+// helpError returns the list of flags as an error, because the process must end as the engine does.
+func (p *parser) helpError() error {
 	names := slices.Clone(p.names)
 	slices.Sort(names)
 	return &CommandLineError{Usage: "usage: " + p.usage, Message: "options:\n  -h, --help\n  " + strings.Join(names, "\n  "), Code: 0}
 }
 
-// quote writes text as Python's repr does.
-func quote(s string) string {
+// quotePython quotes a text as Python's repr does.
+func quotePython(s string) string {
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		return `"` + s + `"`
 	}

@@ -8,7 +8,7 @@ type cache struct {
 	held atomic.Int64
 }
 
-func (c *cache) add(tokens int) { c.held.Add(int64(tokens)) }
+func (c *cache) addTokens(tokens int) { c.held.Add(int64(tokens)) }
 
-// usage is the share in use; 1 is all of it.
-func (c *cache) usage() float64 { return min(1, float64(c.held.Load())/float64(c.size)) }
+// usedShare returns the share of the cache in use: 1 is all of it.
+func (c *cache) usedShare() float64 { return min(1, float64(c.held.Load())/float64(c.size)) }

@@ -123,8 +123,8 @@ func pythonModule(words []string, module string) ([]string, bool) {
 	return nil, false
 }
 
-// parse reads the words after the engine's program into cfg.
-func (e *engine) parse(cfg *Config, words []string, own ownSettings) error {
+// parseFlags reads the words after the engine's program into cfg.
+func (e *engine) parseFlags(cfg *Config, words []string, own ownSettings) error {
 	p := newParser(e)
 	if e.rewrite != nil {
 		var err error
@@ -132,7 +132,7 @@ func (e *engine) parse(cfg *Config, words []string, own ownSettings) error {
 			return err
 		}
 	}
-	args, err := p.parse(words)
+	args, err := p.parseWords(words)
 	if err != nil {
 		return err
 	}
@@ -150,31 +150,32 @@ type measured struct {
 	cache *cache
 }
 
-// running is how many requests hold a slot.
-func (m measured) running() float64 {
-	n, _ := m.queue.load()
+// runningRequests returns how many requests hold a slot.
+func (m measured) runningRequests() float64 {
+	n, _ := m.queue.countRequests()
 	return float64(n)
 }
 
-// waiting is how many requests wait for a slot.
-func (m measured) waiting() float64 {
-	_, n := m.queue.load()
+// waitingRequests returns how many requests wait for a slot.
+func (m measured) waitingRequests() float64 {
+	_, n := m.queue.countRequests()
 	return float64(n)
 }
 
 // recorder counts what the server does, under an engine's names. All methods
 // are for concurrent use.
 type recorder interface {
-	// admitted: a request has a slot, after so long.
-	admitted(waited time.Duration)
-	// prefilled: its prompt was taken.
-	prefilled(tokens int)
-	// token: its nth token, from 0, came so long after the request and after the
-	// token before.
-	token(n int, total, since time.Duration)
-	finished(request)
-	// answered: an inference request got its status.
-	answered(path string, status int)
+	// recordAdmission counts a request that got a slot after waiting for it.
+	recordAdmission(waited time.Duration)
+	// recordPrefill counts the tokens of a request's prompt.
+	recordPrefill(tokens int)
+	// recordToken counts a request's nth token, from 0. It came total after the request and since
+	// after the token before.
+	recordToken(n int, total, since time.Duration)
+	// recordEnd counts a request that held a slot and has ended.
+	recordEnd(request)
+	// recordStatus counts the HTTP status of an inference request.
+	recordStatus(path string, status int)
 }
 
 // request is one that held a slot.

@@ -12,7 +12,7 @@ var echo = engine{
 	name:            "echo",
 	statusQueueFull: http.StatusTooManyRequests,
 	ownedBy:         "windlass",
-	errorBody:       func(e *apiError) any { return e.body() },
+	errorBody:       func(e *apiError) any { return e.openAIErrorBody() },
 	metrics:         newEchoMetrics,
 	routes: func(s *Server, route func(method, path string, handle http.HandlerFunc)) {
 		route("GET", "/health", s.handleHealth)

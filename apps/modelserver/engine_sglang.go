@@ -88,72 +88,72 @@ var (
 // summer 2026, in its order.
 var sglangFlags = slices.Concat(
 	// Model and tokenizer, HTTP server.
-	flags(text, "--model-path/--model", "--tokenizer-path", "--model-loader-extra-config", "--revision", "--model-impl", "--host",
+	makeFlags(text, "--model-path/--model", "--tokenizer-path", "--model-loader-extra-config", "--revision", "--model-impl", "--host",
 		"--fastapi-root-path", "--warmups"),
-	flags(integer, "--tokenizer-worker-num", "--context-length", "--port", "--nccl-port"),
+	makeFlags(integer, "--tokenizer-worker-num", "--context-length", "--port", "--nccl-port"),
 	oneOf("--tokenizer-mode", "auto", "slow"),
 	oneOf("--load-format", sglangLoadFormats...),
-	flags(switched, "--skip-tokenizer-init", "--trust-remote-code", "--is-embedding", "--enable-multimodal", "--grpc-mode",
+	makeFlags(switched, "--skip-tokenizer-init", "--trust-remote-code", "--is-embedding", "--enable-multimodal", "--grpc-mode",
 		"--skip-server-warmup", "--checkpoint-engine-wait-weights-before-ready"),
 
 	// Quantization and data type.
 	oneOf("--dtype", sglangDtypes...),
 	oneOf("--quantization", sglangQuantizers...),
 	oneOf("--kv-cache-dtype", "auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "fp4_e2m1"),
-	flags(text, "--quantization-param-path", "--modelopt-quant", "--modelopt-checkpoint-restore-path", "--modelopt-checkpoint-save-path",
+	makeFlags(text, "--quantization-param-path", "--modelopt-quant", "--modelopt-checkpoint-restore-path", "--modelopt-checkpoint-save-path",
 		"--modelopt-export-path", "--rl-quant-profile"),
-	flags(switched, "--enable-fp32-lm-head", "--quantize-and-serve", "--enable-quant-communications"),
+	makeFlags(switched, "--enable-fp32-lm-head", "--quantize-and-serve", "--enable-quant-communications"),
 
 	// Memory and scheduling.
-	flags(decimal, "--mem-fraction-static", "--schedule-conservativeness", "--swa-full-tokens-ratio",
+	makeFlags(decimal, "--mem-fraction-static", "--schedule-conservativeness", "--swa-full-tokens-ratio",
 		"--prefill-delayer-token-usage-low-watermark", "--prefill-delayer-queue-min-ratio", "--prefill-delayer-max-delay-ms"),
-	flags(integer, "--max-running-requests", "--max-queued-requests", "--max-total-tokens", "--chunked-prefill-size", "--prefill-max-requests",
+	makeFlags(integer, "--max-running-requests", "--max-queued-requests", "--max-total-tokens", "--chunked-prefill-size", "--prefill-max-requests",
 		"--max-prefill-tokens", "--priority-scheduling-preemption-threshold", "--page-size", "--prefill-delayer-max-delay-passes"),
 	oneOf("--schedule-policy", "lpm", "random", "fcfs", "dfs-weight", "lof", "priority", "routing-key"),
 	oneOf("--radix-eviction-policy", "lru", "lfu"),
-	flags(switched, "--enable-dynamic-chunking", "--enable-priority-scheduling", "--abort-on-priority-when-disabled",
+	makeFlags(switched, "--enable-dynamic-chunking", "--enable-priority-scheduling", "--abort-on-priority-when-disabled",
 		"--schedule-low-priority-values-first", "--disable-hybrid-swa-memory", "--enable-prefill-delayer"),
-	lists(decimal, "--prefill-delayer-forward-passes-buckets", "--prefill-delayer-wait-seconds-buckets"),
+	listFlags(decimal, "--prefill-delayer-forward-passes-buckets", "--prefill-delayer-wait-seconds-buckets"),
 
 	// Runtime options.
-	flags(text, "--device", "--constrained-json-whitespace-pattern", "--download-dir"),
+	makeFlags(text, "--device", "--constrained-json-whitespace-pattern", "--download-dir"),
 	[]flag{{names: "--model-checksum", count: oneOrNone}},
-	flags(integer, "--tensor-parallel-size/--tp-size", "--pipeline-parallel-size/--pp-size", "--attention-context-parallel-size/--attn-cp-size",
+	makeFlags(integer, "--tensor-parallel-size/--tp-size", "--pipeline-parallel-size/--pp-size", "--attention-context-parallel-size/--attn-cp-size",
 		"--moe-data-parallel-size/--moe-dp-size", "--pp-max-micro-batch-size", "--pp-async-batch-depth", "--stream-interval", "--random-seed",
 		"--dist-timeout", "--base-gpu-id", "--gpu-id-step"),
-	flags(decimal, "--watchdog-timeout", "--soft-watchdog-timeout"),
-	flags(switched, "--incremental-streaming-output", "--constrained-json-disable-any-whitespace", "--sleep-on-idle"),
+	makeFlags(decimal, "--watchdog-timeout", "--soft-watchdog-timeout"),
+	makeFlags(switched, "--incremental-streaming-output", "--constrained-json-disable-any-whitespace", "--sleep-on-idle"),
 
 	// Logging.
-	flags(text, "--log-level", "--log-level-http", "--crash-dump-folder", "--tokenizer-metrics-custom-labels-header", "--kv-events-config",
+	makeFlags(text, "--log-level", "--log-level-http", "--crash-dump-folder", "--tokenizer-metrics-custom-labels-header", "--kv-events-config",
 		"--otlp-traces-endpoint", "--export-metrics-to-file-dir"),
 	oneOf("--log-requests-level", "0", "1", "2", "3"),
 	oneOf("--log-requests-format", "text", "json"),
-	lists(text, "--log-requests-target", "--uvicorn-access-log-exclude-prefixes", "--tokenizer-metrics-allowed-custom-labels",
+	listFlags(text, "--log-requests-target", "--uvicorn-access-log-exclude-prefixes", "--tokenizer-metrics-allowed-custom-labels",
 		"--prompt-tokens-buckets", "--generation-tokens-buckets"),
-	lists(decimal, "--bucket-time-to-first-token", "--bucket-inter-token-latency", "--bucket-e2e-request-latency"),
-	flags(decimal, "--gc-warning-threshold-secs"),
-	flags(integer, "--decode-log-interval"),
-	flags(switched, "--log-requests", "--show-time-cost", "--enable-metrics", "--enable-mfu-metrics", "--enable-metrics-for-all-schedulers",
+	listFlags(decimal, "--bucket-time-to-first-token", "--bucket-inter-token-latency", "--bucket-e2e-request-latency"),
+	makeFlags(decimal, "--gc-warning-threshold-secs"),
+	makeFlags(integer, "--decode-log-interval"),
+	makeFlags(switched, "--log-requests", "--show-time-cost", "--enable-metrics", "--enable-mfu-metrics", "--enable-metrics-for-all-schedulers",
 		"--collect-tokens-histogram", "--enable-request-time-stats-logging", "--enable-trace", "--export-metrics-to-file"),
 
 	// API.
-	flags(text, "--api-key", "--admin-api-key", "--served-model-name", "--weight-version", "--chat-template", "--hf-chat-template-name",
+	makeFlags(text, "--api-key", "--admin-api-key", "--served-model-name", "--weight-version", "--chat-template", "--hf-chat-template-name",
 		"--completion-template", "--file-storage-path", "--tool-server"),
 	oneOf("--reasoning-parser", "deepseek-r1", "deepseek-v3", "glm45", "gpt-oss", "kimi", "qwen3", "qwen3-thinking", "step3"),
 	oneOf("--tool-call-parser", "deepseekv3", "deepseekv31", "glm", "glm45", "glm47", "gpt-oss", "kimi_k2", "llama3", "mistral", "pythonic",
 		"qwen", "qwen25", "qwen3_coder", "step3", "gigachat3"),
 	oneOf("--sampling-defaults", "openai", "model"),
-	flags(switched, "--enable-cache-report"),
+	makeFlags(switched, "--enable-cache-report"),
 
 	// Data parallelism, several nodes, overrides.
-	flags(integer, "--data-parallel-size/--dp-size", "--nnodes", "--node-rank"),
+	makeFlags(integer, "--data-parallel-size/--dp-size", "--nnodes", "--node-rank"),
 	oneOf("--load-balance-method", "auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens"),
-	flags(text, "--dist-init-addr/--nccl-init-addr", "--json-model-override-args", "--preferred-sampling-params"),
+	makeFlags(text, "--dist-init-addr/--nccl-init-addr", "--json-model-override-args", "--preferred-sampling-params"),
 
 	// LoRA.
-	flags(integer, "--max-lora-rank", "--max-loras-per-batch", "--max-loaded-loras"),
-	flags(decimal, "--lora-drain-wait-threshold"),
+	makeFlags(integer, "--max-lora-rank", "--max-loras-per-batch", "--max-loaded-loras"),
+	makeFlags(decimal, "--lora-drain-wait-threshold"),
 	[]flag{{names: "--lora-target-modules", count: oneOrMore, choices: []string{
 		"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj", "all",
 	}}},
@@ -161,7 +161,7 @@ var sglangFlags = slices.Concat(
 	oneOf("--lora-eviction-policy", "lru", "fifo"),
 	oneOf("--lora-backend", "triton", "csgmv", "ascend", "torch_native"),
 	oneOf("--max-lora-chunk-size", "16", "32", "64", "128"),
-	flags(switched, "--enable-lora", "--enable-lora-overlap-loading"),
+	makeFlags(switched, "--enable-lora", "--enable-lora-overlap-loading"),
 
 	// Kernels.
 	oneOf("--attention-backend", sglangAttention...),
@@ -171,10 +171,10 @@ var sglangFlags = slices.Concat(
 	oneOf("--sampling-backend", "flashinfer", "pytorch", "ascend"),
 	oneOf("--grammar-backend", "xgrammar", "outlines", "llguidance", "none"),
 	oneOf("--mm-attention-backend", "sdpa", "fa3", "fa4", "triton_attn", "ascend_attn", "aiter_attn"),
-	flags(text, "--dsa-prefill-backend/--nsa-prefill-backend/--nsa-prefill", "--dsa-decode-backend/--nsa-decode-backend/--nsa-decode"),
+	makeFlags(text, "--dsa-prefill-backend/--nsa-prefill-backend/--nsa-prefill", "--dsa-decode-backend/--nsa-decode-backend/--nsa-decode"),
 	oneOf("--fp8-gemm-backend", "auto", "deep_gemm", "flashinfer_trtllm", "flashinfer_cutlass", "flashinfer_deepgemm", "cutlass", "triton", "aiter"),
 	oneOf("--fp4-gemm-backend", "auto", "flashinfer_cudnn", "flashinfer_cutlass", "flashinfer_trtllm"),
-	flags(switched, "--disable-flashinfer-autotune"),
+	makeFlags(switched, "--disable-flashinfer-autotune"),
 
 	// Speculative decoding.
 	oneOf("--speculative-algorithm", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"),
@@ -182,16 +182,16 @@ var sglangFlags = slices.Concat(
 	oneOf("--speculative-draft-model-quantization", sglangQuantizers...),
 	oneOf("--speculative-attention-mode", "prefill", "decode"),
 	oneOf("--speculative-ngram-match-type", "BFS", "PROB"),
-	flags(text, "--speculative-draft-model-path/--speculative-draft-model", "--speculative-draft-model-revision", "--speculative-token-map",
+	makeFlags(text, "--speculative-draft-model-path/--speculative-draft-model", "--speculative-draft-model-revision", "--speculative-token-map",
 		"--speculative-moe-runner-backend", "--speculative-moe-a2a-backend"),
-	flags(integer, "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens",
+	makeFlags(integer, "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens",
 		"--speculative-ngram-min-bfs-breadth", "--speculative-ngram-max-bfs-breadth", "--speculative-ngram-max-trie-depth",
 		"--speculative-ngram-capacity"),
-	flags(decimal, "--speculative-accept-threshold-single", "--speculative-accept-threshold-acc"),
-	flags(switched, "--enable-multi-layer-eagle"),
+	makeFlags(decimal, "--speculative-accept-threshold-single", "--speculative-accept-threshold-acc"),
+	makeFlags(switched, "--enable-multi-layer-eagle"),
 
 	// Experts.
-	flags(integer, "--expert-parallel-size/--ep-size/--ep", "--ep-num-redundant-experts", "--eplb-rebalance-num-iterations",
+	makeFlags(integer, "--expert-parallel-size/--ep-size/--ep", "--ep-num-redundant-experts", "--eplb-rebalance-num-iterations",
 		"--eplb-rebalance-layers-per-chunk", "--expert-distribution-recorder-buffer-size", "--moe-dense-tp-size"),
 	oneOf("--moe-a2a-backend", "none", "deepep", "mooncake", "mori", "nixl", "ascend_fuseep"),
 	oneOf("--moe-runner-backend", "auto", "deep_gemm", "triton", "triton_kernel", "flashinfer_trtllm", "flashinfer_trtllm_routed",
@@ -200,18 +200,18 @@ var sglangFlags = slices.Concat(
 	oneOf("--deepep-mode", "normal", "low_latency", "auto"),
 	oneOf("--deepep-dispatcher-output-dtype", "bf16", "fp8", "int8", "nvfp4", "auto"),
 	oneOf("--elastic-ep-backend", "none", "mooncake"),
-	flags(text, "--ep-dispatch-algorithm", "--init-expert-location", "--eplb-algorithm", "--expert-distribution-recorder-mode",
+	makeFlags(text, "--ep-dispatch-algorithm", "--init-expert-location", "--eplb-algorithm", "--expert-distribution-recorder-mode",
 		"--deepep-config", "--mooncake-ib-device"),
-	flags(decimal, "--eplb-min-rebalancing-utilization-threshold"),
-	flags(switched, "--enable-flashinfer-allreduce-fusion", "--enable-aiter-allreduce-fusion", "--enable-fused-grouped-gemm-combine",
+	makeFlags(decimal, "--eplb-min-rebalancing-utilization-threshold"),
+	makeFlags(switched, "--enable-flashinfer-allreduce-fusion", "--enable-aiter-allreduce-fusion", "--enable-fused-grouped-gemm-combine",
 		"--enable-eplb", "--enable-expert-distribution-metrics", "--enable-elastic-expert-backup", "--enable-deepep-waterfill",
 		"--elastic-ep-rejoin"),
 
 	// Mamba, hierarchical cache, offloading.
-	flags(integer, "--max-mamba-cache-size", "--mamba-track-interval", "--hicache-size", "--kt-cpuinfer", "--kt-threadpool-count",
+	makeFlags(integer, "--max-mamba-cache-size", "--mamba-track-interval", "--hicache-size", "--kt-cpuinfer", "--kt-threadpool-count",
 		"--kt-num-gpu-experts", "--kt-max-deferred-experts-per-token", "--cpu-offload-gb", "--offload-group-size", "--offload-num-in-group",
 		"--offload-prefetch-step", "--multi-item-scoring-delimiter"),
-	flags(decimal, "--mamba-full-memory-ratio", "--hicache-ratio"),
+	makeFlags(decimal, "--mamba-full-memory-ratio", "--hicache-ratio"),
 	oneOf("--mamba-ssm-dtype", "float32", "bfloat16", "float16"),
 	oneOf("--mamba-scheduler-strategy", "auto", "no_buffer", "extra_buffer"),
 	oneOf("--hicache-write-policy", "write_back", "write_through", "write_through_selective"),
@@ -219,22 +219,22 @@ var sglangFlags = slices.Concat(
 	oneOf("--hicache-mem-layout", "layer_first", "page_first", "page_first_direct", "page_first_kv_split", "page_head"),
 	oneOf("--hicache-storage-backend", "file", "mooncake", "hf3fs", "nixl", "aibrix", "dynamic", "eic"),
 	oneOf("--hicache-storage-prefetch-policy", "best_effort", "wait_complete", "timeout"),
-	flags(text, "--hicache-storage-backend-extra-config", "--hierarchical-sparse-attention-extra-config", "--kt-weight-path", "--kt-method",
+	makeFlags(text, "--hicache-storage-backend-extra-config", "--hierarchical-sparse-attention-extra-config", "--kt-weight-path", "--kt-method",
 		"--dllm-algorithm", "--dllm-algorithm-config", "--offload-mode"),
-	flags(switched, "--enable-hierarchical-cache", "--enable-lmcache"),
+	makeFlags(switched, "--enable-hierarchical-cache", "--enable-lmcache"),
 
 	// Optimization and debugging.
-	flags(integer, "--cuda-graph-max-bs", "--torch-compile-max-bs", "--piecewise-cuda-graph-max-tokens", "--triton-attention-num-kv-splits",
+	makeFlags(integer, "--cuda-graph-max-bs", "--torch-compile-max-bs", "--piecewise-cuda-graph-max-tokens", "--triton-attention-num-kv-splits",
 		"--triton-attention-split-tile-size", "--num-continuous-decode-steps", "--scheduler-recv-interval",
 		"--dynamic-batch-tokenizer-batch-size"),
-	lists(integer, "--cuda-graph-bs", "--numa-node"),
-	flags(decimal, "--tbo-token-distribution-threshold", "--dynamic-batch-tokenizer-batch-timeout"),
+	listFlags(integer, "--cuda-graph-bs", "--numa-node"),
+	makeFlags(decimal, "--tbo-token-distribution-threshold", "--dynamic-batch-tokenizer-batch-timeout"),
 	oneOf("--piecewise-cuda-graph-compiler", "eager", "inductor"),
 	oneOf("--rl-on-policy-target", "fsdp"),
 	oneOf("--dsa-prefill-cp-mode/--nsa-prefill-cp-mode", "in-seq-split", "round-robin-split"),
-	flags(text, "--piecewise-cuda-graph-tokens", "--torchao-config", "--debug-tensor-dump-output-folder", "--debug-tensor-dump-layers",
+	makeFlags(text, "--piecewise-cuda-graph-tokens", "--torchao-config", "--debug-tensor-dump-output-folder", "--debug-tensor-dump-layers",
 		"--debug-tensor-dump-input-file", "--debug-tensor-dump-inject"),
-	flags(switched, "--disable-radix-cache", "--disable-cuda-graph", "--disable-cuda-graph-padding", "--enable-profile-cuda-graph",
+	makeFlags(switched, "--disable-radix-cache", "--disable-cuda-graph", "--disable-cuda-graph-padding", "--enable-profile-cuda-graph",
 		"--enable-cudagraph-gc", "--enable-layerwise-nvtx-marker", "--enable-nccl-nvls", "--enable-symm-mem",
 		"--disable-flashinfer-cutlass-moe-fp4-allgather", "--enable-tokenizer-batch-encode", "--disable-tokenizer-batch-decode",
 		"--disable-outlines-disk-cache", "--disable-custom-all-reduce", "--enable-mscclpp", "--enable-torch-symm-mem",
@@ -252,21 +252,21 @@ var sglangFlags = slices.Concat(
 	oneOf("--disaggregation-mode", "null", "prefill", "decode"),
 	oneOf("--disaggregation-transfer-backend", "mooncake", "nixl", "ascend", "fake"),
 	oneOf("--encoder-transfer-backend", "zmq_to_scheduler", "zmq_to_tokenizer", "mooncake"),
-	flags(integer, "--disaggregation-bootstrap-port", "--num-reserved-decode-tokens", "--disaggregation-decode-polling-interval"),
-	flags(text, "--disaggregation-ib-device"),
-	lists(text, "--encoder-urls"),
-	flags(switched, "--disaggregation-decode-enable-offload-kvcache", "--encoder-only", "--language-only"),
+	makeFlags(integer, "--disaggregation-bootstrap-port", "--num-reserved-decode-tokens", "--disaggregation-decode-polling-interval"),
+	makeFlags(text, "--disaggregation-ib-device"),
+	listFlags(text, "--encoder-urls"),
+	makeFlags(switched, "--disaggregation-decode-enable-offload-kvcache", "--encoder-only", "--language-only"),
 
 	// Loading of weights, multiplexing, modalities, and what is deprecated.
-	lists(text, "--custom-weight-loader"),
-	flags(integer, "--weight-loader-prefetch-num-threads", "--remote-instance-weight-loader-seed-instance-service-port", "--sm-group-num",
+	listFlags(text, "--custom-weight-loader"),
+	makeFlags(integer, "--weight-loader-prefetch-num-threads", "--remote-instance-weight-loader-seed-instance-service-port", "--sm-group-num",
 		"--mm-max-concurrent-calls"),
-	flags(decimal, "--mm-per-request-timeout", "--hybrid-kvcache-ratio", "--load-watch-interval"),
+	makeFlags(decimal, "--mm-per-request-timeout", "--hybrid-kvcache-ratio", "--load-watch-interval"),
 	oneOf("--remote-instance-weight-loader-backend", "transfer_engine", "nccl"),
-	flags(text, "--remote-instance-weight-loader-seed-instance-ip", "--remote-instance-weight-loader-send-weights-group-ports",
+	makeFlags(text, "--remote-instance-weight-loader-seed-instance-ip", "--remote-instance-weight-loader-send-weights-group-ports",
 		"--pdmux-config-path", "--config", "--decrypted-config-file", "--decrypted-draft-config-file", "--msprobe-dump-config", "--crash-on-nan"),
-	flags(jsonValue, "--mm-process-config", "--limit-mm-data-per-request", "--forward-hooks"),
-	flags(switched, "--weight-loader-disable-mmap", "--weight-loader-prefetch-checkpoints",
+	makeFlags(jsonValue, "--mm-process-config", "--limit-mm-data-per-request", "--forward-hooks"),
+	makeFlags(switched, "--weight-loader-disable-mmap", "--weight-loader-prefetch-checkpoints",
 		"--remote-instance-weight-loader-start-seed-via-transfer-engine", "--enable-pdmux", "--enable-broadcast-mm-inputs-process",
 		"--mm-enable-dp-encoder", "--enable-mm-global-cache", "--enable-prefix-mm-cache", "--enable-ep-moe", "--enable-deepep-moe",
 		"--prefill-round-robin-balance", "--enable-flashinfer-cutlass-moe", "--enable-flashinfer-cutedsl-moe", "--enable-flashinfer-trtllm-moe",
@@ -275,42 +275,42 @@ var sglangFlags = slices.Concat(
 
 func configureSGLang(p *parser, cfg *Config, args *arguments, own ownSettings) error {
 	e := &cfg.Engine
-	model, ok := args.text("--model-path")
+	model, ok := args.textOf("--model-path")
 	if !ok {
-		return p.fail("the following arguments are required: --model-path/--model")
+		return p.usageError("the following arguments are required: --model-path/--model")
 	}
 	e.ModelPath, cfg.Model = model, model
-	if name, ok := args.text("--served-model-name"); ok {
+	if name, ok := args.textOf("--served-model-name"); ok {
 		cfg.Model = name
 	}
 	cfg.Host = "127.0.0.1"
-	if host, ok := args.text("--host"); ok {
+	if host, ok := args.textOf("--host"); ok {
 		cfg.Host = host
 	}
 	cfg.Port = 30000
-	if port, ok := args.integer("--port"); ok {
+	if port, ok := args.integerOf("--port"); ok {
 		cfg.Port = port
 	}
-	if key, ok := args.text("--api-key"); ok {
+	if key, ok := args.textOf("--api-key"); ok {
 		e.APIKeys = []string{key}
 	}
-	e.RootPath, _ = args.text("--fastapi-root-path")
-	e.NoMetrics = !args.on("--enable-metrics")
-	if args.on("--skip-server-warmup") {
+	e.RootPath, _ = args.textOf("--fastapi-root-path")
+	e.NoMetrics = !args.isOn("--enable-metrics")
+	if args.isOn("--skip-server-warmup") {
 		cfg.WarmUpTime = 0
 	}
-	e.Role, _ = args.text("--disaggregation-mode")
+	e.Role, _ = args.textOf("--disaggregation-mode")
 	if e.Role == "null" {
 		e.Role = ""
 	}
 	e.Bootstrap.Port = 8998
-	if port, ok := args.integer("--disaggregation-bootstrap-port"); ok {
+	if port, ok := args.integerOf("--disaggregation-bootstrap-port"); ok {
 		e.Bootstrap.Port = port
 	}
 	if value, ok := own.lookup("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"); ok {
 		seconds, err := strconv.ParseFloat(value, 64)
 		if err != nil || !(seconds > 0 && seconds < 1e6) {
-			return p.refuse("ValueError: SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT must be a number of seconds, not " + quote(value))
+			return p.valueError("ValueError: SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT must be a number of seconds, not " + quotePython(value))
 		}
 		e.Bootstrap.Timeout = time.Duration(seconds * float64(time.Second))
 	}
@@ -318,7 +318,7 @@ func configureSGLang(p *parser, cfg *Config, args *arguments, own ownSettings) e
 
 	var refused []string
 	atLeast := func(flag string, least int, set func(int)) {
-		n, ok := args.integer(flag)
+		n, ok := args.integerOf(flag)
 		switch {
 		case !ok:
 		case n < least:
@@ -350,14 +350,14 @@ func configureSGLang(p *parser, cfg *Config, args *arguments, own ownSettings) e
 	if !own.given["drain-timeout"] {
 		cfg.DrainTimeout = sglangDrain
 	}
-	if share, ok := args.decimal("--mem-fraction-static"); ok {
+	if share, ok := args.decimalOf("--mem-fraction-static"); ok {
 		e.Memory = share
 		if !(share > 0 && share < 1) {
 			refused = append(refused, fmt.Sprintf("AssertionError: mem_fraction_static must be between 0 and 1, not %g", share))
 		}
 	}
 	if len(refused) > 0 {
-		return p.refuse(strings.Join(refused, "\n"))
+		return p.valueError(strings.Join(refused, "\n"))
 	}
 	return nil
 }
@@ -378,8 +378,8 @@ func sglangRoutes(s *Server, route func(method, path string, handle http.Handler
 
 func (s *Server) handleModelInfo(w http.ResponseWriter, _ *http.Request) {
 	args := &arguments{values: s.cfg.Engine.Arguments}
-	tokenizer, _ := args.text("--tokenizer-path")
-	weights, _ := args.text("--weight-version")
+	tokenizer, _ := args.textOf("--tokenizer-path")
+	weights, _ := args.textOf("--weight-version")
 	writeJSON(w, http.StatusOK, map[string]any{
 		"model_path": s.cfg.Engine.ModelPath, "tokenizer_path": cmp.Or(tokenizer, s.cfg.Engine.ModelPath), "is_generation": true,
 		"preferred_sampling_params": nil, "weight_version": cmp.Or(weights, "default"),
@@ -399,14 +399,14 @@ func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
 			info[field] = plainValue(values[0])
 		}
 	}
-	running, waiting := s.queue.load()
+	running, waiting := s.queue.countRequests()
 	e := &s.cfg.Engine
 	maps.Copy(info, map[string]any{
 		"model_path": e.ModelPath, "served_model_name": s.cfg.Model, "host": s.cfg.Host, "port": s.cfg.Port,
 		"tp_size": e.Tensor, "pp_size": e.Pipeline, "dp_size": e.Data, "disaggregation_mode": cmp.Or(e.Role, "null"),
 		"context_length": s.cfg.MaxModelLen, "max_running_requests": s.cfg.Concurrency, "max_total_num_tokens": s.cfg.KVCacheTokens,
 		"status": "ready", "version": cmp.Or(s.cfg.EngineVersion, sglangVersion),
-		"internal_states": []map[string]any{{"num_running_reqs": running, "num_queue_reqs": waiting, "token_usage": s.cache.usage()}},
+		"internal_states": []map[string]any{{"num_running_reqs": running, "num_queue_reqs": waiting, "token_usage": s.cache.usedShare()}},
 	})
 	writeJSON(w, http.StatusOK, info)
 }
@@ -432,7 +432,7 @@ type throughput struct {
 	now, previous float64
 }
 
-func (t *throughput) turn(now time.Time) {
+func (t *throughput) advanceSecond(now time.Time) {
 	if s := now.Unix(); s != t.second {
 		if t.previous = t.now; s != t.second+1 {
 			t.previous = 0
@@ -441,10 +441,10 @@ func (t *throughput) turn(now time.Time) {
 	}
 }
 
-func (t *throughput) add() {
+func (t *throughput) countToken() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.turn(time.Now())
+	t.advanceSecond(time.Now())
 	t.now++
 }
 
@@ -452,6 +452,6 @@ func (t *throughput) add() {
 func (t *throughput) perSecond() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.turn(time.Now())
+	t.advanceSecond(time.Now())
 	return t.previous
 }

@@ -220,9 +220,9 @@ func TestEngineFlags(t *testing.T) {
 					} else if f.kind != switched && f.kind != boolean {
 						words = append(words, values[f.kind])
 					}
-					args, err := p.parse(words)
+					args, err := p.parseWords(words)
 					require.NoError(t, err, words)
-					require.True(t, args.has(f.key()), words)
+					require.True(t, args.has(f.firstName()), words)
 				}
 			}
 		}
@@ -327,7 +327,7 @@ func TestEngineMetrics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := startEngineReady(t, tc.line, tc.env)
 			require.Equal(t, 200, e.do("POST", "/v1/completions", `{"model":"m","prompt":"a b c"}`).status)
-			e.eventually(func() bool { r, _ := e.server.queue.load(); return r == 0 }, "the request ends")
+			e.eventually(func() bool { r, _ := e.server.queue.countRequests(); return r == 0 }, "the request ends")
 			families := e.scrape()
 			for metric, kind := range tc.want {
 				require.NotNil(t, families[metric], metric)
@@ -368,12 +368,12 @@ func TestEngineMetrics(t *testing.T) {
 					}
 				}()
 			}
-			e.eventually(func() bool { _, w := e.server.queue.load(); return w == 2 }, "two wait")
+			e.eventually(func() bool { _, w := e.server.queue.countRequests(); return w == 2 }, "two wait")
 			families := e.scrape()
 			require.InDelta(t, 1, families[names[0]].Metric[0].Gauge.GetValue(), 0)
 			require.InDelta(t, 2, families[names[1]].Metric[0].Gauge.GetValue(), 0)
 			leave()
-			e.eventually(func() bool { r, w := e.server.queue.load(); return r+w == 0 }, "all leave")
+			e.eventually(func() bool { r, w := e.server.queue.countRequests(); return r+w == 0 }, "all leave")
 		}
 	})
 	t.Run("SGLang shows none without its flag, vLLM none of its own with its flag", func(t *testing.T) {
@@ -425,7 +425,7 @@ func TestEngineLoads(t *testing.T) {
 			_, err := net.Dial("tcp", address)
 			return err != nil && strings.Contains(err.Error(), "connection refused")
 		}, patience, time.Millisecond)
-		_, err := s.faults.update(time.Now(), func(f *Faults) error { *f = Faults{}; return nil })
+		_, err := s.faults.changeFaults(time.Now(), func(f *Faults) error { *f = Faults{}; return nil })
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return get("http://"+address+"/health") == 200 }, patience, time.Millisecond)
 		require.EqualValues(t, 2, calls.Load())
@@ -588,10 +588,10 @@ func TestEngineStops(t *testing.T) {
 func TestThroughputIsOfTheLastWholeSecond(t *testing.T) {
 	var s throughput
 	at := func(second int64) time.Time { return time.Unix(second, 5) }
-	s.turn(at(10))
+	s.advanceSecond(at(10))
 	s.now = 7
-	s.turn(at(11))
+	s.advanceSecond(at(11))
 	require.InDelta(t, 7, s.previous, 0)
-	s.turn(at(13))
+	s.advanceSecond(at(13))
 	require.Zero(t, s.previous, "a second without tokens")
 }

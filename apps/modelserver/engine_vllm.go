@@ -63,20 +63,20 @@ const vllmVersion = "0.20.0"
 // Where a field takes any text besides its listed words, so does the flag here.
 var vllmFlags = slices.Concat(
 	// The command, and the server that it starts.
-	flags(switched, "--headless", "--grpc", "--disable-log-stats", "--aggregate-engine-logging", "--data-parallel-multi-port-external-lb/-dpm"),
-	flags(optionalInteger, "--api-server-count/-asc", "--max-log-len"),
-	flags(integer, "--port", "--data-parallel-supervisor-port", "--dp-supervisor-probe-failure-threshold", "--ssl-cert-reqs",
+	makeFlags(switched, "--headless", "--grpc", "--disable-log-stats", "--aggregate-engine-logging", "--data-parallel-multi-port-external-lb/-dpm"),
+	makeFlags(optionalInteger, "--api-server-count/-asc", "--max-log-len"),
+	makeFlags(integer, "--port", "--data-parallel-supervisor-port", "--dp-supervisor-probe-failure-threshold", "--ssl-cert-reqs",
 		"--h11-max-incomplete-event-size", "--h11-max-header-count", "--shutdown-timeout"),
-	flags(decimal, "--dp-supervisor-probe-interval-s", "--dp-supervisor-probe-timeout-s"),
-	flags(text, "--config", "--host", "--uds", "--chat-template", "--response-role", "--tool-call-parser", "--tool-parser-plugin", "--tool-server",
+	makeFlags(decimal, "--dp-supervisor-probe-interval-s", "--dp-supervisor-probe-timeout-s"),
+	makeFlags(text, "--config", "--host", "--uds", "--chat-template", "--response-role", "--tool-call-parser", "--tool-parser-plugin", "--tool-server",
 		"--log-config-file", "--cohere-format", "--fingerprint-value", "--disable-access-log-for-endpoints", "--ssl-keyfile", "--ssl-certfile",
 		"--ssl-ca-certs", "--ssl-ciphers", "--root-path", "--middleware"),
-	flags(jsonValue, "--default-chat-template-kwargs", "--allowed-origins", "--allowed-methods", "--allowed-headers"),
-	lists(text, "--lora-modules", "--api-key"),
+	makeFlags(jsonValue, "--default-chat-template-kwargs", "--allowed-origins", "--allowed-methods", "--allowed-headers"),
+	listFlags(text, "--lora-modules", "--api-key"),
 	oneOf("--chat-template-content-format", "auto", "openai", "string"),
 	oneOf("--fingerprint-mode", "custom", "full", "hash", "none"),
 	oneOf("--uvicorn-log-level", "critical", "debug", "error", "info", "trace", "warning"),
-	flags(boolean, "--trust-request-chat-template", "--return-tokens-as-token-ids", "--enable-auto-tool-choice",
+	makeFlags(boolean, "--trust-request-chat-template", "--return-tokens-as-token-ids", "--enable-auto-tool-choice",
 		"--exclude-tools-when-tool-choice-none", "--enable-prompt-tokens-details", "--enable-per-request-metrics", "--enable-server-load-tracking",
 		"--enable-force-include-usage", "--enable-tokenizer-info-endpoint", "--enable-log-outputs", "--enable-log-deltas",
 		"--cohere-is-reasoning-model", "--log-error-stack", "--tokens-only", "--disable-uvicorn-access-log", "--allow-credentials",
@@ -84,98 +84,98 @@ var vllmFlags = slices.Concat(
 		"--enable-flash-late-interaction", "--enable-log-requests", "--fail-on-environ-validation"),
 
 	// ModelConfig and LoadConfig.
-	flags(text, "--model", "--model-weights", "--tokenizer", "--tokenizer-mode", "--hf-config-path", "--allowed-local-media-path", "--revision",
+	makeFlags(text, "--model", "--model-weights", "--tokenizer", "--tokenizer-mode", "--hf-config-path", "--allowed-local-media-path", "--revision",
 		"--code-revision", "--tokenizer-revision", "--quantization/-q", "--config-format", "--hf-overrides", "--generation-config", "--model-impl",
 		"--io-processor-plugin", "--load-format", "--download-dir", "--safetensors-load-strategy", "--pt-load-map-location"),
 	[]flag{{names: "--hf-token", count: oneOrNone}},
-	lists(text, "--served-model-name", "--allowed-media-domains", "--logits-processors", "--ignore-patterns"),
-	flags(integer, "--seed", "--max-logprobs", "--renderer-num-workers", "--safetensors-prefetch-num-threads", "--safetensors-prefetch-block-size"),
-	flags(humanIntegerOrAuto, "--max-model-len"),
-	flags(jsonValue, "--model-class-overrides", "--quantization-config", "--pooler-config", "--override-generation-config",
+	listFlags(text, "--served-model-name", "--allowed-media-domains", "--logits-processors", "--ignore-patterns"),
+	makeFlags(integer, "--seed", "--max-logprobs", "--renderer-num-workers", "--safetensors-prefetch-num-threads", "--safetensors-prefetch-block-size"),
+	makeFlags(humanIntegerOrAuto, "--max-model-len"),
+	makeFlags(jsonValue, "--model-class-overrides", "--quantization-config", "--pooler-config", "--override-generation-config",
 		"--model-loader-extra-config"),
 	oneOf("--runner", "auto", "draft", "generate", "pooling"),
 	oneOf("--dtype", "auto", "bfloat16", "float", "float16", "float32", "half"),
 	oneOf("--logprobs-mode", "processed_logits", "processed_logprobs", "raw_logits", "raw_logprobs"),
-	flags(text, "--convert"),
-	flags(boolean, "--trust-remote-code", "--allow-deprecated-quantization", "--enforce-eager", "--enable-return-routed-experts",
+	makeFlags(text, "--convert"),
+	makeFlags(boolean, "--trust-remote-code", "--allow-deprecated-quantization", "--enforce-eager", "--enable-return-routed-experts",
 		"--return-sampling-mask", "--use-fp64-gumbel", "--enable-trace-replay", "--disable-sliding-window", "--disable-cascade-attn",
 		"--skip-tokenizer-init", "--enable-prompt-embeds", "--enable-sleep-mode", "--enable-cumem-allocator", "--enable-nccl-comm-suspend",
 		"--use-tqdm-on-load"),
 
 	// AttentionConfig, MambaConfig and StructuredOutputsConfig.
-	flags(text, "--attention-backend", "--mamba-backend", "--mamba-ssu-algorithm", "--reasoning-parser", "--reasoning-parser-plugin"),
-	flags(integer, "--mamba-cache-philox-rounds"),
-	flags(boolean, "--enable-mamba-cache-stochastic-rounding"),
+	makeFlags(text, "--attention-backend", "--mamba-backend", "--mamba-ssu-algorithm", "--reasoning-parser", "--reasoning-parser-plugin"),
+	makeFlags(integer, "--mamba-cache-philox-rounds"),
+	makeFlags(boolean, "--enable-mamba-cache-stochastic-rounding"),
 
 	// ParallelConfig.
-	flags(integer, "--pipeline-parallel-size/-pp", "--master-port", "--nnodes/-n", "--node-rank/-r", "--tensor-parallel-size/-tp",
+	makeFlags(integer, "--pipeline-parallel-size/-pp", "--master-port", "--nnodes/-n", "--node-rank/-r", "--tensor-parallel-size/-tp",
 		"--decode-context-parallel-size/-dcp", "--dcp-kv-cache-interleave-size", "--cp-kv-cache-interleave-size",
 		"--prefill-context-parallel-size/-pcp", "--data-parallel-size/-dp", "--data-parallel-rank/-dpn", "--data-parallel-start-rank/-dpr",
 		"--data-parallel-size-local/-dpl", "--data-parallel-rpc-port/-dpp", "--ubatch-size", "--dbo-decode-token-threshold", "--dp-sync-interval",
 		"--dbo-prefill-token-threshold"),
-	flags(optionalInteger, "--distributed-timeout-seconds", "--cpu-distributed-timeout-seconds", "--max-parallel-loading-workers"),
-	flags(text, "--distributed-executor-backend", "--master-addr", "--device-ids", "--dcp-comm-backend", "--data-parallel-address/-dpa",
+	makeFlags(optionalInteger, "--distributed-timeout-seconds", "--cpu-distributed-timeout-seconds", "--max-parallel-loading-workers"),
+	makeFlags(text, "--distributed-executor-backend", "--master-addr", "--device-ids", "--dcp-comm-backend", "--data-parallel-address/-dpa",
 		"--data-parallel-backend/-dpb", "--all2all-backend", "--worker-cls", "--worker-extension-cls"),
-	lists(text, "--numa-bind-nodes", "--numa-bind-cpus"),
+	listFlags(text, "--numa-bind-nodes", "--numa-bind-cpus"),
 	oneOf("--expert-placement-strategy", "linear", "round_robin"),
-	flags(jsonValue, "--eplb-config", "--fault-tolerance-config"),
-	flags(boolean, "--numa-bind", "--dcp-q-replicate", "--data-parallel-hybrid-lb/-dph", "--data-parallel-external-lb/-dpe",
+	makeFlags(jsonValue, "--eplb-config", "--fault-tolerance-config"),
+	makeFlags(boolean, "--numa-bind", "--dcp-q-replicate", "--data-parallel-hybrid-lb/-dph", "--data-parallel-external-lb/-dpe",
 		"--enable-expert-parallel/-ep", "--enable-batch-sharded-sampling", "--enable-ep-weight-filter", "--enable-dbo", "--enable-elastic-ep",
 		"--disable-nccl-for-dp-synchronization", "--enable-eplb", "--ray-workers-use-nsight", "--disable-custom-all-reduce",
 		"--enable-fault-tolerance"),
 
 	// CacheConfig and OffloadConfig.
-	flags(optionalInteger, "--block-size", "--num-gpu-blocks-override", "--prefix-cache-retention-interval", "--mamba-block-size",
+	makeFlags(optionalInteger, "--block-size", "--num-gpu-blocks-override", "--prefix-cache-retention-interval", "--mamba-block-size",
 		"--prefix-match-unit"),
-	flags(decimal, "--gpu-memory-utilization", "--cpu-offload-gb"),
-	flags(optionalDecimal, "--kv-offloading-size"),
-	flags(humanInteger, "--kv-cache-memory-bytes"),
-	flags(integer, "--replayssm-buffer-len", "--offload-group-size", "--offload-num-in-group", "--offload-prefetch-step"),
-	flags(text, "--kv-cache-dtype", "--prefix-caching-hash-algo", "--mamba-cache-dtype", "--mamba-ssm-cache-dtype", "--mamba-cache-mode",
+	makeFlags(decimal, "--gpu-memory-utilization", "--cpu-offload-gb"),
+	makeFlags(optionalDecimal, "--kv-offloading-size"),
+	makeFlags(humanInteger, "--kv-cache-memory-bytes"),
+	makeFlags(integer, "--replayssm-buffer-len", "--offload-group-size", "--offload-num-in-group", "--offload-prefetch-step"),
+	makeFlags(text, "--kv-cache-dtype", "--prefix-caching-hash-algo", "--mamba-cache-dtype", "--mamba-ssm-cache-dtype", "--mamba-cache-mode",
 		"--kv-offloading-backend", "--offload-backend"),
-	lists(text, "--kv-cache-dtype-skip-layers", "--cpu-offload-params", "--offload-params"),
-	flags(boolean, "--enable-prefix-caching", "--kv-sharing-fast-prefill", "--use-replayssm"),
+	listFlags(text, "--kv-cache-dtype-skip-layers", "--cpu-offload-params", "--offload-params"),
+	makeFlags(boolean, "--enable-prefix-caching", "--kv-sharing-fast-prefill", "--use-replayssm"),
 
 	// MultiModalConfig and LoRAConfig.
-	flags(jsonValue, "--limit-mm-per-prompt", "--media-io-kwargs", "--mm-processor-kwargs", "--default-mm-loras"),
-	flags(decimal, "--mm-processor-cache-gb", "--mm-encoder-fp8-scale-save-margin", "--mm-ipc-gpu-memory-gb"),
-	flags(optionalDecimal, "--video-pruning-rate"),
-	flags(integer, "--mm-shm-cache-max-object-size-mb", "--max-loras", "--max-lora-rank"),
-	flags(optionalInteger, "--max-cpu-loras"),
-	flags(text, "--mm-processor-cache-type", "--mm-hasher-algorithm", "--mm-encoder-attn-backend", "--mm-encoder-attn-dtype",
+	makeFlags(jsonValue, "--limit-mm-per-prompt", "--media-io-kwargs", "--mm-processor-kwargs", "--default-mm-loras"),
+	makeFlags(decimal, "--mm-processor-cache-gb", "--mm-encoder-fp8-scale-save-margin", "--mm-ipc-gpu-memory-gb"),
+	makeFlags(optionalDecimal, "--video-pruning-rate"),
+	makeFlags(integer, "--mm-shm-cache-max-object-size-mb", "--max-loras", "--max-lora-rank"),
+	makeFlags(optionalInteger, "--max-cpu-loras"),
+	makeFlags(text, "--mm-processor-cache-type", "--mm-hasher-algorithm", "--mm-encoder-attn-backend", "--mm-encoder-attn-dtype",
 		"--mm-encoder-fp8-scale-path", "--mm-encoder-fp8-scale-save-path", "--video-pruning-method", "--mm-tensor-ipc", "--mm-processor-device",
 		"--lora-dtype"),
 	oneOf("--mm-encoder-tp-mode", "data", "weights"),
-	lists(text, "--lora-target-modules"),
-	flags(boolean, "--language-model-only", "--enable-mm-embeds", "--mm-encoder-only", "--interleave-mm-strings", "--skip-mm-profiling",
+	listFlags(text, "--lora-target-modules"),
+	makeFlags(boolean, "--language-model-only", "--enable-mm-embeds", "--mm-encoder-only", "--interleave-mm-strings", "--skip-mm-profiling",
 		"--mm-device-do-normalize", "--enable-lora", "--enable-tower-connector-lora", "--fully-sharded-loras", "--specialize-active-lora",
 		"--enable-mixed-moe-lora-format", "--enable-moe-shared-loras"),
 
 	// ObservabilityConfig.
-	flags(text, "--show-hidden-metrics-for-version", "--otlp-traces-endpoint", "--jit-monitor-mode"),
-	lists(text, "--collect-detailed-traces"),
-	flags(decimal, "--kv-cache-metrics-sample"),
-	flags(boolean, "--per-request-spec-decode-metrics", "--kv-cache-metrics", "--cudagraph-metrics", "--enable-layerwise-nvtx-tracing",
+	makeFlags(text, "--show-hidden-metrics-for-version", "--otlp-traces-endpoint", "--jit-monitor-mode"),
+	listFlags(text, "--collect-detailed-traces"),
+	makeFlags(decimal, "--kv-cache-metrics-sample"),
+	makeFlags(boolean, "--per-request-spec-decode-metrics", "--kv-cache-metrics", "--cudagraph-metrics", "--enable-layerwise-nvtx-tracing",
 		"--enable-mfu-metrics", "--enable-logging-iteration-details", "--jit-monitor-verbose"),
 
 	// SchedulerConfig, CompilationConfig and KernelConfig.
-	flags(humanInteger, "--max-num-batched-tokens"),
-	flags(optionalInteger, "--max-num-scheduled-tokens", "--max-num-queued-reqs", "--max-num-queued-tokens", "--max-cudagraph-capture-size"),
-	flags(integer, "--max-num-seqs", "--long-prefill-token-threshold", "--prefill-schedule-interval", "--stream-interval"),
-	flags(decimal, "--watermark"),
-	flags(text, "--scheduler-cls", "--moe-backend", "--linear-backend"),
+	makeFlags(humanInteger, "--max-num-batched-tokens"),
+	makeFlags(optionalInteger, "--max-num-scheduled-tokens", "--max-num-queued-reqs", "--max-num-queued-tokens", "--max-cudagraph-capture-size"),
+	makeFlags(integer, "--max-num-seqs", "--long-prefill-token-threshold", "--prefill-schedule-interval", "--stream-interval"),
+	makeFlags(decimal, "--watermark"),
+	makeFlags(text, "--scheduler-cls", "--moe-backend", "--linear-backend"),
 	oneOf("--scheduling-policy", "fcfs", "priority"),
-	lists(integer, "--cudagraph-capture-sizes"),
-	flags(jsonValue, "--ir-op-priority"),
-	flags(boolean, "--enable-chunked-prefill", "--disable-chunked-mm-input", "--scheduler-reserve-full-isl", "--disable-hybrid-kv-cache-manager",
+	listFlags(integer, "--cudagraph-capture-sizes"),
+	makeFlags(jsonValue, "--ir-op-priority"),
+	makeFlags(boolean, "--enable-chunked-prefill", "--disable-chunked-mm-input", "--scheduler-reserve-full-isl", "--disable-hybrid-kv-cache-manager",
 		"--async-scheduling", "--enable-flashinfer-autotune", "--enable-bf16x3-router-gemm"),
 
 	// VllmConfig.
-	flags(jsonValue, "--speculative-config/-sc", "--diffusion-config/-dc", "--kv-transfer-config", "--kv-events-config", "--ec-transfer-config",
+	makeFlags(jsonValue, "--speculative-config/-sc", "--diffusion-config/-dc", "--kv-transfer-config", "--kv-events-config", "--ec-transfer-config",
 		"--ec-manager-config", "--compilation-config/-cc", "--attention-config/-ac", "--reasoning-config", "--kernel-config", "--additional-config",
 		"--structured-outputs-config", "--profiler-config", "--weight-transfer-config"),
-	flags(text, "--spec-method", "--spec-model"),
-	flags(optionalInteger, "--spec-tokens"),
+	makeFlags(text, "--spec-method", "--spec-model"),
+	makeFlags(optionalInteger, "--spec-tokens"),
 	oneOf("--optimization-level", "0", "1", "2", "3"),
 	oneOf("--performance-mode", "balanced", "interactivity", "throughput"),
 	oneOf("--gdn-prefill-backend", "cutedsl", "flashinfer", "triton"),
@@ -209,7 +209,7 @@ func rewriteVLLM(p *parser, words []string) ([]string, error) {
 		if f := p.byName[name]; dotted && f != nil && f.kind == jsonValue {
 			if !joined {
 				if i+1 == len(words) {
-					return nil, p.failFlag(f, "expected one argument")
+					return nil, p.flagError(f, "expected one argument")
 				}
 				i++
 				value = words[i]
@@ -218,7 +218,7 @@ func rewriteVLLM(p *parser, words []string) ([]string, error) {
 				nested[name] = map[string]any{}
 				order = append(order, name)
 			}
-			nest(nested[name], strings.Split(keys, "."), value)
+			setNested(nested[name], strings.Split(keys, "."), value)
 			continue
 		}
 		if dotted {
@@ -232,15 +232,15 @@ func rewriteVLLM(p *parser, words []string) ([]string, error) {
 	for _, name := range order {
 		data, err := json.Marshal(nested[name])
 		if err != nil {
-			return nil, p.fail("argument %s: %v", name, err)
+			return nil, p.usageError("argument %s: %v", name, err)
 		}
 		out = append(out, name, string(data))
 	}
 	return out, nil
 }
 
-// nest sets a key below others. A key with a plus is a list, to which it adds.
-func nest(in map[string]any, keys []string, value string) {
+// setNested sets a nested key. A key that ends in a plus is a list, to which the value is added.
+func setNested(in map[string]any, keys []string, value string) {
 	for _, k := range keys[:len(keys)-1] {
 		below, ok := in[k].(map[string]any)
 		if !ok {
@@ -272,7 +272,7 @@ func nest(in map[string]any, keys []string, value string) {
 func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) error {
 	e := &cfg.Engine
 	e.ModelPath = "Qwen/Qwen3-0.6B"
-	if model, ok := args.text("--model"); ok {
+	if model, ok := args.textOf("--model"); ok {
 		e.ModelPath = model
 	}
 	if len(args.positional) > 0 {
@@ -291,11 +291,11 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 		e.Aliases = append(e.Aliases, name)
 	}
 	cfg.Host = "0.0.0.0"
-	if host, ok := args.text("--host"); ok {
+	if host, ok := args.textOf("--host"); ok {
 		cfg.Host = host
 	}
 	cfg.Port = 8000
-	if port, ok := args.integer("--port"); ok {
+	if port, ok := args.integerOf("--port"); ok {
 		cfg.Port = port
 	}
 	if e.APIKeys = args.values["--api-key"]; e.APIKeys == nil {
@@ -303,17 +303,17 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 			e.APIKeys = []string{key}
 		}
 	}
-	e.RootPath, _ = args.text("--root-path")
-	e.CertFile, _ = args.text("--ssl-certfile")
-	e.KeyFile, _ = args.text("--ssl-keyfile")
-	e.NoMetrics = args.on("--disable-log-stats")
-	e.CountLoad = args.on("--enable-server-load-tracking")
+	e.RootPath, _ = args.textOf("--root-path")
+	e.CertFile, _ = args.textOf("--ssl-certfile")
+	e.KeyFile, _ = args.textOf("--ssl-keyfile")
+	e.NoMetrics = args.isOn("--disable-log-stats")
+	e.CountLoad = args.isOn("--enable-server-load-tracking")
 	e.Arguments = args.values
 
 	var refused []string
 	// atLeast reads a number, as pydantic checks it.
 	atLeast := func(config, flag string, least int, set func(int)) {
-		n, ok := args.integer(flag)
+		n, ok := args.integerOf(flag)
 		switch {
 		case !ok:
 		case n < least:
@@ -336,7 +336,7 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 	// Of those that run, too.
 	atLeast("SchedulerConfig", "--max-num-queued-reqs", 1, func(n int) { cfg.Queue = max(0, n-cfg.Concurrency) })
 	// -1 stands for what the model has.
-	if n, ok := args.integer("--max-model-len"); ok && n != -1 {
+	if n, ok := args.integerOf("--max-model-len"); ok && n != -1 {
 		atLeast("ModelConfig", "--max-model-len", 1, func(n int) { cfg.MaxModelLen = n })
 	}
 	atLeast("ModelConfig", "--seed", 0, func(n int) { cfg.Seed = uint64(n) })
@@ -345,13 +345,13 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 		cfg.DrainTimeout = time.Nanosecond
 	}
 	atLeast("VllmConfig", "--shutdown-timeout", 0, func(n int) { cfg.DrainTimeout = max(time.Nanosecond, time.Duration(n)*time.Second) })
-	if share, ok := args.decimal("--gpu-memory-utilization"); ok {
+	if share, ok := args.decimalOf("--gpu-memory-utilization"); ok {
 		e.Memory = share
 		if !(share > 0 && share <= 1) {
 			refused = append(refused, fmt.Sprintf("1 validation error for CacheConfig\ngpu_memory_utilization\n  Input should be greater than 0 and less than or equal to 1 [input_value=%g, input_type=float]", share))
 		}
 	}
-	if value, ok := args.text("--kv-transfer-config"); ok {
+	if value, ok := args.textOf("--kv-transfer-config"); ok {
 		role, connector, id, problem := kvTransfer(value)
 		if problem != "" {
 			refused = append(refused, "1 validation error for KVTransferConfig\n"+problem)
@@ -362,14 +362,14 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 			return err
 		}
 	}
-	if args.on("--enable-auto-tool-choice") && !args.has("--tool-call-parser") {
-		return p.refuse("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
+	if args.isOn("--enable-auto-tool-choice") && !args.has("--tool-call-parser") {
+		return p.valueError("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
 	}
-	if args.on("--enable-log-outputs") && !args.on("--enable-log-requests") {
-		return p.refuse("TypeError: Error: --enable-log-outputs requires --enable-log-requests")
+	if args.isOn("--enable-log-outputs") && !args.isOn("--enable-log-requests") {
+		return p.valueError("TypeError: Error: --enable-log-outputs requires --enable-log-requests")
 	}
 	if len(refused) > 0 {
-		return p.refuse("pydantic_core._pydantic_core.ValidationError: " + strings.Join(refused, "\n"))
+		return p.valueError("pydantic_core._pydantic_core.ValidationError: " + strings.Join(refused, "\n"))
 	}
 	return nil
 }
@@ -381,10 +381,10 @@ func loraName(p *parser, module string) (string, error) {
 	}
 	var v struct{ Name, Path string }
 	if json.Unmarshal([]byte(module), &v) != nil {
-		return "", p.fail("Invalid JSON format for --lora-modules: %s", module)
+		return "", p.usageError("Invalid JSON format for --lora-modules: %s", module)
 	}
 	if v.Name == "" || v.Path == "" {
-		return "", p.fail("Invalid fields for --lora-modules: %s - name and path are required", module)
+		return "", p.usageError("Invalid fields for --lora-modules: %s - name and path are required", module)
 	}
 	return v.Name, nil
 }
@@ -412,7 +412,7 @@ func kvTransfer(value string) (role, connector, engineID, problem string) {
 	known := []string{"kv_producer", "kv_consumer", "kv_both"}
 	switch {
 	case v.Role != nil && !slices.Contains(known, *v.Role):
-		return "", "", "", fmt.Sprintf("kv_role\n  Input should be 'kv_producer', 'kv_both' or 'kv_consumer' [type=literal_error, input_value=%s, input_type=str]", quote(*v.Role))
+		return "", "", "", fmt.Sprintf("kv_role\n  Input should be 'kv_producer', 'kv_both' or 'kv_consumer' [type=literal_error, input_value=%s, input_type=str]", quotePython(*v.Role))
 	case v.Connector != nil && v.Role == nil:
 		return "", "", "", "  Value error, Please specify kv_role when kv_connector is set, supported roles are " + strings.Join(known, ", ")
 	}
@@ -435,7 +435,7 @@ func vllmRoutes(s *Server, route func(method, path string, handle http.HandlerFu
 	route("GET", "/load", func(w http.ResponseWriter, _ *http.Request) {
 		load := 0
 		if s.cfg.Engine.CountLoad {
-			running, waiting := s.queue.load()
+			running, waiting := s.queue.countRequests()
 			load = running + waiting
 		}
 		writeJSON(w, http.StatusOK, map[string]int{"server_load": load})

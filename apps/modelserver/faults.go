@@ -109,16 +109,16 @@ func newFaultBoard(f Faults, rnd *rand.Rand, now time.Time) *faultBoard {
 	return &faultBoard{faults: f, setAt: now, changed: make(chan struct{}), rnd: rnd}
 }
 
-// get returns the faults, when they were set, and a channel that closes when
-// they no longer hold.
-func (b *faultBoard) get() (Faults, time.Time, <-chan struct{}) {
+// currentFaults returns the faults, the time at which they were set, and a channel that closes when
+// they change.
+func (b *faultBoard) currentFaults() (Faults, time.Time, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.faults, b.setAt, b.changed
 }
 
-// update applies change to a copy and keeps it only if it is valid.
-func (b *faultBoard) update(now time.Time, change func(*Faults) error) (Faults, error) {
+// changeFaults applies change to a copy of the faults and keeps the copy only if it is valid.
+func (b *faultBoard) changeFaults(now time.Time, change func(*Faults) error) (Faults, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	next := b.faults

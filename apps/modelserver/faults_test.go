@@ -100,7 +100,7 @@ func TestSlownessStretchesEveryWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var at []time.Duration
-		err := newPace(100*time.Millisecond, 10, 3).run(t.Context(), []string{"a", "b", "c"}, func(int, string) error {
+		err := newPace(100*time.Millisecond, 10, 3).emitTokens(t.Context(), []string{"a", "b", "c"}, func(int, string) error {
 			at = append(at, time.Since(began))
 			return nil
 		})
@@ -228,13 +228,13 @@ func TestSlotsPassInOrderAndNoneIsLost(t *testing.T) {
 		require.ErrorIs(t, err, errQueueFull)
 		cancel(gaveUp)
 		synctest.Wait()
-		running, waiting := a.load()
+		running, waiting := a.countRequests()
 		require.Equal(t, [2]int{1, 2}, [2]int{running, waiting})
 		first()
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []int{0, 2}, order)
-		running, waiting = a.load()
+		running, waiting = a.countRequests()
 		require.Zero(t, running)
 		require.Zero(t, waiting)
 	})

@@ -72,16 +72,16 @@ type pace struct {
 }
 
 func newPace(first time.Duration, rate, slow float64) pace {
-	p := pace{first: stretch(first, slow)}
+	p := pace{first: scaleDuration(first, slow)}
 	if rate > 0 {
-		p.each = stretch(time.Duration(float64(time.Second)/rate), slow)
+		p.each = scaleDuration(time.Duration(float64(time.Second)/rate), slow)
 	}
 	return p
 }
 
-// stretch saturates instead of wrapping around; a request's deadline ends the
-// wait long before.
-func stretch(d time.Duration, factor float64) time.Duration {
+// scaleDuration multiplies d by factor. It saturates instead of overflowing, because a request's
+// deadline ends the wait long before.
+func scaleDuration(d time.Duration, factor float64) time.Duration {
 	const longest = 365 * 24 * time.Hour
 	if f := float64(d) * factor; f < float64(longest) {
 		return time.Duration(f)
@@ -89,10 +89,10 @@ func stretch(d time.Duration, factor float64) time.Duration {
 	return longest
 }
 
-// run calls emit for every token when its time has come. Times count from the
+// emitTokens calls emit for every token when its time has come. Times count from the
 // start, not from the token before, so that a slow reader does not lower the
 // rate of what follows.
-func (p pace) run(ctx context.Context, tokens []string, emit func(i int, token string) error) error {
+func (p pace) emitTokens(ctx context.Context, tokens []string, emit func(i int, token string) error) error {
 	due := time.Now().Add(p.first)
 	for i, token := range tokens {
 		if err := sleepUntil(ctx, due); err != nil {

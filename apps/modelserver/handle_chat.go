@@ -6,7 +6,7 @@ import (
 )
 
 func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
-	s.infer(w, r, func() (*sampling, plan, shape, *apiError) {
+	s.serveInference(w, r, func() (*sampling, plan, shape, *apiError) {
 		var req chatRequest
 		if problem := decodeBody(w, r, s.cfg.MaxBodyBytes, &req); problem != nil {
 			return nil, plan{}, shape{}, problem
@@ -27,7 +27,7 @@ func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
 			promptTokens += countTokens(string(m.Content))
 			prompt = append(prompt, strings.Fields(string(m.Content))...)
 		}
-		limit, problem := s.check(&req.sampling, promptTokens)
+		limit, problem := s.checkSampling(&req.sampling, promptTokens)
 		if problem != nil {
 			return nil, plan{}, shape{}, problem
 		}

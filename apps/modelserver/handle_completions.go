@@ -6,7 +6,7 @@ import (
 )
 
 func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
-	s.infer(w, r, func() (*sampling, plan, shape, *apiError) {
+	s.serveInference(w, r, func() (*sampling, plan, shape, *apiError) {
 		var req completionRequest
 		if problem := decodeBody(w, r, s.cfg.MaxBodyBytes, &req); problem != nil {
 			return nil, plan{}, shape{}, problem
@@ -15,7 +15,7 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 			return nil, plan{}, shape{}, badRequest("prompt", "prompt is missing")
 		}
 		promptTokens := countTokens(req.Prompt.text)
-		limit, problem := s.check(&req.sampling, promptTokens)
+		limit, problem := s.checkSampling(&req.sampling, promptTokens)
 		if problem != nil {
 			return nil, plan{}, shape{}, problem
 		}

@@ -55,7 +55,7 @@ func start(t *testing.T, cfg Config) *endpoint {
 	}()
 	t.Cleanup(func() {
 		// A test that left a fault on must not hang the end.
-		_, _ = server.faults.update(time.Now(), func(f *Faults) error { *f = Faults{}; return nil })
+		_, _ = server.faults.changeFaults(time.Now(), func(f *Faults) error { *f = Faults{}; return nil })
 		stop()
 		e.client.CloseIdleConnections()
 		<-ended
@@ -237,7 +237,7 @@ samples:
 func (e *endpoint) awaitLoad(running, waiting int) {
 	e.t.Helper()
 	e.eventually(func() bool {
-		r, w := e.server.queue.load()
+		r, w := e.server.queue.countRequests()
 		return r == running && w == waiting
 	}, "requests running and waiting")
 	require.EqualValues(e.t, running, e.metric("vllm:num_requests_running"))

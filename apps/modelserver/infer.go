@@ -37,20 +37,19 @@ type shape struct {
 	last        func() choice // the chunk that carries the finish reason
 }
 
-// infer takes one request of either endpoint through the stages that the
-// package comment draws.
-func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sampling, plan, shape, *apiError)) {
+// serveInference takes a request of either endpoint through the stages in the package comment.
+func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse func() (*sampling, plan, shape, *apiError)) {
 	arrived := time.Now()
 	code := http.StatusOK
-	defer func() { s.metrics.answered(r.URL.Path, code) }()
+	defer func() { s.metrics.recordStatus(r.URL.Path, code) }()
 	refuse := func(e *apiError) {
 		code = e.status
-		s.refuse(w, e)
+		s.writeError(w, e)
 	}
 
 	ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.RequestTimeout, errRequestTimeout)
 	defer cancel()
-	if !s.ready() {
+	if !s.isReady() {
 		refuse(&apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "model_loading", message: "the model is loading", retryAfter: time.Second})
 		return
 	}
@@ -60,7 +59,7 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sa
 		return
 	}
 	// Only after the body: a disconnect is noticed once it has been read.
-	if s.hang(ctx) {
+	if s.blockWhileHung(ctx) {
 		code = statusClosedRequest
 		panic(http.ErrAbortHandler)
 	}
@@ -73,12 +72,12 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sa
 		})
 		return
 	case err != nil:
-		refuse(interrupted(err))
+		refuse(interruptionError(err))
 		return
 	}
 	defer release()
 	queued := time.Since(arrived)
-	s.metrics.admitted(queued)
+	s.metrics.recordAdmission(queued)
 	if s.faults.drawError() {
 		refuse(&apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this request"})
 		return
@@ -87,29 +86,29 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, parse func() (*sa
 		refuse(refused)
 		return
 	}
-	if refused := s.meet(ctx, req, plan); refused != nil {
+	if refused := s.handOverPrompt(ctx, req, plan); refused != nil {
 		refuse(refused)
 		return
 	}
-	if refused := s.answer(ctx, w, req, plan, form, arrived, queued); refused != nil {
+	if refused := s.writeAnswer(ctx, w, req, plan, form, arrived, queued); refused != nil {
 		refuse(refused)
 	}
 }
 
-// answer generates and writes. It returns an error only while nothing has been
+// writeAnswer generates the answer and writes it. It returns an error only while nothing has been
 // written yet.
-func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *sampling, plan plan, form shape, arrived time.Time, queued time.Duration) *apiError {
-	s.metrics.prefilled(plan.promptTokens)
-	s.cache.add(plan.promptTokens)
+func (s *Server) writeAnswer(ctx context.Context, w http.ResponseWriter, req *sampling, plan plan, form shape, arrived time.Time, queued time.Duration) *apiError {
+	s.metrics.recordPrefill(plan.promptTokens)
+	s.cache.addTokens(plan.promptTokens)
 	done := request{finish: finishAbort, prompt: plan.promptTokens, limit: plan.limit, queued: queued}
 	last := arrived
 	defer func() {
-		s.cache.add(-done.prompt - done.generated)
+		s.cache.addTokens(-done.prompt - done.generated)
 		done.total = time.Since(arrived)
 		if done.generated > 0 {
 			done.decode = done.total - done.first
 		}
-		s.metrics.finished(done)
+		s.metrics.recordEnd(done)
 	}()
 
 	head := completion{ID: form.idPrefix + s.newID(), Object: form.object, Created: arrived.Unix(), Model: s.answeredModel(req.Model), SystemFingerprint: s.cfg.VersionLabel}
@@ -117,38 +116,38 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *samplin
 	if req.Stream {
 		head.Object = form.chunkObject
 		out = &stream{w: w, rc: http.NewResponseController(w), head: head}
-		if err := out.open(form); err != nil {
+		if err := out.writeOpening(form); err != nil {
 			return nil
 		}
 	}
-	faults, _, _ := s.faults.get()
+	faults, _, _ := s.faults.currentFaults()
 	speed := newPace(s.cfg.TimeToFirstToken, s.cfg.TokenRate, faults.SlowFactor)
-	err := speed.run(ctx, plan.tokens, func(i int, token string) error {
+	err := speed.emitTokens(ctx, plan.tokens, func(i int, token string) error {
 		now := time.Now()
-		s.metrics.token(i, now.Sub(arrived), now.Sub(last))
+		s.metrics.recordToken(i, now.Sub(arrived), now.Sub(last))
 		if last = now; i == 0 {
 			done.first = now.Sub(arrived)
 		}
-		s.cache.add(1)
+		s.cache.addTokens(1)
 		done.generated++
 		if out == nil {
 			return nil
 		}
-		return out.send(form.chunk(token))
+		return out.sendChoice(form.chunk(token))
 	})
 	if err != nil {
-		refused := interrupted(err)
+		refused := interruptionError(err)
 		if out == nil {
 			return refused
 		}
-		out.fail(s.engine.errorBody(refused))
+		out.sendError(s.engine.errorBody(refused))
 		return nil
 	}
 
 	done.finish = plan.finish
 	total := &usage{PromptTokens: plan.promptTokens, CompletionTokens: len(plan.tokens), TotalTokens: plan.promptTokens + len(plan.tokens)}
 	if out != nil {
-		if out.close(form, plan.finish, req.StreamOptions != nil && req.StreamOptions.IncludeUsage, total) != nil {
+		if out.writeEnd(form, plan.finish, req.StreamOptions != nil && req.StreamOptions.IncludeUsage, total) != nil {
 			done.finish = finishAbort
 		}
 		return nil
@@ -161,9 +160,9 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, req *samplin
 	return nil
 }
 
-// interrupted says in an answer why a request did not finish. After a disconnect it is not
-// read.
-func interrupted(err error) *apiError {
+// interruptionError returns the answer that says why a request did not finish. After a disconnect
+// no client reads it.
+func interruptionError(err error) *apiError {
 	e := &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "interrupted", message: err.Error(), retryAfter: time.Second}
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -192,32 +191,32 @@ type stream struct {
 	head completion
 }
 
-func (s *stream) open(form shape) error {
+func (s *stream) writeOpening(form shape) error {
 	s.w.Header().Set("Content-Type", "text/event-stream")
 	s.w.Header().Set("Cache-Control", "no-cache")
 	// Proxies of nginx's kind would otherwise hold tokens back.
 	s.w.Header().Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
 	if first, ok := form.opening(); ok {
-		return s.send(first)
+		return s.sendChoice(first)
 	}
 	return s.rc.Flush()
 }
 
-func (s *stream) send(c choice) error {
+func (s *stream) sendChoice(c choice) error {
 	s.head.Choices = []choice{c}
-	return s.event(s.head)
+	return s.sendEvent(s.head)
 }
 
-func (s *stream) event(v any) error {
+func (s *stream) sendEvent(v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return s.raw(data)
+	return s.writeData(data)
 }
 
-func (s *stream) raw(data []byte) error {
+func (s *stream) writeData(data []byte) error {
 	_ = s.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
 	var b bytes.Buffer
 	b.WriteString("data: ")
@@ -229,23 +228,22 @@ func (s *stream) raw(data []byte) error {
 	return s.rc.Flush()
 }
 
-// close ends a complete answer.
-func (s *stream) close(form shape, finish string, includeUsage bool, total *usage) error {
+// writeEnd writes the last events of a complete answer.
+func (s *stream) writeEnd(form shape, finish string, includeUsage bool, total *usage) error {
 	last := form.last()
 	last.FinishReason = &finish
-	if err := s.send(last); err != nil {
+	if err := s.sendChoice(last); err != nil {
 		return err
 	}
 	if includeUsage {
 		s.head.Choices, s.head.Usage = []choice{}, total
-		if err := s.event(s.head); err != nil {
+		if err := s.sendEvent(s.head); err != nil {
 			return err
 		}
 	}
-	return s.raw([]byte("[DONE]"))
+	return s.writeData([]byte("[DONE]"))
 }
 
-// fail ends an incomplete answer: an error event and no [DONE], so that no
-// client takes it for a whole one. The client may be gone; then it is told
-// nothing.
-func (s *stream) fail(body any) { _ = s.event(body) }
+// sendError ends an incomplete answer with an error event and without [DONE], so that no client
+// takes it for a complete one. A write error is ignored, because then the client is gone.
+func (s *stream) sendError(body any) { _ = s.sendEvent(body) }

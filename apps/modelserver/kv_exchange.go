@@ -28,8 +28,8 @@ type kvBlocks struct {
 	Blocks [][]string `json:"blocks,omitempty"`
 }
 
-// misfit is the answer to a decode server whose cache is laid out in another way.
-func misfit(prefill, decode string) kvBlocks {
+// incompatibleCaches returns the answer to a decode server whose cache has another layout.
+func incompatibleCaches(prefill, decode string) kvBlocks {
 	return kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", prefill, decode)}
 }
 

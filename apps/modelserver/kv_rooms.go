@@ -60,8 +60,8 @@ func newKVRooms(cfg *Config) *kvRooms {
 	}
 }
 
-// room returns the room of a number, which the first who asks makes.
-func (k *kvRooms) room(number int64) *kvRoom {
+// findOrMake returns the room of a number, and makes it for the first caller.
+func (k *kvRooms) findOrMake(number int64) *kvRoom {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.rooms[number]
@@ -72,7 +72,7 @@ func (k *kvRooms) room(number int64) *kvRoom {
 	return r
 }
 
-func (k *kvRooms) leave(number int64, r *kvRoom) {
+func (k *kvRooms) removeRoom(number int64, r *kvRoom) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.rooms[number] == r {
@@ -80,11 +80,11 @@ func (k *kvRooms) leave(number int64, r *kvRoom) {
 	}
 }
 
-// offer waits until the decode server has fetched tokens.
-func (k *kvRooms) offer(ctx context.Context, number int64, tokens []string) error {
+// offerTokens puts tokens into a room and waits until the decode server has fetched them.
+func (k *kvRooms) offerTokens(ctx context.Context, number int64, tokens []string) error {
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
 	defer cancel()
-	r := k.room(number)
+	r := k.findOrMake(number)
 	k.mu.Lock()
 	taken := r.here
 	if !taken {
@@ -95,7 +95,7 @@ func (k *kvRooms) offer(ctx context.Context, number int64, tokens []string) erro
 	if taken {
 		return fmt.Errorf("bootstrap room %d is in use", number)
 	}
-	defer k.leave(number, r)
+	defer k.removeRoom(number, r)
 	select {
 	case err := <-r.fetched:
 		return err
@@ -104,38 +104,38 @@ func (k *kvRooms) offer(ctx context.Context, number int64, tokens []string) erro
 	}
 }
 
-// listen opens the bootstrap port.
-func (k *kvRooms) listen(ctx context.Context) (l net.Listener, err error) {
+// listenBootstrap opens the bootstrap port.
+func (k *kvRooms) listenBootstrap(ctx context.Context) (l net.Listener, err error) {
 	l, k.port, err = listenKV(ctx, k.host, k.cfg.Port, "decode servers", "--disaggregation-bootstrap-port")
 	return l, err
 }
 
-// serve answers decode servers until ctx ends and l is closed.
-func (k *kvRooms) serve(ctx context.Context, l net.Listener) {
+// serveDecoders answers decode servers until ctx ends and l is closed.
+func (k *kvRooms) serveDecoders(ctx context.Context, l net.Listener) {
 	serveKV(l, func(c net.Conn) {
 		stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 		defer stop()
-		k.exchange(ctx, c)
+		k.answerDecoder(ctx, c)
 	})
 }
 
-func (k *kvRooms) exchange(ctx context.Context, c net.Conn) {
+func (k *kvRooms) answerDecoder(ctx context.Context, c net.Conn) {
 	var enter kvEnter
 	if !readKV(c, &enter) {
 		return
 	}
-	r := k.room(enter.Room)
+	r := k.findOrMake(enter.Room)
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
 	defer cancel()
 	select {
 	case <-r.offered:
 	case <-ctx.Done():
-		k.leave(enter.Room, r)
+		k.removeRoom(enter.Room, r)
 		return
 	}
 	answer := kvBlocks{Blocks: [][]string{r.tokens}}
 	if enter.Compatibility != k.compatibility {
-		answer = misfit(k.compatibility, enter.Compatibility)
+		answer = incompatibleCaches(k.compatibility, enter.Compatibility)
 	}
 	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
 	err := json.NewEncoder(c).Encode(answer)
@@ -148,17 +148,17 @@ func (k *kvRooms) exchange(ctx context.Context, c net.Conn) {
 	}
 }
 
-// enter fetches the tokens of a room at a prefill server.
-func (k *kvRooms) enter(ctx context.Context, host string, port int, number int64) ([]string, error) {
+// fetchTokens fetches the tokens of a room from a prefill server.
+func (k *kvRooms) fetchTokens(ctx context.Context, host string, port int, number int64) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
 	defer cancel()
 	ask := kvEnter{Room: number, Compatibility: k.compatibility}
 	return fetchKV(ctx, host, port, ask, fmt.Sprintf("the prefill server of bootstrap room %d", number))
 }
 
-// meet has a request's prompt go from prefill to decode. Either leg fails when the
-// other does not come, or does not fit.
-func (s *Server) meet(ctx context.Context, req *sampling, p plan) *apiError {
+// handOverPrompt sends or fetches a request's prompt, as the server's role asks. It fails when the
+// other server does not come, or has another prompt or cache layout.
+func (s *Server) handOverPrompt(ctx context.Context, req *sampling, p plan) *apiError {
 	if s.rooms == nil {
 		return nil
 	}
@@ -167,14 +167,14 @@ func (s *Server) meet(ctx context.Context, req *sampling, p plan) *apiError {
 	}
 	var err error
 	if s.cfg.Engine.Role == sglangPrefill {
-		err = s.rooms.offer(ctx, *req.BootstrapRoom, p.prompt)
+		err = s.rooms.offerTokens(ctx, *req.BootstrapRoom, p.prompt)
 	} else {
 		port := 8998
 		if req.BootstrapPort != nil {
 			port = *req.BootstrapPort
 		}
 		var tokens []string
-		tokens, err = s.rooms.enter(ctx, req.BootstrapHost, port, *req.BootstrapRoom)
+		tokens, err = s.rooms.fetchTokens(ctx, req.BootstrapHost, port, *req.BootstrapRoom)
 		if err == nil && !slices.Equal(tokens, p.prompt) {
 			err = fmt.Errorf("the room is of another prompt: %d tokens, not these %d", len(tokens), len(p.prompt))
 		}

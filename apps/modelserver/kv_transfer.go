@@ -89,8 +89,8 @@ func newKVStore(cfg *Config, engineID string) *kvStore {
 	}
 }
 
-// hold keeps a prompt's tokens and returns their blocks.
-func (k *kvStore) hold(tokens []string, now time.Time) (ids []int, err error) {
+// holdTokens keeps a prompt's tokens and returns the numbers of their blocks.
+func (k *kvStore) holdTokens(tokens []string, now time.Time) (ids []int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, b := range k.blocks {
@@ -109,15 +109,15 @@ func (k *kvStore) hold(tokens []string, now time.Time) (ids []int, err error) {
 	return ids, nil
 }
 
-// release returns blocks and drops them, all or none.
-func (k *kvStore) release(ask kvFetch, now time.Time) kvBlocks {
+// takeBlocks returns the blocks that a decode server asks for and drops them: all or none.
+func (k *kvStore) takeBlocks(ask kvFetch, now time.Time) kvBlocks {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case ask.EngineID != k.engineID:
 		return kvBlocks{Error: fmt.Sprintf("this is engine %s, not %s", k.engineID, ask.EngineID)}
 	case ask.Compatibility != k.compatibility:
-		return misfit(k.compatibility, ask.Compatibility)
+		return incompatibleCaches(k.compatibility, ask.Compatibility)
 	}
 	var out kvBlocks
 	for _, id := range ask.BlockIDs {
@@ -133,25 +133,25 @@ func (k *kvStore) release(ask kvFetch, now time.Time) kvBlocks {
 	return out
 }
 
-// listen opens the side channel.
-func (k *kvStore) listen(ctx context.Context) (l net.Listener, err error) {
+// listenSideChannel opens the side channel.
+func (k *kvStore) listenSideChannel(ctx context.Context) (l net.Listener, err error) {
 	l, k.port, err = listenKV(ctx, k.cfg.Host, k.cfg.Port, "KV transfers", "VLLM_NIXL_SIDE_CHANNEL_PORT")
 	return l, err
 }
 
-// serve answers the side channel until it is closed, and returns when the last
-// exchange has ended.
-func (k *kvStore) serve(l net.Listener) {
+// serveBlocks answers decode servers until l is closed, and returns when the last exchange has
+// ended.
+func (k *kvStore) serveBlocks(l net.Listener) {
 	serveKV(l, func(c net.Conn) {
 		var ask kvFetch
 		if readKV(c, &ask) {
-			_ = json.NewEncoder(c).Encode(k.release(ask, time.Now()))
+			_ = json.NewEncoder(c).Encode(k.takeBlocks(ask, time.Now()))
 		}
 	})
 }
 
-// fetch gets the blocks of a prompt from the engine that prefilled it.
-func (k *kvStore) fetch(ctx context.Context, from *kvParams) ([]string, error) {
+// fetchBlocks fetches the tokens of a prompt from the engine that prefilled it.
+func (k *kvStore) fetchBlocks(ctx context.Context, from *kvParams) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kvExchangeTimeout)
 	defer cancel()
 	ask := kvFetch{EngineID: from.RemoteEngineID, Compatibility: k.compatibility, BlockIDs: from.RemoteBlockIDs}
@@ -172,7 +172,7 @@ func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
 	if from.RemoteEngineID == "" || from.RemoteHost == "" || from.RemotePort == 0 || len(from.RemoteBlockIDs) == 0 {
 		return badRequest("kv_transfer_params", "kv_transfer_params with do_remote_prefill needs remote_engine_id, remote_block_ids, remote_host and remote_port")
 	}
-	tokens, err := s.kv.fetch(ctx, from)
+	tokens, err := s.kv.fetchBlocks(ctx, from)
 	if err != nil {
 		return fail(err)
 	}
@@ -187,7 +187,7 @@ func (s *Server) offerKV(req *sampling, p plan, id string) *kvParams {
 	if req.KVTransfer == nil || !req.KVTransfer.DoRemoteDecode || s.kv == nil {
 		return nil
 	}
-	ids, err := s.kv.hold(p.prompt, time.Now())
+	ids, err := s.kv.holdTokens(p.prompt, time.Now())
 	if err != nil {
 		s.log.Error("KV blocks not held", "error", err)
 		return nil
@@ -217,7 +217,7 @@ func kvTransferOf(p *parser, lookup func(string) (string, bool), connector, engi
 		}
 		n, err := strconv.Atoi(strings.TrimSpace(value))
 		if err != nil || n < 0 || n > 65535 {
-			return KVTransfer{}, p.refuse(fmt.Sprintf("ValueError: %s: invalid literal for int() with base 10: %s", name, quote(value)))
+			return KVTransfer{}, p.valueError(fmt.Sprintf("ValueError: %s: invalid literal for int() with base 10: %s", name, quotePython(value)))
 		}
 		set(n)
 	}

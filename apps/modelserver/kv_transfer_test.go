@@ -101,15 +101,15 @@ func TestKVTransfer(t *testing.T) {
 	t.Run("blocks that were not fetched are dropped", func(t *testing.T) {
 		k := newKVStore(&Config{Engine: EngineConfig{KVTransfer: KVTransfer{Enabled: true, Timeout: time.Minute}}}, "e")
 		start := time.Unix(0, 0)
-		ids, err := k.hold([]string{"a"}, start)
+		ids, err := k.holdTokens([]string{"a"}, start)
 		require.NoError(t, err)
 		ask := kvFetch{EngineID: "e", Compatibility: k.compatibility, BlockIDs: ids}
-		require.Equal(t, "block 1 is gone", k.release(ask, start.Add(time.Minute+1)).Error)
-		_, err = k.hold([]string{"b"}, start.Add(time.Minute+1))
+		require.Equal(t, "block 1 is gone", k.takeBlocks(ask, start.Add(time.Minute+1)).Error)
+		_, err = k.holdTokens([]string{"b"}, start.Add(time.Minute+1))
 		require.NoError(t, err)
 		require.Len(t, k.blocks, 1)
 		ask.EngineID = "other"
-		require.Contains(t, k.release(ask, start).Error, "this is engine e, not other")
+		require.Contains(t, k.takeBlocks(ask, start).Error, "this is engine e, not other")
 	})
 	t.Run("a side channel's port that is no number is refused", func(t *testing.T) {
 		_, _, err := ParseArgs([]string{"vllm", "serve", "m", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`},

@@ -9,15 +9,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func histogram(name, help string, buckets []float64) prometheus.Histogram {
+func newHistogram(name, help string, buckets []float64) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 }
 
-func counter(name, help string) prometheus.Counter {
+func newCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-func gauge(name, help string, read func() float64) prometheus.Collector {
+func newGauge(name, help string, read func() float64) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 }
 
@@ -34,14 +34,14 @@ type echoMetrics struct {
 func newEchoMetrics(from measured) (recorder, *prometheus.Registry) {
 	registry := prometheus.NewRegistry()
 	m := &echoMetrics{
-		timeToFirstToken: histogram("vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token.",
+		timeToFirstToken: newHistogram("vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token.",
 			[]float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160}),
-		endToEnd: histogram("vllm:e2e_request_latency_seconds", "Time from a request's arrival to its last token.",
+		endToEnd: newHistogram("vllm:e2e_request_latency_seconds", "Time from a request's arrival to its last token.",
 			[]float64{.05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480}),
-		queueTime: histogram("vllm:request_queue_time_seconds", "Time that a request waited for a slot.",
+		queueTime: newHistogram("vllm:request_queue_time_seconds", "Time that a request waited for a slot.",
 			[]float64{.001, .01, .05, .1, .3, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}),
-		promptTokens:     counter("vllm:prompt_tokens_total", "Prompt tokens of the requests that got a slot."),
-		generationTokens: counter("vllm:generation_tokens_total", "Tokens generated."),
+		promptTokens:     newCounter("vllm:prompt_tokens_total", "Prompt tokens of the requests that got a slot."),
+		generationTokens: newCounter("vllm:generation_tokens_total", "Tokens generated."),
 		success: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vllm:request_success_total", Help: "Requests that ran, by the reason for which they ended.",
 		}, []string{"finished_reason"}),
@@ -59,30 +59,30 @@ func newEchoMetrics(from measured) (recorder, *prometheus.Registry) {
 	}
 	prometheus.WrapRegistererWith(prometheus.Labels{"model_name": from.cfg.Model}, registry).MustRegister(
 		m.timeToFirstToken, m.endToEnd, m.queueTime, m.promptTokens, m.generationTokens, m.success, m.responses,
-		gauge("vllm:num_requests_running", "Requests that hold a slot.", from.running),
-		gauge("vllm:num_requests_waiting", "Requests that wait for a slot.", from.waiting),
-		gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", from.cache.usage),
+		newGauge("vllm:num_requests_running", "Requests that hold a slot.", from.runningRequests),
+		newGauge("vllm:num_requests_waiting", "Requests that wait for a slot.", from.waitingRequests),
+		newGauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", from.cache.usedShare),
 	)
 	return m, registry
 }
 
-func (m *echoMetrics) admitted(waited time.Duration) { m.queueTime.Observe(waited.Seconds()) }
+func (m *echoMetrics) recordAdmission(waited time.Duration) { m.queueTime.Observe(waited.Seconds()) }
 
-func (m *echoMetrics) prefilled(tokens int) { m.promptTokens.Add(float64(tokens)) }
+func (m *echoMetrics) recordPrefill(tokens int) { m.promptTokens.Add(float64(tokens)) }
 
-func (m *echoMetrics) token(n int, total, _ time.Duration) {
+func (m *echoMetrics) recordToken(n int, total, _ time.Duration) {
 	if n == 0 {
 		m.timeToFirstToken.Observe(total.Seconds())
 	}
 	m.generationTokens.Inc()
 }
 
-func (m *echoMetrics) finished(r request) {
+func (m *echoMetrics) recordEnd(r request) {
 	m.success.WithLabelValues(r.finish).Inc()
 	m.endToEnd.Observe(r.total.Seconds())
 }
 
-func (m *echoMetrics) answered(_ string, status int) {
+func (m *echoMetrics) recordStatus(_ string, status int) {
 	m.responses.WithLabelValues(strconv.Itoa(status)).Inc()
 }
 
@@ -109,18 +109,18 @@ func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 		tokens     = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}
 	)
 	m := &vllmMetrics{
-		timeToFirstToken:  histogram("vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token.", firstToken),
-		perOutputToken:    histogram("vllm:request_time_per_output_token_seconds", "Mean time between the tokens of a request.", perToken),
-		endToEnd:          histogram("vllm:e2e_request_latency_seconds", "Time from a request's arrival to its last token.", latency),
-		queueTime:         histogram("vllm:request_queue_time_seconds", "Time that a request waited for a slot.", latency),
-		inference:         histogram("vllm:request_inference_time_seconds", "Time that a request held a slot.", latency),
-		prefill:           histogram("vllm:request_prefill_time_seconds", "Time from a request's slot to its first token.", latency),
-		decode:            histogram("vllm:request_decode_time_seconds", "Time from a request's first token to its last.", latency),
-		promptTokens:      counter("vllm:prompt_tokens_total", "Prompt tokens of the requests that got a slot."),
-		generationTokens:  counter("vllm:generation_tokens_total", "Tokens generated."),
-		requestPrompt:     histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", tokens),
-		requestGeneration: histogram("vllm:request_generation_tokens", "Tokens generated for a request.", tokens),
-		requestMaxTokens:  histogram("vllm:request_params_max_tokens", "Tokens that a request allowed.", tokens),
+		timeToFirstToken:  newHistogram("vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token.", firstToken),
+		perOutputToken:    newHistogram("vllm:request_time_per_output_token_seconds", "Mean time between the tokens of a request.", perToken),
+		endToEnd:          newHistogram("vllm:e2e_request_latency_seconds", "Time from a request's arrival to its last token.", latency),
+		queueTime:         newHistogram("vllm:request_queue_time_seconds", "Time that a request waited for a slot.", latency),
+		inference:         newHistogram("vllm:request_inference_time_seconds", "Time that a request held a slot.", latency),
+		prefill:           newHistogram("vllm:request_prefill_time_seconds", "Time from a request's slot to its first token.", latency),
+		decode:            newHistogram("vllm:request_decode_time_seconds", "Time from a request's first token to its last.", latency),
+		promptTokens:      newCounter("vllm:prompt_tokens_total", "Prompt tokens of the requests that got a slot."),
+		generationTokens:  newCounter("vllm:generation_tokens_total", "Tokens generated."),
+		requestPrompt:     newHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", tokens),
+		requestGeneration: newHistogram("vllm:request_generation_tokens", "Tokens generated for a request.", tokens),
+		requestMaxTokens:  newHistogram("vllm:request_params_max_tokens", "Tokens that a request allowed.", tokens),
 		success: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vllm:request_success_total", Help: "Requests that ran, by the reason for which they ended.",
 		}, []string{"finished_reason"}),
@@ -128,16 +128,16 @@ func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 			Name: "http_requests_total", Help: "Answers to inference requests of the command line of vLLM, by the class of the status.",
 		}, []string{"handler", "method", "status"}),
 	}
-	usage := gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", from.cache.usage)
-	m.interToken = histogram("vllm:inter_token_latency_seconds", "Time between two tokens of a request.", perToken)
+	usage := newGauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", from.cache.usedShare)
+	m.interToken = newHistogram("vllm:inter_token_latency_seconds", "Time between two tokens of a request.", perToken)
 	// The model has no cache of prefixes: all are asked for and none is found.
-	m.prefixQueries = counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")
-	hits := counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache: none, because the model has no such cache.")
+	m.prefixQueries = newCounter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")
+	hits := newCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache: none, because the model has no such cache.")
 	if olderThan(from.cfg.EngineVersion, 0, 11) {
-		usage = gauge("vllm:gpu_cache_usage_perc", "As vllm:kv_cache_usage_perc, before 0.11.", from.cache.usage)
-		m.interToken = histogram("vllm:time_per_output_token_seconds", "As vllm:inter_token_latency_seconds, before 0.11.", perToken)
-		m.prefixQueries = counter("vllm:gpu_prefix_cache_queries_total", "As vllm:prefix_cache_queries_total, before 0.11.")
-		hits = counter("vllm:gpu_prefix_cache_hits_total", "As vllm:prefix_cache_hits_total, before 0.11.")
+		usage = newGauge("vllm:gpu_cache_usage_perc", "As vllm:kv_cache_usage_perc, before 0.11.", from.cache.usedShare)
+		m.interToken = newHistogram("vllm:time_per_output_token_seconds", "As vllm:inter_token_latency_seconds, before 0.11.", perToken)
+		m.prefixQueries = newCounter("vllm:gpu_prefix_cache_queries_total", "As vllm:prefix_cache_queries_total, before 0.11.")
+		hits = newCounter("vllm:gpu_prefix_cache_hits_total", "As vllm:prefix_cache_hits_total, before 0.11.")
 	}
 	for _, reason := range []string{finishStop, finishLength, finishAbort} {
 		m.success.WithLabelValues(reason)
@@ -150,21 +150,21 @@ func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 	prometheus.WrapRegistererWith(prometheus.Labels{"model_name": from.cfg.Model, "engine": "0"}, registry).MustRegister(
 		m.timeToFirstToken, m.interToken, m.perOutputToken, m.endToEnd, m.queueTime, m.inference, m.prefill, m.decode,
 		m.promptTokens, m.generationTokens, m.requestPrompt, m.requestGeneration, m.requestMaxTokens, m.prefixQueries, hits, m.success, usage,
-		counter("vllm:num_preemptions_total", "Requests that lost their slot to others: none, because a slot is held to the end."),
-		gauge("vllm:num_requests_running", "Requests that hold a slot.", from.running),
-		gauge("vllm:num_requests_waiting", "Requests that wait for a slot.", from.waiting),
+		newCounter("vllm:num_preemptions_total", "Requests that lost their slot to others: none, because a slot is held to the end."),
+		newGauge("vllm:num_requests_running", "Requests that hold a slot.", from.runningRequests),
+		newGauge("vllm:num_requests_waiting", "Requests that wait for a slot.", from.waitingRequests),
 	)
 	return m, registry
 }
 
-func (m *vllmMetrics) admitted(waited time.Duration) { m.queueTime.Observe(waited.Seconds()) }
+func (m *vllmMetrics) recordAdmission(waited time.Duration) { m.queueTime.Observe(waited.Seconds()) }
 
-func (m *vllmMetrics) prefilled(tokens int) {
+func (m *vllmMetrics) recordPrefill(tokens int) {
 	m.promptTokens.Add(float64(tokens))
 	m.prefixQueries.Add(float64(tokens))
 }
 
-func (m *vllmMetrics) token(n int, total, since time.Duration) {
+func (m *vllmMetrics) recordToken(n int, total, since time.Duration) {
 	m.generationTokens.Inc()
 	if n == 0 {
 		m.timeToFirstToken.Observe(total.Seconds())
@@ -173,7 +173,7 @@ func (m *vllmMetrics) token(n int, total, since time.Duration) {
 	m.interToken.Observe(since.Seconds())
 }
 
-func (m *vllmMetrics) finished(r request) {
+func (m *vllmMetrics) recordEnd(r request) {
 	m.success.WithLabelValues(r.finish).Inc()
 	m.endToEnd.Observe(r.total.Seconds())
 	m.inference.Observe((r.total - r.queued).Seconds())
@@ -190,7 +190,7 @@ func (m *vllmMetrics) finished(r request) {
 	}
 }
 
-func (m *vllmMetrics) answered(path string, status int) {
+func (m *vllmMetrics) recordStatus(path string, status int) {
 	// A client that left got no answer.
 	if status != statusClosedRequest {
 		m.responses.WithLabelValues(path, http.MethodPost, strconv.Itoa(status/100)+"xx").Inc()
@@ -214,14 +214,14 @@ func newSGLangMetrics(from measured) (recorder, *prometheus.Registry) {
 		queue      = []float64{0, .1, .2, .5, 1, 2, 3, 4, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1200, 1400, 1600, 1800, 2000, 2500, 3000}
 	)
 	m := &sglangMetrics{
-		timeToFirstToken: histogram("sglang:time_to_first_token_seconds", "Time from a request's arrival to its first token.", firstToken),
-		interToken:       histogram("sglang:inter_token_latency_seconds", "Time between two tokens of a request.", perToken),
-		endToEnd:         histogram("sglang:e2e_request_latency_seconds", "Time from a request's arrival to its last token.", latency),
-		queueTime:        histogram("sglang:queue_time_seconds", "Time that a request waited for a slot.", queue),
-		promptTokens:     counter("sglang:prompt_tokens_total", "Prompt tokens of the requests that ended."),
-		generationTokens: counter("sglang:generation_tokens_total", "Tokens generated for the requests that ended."),
-		requests:         counter("sglang:num_requests_total", "Requests that ran to their end."),
-		aborted:          counter("sglang:num_aborted_requests_total", "Requests that ran and did not come to their end."),
+		timeToFirstToken: newHistogram("sglang:time_to_first_token_seconds", "Time from a request's arrival to its first token.", firstToken),
+		interToken:       newHistogram("sglang:inter_token_latency_seconds", "Time between two tokens of a request.", perToken),
+		endToEnd:         newHistogram("sglang:e2e_request_latency_seconds", "Time from a request's arrival to its last token.", latency),
+		queueTime:        newHistogram("sglang:queue_time_seconds", "Time that a request waited for a slot.", queue),
+		promptTokens:     newCounter("sglang:prompt_tokens_total", "Prompt tokens of the requests that ended."),
+		generationTokens: newCounter("sglang:generation_tokens_total", "Tokens generated for the requests that ended."),
+		requests:         newCounter("sglang:num_requests_total", "Requests that ran to their end."),
+		aborted:          newCounter("sglang:num_aborted_requests_total", "Requests that ran and did not come to their end."),
 		httpRequests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sglang:http_requests_total", Help: "Inference requests by endpoint.",
 		}, []string{"endpoint", "method"}),
@@ -237,23 +237,23 @@ func newSGLangMetrics(from measured) (recorder, *prometheus.Registry) {
 	scheduler := prometheus.Labels{"engine_type": cmp.Or(from.cfg.Engine.Role, "unified"), "tp_rank": "0", "pp_rank": "0"}
 	prometheus.WrapRegistererWith(model, prometheus.WrapRegistererWith(scheduler, registry)).MustRegister(
 		m.queueTime,
-		gauge("sglang:num_running_reqs", "Requests that hold a slot.", from.running),
-		gauge("sglang:num_queue_reqs", "Requests that wait for a slot.", from.waiting),
-		gauge("sglang:num_used_tokens", "Tokens in the KV cache.", func() float64 { return float64(from.cache.held.Load()) }),
-		gauge("sglang:token_usage", "Share of the KV cache in use; 1 is all of it.", from.cache.usage),
-		gauge("sglang:gen_throughput", "Tokens generated in the last whole second.", m.speed.perSecond),
-		gauge("sglang:cache_hit_rate", "Share of prompt tokens found in the prefix cache: 0, because the model has no such cache.", func() float64 { return 0 }),
-		gauge("sglang:num_retracted_reqs", "Requests that lost their slot to others: none, because a slot is held to the end.", func() float64 { return 0 }),
+		newGauge("sglang:num_running_reqs", "Requests that hold a slot.", from.runningRequests),
+		newGauge("sglang:num_queue_reqs", "Requests that wait for a slot.", from.waitingRequests),
+		newGauge("sglang:num_used_tokens", "Tokens in the KV cache.", func() float64 { return float64(from.cache.held.Load()) }),
+		newGauge("sglang:token_usage", "Share of the KV cache in use; 1 is all of it.", from.cache.usedShare),
+		newGauge("sglang:gen_throughput", "Tokens generated in the last whole second.", m.speed.perSecond),
+		newGauge("sglang:cache_hit_rate", "Share of prompt tokens found in the prefix cache: 0, because the model has no such cache.", func() float64 { return 0 }),
+		newGauge("sglang:num_retracted_reqs", "Requests that lost their slot to others: none, because a slot is held to the end.", func() float64 { return 0 }),
 	)
 	return m, registry
 }
 
-func (m *sglangMetrics) admitted(waited time.Duration) { m.queueTime.Observe(waited.Seconds()) }
+func (m *sglangMetrics) recordAdmission(waited time.Duration) { m.queueTime.Observe(waited.Seconds()) }
 
-func (m *sglangMetrics) prefilled(int) {}
+func (m *sglangMetrics) recordPrefill(int) {}
 
-func (m *sglangMetrics) token(n int, total, since time.Duration) {
-	m.speed.add()
+func (m *sglangMetrics) recordToken(n int, total, since time.Duration) {
+	m.speed.countToken()
 	if n == 0 {
 		m.timeToFirstToken.Observe(total.Seconds())
 		return
@@ -261,7 +261,7 @@ func (m *sglangMetrics) token(n int, total, since time.Duration) {
 	m.interToken.Observe(since.Seconds())
 }
 
-func (m *sglangMetrics) finished(r request) {
+func (m *sglangMetrics) recordEnd(r request) {
 	if r.finish == finishAbort {
 		m.aborted.Inc()
 		return
@@ -272,7 +272,7 @@ func (m *sglangMetrics) finished(r request) {
 	m.endToEnd.Observe(r.total.Seconds())
 }
 
-func (m *sglangMetrics) answered(path string, status int) {
+func (m *sglangMetrics) recordStatus(path string, status int) {
 	m.httpRequests.WithLabelValues(path, http.MethodPost).Inc()
 	// A client that left got no answer.
 	if status != statusClosedRequest {

@@ -55,7 +55,7 @@ type errorDetail struct {
 	Code    *string `json:"code"`
 }
 
-func (e *apiError) body() errorBody {
+func (e *apiError) openAIErrorBody() errorBody {
 	optional := func(s string) *string {
 		if s == "" {
 			return nil
@@ -65,8 +65,8 @@ func (e *apiError) body() errorBody {
 	return errorBody{errorDetail{Message: e.message, Type: e.kind, Param: optional(e.param), Code: optional(e.code)}}
 }
 
-// refuse answers with an error in the engine's form.
-func (s *Server) refuse(w http.ResponseWriter, e *apiError) {
+// writeError writes an error answer in the engine's form.
+func (s *Server) writeError(w http.ResponseWriter, e *apiError) {
 	if e.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(max(1, e.retryAfter.Round(time.Second)/time.Second))))
 	}
@@ -252,9 +252,9 @@ func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) *api
 	return nil
 }
 
-// check validates what both endpoints share and returns how many tokens the
+// checkSampling validates the parameters that both endpoints share, and returns how many tokens the
 // answer may have.
-func (s *Server) check(r *sampling, promptTokens int) (limit int, problem *apiError) {
+func (s *Server) checkSampling(r *sampling, promptTokens int) (limit int, problem *apiError) {
 	if !s.engine.anyModel {
 		if problem := s.checkModel(r.Model); problem != nil {
 			return 0, problem

@@ -66,7 +66,7 @@ func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) 
 	if engine == nil {
 		return cfg, given["port"], nil
 	}
-	if err := engine.parse(&cfg, rest, ownSettings{given, lookup}); err != nil {
+	if err := engine.parseFlags(&cfg, rest, ownSettings{given, lookup}); err != nil {
 		return Config{}, false, err
 	}
 	return cfg, true, nil

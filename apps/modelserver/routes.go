@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func (s *Server) routes() http.Handler {
+func (s *Server) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	allowed := map[string][]string{}
 	route := func(method, path string, handle http.HandlerFunc) {
@@ -34,14 +34,14 @@ func (s *Server) routes() http.Handler {
 		allow := strings.Join(methods, ", ")
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", allow)
-			s.refuse(w, &apiError{
+			s.writeError(w, &apiError{
 				status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: codeMethodNotAllowed,
 				message: fmt.Sprintf("%s takes %s, not %s", path, allow, r.Method),
 			})
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, &apiError{
+		s.writeError(w, &apiError{
 			status: http.StatusNotFound, kind: "invalid_request_error", code: codeNotFound,
 			message: fmt.Sprintf("there is no %s %s here", r.Method, r.URL.Path),
 		})
@@ -49,7 +49,7 @@ func (s *Server) routes() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Model-Version", s.cfg.VersionLabel)
 		r = s.withoutRootPath(r)
-		if !s.authorized(r) {
+		if !s.isAuthorized(r) {
 			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
 			return
 		}
@@ -70,8 +70,8 @@ func (s *Server) withoutRootPath(r *http.Request) *http.Request {
 	return stripped
 }
 
-// authorized reports whether a request has one of the API keys, or needs none.
-func (s *Server) authorized(r *http.Request) bool {
+// isAuthorized reports whether a request has one of the API keys, or needs none.
+func (s *Server) isAuthorized(r *http.Request) bool {
 	if len(s.cfg.Engine.APIKeys) == 0 || r.Method == http.MethodOptions || s.engine.guards == nil || !s.engine.guards(r.URL.Path) {
 		return true
 	}
@@ -83,11 +83,11 @@ func (s *Server) authorized(r *http.Request) bool {
 	return false
 }
 
-// hang blocks while the fault says so and reports whether the request must go
-// unanswered: its context ended first.
-func (s *Server) hang(ctx context.Context) bool {
+// blockWhileHung blocks while the fault Hang is set. It reports whether ctx ended first: then the
+// request must stay unanswered.
+func (s *Server) blockWhileHung(ctx context.Context) bool {
 	for {
-		faults, _, changed := s.faults.get()
+		faults, _, changed := s.faults.currentFaults()
 		if !faults.Hang {
 			return false
 		}
@@ -100,7 +100,7 @@ func (s *Server) hang(ctx context.Context) bool {
 }
 
 func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
-	status := s.health(r)
+	status := s.healthStatus(r)
 	code := http.StatusOK
 	if status != healthy {
 		code = http.StatusServiceUnavailable
@@ -110,7 +110,7 @@ func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 
 // handleBareHealth answers without a body.
 func (s *Server) handleBareHealth(w http.ResponseWriter, r *http.Request) {
-	if s.health(r) != healthy {
+	if s.healthStatus(r) != healthy {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -119,18 +119,18 @@ func (s *Server) handleBareHealth(w http.ResponseWriter, r *http.Request) {
 
 const healthy = "ok"
 
-// health is what a health check is told.
-func (s *Server) health(r *http.Request) string {
+// healthStatus returns the status for a health check.
+func (s *Server) healthStatus(r *http.Request) string {
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
 	defer cancel()
-	if s.hang(ctx) {
+	if s.blockWhileHung(ctx) {
 		panic(http.ErrAbortHandler)
 	}
-	faults, setAt, _ := s.faults.get()
+	faults, setAt, _ := s.faults.currentFaults()
 	switch {
 	case s.draining.Load():
 		return "draining"
-	case !s.ready() || !s.warm.Load():
+	case !s.isReady() || !s.warm.Load():
 		return "loading"
 	case faults.healthFails(time.Since(setAt)):
 		return "failing (injected fault)"
@@ -147,7 +147,7 @@ type modelObject struct {
 	MaxModelLen int    `json:"max_model_len"`
 }
 
-func (s *Server) model(name string) modelObject {
+func (s *Server) describeModel(name string) modelObject {
 	return modelObject{ID: name, Object: "model", Created: s.started.Unix(), OwnedBy: s.engine.ownedBy, Root: s.cfg.Engine.ModelPath, MaxModelLen: s.cfg.MaxModelLen}
 }
 
@@ -157,7 +157,7 @@ func (s *Server) handleModels(w http.ResponseWriter, _ *http.Request) {
 		Data   []modelObject `json:"data"`
 	}{Object: "list"}
 	for _, name := range s.modelNames() {
-		list.Data = append(list.Data, s.model(name))
+		list.Data = append(list.Data, s.describeModel(name))
 	}
 	writeJSON(w, http.StatusOK, list)
 }
@@ -165,14 +165,14 @@ func (s *Server) handleModels(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) handleModel(w http.ResponseWriter, r *http.Request) {
 	asked := r.PathValue("model")
 	if problem := s.checkModel(asked); problem != nil {
-		s.refuse(w, problem)
+		s.writeError(w, problem)
 		return
 	}
-	writeJSON(w, http.StatusOK, s.model(asked))
+	writeJSON(w, http.StatusOK, s.describeModel(asked))
 }
 
 func (s *Server) handleGetFaults(w http.ResponseWriter, _ *http.Request) {
-	faults, _, _ := s.faults.get()
+	faults, _, _ := s.faults.currentFaults()
 	writeJSON(w, http.StatusOK, faults)
 }
 
@@ -180,7 +180,7 @@ func (s *Server) handleGetFaults(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) handleSetFaults(w http.ResponseWriter, r *http.Request) {
 	var body json.RawMessage
 	if problem := decodeBody(w, r, s.cfg.MaxBodyBytes, &body); problem != nil {
-		s.refuse(w, problem)
+		s.writeError(w, problem)
 		return
 	}
 	s.changeFaults(w, func(f *Faults) error { return decodeStrict(body, f) })
@@ -194,9 +194,9 @@ func (s *Server) handleClearFaults(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) changeFaults(w http.ResponseWriter, change func(*Faults) error) {
-	faults, err := s.faults.update(time.Now(), change)
+	faults, err := s.faults.changeFaults(time.Now(), change)
 	if err != nil {
-		s.refuse(w, badRequest("", "%v", err))
+		s.writeError(w, badRequest("", "%v", err))
 		return
 	}
 	s.log.Warn("faults changed", "faults", faults)

@@ -12,7 +12,7 @@ import (
 func (s *Server) runFaults(ctx context.Context) error {
 	var hog [][]byte
 	for ctx.Err() == nil {
-		faults, setAt, changed := s.faults.get()
+		faults, setAt, changed := s.faults.currentFaults()
 		hog = resizeHog(hog, faults.MemoryMiB)
 		if err := s.actOut(ctx, faults, setAt, changed); err != nil {
 			return err

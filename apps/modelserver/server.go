@@ -72,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 	if r := cfg.Engine.Role; r == sglangPrefill || r == sglangDecode {
 		s.rooms = newKVRooms(&s.cfg)
 	}
-	s.handler = s.routes()
+	s.handler = s.newHandler()
 	return s, nil
 }
 
@@ -84,7 +84,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // *ExitError when an injected fault ends the process, and any other error when
 // it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
-	faults, _, _ := s.faults.get()
+	faults, _, _ := s.faults.currentFaults()
 	if faults.CrashAtStart {
 		return &ExitError{Code: faults.ExitCode, Reason: "crashed at start"}
 	}
@@ -98,7 +98,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer running.Wait()
 	defer stopBackground()
 	crashed := make(chan error, 1)
-	running.Go(func() { s.load(background) })
+	running.Go(func() { s.loadModel(background) })
 	running.Go(func() { crashed <- s.runFaults(background) })
 	stop := make(chan struct{})
 	running.Go(func() {
@@ -122,21 +122,21 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 
 	if s.kv != nil {
-		channel, err := s.kv.listen(ctx)
+		channel, err := s.kv.listenSideChannel(ctx)
 		if err != nil {
 			return errors.Join(err, ignoreClosed(listener.Close()))
 		}
-		running.Go(func() { s.kv.serve(channel) })
+		running.Go(func() { s.kv.serveBlocks(channel) })
 		defer channel.Close()
 		s.log.Info("serving KV transfers", "engine", s.kv.engineID, "address", channel.Addr().String())
 	}
 
 	if s.rooms != nil && s.cfg.Engine.Role == sglangPrefill {
-		meeting, err := s.rooms.listen(ctx)
+		meeting, err := s.rooms.listenBootstrap(ctx)
 		if err != nil {
 			return errors.Join(err, ignoreClosed(listener.Close()))
 		}
-		running.Go(func() { s.rooms.serve(background, meeting) })
+		running.Go(func() { s.rooms.serveDecoders(background, meeting) })
 		defer meeting.Close()
 		s.log.Info("waiting for decode servers", "address", meeting.Addr().String())
 	}
@@ -209,7 +209,7 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan error, cutRequests context.CancelCauseFunc) error {
 	s.draining.Store(true)
 	started := time.Now()
-	inFlight, queued := s.queue.load()
+	inFlight, queued := s.queue.countRequests()
 	s.log.Info("draining", "running", inFlight, "waiting", queued, "timeout", s.cfg.DrainTimeout)
 	if s.cfg.DrainDelay > 0 {
 		delay := time.NewTimer(s.cfg.DrainDelay)
@@ -238,7 +238,7 @@ func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan 
 	case err := <-crashed:
 		return errors.Join(err, ignoreClosed(server.Close()))
 	}
-	running, waiting := s.queue.load()
+	running, waiting := s.queue.countRequests()
 	s.log.Warn("drain timeout passed, cutting requests", "running", running, "waiting", waiting)
 	if s.engine.abrupt {
 		// The connections end first, so that no request has a last word.
@@ -247,7 +247,7 @@ func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan 
 		return err
 	}
 	cutRequests(errDrainTimeout)
-	// Those who are cut get a moment to be told.
+	// The handlers of requests that were cut get a second to write their error.
 	goodbye, cancelGoodbye := context.WithTimeout(ctx, time.Second)
 	defer cancelGoodbye()
 	if server.Shutdown(goodbye) != nil {
@@ -262,7 +262,7 @@ func (s *Server) awaitIdle(ctx context.Context, crashed <-chan error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if running, waiting := s.queue.load(); running+waiting == 0 {
+		if running, waiting := s.queue.countRequests(); running+waiting == 0 {
 			return nil
 		}
 		select {
@@ -291,7 +291,7 @@ func (s *Server) awaitStop(ctx, ended context.Context) bool {
 		return false
 	}
 	for {
-		faults, _, changed := s.faults.get()
+		faults, _, changed := s.faults.currentFaults()
 		if !faults.IgnoreSIGTERM {
 			return true
 		}
@@ -304,9 +304,9 @@ func (s *Server) awaitStop(ctx, ended context.Context) bool {
 	}
 }
 
-// load makes the server ready after LoadTime, or when a fault that kept it from
-// that is lifted. An engine that warms up is ready, but not yet healthy.
-func (s *Server) load(ctx context.Context) {
+// loadModel makes the server ready after LoadTime and after the end of the fault NeverReady. An
+// engine that warms up is ready, but not yet healthy.
+func (s *Server) loadModel(ctx context.Context) {
 	if sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
 		return
 	}
@@ -323,7 +323,7 @@ func (s *Server) load(ctx context.Context) {
 // ctx ends first.
 func (s *Server) awaitReadiness(ctx context.Context) bool {
 	for {
-		faults, _, changed := s.faults.get()
+		faults, _, changed := s.faults.currentFaults()
 		if !faults.NeverReady {
 			return true
 		}
@@ -335,10 +335,10 @@ func (s *Server) awaitReadiness(ctx context.Context) bool {
 	}
 }
 
-// ready reports whether requests are served. Draining is not part of it: a request that was
-// accepted is answered.
-func (s *Server) ready() bool {
-	faults, _, _ := s.faults.get()
+// isReady reports whether the server serves requests. A draining server is ready, because it answers
+// each request that it accepted.
+func (s *Server) isReady() bool {
+	faults, _, _ := s.faults.currentFaults()
 	return s.loaded.Load() && !faults.NeverReady
 }
 

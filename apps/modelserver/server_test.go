@@ -18,7 +18,7 @@ func TestHealthIs503UntilTheModelIsLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(Config{LoadTime: time.Minute})
 		require.NoError(t, err)
-		go s.load(t.Context())
+		go s.loadModel(t.Context())
 		ask := func(method, path, body string) *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
 			s.Handler().ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
