@@ -19,7 +19,11 @@ func (l *linter) gates(live bool) {
 		l.leavesWave(i, live)
 		for j, before := range was.Regions {
 			st := &w.Regions[j]
-			if !isForward(before.State) {
+			switch {
+			case isForward(before.State):
+			case before.State == regionSkipped && before.HalfWay:
+				before.StoppedAt = before.StoppedBefore // it goes on with the step that it was at
+			default:
 				older := l.rowIn(l.olderIn(st.RegionID), st.RegionID)
 				if older == nil || !active(older) || c.OldSizes[st.RegionID] == 0 {
 					continue
