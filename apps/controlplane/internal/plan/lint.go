@@ -132,6 +132,9 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 	}
 	if !l.proven(region) {
 		old, most := oldBounds(l.progress, region)
+		if l.in.Closed[region] && !forward {
+			old = min(old, l.progress.OldSizes[region]-1) // the same way back, by the live version's size
+		}
 		floor, ceiling = max(floor, old), max(ceiling, most)
 	}
 	return floor, ceiling
