@@ -36,14 +36,14 @@ type certificates struct {
 	ca  *authority.Authority
 }
 
-func (l layout) tls() string { return filepath.Join(l.root, "tls") }
+func (l layout) tlsDir() string { return filepath.Join(l.root, "tls") }
 
 // caFile is what clients trust.
-func (l layout) caFile() string { return filepath.Join(l.tls(), "ca.crt") }
+func (l layout) caFile() string { return filepath.Join(l.tlsDir(), "ca.crt") }
 
 // openCertificates reads the CA, or makes one.
 func openCertificates(l layout, now time.Time) (*certificates, error) {
-	c := &certificates{dir: l.tls()}
+	c := &certificates{dir: l.tlsDir()}
 	keyFile := filepath.Join(c.dir, "ca.key")
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("--tls: %w", err)
@@ -73,27 +73,28 @@ func openCertificates(l layout, now time.Time) (*certificates, error) {
 	return c, nil
 }
 
-// file of a part, such as agent/us-east-1.
-func (c *certificates) file(part string) string {
+// pairFile returns the file with certificate and key of a part, such as agent/us-east-1.
+func (c *certificates) pairFile(part string) string {
 	return filepath.Join(c.dir, strings.ReplaceAll(part, "/", "-")+".pem")
 }
 
-// hosts of every certificate: all parts are on this machine, and apps are below hostsBelow.
-func hosts() []string {
+// certificateHosts returns the hosts of every certificate: all parts are on this machine, and apps
+// are below hostsBelow.
+func certificateHosts() []string {
 	return []string{"127.0.0.1", "::1", "localhost", "*.localhost", "*." + hostsBelowTLS}
 }
 
-// renew writes the certificates that are missing or near their end, and returns their parts.
-func (c *certificates) renew(parts []string, now time.Time) (renewed []string, err error) {
+// renewPairs writes the certificates that are missing or near their end, and returns their parts.
+func (c *certificates) renewPairs(parts []string, now time.Time) (renewed []string, err error) {
 	for _, part := range parts {
-		if c.good(part, now) {
+		if c.isCurrent(part, now) {
 			continue
 		}
-		cert, key, err := c.ca.Issue(authority.Request{Name: part, Hosts: hosts(), Server: true, Client: true, Life: certificateLife}, now)
+		cert, key, err := c.ca.Issue(authority.Request{Name: part, Hosts: certificateHosts(), Server: true, Client: true, Life: certificateLife}, now)
 		if err != nil {
 			return renewed, err
 		}
-		if err := atomicfile.Write(c.file(part), append(cert, key...), 0o600); err != nil {
+		if err := atomicfile.Write(c.pairFile(part), append(cert, key...), 0o600); err != nil {
 			return renewed, fmt.Errorf("renew the certificate of %s: %w", part, err)
 		}
 		renewed = append(renewed, part)
@@ -101,9 +102,9 @@ func (c *certificates) renew(parts []string, now time.Time) (renewed []string, e
 	return renewed, nil
 }
 
-// good reports whether a part has a certificate of the CA that is not near its end.
-func (c *certificates) good(part string, now time.Time) bool {
-	pair, err := tls.LoadX509KeyPair(c.file(part), c.file(part))
+// isCurrent reports whether a part has a certificate of the CA that is not near its end.
+func (c *certificates) isCurrent(part string, now time.Time) bool {
+	pair, err := tls.LoadX509KeyPair(c.pairFile(part), c.pairFile(part))
 	if err != nil {
 		return false
 	}
@@ -111,8 +112,8 @@ func (c *certificates) good(part string, now time.Time) bool {
 	return err == nil && now.Add(renewWithin).Before(pair.Leaf.NotAfter)
 }
 
-// identity returns the file with Restate's key, which is made when missing, and its public key.
-func (c *certificates) identity() (file, public string, err error) {
+// ensureIdentity returns the file with Restate's key and the public key. It makes a missing key.
+func (c *certificates) ensureIdentity() (file, public string, err error) {
 	file = filepath.Join(c.dir, "identity.pem")
 	key, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,8 +128,8 @@ func (c *certificates) identity() (file, public string, err error) {
 	return file, public, err
 }
 
-// parts that have a certificate.
-func (r *run) parts() []string {
+// tlsParts returns the parts that have a certificate.
+func (r *run) tlsParts() []string {
 	out := []string{partMariaDB, partRestate, partControlPlane}
 	for _, region := range r.regions {
 		out = append(out, partAgent(region), partGateway(region))
@@ -154,7 +155,7 @@ func (r *run) openTLS() (err error) {
 	if r.certs, err = openCertificates(r.layout, time.Now()); err != nil {
 		return err
 	}
-	_, err = r.certs.renew(r.parts(), time.Now())
+	_, err = r.certs.renewPairs(r.tlsParts(), time.Now())
 	return err
 }
 
@@ -170,12 +171,12 @@ func (r *run) keepRenewing(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		renewed, err := r.certs.renew(r.parts(), time.Now())
+		renewed, err := r.certs.renewPairs(r.tlsParts(), time.Now())
 		for _, part := range renewed {
 			reload = reload || part == partMariaDB
 		}
 		if reload {
-			if s := r.database(); s != nil {
+			if s := r.runningDatabase(); s != nil {
 				bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
 				reloadErr := s.ReloadTLS(bounded)
 				cancel()
@@ -187,7 +188,7 @@ func (r *run) keepRenewing(ctx context.Context) {
 			said = ""
 		} else if err.Error() != said && ctx.Err() == nil {
 			said = err.Error()
-			r.warn("certificates are not renewed, trying on: " + said)
+			r.reportWarning("certificates are not renewed, trying on: " + said)
 		}
 	}
 }
@@ -198,7 +199,7 @@ func (r *run) tlsArgs(part string, prefixes ...string) (out []string) {
 		return nil
 	}
 	for _, prefix := range prefixes {
-		out = append(out, prefix+"cert="+r.certs.file(part), prefix+"key="+r.certs.file(part))
+		out = append(out, prefix+"cert="+r.certs.pairFile(part), prefix+"key="+r.certs.pairFile(part))
 	}
 	return out
 }

@@ -18,17 +18,17 @@ func TestCertificates(t *testing.T) {
 	require.NoError(t, err)
 	parts := []string{partMariaDB, partGateway("here")}
 	serial := func(part string) string {
-		pair, err := tls.LoadX509KeyPair(c.file(part), c.file(part))
+		pair, err := tls.LoadX509KeyPair(c.pairFile(part), c.pairFile(part))
 		require.NoError(t, err)
 		return pair.Leaf.SerialNumber.String()
 	}
-	renewed, err := c.renew(parts, begin)
+	renewed, err := c.renewPairs(parts, begin)
 	require.NoError(t, err)
 	require.Equal(t, parts, renewed)
 	first := serial(partMariaDB)
 
 	t.Run("a certificate is for this machine and for apps, and clients with the CA accept it", func(t *testing.T) {
-		pair, err := tls.LoadX509KeyPair(c.file(partGateway("here")), c.file(partGateway("here")))
+		pair, err := tls.LoadX509KeyPair(c.pairFile(partGateway("here")), c.pairFile(partGateway("here")))
 		require.NoError(t, err)
 		data, err := os.ReadFile(l.caFile())
 		require.NoError(t, err)
@@ -40,18 +40,18 @@ func TestCertificates(t *testing.T) {
 		}
 	})
 	t.Run("keys are for this user alone", func(t *testing.T) {
-		for _, file := range []string{filepath.Join(l.tls(), "ca.key"), c.file(partMariaDB)} {
+		for _, file := range []string{filepath.Join(l.tlsDir(), "ca.key"), c.pairFile(partMariaDB)} {
 			info, err := os.Stat(file)
 			require.NoError(t, err)
 			require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), file)
 		}
 	})
 	t.Run("a certificate is renewed in the second half of its life, and not before", func(t *testing.T) {
-		renewed, err := c.renew(parts, begin.Add(certificateLife-renewWithin-time.Minute))
+		renewed, err := c.renewPairs(parts, begin.Add(certificateLife-renewWithin-time.Minute))
 		require.NoError(t, err)
 		require.Empty(t, renewed)
 		require.Equal(t, first, serial(partMariaDB))
-		renewed, err = c.renew(parts, begin.Add(certificateLife-renewWithin+time.Minute))
+		renewed, err = c.renewPairs(parts, begin.Add(certificateLife-renewWithin+time.Minute))
 		require.NoError(t, err)
 		require.Equal(t, parts, renewed)
 		require.NotEqual(t, first, serial(partMariaDB))
@@ -60,8 +60,8 @@ func TestCertificates(t *testing.T) {
 		again, err := openCertificates(l, begin)
 		require.NoError(t, err)
 		require.Equal(t, c.ca.CertPEM(), again.ca.CertPEM())
-		require.NoError(t, os.WriteFile(c.file(partMariaDB), []byte("half"), 0o600))
-		renewed, err := again.renew(parts, begin.Add(certificateLife-renewWithin))
+		require.NoError(t, os.WriteFile(c.pairFile(partMariaDB), []byte("half"), 0o600))
+		renewed, err := again.renewPairs(parts, begin.Add(certificateLife-renewWithin))
 		require.NoError(t, err)
 		require.Equal(t, []string{partMariaDB}, renewed)
 	})
@@ -69,19 +69,19 @@ func TestCertificates(t *testing.T) {
 		require.NoError(t, os.Remove(l.caFile())) // as of a start that was killed before it wrote the file
 		other, err := openCertificates(l, begin)
 		require.NoError(t, err)
-		renewed, err := other.renew(parts, begin)
+		renewed, err := other.renewPairs(parts, begin)
 		require.NoError(t, err)
 		require.Equal(t, parts, renewed)
 	})
 	t.Run("a CA without its key is an error with the fix", func(t *testing.T) {
-		require.NoError(t, os.Remove(filepath.Join(l.tls(), "ca.key")))
+		require.NoError(t, os.Remove(filepath.Join(l.tlsDir(), "ca.key")))
 		_, err := openCertificates(l, begin)
-		require.ErrorContains(t, err, "remove "+l.tls()+" for a new CA")
+		require.ErrorContains(t, err, "remove "+l.tlsDir()+" for a new CA")
 	})
 	t.Run("the identity key stays, too", func(t *testing.T) {
-		_, public, err := c.identity()
+		_, public, err := c.ensureIdentity()
 		require.NoError(t, err)
-		_, again, err := c.identity()
+		_, again, err := c.ensureIdentity()
 		require.NoError(t, err)
 		require.Equal(t, public, again)
 	})

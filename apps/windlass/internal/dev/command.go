@@ -85,14 +85,14 @@ started again.`,
 			if cmd.Flags().Changed("tls") {
 				opts.tls = &secure
 			}
-			if err := opts.complete(cmd, cfg); err != nil {
+			if err := opts.completeAndCheck(cmd, cfg); err != nil {
 				return err
 			}
 			cmd.SilenceUsage = true
 			if opts.detach {
-				return detach(cmd, cfg, opts)
+				return runDetached(cmd, cfg, opts)
 			}
-			return foreground(cmd, cfg, opts)
+			return runForeground(cmd, cfg, opts)
 		},
 	}
 	cmd.PersistentFlags().StringVar(&opts.dataDir, "data-dir", "", "folder for everything that it keeps (default ~/.local/share/windlass/dev)")
@@ -123,8 +123,8 @@ func forPeople(cmd *cobra.Command) error {
 	return nil
 }
 
-// complete checks the options and fills in what was not given.
-func (o *options) complete(cmd *cobra.Command, cfg Config) error {
+// completeAndCheck checks the options and fills in the values that were not given.
+func (o *options) completeAndCheck(cmd *cobra.Command, cfg Config) error {
 	if err := o.completeDataDir(cfg); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (o *options) complete(cmd *cobra.Command, cfg Config) error {
 	return o.completeKubernetes()
 }
 
-func (o *options) layout() layout { return layout{root: o.dataDir, usual: o.usualDir} }
+func (o *options) dataLayout() layout { return layout{root: o.dataDir, usual: o.usualDir} }
 
 func (o *options) completeDataDir(cfg Config) (err error) {
 	usual, err := defaultDataDir(cfg.Getenv)
@@ -178,22 +178,22 @@ func (o *options) completeDataDir(cfg Config) (err error) {
 	return nil
 }
 
-// foreground runs until a signal; a second one ends the patience with the stop.
-func foreground(cmd *cobra.Command, cfg Config, opts options) error {
+// runForeground runs until a signal. A second signal cuts the stop short.
+func runForeground(cmd *cobra.Command, cfg Config, opts options) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	screen := newTerminal(cmd.OutOrStdout(), cfg.Getenv)
 	defer screen.close()
-	report := reporter(screen.report)
+	report := reporter(screen.showEvent)
 	if opts.reportFD != 0 {
 		parent := os.NewFile(uintptr(opts.reportFD), "report")
 		if parent == nil {
 			return fmt.Errorf("--report-fd: %d is not open", opts.reportFD)
 		}
 		defer func() { _ = parent.Close() }()
-		report = both(report, pipe(parent))
+		report = combineReporters(report, pipeReporter(parent))
 	}
 
 	ctx, stop := context.WithCancel(cmd.Context())
@@ -225,11 +225,11 @@ func foreground(cmd *cobra.Command, cfg Config, opts options) error {
 		}
 	}()
 
-	r := &run{cfg: cfg, opts: opts, layout: opts.layout(), self: self, report: report}
+	r := &run{cfg: cfg, opts: opts, layout: opts.dataLayout(), self: self, report: report}
 	if opts.reportFD == 0 {
-		screen.print("Windlass in " + shortPath(opts.dataDir))
+		screen.printLine("Windlass in " + shortPath(opts.dataDir))
 	}
-	err = r.up(ctx, hurry)
+	err = r.runUntilStopped(ctx, hurry)
 	if err != nil {
 		report(event{Kind: eventFailed, Text: err.Error()})
 	}
@@ -242,14 +242,14 @@ func (r *run) nextSteps(dashboard string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Windlass is ready.\n\n")
 	fmt.Fprintf(&b, "  Dashboard   %s\n", dashboard)
-	fmt.Fprintf(&b, "  API         %s\n", r.url(r.ports[portAPI]))
-	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", r.url(r.ports[portRestateAdmin]))
+	fmt.Fprintf(&b, "  API         %s\n", r.urlOfPort(r.ports[portAPI]))
+	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", r.urlOfPort(r.ports[portRestateAdmin]))
 	for i, region := range r.regions {
 		title := "Regions"
 		if i > 0 {
 			title = ""
 		}
-		fmt.Fprintf(&b, "  %-11s %s, gateway %s\n", title, region, r.url(r.ports[portGateway(region)]))
+		fmt.Fprintf(&b, "  %-11s %s, gateway %s\n", title, region, r.urlOfPort(r.ports[portGateway(region)]))
 	}
 	fmt.Fprintf(&b, "  Data, logs  %s\n", shortPath(r.layout.root))
 	if r.tls {
@@ -280,9 +280,9 @@ func (r *run) nextSteps(dashboard string) string {
 	fmt.Fprintf(&b, "  %s list apps\n", cli)
 	fmt.Fprintf(&b, "  %s route list          # hosts of apps; `status` has their URLs\n", cli)
 	fmt.Fprintf(&b, "  %s dashboard           # another link that signs in\n", cli)
-	fmt.Fprintf(&b, "  %s\n", r.layout.command(name, "status"))
+	fmt.Fprintf(&b, "  %s\n", r.layout.shellCommand(name, "status"))
 	if r.opts.reportFD != 0 {
-		fmt.Fprintf(&b, "\n`%s` stops everything; the next start brings the same apps back.", r.layout.command(name, "stop"))
+		fmt.Fprintf(&b, "\n`%s` stops everything; the next start brings the same apps back.", r.layout.shellCommand(name, "stop"))
 	} else {
 		fmt.Fprintf(&b, "\nCtrl-C stops everything; the next start brings the same apps back.")
 	}

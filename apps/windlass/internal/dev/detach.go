@@ -15,12 +15,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-// detach runs this command again in a session of its own, shows what it reports,
-// and returns when it is ready. A pipe tells: its end without a word means that
-// the other side died.
-func detach(cmd *cobra.Command, cfg Config, opts options) error {
-	l := opts.layout()
-	if runs, err := l.running(); err != nil {
+// runDetached runs this command again in a session of its own, shows the events that it sends
+// through a pipe, and returns when it is ready. When the pipe ends without such an event, the other
+// process died.
+func runDetached(cmd *cobra.Command, cfg Config, opts options) error {
+	l := opts.dataLayout()
+	if runs, err := l.isRunning(); err != nil {
 		return err
 	} else if runs {
 		return l.alreadyRuns()
@@ -32,12 +32,12 @@ func detach(cmd *cobra.Command, cfg Config, opts options) error {
 	if err := os.MkdirAll(opts.dataDir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	if st, err := os.Stat(l.log()); err == nil && st.Size() > proc.LogLimit {
-		if err := os.Rename(l.log(), l.log()+".1"); err != nil {
+	if st, err := os.Stat(l.logPath()); err == nil && st.Size() > proc.LogLimit {
+		if err := os.Rename(l.logPath(), l.logPath()+".1"); err != nil {
 			return err
 		}
 	}
-	log, err := os.OpenFile(l.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(l.logPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func detach(cmd *cobra.Command, cfg Config, opts options) error {
 
 	screen := newTerminal(cmd.OutOrStdout(), cfg.Getenv)
 	defer screen.close()
-	screen.print("Windlass in " + shortPath(opts.dataDir) + ", in the background")
+	screen.printLine("Windlass in " + shortPath(opts.dataDir) + ", in the background")
 	events, done := make(chan event), make(chan struct{})
 	defer close(done)
 	go func() {
@@ -115,9 +115,9 @@ func detach(cmd *cobra.Command, cfg Config, opts options) error {
 				if cmd.Context().Err() != nil {
 					return nil
 				}
-				return fmt.Errorf("the background process ended (%s) before it was ready; see %s", child.ProcessState, l.log())
+				return fmt.Errorf("the background process ended (%s) before it was ready; see %s", child.ProcessState, l.logPath())
 			}
-			screen.report(e)
+			screen.showEvent(e)
 			switch e.Kind {
 			case eventReady:
 				return child.Process.Release()

@@ -61,8 +61,8 @@ type keeper struct {
 	current server
 }
 
-// first starts the child and waits until it is ready.
-func (k *keeper) first(ctx context.Context) error {
+// startFirst starts the child and waits until it is ready.
+func (k *keeper) startFirst(ctx context.Context) error {
 	srv, err := k.startOnce(ctx)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (k *keeper) startOnce(ctx context.Context) (server, error) {
 	k.mu.Lock()
 	k.current = srv
 	k.mu.Unlock()
-	k.state.process(k.name, func(p *ProcessState) { p.PID = srv.PID() })
+	k.state.updateProcess(k.name, func(p *ProcessState) { p.PID = srv.PID() })
 	return srv, nil
 }
 
@@ -98,12 +98,12 @@ func (k *keeper) untilReady(ctx context.Context, srv server) error {
 			err = k.ready(ctx)
 		}
 		if err == nil {
-			k.state.process(k.name, func(p *ProcessState) { p.State = "ready" })
+			k.state.updateProcess(k.name, func(p *ProcessState) { p.State = "ready" })
 			return nil
 		}
 		select {
 		case <-srv.Done():
-			return fmt.Errorf("ended (%s)%s", howEnded(srv), k.words(srv))
+			return fmt.Errorf("ended (%s)%s", howEnded(srv), k.lastWordsOf(srv))
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		case <-tick.C:
@@ -111,8 +111,8 @@ func (k *keeper) untilReady(ctx context.Context, srv server) error {
 	}
 }
 
-// keep starts the child again whenever it ends, until ctx does.
-func (k *keeper) keep(ctx context.Context) {
+// keepRunning starts the child again whenever it ends, until ctx ends.
+func (k *keeper) keepRunning(ctx context.Context) {
 	k.mu.Lock()
 	srv := k.current
 	k.mu.Unlock()
@@ -131,18 +131,18 @@ func (k *keeper) keep(ctx context.Context) {
 			attempt, said = 0, ""
 		}
 		how := howEnded(srv)
-		k.state.process(k.name, func(p *ProcessState) { p.State, p.PID, p.LastExit = "restarting", 0, how })
+		k.state.updateProcess(k.name, func(p *ProcessState) { p.State, p.PID, p.LastExit = "restarting", 0, how })
 		// One that keeps ending for the same reason says it once.
-		if line := fmt.Sprintf("%s ended (%s)%s; starting it again", k.title, how, k.words(srv)); line != said {
+		if line := fmt.Sprintf("%s ended (%s)%s; starting it again", k.title, how, k.lastWordsOf(srv)); line != said {
 			k.say(line)
 			said = line
 		}
 
 		var ok bool
-		if srv, ok = k.again(ctx, &attempt); !ok {
+		if srv, ok = k.startAgain(ctx, &attempt); !ok {
 			return
 		}
-		k.state.process(k.name, func(p *ProcessState) { p.State = "starting"; p.Restarts++ })
+		k.state.updateProcess(k.name, func(p *ProcessState) { p.State = "starting"; p.Restarts++ })
 		if k.untilReady(ctx, srv) == nil {
 			k.say(fmt.Sprintf("%s is back (pid %d)", k.title, srv.PID()))
 			said = ""
@@ -150,8 +150,8 @@ func (k *keeper) keep(ctx context.Context) {
 	}
 }
 
-// again tries until the child has started or ctx ended.
-func (k *keeper) again(ctx context.Context, attempt *int) (server, bool) {
+// startAgain tries to start the child until it has started or ctx ends.
+func (k *keeper) startAgain(ctx context.Context, attempt *int) (server, bool) {
 	said := ""
 	for ; ; *attempt++ {
 		if backoff.Sleep(ctx, restartDelay.Delay(*attempt, k.rnd)) != nil {
@@ -171,7 +171,7 @@ func (k *keeper) again(ctx context.Context, attempt *int) (server, bool) {
 	}
 }
 
-// stop the child; keep must have returned.
+// stop stops the child. keepRunning must have returned.
 func (k *keeper) stop(ctx context.Context) error {
 	k.mu.Lock()
 	srv := k.current
@@ -181,14 +181,14 @@ func (k *keeper) stop(ctx context.Context) error {
 	}
 	err := srv.Stop(ctx)
 	if err == nil {
-		k.state.process(k.name, func(p *ProcessState) { p.State, p.PID = "stopped", 0 })
+		k.state.updateProcess(k.name, func(p *ProcessState) { p.State, p.PID = "stopped", 0 })
 	}
 	return err
 }
 
-// words are what an ended child said last, unless a signal cut it off: then its
-// last line is about something else.
-func (k *keeper) words(srv server) string {
+// lastWordsOf returns the last line of an ended child's log. It is empty after a signal, because
+// then the last line is about something else.
+func (k *keeper) lastWordsOf(srv server) string {
 	exit, ok := errors.AsType[*exec.ExitError](srv.Wait())
 	if k.lastWords == nil || ok && exit.ExitCode() < 0 {
 		return ""

@@ -139,7 +139,7 @@ func (r *run) settleKubernetes(last State) (err error) {
 	default:
 		r.groups = defaultGroups
 	}
-	r.networks, err = assignNetworks(localstack.ClaimsFolder(), last.Networks, r.regions, r.note)
+	r.networks, err = assignNetworks(localstack.ClaimsFolder(), last.Networks, r.regions, r.reportNote)
 	return err
 }
 
@@ -149,22 +149,22 @@ func (r *run) ensureKubelab(ctx context.Context) error {
 	begin := time.Now()
 	const step = "kubelab's program"
 	r.report(event{Kind: eventBegin, Name: step})
-	if _, err := kubelab.Ensure(ctx, r.note); err != nil {
+	if _, err := kubelab.Ensure(ctx, r.reportNote); err != nil {
 		return err
 	}
 	r.report(event{Kind: eventDone, Name: step, Elapsed: time.Since(begin)})
 	return nil
 }
 
-// cluster is a region's Kubernetes.
-func (r *run) cluster(region string) child {
-	dir := r.layout.kubelab(region)
+// clusterChild returns the child that runs a region's Kubernetes.
+func (r *run) clusterChild(region string) child {
+	dir := r.layout.kubelabDir(region)
 	return child{
-		name: "kubelab/" + region, title: "Kubernetes " + region, detail: shortPath(kubeconfig(dir)),
-		log: filepath.Join(dir, "kubelab.log"), kubeconfig: kubeconfig(dir),
+		name: "kubelab/" + region, title: "Kubernetes " + region, detail: shortPath(kubeconfigFile(dir)),
+		log: filepath.Join(dir, "kubelab.log"), kubeconfig: kubeconfigFile(dir),
 		start: func(ctx context.Context) (server, error) {
 			lab, err := kubelab.Start(ctx, kubelab.Config{
-				DataDir: dir, CIDR: cidr(r.networks[region]), Groups: r.groups, Progress: r.note,
+				DataDir: dir, CIDR: networkCIDR(r.networks[region]), Groups: r.groups, Progress: r.reportNote,
 			})
 			if err != nil {
 				// Not a nil *Lab in an interface.
@@ -175,8 +175,8 @@ func (r *run) cluster(region string) child {
 	}
 }
 
-// kubeconfig of the cluster's administrator; see kubelab.Lab.
-func kubeconfig(dir string) string { return filepath.Join(dir, "kubeconfig") }
+// kubeconfigFile returns the kubeconfig of the cluster's administrator: see kubelab.Lab.
+func kubeconfigFile(dir string) string { return filepath.Join(dir, "kubeconfig") }
 
 // writePools names each group of nodes with GPUs as a pool of the region.
 func (r *run) writePools(path string) error {

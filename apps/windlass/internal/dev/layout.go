@@ -17,8 +17,8 @@ type layout struct {
 	usual bool
 }
 
-// command is how to call a command of dev for this directory, for a shell.
-func (l layout) command(program, name string) string {
+// shellCommand returns the shell command that calls a command of dev for this directory.
+func (l layout) shellCommand(program, name string) string {
 	text := program + " dev " + name
 	if !l.usual {
 		text += " --data-dir " + shellWord(l.root)
@@ -36,30 +36,30 @@ func shellWord(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-func (l layout) lock() string        { return filepath.Join(l.root, "dev.lock") }
-func (l layout) state() string       { return filepath.Join(l.root, "state.json") }
-func (l layout) credentials() string { return filepath.Join(l.root, "credentials.json") }
-func (l layout) log() string         { return filepath.Join(l.root, "dev.log") }
+func (l layout) lockPath() string        { return filepath.Join(l.root, "dev.lock") }
+func (l layout) statePath() string       { return filepath.Join(l.root, "state.json") }
+func (l layout) credentialsPath() string { return filepath.Join(l.root, "credentials.json") }
+func (l layout) logPath() string         { return filepath.Join(l.root, "dev.log") }
 
-func (l layout) mariadb() string      { return filepath.Join(l.root, "mariadb") }
-func (l layout) restateFront() string { return filepath.Join(l.root, "restate-tls") }
-func (l layout) restate() string      { return filepath.Join(l.root, "restate") }
-func (l layout) controlplane() string { return filepath.Join(l.root, "controlplane") }
-func (l layout) agents() string       { return filepath.Join(l.root, "agents") }
+func (l layout) mariaDBDir() string      { return filepath.Join(l.root, "mariadb") }
+func (l layout) restateFrontDir() string { return filepath.Join(l.root, "restate-tls") }
+func (l layout) restateDir() string      { return filepath.Join(l.root, "restate") }
+func (l layout) controlPlaneDir() string { return filepath.Join(l.root, "controlplane") }
+func (l layout) agentsDir() string       { return filepath.Join(l.root, "agents") }
 
-func (l layout) gateways() string { return filepath.Join(l.root, "gateways") }
+func (l layout) gatewaysDir() string { return filepath.Join(l.root, "gateways") }
 
-func (l layout) gateway(region string) string { return filepath.Join(l.gateways(), region) }
+func (l layout) gatewayDir(region string) string { return filepath.Join(l.gatewaysDir(), region) }
 
-func (l layout) kubelabs() string { return filepath.Join(l.root, "kubelab") }
+func (l layout) kubelabsDir() string { return filepath.Join(l.root, "kubelab") }
 
-func (l layout) kubelab(region string) string { return filepath.Join(l.kubelabs(), region) }
+func (l layout) kubelabDir(region string) string { return filepath.Join(l.kubelabsDir(), region) }
 
-func (l layout) agent(region string) string { return filepath.Join(l.agents(), region) }
+func (l layout) agentDir(region string) string { return filepath.Join(l.agentsDir(), region) }
 
 // agentSocket is where the region's agent tells gateways what to serve.
 func (l layout) agentSocket(region string) string {
-	return filepath.Join(dataDir(l.agent(region)), "gateway.sock")
+	return filepath.Join(dataDir(l.agentDir(region)), "gateway.sock")
 }
 
 // maxSocketPath is what the kernel takes.
@@ -75,15 +75,15 @@ func dataDir(dir string) string    { return filepath.Join(dir, "data") }
 
 // everyRegion is every region that ever had an agent here, not only those of the
 // next run.
-func (l layout) everyRegion() ([]string, error) { return folders(l.agents()) }
+func (l layout) everyRegion() ([]string, error) { return listFolders(l.agentsDir()) }
 
 // everyGateway is every region that ever had a gateway here.
-func (l layout) everyGateway() ([]string, error) { return folders(l.gateways()) }
+func (l layout) everyGateway() ([]string, error) { return listFolders(l.gatewaysDir()) }
 
 // everyCluster is every region that ever was a cluster here.
-func (l layout) everyCluster() ([]string, error) { return folders(l.kubelabs()) }
+func (l layout) everyCluster() ([]string, error) { return listFolders(l.kubelabsDir()) }
 
-func folders(dir string) ([]string, error) {
+func listFolders(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -100,11 +100,11 @@ func folders(dir string) ([]string, error) {
 	return out, nil
 }
 
-// reset removes what was made, but not the lock, which the caller holds.
-func (l layout) reset() error {
+// removeAll removes every file that dev makes, except the lock, which the caller holds.
+func (l layout) removeAll() error {
 	for _, path := range []string{
-		l.gateways(), l.agents(), l.kubelabs(), l.controlplane(), l.restateFront(), l.restate(), l.mariadb(), l.tls(),
-		l.credentials(), l.state(), l.log(), l.log() + ".1",
+		l.gatewaysDir(), l.agentsDir(), l.kubelabsDir(), l.controlPlaneDir(), l.restateFrontDir(), l.restateDir(), l.mariaDBDir(), l.tlsDir(),
+		l.credentialsPath(), l.statePath(), l.logPath(), l.logPath() + ".1",
 	} {
 		if err := os.RemoveAll(path); err != nil {
 			return fmt.Errorf("reset %s: %w", l.root, err)

@@ -17,7 +17,7 @@ func TestLayoutCommand(t *testing.T) {
 	} {
 		o := options{dataDir: dir}
 		require.NoError(t, o.completeDataDir(cfg))
-		require.Equal(t, want, o.layout().command("windlass", "stop"))
+		require.Equal(t, want, o.dataLayout().shellCommand("windlass", "stop"))
 	}
 	l := layout{root: "/tmp/dev"}
 	require.ErrorContains(t, l.alreadyRuns(), "see `windlass dev status --data-dir /tmp/dev`, or end it with `windlass dev stop --data-dir /tmp/dev`")
@@ -35,5 +35,5 @@ func TestExamplesDir(t *testing.T) {
 	require.Equal(t, dir, examplesDir("/usr/bin/windlass"), "it is run in the repository")
 	t.Chdir(t.TempDir())
 	require.Equal(t, dir, examplesDir(self))
-	require.Contains(t, (&run{self: self}).environ()[len((&run{self: self}).environ())-1], string(filepath.ListSeparator)+filepath.Join(dir, "bin"))
+	require.Contains(t, (&run{self: self}).programEnv()[len((&run{self: self}).programEnv())-1], string(filepath.ListSeparator)+filepath.Join(dir, "bin"))
 }

@@ -23,7 +23,7 @@ const (
 	lastNetwork  = 127
 )
 
-func cidr(network int) string { return fmt.Sprintf("127.%d.0.0/16", network) }
+func networkCIDR(network int) string { return fmt.Sprintf("127.%d.0.0/16", network) }
 
 // assignNetworks gives each region a network: that of the last run, else the next
 // free one.
@@ -52,20 +52,20 @@ func assignNetworks(claims string, last map[string]int, regions []string, say fu
 		}
 		n := firstNetwork
 		// One that another region of the last run had stays its own.
-		for ; n <= lastNetwork && (slices.Contains(settled, n) || others(last, region, n) || taken(n)); n++ { //nolint:revive // the condition is the search
+		for ; n <= lastNetwork && (slices.Contains(settled, n) || isOfAnother(last, region, n) || taken(n)); n++ { //nolint:revive // the condition is the search
 		}
 		if n > lastNetwork {
 			return nil, fmt.Errorf("a network for %s: 127.%d to 127.%d are all in use", region, firstNetwork, lastNetwork)
 		}
 		if again {
-			say(fmt.Sprintf("network %s is in use; pods of %s get addresses of %s instead", cidr(want), region, cidr(n)))
+			say(fmt.Sprintf("network %s is in use; pods of %s get addresses of %s instead", networkCIDR(want), region, networkCIDR(n)))
 		}
 		out[region], settled = n, append(settled, n)
 	}
 	return out, nil
 }
 
-func others(last map[string]int, region string, n int) bool {
+func isOfAnother(last map[string]int, region string, n int) bool {
 	for name, had := range last {
 		if name != region && had == n {
 			return true

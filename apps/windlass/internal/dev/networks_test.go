@@ -66,7 +66,7 @@ func TestAgent_OnStandbyIsNotReady(t *testing.T) {
 		``:                                  "",
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
-		err := readyz(t.Context(), server.URL, "")
+		err := checkReady(t.Context(), server.URL, "")
 		server.Close()
 		if want == "" {
 			require.NoError(t, err, body)

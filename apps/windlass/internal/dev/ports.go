@@ -67,12 +67,12 @@ func assignPorts(last map[string]int, regions []string, say func(string)) (map[s
 	return out, nil
 }
 
-func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+func localAddress(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
 // urlOf a port, with or without TLS.
 func urlOf(tls bool, port int) string {
 	if tls {
-		return "https://" + address(port)
+		return "https://" + localAddress(port)
 	}
-	return "http://" + address(port)
+	return "http://" + localAddress(port)
 }

@@ -62,15 +62,15 @@ type run struct {
 	keeping  sync.WaitGroup
 }
 
-func (r *run) note(text string) { r.report(event{Kind: eventNote, Text: text}) }
-func (r *run) warn(text string) { r.report(event{Kind: eventWarn, Text: text}) }
+func (r *run) reportNote(text string)    { r.report(event{Kind: eventNote, Text: text}) }
+func (r *run) reportWarning(text string) { r.report(event{Kind: eventWarn, Text: text}) }
 
-// up runs everything until ctx ends, and then stops everything; hurry ends the
-// patience with that. It returns nil when it was told to stop and could.
-func (r *run) up(ctx, hurry context.Context) (err error) {
+// runUntilStopped runs all children until ctx ends, and then stops them. The end of hurry cuts the
+// stop short. It returns nil when ctx ended and everything stopped.
+func (r *run) runUntilStopped(ctx, hurry context.Context) (err error) {
 	// A little patience: `dev status` holds the lock for an instant to look at it.
 	brief, cancel := context.WithTimeout(ctx, lockPatience)
-	lock, err := flock.Acquire(brief, r.layout.lock(), nil)
+	lock, err := flock.Acquire(brief, r.layout.lockPath(), nil)
 	cancel()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return r.layout.alreadyRuns()
@@ -80,11 +80,11 @@ func (r *run) up(ctx, hurry context.Context) (err error) {
 	}
 	defer func() { _ = lock.Unlock() }()
 
-	last, err := loadState(r.layout.state())
+	last, err := loadState(r.layout.statePath())
 	if err != nil && !r.opts.reset {
 		return err
 	}
-	if err := r.prepare(ctx, last); err != nil {
+	if err := r.prepareRun(ctx, last); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -94,37 +94,37 @@ func (r *run) up(ctx, hurry context.Context) (err error) {
 	defer func() {
 		endKeeping()
 		r.keeping.Wait()
-		err = errors.Join(err, r.down(hurry))
+		err = errors.Join(err, r.stopEverything(hurry))
 	}()
-	if err := r.start(ctx, keeping); err != nil {
+	if err := r.startAll(ctx, keeping); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return err
 	}
-	if err := r.state.failure(); err != nil {
+	if err := r.state.writeError(); err != nil {
 		return err
 	}
 	r.state.update(func(s *State) { s.Phase = phaseReady })
-	r.report(event{Kind: eventReady, Text: r.nextSteps(r.dashboard(ctx))})
+	r.report(event{Kind: eventReady, Text: r.nextSteps(r.dashboardURL(ctx))})
 	<-ctx.Done()
 	return nil
 }
 
-// prepare clears away what an earlier run left, and settles on regions and ports.
-func (r *run) prepare(ctx context.Context, last State) error {
-	strays := r.sweeper()
-	if err := strays.processes(ctx); err != nil {
+// prepareRun stops the processes that an earlier run left, and decides on regions and ports.
+func (r *run) prepareRun(ctx context.Context, last State) error {
+	strays := r.newSweeper()
+	if err := strays.stopProcesses(ctx); err != nil {
 		return err
 	}
 	if r.opts.reset {
-		if err := strays.instances(ctx); err != nil {
+		if err := strays.stopInstances(ctx); err != nil {
 			return err
 		}
-		if err := r.layout.reset(); err != nil {
+		if err := r.layout.removeAll(); err != nil {
 			return err
 		}
-		r.note("removed everything in " + shortPath(r.layout.root))
+		r.reportNote("removed everything in " + shortPath(r.layout.root))
 		last = State{}
 	}
 	r.regions = r.opts.regions
@@ -136,11 +136,11 @@ func (r *run) prepare(ctx context.Context, last State) error {
 	}
 	for _, region := range last.Regions {
 		if !slices.Contains(r.regions, region) {
-			r.warn(fmt.Sprintf("region %s of the last run gets no agent this time, so what is deployed there does not run", region))
+			r.reportWarning(fmt.Sprintf("region %s of the last run gets no agent this time, so what is deployed there does not run", region))
 		}
 	}
 	var err error
-	if r.ports, err = assignPorts(last.Ports, r.regions, r.note); err != nil {
+	if r.ports, err = assignPorts(last.Ports, r.regions, r.reportNote); err != nil {
 		return err
 	}
 	if err := r.settleKubernetes(last); err != nil {
@@ -157,7 +157,7 @@ func (r *run) prepare(ctx context.Context, last State) error {
 	if err != nil {
 		return err
 	}
-	r.state = &stateFile{path: r.layout.state()}
+	r.state = &stateFile{path: r.layout.statePath()}
 	r.state.update(func(s *State) {
 		*s = State{
 			Phase: phaseStarting, PID: os.Getpid(), Birth: birth, StartedAt: time.Now().UTC(),
@@ -165,35 +165,34 @@ func (r *run) prepare(ctx context.Context, last State) error {
 			Runtime: r.runtime, Groups: r.groups, Networks: r.networks, TLS: r.tls,
 		}
 	})
-	return r.state.failure()
+	return r.state.writeError()
 }
 
-// start brings everything up in order; what it started is kept running until
-// keeping ends.
-func (r *run) start(ctx, keeping context.Context) error {
+// startAll starts all children in order. They are kept running until keeping ends.
+func (r *run) startAll(ctx, keeping context.Context) error {
 	var dsn string
-	stores := []child{r.mariaDB(&dsn), r.restate()}
+	stores := []child{r.mariaDBChild(&dsn), r.restateChild()}
 	if r.runtime == runtimeKubernetes {
 		if err := r.ensureKubelab(ctx); err != nil {
 			return err
 		}
 		for _, region := range r.regions {
-			stores = append(stores, r.cluster(region))
+			stores = append(stores, r.clusterChild(region))
 		}
 	}
 	if err := r.bringUp(ctx, keeping, stores...); err != nil {
 		return err
 	}
 	if r.tls {
-		if err := r.bringUp(ctx, keeping, r.front()); err != nil {
+		if err := r.bringUp(ctx, keeping, r.restateFrontChild()); err != nil {
 			return err
 		}
 		r.keeping.Go(func() { r.keepRenewing(keeping) })
 	}
-	if err := r.bootstrap(ctx, dsn); err != nil {
+	if err := r.bootstrapDatabase(ctx, dsn); err != nil {
 		return err
 	}
-	controlPlane, err := r.controlPlane(dsn)
+	controlPlane, err := r.controlPlaneChild(dsn)
 	if err != nil {
 		return err
 	}
@@ -206,7 +205,7 @@ func (r *run) start(ctx, keeping context.Context) error {
 		if err != nil {
 			return err
 		}
-		agents[i] = r.agent(region, args)
+		agents[i] = r.agentChild(region, args)
 	}
 	if err := r.bringUp(ctx, keeping, agents...); err != nil {
 		return err
@@ -214,10 +213,10 @@ func (r *run) start(ctx, keeping context.Context) error {
 	gateways := make([]child, 0, len(r.regions))
 	for _, region := range r.regions {
 		if !r.layout.takesGateway(region) {
-			r.warn(fmt.Sprintf("no gateway in %s, where apps are reached at their instances only: %s is too long for a socket; use a shorter --data-dir", region, r.layout.agentSocket(region)))
+			r.reportWarning(fmt.Sprintf("no gateway in %s, where apps are reached at their instances only: %s is too long for a socket; use a shorter --data-dir", region, r.layout.agentSocket(region)))
 			continue
 		}
-		gateways = append(gateways, r.gateway(region))
+		gateways = append(gateways, r.gatewayChild(region))
 	}
 	return r.bringUp(ctx, keeping, gateways...)
 }
@@ -227,28 +226,29 @@ func (r *run) bringUp(ctx, keeping context.Context, children ...child) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, c := range children {
 		r.report(event{Kind: eventBegin, Name: c.title})
-		r.state.process(c.name, func(p *ProcessState) { p.State, p.URLs, p.Log, p.Kubeconfig = "starting", c.urls, c.log, c.kubeconfig })
-		k := &keeper{child: c, state: r.state, say: r.warn, rnd: rand.Float64}
+		r.state.updateProcess(c.name, func(p *ProcessState) { p.State, p.URLs, p.Log, p.Kubeconfig = "starting", c.urls, c.log, c.kubeconfig })
+		k := &keeper{child: c, state: r.state, say: r.reportWarning, rnd: rand.Float64}
 		r.keepers = append(r.keepers, k)
 		g.Go(func() error {
 			begin := time.Now()
-			if err := k.first(ctx); err != nil {
+			if err := k.startFirst(ctx); err != nil {
 				return err
 			}
 			r.report(event{Kind: eventDone, Name: c.title, Text: c.detail, Elapsed: time.Since(begin)})
-			r.keeping.Go(func() { k.keep(keeping) })
+			r.keeping.Go(func() { k.keepRunning(keeping) })
 			return nil
 		})
 	}
 	return g.Wait()
 }
 
-// bootstrap migrates, makes workspace, key and regions, and leads the CLI here.
-func (r *run) bootstrap(ctx context.Context, dsn string) error {
+// bootstrapDatabase migrates the database, makes workspace, keys and regions, and makes the CLI use
+// this dev.
+func (r *run) bootstrapDatabase(ctx context.Context, dsn string) error {
 	begin := time.Now()
 	const step = "database schema"
 	r.report(event{Kind: eventBegin, Name: step})
-	kept, err := loadCredentials(r.layout.credentials())
+	kept, err := loadCredentials(r.layout.credentialsPath())
 	if err != nil {
 		return err
 	}
@@ -261,22 +261,23 @@ func (r *run) bootstrap(ctx context.Context, dsn string) error {
 	if err != nil {
 		return fmt.Errorf("prepare the database: %w", err)
 	}
-	if err := (credentials{APIKey: made.APIKey, OperatorKey: made.OperatorKey}).save(r.layout.credentials()); err != nil {
+	if err := (credentials{APIKey: made.APIKey, OperatorKey: made.OperatorKey}).save(r.layout.credentialsPath()); err != nil {
 		return err
 	}
 	for region, token := range made.JoinTokens {
-		if err := atomicfile.Write(filepath.Join(r.layout.agent(region), "join-token"), []byte(token), 0o600); err != nil {
+		if err := atomicfile.Write(filepath.Join(r.layout.agentDir(region), "join-token"), []byte(token), 0o600); err != nil {
 			return err
 		}
 	}
 	r.report(event{Kind: eventDone, Name: step, Elapsed: time.Since(begin)})
-	return r.leadHere(ctx, made.APIKey)
+	return r.switchContext(ctx, made.APIKey)
 }
 
-// dashboard returns a link that opens the dashboard signed in, or where that cannot be made its address.
-func (r *run) dashboard(ctx context.Context) string {
-	address := r.url(r.ports[portAPI]) + "/ui/"
-	kept, err := loadCredentials(r.layout.credentials())
+// dashboardURL returns a link that opens the dashboard signed in, or the plain address when no such
+// link can be made.
+func (r *run) dashboardURL(ctx context.Context) string {
+	address := r.urlOfPort(r.ports[portAPI]) + "/ui/"
+	kept, err := loadCredentials(r.layout.credentialsPath())
 	if err != nil {
 		return address
 	}
@@ -285,16 +286,16 @@ func (r *run) dashboard(ctx context.Context) string {
 		return address
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
-	link, err := signin.New(ctx, client, r.url(r.ports[portAPI]), kept.APIKey)
+	link, err := signin.New(ctx, client, r.urlOfPort(r.ports[portAPI]), kept.APIKey)
 	if err != nil {
-		r.warn(err.Error())
+		r.reportWarning(err.Error())
 		return address
 	}
 	return link.URL
 }
 
-// leadHere writes the CLI's context and makes it the current one.
-func (r *run) leadHere(ctx context.Context, key string) error {
+// switchContext writes the CLI's context and makes it the current one.
+func (r *run) switchContext(ctx context.Context, key string) error {
 	path := r.opts.config
 	if path == "" {
 		var err error
@@ -306,19 +307,19 @@ func (r *run) leadHere(ctx context.Context, key string) error {
 	err := clientconfig.Update(ctx, path, func(f *clientconfig.File) error {
 		before, f.Current = f.Current, r.opts.context
 		f.Put(clientconfig.Context{
-			Name: r.opts.context, Server: r.url(r.ports[portAPI]), ServerCA: r.caFile(), APIKey: key,
+			Name: r.opts.context, Server: r.urlOfPort(r.ports[portAPI]), ServerCA: r.caFile(), APIKey: key,
 			Workspace: workspace, Project: project, Environment: environment,
 		})
 		return nil
 	})
 	if err == nil && before != "" && before != r.opts.context {
-		r.note(fmt.Sprintf("the CLI's current context is now %s (was %s)", r.opts.context, before))
+		r.reportNote(fmt.Sprintf("the CLI's current context is now %s (was %s)", r.opts.context, before))
 	}
 	return err
 }
 
-// down stops everything in the order that package dev promises.
-func (r *run) down(hurry context.Context) error {
+// stopEverything stops all children and instances in the order that package dev promises.
+func (r *run) stopEverything(hurry context.Context) error {
 	ctx, cancel := context.WithTimeout(hurry, stopDeadline)
 	defer cancel()
 	r.state.update(func(s *State) { s.Phase = phaseStopping })
@@ -337,7 +338,7 @@ func (r *run) down(hurry context.Context) error {
 	}
 	// Nothing takes requests any more for what is about to stop.
 	err := errors.Join(stopAll(ctx, gateways), stopAll(ctx, agents))
-	err = errors.Join(err, r.sweeper().instances(ctx))
+	err = errors.Join(err, r.newSweeper().stopInstances(ctx))
 	// Control plane before its stores, so that it does not fill its log with
 	// their absence.
 	err = errors.Join(err, stopAll(ctx, rest), stopAll(ctx, stores))
@@ -345,7 +346,7 @@ func (r *run) down(hurry context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.note("stopped; the same apps come back with the next start")
+	r.reportNote("stopped; the same apps come back with the next start")
 	return nil
 }
 
@@ -357,8 +358,8 @@ func stopAll(ctx context.Context, keepers []*keeper) error {
 	return g.Wait()
 }
 
-func (r *run) sweeper() sweeper {
-	return sweeper{layout: r.layout, programs: r.cfg.Programs, note: r.note}
+func (r *run) newSweeper() sweeper {
+	return sweeper{layout: r.layout, programs: r.cfg.Programs, note: r.reportNote}
 }
 
 // sweeper stops what no running dev looks after. Its user holds the lock.
@@ -368,8 +369,9 @@ type sweeper struct {
 	note     func(string)
 }
 
-// instances stops those of all regions that ever were; agents have ended.
-func (s sweeper) instances(ctx context.Context) error {
+// stopInstances stops the instances of every region that ever had an agent here. The agents must
+// have ended.
+func (s sweeper) stopInstances(ctx context.Context) error {
 	regions, err := s.layout.everyRegion()
 	if err != nil {
 		return err
@@ -378,7 +380,7 @@ func (s sweeper) instances(ctx context.Context) error {
 	defer cancel()
 	var g errgroup.Group
 	for _, region := range regions {
-		dir := s.layout.agent(region)
+		dir := s.layout.agentDir(region)
 		if _, err := os.Stat(dataDir(dir)); err != nil {
 			continue // its agent never ran
 		}

@@ -26,16 +26,16 @@ import (
 // promise less.
 const programGrace = 25 * time.Second
 
-// mariaDB, when it starts, tells the address of its database to dsn.
-func (r *run) mariaDB(dsn *string) child {
-	dir, port := r.layout.mariadb(), r.ports[portMariaDB]
+// mariaDBChild, when it starts, tells the address of its database to dsn.
+func (r *run) mariaDBChild(dsn *string) child {
+	dir, port := r.layout.mariaDBDir(), r.ports[portMariaDB]
 	return child{
-		name: "mariadb", title: "MariaDB", detail: address(port), log: filepath.Join(dir, "mariadbd.log"),
-		urls: []string{"mysql://" + address(port)},
+		name: "mariadb", title: "MariaDB", detail: localAddress(port), log: filepath.Join(dir, "mariadbd.log"),
+		urls: []string{"mysql://" + localAddress(port)},
 		start: func(ctx context.Context) (server, error) {
-			cfg := mariadb.Config{Dir: dir, Port: port, Progress: r.note}
+			cfg := mariadb.Config{Dir: dir, Port: port, Progress: r.reportNote}
 			if r.tls {
-				file := r.certs.file(partMariaDB)
+				file := r.certs.pairFile(partMariaDB)
 				cfg.TLS = &mariadb.TLS{CA: r.layout.caFile(), Cert: file, Key: file}
 			}
 			s, err := mariadb.Start(ctx, cfg)
@@ -59,50 +59,50 @@ func (r *run) setDatabase(s *mariadb.Server) {
 	r.maria = s
 }
 
-func (r *run) database() *mariadb.Server {
+func (r *run) runningDatabase() *mariadb.Server {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.maria
 }
 
-// front adds TLS to Restate's ports.
-func (r *run) front() child {
+// restateFrontChild returns the child that adds TLS to Restate's ports.
+func (r *run) restateFrontChild() child {
 	ingress, admin := r.ports[portRestateIngress], r.ports[portRestateAdmin]
-	return r.program(program{
-		name: "restate-tls", title: "Restate TLS", command: commandFront, dir: r.layout.restateFront(),
-		urls: []string{r.url(ingress), r.url(admin)},
+	return r.programChild(program{
+		name: "restate-tls", title: "Restate TLS", command: commandFront, dir: r.layout.restateFrontDir(),
+		urls: []string{r.urlOfPort(ingress), r.urlOfPort(admin)},
 		ready: func(ctx context.Context) error {
-			return frontReady(ctx, r.layout.caFile(), r.url(ingress), r.url(admin))
+			return frontReady(ctx, r.layout.caFile(), r.urlOfPort(ingress), r.urlOfPort(admin))
 		},
 		args: []string{
-			"--dir=" + r.layout.restate(), "--ingress=" + address(ingress), "--admin=" + address(admin),
-			"--pair=" + r.certs.file(partRestate),
+			"--dir=" + r.layout.restateDir(), "--ingress=" + localAddress(ingress), "--admin=" + localAddress(admin),
+			"--pair=" + r.certs.pairFile(partRestate),
 		},
 	})
 }
 
-func (r *run) restate() child {
-	dir, admin, ingress := r.layout.restate(), r.ports[portRestateAdmin], r.ports[portRestateIngress]
+func (r *run) restateChild() child {
+	dir, admin, ingress := r.layout.restateDir(), r.ports[portRestateAdmin], r.ports[portRestateIngress]
 	if r.tls {
 		return child{
 			name: "restate", title: "Restate", log: filepath.Join(dir, "restate.log"),
 			start: func(ctx context.Context) (server, error) {
-				identity, _, err := r.certs.identity()
+				identity, _, err := r.certs.ensureIdentity()
 				if err != nil {
 					return nil, err
 				}
 				return restate.Start(ctx, restate.Config{
-					Dir: dir, Sockets: true, CA: r.layout.caFile(), IdentityKey: identity, Progress: r.note,
+					Dir: dir, Sockets: true, CA: r.layout.caFile(), IdentityKey: identity, Progress: r.reportNote,
 				})
 			},
 		}
 	}
 	return child{
-		name: "restate", title: "Restate", detail: r.url(admin), log: filepath.Join(dir, "restate.log"),
-		urls: []string{r.url(ingress), r.url(admin)},
+		name: "restate", title: "Restate", detail: r.urlOfPort(admin), log: filepath.Join(dir, "restate.log"),
+		urls: []string{r.urlOfPort(ingress), r.urlOfPort(admin)},
 		start: func(ctx context.Context) (server, error) {
 			return restate.Start(ctx, restate.Config{
-				Dir: dir, IngressPort: ingress, AdminPort: admin, NodePort: r.ports[portRestateNode], Progress: r.note,
+				Dir: dir, IngressPort: ingress, AdminPort: admin, NodePort: r.ports[portRestateNode], Progress: r.reportNote,
 			})
 		},
 	}
@@ -111,68 +111,68 @@ func (r *run) restate() child {
 // thisMachine are the networks that only this machine reaches.
 const thisMachine = "127.0.0.0/8,::1/128"
 
-// domain is that of apps' hosts.
-func (r *run) domain() string {
+// appDomain returns the domain of apps' hosts.
+func (r *run) appDomain() string {
 	if r.tls {
 		return hostsBelowTLS
 	}
 	return hostsBelow
 }
 
-// url of a port.
-func (r *run) url(port int) string { return urlOf(r.tls, port) }
+// urlOfPort returns the URL of a port.
+func (r *run) urlOfPort(port int) string { return urlOf(r.tls, port) }
 
-func (r *run) controlPlane(dsn string) (child, error) {
+func (r *run) controlPlaneChild(dsn string) (child, error) {
 	var more []string
 	if r.tls {
-		_, public, err := r.certs.identity()
+		_, public, err := r.certs.ensureIdentity()
 		if err != nil {
 			return child{}, err
 		}
 		more = append(r.tlsArgs(partControlPlane, "--tls-", "--metrics-tls-", "--restate-tls-"), r.caArgs("--mysql-ca", "--restate-ca")...)
 		more = append(more, "--restate-identity-key="+public)
 	}
-	dir := r.layout.controlplane()
+	dir := r.layout.controlPlaneDir()
 	api, metrics, workflows := r.ports[portAPI], r.ports[portMetrics], r.ports[portWorkflows]
-	return r.program(program{
+	return r.programChild(program{
 		name: "controlplane", title: "control plane", command: commandControlPlane, dir: dir,
-		urls: []string{r.url(api)}, metrics: metrics,
+		urls: []string{r.urlOfPort(api)}, metrics: metrics,
 		args: append([]string{
 			"serve",
-			"--listen=" + address(api),
+			"--listen=" + localAddress(api),
 			"--mysql-dsn=" + dsn,
-			"--restate-ingress=" + r.url(r.ports[portRestateIngress]),
-			"--restate-admin=" + r.url(r.ports[portRestateAdmin]),
-			"--restate-listen=" + address(workflows),
-			"--restate-advertise=" + r.url(workflows),
+			"--restate-ingress=" + r.urlOfPort(r.ports[portRestateIngress]),
+			"--restate-admin=" + r.urlOfPort(r.ports[portRestateAdmin]),
+			"--restate-listen=" + localAddress(workflows),
+			"--restate-advertise=" + r.urlOfPort(workflows),
 			"--key-file=" + filepath.Join(dir, "keyset.json"), "--create-keyset",
 			"--prometheus-url=" + r.opts.prometheus,
 			// Only users of this machine deploy here.
 			"--webhook-allow=" + thisMachine,
 			"--registry-allow=" + thisMachine,
-			"--domain=" + r.domain(),
-			"--metrics-listen=" + address(metrics),
+			"--domain=" + r.appDomain(),
+			"--metrics-listen=" + localAddress(metrics),
 			"--log-format=text",
 		}, more...),
 	}), nil
 }
 
-func (r *run) agent(region string, runtimeArgs []string) child {
-	dir := r.layout.agent(region)
+func (r *run) agentChild(region string, runtimeArgs []string) child {
+	dir := r.layout.agentDir(region)
 	metrics := r.ports[portAgent(region)]
 	gateways := "" // none
 	if r.layout.takesGateway(region) {
-		gateways = r.url(r.ports[portGateway(region)])
+		gateways = r.urlOfPort(r.ports[portGateway(region)])
 	}
-	return r.program(program{
+	return r.programChild(program{
 		name: "agent/" + region, title: "agent " + region, command: commandAgent, dir: dir,
 		metrics: metrics,
 		args: append([]string{
-			"--server=" + r.url(r.ports[portAPI]),
+			"--server=" + r.urlOfPort(r.ports[portAPI]),
 			"--data-dir=" + dataDir(dir),
 			"--join-token-file=" + filepath.Join(dir, "join-token"),
 			"--gateway-url=" + gateways,
-			"--metrics-listen=" + address(metrics),
+			"--metrics-listen=" + localAddress(metrics),
 			"--log-format=text",
 		}, slices.Concat(runtimeArgs, r.tlsArgs(partAgent(region), "--metrics-tls-"), r.caArgs("--server-ca"))...),
 	})
@@ -189,24 +189,24 @@ const hostsBelowTLS = "windlass.localhost"
 // gatewayDrain is what requests get when all of it stops: less than programGrace.
 const gatewayDrain = 10 * time.Second
 
-// gateway of a region, whose agent is told of by its socket.
-func (r *run) gateway(region string) child {
-	dir := r.layout.gateway(region)
+// gatewayChild returns the gateway of a region, which reaches its agent at the agent's socket.
+func (r *run) gatewayChild(region string) child {
+	dir := r.layout.gatewayDir(region)
 	port, metrics := r.ports[portGateway(region)], r.ports[portGatewayMetrics(region)]
-	listen := []string{"--listen=" + address(port)}
+	listen := []string{"--listen=" + localAddress(port)}
 	if r.tls {
-		listen = append([]string{"--listen=", "--tls-listen=" + address(port)}, r.tlsArgs(partGateway(region), "--tls-", "--metrics-tls-")...)
+		listen = append([]string{"--listen=", "--tls-listen=" + localAddress(port)}, r.tlsArgs(partGateway(region), "--tls-", "--metrics-tls-")...)
 		listen = append(listen, r.caArgs("--neighbour-roots")...)
 	}
-	return r.program(program{
+	return r.programChild(program{
 		name: "gateway/" + region, title: "gateway " + region, command: commandGateway, dir: dir,
-		urls: []string{r.url(port)}, metrics: metrics,
+		urls: []string{r.urlOfPort(port)}, metrics: metrics,
 		args: append([]string{
 			"--agent=unix:" + r.layout.agentSocket(region),
 			"--data-dir=" + dataDir(dir),
 			"--drain-timeout=" + gatewayDrain.String(),
 			"--neighbour-allow=" + thisMachine,
-			"--metrics-listen=" + address(metrics),
+			"--metrics-listen=" + localAddress(metrics),
 			"--log-format=text",
 		}, listen...),
 	})
@@ -219,17 +219,17 @@ const podPolicy = "annotations: [kubelab.windlass.run/]\n"
 // that has this machine's own GPUs.
 func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 	if r.runtime == runtimeKubernetes {
-		pools := filepath.Join(r.layout.agent(region), "pools.yaml")
+		pools := filepath.Join(r.layout.agentDir(region), "pools.yaml")
 		if err := r.writePools(pools); err != nil {
 			return nil, err
 		}
-		policy := filepath.Join(r.layout.agent(region), "pod-policy.yaml")
+		policy := filepath.Join(r.layout.agentDir(region), "pod-policy.yaml")
 		if err := atomicfile.Write(policy, []byte(podPolicy), 0o600); err != nil {
 			return nil, fmt.Errorf("write what pods may ask for: %w", err)
 		}
 		return []string{
 			"--runtime=kubernetes",
-			"--kubeconfig=" + kubeconfig(r.layout.kubelab(region)),
+			"--kubeconfig=" + kubeconfigFile(r.layout.kubelabDir(region)),
 			"--pools-file=" + pools,
 			"--pod-policy-file=" + policy,
 			// This program, which is the agent as well, as an image of kubelab.
@@ -255,13 +255,13 @@ type program struct {
 	args  []string
 }
 
-func (r *run) program(p program) child {
+func (r *run) programChild(p program) child {
 	log := logFile(p.dir)
 	var begin int64
 	urls, ready := slices.Clone(p.urls), p.ready
 	if ready == nil {
-		urls = append(urls, r.url(p.metrics))
-		ready = func(ctx context.Context) error { return readyz(ctx, r.url(p.metrics), r.caFile()) }
+		urls = append(urls, r.urlOfPort(p.metrics))
+		ready = func(ctx context.Context) error { return checkReady(ctx, r.urlOfPort(p.metrics), r.caFile()) }
 	}
 	return child{
 		name: p.name, title: p.title, log: log, detail: strings.Join(p.urls, " "),
@@ -287,7 +287,7 @@ func (r *run) program(p program) child {
 			started, err := proc.Start(proc.Spec{
 				Name: p.title, Path: r.self,
 				Args: []string{"dev", p.command, "--args-file", argsFile(p.dir)},
-				Env:  r.environ(), RecordFile: recordFile(p.dir), LogFile: log,
+				Env:  r.programEnv(), RecordFile: recordFile(p.dir), LogFile: log,
 			})
 			if err != nil {
 				return nil, err
@@ -305,11 +305,10 @@ type programServer struct{ *proc.Process }
 
 func (s programServer) Stop(ctx context.Context) error { return s.Process.Stop(ctx, programGrace) }
 
-// environ of a program: without what is meant for the CLI, the key above all,
-// which instances would inherit; and with the binaries that lie beside this one
-// in PATH, because an example's command is one of them, and at its end those that are
-// examples themselves.
-func (r *run) environ() []string {
+// programEnv returns the environment of a program. It omits the CLI's variables, above all the key,
+// because instances would inherit them. PATH begins with the folder of this binary, because an
+// example's command is there, and ends with the folder of the examples' own binaries.
+func (r *run) programEnv() []string {
 	var out []string
 	path := ""
 	for _, kv := range os.Environ() {
@@ -335,8 +334,8 @@ const roleActive = "active"
 // caFile is what clients of this dev trust, empty without TLS.
 func (r *run) caFile() string { return r.state.snapshot().caFile(r.layout) }
 
-// readyz asks a program whether it is ready; the error names what is not.
-func readyz(ctx context.Context, base, caFile string) error {
+// checkReady asks a program whether it is ready. The error names the checks that fail.
+func checkReady(ctx context.Context, base, caFile string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/readyz", nil)

@@ -76,8 +76,8 @@ func loadState(path string) (State, error) {
 	return s, nil
 }
 
-// stateFile is the state of the running dev. A write that fails is kept for
-// close to return: the dev does its work without it.
+// stateFile is the state of the running dev. writeError returns the first write error, because the
+// dev does its work without the file.
 type stateFile struct {
 	path string
 	mu   sync.Mutex
@@ -98,8 +98,8 @@ func (f *stateFile) update(change func(*State)) {
 	}
 }
 
-// process changes the entry of one child, which is added when it is new.
-func (f *stateFile) process(name string, change func(*ProcessState)) {
+// updateProcess changes the entry of one child, and adds the entry of a new child.
+func (f *stateFile) updateProcess(name string, change func(*ProcessState)) {
 	f.update(func(s *State) {
 		i := slices.IndexFunc(s.Processes, func(p ProcessState) bool { return p.Name == name })
 		if i < 0 {
@@ -110,7 +110,7 @@ func (f *stateFile) process(name string, change func(*ProcessState)) {
 	})
 }
 
-// snapshot is the state as it is now.
+// snapshot returns a copy of the current state.
 func (f *stateFile) snapshot() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +119,7 @@ func (f *stateFile) snapshot() State {
 	return now
 }
 
-func (f *stateFile) failure() error {
+func (f *stateFile) writeError() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err

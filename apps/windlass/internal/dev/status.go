@@ -52,7 +52,7 @@ when it does not run or is not healthy.`,
 				return fmt.Errorf("--output: %q is not table, json or yaml", output)
 			}
 			cmd.SilenceUsage = true
-			s, err := readStatus(cmd.Context(), opts.layout())
+			s, err := readStatus(cmd.Context(), opts.dataLayout())
 			if err != nil {
 				return err
 			}
@@ -76,15 +76,15 @@ const probeDeadline = 3 * time.Second
 func readStatus(ctx context.Context, l layout) (Status, error) {
 	s := Status{DataDir: l.root, layout: l}
 	var err error
-	if s.State, err = loadState(l.state()); err != nil {
+	if s.State, err = loadState(l.statePath()); err != nil {
 		return s, err
 	}
-	if s.Running, err = l.running(); err != nil {
+	if s.Running, err = l.isRunning(); err != nil {
 		return s, err
 	}
 	if !s.Running {
 		s.Phase, s.PID, s.Birth, s.Processes = phaseStopped, 0, "", nil
-		s.Left, err = l.left()
+		s.Left, err = l.listStrays()
 		return s, err
 	}
 	s.API = urlOf(s.TLS, s.Ports[portAPI])
@@ -94,7 +94,7 @@ func readStatus(ctx context.Context, l layout) (Status, error) {
 			ctx, cancel := context.WithTimeout(ctx, probeDeadline)
 			defer cancel()
 			p := &s.Processes[i]
-			if err := s.probe(ctx, l, *p); err != nil {
+			if err := s.probeProcess(ctx, l, *p); err != nil {
 				p.Health = err.Error()
 				return
 			}
@@ -109,8 +109,8 @@ func readStatus(ctx context.Context, l layout) (Status, error) {
 	return s, nil
 }
 
-// probe looks for itself: the state file may be older than a death.
-func (s Status) probe(ctx context.Context, l layout, p ProcessState) error {
+// probeProcess asks the process itself, because the state file may be older than the process's end.
+func (s Status) probeProcess(ctx context.Context, l layout, p ProcessState) error {
 	record, ask := "", func() error { return nil }
 	ca := s.caFile(l)
 	region, isAgent := strings.CutPrefix(p.Name, "agent/")
@@ -118,33 +118,33 @@ func (s Status) probe(ctx context.Context, l layout, p ProcessState) error {
 	cluster, isCluster := strings.CutPrefix(p.Name, "kubelab/")
 	switch {
 	case isCluster:
-		record = kubelab.RecordFile(l.kubelab(cluster))
+		record = kubelab.RecordFile(l.kubelabDir(cluster))
 		ask = func() error { return clusterReady(ctx, p.Kubeconfig) }
 	case isGateway:
-		record = recordFile(l.gateway(gateway))
-		ask = func() error { return readyz(ctx, urlOf(s.TLS, s.Ports[portGatewayMetrics(gateway)]), ca) }
+		record = recordFile(l.gatewayDir(gateway))
+		ask = func() error { return checkReady(ctx, urlOf(s.TLS, s.Ports[portGatewayMetrics(gateway)]), ca) }
 	case isAgent:
-		record = recordFile(l.agent(region))
-		ask = func() error { return readyz(ctx, urlOf(s.TLS, s.Ports[portAgent(region)]), ca) }
+		record = recordFile(l.agentDir(region))
+		ask = func() error { return checkReady(ctx, urlOf(s.TLS, s.Ports[portAgent(region)]), ca) }
 	case p.Name == "mariadb":
-		record = mariadb.RecordFile(l.mariadb())
-		ask = func() error { return mariadb.Ping(ctx, l.mariadb(), s.Ports[portMariaDB], ca) }
+		record = mariadb.RecordFile(l.mariaDBDir())
+		ask = func() error { return mariadb.Ping(ctx, l.mariaDBDir(), s.Ports[portMariaDB], ca) }
 	case p.Name == "restate":
-		record = restate.RecordFile(l.restate())
+		record = restate.RecordFile(l.restateDir())
 		ask = func() error {
 			if s.TLS {
-				return restate.PingSockets(ctx, l.restate())
+				return restate.PingSockets(ctx, l.restateDir())
 			}
 			return restate.Ping(ctx, urlOf(false, s.Ports[portRestateIngress]), urlOf(false, s.Ports[portRestateAdmin]))
 		}
 	case p.Name == "restate-tls":
-		record = recordFile(l.restateFront())
+		record = recordFile(l.restateFrontDir())
 		ask = func() error {
 			return frontReady(ctx, ca, urlOf(true, s.Ports[portRestateIngress]), urlOf(true, s.Ports[portRestateAdmin]))
 		}
 	case p.Name == "controlplane":
-		record = recordFile(l.controlplane())
-		ask = func() error { return readyz(ctx, urlOf(s.TLS, s.Ports[portMetrics]), ca) }
+		record = recordFile(l.controlPlaneDir())
+		ask = func() error { return checkReady(ctx, urlOf(s.TLS, s.Ports[portMetrics]), ca) }
 	}
 	if _, runs, err := proc.Find(record); err != nil {
 		return err
@@ -175,7 +175,7 @@ func printStatus(w io.Writer, s Status) error {
 	if !s.Running {
 		line := "windlass dev does not run on " + shortPath(s.DataDir)
 		if len(s.Left) > 0 {
-			line += "\nleft by one that was killed: " + strings.Join(s.Left, ", ") + "; `" + s.layout.command("windlass", "stop") + "` ends them"
+			line += "\nleft by one that was killed: " + strings.Join(s.Left, ", ") + "; `" + s.layout.shellCommand("windlass", "stop") + "` ends them"
 		}
 		_, err := fmt.Fprintln(w, line)
 		return err

@@ -26,7 +26,7 @@ was killed. Apps and history stay, and the next start brings them back.`,
 				return err
 			}
 			cmd.SilenceUsage = true
-			return stopDev(cmd.Context(), cfg, opts.layout(), cmd.OutOrStdout())
+			return stopDev(cmd.Context(), cfg, opts.dataLayout(), cmd.OutOrStdout())
 		},
 	}
 }
@@ -35,7 +35,7 @@ was killed. Apps and history stay, and the next start brings them back.`,
 // away whatever is left.
 func stopDev(ctx context.Context, cfg Config, l layout, out io.Writer) error {
 	say := func(text string) { _, _ = fmt.Fprintln(out, text) }
-	runs, err := l.running()
+	runs, err := l.isRunning()
 	if err != nil {
 		return err
 	}
@@ -43,13 +43,13 @@ func stopDev(ctx context.Context, cfg Config, l layout, out io.Writer) error {
 		if err := askToStop(ctx, l, say); err != nil {
 			return err
 		}
-	} else if left, err := l.left(); err != nil {
+	} else if left, err := l.listStrays(); err != nil {
 		return err
-	} else if len(left) == 0 && !l.exists() {
+	} else if len(left) == 0 && !l.hasState() {
 		say("windlass dev does not run on " + shortPath(l.root))
 		return nil
 	}
-	lock, err := flock.Try(l.lock())
+	lock, err := flock.Try(l.lockPath())
 	if errors.Is(err, flock.ErrHeld) {
 		return fmt.Errorf("another windlass dev was started on %s meanwhile", shortPath(l.root))
 	}
@@ -61,7 +61,7 @@ func stopDev(ctx context.Context, cfg Config, l layout, out io.Writer) error {
 	defer cancel()
 	s := sweeper{layout: l, programs: cfg.Programs, note: say}
 	// Agents end first, or they would start the instances again.
-	if err := errors.Join(s.agents(ctx), s.instances(ctx), s.processes(ctx)); err != nil {
+	if err := errors.Join(s.stopAgents(ctx), s.stopInstances(ctx), s.stopProcesses(ctx)); err != nil {
 		return err
 	}
 	if runs {
@@ -74,7 +74,7 @@ func stopDev(ctx context.Context, cfg Config, l layout, out io.Writer) error {
 
 // askToStop returns once the dev has ended.
 func askToStop(ctx context.Context, l layout, say func(string)) error {
-	state, err := loadState(l.state())
+	state, err := loadState(l.statePath())
 	if err != nil {
 		return err
 	}

@@ -14,19 +14,19 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-// agents stops those that a killed dev left running.
-func (s sweeper) agents(ctx context.Context) error {
+// stopAgents stops the agents that a killed dev left running.
+func (s sweeper) stopAgents(ctx context.Context) error {
 	regions, err := s.layout.everyRegion()
 	for _, region := range regions {
-		_, stopErr := proc.StopStray(ctx, recordFile(s.layout.agent(region)), programGrace)
+		_, stopErr := proc.StopStray(ctx, recordFile(s.layout.agentDir(region)), programGrace)
 		err = errors.Join(err, stopErr)
 	}
 	return err
 }
 
-// processes stops the children that a killed dev left running, in the order of a
-// stop. Instances run on: the next agent takes them over.
-func (s sweeper) processes(ctx context.Context) error {
+// stopProcesses stops the children that a killed dev left running, in the order of a stop. Instances
+// keep running, because the next agent takes them over.
+func (s sweeper) stopProcesses(ctx context.Context) error {
 	regions, err := s.layout.everyRegion()
 	if err != nil {
 		return err
@@ -45,52 +45,52 @@ func (s sweeper) processes(ctx context.Context) error {
 	err = errors.Join(err, gatewaysErr)
 	for _, region := range gateways {
 		stray("gateway "+region, func() (int, error) {
-			return proc.StopStray(ctx, recordFile(s.layout.gateway(region)), programGrace)
+			return proc.StopStray(ctx, recordFile(s.layout.gatewayDir(region)), programGrace)
 		})
 	}
 	for _, region := range regions {
 		stray("agent "+region, func() (int, error) {
-			return proc.StopStray(ctx, recordFile(s.layout.agent(region)), programGrace)
+			return proc.StopStray(ctx, recordFile(s.layout.agentDir(region)), programGrace)
 		})
 	}
 	stray("control plane", func() (int, error) {
-		return proc.StopStray(ctx, recordFile(s.layout.controlplane()), programGrace)
+		return proc.StopStray(ctx, recordFile(s.layout.controlPlaneDir()), programGrace)
 	})
 	clusters, clustersErr := s.layout.everyCluster()
 	err = errors.Join(err, clustersErr)
 	for _, region := range clusters {
-		stray("Kubernetes "+region, func() (int, error) { return kubelab.StopStray(ctx, s.layout.kubelab(region)) })
+		stray("Kubernetes "+region, func() (int, error) { return kubelab.StopStray(ctx, s.layout.kubelabDir(region)) })
 	}
 	stray("Restate TLS", func() (int, error) {
-		return proc.StopStray(ctx, recordFile(s.layout.restateFront()), programGrace)
+		return proc.StopStray(ctx, recordFile(s.layout.restateFrontDir()), programGrace)
 	})
-	stray("Restate", func() (int, error) { return restate.StopStray(ctx, s.layout.restate()) })
-	stray("MariaDB", func() (int, error) { return mariadb.StopStray(ctx, s.layout.mariadb()) })
+	stray("Restate", func() (int, error) { return restate.StopStray(ctx, s.layout.restateDir()) })
+	stray("MariaDB", func() (int, error) { return mariadb.StopStray(ctx, s.layout.mariaDBDir()) })
 	if len(stopped) > 0 {
 		s.note("stopped what an earlier run left behind: " + strings.Join(stopped, ", "))
 	}
 	return err
 }
 
-// exists reports whether a dev ever ran here.
-func (l layout) exists() bool {
-	_, err := os.Stat(l.state())
+// hasState reports whether a dev ever ran in this directory.
+func (l layout) hasState() bool {
+	_, err := os.Stat(l.statePath())
 	return err == nil
 }
 
-// left lists the children that run though no dev does.
-func (l layout) left() ([]string, error) {
+// listStrays returns the children that run although no dev runs.
+func (l layout) listStrays() ([]string, error) {
 	regions, err := l.everyRegion()
 	if err != nil {
 		return nil, err
 	}
 	files := map[string]string{
-		"MariaDB": mariadb.RecordFile(l.mariadb()), "Restate": restate.RecordFile(l.restate()),
-		"Restate TLS": recordFile(l.restateFront()), "control plane": recordFile(l.controlplane()),
+		"MariaDB": mariadb.RecordFile(l.mariaDBDir()), "Restate": restate.RecordFile(l.restateDir()),
+		"Restate TLS": recordFile(l.restateFrontDir()), "control plane": recordFile(l.controlPlaneDir()),
 	}
 	order := []string{"MariaDB", "Restate", "Restate TLS", "control plane"}
 	for _, region := range regions {
-		files["agent "+region] = recordFile(l.agent(region))
+		files["agent "+region] = recordFile(l.agentDir(region))
 		order = append(order, "agent "+region)
 	}
 	gateways, err := l.everyGateway()
@@ -98,7 +98,7 @@ func (l layout) left() ([]string, error) {
 		return nil, err
 	}
 	for _, region := range gateways {
-		files["gateway "+region] = recordFile(l.gateway(region))
+		files["gateway "+region] = recordFile(l.gatewayDir(region))
 		order = append(order, "gateway "+region)
 	}
 	clusters, err := l.everyCluster()
@@ -106,7 +106,7 @@ func (l layout) left() ([]string, error) {
 		return nil, err
 	}
 	for _, region := range clusters {
-		files["Kubernetes "+region] = kubelab.RecordFile(l.kubelab(region))
+		files["Kubernetes "+region] = kubelab.RecordFile(l.kubelabDir(region))
 		order = append(order, "Kubernetes "+region)
 	}
 	var out []string
@@ -122,12 +122,12 @@ func (l layout) left() ([]string, error) {
 	return out, nil
 }
 
-// running reports whether a dev holds the data directory.
-func (l layout) running() (bool, error) {
+// isRunning reports whether a dev holds the lock of the data directory.
+func (l layout) isRunning() (bool, error) {
 	if _, err := os.Stat(l.root); errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	lock, err := flock.Try(l.lock())
+	lock, err := flock.Try(l.lockPath())
 	if errors.Is(err, flock.ErrHeld) {
 		return true, nil
 	}
@@ -139,9 +139,9 @@ func (l layout) running() (bool, error) {
 
 func (l layout) alreadyRuns() error {
 	where := ""
-	if s, err := loadState(l.state()); err == nil && s.PID != 0 {
+	if s, err := loadState(l.statePath()); err == nil && s.PID != 0 {
 		where = fmt.Sprintf(" (pid %d, %s)", s.PID, urlOf(s.TLS, s.Ports[portAPI]))
 	}
 	return fmt.Errorf("windlass dev already runs on %s%s; see `%s`, or end it with `%s`",
-		shortPath(l.root), where, l.command("windlass", "status"), l.command("windlass", "stop"))
+		shortPath(l.root), where, l.shellCommand("windlass", "status"), l.shellCommand("windlass", "stop"))
 }

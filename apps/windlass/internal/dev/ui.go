@@ -57,7 +57,7 @@ func newTerminal(w io.Writer, getenv func(string) string) *terminal {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && getenv("TERM") != "dumb" {
 		t.live = true
 		t.color = getenv("NO_COLOR") == ""
-		go t.spin()
+		go t.runSpinner()
 	}
 	return t
 }
@@ -66,14 +66,14 @@ func (t *terminal) close() {
 	close(t.stop)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.clear()
+	t.clearSpinner()
 	t.live = false
 }
 
-func (t *terminal) report(e event) {
+func (t *terminal) showEvent(e event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.clear()
+	t.clearSpinner()
 	switch e.Kind {
 	case eventBegin:
 		if len(t.steps) == 0 {
@@ -84,52 +84,52 @@ func (t *terminal) report(e event) {
 		t.steps = slices.DeleteFunc(t.steps, func(s string) bool { return s == e.Name })
 		elapsed := fmt.Sprintf("%.1f s", e.Elapsed.Seconds())
 		if t.live {
-			t.print(fmt.Sprintf("  %s %-20s %-24s %s", t.paint("32", "✓"), e.Name, e.Text, t.paint("2", elapsed)))
+			t.printLine(fmt.Sprintf("  %s %-20s %-24s %s", t.colorText("32", "✓"), e.Name, e.Text, t.colorText("2", elapsed)))
 		} else {
 			at := ""
 			if e.Text != "" {
 				at = " at " + e.Text
 			}
-			t.print("ready: " + e.Name + at + " (" + elapsed + ")")
+			t.printLine("ready: " + e.Name + at + " (" + elapsed + ")")
 		}
 	case eventNote:
 		if t.live {
-			t.print("    " + t.paint("2", e.Text))
+			t.printLine("    " + t.colorText("2", e.Text))
 		} else {
-			t.print(e.Text)
+			t.printLine(e.Text)
 		}
 	case eventWarn:
 		if t.live {
-			t.print("  " + t.paint("33", "! "+e.Text))
+			t.printLine("  " + t.colorText("33", "! "+e.Text))
 		} else {
-			t.print("warning: " + e.Text)
+			t.printLine("warning: " + e.Text)
 		}
 	case eventReady:
 		t.steps = nil
-		t.print("\n" + e.Text)
+		t.printLine("\n" + e.Text)
 	case eventFailed:
 		t.steps = nil
 	}
 }
 
-func (t *terminal) print(line string) { _, _ = fmt.Fprintln(t.w, strings.TrimRight(line, " ")) }
+func (t *terminal) printLine(line string) { _, _ = fmt.Fprintln(t.w, strings.TrimRight(line, " ")) }
 
-func (t *terminal) paint(code, s string) string {
+func (t *terminal) colorText(code, s string) string {
 	if !t.color {
 		return s
 	}
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// clear removes the line that moves; t.mu is held.
-func (t *terminal) clear() {
+// clearSpinner removes the line that moves. The caller holds t.mu.
+func (t *terminal) clearSpinner() {
 	if t.shown {
 		_, _ = io.WriteString(t.w, "\r\x1b[K")
 		t.shown = false
 	}
 }
 
-func (t *terminal) spin() {
+func (t *terminal) runSpinner() {
 	frames := []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 	tick := time.NewTicker(spin)
 	defer tick.Stop()
@@ -141,18 +141,18 @@ func (t *terminal) spin() {
 		}
 		t.mu.Lock()
 		if t.live && len(t.steps) > 0 {
-			t.clear()
+			t.clearSpinner()
 			_, _ = fmt.Fprintf(t.w, "  %c %s", frames[i%len(frames)],
-				t.paint("2", fmt.Sprintf("%s (%.0f s)", strings.Join(t.steps, ", "), time.Since(t.since).Seconds())))
+				t.colorText("2", fmt.Sprintf("%s (%.0f s)", strings.Join(t.steps, ", "), time.Since(t.since).Seconds())))
 			t.shown = true
 		}
 		t.mu.Unlock()
 	}
 }
 
-// pipe sends events on as lines of JSON. The other end may be gone: then
-// they are dropped.
-func pipe(w io.Writer) reporter {
+// pipeReporter returns a reporter that writes events as lines of JSON. It drops events when the
+// other end is gone.
+func pipeReporter(w io.Writer) reporter {
 	var mu sync.Mutex
 	enc := json.NewEncoder(w)
 	return func(e event) {
@@ -162,7 +162,7 @@ func pipe(w io.Writer) reporter {
 	}
 }
 
-func both(a, b reporter) reporter {
+func combineReporters(a, b reporter) reporter {
 	return func(e event) {
 		a(e)
 		b(e)
