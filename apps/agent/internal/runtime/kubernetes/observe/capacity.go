@@ -20,35 +20,35 @@ import (
 type Pool struct {
 	Name         string
 	NodeSelector map[string]string
-	// Tolerations of the instances that ask for the pool, beside those that all with
-	// its resource have.
+	// Tolerations of the instances that ask for the pool, in addition to those of all
+	// instances with its resource.
 	Tolerations []corev1.Toleration
-	// ResourceName; empty: every resource of its nodes that counts as GPUs.
+	// ResourceName of its devices. Empty: every resource of its nodes that counts as GPUs.
 	ResourceName string
-	// Quota of devices for Windlass; 0: all.
+	// Quota is how many of its devices Windlass may use. 0: all.
 	Quota int
 }
 
-// FleetConfig says what a Fleet looks for.
+// FleetConfig configures a Fleet.
 type FleetConfig struct {
 	Pools []Pool
-	// Tolerations of every instance with devices, beside those for taints that are
-	// named like the resource.
+	// Tolerations of every instance with devices, in addition to those for taints that
+	// are named like the resource.
 	Tolerations []corev1.Toleration
 }
 
-// Fleet keeps the sums that capacity is told from, so that a change costs what
-// changed: a node or a pod, and one pass over the nodes when somebody asks. It may
-// be used from several goroutines.
+// Fleet keeps sums over the nodes and pods of the cluster. A change updates only the
+// node or pod that changed, and Capacity makes one pass over the nodes. It is safe for
+// concurrent use.
 type Fleet struct {
 	cfg FleetConfig
 
 	mu    sync.Mutex
 	nodes map[string]*host
 	pods  map[types.UID]load
-	// used by the pods that are bound to a node, known or not.
+	// used has the devices of the pods that are bound to each node, known or not.
 	used map[string]map[corev1.ResourceName]int64
-	// last is what Capacity told, nil when something changed since.
+	// last is what Capacity returned last, nil if something has changed since.
 	last *agentv1.Capacity
 }
 
@@ -57,7 +57,7 @@ type host struct {
 	name        string
 	cpu, memory int64 // millicores, MiB
 	shares      []share
-	// closed: why it takes no instance without GPUs.
+	// closed is why the node takes no instance without GPUs. Empty: it takes them.
 	closed string
 }
 
@@ -71,16 +71,16 @@ type share struct {
 	closed      string
 }
 
-// line is one line of the capacity: devices that can stand in for each other.
+// line is one line of the capacity: devices that are interchangeable.
 type line struct{ pool, product, resource string }
 
-// load is what one pod holds of its node.
+// load is the devices of its node that one pod holds.
 type load struct {
 	node    string
 	devices map[corev1.ResourceName]int64
 }
 
-// NewFleet returns one without nodes.
+// NewFleet returns a Fleet without nodes.
 func NewFleet(cfg FleetConfig) *Fleet {
 	return &Fleet{
 		cfg: cfg, nodes: map[string]*host{}, pods: map[types.UID]load{},
@@ -88,8 +88,7 @@ func NewFleet(cfg FleetConfig) *Fleet {
 	}
 }
 
-// SetNode takes a node in, new or changed, and reports whether capacity may differ
-// for it.
+// SetNode adds or replaces a node. It reports whether that may change the capacity.
 func (f *Fleet) SetNode(node *corev1.Node) bool {
 	h := f.host(node)
 	f.mu.Lock()
@@ -114,8 +113,8 @@ func (f *Fleet) RemoveNode(name string) bool {
 	return true
 }
 
-// SetPod takes a pod in, ours or not, and reports whether that may change the capacity.
-// Pods hold what they asked for until they are over, also while they end.
+// SetPod adds or replaces a pod, ours or not. It reports whether that may change the capacity.
+// A pod holds its devices until it has ended, also while it stops.
 func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +172,7 @@ func (f *Fleet) drop(uid types.UID, l load) bool {
 	return true
 }
 
-// counts reports whether a resource is one that capacity tells of.
+// counts reports whether a resource is part of the capacity.
 func (f *Fleet) counts(name corev1.ResourceName) bool {
 	return isGPU(name) || slices.ContainsFunc(f.cfg.Pools, func(p Pool) bool { return p.ResourceName == string(name) })
 }
@@ -239,17 +238,17 @@ func (h *host) equal(o *host) bool {
 	return h.name == o.name && h.cpu == o.cpu && h.memory == o.memory && h.closed == o.closed && slices.Equal(h.shares, o.shares)
 }
 
-// open reports whether any instance can come to the node.
+// open reports whether the node takes any instance.
 func (h *host) open() bool {
 	return h.closed == "" || slices.ContainsFunc(h.shares, func(s share) bool { return s.closed == "" })
 }
 
-// maxNotes bounds the nodes that are named: in an outage it is all of them.
+// maxNotes bounds the notes, because an outage may concern all nodes.
 const maxNotes = 20
 
-// Capacity tells what the cluster has, ordered by pool, product and resource. A
-// node of two pools counts in both; one of none under an empty name. What it
-// returns is not to be changed.
+// Capacity returns the capacity of the cluster, by pool, product and resource. A node of
+// two pools counts in both. A node without a pool counts under an empty name. Callers must
+// not change the result.
 func (f *Fleet) Capacity() *agentv1.Capacity {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -314,7 +313,7 @@ func (f *Fleet) quota(pool string) int32 {
 	return 0
 }
 
-// sum does not wrap around whatever a node claims to have.
+// sum adds without overflow, because a node may report any number.
 func sum(a int32, b int64) int32 {
 	return int32(min(int64(a)+min(max(b, 0), math.MaxInt32), math.MaxInt32))
 }

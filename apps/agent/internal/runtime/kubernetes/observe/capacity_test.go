@@ -106,7 +106,7 @@ func diffText(want, got proto.Message) string {
 	return fmt.Sprintf("want %s\ngot  %s", prototext.Format(want), prototext.Format(got))
 }
 
-func TestCapacityIsToldByProduct(t *testing.T) {
+func TestCapacity_IsByProduct(t *testing.T) {
 	a100 := label("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")
 	f := fleet(FleetConfig{},
 		gpuNode("h1"), gpuNode("h2"), gpuNode("a1", a100, label("nvidia.com/gpu.memory", "40960")), cpuNode("c1"),
@@ -158,7 +158,7 @@ func TestPool_IsItsNodesWithTolerationsAndQuota(t *testing.T) {
 		f.Capacity())
 }
 
-func TestPartitionsAndOtherVendorsAreDevicesToo(t *testing.T) {
+func TestCapacity_HasPartitionsAndOtherVendors(t *testing.T) {
 	mixed := gpuNode("m1", devicesOf("nvidia.com/mig-3g.40gb", 2), label("nvidia.com/mig-3g.40gb.product", "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb"), label("nvidia.com/mig-3g.40gb.memory", "40192"))
 	mixed.Status.Capacity["nvidia.com/mig-1g.10gb"] = resource.MustParse("3")
 	mixed.Status.Allocatable["nvidia.com/mig-1g.10gb"] = resource.MustParse("3")
@@ -184,7 +184,7 @@ func TestCapacity_PodHoldsDevicesFromBindingToItsEnd(t *testing.T) {
 	require.EqualValues(t, 3, free())
 	require.False(t, f.SetPod(changed(p, turnedRunning)), "a change of its status changes no sum")
 	require.False(t, f.SetPod(changed(p, deleted(10))))
-	require.EqualValues(t, 3, free(), "it ends, and holds them still")
+	require.EqualValues(t, 3, free(), "a pod that stops still holds its devices")
 	require.True(t, f.SetPod(changed(p, evicted)))
 	require.EqualValues(t, 8, free())
 	require.False(t, f.RemovePod(p.UID))
@@ -195,7 +195,7 @@ func TestCapacity_PodHoldsDevicesFromBindingToItsEnd(t *testing.T) {
 
 func turnedRunning(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }
 
-func TestRequestsAreThoseThatTheSchedulerHolds(t *testing.T) {
+func TestRequests_AreWhatTheSchedulerReserves(t *testing.T) {
 	list := func(cpu, gpu string) corev1.ResourceRequirements {
 		return corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu), "nvidia.com/gpu": resource.MustParse(gpu)}}
 	}
@@ -213,7 +213,7 @@ func TestRequestsAreThoseThatTheSchedulerHolds(t *testing.T) {
 
 	require.Equal(t, "4", amountOf(got, "nvidia.com/gpu"))
 	pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("4")}}
-	require.Equal(t, "4250m", amountOf(requests(pod), "cpu"), "what is asked for the whole pod stands in for its containers'")
+	require.Equal(t, "4250m", amountOf(requests(pod), "cpu"), "requests of the pod replace those of its containers")
 }
 
 func TestCapacity_OnlyOtherSumsAreAChange(t *testing.T) {

@@ -74,13 +74,14 @@ func (s *subject) containers() verdict {
 	return v
 }
 
-// unwell reports whether nothing but its health check speaks against a container. Then, who
-// makes that check comes first: while it is not up, every check fails.
+// unwell reports whether the health check is the only reason that the container does not serve.
+// Then the container that makes the check is judged first, because every check fails while it is
+// not up.
 func (v verdict) unwell() bool {
 	return v.status == running || v.reason == runtime.ReasonStartupTimeout || v.reason == runtime.ReasonHealthCheckFailed
 }
 
-// called is what people know a container by that is not the app's.
+// called returns the name of a container other than the app's, for messages.
 func called(c *corev1.Container) string {
 	if c.Name == render.HealthContainerName {
 		return "container " + c.Name + ", which makes the health check (the agent's --health-image)"
@@ -102,7 +103,7 @@ func initialised(c *corev1.Container, cs *corev1.ContainerStatus) bool {
 	return cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
 }
 
-// container judges one container; serving means that it is ready.
+// container judges one container. The status serving means that it is ready.
 func (s *subject) container(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
 	switch {
 	case cs.State.Running != nil:
@@ -157,8 +158,8 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 	return v
 }
 
-// beforeStart: nothing of the container has run. Volumes come first, then the
-// sandbox with its network, then the image.
+// beforeStart judges a container before its first run. The node prepares volumes first, then
+// the sandbox with its network, then the image.
 func (s *subject) beforeStart() verdict {
 	v := verdict{status: creating}
 	if sandbox := condition(s.pod, corev1.PodReadyToStartContainers); sandbox != nil && sandbox.Status == corev1.ConditionTrue {
@@ -184,8 +185,8 @@ func (s *subject) beforeStart() verdict {
 	return v
 }
 
-// pullText tells why an image is not had. An answer of the registry is final when
-// asking again cannot change it, and the kubelet did ask again.
+// pullText returns why the image was not pulled. doomed: the registry's answer would not change
+// with another try, and the kubelet has tried again.
 func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting) (message string, doomed bool) {
 	text := registryText(w.Message)
 	told := s.told(topicPull, time.Time{})
@@ -194,7 +195,7 @@ func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting)
 	}
 	switch w.Reason {
 	case "InvalidImageName":
-		return fmt.Sprintf("%q is no image name%s", c.Image, colon(text)), true
+		return fmt.Sprintf("%q is not a valid image name%s", c.Image, colon(text)), true
 	case "ErrImageNeverPull":
 		return fmt.Sprintf("image %s is not on the node, and may not be pulled", c.Image), true
 	}
@@ -206,12 +207,12 @@ func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting)
 	if told != nil {
 		tries = told.count
 	}
-	// ErrImagePull is a try that just failed: at first, one that may be mended.
+	// ErrImagePull is a try that has just failed. The first failure may be temporary.
 	again := w.Reason != "ErrImagePull" || tries > 1
 	return message, tries >= runtime.LoopAfter || again && finalPull.MatchString(text)
 }
 
-// badConfig: the kubelet could not make the container from its spec.
+// badConfig judges a container that the kubelet could not create from its spec.
 func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 	v := verdict{status: failed, reason: runtime.ReasonInvalidSpec, message: text}
 	if v.message == "" {
@@ -220,7 +221,7 @@ func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 	switch {
 	case strings.Contains(text, "runAsNonRoot") && strings.Contains(text, "non-numeric user"):
 		v.doomed = true
-		v.message = fmt.Sprintf("image %s names its user instead of numbering it, so that Kubernetes cannot tell that it is not root: set kubernetes.run_as_user to its number", c.Image)
+		v.message = fmt.Sprintf("image %s has a user without a number, so that Kubernetes cannot check that it is not root: set kubernetes.run_as_user to its number", c.Image)
 	case strings.Contains(text, "runAsNonRoot"), strings.Contains(text, "breaks non-root policy"):
 		v.doomed = true
 		v.message = fmt.Sprintf("image %s runs as root: set kubernetes.run_as_user to another user, or allow root in kubernetes.security (run_as_root, with a reason)", c.Image)
@@ -258,7 +259,7 @@ func unwrapRun(text string) string {
 	}
 }
 
-// ended: the container is between two runs.
+// ended judges a container between two runs.
 func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) verdict {
 	v := s.ending(c, t, c.Name == main(s.pod).Name && ends(cs) <= s.past.served)
 	reason, message, loops := runtime.JudgeEnd(s.streak(c, cs), v.reason, v.message)
@@ -266,7 +267,7 @@ func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *core
 	return v
 }
 
-// ending tells how one run ended; served, whether it was ready before.
+// ending returns a verdict on how one run ended. served: the run was ready before.
 func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) verdict {
 	v := verdict{status: failed, reason: runtime.ReasonExited}
 	last := ""
@@ -321,17 +322,17 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 	return v
 }
 
-// probeText is what a failed check told, which may quote what was answered.
+// probeText returns the message of a failed check, without values of secrets that the answer may contain.
 func (s *subject) probeText(n *note) string { return probeText(s.secrets.Blank(n.text)) }
 
-// probeSlack is for times that are whole seconds, each rounded by itself.
+// probeSlack allows for times that are rounded to whole seconds.
 const probeSlack = 2 * time.Second
 
-// killed reports whether the kubelet ended a run because of a probe. What a program
-// exits with on SIGTERM says nothing, so that time decides: the startup probe ends
-// a run that was never ready when its budget runs out, the liveness probe tells of
-// it right before. The kubelet stops to tell after some 25 failed checks, so that
-// there may be no event from near the end.
+// killed reports whether the kubelet ended a run because of a probe. The exit code after
+// SIGTERM does not show it, so the time decides. The startup probe ends a run that was
+// never ready when its budget is over. The liveness probe has an event right before the
+// end. But the kubelet sends no more events after some 25 failed checks, so there may be
+// none near the end.
 func (s *subject) killed(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) (reason string, told *note, ok bool) {
 	ran := t.FinishedAt.Sub(t.StartedAt.Time)
 	if p := c.StartupProbe; p != nil && !served {
@@ -353,7 +354,7 @@ func (s *subject) killed(c *corev1.Container, t *corev1.ContainerStateTerminated
 	return "", nil, false
 }
 
-// budget is how long a startup probe lets a program take.
+// budget returns the time in which a program has to pass its startup probe.
 func budget(p *corev1.Probe) time.Duration {
 	if p == nil {
 		return 0
@@ -371,7 +372,7 @@ func (s *subject) grace(p *corev1.Probe) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// runs: the container is up.
+// runs judges a container that is up.
 func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
 	if cs.Ready {
 		return verdict{status: serving}
@@ -396,7 +397,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 	if t == nil {
 		return v
 	}
-	// Why it ended says more than that it has been started again.
+	// The reason of the last end is more useful than that the container has started again.
 	e := s.ended(c, cs, t)
 	v.doomed = e.doomed
 	if e.doomed || e.reason != runtime.ReasonExited {
@@ -407,7 +408,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 	return v
 }
 
-// ends counts the runs that are over.
+// ends returns the number of runs that have ended.
 func ends(cs *corev1.ContainerStatus) int {
 	n := int(cs.RestartCount)
 	if cs.State.Terminated != nil || cs.State.Running == nil && cs.LastTerminationState.Terminated != nil {
@@ -416,7 +417,7 @@ func ends(cs *corev1.ContainerStatus) int {
 	return n
 }
 
-// lastEnd is how the newest run that is over ended.
+// lastEnd returns how the last run ended, nil if none has.
 func lastEnd(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	if cs.State.Terminated != nil {
 		return cs.State.Terminated
@@ -424,8 +425,8 @@ func lastEnd(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return cs.LastTerminationState.Terminated
 }
 
-// streak counts the runs that ended in a row: all, or those since the main container last
-// served for runtime.StableAfter.
+// streak returns the number of runs that ended since the main container last served for
+// runtime.StableAfter, or of all runs if it never did.
 func (s *subject) streak(c *corev1.Container, cs *corev1.ContainerStatus) int {
 	if c.Name != main(s.pod).Name {
 		return ends(cs)

@@ -1,5 +1,5 @@
-// Package observe turns what the informers hold into what the agent reports:
-// pods into instances, nodes into capacity. It calls nothing and reads no clock.
+// Package observe turns the objects in the informers into what the agent reports: pods
+// into instances, nodes into capacity. It is pure: it makes no calls and reads no clock.
 //
 //	pods of one workload --.
 //	its Deployment --------+--> Memory.Instances --> []runtime.Instance
@@ -7,28 +7,26 @@
 //	nodes -----------------'
 //	all nodes, all pods --------> Fleet -----------> *agentv1.Capacity
 //
-// A verdict on a pod is taken from the first of these that has something to say,
-// because each makes the ones below it stale:
+// The verdict on a pod comes from the first of these that applies, because each makes
+// the ones below it outdated:
 //
 //	deletion        DRAINING, and why: replaced, preempted, evicted, on a lost node
 //	a final phase   TERMINATED: the pod is left behind, another takes its place
 //	the scheduler   PENDING until it has a node
-//	its mark        DRAINING once it runs: it is to go, and gateways finish with it
-//	the node        NodeLost: what the pod last said of itself is old news
+//	its mark        DRAINING once it runs: it will be stopped, and gateways drain it
+//	the node        NodeLost: the status of the pod is outdated
 //	init containers in their order
 //	the container   waiting, ended or running; its last end while it is not ready
 //
-// An instance is its pod's UID, so that an address, a name or an ordinal that a
-// later pod gets says nothing about the one before. READY needs the pod's Ready
-// condition, no deletion and a node that answers; nothing else makes it.
+// An instance is identified by its pod's UID, because a later pod may get the same
+// address, name or ordinal. An instance is READY exactly if its pod has the Ready
+// condition and is not being deleted, and its node answers.
 //
-// Events only explain. They are dropped by API servers after an hour, merged and
-// delayed, so that no status depends on one: without them a verdict has the same
-// status and a vaguer message. An event speaks of the run that it was told in; an
-// older one is ignored.
+// No status depends on events, because API servers delay and merge them, and drop them
+// after an hour. Without events, a verdict has the same status and a less exact message.
+// An event explains only the run in which it was sent.
 //
-// Memory holds the little that pods do not tell: the ordinal of each, and which
-// of its runs was ready. It starts empty after a restart of the agent and is
-// filled from conditions and from the pods' order, with the same ordinals for
-// pods that were never replaced.
+// Memory holds what is not in the pods: the ordinal of each, and which of its runs was
+// ready. After a restart of the agent it is rebuilt from conditions and from the order of
+// the pods. Pods that were never replaced get the same ordinals.
 package observe

@@ -15,8 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fixture is a file of testdata: a pod as an API server returned it, what events said of
-// it, and what should be observed. Its first line says what happened.
+// fixture is a file of testdata: a pod as an API server returned it, its events, and the expected
+// instance. The first line describes the case.
 type fixture struct {
 	Now          time.Time      `json:"now"`
 	TemplateHash string         `json:"templateHash"`
@@ -86,7 +86,7 @@ func TestInstances_EachPodStateHasItsReason(t *testing.T) {
 			require.Equal(t, "main", i.Role)
 			require.Equal(t, "new", i.TemplateHash)
 
-			require.Equal(t, all, m.Instances(s.input()), "a second look sees the same")
+			require.Equal(t, all, m.Instances(s.input()), "a second call returns the same")
 		})
 	}
 }

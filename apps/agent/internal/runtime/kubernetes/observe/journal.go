@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// topic is what an event is about. One event per topic is kept: the newest.
+// topic is the subject of an event. The newest event of each topic is kept.
 type topic uint8
 
 const (
@@ -29,26 +29,26 @@ type note struct {
 	text  string
 	at    time.Time
 	count int32
-	// source is the event's UID: another one on the same topic adds to count.
+	// source is the event's UID. An event with another UID on the same topic adds to count.
 	source types.UID
 }
 
-// Journal keeps what Warning events told of pods, a few lines for each. It may be
-// used from several goroutines. The zero value is ready.
+// Journal keeps the newest Warning events of each pod, one for each topic. It is safe for
+// concurrent use. The zero value is ready to use.
 type Journal struct {
 	mu    sync.Mutex
 	pods  map[types.UID]*page
 	edits uint64
 }
 
-// page is one pod's. edit is the journal's count when it last changed, so that a
-// reader sees that it has read this before.
+// page has the notes of one pod. edit is the journal's count when the page last changed, by which
+// a reader sees whether it has read the page before.
 type page struct {
 	notes []note
 	edit  uint64
 }
 
-// Add takes an event in. It reports whether that changed what is known of a pod.
+// Add adds an event. It reports whether that changed the notes of a pod.
 func (j *Journal) Add(e *corev1.Event) bool {
 	if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.UID == "" {
 		return false
@@ -80,7 +80,7 @@ func (j *Journal) Add(e *corev1.Event) bool {
 		} else {
 			n.count = max(n.count, old.count)
 		}
-		// "Unable to attach or mount volumes" only sums up what was told before.
+		// "Unable to attach or mount volumes" only sums up earlier events.
 		if n.topic == topicMount && vagueMount(n.text) && !vagueMount(old.text) {
 			n.text = old.text
 		}
@@ -98,8 +98,8 @@ func (j *Journal) touch(p *page) {
 	p.edit = j.edits
 }
 
-// Forget drops a pod that is gone. Call it also for events that ran out and whose
-// pod is not known: the journal has no other end.
+// Forget drops the notes of a pod that is gone. Callers must also call it for an unknown pod
+// whose events have expired, because the journal drops nothing by itself.
 func (j *Journal) Forget(pod types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -107,7 +107,7 @@ func (j *Journal) Forget(pod types.UID) {
 	j.edits++
 }
 
-// Keep drops the pods that are not known.
+// Keep drops the notes of all pods that are not known.
 func (j *Journal) Keep(known func(types.UID) bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -129,7 +129,7 @@ func (j *Journal) count() uint64 {
 	return j.edits
 }
 
-// edit is when a pod's notes last changed; 0: there are none.
+// edit returns the count at which a pod's notes last changed, 0 if there are none.
 func (j *Journal) edit(pod types.UID) uint64 {
 	if j == nil {
 		return 0
@@ -142,8 +142,7 @@ func (j *Journal) edit(pod types.UID) uint64 {
 	return 0
 }
 
-// read returns a pod's notes unless they are those of edit. A nil journal is an
-// empty one.
+// read returns a pod's notes if they have changed since edit. A nil journal is empty.
 func (j *Journal) read(pod types.UID, edit uint64) (notes []note, now uint64, changed bool) {
 	if j == nil {
 		return nil, 0, edit != 0

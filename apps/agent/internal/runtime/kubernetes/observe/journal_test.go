@@ -22,8 +22,8 @@ func TestJournal_KeepsTheNewestOfEachTopic(t *testing.T) {
 	require.True(t, j.Add(event("a", "1", "Unhealthy", "Readiness probe failed: x", 10, 1)))
 	require.True(t, j.Add(event("a", "2", "Unhealthy", "Liveness probe failed: y", 11, 1)))
 	require.True(t, j.Add(event("a", "1", "Unhealthy", "Readiness probe failed: x", 20, 2)))
-	require.False(t, j.Add(event("a", "1", "Unhealthy", "Readiness probe failed: x", 20, 2)), "told again")
-	require.False(t, j.Add(event("a", "0", "Unhealthy", "Readiness probe failed: old", 5, 1)), "late")
+	require.False(t, j.Add(event("a", "1", "Unhealthy", "Readiness probe failed: x", 20, 2)), "the same event again")
+	require.False(t, j.Add(event("a", "0", "Unhealthy", "Readiness probe failed: old", 5, 1)), "an older event")
 	require.False(t, j.Add(event("a", "3", "Pulled", "Successfully pulled image", 5, 1)))
 	notes, edit, changed := j.read("a", 0)
 	require.True(t, changed)
@@ -43,7 +43,7 @@ func TestJournal_KeepsTheNewestOfEachTopic(t *testing.T) {
 	require.Empty(t, notes)
 }
 
-func TestFailuresWithDifferentTextsAddUp(t *testing.T) {
+func TestJournal_AddsUpFailuresWithDifferentTexts(t *testing.T) {
 	var j Journal
 	for n, text := range []string{"x: i/o timeout", "x: 503 Service Unavailable", "x: EOF"} {
 		j.Add(event("a", string(rune('0'+n)), "Failed", `Failed to pull image "x": `+text, n, 1))

@@ -21,26 +21,27 @@ const (
 	templateHash = render.AnnotationTemplateHash
 	roleLabel    = render.LabelComponent
 	defaultRole  = "main"
-	// maxLeftBehind pods of a workload are told of: controllers leave each that was
-	// evicted, and the agent takes away all but some only a while later.
+	// maxLeftBehind is how many ended pods of a workload are reported. Controllers keep all
+	// evicted pods, and the agent removes most of them only some time later.
 	maxLeftBehind = 5
 )
 
-// Memory is what one workload's pods do not tell of themselves. It is not safe
-// for concurrent use. The zero value is ready.
+// Memory is what is known of one workload and is not in its pods. It is not safe for
+// concurrent use. The zero value is ready to use.
 type Memory struct {
 	pods map[types.UID]*past
-	// What the last answer was made from besides the pods, and the answer.
+	// last is the result of the last call of Instances. The fields before it are its other
+	// inputs, besides the pods.
 	workload     *appsv1.Deployment
 	templateHash string
 	secrets      *redact.Values
 	edits        uint64
 	last         []runtime.Instance
-	// moving: the same input may be told differently a moment later.
+	// moving: the result may change with time, without a change of the input.
 	moving bool
 }
 
-// past is what is remembered of one pod.
+// past is what Memory holds of one pod.
 type past struct {
 	group int
 	// settled: the group is final.
@@ -48,12 +49,14 @@ type past struct {
 	// served is the number of runs up to and including the last one that was
 	// ready; 0: none was.
 	served int
-	// readyAt is since when the run that served counts was ready, zero once it no longer is.
+	// readyAt is the time since which the run that served counts has been ready. It is zero if
+	// that run is no longer ready.
 	readyAt time.Time
 	// forgiven are the runs before the last one that was ready for runtime.StableAfter.
 	forgiven int
 
-	// What the instance was made from; equal again, it is the same again.
+	// instance is the result of the last call, and these are its inputs. With equal inputs it is
+	// returned again.
 	pod        *corev1.Pod
 	node       *corev1.Node
 	nodesKnown bool
@@ -61,30 +64,30 @@ type past struct {
 	notes      []note
 	replaced   bool
 	secrets    *redact.Values
-	// timed: it changes as time goes by.
+	// timed: the instance changes with time.
 	timed    bool
 	instance runtime.Instance
 }
 
-// Input is what is known of one workload at one moment. Pods are all that carry
-// its label, in any order and state; none is changed.
+// Input is the objects of one workload at one moment. Pods are all pods with its label, in
+// any order and state. They are not changed.
 type Input struct {
 	Now time.Time
 	// TemplateHash of the newest assignment.
 	TemplateHash string
 	Pods         []*corev1.Pod
-	// Workload is nil when there is none, or none any more.
+	// Workload is nil if it does not exist.
 	Workload *appsv1.Deployment
 	Nodes    Nodes
 	Journal  *Journal
-	// Secrets are blanked in what programs wrote. While they are not known, none of that is
-	// repeated.
+	// Secrets are the values that are blanked in the output of programs. While they are not
+	// known, no output is reported.
 	Secrets *redact.Values
 }
 
-// Instances tells of each pod, and of each that the API server refuses to let be
-// made, ordered by group, then by creation. Pods that are over and were left
-// behind are TERMINATED; of these the newest few are told of.
+// Instances returns an instance for each pod, and for each replica whose pod the API server
+// refuses to create, by group, then by creation. Ended pods that still exist are TERMINATED.
+// It returns only the newest maxLeftBehind of these.
 func (m *Memory) Instances(in Input) []runtime.Instance {
 	edits := in.Journal.count()
 	if m.unchanged(&in, edits) {
@@ -128,14 +131,14 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	return m.last
 }
 
-// Settled is what was told last, if that can only have changed with a pod, its node or
-// its journal.
+// Settled returns the last result of Instances. ok is false if the result can have changed without a
+// change of a pod, its node or its events.
 func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string, secrets *redact.Values) ([]runtime.Instance, bool) {
 	return m.last, m.pods != nil && !m.moving && workload == m.workload && templateHash == m.templateHash && secrets == m.secrets
 }
 
-// unchanged reports whether the last answer is still true. Informers replace objects
-// and never change them, so that the same pointer is the same state.
+// unchanged reports whether the last result is still valid. Informers replace objects and
+// never change them, so the same pointer means the same state.
 func (m *Memory) unchanged(in *Input, edits uint64) bool {
 	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash || in.Secrets != m.secrets {
 		return false
@@ -160,8 +163,8 @@ func (in *Input) nodeOf(p *corev1.Pod) *corev1.Node {
 	return in.Nodes(p.Spec.NodeName)
 }
 
-// explain says of instances that are on their way, and have nothing to say for
-// themselves, in whose place they come: that is why there is one replica less.
+// explain adds a message to new instances without one: which ended instance they replace, and
+// why that one ended. People then see why a replica is missing.
 func explain(all []runtime.Instance) {
 	for n := range all {
 		i := &all[n]
@@ -186,19 +189,19 @@ func older(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 }
 
-// holds reports whether the pod is one of those that replicas count.
+// holds reports whether the pod counts as a replica.
 func holds(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// settledAfter a pod was made, all that were made before it have been heard of.
+// settledAfter is how long after the creation of a pod all earlier pods are known.
 const settledAfter = 10 * time.Second
 
-// assign gives each pod its group: the lowest that no pod holds which counts. A
-// pod keeps it for life once it was ready, or is a few seconds old. Until then the
-// order of creation and name decides anew at each look, so that it does not matter
-// in which order pods are heard of, and an agent that starts again finds the same.
-// Who leaves keeps the number and lets another have it, too.
+// assign gives each pod its group: the lowest that no other pod holds. A pod keeps its
+// group for life once it was ready or is some seconds old. Until then each call assigns
+// groups again, by creation and name. So the order in which pods are reported does not
+// matter, and a restarted agent assigns the same groups. A pod that is being deleted keeps
+// its group, and its successor may get the same one.
 func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
 	taken := map[int]bool{}
 	for _, p := range pods {
@@ -231,7 +234,7 @@ func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
 	}
 }
 
-// remember notes in which run the pod is ready, and for how long it was.
+// remember stores which run of the pod is ready, and since when.
 func (w *past) remember(p *corev1.Pod) {
 	c, cs, run := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name), 1
 	if cs != nil {
@@ -241,7 +244,7 @@ func (w *past) remember(p *corev1.Pod) {
 	if c != nil && !w.readyAt.IsZero() && (!ready || run != w.served) {
 		end := c.LastTransitionTime.Time
 		if ready && cs != nil && lastEnd(cs) != nil {
-			// It ended and the next one was ready between two looks.
+			// That run ended and the next one became ready between two calls.
 			end = lastEnd(cs).FinishedAt.Time
 		}
 		if end.Sub(w.readyAt) >= runtime.StableAfter {
@@ -257,12 +260,12 @@ func (w *past) remember(p *corev1.Pod) {
 	}
 }
 
-// recallSlack: a pod's Ready condition is first set, to False, when its node
-// takes it on. One that changed later than that was True in between.
+// recallSlack: a node sets a pod's Ready condition to False when it accepts the pod. If the
+// condition changed later than that, it was True in between.
 const recallSlack = 2 * time.Second
 
-// recall finds in a pod that is seen for the first time whether it was ready
-// before. The time that a run was ready is not known: the time that it ran stands for it.
+// recall derives from a pod that is new to Memory whether it was ready before. It does not know
+// how long a run was ready, and takes the time for which it ran.
 func (w *past) recall(p *corev1.Pod) {
 	c, cs := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name)
 	if c == nil || cs == nil {
@@ -289,7 +292,7 @@ func podReady(p *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// instance tells of one pod, as it did before if nothing changed.
+// instance returns the instance of one pod, the same as before if nothing changed.
 func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
 	was := m.pods[p.UID]
 	template := p.Annotations[templateHash]
@@ -339,7 +342,7 @@ func (s *subject) describe(template string) runtime.Instance {
 		}
 	}
 	if v.status == serving {
-		// Times of the API are whole seconds, each rounded down by itself.
+		// Times of the API are rounded down to whole seconds.
 		i.ReadyAt = reportedTime(condition(p, corev1.PodReady).LastTransitionTime.Time)
 		if i.ReadyAt.Before(i.StartedAt) {
 			i.ReadyAt = i.StartedAt
@@ -352,7 +355,8 @@ func (s *subject) describe(template string) runtime.Instance {
 	return i
 }
 
-// reportedTime is a time as it is reported. What never ran is said to have started in 1970.
+// reportedTime returns a time for reports. Kubernetes says 1970 for a container that never ran, which becomes
+// the zero time.
 func reportedTime(t time.Time) time.Time {
 	if t.Unix() <= 0 {
 		return time.Time{}
@@ -367,9 +371,9 @@ func role(p *corev1.Pod) string {
 	return defaultRole
 }
 
-// refused returns replicas that have no pod because the API server refuses to
-// let it be made: by a quota, a policy, a webhook. Without them a deployment
-// would wait without a reason that people can see.
+// refused returns instances for replicas whose pods the API server refuses to create,
+// because of a quota, a policy or a webhook. Without them, people would not see why a
+// deployment waits.
 func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || w.Spec.Replicas == nil {
 		return nil
@@ -398,7 +402,7 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 			role = defaultRole
 		}
 		out = append(out, runtime.Instance{
-			// No pod's UID looks like this.
+			// This cannot be the UID of a pod.
 			ID: render.InstanceID(w.UID + "-" + types.UID(strconv.Itoa(group))), Role: role, Group: group,
 			TemplateHash: w.Spec.Template.Annotations[templateHash],
 			Status:       v.status, Reason: v.reason, Message: v.message, Doomed: v.doomed,
@@ -409,10 +413,10 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 	return out
 }
 
-// refusal reads why the API server lets no pod be made.
+// refusal returns why the API server refuses to create a pod.
 func refusal(message string) verdict {
-	// `pods "chat-v1-x" is forbidden: exceeded quota: ...`: whose name it is
-	// differs from try to try.
+	// `pods "chat-v1-x" is forbidden: exceeded quota: ...`: the name differs with each
+	// try.
 	text := message
 	if _, rest, ok := strings.Cut(message, " is forbidden: "); ok {
 		text = rest

@@ -22,7 +22,7 @@ func at(seconds int) metav1.Time {
 	return metav1.NewTime(noon.Add(time.Duration(seconds) * time.Second))
 }
 
-// newPod is one that runs on a node since its creation and is not ready.
+// newPod returns a pod that has run on a node since its creation and is not ready.
 func newPod(name string, created int) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name), CreationTimestamp: at(created)},
@@ -63,8 +63,7 @@ func turned(ready bool, when int) func(*corev1.Pod) {
 	}
 }
 
-// over ends the present run, begun at some time; the kubelet waits before the
-// next.
+// over ends the present run, which began at begun. The kubelet waits before the next one.
 func over(begun, when int, code int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		cs := &p.Status.ContainerStatuses[0]
@@ -102,7 +101,7 @@ func groups(all []runtime.Instance) map[string]int {
 	return out
 }
 
-func TestGroupsAreTheLowestFreeNumbersInOrderOfCreation(t *testing.T) {
+func TestGroups_AreTheLowestFreeNumbersInOrderOfCreation(t *testing.T) {
 	var m Memory
 	a, b, c := newPod("a", 5), newPod("b", 0), newPod("c", 0)
 	require.Equal(t, map[string]int{"b": 0, "c": 1, "a": 2}, groups(look(&m, 6, a, b, c)))
@@ -111,7 +110,7 @@ func TestGroupsAreTheLowestFreeNumbersInOrderOfCreation(t *testing.T) {
 	look(&late, 6, c)
 	look(&late, 6, c, a)
 	require.Equal(t, map[string]int{"b": 0, "c": 1, "a": 2}, groups(look(&late, 6, a, b, c)),
-		"in whatever order fresh pods are heard of")
+		"the order in which new pods are reported does not matter")
 }
 
 func TestGroup_IsKeptForLifeAndThenReused(t *testing.T) {
@@ -127,11 +126,11 @@ func TestGroup_IsKeptForLifeAndThenReused(t *testing.T) {
 	leaving := changed(b, deleted(60))
 	e := newPod("e", 30)
 	require.Equal(t, map[string]int{"d": 0, "b": 1, "e": 1, "c": 2}, groups(look(&m, 40, leaving, c, d, e)),
-		"who leaves keeps its number, and lets the next one have it")
+		"a pod that is deleted keeps its group, and the next pod gets the same")
 
 	fresh := Memory{}
 	require.Equal(t, map[string]int{"c": 0, "d": 1, "e": 2, "b": 3}, groups(look(&fresh, 50, leaving, c, d, e)),
-		"an agent that starts again counts anew, without those that leave")
+		"a restarted agent assigns groups without pods that are being deleted")
 }
 
 func TestMemory_RestartedAgentFindsTheSameInstances(t *testing.T) {
@@ -154,7 +153,7 @@ func TestAddress_RecycledOverwritesNoOtherInstance(t *testing.T) {
 	all := look(&m, 26, old, next)
 	require.Len(t, all, 2)
 	require.Equal(t, all[0].Address, all[1].Address)
-	require.Equal(t, all[0].RuntimeName, all[1].RuntimeName, "not even the name tells them apart: a StatefulSet's pods share theirs")
+	require.Equal(t, all[0].RuntimeName, all[1].RuntimeName, "the names are equal, as with a StatefulSet")
 	require.NotEqual(t, all[0].ID, all[1].ID)
 	require.Equal(t, []any{serving, draining}, []any{all[0].Status, all[1].Status})
 }
@@ -309,7 +308,7 @@ func refusing(message string) *appsv1.Deployment {
 	}
 }
 
-func TestReplicasThatMayNotBeMadeAreTold(t *testing.T) {
+func TestInstances_HaveReplicasThatMayNotBeMade(t *testing.T) {
 	for name, c := range map[string]struct {
 		says   string
 		status any
@@ -358,7 +357,7 @@ func TestReplicasThatMayNotBeMadeAreTold(t *testing.T) {
 
 			in.Workload = in.Workload.DeepCopy()
 			in.Workload.Generation++
-			require.Len(t, m.Instances(in), 1, "what was said of an earlier spec is not believed")
+			require.Len(t, m.Instances(in), 1, "a condition of an earlier spec is ignored")
 		})
 	}
 }
@@ -371,17 +370,17 @@ func TestLastWords(t *testing.T) {
 	in := Input{Now: at(3).Time, Pods: []*corev1.Pod{p}, Secrets: redact.New("hunter2345678")}
 	said := m.Instances(in)[0].Message
 	require.Contains(t, said, "***")
-	require.NotContains(t, said, "5678", "also where the kubelet has cut it, or we do")
+	require.NotContains(t, said, "5678", "also where the kubelet or the agent has cut the output")
 
 	in.Secrets = nil
 	require.Equal(t, "exit code 1; its last output is told once its secrets are known, to be left out", m.Instances(in)[0].Message)
 	in.Secrets = redact.New()
-	require.Contains(t, m.Instances(in)[0].Message, "last output: ", "they are known by now")
+	require.Contains(t, m.Instances(in)[0].Message, "last output: ", "the secrets are known now")
 	_, settled := m.Settled(nil, "", redact.New())
 	require.False(t, settled)
 }
 
-func TestNodesThatAreNotKnownConcludeNothing(t *testing.T) {
+func TestNodes_UnknownChangeNoVerdict(t *testing.T) {
 	var m Memory
 	p := changed(newPod("a", 0), turned(true, 5))
 	require.Equal(t, serving, look(&m, 900, p)[0].Status)

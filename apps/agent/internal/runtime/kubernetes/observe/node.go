@@ -8,15 +8,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Nodes looks up a node by name; nil: the cluster has none of that name. A nil
-// Nodes: nodes are not known, and nothing is concluded from them.
+// Nodes returns a node by name, nil if the cluster has none of that name. A nil Nodes
+// means that nodes are not known, so that no verdict depends on them.
 type Nodes func(name string) *corev1.Node
 
-// unknownNodeAfter a pod was given a node that is not known, the node is gone.
-// Before that, the pod may merely have been heard of first.
+// unknownNodeAfter is how long after a pod was bound to an unknown node that node counts as
+// gone. Before that, the pod may have been reported earlier than the node.
 const unknownNodeAfter = 30 * time.Second
 
-// lost tells why a node's word is not to be waited for; empty: it answers.
+// lost returns why the node does not answer, "" if it does.
 func lost(node *corev1.Node) string {
 	for i := range node.Status.Conditions {
 		c := &node.Status.Conditions[i]
@@ -42,8 +42,8 @@ func ready(node *corev1.Node) bool {
 	})
 }
 
-// closed tells why a node takes no instance that has these tolerations; empty: it
-// takes one.
+// closed returns why the node takes no instance with these tolerations, "" if it
+// does.
 func closed(node *corev1.Node, tolerations []corev1.Toleration) string {
 	switch {
 	case node.DeletionTimestamp != nil:
@@ -81,8 +81,8 @@ func tolerated(taint *corev1.Taint, by []corev1.Toleration) bool {
 	})
 }
 
-// clock is a time as messages tell it: it must not change from one look to the
-// next, as an age would.
+// clock formats a time for messages. A time does not change between two calls, but an
+// age would.
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func colon(s string) string {

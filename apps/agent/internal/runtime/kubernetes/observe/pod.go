@@ -23,7 +23,7 @@ const (
 	terminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 )
 
-// verdict is what is told of a pod.
+// verdict is the status of a pod, with its reason.
 type verdict struct {
 	status  windlassv1.InstanceStatus
 	reason  string
@@ -31,7 +31,7 @@ type verdict struct {
 	doomed  bool
 }
 
-// subject is everything that a verdict on one pod is taken from.
+// subject is everything on which the verdict on one pod depends.
 type subject struct {
 	pod   *corev1.Pod
 	now   time.Time
@@ -41,7 +41,7 @@ type subject struct {
 	nodesKnown bool
 	node       *corev1.Node
 
-	// replaced: made from another template than the newest.
+	// replaced: the pod has an older template than the newest.
 	replaced bool
 	secrets  *redact.Values
 }
@@ -75,7 +75,7 @@ func (s *subject) judge() verdict {
 	return v
 }
 
-// leaving: the pod was told to end.
+// leaving judges a pod that is being deleted.
 func (s *subject) leaving() verdict {
 	v := verdict{status: draining, reason: runtime.ReasonStopped}
 	if s.replaced {
@@ -91,8 +91,8 @@ func (s *subject) leaving() verdict {
 	return v
 }
 
-// leftBehind: the pod is over and stays as a memory; its controller has made
-// another one.
+// leftBehind judges a pod that has ended and still exists. Its controller has made another
+// one.
 func (s *subject) leftBehind() verdict {
 	v := verdict{status: terminated}
 	if v.reason, v.message = s.disrupted(); v.reason != "" {
@@ -119,7 +119,7 @@ func (s *subject) leftBehind() verdict {
 	return v
 }
 
-// disrupted returns why the pod was ended from outside; empty: it was not.
+// disrupted returns why the pod was ended from outside, "" if it was not.
 func (s *subject) disrupted() (reason, message string) {
 	st := &s.pod.Status
 	switch st.Reason {
@@ -150,7 +150,8 @@ func (s *subject) disrupted() (reason, message string) {
 	return runtime.ReasonEvicted, c.Message
 }
 
-// evictionText: the pod's own words name the resource; others are the fallback.
+// evictionText returns the message of the pod's status, which names the resource, or else the
+// message of an event or of its condition.
 func (s *subject) evictionText() string {
 	if m := strings.TrimSpace(s.pod.Status.Message); m != "" {
 		return m
@@ -184,7 +185,7 @@ func (s *subject) unscheduled() verdict {
 	return v
 }
 
-// nodeLost tells why the node's word is not to be waited for; empty: it answers.
+// nodeLost returns why the pod's node does not answer, "" if it does.
 func (s *subject) nodeLost() string {
 	name := s.pod.Spec.NodeName
 	switch {
@@ -207,8 +208,8 @@ func (s *subject) nodeLost() string {
 	return fmt.Sprintf("node %s is gone", name)
 }
 
-// told returns what was told on a topic since a time, nil if nothing was. Event
-// times are whole seconds and so are those of runs.
+// told returns the note on a topic since a time, nil if there is none. Times of events and
+// of runs are whole seconds.
 func (s *subject) told(t topic, since time.Time) *note {
 	for i := range s.notes {
 		if n := &s.notes[i]; n.topic == t && !n.at.Before(since.Truncate(time.Second)) {
@@ -227,13 +228,13 @@ func condition(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition 
 	return nil
 }
 
-// defaultContainer is an annotation that names the pod's main container, where others are
-// added to it.
+// defaultContainer is the annotation with the name of the pod's main container, if others were
+// added.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 var nothing corev1.Container
 
-// main is the container that serves.
+// main returns the container that serves.
 func main(pod *corev1.Pod) *corev1.Container {
 	if len(pod.Spec.Containers) == 0 {
 		return &nothing

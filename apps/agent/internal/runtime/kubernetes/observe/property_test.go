@@ -19,7 +19,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// reasons that an instance of this runtime may carry.
+// reasons are those that an instance of this runtime may have.
 var reasons = []string{
 	"", runtime.ReasonBadCommand, runtime.ReasonCrashLoop, runtime.ReasonExited, runtime.ReasonHealthCheckFailed,
 	runtime.ReasonStartupTimeout, runtime.ReasonNotReady, runtime.ReasonOOMKilled, runtime.ReasonUnschedulable,
@@ -200,11 +200,11 @@ func TestPod_AnyStateHasAKnownStatusAndReason(t *testing.T) {
 		in := Input{Now: at(4000).Time, TemplateHash: "new", Pods: pods, Nodes: anyNodes(t), Journal: anyJournal(t, pods)}
 		var m Memory
 		all := m.Instances(in)
-		require.Equal(t, all, m.Instances(in), "a second look sees the same")
+		require.Equal(t, all, m.Instances(in), "a second call returns the same")
 
 		byID, held := map[string]bool{}, map[int]bool{}
 		for _, i := range all {
-			require.False(t, byID[i.ID], "two of one id")
+			require.False(t, byID[i.ID], "two instances have one id")
 			byID[i.ID] = true
 			require.Contains(t, reasons, i.Reason)
 			require.NotEqual(t, windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED, i.Status)
@@ -217,7 +217,7 @@ func TestPod_AnyStateHasAKnownStatusAndReason(t *testing.T) {
 			p := pods[slices.IndexFunc(pods, func(p *corev1.Pod) bool { return render.InstanceID(p.UID) == i.ID })]
 			require.Equal(t, p.DeletionTimestamp != nil, i.Status == draining)
 			if i.Status == serving {
-				require.True(t, podReady(p), "ready without the condition")
+				require.True(t, podReady(p), "an instance is ready without the condition")
 				require.False(t, in.Nodes != nil && p.Spec.NodeName == "lost")
 				require.Empty(t, i.Reason)
 				require.False(t, i.Doomed)
@@ -229,7 +229,7 @@ func TestPod_AnyStateHasAKnownStatusAndReason(t *testing.T) {
 				require.True(t, i.Doomed, "it is in a crash loop and not doomed")
 			}
 			if holds(p) {
-				require.False(t, held[i.Group], "two hold group %d", i.Group)
+				require.False(t, held[i.Group], "two instances hold group %d", i.Group)
 				held[i.Group] = true
 			} else {
 				require.Contains(t, []any{draining, terminated}, i.Status)
@@ -260,9 +260,8 @@ func TestGroups_OrderOfArrivalDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestSumsAreThoseOfWhatIsThere: a fleet that saw every change knows what one
-// that is told only of the end does.
-func TestSumsAreThoseOfWhatIsThere(t *testing.T) {
+// A fleet that got every change has the same capacity as one that got only the final objects.
+func TestFleet_CapacityDoesNotDependOnHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := fleet(FleetConfig{})
 		nodes, pods := map[string]*corev1.Node{}, map[types.UID]*corev1.Pod{}
@@ -313,7 +312,7 @@ func TestSumsAreThoseOfWhatIsThere(t *testing.T) {
 	})
 }
 
-// region is 1,000 workloads of five pods each, on 700 nodes.
+// region returns the pods of 1,000 workloads with five pods each, and 700 nodes.
 func region() ([][]*corev1.Pod, map[string]*corev1.Node) {
 	nodes := map[string]*corev1.Node{}
 	for n := range 700 {
@@ -332,8 +331,8 @@ func region() ([][]*corev1.Pod, map[string]*corev1.Node) {
 	return workloads, nodes
 }
 
-// BenchmarkInstances looks at 5,000 pods of 1,000 workloads. A look costs what
-// changed since the one before, and a few nanoseconds for each that did not.
+// BenchmarkInstances calls Instances for 5,000 pods of 1,000 workloads. The cost of a call depends
+// mostly on how many pods have changed since the call before.
 func BenchmarkInstances(b *testing.B) {
 	workloads, nodes := region()
 	sick := changed(newPod("sick", 0), over(1, 2, 1))
@@ -369,7 +368,7 @@ func BenchmarkInstances(b *testing.B) {
 	}
 }
 
-// BenchmarkFleet tells capacity after one pod of 5,000 changed.
+// BenchmarkFleet calls Capacity after one pod of 5,000 has changed.
 func BenchmarkFleet(b *testing.B) {
 	workloads, nodes := region()
 	f := fleet(FleetConfig{})

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// isGPU reports whether a resource counts as GPUs without a pool that says so. Of
-// Intel's, only whole devices.
+// isGPU reports whether a resource counts as GPUs without a pool with that resource. Of Intel's
+// resources, only whole devices do.
 func isGPU(name corev1.ResourceName) bool {
 	vendor, kind, _ := strings.Cut(string(name), "/")
 	switch vendor {
@@ -29,9 +29,9 @@ func isGPU(name corev1.ResourceName) bool {
 	return false
 }
 
-// product is what a node's labels call the devices behind a resource, in the
-// words of the program that labelled it: NVIDIA's GPU feature discovery, AMD's node
-// labeller, Intel's, or the cloud's. Empty: it has no such label.
+// product returns the name of a resource's devices in the node's labels, "" if there is no
+// such label. The labels are those of NVIDIA's GPU feature discovery, AMD's and Intel's node
+// labellers, and of clouds.
 func product(node *corev1.Node, name corev1.ResourceName) string {
 	labels, n := node.Labels, string(name)
 	if p := labels[n+".product"]; p != "" {
@@ -59,7 +59,7 @@ func product(node *corev1.Node, name corev1.ResourceName) string {
 	return ""
 }
 
-// memoryMiB of one device, as labelled; 0: unknown.
+// memoryMiB returns the memory of one device from the labels, 0 if it is unknown.
 func memoryMiB(node *corev1.Node, name corev1.ResourceName) int64 {
 	text := node.Labels[string(name)+".memory"]
 	if text == "" && strings.HasPrefix(string(name), "nvidia.com/gpu") {
@@ -68,7 +68,7 @@ func memoryMiB(node *corev1.Node, name corev1.ResourceName) int64 {
 	if mib, err := strconv.ParseInt(text, 10, 64); err == nil && mib > 0 {
 		return mib
 	}
-	// "192G", and gibibytes are meant.
+	// AMD writes "192G" for gibibytes.
 	if strings.HasPrefix(string(name), "amd.com/") {
 		text = strings.TrimSuffix(node.Labels["amd.com/gpu.vram"], "G")
 		if gib, err := strconv.ParseInt(text, 10, 32); err == nil && gib > 0 {
@@ -78,8 +78,8 @@ func memoryMiB(node *corev1.Node, name corev1.ResourceName) int64 {
 	return 0
 }
 
-// requests is what the scheduler holds for a pod: its containers together, or the
-// init container that needs more, and the runtime's overhead.
+// requests returns what the scheduler reserves for a pod: the sum of its containers, or the
+// requests of an init container that needs more, plus the overhead of the runtime class.
 func requests(pod *corev1.Pod) corev1.ResourceList {
 	sum, peak := corev1.ResourceList{}, corev1.ResourceList{}
 	sidecars := corev1.ResourceList{}
@@ -100,7 +100,7 @@ func requests(pod *corev1.Pod) corev1.ResourceList {
 	}
 	raise(sum, peak)
 	if pod.Spec.Resources != nil {
-		// Requests of the whole pod stand in for those of its containers.
+		// Requests of the pod replace those of its containers.
 		for name, q := range pod.Spec.Resources.Requests {
 			sum[name] = q.DeepCopy()
 		}
@@ -125,8 +125,8 @@ func raise(to, atLeast corev1.ResourceList) {
 	}
 }
 
-// podDevices of a pod, one entry for each: its id where the kubelet tells, else its
-// product, else the resource that it was asked as.
+// podDevices returns one entry for each device of a pod: the id if the kubelet reports it, else
+// the product, else the name of the resource.
 func podDevices(pod *corev1.Pod, node *corev1.Node) []string {
 	var out []string
 	for i := range pod.Spec.Containers {
@@ -156,7 +156,7 @@ func podDevices(pod *corev1.Pod, node *corev1.Node) []string {
 	return out
 }
 
-// maxDevices bounds what one pod is believed to have.
+// maxDevices bounds the devices of one pod.
 const maxDevices = 64
 
 func gpuNames(r corev1.ResourceRequirements) []corev1.ResourceName {

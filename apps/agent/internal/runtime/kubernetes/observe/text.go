@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// maxMessage of a verdict: reports carry up to 1 KiB.
+	// maxMessage bounds the message of a verdict, in bytes. Reports allow 1 KiB.
 	maxMessage = 1000
-	// A termination message is up to 80 lines of output; the last ones are why.
+	// A termination message has up to 80 lines of output. The last ones have the reason.
 	tailLines = 3
 	tailBytes = 500
 )
 
-// clip bounds a text at a whole character.
+// clip cuts a text to at most limit bytes, between two characters.
 func clip(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -32,7 +32,7 @@ func clip(s string, limit int) string {
 	return s[:cut] + "..."
 }
 
-// tail is the end of a program's output, on one line.
+// tail returns the end of a program's output, on one line.
 func tail(output string) string {
 	var lines []string
 	for line := range strings.Lines(output) {
@@ -52,7 +52,7 @@ func tail(output string) string {
 	return s
 }
 
-// wrappers are what container runtimes put around the registry's own words.
+// wrappers are the texts that container runtimes put around the registry's message.
 var wrappers = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`Back-off pulling image "[^"]*"(?:: )?`,
 	`Failed to pull image "[^"]*": `,
@@ -65,7 +65,7 @@ var wrappers = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`unable to pull image or OCI artifact: `,
 }, "|") + `)`)
 
-// registryText is what the registry said, without those around it.
+// registryText returns the registry's message without the wrappers.
 func registryText(s string) string {
 	s = strings.TrimSpace(s)
 	for {
@@ -77,14 +77,14 @@ func registryText(s string) string {
 	}
 }
 
-// finalPull are answers that another try does not change: the image has to be
-// pushed, or the pull secret to be given.
+// finalPull are answers that do not change with another try. A person must push the image or
+// add a pull secret.
 var finalPull = regexp.MustCompile(`(?i)not found$|: not found\b|manifest unknown|manifest for .* not found|name unknown|does not exist|no such image|unauthorized|authentication required|no basic auth credentials|access denied|is denied|denied: |403 forbidden|no match for platform|no matching manifest|invalid reference format`)
 
-// wrappedRun are what runtimes put around why a program could not be started.
+// wrappedRun are the texts that container runtimes put around the reason that a program did not start.
 var wrappedRun = regexp.MustCompile(`^(?:failed to create containerd task: |failed to create shim task: |OCI runtime create failed: |runc create failed: |unable to start container process: |error during container init: |container create failed: )+`)
 
-// notProgram are the ways in which a command can be wrong.
+// notProgram are reasons that mean a wrong command.
 var notProgram = regexp.MustCompile(`executable file(?: .*)? not found|exec(?:ve)?:? .*no such file or directory|stat .*: no such file or directory|exec(?:ve)?:? .*permission denied|exec format error|no command specified|is a directory: `)
 
 var (
@@ -93,7 +93,7 @@ var (
 	nextPart = regexp.MustCompile(`, (\d+ )`)
 )
 
-// plain are the scheduler's words that read badly after "on 3".
+// plain replaces texts of the scheduler that read badly before "on 3".
 var plain = strings.NewReplacer(
 	"node(s) didn't match Pod's node affinity/selector", "node selector or affinity not matched",
 	"node(s) had untolerated taint(s)", "taints not tolerated",
@@ -107,15 +107,14 @@ var plain = strings.NewReplacer(
 	"node(s) ", "",
 )
 
-// schedulerText shortens why no node takes a pod to what is short and on how many
-// nodes:
+// schedulerText shortens the scheduler's message to what is missing and on how many nodes:
 //
 //	0/8 nodes are available: 3 Insufficient nvidia.com/gpu, 5 node(s) didn't match
 //	Pod's node affinity/selector. preemption: 0/8 nodes are available: ...
 //
 // becomes "none of 8 nodes fits: Insufficient nvidia.com/gpu on 3 (it asks for
-// 16), node selector or affinity not matched on 5". What it cannot parse it
-// leaves as it is.
+// 16), node selector or affinity not matched on 5". It returns a text that it cannot
+// parse unchanged.
 func schedulerText(s string, asked corev1.ResourceList) string {
 	s = strings.TrimSpace(s)
 	head := noNode.FindStringSubmatch(s)
@@ -172,11 +171,11 @@ func schedulerText(s string, asked corev1.ResourceList) string {
 	return fmt.Sprintf("none of %s nodes fits: %s", head[1], strings.Join(texts, ", "))
 }
 
-// byContainer is what the kubelet puts around the words of the container that makes a check.
+// byContainer is the text that the kubelet puts around the message of the container that makes a check.
 var byContainer = regexp.MustCompile(`^error: health rpc probe failed: rpc error: code = \w+ desc = `)
 
-// probeText is the kubelet's "Readiness probe failed: HTTP probe failed with
-// statuscode: 503" without what the reason says already.
+// probeText shortens the kubelet's "Readiness probe failed: HTTP probe failed with
+// statuscode: 503" by what the reason already says.
 func probeText(s string) string {
 	if _, rest, ok := strings.Cut(s, " probe failed: "); ok {
 		s = rest
