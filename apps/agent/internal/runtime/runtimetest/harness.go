@@ -22,58 +22,58 @@ import (
 
 // Harness is one runtime with a state of its own, empty at first.
 type Harness struct {
-	// Open returns the runtime, running, on the harness's state. Called again it
-	// ends the one before, as a restart of the agent does.
+	// Open starts and returns a runtime on the harness's state. It ends the previous one, as
+	// a restart of the agent does.
 	Open func(t *testing.T) runtime.Runtime
-	// Shut ends the one that is open, and leaves instances running.
+	// Shut ends the open runtime, and leaves instances running.
 	Shut func(t *testing.T)
 	// Command runs this test binary, in Image where the runtime needs one.
 	Command []string
 	Image   string
-	// Leftovers names whatever still exists of instances, one line each; it is
-	// asked when nothing should.
+	// Leftovers returns a line for everything that still exists of instances. It is called
+	// when nothing should exist.
 	Leftovers func(t *testing.T) []string
-	// Stored is all that the runtime keeps, to be searched for secrets.
+	// Stored returns everything that the runtime stores. The suite searches it for secrets.
 	Stored func(t *testing.T) string
 	// GPUs of the host, all of one product.
 	GPUs       int
 	GPUProduct string
-	// Unsupported is a spec of a kind that the runtime cannot run.
+	// Unsupported returns a spec that the runtime cannot run.
 	Unsupported *windlassv1.DeploymentSpec
-	// Platform is what lies with whatever the runtime runs instances on.
+	// Platform says how what the runtime runs instances on differs from a host.
 	Platform Platform
 }
 
-// Platform says in what a platform that heals itself differs from a host whose only
-// keeper is the runtime. Where a field is set, a guarantee is another, and as strong
-// as the platform allows.
+// Platform says how a platform that repairs instances by itself differs from a host on which
+// only the runtime does. Each field changes a guarantee to the strongest one that the platform
+// allows.
 type Platform struct {
-	// KeepsSecrets beside what runs: an instance that ended starts again by itself,
-	// also while no agent has brought the values.
+	// KeepsSecrets: the platform stores secrets, so that an instance that ended starts again
+	// by itself, also before an agent has the values.
 	KeepsSecrets bool
-	// ReplacesOnRestart: an instance cannot be stopped and started in its place, so
-	// that Restart gives another instead.
+	// ReplacesOnRestart: an instance cannot be started again in its place, so that Restart
+	// replaces it by another one.
 	ReplacesOnRestart bool
-	// ChoosesWhoGoes: the platform chooses which of several equal instances goes when there
-	// should be fewer.
+	// ChoosesWhoGoes: the platform chooses which of several equal instances it removes when
+	// replicas are scaled down.
 	ChoosesWhoGoes bool
-	// DrainsBeside: an instance that drains holds its place no more, and the next one
-	// is there before it is gone.
+	// DrainsBeside: an instance that drains no longer counts as a replica, and its successor
+	// starts before it has ended.
 	DrainsBeside bool
-	// HidesGPUs: devices are given out below the runtime, which knows how many an
-	// instance has and not which.
+	// HidesGPUs: the platform assigns devices, so that the runtime knows how many an instance
+	// has, but not which.
 	HidesGPUs bool
 	// HidesUsage: the platform may have no metrics of instances.
 	HidesUsage bool
-	// Grows: hosts may join, so that what fits on none of them waits instead of being
-	// refused.
+	// Grows: hosts may be added, so that an instance that fits on none of them waits and is
+	// not refused.
 	Grows bool
 }
 
-// patience is the deadline of every wait. It is for machines that do much else.
+// patience is the deadline of every wait. It is long, because the machine may be busy.
 const patience = 60 * time.Second
 
-// suite is what each guarantee is tested with.
+// suite has what the test of a guarantee needs.
 type suite struct {
 	Harness
 	rt runtime.Runtime
@@ -91,7 +91,7 @@ func (s *suite) reopen(t *testing.T) {
 	s.rt = s.Open(t)
 }
 
-// assignment is one deployment of the workload. change may adjust it.
+// assignment returns an assignment of the workload, after change was applied to it.
 func (s *suite) assignment(id string, replicas int, change ...func(*runtime.Assignment)) runtime.Assignment {
 	a := runtime.Assignment{
 		Deployment: &agentv1.Deployment{
@@ -124,7 +124,7 @@ func env(name, value string) func(*runtime.Assignment) {
 
 func fault(f string) func(*runtime.Assignment) { return env(FaultEnv, f) }
 
-// next is a later generation of an assignment.
+// next returns the next generation of an assignment, after change was applied to it.
 func next(a runtime.Assignment, change ...func(*runtime.Assignment)) runtime.Assignment {
 	a.Deployment = proto.CloneOf(a.Deployment)
 	a.Generation++
@@ -142,7 +142,7 @@ func replicas(n int) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) { a.Deployment.Replicas = int32(n) }
 }
 
-// apply insists as the reconciler does: a retryable rejection is tried again.
+// apply applies the assignment. It repeats a retryable rejection, as the reconciler does.
 func (s *suite) apply(t *testing.T, a runtime.Assignment) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -157,8 +157,8 @@ func (s *suite) apply(t *testing.T, a runtime.Assignment) {
 	}
 }
 
-// wait for a change, or a little: not every runtime is the only reader of its
-// changes.
+// wait waits for a change, and at most for a short time, because another reader may have taken the
+// change.
 func (s *suite) wait() {
 	select {
 	case <-s.rt.Changes():
@@ -166,7 +166,7 @@ func (s *suite) wait() {
 	}
 }
 
-// observed is what the runtime tells of a deployment, nil if it tells nothing.
+// observed returns what the runtime reports of a deployment, nil if it reports nothing.
 func (s *suite) observed(t *testing.T, id string) *runtime.ObservedDeployment {
 	t.Helper()
 	o, err := s.rt.Observe(t.Context())
@@ -187,7 +187,7 @@ func (s *suite) instances(t *testing.T, id string) []runtime.Instance {
 	return nil
 }
 
-// instancesOf are those of several deployments, of one moment.
+// instancesOf returns the instances of several deployments at one moment.
 func (s *suite) instancesOf(t *testing.T, ids []string) []runtime.Instance {
 	t.Helper()
 	seen, err := s.rt.Observe(t.Context())
@@ -201,7 +201,7 @@ func (s *suite) instancesOf(t *testing.T, ids []string) []runtime.Instance {
 	return out
 }
 
-// until waits for what is seen of a deployment's instances to satisfy ok.
+// until waits until ok returns true for the deployment's instances. It returns these.
 func (s *suite) until(t *testing.T, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
 	t.Helper()
 	return s.untilOf(t, what, []string{id}, ok)
@@ -217,7 +217,7 @@ func (s *suite) untilOf(t *testing.T, what string, ids []string, ok func([]runti
 		}
 		s.wait()
 	}
-	require.FailNow(t, "waited in vain for "+what, "%s", describe(last))
+	require.FailNow(t, "not in time: "+what, "%s", describe(last))
 	return nil
 }
 
@@ -229,7 +229,7 @@ func describe(all []runtime.Instance) string {
 	return b.String()
 }
 
-// ready waits until n instances are, and no other is left.
+// ready waits until the deployment has n instances and all are ready.
 func (s *suite) ready(t *testing.T, id string, n int) []runtime.Instance {
 	t.Helper()
 	return s.until(t, fmt.Sprintf("%d ready", n), id, func(all []runtime.Instance) bool {
@@ -237,7 +237,7 @@ func (s *suite) ready(t *testing.T, id string, n int) []runtime.Instance {
 	})
 }
 
-// places are the instances that hold one: those that replicas count.
+// places returns the instances that count as replicas.
 func (s *suite) places(all []runtime.Instance) []runtime.Instance {
 	if !s.Platform.DrainsBeside {
 		return all
@@ -245,8 +245,8 @@ func (s *suite) places(all []runtime.Instance) []runtime.Instance {
 	return slices.DeleteFunc(slices.Clone(all), func(in runtime.Instance) bool { return in.Status == draining })
 }
 
-// another waits until an instance has been restarted, be it that the same one runs
-// again or that another one has taken its place, and all n are ready.
+// another waits until an instance was restarted or replaced by another one, and all n instances
+// are ready.
 func (s *suite) another(t *testing.T, id string, was runtime.Instance, n int) runtime.Instance {
 	t.Helper()
 	all := s.until(t, "a restart", id, func(all []runtime.Instance) bool {
@@ -262,7 +262,7 @@ func (s *suite) another(t *testing.T, id string, was runtime.Instance, n int) ru
 	return all[slices.IndexFunc(all, func(in runtime.Instance) bool { return in.Group == was.Group })]
 }
 
-// gone waits until the deployment is no longer told of.
+// gone waits until the runtime reports nothing of the deployment.
 func (s *suite) gone(t *testing.T, id string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -294,7 +294,7 @@ func every(n int, ok func(runtime.Instance) bool) func([]runtime.Instance) bool 
 	return func(all []runtime.Instance) bool { return len(all) == n && count(all, ok) == n }
 }
 
-// ask calls an instance and returns what it answers.
+// ask calls an instance and returns its answer.
 func ask(t *testing.T, method, address, path string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
@@ -312,7 +312,7 @@ func get(t *testing.T, in runtime.Instance, path string) string {
 	return ask(t, http.MethodGet, in.Address, path)
 }
 
-// tell posts, and minds no lost answer: it may be an order to die.
+// tell sends a POST, and ignores a missing answer, because the workload may exit.
 func tell(t *testing.T, in runtime.Instance, path string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+in.Address+path, nil)
@@ -322,7 +322,7 @@ func tell(t *testing.T, in runtime.Instance, path string) {
 	}
 }
 
-// answers reports whether anybody listens at an instance's address.
+// answers reports whether a process listens at the instance's address.
 func answers(t *testing.T, in runtime.Instance) bool {
 	t.Helper()
 	c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", in.Address)

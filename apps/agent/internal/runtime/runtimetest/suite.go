@@ -22,45 +22,45 @@ const (
 	failed   = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
 )
 
-// Run tests every guarantee, in parallel, each on a harness of its own.
+// Run tests the guarantees in parallel, each on a harness of its own.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	for name, test := range map[string]func(*testing.T, *suite){
-		"an applied deployment becomes ready":                     becomesReady,
-		"an instance finds its identity in its environment":       identity,
-		"applying again changes nothing":                          applyAgain,
-		"scaling adds and removes and touches nothing else":       scaling,
-		"another template replaces one ready instance at once":    replacing,
-		"a bad template takes one instance and no more":           badTemplate,
-		"a broken template gives way at once":                     brokenGivesWay,
-		"a deployment with the same workload key adopts":          adoptByKey,
-		"as many are replaced at once as may be":                  replacingSome,
-		"a workload goes to another template and back half-way":   adoptAndBack,
-		"removing leaves nothing":                                 removing,
-		"removing what is unknown is no error":                    removeUnknown,
-		"removing while it starts leaves nothing":                 removeWhileStarting,
-		"what is applied again after removing runs again":         applyAfterRemove,
-		"a bad command is told and doomed":                        badCommand,
-		"a crash loop is told with exit code and last output":     crashLoop,
-		"serving between two ends ends no crash loop":             loopsServing,
-		"what never turns ready is a startup timeout":             neverReady,
-		"lost health is told, and regained without a restart":     healthRegained,
-		"method and codes of the health check decide":             methodAndCodes,
-		"what stays sick is restarted":                            healthLost,
-		"an ended instance starts again under the same id":        startsAgain,
-		"a restarted agent adopts and restarts nothing":           reopened,
-		"an end while the agent is away is known when it is back": endedMeanwhile,
-		"a removal goes on under the next agent":                  removalGoesOn,
-		"what cannot be run here is refused for good":             unsupported,
-		"a refused assignment leaves the one before":              refusedLeaves,
-		"output can be read, also after a restart of the agent":   logs,
-		"restart stops with grace and touches no other":           restarts,
-		"grace ends with SIGKILL":                                 grace,
-		"secrets reach the instance and are stored nowhere":       secrets,
-		"secrets are left out of last words and of logs":          secretsLeftOut,
-		"without its secrets nothing starts":                      secretsAwaited,
-		"a GPU belongs to one instance at a time":                 gpus,
-		"what instances use is measured":                          usage,
-		"more GPUs than there are is refused, or waits for hosts": tooManyGPUs,
+		"an applied deployment becomes ready":                        becomesReady,
+		"an instance finds its identity in its environment":          identity,
+		"applying again changes nothing":                             applyAgain,
+		"scaling adds and removes and touches nothing else":          scaling,
+		"another template replaces one ready instance at a time":     replacing,
+		"a bad template takes one instance and no more":              badTemplate,
+		"instances that never were ready are replaced at once":       brokenGivesWay,
+		"a deployment with the same workload key adopts instances":   adoptByKey,
+		"at most maxUnavailable instances are replaced at a time":    replacingSome,
+		"a workload goes to another template and back half-way":      adoptAndBack,
+		"removing leaves nothing":                                    removing,
+		"removing an unknown deployment is no error":                 removeUnknown,
+		"removing while it starts leaves nothing":                    removeWhileStarting,
+		"a removed deployment that is applied again runs again":      applyAfterRemove,
+		"a bad command is reported and doomed":                       badCommand,
+		"a crash loop is reported with exit code and last output":    crashLoop,
+		"a short time of serving does not end a crash loop":          loopsServing,
+		"an instance that never becomes ready has a startup timeout": neverReady,
+		"lost health is reported, and regained without a restart":    healthRegained,
+		"method and codes of the health check decide":                methodAndCodes,
+		"an instance that stays unhealthy is restarted":              healthLost,
+		"an ended instance starts again under the same id":           startsAgain,
+		"a restarted agent adopts and restarts nothing":              reopened,
+		"an end while the agent is down is reported after it starts": endedMeanwhile,
+		"a removal continues after a restart of the agent":           removalGoesOn,
+		"a spec that cannot run here is refused for good":            unsupported,
+		"a refused assignment does not change the present one":       refusedLeaves,
+		"output can be read, also after a restart of the agent":      logs,
+		"a restart has the grace and changes no other instance":      restarts,
+		"SIGKILL follows after the grace":                            grace,
+		"secrets reach the instance and are stored nowhere":          secrets,
+		"secrets are left out of messages and logs":                  secretsLeftOut,
+		"without its secrets nothing starts":                         secretsAwaited,
+		"a GPU belongs to one instance at a time":                    gpus,
+		"the usage of instances is measured":                         usage,
+		"more GPUs than exist are refused, or wait for hosts":        tooManyGPUs,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, setup(t, newHarness)) })
 	}
@@ -69,7 +69,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 func becomesReady(t *testing.T, s *suite) {
 	s.apply(t, s.assignment("dep_1", 2))
 	o := s.observed(t, "dep_1")
-	require.NotNil(t, o, "an assignment is told of as soon as Apply returned")
+	require.NotNil(t, o, "an assignment is reported as soon as Apply has returned")
 	require.EqualValues(t, 1, o.Generation)
 	require.Equal(t, "template-1", o.TemplateHash)
 
@@ -123,8 +123,7 @@ func applyAgain(t *testing.T, s *suite) {
 	s.apply(t, a)
 	s.apply(t, next(a))
 	s.until(t, "the new generation", "dep_1", func([]runtime.Instance) bool { return s.observed(t, "dep_1").Generation == 2 })
-	// A change that something follows from proves that the ones before were worked
-	// through.
+	// When a later change has an effect, the runtime has processed the changes before it.
 	s.apply(t, next(next(a), replicas(3)))
 	after := s.ready(t, "dep_1", 3)
 	for _, in := range before {
@@ -146,12 +145,12 @@ func scaling(t *testing.T, s *suite) {
 	if s.Platform.ChoosesWhoGoes {
 		require.Contains(t, before, left[0])
 	} else {
-		require.Equal(t, []runtime.Instance{first}, left, "the highest groups go")
+		require.Equal(t, []runtime.Instance{first}, left, "the highest groups are removed")
 	}
 	a = next(a, replicas(0))
 	s.apply(t, a)
 	s.until(t, "none", "dep_1", every(0, isReady))
-	require.NotNil(t, s.observed(t, "dep_1"), "scaled to nothing is not removed")
+	require.NotNil(t, s.observed(t, "dep_1"), "a deployment without replicas is not removed")
 	require.Empty(t, s.Leftovers(t))
 	s.apply(t, next(a, replicas(1)))
 	s.ready(t, "dep_1", 1)
@@ -164,7 +163,7 @@ func replacing(t *testing.T, s *suite) {
 	s.apply(t, next(a, template("template-2"), env("COLOUR", "blue")))
 	after := s.until(t, "all replaced", "dep_1", func(all []runtime.Instance) bool {
 		require.GreaterOrEqual(t, count(all, isReady), 2, "two of three serve at every moment:\n%s", describe(all))
-		require.LessOrEqual(t, len(s.places(all)), 3, "nothing is added meanwhile:\n%s", describe(all))
+		require.LessOrEqual(t, len(s.places(all)), 3, "no instance is added meanwhile:\n%s", describe(all))
 		return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == "template-2" }) == 3
 	})
 	for _, in := range after {
@@ -226,7 +225,7 @@ func removing(t *testing.T, s *suite) {
 	if o := s.observed(t, "dep_1"); o != nil {
 		require.True(t, o.Removing)
 	}
-	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"), "twice is once")
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"), "removing twice is no error")
 	s.gone(t, "dep_1")
 	require.Equal(t, other, s.ready(t, "dep_2", 1))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
@@ -253,7 +252,7 @@ func applyAfterRemove(t *testing.T, s *suite) {
 	s.ready(t, "dep_1", 1)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.apply(t, next(a))
-	// The one that was on its way out may still be told of as ready.
+	// The instance that is being removed may still be reported as ready.
 	s.until(t, "one that answers", "dep_1", func(all []runtime.Instance) bool {
 		return every(1, isReady)(all) && answers(t, all[0])
 	})
@@ -284,12 +283,12 @@ func crashLoop(t *testing.T, s *suite) {
 
 func loopsServing(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1)
-	// So that an end is told as one, and not as the health that it costs.
+	// With a slow health check, the reason is that the run ended, and not its failed check.
 	a.Deployment.Spec.HealthCheck.UnhealthyThreshold = 60
 	s.apply(t, a)
 	agree := func(all []runtime.Instance) {
 		require.Zero(t, count(all, func(in runtime.Instance) bool { return in.Doomed != (in.Reason == runtime.ReasonCrashLoop) }),
-			"what is in a crash loop is doomed, and nothing else:\n%s", describe(all))
+			"exactly the instances in a crash loop are doomed:\n%s", describe(all))
 	}
 	for n := range runtime.LoopAfter {
 		in := s.until(t, "a run that serves", "dep_1", func(all []runtime.Instance) bool {
@@ -301,7 +300,7 @@ func loopsServing(t *testing.T, s *suite) {
 	in := s.until(t, "a crash loop", "dep_1", func(all []runtime.Instance) bool {
 		agree(all)
 		if every(1, isReady)(all) && all[0].Restarts >= runtime.LoopAfter {
-			tell(t, all[0], "/exit?code=3") // it was ready again before anybody looked
+			tell(t, all[0], "/exit?code=3") // it was ready again before the next observation
 		}
 		return count(all, func(in runtime.Instance) bool { return in.Doomed }) == 1
 	})[0]
@@ -320,7 +319,7 @@ func neverReady(t *testing.T, s *suite) {
 
 func healthRegained(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1)
-	// So that the repair that follows does not come before the patient is well.
+	// With this threshold, the instance is healthy again before a repair would restart it.
 	a.Deployment.Spec.HealthCheck.Interval = durationpb.New(2 * time.Second)
 	s.apply(t, a)
 	in := s.ready(t, "dep_1", 1)[0]
@@ -331,7 +330,7 @@ func healthRegained(t *testing.T, s *suite) {
 	requireUntouched(t, in, s.ready(t, "dep_1", 1)[0])
 }
 
-// requireUntouched: it is the same instance, and was not started again.
+// requireUntouched checks that it is the same instance and was not started again.
 func requireUntouched(t *testing.T, before, after runtime.Instance) {
 	t.Helper()
 	require.Equal(t, before.ID, after.ID)
@@ -339,7 +338,7 @@ func requireUntouched(t *testing.T, before, after runtime.Instance) {
 	require.Equal(t, before.StartedAt, after.StartedAt)
 }
 
-// A check by HEAD, which codes pass that others fail by, and the other way round.
+// The check sends HEAD. It passes by a code that fails by default, and fails by one that passes by default.
 func methodAndCodes(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1, fault(FaultNeverReady))
 	h := a.Deployment.Spec.HealthCheck
@@ -382,7 +381,7 @@ func reopened(t *testing.T, s *suite) {
 	pids := []string{get(t, before[0], "/pid"), get(t, before[1], "/pid")}
 	for range 3 {
 		s.reopen(t)
-		require.Equal(t, before, s.ready(t, "dep_1", 2), "as it was, without Apply")
+		require.Equal(t, before, s.ready(t, "dep_1", 2), "unchanged, without Apply")
 		s.apply(t, a)
 	}
 	after := s.ready(t, "dep_1", 2)
@@ -392,8 +391,7 @@ func reopened(t *testing.T, s *suite) {
 }
 
 func endedMeanwhile(t *testing.T, s *suite) {
-	// On a host it cannot start again at once without its secrets, so that its end can
-	// be looked at.
+	// On a host it cannot start again without its secrets, so that its end can be observed.
 	a := s.assignment("dep_1", 1, withSecret)
 	s.apply(t, a)
 	in := s.ready(t, "dep_1", 1)[0]

@@ -13,7 +13,7 @@ func unavailable(n int) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) { a.Deployment.MaxUnavailable = int32(n) }
 }
 
-// successor is an assignment that goes on with a's workload.
+// successor returns an assignment that takes over a's workload.
 func (s *suite) successor(a runtime.Assignment, id string, change ...func(*runtime.Assignment)) runtime.Assignment {
 	b := s.assignment(id, int(a.Deployment.Replicas), change...)
 	b.WorkloadKey, b.WorkloadVersion = a.WorkloadKey, a.WorkloadVersion
@@ -28,7 +28,7 @@ func replacingSome(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 4)
 	s.apply(t, a)
 	s.ready(t, "dep_1", 4)
-	// Those of the next template are never ready, so that it stops where it may.
+	// Instances of the next template are never ready, so that the replacement stops at the limit.
 	s.apply(t, next(a, template("template-2"), fault(FaultNeverReady), unavailable(2)))
 	s.until(t, "two that were taken", "dep_1", func(all []runtime.Instance) bool {
 		require.GreaterOrEqual(t, count(all, isReady), 2, "two of four serve at every moment:\n%s", describe(all))
@@ -42,8 +42,8 @@ func replacingSome(t *testing.T, s *suite) {
 	})
 }
 
-// servesIfSettled looks at who has a workload: counts that are said to be of its assignment
-// are of the instances that serve, and not of none because another still has them.
+// servesIfSettled checks the successor once its counts are those of its assignment: at least floor
+// instances must be ready. The counts must not be 0 because the predecessor still has the instances.
 func (s *suite) servesIfSettled(t *testing.T, successor runtime.Assignment, floor int) {
 	t.Helper()
 	d := s.observed(t, successor.Deployment.Id)
@@ -66,11 +66,11 @@ func adoptAndBack(t *testing.T, s *suite) {
 			s.servesIfSettled(t, successor, floor)
 			seen := map[string]bool{}
 			for _, in := range all {
-				require.False(t, seen[in.ID], "one instance is told of twice:\n%s", describe(all))
+				require.False(t, seen[in.ID], "one instance is reported twice:\n%s", describe(all))
 				seen[in.ID] = true
 			}
 			require.GreaterOrEqual(t, count(all, isReady), floor, describe(all))
-			require.LessOrEqual(t, len(s.places(all)), n, "nothing runs beside:\n%s", describe(all))
+			require.LessOrEqual(t, len(s.places(all)), n, "no additional instance runs:\n%s", describe(all))
 			return ok(all)
 		})
 	}
@@ -91,7 +91,7 @@ func adoptAndBack(t *testing.T, s *suite) {
 	s.ready(t, "dep_1", n)
 	require.True(t, slices.ContainsFunc(all, func(in runtime.Instance) bool {
 		return !slices.ContainsFunc(first, func(f runtime.Instance) bool { return f.ID == in.ID })
-	}), "one of them was replaced, and again")
+	}), "the replaced instance was replaced again")
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.gone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))

@@ -44,7 +44,7 @@ func logs(t *testing.T, s *suite) {
 	s.ready(t, "dep_1", 1)
 	require.Equal(t, want, read(1))
 	behind := page(runtime.LogQuery{After: &first.Next})
-	require.Empty(t, behind.Lines, "positions outlive the agent")
+	require.Empty(t, behind.Lines, "positions stay valid after a restart of the agent")
 	require.Equal(t, first.Next.Offset, behind.Next.Offset)
 	_, err := s.rt.Logs(t.Context(), "ins_unknown", 10)
 	require.ErrorIs(t, err, runtime.ErrUnknownInstance)
@@ -59,11 +59,11 @@ func restarts(t *testing.T, s *suite) {
 	require.NoError(t, s.rt.Restart(t.Context(), all[0].ID))
 	again := s.another(t, "dep_1", all[0], 2)
 	require.NotEqual(t, pid, get(t, again, "/pid"))
-	require.Contains(t, s.instances(t, "dep_1"), all[1], "the other is as it was")
+	require.Contains(t, s.instances(t, "dep_1"), all[1], "the other instance is unchanged")
 	if !s.Platform.ReplacesOnRestart {
 		b, err := s.rt.Logs(t.Context(), again.ID, 100)
 		require.NoError(t, err)
-		require.Contains(t, string(b), TermWords, "it was asked before it was made to")
+		require.Contains(t, string(b), TermWords, "it got SIGTERM before SIGKILL")
 	}
 	require.ErrorIs(t, s.rt.Restart(t.Context(), "ins_unknown"), runtime.ErrUnknownInstance)
 }
@@ -99,14 +99,14 @@ func secrets(t *testing.T, s *suite) {
 	require.NotContains(t, s.Stored(t), secretValue)
 }
 
-// secretsLeftOut: what a program says of its secrets goes no further.
+// secretsLeftOut: values of secrets in a program's output are in no message or log.
 func secretsLeftOut(t *testing.T, s *suite) {
 	s.apply(t, s.assignment("dep_1", 1, withSecret, fault(FaultLeak)))
 	in := s.ready(t, "dep_1", 1)[0]
 	said, err := s.rt.Logs(t.Context(), in.ID, 10)
 	require.NoError(t, err)
 	tell(t, in, "/exit?code=3")
-	// What it says as it starts is its last word, too.
+	// The output at its start is also its last output.
 	in = s.until(t, "its last words", "dep_1", func(all []runtime.Instance) bool {
 		if every(1, isReady)(all) {
 			tell(t, all[0], "/exit?code=3") // the instance was not observed in between
@@ -125,7 +125,7 @@ func secretsAwaited(t *testing.T, s *suite) {
 	s.apply(t, a)
 	in := s.ready(t, "dep_1", 1)[0]
 	s.reopen(t)
-	require.Equal(t, in, s.ready(t, "dep_1", 1)[0], "what runs needs none")
+	require.Equal(t, in, s.ready(t, "dep_1", 1)[0], "a running instance needs no secrets")
 	tell(t, in, "/exit?code=1")
 	if s.Platform.KeepsSecrets {
 		s.until(t, "its next run", "dep_1", every(1, func(in runtime.Instance) bool { return isReady(in) && in.Restarts == 1 }))
@@ -187,7 +187,7 @@ func gpus(t *testing.T, s *suite) {
 	s.ready(t, "dep_2", 1)
 }
 
-// gpuPool is what the capacity tells of the harness's GPUs.
+// gpuPool returns the pool of the harness's GPUs in the capacity.
 func (s *suite) gpuPool(t *testing.T) *agentv1.GpuPool {
 	t.Helper()
 	o, err := s.rt.Observe(t.Context())

@@ -34,5 +34,5 @@ func usage(t *testing.T, s *suite) {
 	}, patience, 200*time.Millisecond)
 	got, err = meter.Usage(t.Context(), ids[:1])
 	require.NoError(t, err)
-	require.Len(t, got, 1, "no instance that was not asked for")
+	require.Len(t, got, 1, "only the instance that was asked for")
 }

@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// Variables that make the test binary a workload, and a faulty one.
+// Variables that make the test binary a workload, or a faulty one.
 const (
 	workloadEnv = "WINDLASS_TEST_WORKLOAD"
 	// FaultEnv is one of the faults below.
 	FaultEnv = "WINDLASS_TEST_FAULT"
 
 	FaultNeverReady = "never-ready" // answers its health check with 503
-	FaultExit       = "exit"        // says why, and exits with ExitCode at once
-	FaultLeak       = "leak"        // says its API_KEY, also in base64
+	FaultExit       = "exit"        // prints LastWords and exits with ExitCode at once
+	FaultLeak       = "leak"        // prints its API_KEY, also in base64
 	FaultIgnoreTerm = "ignore-term" // only SIGKILL ends it
-	FaultPortBlind  = "port-blind"  // runs, and serves no port
+	FaultPortBlind  = "port-blind"  // runs, and listens on no port
 
 	// BusyEnv makes the instance of group 0 use a part of a processor.
 	BusyEnv = "WINDLASS_TEST_BUSY"
@@ -35,14 +35,14 @@ const (
 	ExitCode = 17
 	// LastWords are the last line of output under FaultExit.
 	LastWords = "cannot load the model: no such tensor"
-	// LeakWords come before the values under FaultLeak.
+	// LeakWords are printed before the values under FaultLeak.
 	LeakWords = "started with key "
 	// TermWords are printed on SIGTERM.
 	TermWords = "told to stop"
 )
 
-// Main is TestMain's body: the workload if this process was started as one,
-// else the tests.
+// Main is the body of TestMain. It runs the workload if this process was started as one,
+// otherwise the tests.
 func Main(m *testing.M) int {
 	if os.Getenv(workloadEnv) != "" {
 		exit(workload())
@@ -60,11 +60,11 @@ func work() {
 	}
 }
 
-// exit ends a workload. Unlike os.Exit, it does not wait for the second that the race detector adds to
-// the end of a process, and with it to every stop and crash of an instance.
+// exit ends a workload. Unlike os.Exit, it does not wait for the second that the race detector adds to the
+// end of a process, and so to every stop and crash of an instance.
 func exit(code int) { syscall.Exit(code) }
 
-// workload is a small server that does as it is told:
+// workload is a small server for tests:
 //
 //	GET  /health         200, or 503 after /sick
 //	GET  /env?name=X     the value of X in its environment
