@@ -1,9 +1,8 @@
 // Package scrape reads figures of inference engines from the metrics that instances serve.
 //
-// What an instance answers is not trusted. A scrape connects to the address that the runtime knows of the
-// instance and to no other: it follows no redirect, uses no proxy and resolves no name. The time, the size of
-// the answer and the number of scrapes at a time are bounded. A figure that is no number, infinite or negative
-// is not known.
+// Answers of instances are not trusted. A scrape connects only to the instance's address as the runtime
+// reports it: it follows no redirect, uses no proxy and resolves no name. The time, the size of the answer and
+// the number of scrapes at a time are bounded. A figure that is not a finite number of 0 or more is ignored.
 package scrape
 
 import (
@@ -44,7 +43,7 @@ const (
 const (
 	// timeout bounds one scrape.
 	timeout = 2 * time.Second
-	// maxBody and maxLine bound an answer in bytes. The metrics of vLLM have some 200 KiB.
+	// maxBody bounds an answer, and maxLine a line of it, in bytes. The metrics of vLLM have some 200 KiB.
 	maxBody = 4 << 20
 	maxLine = 64 << 10
 	// atOnce is the number of scrapes at a time, and spread the time over which they begin.
@@ -52,7 +51,7 @@ const (
 	spread = 500 * time.Millisecond
 )
 
-// Target is a page of metrics of one instance.
+// Target is a page of one instance's metrics.
 type Target struct {
 	InstanceID string
 	// Address is an IP address with a port.
@@ -77,9 +76,10 @@ func New(rand func() float64) *Scraper {
 	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: make(chan struct{}, atOnce), rand: rand}
 }
 
-var errRefused = errors.New("an instance has no such address")
+var errRefused = errors.New("an instance cannot have this address")
 
-// control refuses addresses that no instance has: among them is where clouds have the credentials of machines.
+// control refuses addresses that no instance can have. Among them is the link-local address at which clouds serve
+// the credentials of machines.
 func control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// The path may be a tenant's choice: it is parsed apart, so that it cannot become another host.
+	// A tenant may choose the path. It is parsed by itself, so that it cannot change the host.
 	page, err := url.ParseRequestURI(t.Path)
 	if err == nil {
 		_, err = netip.ParseAddrPort(t.Address)
@@ -162,11 +162,10 @@ func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
 
 var errTooLarge = fmt.Errorf("the metrics have more than %d bytes", maxBody)
 
-// Parse reads the metrics, by signal, from Prometheus' text format. Of several series of a metric, as a
-// server of several engines has them, it returns the sum; of the cache, the mean. A metric that is not there
-// has no signal.
+// Parse reads the signals from metrics in Prometheus' text format. A server of several engines has several series
+// of a metric. Parse returns their sum or, for Cache, their mean. A missing metric has no signal.
 func Parse(from io.Reader, metrics map[string]string) (Signals, error) {
-	// Other lines are left out before they are parsed: they are most of the answer.
+	// Most lines are of other metrics, and are dropped before they would be parsed.
 	limited := &io.LimitedReader{R: from, N: maxBody + 1}
 	lines := bufio.NewScanner(limited)
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
