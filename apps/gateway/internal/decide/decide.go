@@ -1,6 +1,5 @@
-// Package decide has the decisions of an exchange: one request, and the attempts to have instances answer
-// it. It is pure. Both transports, net/http and the engine's sockets, ask it, so that what becomes of a
-// request does not depend on how it came.
+// Package decide has the decisions about one request and its attempts at instances. It is pure. Both transports,
+// net/http and the engine's sockets, use it, so that they treat requests alike.
 //
 //	place ─▶ attempt ─▶ Judge (what does it say about the instance?) ─▶ Retries.After ─▶ Answer
 //	  ▲                                                                      │      └──▶ Fail
@@ -14,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 )
 
-// Statuses that decide something.
+// Statuses on which decisions depend.
 const (
 	switchingProtocols = 101
 	badRequest         = 400
@@ -23,11 +22,11 @@ const (
 	unavailable        = 503
 )
 
-// Failure is why an attempt gave no answer, or one that broke off.
+// Failure is why an attempt had no complete answer.
 type Failure int
 
 const (
-	// NoFailure: it is the client's doing, and nothing is answered for it here.
+	// NoFailure: the attempt ended because of the client, and the gateway sends no answer.
 	NoFailure Failure = iota
 	// SlowBody: the client's body did not arrive within the time for all of the request.
 	SlowBody
@@ -37,30 +36,30 @@ const (
 	Timeout
 	// Exhausted: the gateway has no descriptor, port, memory or processor time for a connection.
 	Exhausted
-	// Connect: no connection to the instance was had.
+	// Connect: there was no connection to the instance.
 	Connect
-	// Broken: the instance broke off, or sent what is not HTTP.
+	// Broken: the instance closed the connection early, or did not send HTTP.
 	Broken
-	// TooLarge: the header or trailers of its answer are.
+	// TooLarge: the header or the trailers of the answer are too large.
 	TooLarge
 	// SlowAnswer: the client did not take the answer in time.
 	SlowAnswer
 )
 
-// Fault is what a transport knows about an attempt that failed. More than one field may be true: the first
-// of them decides.
+// Fault is what a transport knows about an attempt that failed. If several fields are true, the first one
+// decides.
 type Fault struct {
-	// ClientGone: the client went away. ClientBroke: its body failed.
+	// ClientGone: the client closed its connection. ClientBroke: reading its body failed.
 	ClientGone, ClientBroke bool
-	// TotalPassed: the time for all of the request has passed. BodyAwaited: the client's body was waited
-	// for then. Silent is how long the instance had not begun its answer; 0: it had.
+	// TotalPassed: the time for all of the request has passed. BodyAwaited: the gateway waited for the client's
+	// body at that time. Silent is for how long the instance did not begin its answer. 0: it has begun.
 	TotalPassed, BodyAwaited bool
 	Silent                   time.Duration
-	// TimedOut: the instance's time has passed. Late: by much more than it had, as this process did not run.
+	// TimedOut: the instance's time has passed. Late: long ago, because this process did not run (IsLate).
 	TimedOut, Late bool
-	// NoConnection: there was none. Local: because this process lacks something.
+	// NoConnection: there was no connection. Local: because this process had no descriptor, port or memory.
 	NoConnection, Local bool
-	// TooLarge: the header or trailers of the answer.
+	// TooLarge: the header or the trailers of the answer were too large.
 	TooLarge bool
 }
 
@@ -70,13 +69,13 @@ type Verdict struct {
 	// Outcome counts for the instance if HasOutcome.
 	Outcome    health.Outcome
 	HasOutcome bool
-	// Stalled: an answer that had begun did not go on. Then the outcome counts only if the instance begins no
-	// other answer either, because any client may ask for an answer that is silent for long.
+	// Stalled: an answer that had begun did not continue. Then the outcome counts only if the instance begins no
+	// other answer meanwhile, because a client can request an answer with long pauses.
 	Stalled bool
 }
 
-// IsLate reports whether a wait of elapsed ended so long after its limit that this process was kept from going on:
-// processors had other work, or it was stopped. The side that was waited for may have been in time.
+// IsLate reports whether a wait ended so long after its limit that this process cannot have run in between. Then the
+// other side may have been in time.
 func IsLate(elapsed, limit time.Duration) bool { return elapsed >= limit+500*time.Millisecond }
 
 // Judge judges a fault of a request that may take total in all.
@@ -87,8 +86,8 @@ func Judge(f Fault, total time.Duration) Verdict {
 	case f.TotalPassed && f.BodyAwaited:
 		return Verdict{Failure: SlowBody}
 	case f.TotalPassed:
-		// An instance that had most of the time without a word is why. One that had the request late, behind
-		// a queue or a client that sent slowly, is not. One that is answering does what it was asked for.
+		// The instance is at fault if it was silent for most of the time. It is not if it got the request late, after
+		// a queue or a slow client, or if it is answering.
 		return Verdict{Failure: Total, Outcome: health.Timeout, HasOutcome: f.Silent > total/2}
 	case f.TimedOut:
 		return Verdict{Failure: Timeout, Outcome: health.Timeout, HasOutcome: !f.Late, Stalled: !f.Late && f.Silent == 0}
@@ -102,8 +101,8 @@ func Judge(f Fault, total time.Duration) Verdict {
 	return Verdict{Failure: Broken, Outcome: health.Failure, HasOutcome: true}
 }
 
-// BrokenOff is the failure of an answer that had begun. waited is how long the gateway waited for the client
-// to take the answer. If that is most of total, the client is why it passed.
+// BrokenOff returns the failure of an answer that had begun. waited is how long the gateway waited for the client
+// to take the answer. If that is most of total, the client is at fault.
 func BrokenOff(f Failure, waited, total time.Duration) Failure {
 	if f == Total && waited > total/2 {
 		return SlowAnswer
@@ -111,7 +110,7 @@ func BrokenOff(f Failure, waited, total time.Duration) Failure {
 	return f
 }
 
-// Health is what the status of an answer says about the instance.
+// Health returns what the status of an answer means for the health of the instance.
 func Health(status int) health.Outcome {
 	if status >= serverError {
 		return health.Failure
@@ -119,8 +118,8 @@ func Health(status int) health.Outcome {
 	return health.Success
 }
 
-// Work is what the status of an answer that was passed on whole says about the work that the instance does.
-// 429 is an instance that has too much. Other 4xx say what the client did, and come without work.
+// Work returns what the status of a complete answer means for the measured work of the instance. With 429 the
+// instance has too much work. Other 4xx are errors of the client, and take no work.
 func Work(status int) balance.Outcome {
 	switch {
 	case status >= serverError, status == tooManyRequests:

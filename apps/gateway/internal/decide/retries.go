@@ -1,6 +1,6 @@
 package decide
 
-// Attempt is what became of one.
+// Attempt is the result of an attempt.
 type Attempt struct {
 	// Status of the answer; 0: there is none.
 	Status int
@@ -8,33 +8,33 @@ type Attempt struct {
 	Sent bool
 	// Over: the client is gone, or the time for all of the request has passed.
 	Over bool
-	// Failure, without an answer.
+	// Failure is why there is no answer.
 	Failure Failure
 	// Resendable: the request's body can be sent again.
 	Resendable bool
 }
 
-// Step is what comes after an attempt.
+// Step is what the gateway does after an attempt.
 type Step int
 
 const (
-	// Answer: the answer is passed on.
+	// Answer: pass the answer on.
 	Answer Step = iota
-	// Repeat: another instance is asked. An answer is dropped.
+	// Repeat: send the request to another instance, and drop the answer, if any.
 	Repeat
-	// Fail: the gateway answers that it failed.
+	// Fail: answer with an error of the gateway.
 	Fail
 )
 
-// Retries is what is left of them for one request.
+// Retries has the retries that a request has left.
 type Retries struct {
 	// Idempotent: the request may be sent twice.
 	Idempotent bool
-	// Left is how many times the request may yet be sent again after an instance may have got it.
+	// Left is how many more times the request may be sent after an instance may have got it.
 	Left int
 }
 
-// After decides what comes after an attempt.
+// After returns the step after an attempt. It counts a retry.
 func (r *Retries) After(a Attempt) Step {
 	repeats := a.Resendable && r.Idempotent && r.Left > 0
 	switch {
@@ -45,7 +45,7 @@ func (r *Retries) After(a Attempt) Step {
 		return Answer
 	case a.Over, !a.Resendable, a.Failure == Exhausted:
 		return Fail
-	case !a.Sent: // no instance got it, so that this is no retry
+	case !a.Sent: // no instance got the request, so this does not count as a retry
 		return Repeat
 	case repeats && a.Failure != Timeout && a.Failure != Total:
 		r.Left--
