@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// base of all tables.
+// base is the spec of all tables, without overrides.
 const base = `
 command: ["serve"]
 args: ["--model", "llama"]
@@ -103,7 +103,7 @@ overrides {labels {key: "gpu" value: "l4"} extra_args: ["b"]}`, "eu", `replicas:
 			})
 			got := In(s, "reg_"+c.region)
 			require.Equal(t, protojson.Format(want), protojson.Format(got))
-			require.True(t, proto.Equal(before, s), "the version stays as it is")
+			require.True(t, proto.Equal(before, s), "the version does not change")
 		})
 	}
 }
@@ -119,18 +119,18 @@ func TestOverride_OfARolesResourcesAndArgs(t *testing.T) {
 	require.Equal(t, int32(8), r.GetResources().GetGpu().GetCount())
 }
 
-func TestOverridesThatMakeNoSenseAreToldWithTheFix(t *testing.T) {
+func TestPin_RefusalHasTheFix(t *testing.T) {
 	for _, c := range []struct {
 		name, overrides string
 		reason          windlassv1.ErrorReason
 		field, message  string
 	}{
 		{"labels that no region has", `overrides {labels {key: "tier" value: "huge"} replicas: 1}`, nothing, "overrides[0].labels", "none of the app's regions"},
-		{"what the spec says", `overrides {regions: ["eu", "us"] replicas: 2}`, nothing, "overrides[0]", "the same in us, eu"},
-		{"what the spec says, of variables", `overrides {regions: ["eu"] env {key: "MODE" value: "fast"}}`, nothing, "overrides[0]", "the same in eu"},
-		{"what the name says otherwise", `overrides {labels {key: "gpu" value: "l4"} replicas: 4}
+		{"the value of the spec", `overrides {regions: ["eu", "us"] replicas: 2}`, nothing, "overrides[0]", "the same in us, eu"},
+		{"the value of the spec, of variables", `overrides {regions: ["eu"] env {key: "MODE" value: "fast"}}`, nothing, "overrides[0]", "the same in eu"},
+		{"a value that the name overrides", `overrides {labels {key: "gpu" value: "l4"} replicas: 4}
 overrides {regions: ["eu"] replicas: 5}`, nothing, "overrides[0]", "the same in eu"},
-		{"what another says", `overrides {labels {key: "tier" value: "small"} replicas: 4}
+		{"the value of another override", `overrides {labels {key: "tier" value: "small"} replicas: 4}
 overrides {labels {key: "gpu" value: "l4"} replicas: 4}`, nothing, "overrides[1]", "the same in eu"},
 		{"two numbers", `overrides {labels {key: "tier" value: "small"} replicas: 4}
 overrides {labels {key: "gpu" value: "l4"} replicas: 5}`, conflict, "overrides[1].replicas", "region eu has the labels of overrides[0] and of overrides[1]"},
@@ -162,11 +162,10 @@ overrides {regions: ["eu"] replicas: 6}`)
 	require.Equal(t, int32(6), n)
 }
 
-// What decides on instances must not depend on labels of the day, nor on how the same is
-// said.
+// Pinned overrides must not depend on present labels, nor on whether overrides name regions or labels.
 func TestOverride_PinnedIgnoresLabels(t *testing.T) {
 	s := pinnedSpec(t, `overrides {labels {key: "tier" value: "small"} extra_args: ["b"]}`)
-	t.Run("said by name", func(t *testing.T) {
+	t.Run("by name", func(t *testing.T) {
 		named := pinnedSpec(t, `overrides {regions: ["ap", "eu"] extra_args: ["b"]}`)
 		require.Len(t, Versioned(named), len(Versioned(s)))
 		for i, p := range Versioned(s) {
@@ -178,7 +177,7 @@ func TestOverride_PinnedIgnoresLabels(t *testing.T) {
 	require.Equal(t, "eu", Stale(s, map[string]string{"eu": "reg_new"}))
 	Repin(s, map[string]string{"eu": "reg_new"})
 	require.Equal(t, []string{"--model", "llama", "b"}, In(s, "reg_new").GetArgs())
-	require.Len(t, s.GetPinnedOverrides(), 1, "ap is none of the regions any more")
+	require.Len(t, s.GetPinnedOverrides(), 1, "region ap no longer exists")
 }
 
 func TestReplicasAreNotPartOfTheVersion(t *testing.T) {
@@ -194,7 +193,7 @@ overrides {regions: ["us"] replicas: 7}`)
 		n, _ := Replicas(s, region)
 		require.Equal(t, want, n, region)
 	}
-	require.Empty(t, ID(s, "us"), "it has what all have")
+	require.Empty(t, ID(s, "us"), "it has the replicas of the spec")
 	require.Equal(t, "b", In(s, "reg_eu").GetEnv()["A"])
 }
 

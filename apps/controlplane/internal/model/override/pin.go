@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Problem is what is wrong with overrides. Field is the field at fault, such as
+// Problem is why overrides are refused. Field is the field at fault, such as
 // "overrides[0].labels".
 type Problem struct {
 	Reason              windlassv1.ErrorReason
@@ -38,7 +38,7 @@ func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1
 		if len(o.GetLabels()) > 0 && !slices.ContainsFunc(regions, func(r model.Region) bool { return takes(o, r) }) {
 			return nil, &Problem{
 				nothing, fmt.Sprintf("overrides[%d].labels", i), "none of the app's regions has these labels",
-				"`windlass list regions -o yaml` shows the labels that there are.",
+				"`windlass list regions -o yaml` shows the labels of regions.",
 			}
 		}
 	}
@@ -61,7 +61,7 @@ func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1
 		if !l.changes(spec, about, i) {
 			return nil, &Problem{
 				nothing, fmt.Sprintf("overrides[%d]", i),
-				fmt.Sprintf("it changes nothing: without it all would be the same in %s", names(about)), "Leave it out.",
+				fmt.Sprintf("it changes nothing: without it, the spec would be the same in %s", names(about)), "Leave it out.",
 			}
 		}
 	}
@@ -106,7 +106,7 @@ func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region,
 		with, _ := l.merged(r, -1)
 		without, unsettled := l.merged(r, i)
 		if unsettled != nil {
-			return true // without it, others conflict
+			return true // without it, other overrides conflict
 		}
 		if proto.Equal(with, without) {
 			continue
@@ -204,8 +204,8 @@ func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem)
 				if ok && !proto.Equal(first.alone, f.alone) {
 					return nil, &Problem{
 						conflict, fmt.Sprintf("overrides[%d].%s", i, f.path),
-						fmt.Sprintf("region %s has the labels of overrides[%d] and of overrides[%d], which say different things of its %s", r.Name, first.by, i, f.key),
-						fmt.Sprintf("Say it of %s in an override by its name, which wins, or have one of them ask for another label.", r.Name),
+						fmt.Sprintf("region %s has the labels of overrides[%d] and of overrides[%d], which set its %s to different values", r.Name, first.by, i, f.key),
+						fmt.Sprintf("Set it in an override that names region %s, which wins, or use other labels in one of them.", r.Name),
 					}
 				}
 				if !ok {
