@@ -15,19 +15,19 @@ import (
 
 // The private directory of one server:
 //
-//	data/          MariaDB's own; exists only complete
-//	data.tmp/      a data directory that is being made, or was when its maker was killed
+//	data/          MariaDB's data directory, always complete
+//	data.tmp/      an incomplete data directory, which the next start replaces
 //	password       of the account that Windlass uses
 //	init.sql       run by the server at each start: makes that account
 //	tmp/  mariadbd.log  mariadbd.json (pid record)
 
-// account is the one user that may come in over TCP. The root that
-// mariadb-install-db makes is let in by the socket alone, and only for this
+// account is the only account that may connect over TCP. The root account that
+// mariadb-install-db makes may connect only over the socket, and only as this
 // system user.
 const account = "windlass"
 
-// prepare makes the directory ready for a server to start on: idempotent, and
-// what a killed predecessor left half done is done again.
+// prepare makes the directory ready for a server. It is idempotent, and repeats
+// what a killed process left incomplete.
 func prepare(ctx context.Context, paths Paths, dir string, d Durability, progress func(string)) (password string, err error) {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		return "", err

@@ -15,19 +15,19 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// installDeadline bounds the whole installation, waiting for another package
-// manager included: 60 MB over a slow line, twice.
+// installDeadline bounds the installation, including the wait for another package
+// manager. It is long enough to download 60 MB twice over a slow line.
 const installDeadline = 10 * time.Minute
 
-// manager is a package manager and what it takes to install MariaDB with it.
+// manager is a package manager, with its commands to install MariaDB.
 type manager struct {
 	tool     string
-	refresh  []string // may fail: the lists at hand may do
+	refresh  []string // may fail, because the present lists may be enough
 	install  []string
 	needRoot bool
 }
 
-// The order decides where several are installed: the system's own first.
+// If several are installed, the first one is used. The system's own come first.
 var managers = []manager{
 	{
 		tool:    "apt-get",
@@ -45,9 +45,9 @@ var managers = []manager{
 	{tool: "brew", install: []string{"brew", "install", "mariadb"}},
 }
 
-// Ensure returns the installed MariaDB, installing it first when it is missing
-// and this user may (root, or sudo without a password). progress receives lines
-// for a person to read; nil is fine. Callers in several processes take turns.
+// Ensure returns the installed MariaDB. It installs a missing one if this user may
+// (root, or sudo without a password). progress receives lines for people, and may be
+// nil. Callers in several processes take turns.
 func Ensure(ctx context.Context, progress func(string)) (Paths, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -88,7 +88,7 @@ func Ensure(ctx context.Context, progress func(string)) (Paths, error) {
 func install(ctx context.Context, progress func(string)) error {
 	m, ok := findManager()
 	if !ok {
-		return errors.New("MariaDB is not installed, and no known package manager is here to install it: " +
+		return errors.New("MariaDB is not installed, and no known package manager was found to install it: " +
 			"install MariaDB 10.11 or newer so that mariadbd is in PATH")
 	}
 	prefix, ok := privilege(ctx, m)
@@ -111,7 +111,7 @@ func install(ctx context.Context, progress func(string)) error {
 	}
 	progress("installing MariaDB (" + strings.Join(withoutQuiet(m.install), " ") + "); a minute or two")
 	err := run(ctx, slices.Concat(prefix, m.install))
-	// Whether it worked or not, what was changed around it is put back.
+	// The system is restored also if the installation has failed.
 	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	err = errors.Join(err, restore())
@@ -133,7 +133,7 @@ func findManager() (manager, bool) {
 	return manager{}, false
 }
 
-// privilege returns what to put before a command for it to run as root.
+// privilege returns the prefix with which a command runs as root.
 func privilege(ctx context.Context, m manager) ([]string, bool) {
 	if !m.needRoot || os.Geteuid() == 0 {
 		return nil, true
@@ -144,16 +144,16 @@ func privilege(ctx context.Context, m manager) ([]string, bool) {
 	return []string{"sudo", "-n", "DEBIAN_FRONTEND=noninteractive"}, true
 }
 
-// policyFile decides for Debian's packages whether their services may start;
-// 101 means no.
+// policyFile is a script by which Debian's packages decide whether their services may
+// start. Exit code 101 means no.
 const (
 	policyFile   = "/usr/sbin/policy-rc.d"
 	policyScript = "#!/bin/sh\n# Written by windlass while it installs MariaDB, which it runs privately.\nexit 101\n"
 )
 
-// keepServiceDown sees to it that the packaged service is not started. The
-// policy is left alone when it is someone else's (containers have one); one that
-// a killed installation left behind is recognised by its text, and removed.
+// keepServiceDown prevents the start of the packaged service. It does not change a policy
+// of the system (containers have one). A policy that a killed installation left behind has
+// the same text, so restore removes it.
 func keepServiceDown(ctx context.Context, prefix []string) (restore func() error, err error) {
 	have, err := os.ReadFile(policyFile)
 	switch {
@@ -177,9 +177,9 @@ func keepServiceDown(ctx context.Context, prefix []string) (restore func() error
 	}, nil
 }
 
-// stopService stops the packaged server and keeps it from starting at boot:
-// this installation asked for the program, not for a server on port 3306.
-// Failures mean that there is no such service, which is as good.
+// stopService stops the packaged server and disables it, because Windlass needs only the
+// program and no server on port 3306. It ignores failures, because they mean that there is
+// no such service.
 func stopService(ctx context.Context, prefix []string) {
 	if _, err := os.Stat("/run/systemd/system"); err == nil {
 		_ = run(ctx, slices.Concat(prefix, []string{"systemctl", "disable", "--now", "mariadb"}))
@@ -196,14 +196,14 @@ func running(ctx context.Context) bool {
 		"--socket=/run/mysqld/mysqld.sock", "ping").Run() == nil
 }
 
-// run runs a command; an error carries the line of its output that explains it.
-// While apt's lists are locked by another apt it is tried again: the option that
-// waits for dpkg's lock does not cover those.
+// run runs a command. Its error has the line of the output that explains it. It repeats
+// the command while another apt locks the package lists, because the option that waits for
+// dpkg's lock does not cover these.
 func run(ctx context.Context, argv []string) error {
 	for {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "HOMEBREW_NO_AUTO_UPDATE=1", "LC_ALL=C")
-		// On cancellation ask first, so that dpkg may finish what it is doing.
+		// On cancellation it is interrupted first, so that dpkg can finish its present step.
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = 30 * time.Second
 		var out bytes.Buffer
@@ -226,8 +226,8 @@ func run(ctx context.Context, argv []string) error {
 	}
 }
 
-// explain picks the line that says what went wrong: the first error, else the
-// last line.
+// explain returns the line of the output that has the reason: the first error, or else
+// the last line.
 func explain(out string) string {
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
@@ -238,7 +238,7 @@ func explain(out string) string {
 	return lastLine(out)
 }
 
-// withoutQuiet is a command as a person would type it.
+// withoutQuiet returns a command as a person would type it.
 func withoutQuiet(argv []string) []string {
 	var out []string
 	for i := 0; i < len(argv); i++ {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCommand_IsShownAsTyped(t *testing.T) {
+func TestCommand_IsShownWithoutQuietOptions(t *testing.T) {
 	require.Equal(t, []string{"apt-get", "-y", "install", "--no-install-recommends", "mariadb-server"},
 		withoutQuiet(managers[0].install))
 }

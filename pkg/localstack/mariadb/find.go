@@ -16,12 +16,12 @@ type Paths struct {
 	Server, InstallDB string
 	// BaseDir is the installation that both belong to, such as /usr.
 	BaseDir string
-	// Version as the server prints it, such as 10.11.19-MariaDB.
+	// Version is what the server prints, such as 10.11.19-MariaDB.
 	Version string
 }
 
-// folders that hold the server beside those of PATH: distributions keep it out
-// of a user's PATH, Homebrew out of everybody's.
+// folders are searched in addition to PATH, because the server is often not in a user's
+// PATH, and Homebrew does not link it.
 var folders = []string{
 	"/usr/sbin", "/usr/bin", "/usr/libexec", "/usr/local/sbin", "/usr/local/bin", "/usr/local/mariadb/bin",
 	"/opt/homebrew/bin", "/opt/homebrew/opt/mariadb/bin", "/usr/local/opt/mariadb/bin",
@@ -30,8 +30,8 @@ var folders = []string{
 
 var errNotInstalled = errors.New("MariaDB is not installed")
 
-// Find looks for MariaDB in PATH and where distributions put it. MySQL's mysqld
-// does not count: its data directories are made another way.
+// Find looks for MariaDB in PATH and in folders of distributions. MySQL's mysqld does
+// not count, because its data directories are made in another way.
 func Find(ctx context.Context) (Paths, error) {
 	dirs := append(filepath.SplitList(os.Getenv("PATH")), folders...)
 	installDB := lookup(dirs, "mariadb-install-db", "mysql_install_db")
@@ -64,8 +64,8 @@ func Find(ctx context.Context) (Paths, error) {
 	}, nil
 }
 
-// lookup returns the first of the names, in this order, that is a program in one
-// of the folders.
+// lookup returns the path of the first of the names that is a program in one of the
+// folders.
 func lookup(dirs []string, names ...string) string {
 	for _, name := range names {
 		for _, dir := range dirs {

@@ -1,10 +1,10 @@
 // Package mariadb runs a private MariaDB server as a child process.
 //
-// The server listens on 127.0.0.1 and on a socket inside its own directory, and
-// lets in one account with a random password, so another user of the machine
-// cannot reach it. A directory belongs to one server at a time: Start stops
-// what a killed parent left running there, and InnoDB's own file lock refuses a
-// second server even if that record were lost.
+// The server listens on 127.0.0.1 and on a socket inside its own directory. It accepts
+// one account with a random password, so other users of the machine cannot use it. A
+// directory has one server at a time: Start stops a server that a killed process left
+// running there, and InnoDB's file lock prevents a second server even without a record
+// of the first.
 package mariadb
 
 import (
@@ -33,8 +33,8 @@ type Durability int
 const (
 	// Durable: a committed transaction survives a power failure.
 	Durable Durability = iota
-	// Relaxed: it survives kill -9 of the server, not of the machine. For tests:
-	// a new database with its tables is many times faster to make.
+	// Relaxed: a committed transaction survives kill -9 of the server, but not a power
+	// failure. For tests, because it makes new databases much faster.
 	Relaxed
 )
 
@@ -45,8 +45,8 @@ func (d Durability) logFileSize() string {
 	return "64M"
 }
 
-// logFileSize grows with the buffer pool: what the log has no room for is written
-// to the tables at once, a page for each row.
+// logFileSize grows with the buffer pool. Without room in the log, InnoDB would write a
+// page of the tables for each row.
 func (c Config) logFileSize() string {
 	if c.BufferPoolMiB <= defaultBufferPoolMiB {
 		return c.Durability.logFileSize()
@@ -57,28 +57,28 @@ func (c Config) logFileSize() string {
 const defaultBufferPoolMiB = 128
 
 const (
-	// startDeadline covers crash recovery of a dev-sized database on a busy disk.
+	// startDeadline is long enough for the crash recovery of a small database on a busy disk.
 	startDeadline = 2 * time.Minute
-	// stopGrace: a shutdown flushes the buffer pool, which is small.
+	// stopGrace is long enough to flush the buffer pool, which is small.
 	stopGrace = 20 * time.Second
-	// portAttempts: a free port may be lost to another process before the server
-	// binds it; losing it three times in a row is not chance.
+	// portAttempts is how often another free port is tried, because another process may take
+	// a port before the server binds it.
 	portAttempts = 3
 )
 
 // Config of a server.
 type Config struct {
-	// Dir is the private directory, made when missing; required.
+	// Dir is the private directory. It is made if it does not exist. Required.
 	Dir string
-	// Port of 127.0.0.1; 0 picks a free one. A wanted port that is taken is an
-	// error: see localstack.Ports to pick another.
+	// Port of 127.0.0.1. 0: a free one. Start fails if the port is taken; see
+	// localstack.Ports to choose another.
 	Port int
-	// Durability is Durable when not set.
+	// Durability. Default: Durable.
 	Durability Durability
-	// BufferPoolMiB of memory for rows and indexes; 0: 128, which is plenty for
+	// BufferPoolMiB is the memory for rows and indexes. Default: 128, which is enough for
 	// development and far too little for millions of rows.
 	BufferPoolMiB int
-	// TLS has the server refuse connections without TLS; nil: there is none.
+	// TLS makes the server refuse connections without TLS. nil: no TLS.
 	TLS *TLS
 	// DieWithParent: see proc.Spec.
 	DieWithParent bool
@@ -92,7 +92,7 @@ type Config struct {
 type TLS struct {
 	// CA of the certificate, by which clients verify the server.
 	CA string
-	// Cert of the server, for 127.0.0.1, and its Key. ReloadTLS has them read again.
+	// Cert of the server, for 127.0.0.1, and its Key. ReloadTLS makes the server read them again.
 	Cert, Key string
 }
 
@@ -105,8 +105,8 @@ type Server struct {
 	password string
 }
 
-// Start installs MariaDB if need be, prepares the directory and runs a server on
-// it. It returns once the server answers queries.
+// Start installs MariaDB if it is missing, prepares the directory, and starts a server
+// on it. It returns when the server answers queries.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("start MariaDB: Dir is empty")
@@ -221,8 +221,8 @@ func (s *Server) args(paths Paths, cfg Config) []string {
 		"--datadir=" + filepath.Join(s.dir, "data"),
 		"--tmpdir=" + filepath.Join(s.dir, "tmp"),
 		"--pid-file=mariadbd.pid",
-		// Relative to the data directory: the name of a socket may have 107 bytes
-		// at most, and a developer's folders are deep.
+		// Relative to the data directory, because the path of a socket may have at most
+		// 107 bytes.
 		"--socket=mariadbd.sock",
 		"--port=" + strconv.Itoa(s.port),
 		"--bind-address=127.0.0.1",
@@ -247,18 +247,18 @@ func (s *Server) args(paths Paths, cfg Config) []string {
 		args = append(args, "--user=root")
 	}
 	if cfg.Durability == Relaxed {
-		// 2 hands each commit to the kernel without waiting for the disk.
+		// 2 writes each commit to the kernel and does not wait for the disk.
 		return append(args, "--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync",
 			"--innodb-doublewrite=0", "--sync-frm=0")
 	}
 	return append(args, "--innodb-flush-log-at-trx-commit=1")
 }
 
-// RecordFile is where the server of a directory is written down; see proc.Find.
+// RecordFile returns the path of the pid record of a directory's server; see proc.Find.
 func RecordFile(dir string) string { return filepath.Join(dir, "mariadbd.json") }
 
-// StopStray stops the server that a killed parent left running on a directory,
-// and returns its pid, or 0 if there was none.
+// StopStray stops a server that a killed process left running on a directory. It returns
+// its pid, 0 if there was none.
 func StopStray(ctx context.Context, dir string) (int, error) {
 	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)
 	if err != nil {
@@ -267,8 +267,8 @@ func StopStray(ctx context.Context, dir string) (int, error) {
 	return pid, nil
 }
 
-// Ping asks the server of a directory, which this process need not have started,
-// whether it answers on the port. ca is that of Config.TLS, empty for none.
+// Ping checks that the server of a directory answers on the port. Another process may have
+// started it. ca is that of Config.TLS, empty for none.
 func Ping(ctx context.Context, dir string, port int, ca string) error {
 	password, err := os.ReadFile(filepath.Join(dir, "password"))
 	if err != nil {
@@ -286,11 +286,11 @@ func Ping(ctx context.Context, dir string, port int, ca string) error {
 	return nil
 }
 
-// DSN for github.com/go-sql-driver/mysql, with clientFoundRows=true; database
-// may be empty. With Config.TLS a client has to know the CA, too, which a DSN does not say.
+// DSN returns a DSN for github.com/go-sql-driver/mysql, with clientFoundRows=true. database
+// may be empty. With Config.TLS, a client also needs the CA, which is not in the DSN.
 func (s *Server) DSN(database string) string { return s.config(database).FormatDSN() }
 
-// ReloadTLS has the server read its certificate and key again. Open connections stay.
+// ReloadTLS makes the server read its certificate and key again. Open connections stay.
 func (s *Server) ReloadTLS(ctx context.Context) error {
 	db, err := s.Open("")
 	if err != nil {
@@ -303,7 +303,7 @@ func (s *Server) ReloadTLS(ctx context.Context) error {
 	return nil
 }
 
-// Open a pool on a database; empty for none. The caller closes it.
+// Open returns a pool of connections to a database; empty for none. The caller closes it.
 func (s *Server) Open(database string) (*sql.DB, error) {
 	config := s.config(database)
 	if s.ca != "" {
@@ -325,11 +325,11 @@ func (s *Server) config(database string) *mysql.Config {
 	c.Net, c.Addr = "tcp", "127.0.0.1:"+strconv.Itoa(s.port)
 	c.DBName = database
 	c.ClientFoundRows = true
-	c.Logger = &mysql.NopLogger{} // what it would print is returned as errors too
+	c.Logger = &mysql.NopLogger{} // errors are returned, too
 	return c
 }
 
-// CreateDatabase makes a database if there is none of this name.
+// CreateDatabase makes the database, if it does not exist.
 func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	db, err := s.Open("")
 	if err != nil {
@@ -353,13 +353,13 @@ func (s *Server) LogFile() string { return s.logFile() }
 
 func (s *Server) logFile() string { return filepath.Join(s.dir, "mariadbd.log") }
 
-// Done is closed when the server has ended; Wait says how.
+// Done is closed when the server has ended. Wait returns its error.
 func (s *Server) Done() <-chan struct{} { return s.proc.Done() }
 
-// Wait blocks until the server has ended; nil for exit status 0.
+// Wait waits until the server has ended. It returns nil for exit status 0.
 func (s *Server) Wait() error { return s.proc.Wait() }
 
-// Stop shuts the server down, and kills it when that takes too long or ctx ends.
+// Stop shuts the server down. It kills the server if that takes too long or ctx ends.
 func (s *Server) Stop(ctx context.Context) error {
 	if err := s.proc.Stop(ctx, stopGrace); err != nil {
 		return fmt.Errorf("stop MariaDB: %w", err)
@@ -378,8 +378,8 @@ func lastError(path string, offset int64) string {
 	for line := range strings.Lines(string(b[offset:])) {
 		line = strings.TrimSpace(line)
 		if _, after, ok := strings.Cut(line, "[ERROR] "); ok && !strings.Contains(after, "Aborting") {
-			// The first says why, what follows says what came of it; but the one
-			// about the address is what a caller looks for.
+			// The first error is the cause of the later ones. But callers look for the one
+			// about the address.
 			if found == "" || strings.Contains(after, "Address already in use") {
 				found = after
 			}

@@ -39,10 +39,10 @@ func open(t *testing.T, s *mariadb.Server, database string) *sql.DB {
 	return db
 }
 
-func TestSettingsAreThoseThatWindlassCountsOn(t *testing.T) {
+func TestSettings_AreThoseThatWindlassNeeds(t *testing.T) {
 	s := start(t, mariadb.Config{Dir: t.TempDir()})
 	require.NoError(t, s.CreateDatabase(t.Context(), "one"))
-	require.NoError(t, s.CreateDatabase(t.Context(), "one"), "making a database twice is fine")
+	require.NoError(t, s.CreateDatabase(t.Context(), "one"), "making a database twice is no error")
 
 	db, err := sql.Open("mysql", s.DSN("one"))
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestStart_StopsTheServerOfItsDirectory(t *testing.T) {
 
 func TestDataDirectory_HalfMadeIsMadeAgain(t *testing.T) {
 	dir := t.TempDir()
-	// What a kill -9 in the middle of a copy leaves.
+	// A kill -9 during a copy leaves this.
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "data.tmp", "mysql"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "data.tmp", "ibdata1"), []byte("torn"), 0o600))
 	s := start(t, mariadb.Config{Dir: dir})
@@ -122,7 +122,7 @@ func TestTemplate_IsMadeOnce(t *testing.T) {
 	me, err := user.Current()
 	require.NoError(t, err)
 	from := filepath.Join(cache, "windlass", "mariadb", found.Version+"-"+me.Username)
-	// What a kill -9 in the middle of mariadb-install-db leaves.
+	// A kill -9 during mariadb-install-db leaves this.
 	require.NoError(t, os.MkdirAll(filepath.Join(from, "data.tmp"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(from, "data.tmp", "ibdata1"), []byte("torn"), 0o600))
 	durable, err := mariadb.Start(t.Context(), mariadb.Config{Dir: t.TempDir(), DieWithParent: true})
@@ -134,7 +134,7 @@ func TestTemplate_IsMadeOnce(t *testing.T) {
 	}
 	require.DirExists(t, filepath.Join(from, "data"))
 	require.NoDirExists(t, filepath.Join(from, "data.tmp"))
-	require.NoDirExists(t, filepath.Join(from, "data", "one"), "a server ran on what is copied")
+	require.NoDirExists(t, filepath.Join(from, "data", "one"), "no server may run on the template")
 }
 
 func TestStart_TakenPortIsNamedAtOnce(t *testing.T) {

@@ -16,19 +16,19 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
 
-// mariadb-install-db waits for the disk about a thousand times, which no option
-// changes: 2 s on an idle machine, a minute on a busy one. So it runs once for each
-// user and version of MariaDB, and every new data directory is a copy of what it made:
+// mariadb-install-db waits for the disk about a thousand times, and no option changes
+// that. So it runs once for each user and version of MariaDB, and every new data directory
+// is a copy of its result:
 //
 //	<user's cache>/windlass/mariadb/<version>-<user>/
-//	    data/         complete, and never started on
+//	    data/         complete; no server runs on it
 //	    lock          held by the process that makes it
 //	    install.log   what mariadb-install-db printed
 
-// installDBDeadline bounds mariadb-install-db, and the wait for another process's.
+// installDBDeadline bounds mariadb-install-db, and the wait for another process that runs it.
 const installDBDeadline = 5 * time.Minute
 
-// newData makes dir/data, which is there complete or not at all.
+// newData makes dir/data. It exists only when it is complete.
 func newData(ctx context.Context, paths Paths, dir string, d Durability) error {
 	made, err := template(ctx, paths)
 	if err != nil {
@@ -49,7 +49,7 @@ func newData(ctx context.Context, paths Paths, dir string, d Durability) error {
 	return os.Rename(tmp, filepath.Join(dir, "data"))
 }
 
-// template returns the data directory to copy, which it makes when there is none.
+// template returns the data directory to copy. It makes it if it does not exist.
 func template(ctx context.Context, paths Paths) (string, error) {
 	me, err := user.Current()
 	if err != nil {
@@ -57,7 +57,7 @@ func template(ctx context.Context, paths Paths) (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find a folder for what every data directory begins as: %w", err)
+		return "", fmt.Errorf("find a folder for the template of data directories: %w", err)
 	}
 	name := strings.ReplaceAll(paths.Version+"-"+me.Username, string(filepath.Separator), "_")
 	dir := filepath.Join(cache, "windlass", "mariadb", name)
@@ -82,7 +82,7 @@ func template(ctx context.Context, paths Paths) (string, error) {
 	if err := installDB(ctx, paths, me, dir, tmp); err != nil {
 		return "", err
 	}
-	// A copy may not outlive a power failure that what it is a copy of does not.
+	// After a power failure, every file of the template must be complete, because it is copied.
 	if err := syncTree(tmp); err != nil {
 		return "", err
 	}
@@ -99,7 +99,7 @@ func installDB(ctx context.Context, paths Paths, me *user.User, dir, data string
 		"--auth-root-socket-user=" + me.Username,
 		"--skip-test-db",
 		"--skip-name-resolve",
-		// Small to copy: a server grows it to its full size when it starts.
+		// Small, because it is copied. A server makes it larger at its start.
 		"--innodb-log-file-size=" + Relaxed.logFileSize(),
 		"--innodb-flush-method=nosync",
 	}
@@ -125,7 +125,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// syncTree waits until the disk has every file and folder below root.
+// syncTree syncs every file and folder below root to the disk.
 func syncTree(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() && !entry.Type().IsRegular() {

@@ -31,9 +31,9 @@ func TestTLS(t *testing.T) {
 		db, err := sql.Open("mysql", s.DSN(""))
 		require.NoError(t, err)
 		defer func() { _ = db.Close() }()
-		require.Error(t, db.PingContext(t.Context()), "the same account is let in by TLS")
+		require.Error(t, db.PingContext(t.Context()), "the same account may connect with TLS")
 	})
-	t.Run("a renewed certificate is for new connections, and open ones stay", func(t *testing.T) {
+	t.Run("new connections get a renewed certificate, and open ones stay", func(t *testing.T) {
 		conn, err := open(t, s, "").Conn(t.Context())
 		require.NoError(t, err)
 		defer func() { _ = conn.Close() }()
@@ -45,8 +45,8 @@ func TestTLS(t *testing.T) {
 		require.NoError(t, os.WriteFile(before, data, 0o600))
 		dial := func(ca string) error { return mariadb.Ping(t.Context(), filepath.Dir(s.LogFile()), s.Port(), ca) }
 		require.NoError(t, dial(before))
-		// By another CA, so that it shows which certificate a client was given. The reload is asked for by
-		// a client that knows the CA of before.
+		// The new certificate has another CA, by which the test sees which one a client gets. The client
+		// that reloads knows the previous CA.
 		issue()
 		next, err := os.ReadFile(file("ca"))
 		require.NoError(t, err)
