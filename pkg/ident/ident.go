@@ -26,24 +26,24 @@ const NameLength = 63
 // hexLength is a UUID without its dashes.
 const hexLength = 32
 
-// New returns a fresh id, "prefix_" and 32 hex digits. Ids made by one process
-// are strictly ascending.
+// New returns a new id, "prefix_" and 32 hex digits. The ids of one process are
+// strictly ascending.
 func New(prefix string) string {
-	// It fails only when the system has no randomness left to give, and
-	// crypto/rand ends the process before it reports that.
+	// It cannot fail, because crypto/rand ends the process if the system has no randomness.
 	u := uuid.Must(uuid.NewRandomFromReader(rand.Reader))
 	return spell(prefix, newest.next(time.Now()), u)
 }
 
-// From returns an id of the time and of random bits that the caller drew. It is for ids that
-// are made by the ten thousand in a second and are not secret. Such ids ascend by time alone.
+// From returns an id with the given time and random bits. It is for ids that are made ten
+// thousand times a second and need not be secret. These ascend only from one millisecond to
+// the next.
 func From(prefix string, at time.Time, high, low uint64) string {
 	var u uuid.UUID
 	binary.BigEndian.PutUint64(u[8:], low&^(3<<62)|1<<63)
 	return spell(prefix, at.UnixMilli()<<12|int64(high&0xfff), u)
 }
 
-// spell an id of the milliseconds and 4096ths, whose rest is in u.
+// spell returns the id. at is the time in 4096ths of a millisecond. u has the other bits.
 func spell(prefix string, at int64, u uuid.UUID) string {
 	binary.BigEndian.PutUint64(u[:8], uint64(at>>12)<<16|0x7000|uint64(at&0xfff))
 	id := make([]byte, 0, len(prefix)+1+hexLength)
@@ -51,7 +51,7 @@ func spell(prefix string, at int64, u uuid.UUID) string {
 	return string(hex.AppendEncode(id, u[:]))
 }
 
-// stamp is the time of the newest id: milliseconds, and 4096ths of one.
+// stamp is the time of the newest id, in 4096ths of a millisecond.
 type stamp struct {
 	mu sync.Mutex
 	at int64
@@ -59,7 +59,7 @@ type stamp struct {
 
 var newest stamp
 
-// next is now, or just after the newest if the clock has not moved on since.
+// next returns now, or the time after the newest id if the clock has not advanced since.
 func (s *stamp) next(now time.Time) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,22 +68,22 @@ func (s *stamp) next(now time.Time) int64 {
 	return s.at
 }
 
-// Forget has the next id be of the present, whatever ids were made before. It is for
-// tests in virtual time: each begins in the same year, and its ids should be of it.
+// Forget makes the next id have the present time, whatever ids were made before. It is for
+// tests in virtual time, which all begin at the same time.
 func Forget() {
 	newest.mu.Lock()
 	defer newest.mu.Unlock()
 	newest.at = 0
 }
 
-// Before returns what sorts before every id of the prefix that was made at or
-// after the time, to the millisecond, and after every earlier one.
+// Before returns a string that sorts before every id of the prefix that was made at or
+// after the time, to the millisecond, and after every earlier id.
 func Before(prefix string, at time.Time) string {
 	return fmt.Sprintf("%s_%012x", prefix, max(at.UnixMilli(), 0))
 }
 
-// Valid reports whether id is one that New(prefix) could have returned: exactly
-// one spelling of each id is accepted, so that comparing strings compares ids.
+// Valid reports whether New(prefix) could have returned id. Each id has one spelling,
+// so ids can be compared as strings.
 func Valid(prefix, id string) bool {
 	digits, ok := strings.CutPrefix(id, prefix+"_")
 	if !ok || len(digits) != hexLength {
@@ -98,7 +98,7 @@ func Valid(prefix, id string) bool {
 	return digits[12] == '7' && strings.IndexByte("89ab", digits[16]) >= 0
 }
 
-// ValidName reports whether s may name a thing: 1 to 63 lower case letters,
+// ValidName reports whether s is a valid name: 1 to 63 lower case letters,
 // digits and dashes, beginning with a letter and not ending with a dash. That is
 // [a-z]([-a-z0-9]{0,61}[a-z0-9])?, a DNS label.
 func ValidName(s string) bool {

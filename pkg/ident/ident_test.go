@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestIdsAreValidDistinctAndAscending(t *testing.T) {
+func TestIDs_AreValidDistinctAndAscending(t *testing.T) {
 	ids := make([]string, 5000)
 	for i := range ids {
 		ids[i] = New("app")
@@ -22,7 +22,7 @@ func TestIdsAreValidDistinctAndAscending(t *testing.T) {
 	require.Len(t, slices.Compact(ids), 5000)
 }
 
-func TestIdsAreCutByTheTimeThatTheyWereMadeAt(t *testing.T) {
+func TestIDs_AreSeparatedByTheirTime(t *testing.T) {
 	earlier := time.Now().Add(-time.Millisecond)
 	id := New("app")
 	later := time.Now().Add(time.Millisecond)
@@ -37,7 +37,7 @@ func TestIDs_AscendWhenTheClockStands(t *testing.T) {
 		Forget()
 		defer Forget()
 		var last string
-		for range 10_000 { // more than a millisecond holds
+		for range 10_000 { // more than fit into a millisecond
 			id := New("app")
 			require.Less(t, last, id)
 			require.True(t, Valid("app", id), id)
@@ -75,7 +75,7 @@ func TestID_HasOneSpelling(t *testing.T) {
 	}
 }
 
-func TestValidNameIsTheDocumentedPattern(t *testing.T) {
+func TestValidName_IsTheDocumentedPattern(t *testing.T) {
 	pattern := regexp.MustCompile(`\A[a-z]([-a-z0-9]{0,61}[a-z0-9])?\z`)
 	check := func(s string) {
 		require.Equal(t, pattern.MatchString(s), ValidName(s), "%q", s)
@@ -92,7 +92,7 @@ func TestValidNameIsTheDocumentedPattern(t *testing.T) {
 	})
 }
 
-func TestIdsOfATimeAreValidAndSortByIt(t *testing.T) {
+func TestIDs_FromATimeAreValidAndSortByIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(rapid.Int64Range(0, 1<<47).Draw(t, "at"))
 		high, low := rapid.Uint64().Draw(t, "high"), rapid.Uint64().Draw(t, "low")

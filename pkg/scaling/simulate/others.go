@@ -18,7 +18,7 @@ type hpa struct {
 	metrics []scaling.Metric
 	last    time.Duration
 	begun   bool
-	// recommended has the numbers of the last 300 s, and had the replicas of the last 15 s.
+	// recommended has the recommendations of the last 300 s, and had the replicas of the last 15 s.
 	recommended, had []Number
 }
 
@@ -116,7 +116,7 @@ func recent(all []Number, from int) []Number {
 
 // kpa is Knative's autoscaler with its defaults. It looks every 2 s. Its stable window is 60 s, its panic window a
 // tenth of that, and its panic threshold 200 %. Upwards it allows 1,000 times as many pods, downwards half as many.
-// The target is used whole, as the policies use theirs. Knative's own default aims at 70 % of it.
+// It aims at the whole target, as policies of Windlass do. Knative's default aims at 70 % of it.
 // https://knative.dev/docs/serving/autoscaling/kpa-specific/
 type kpa struct {
 	policy *scaling.Policy

@@ -69,16 +69,16 @@ type scaler interface {
 func Run(p *scaling.Policy, trace []Point, m Model) ([]Outcome, error) {
 	switch {
 	case len(trace) < 2:
-		return nil, errors.New("the trace needs two points at least: the last one is its end")
+		return nil, errors.New("the trace has fewer than two points: add one, because the last point is the end")
 	case m.Concurrency < 1 || m.Service <= 0:
-		return nil, errors.New("concurrency and service have to be above 0")
+		return nil, errors.New("concurrency and service must be above 0")
 	}
 	for i, point := range trace {
 		if i > 0 && point.At <= trace[i-1].At {
-			return nil, fmt.Errorf("point %d of the trace is not after the one before it", i+1)
+			return nil, fmt.Errorf("point %d of the trace is not later than the point before it", i+1)
 		}
 		if point.Rate < 0 || math.IsNaN(point.Rate) || math.IsInf(point.Rate, 0) {
-			return nil, fmt.Errorf("point %d of the trace has no rate of 0 or more", i+1)
+			return nil, fmt.Errorf("point %d of the trace has a rate that is not a number of 0 or more", i+1)
 		}
 	}
 	out := []Outcome{play("windlass", &ours{policy: p}, p, trace, m)}

@@ -30,7 +30,7 @@ func ParseTrace(data []byte) ([]Point, error) {
 		return nil, err
 	}
 	if len(out) > maxPoints {
-		return nil, fmt.Errorf("%d points: %d at the most", len(out), maxPoints)
+		return nil, fmt.Errorf("the trace has %d points: use at most %d", len(out), maxPoints)
 	}
 	for i, p := range out {
 		if p.At < 0 || p.At > maxLength {
