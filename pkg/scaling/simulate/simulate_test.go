@@ -70,7 +70,7 @@ func TestParseTrace(t *testing.T) {
 		require.Equal(t, want, got, name)
 	}
 	for text, message := range map[string]string{
-		"0,1\nx,2\n": "line 2: want seconds", "0,1,2\n": "read CSV", "-5,1\n": "point 1", "[{}]": "point 1", `[{"rps":1}]`: "unknown field", "0,1\n1e300,2\n": "point 2",
+		"0,1\nx,2\n": "line 2: want seconds", "0,1o\n90,2\n": "line 1: want seconds", "O,1\n90,2\n": "line 1: want seconds", "0,1,2\n": "read CSV", "-5,1\n": "point 1", "[{}]": "point 1", `[{"rps":1}]`: "unknown field", "0,1\n1e300,2\n": "point 2",
 	} {
 		_, err := simulate.ParseTrace([]byte(text))
 		require.ErrorContains(t, err, message)

@@ -74,7 +74,7 @@ func parseCSV(data []byte) (out []Point, err error) {
 		at, atErr := strconv.ParseFloat(strings.TrimSpace(row[0]), 64)
 		rate, rateErr := strconv.ParseFloat(strings.TrimSpace(row[1]), 64)
 		if err := errors.Join(atErr, rateErr); err != nil {
-			if first {
+			if first && atErr != nil && rateErr != nil {
 				continue // the header
 			}
 			return nil, fmt.Errorf("line %d: want seconds and requests a second, got %q and %q", line, row[0], row[1])
