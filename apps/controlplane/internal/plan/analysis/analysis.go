@@ -268,7 +268,11 @@ func (b bound) String() string {
 	if b.isMax {
 		word = "most"
 	}
-	return fmt.Sprintf("%s %s, at %s %s", b.what, number(b.value), word, number(b.limit))
+	value, limit := number(b.value), number(b.limit)
+	if value == limit && b.value != b.limit {
+		value, limit = strconv.FormatFloat(b.value, 'g', -1, 64), strconv.FormatFloat(b.limit, 'g', -1, 64)
+	}
+	return fmt.Sprintf("%s %s, at %s %s", b.what, value, word, limit)
 }
 
 // bounds returns the bounds of the check with the values of f.
@@ -316,5 +320,5 @@ func unusable(c *windlassv1.AnalysisCheck, version string, figure, samples *floa
 	return ""
 }
 
-// number formats v with six digits, which is short and still shows on which side of a limit it is.
+// number formats v with six significant digits.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }

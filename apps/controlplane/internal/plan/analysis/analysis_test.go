@@ -80,6 +80,7 @@ func TestJudge(t *testing.T) {
 	}{
 		"within":                       {most, figures(0.05, 10), true, Passed, "0.05 on 10 samples"},
 		"beyond":                       {most, figures(0.06, 10), true, Failed, "figure 0.06, at most 0.05"},
+		"hardly beyond":                {most, figures(0.05000000001, 10), true, Failed, "figure 0.05000000001, at most 0.05"},
 		"extrapolated to nearly ten":   {most, figures(0.01, 9.6), true, Passed, ""},
 		"too few":                      {most, figures(0.5, 9), true, Inconclusive, "9 samples of the 10"},
 		"none":                         {most, Figures{}, true, Inconclusive, "0 samples"},
