@@ -26,7 +26,7 @@ func newEjections(log *slog.Logger, registerer prometheus.Registerer) (*ejection
 	return &ejections{log: log, counter: counter, lines: make(chan upstream.Ejection, ejectionLines)}, err
 }
 
-func (l *ejections) add(e upstream.Ejection) {
+func (l *ejections) countEjection(e upstream.Ejection) {
 	if e.Ejected {
 		l.counter.Inc()
 	}

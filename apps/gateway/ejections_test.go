@@ -21,7 +21,7 @@ func TestEjections(t *testing.T) {
 		l, err := newEjections(slog.New(slog.NewTextHandler(&out, nil)), prometheus.NewRegistry())
 		require.NoError(t, err)
 		for range 2 * ejectionLines { // nothing takes them yet
-			l.add(upstream.Ejection{InstanceID: "ins_1", Ejected: true, Reason: "refused"})
+			l.countEjection(upstream.Ejection{InstanceID: "ins_1", Ejected: true, Reason: "refused"})
 		}
 		require.Equal(t, float64(2*ejectionLines), testutil.ToFloat64(l.counter))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -29,7 +29,7 @@ func TestEjections(t *testing.T) {
 		go func() { ended <- l.Run(ctx) }()
 		synctest.Wait()
 		require.Equal(t, ejectionLines, bytes.Count(out.Bytes(), []byte("instance ejected")))
-		l.add(upstream.Ejection{InstanceID: "ins_1"})
+		l.countEjection(upstream.Ejection{InstanceID: "ins_1"})
 		synctest.Wait()
 		require.Contains(t, out.String(), `msg="instance is back" instance_id=ins_1`)
 		cancel()

@@ -205,7 +205,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	g.table = table.New(upstream.Config{
 		Now: time.Now, Random: cfg.Random,
 		Ejected: func(e upstream.Ejection) {
-			g.ejections.add(e)
+			g.ejections.countEjection(e)
 			g.routes.Changed()
 		},
 		Drained: func(string) { g.routes.Changed() },
@@ -252,12 +252,12 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, UpgradedIdle: cfg.UpgradedIdle,
 		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.routes.Complete, HSTS: cfg.HSTS,
-		Conns: g.conns, Advertise: g.advertise, Traffic: counts, Payloads: g.payloads, Regions: g.regions, Holds: g.holds, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
+		Conns: g.conns, Advertise: g.advertiseHTTP3, Traffic: counts, Payloads: g.payloads, Regions: g.regions, Holds: g.holds, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := g.bind(ctx); err != nil {
+	if err := g.bindListeners(ctx); err != nil {
 		return nil, err
 	}
 	g.health.Add("routes", func(context.Context) error {
@@ -275,7 +275,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	return g, nil
 }
 
-func (g *Gateway) bind(ctx context.Context) error {
+func (g *Gateway) bindListeners(ctx context.Context) error {
 	g.listeners = append(g.listeners, g.cfg.Listeners...)
 	for _, address := range g.cfg.Listen {
 		l, err := listenOn(ctx, "HTTP", address)
@@ -290,7 +290,7 @@ func (g *Gateway) bind(ctx context.Context) error {
 	if g.cfg.TLSListen == "" {
 		return nil
 	}
-	choose, err := g.certificates()
+	choose, err := g.certificateChooser()
 	if err != nil {
 		return err
 	}
@@ -365,10 +365,10 @@ func (g *Gateway) Addresses() []net.Addr {
 	return out
 }
 
-// advertise HTTP/3 to who came by TLS, while it is served.
-func (g *Gateway) advertise(h http.Header) {
+// advertiseHTTP3 tells clients that came by TLS about HTTP/3, while it is served.
+func (g *Gateway) advertiseHTTP3(h http.Header) {
 	if g.http3 != nil && !g.leaving.Load() {
-		g.http3.advertise(h)
+		g.http3.advertiseHTTP3(h)
 	}
 }
 
@@ -405,7 +405,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	serving, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	served := make(chan error, 1)
-	go func() { served <- g.serve(serving) }()
+	go func() { served <- g.serveListeners(serving) }()
 	var err error
 	select {
 	case err = <-served:

@@ -77,7 +77,7 @@ type client struct {
 	complete, ended, faults int64
 }
 
-func (c *client) completed() {
+func (c *client) noteCompleted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.complete++
@@ -105,8 +105,8 @@ func clientOf(ctx context.Context) *client {
 	return c
 }
 
-// admit is called for each connection before the handshake. It refuses those of addresses that are held back.
-func (s *http3Server) admit(ctx context.Context, from *quic.ClientInfo) (context.Context, error) {
+// admitConnection is called for each connection before the handshake. It refuses those of addresses that are held back.
+func (s *http3Server) admitConnection(ctx context.Context, from *quic.ClientInfo) (context.Context, error) {
 	if s.conns.Refuses(from.RemoteAddr) {
 		return nil, errHeldBack
 	}
@@ -116,22 +116,22 @@ func (s *http3Server) admit(ctx context.Context, from *quic.ClientInfo) (context
 // withHeader is called when the header of a request is complete. It clears the header's deadline.
 func withHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer clientOf(r.Context()).completed()
+		defer clientOf(r.Context()).noteCompleted()
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the stream cannot refuse it
 		next.ServeHTTP(w, r)
 	})
 }
 
-// advertise sets Alt-Svc while the port is served.
-func (s *http3Server) advertise(h http.Header) {
+// advertiseHTTP3 sets Alt-Svc while the port is served.
+func (s *http3Server) advertiseHTTP3(h http.Header) {
 	if value := s.altSvc.Load(); value != nil {
 		h["Alt-Svc"] = append(h["Alt-Svc"], *value)
 	}
 }
 
-// attend counts a connection until it ends, and ends it when it had no request for too long. Half a header
-// is no request, whatever else keeps the connection alive.
-func (s *http3Server) attend(conn *quic.Conn) *conns.Entry {
+// attendConnection counts a connection until it ends, and ends it when it had no request for too long. An
+// incomplete header is no request, whatever else keeps the connection open.
+func (s *http3Server) attendConnection(conn *quic.Conn) *conns.Entry {
 	end := func(code http3.ErrCode) { _ = conn.CloseWithError(quic.ApplicationErrorCode(code), "") }
 	entry, ok := s.conns.Add(conn.RemoteAddr(), func() { end(http3.ErrCodeExcessiveLoad) })
 	if !ok {
@@ -158,15 +158,15 @@ func (s *http3Server) attend(conn *quic.Conn) *conns.Entry {
 	return entry
 }
 
-// start serves until the returned function is called, which ends when requests have, or
-// when its context does; requests end with cut.
-func (s *http3Server) start(ctx, cut context.Context) func(context.Context) {
+// startServing serves until the returned function is called. That function returns when all requests have
+// ended, or when its context does. cut ends the requests.
+func (s *http3Server) startServing(ctx, cut context.Context) func(context.Context) {
 	s.server.ConnContext = func(ctx context.Context, conn *quic.Conn) context.Context {
 		ctx, end := context.WithCancel(ctx)
 		stop := context.AfterFunc(cut, end)
 		context.AfterFunc(ctx, func() { stop() }) // or cut would keep what belongs to connections that ended
 		c := clientOf(ctx)
-		c.entry = s.attend(conn)
+		c.entry = s.attendConnection(conn)
 		return conns.WithEntry(ctx, c.entry)
 	}
 	drains := context.WithoutCancel(ctx) // connections end after ctx
@@ -205,7 +205,7 @@ func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 	var open sync.WaitGroup
 	defer open.Wait()
 	defer func() { _ = packets.Close() }() // ends the connections that are left
-	transport := &quic.Transport{Conn: packets, ConnContext: s.admit}
+	transport := &quic.Transport{Conn: packets, ConnContext: s.admitConnection}
 	defer func() { _ = transport.Close() }()
 	listener, err := transport.ListenEarly(s.tls, s.quic)
 	if err != nil {
@@ -229,13 +229,13 @@ func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 			open.Wait() // connections need the port
 			return nil
 		}
-		open.Go(func() { s.serve(leaving, closing, conn) })
+		open.Go(func() { s.serveConnection(leaving, closing, conn) })
 	}
 }
 
-// serve serves a connection until it has ended, and its requests with it. From leaving on, the connection
+// serveConnection serves a connection until it has ended, and its requests with it. From leaving on, the connection
 // takes no further requests, which a GOAWAY frame tells the client; closing closes it.
-func (s *http3Server) serve(leaving, closing context.Context, conn *quic.Conn) {
+func (s *http3Server) serveConnection(leaving, closing context.Context, conn *quic.Conn) {
 	requests, control, err := newServerConn(s.server, conn)
 	if err != nil { // the client allows no control stream, or is gone
 		_ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeGeneralProtocolError), "")
@@ -259,7 +259,7 @@ func (s *http3Server) serve(leaving, closing context.Context, conn *quic.Conn) {
 			break
 		}
 		next = stream.StreamID() + 4
-		all.Go(func() { s.handle(conn, requests, stream) }) //nolint:contextcheck // the connection has its own
+		all.Go(func() { s.handleRequest(conn, requests, stream) }) //nolint:contextcheck // the connection has its own
 	}
 	if leaving.Err() == nil { // the connection has ended
 		return
@@ -277,10 +277,10 @@ func (s *http3Server) serve(leaving, closing context.Context, conn *quic.Conn) {
 	}
 }
 
-// handle handles a request. A stream whose header is not complete in time is reset with
+// handleRequest handles a request. A stream whose header is not complete in time is reset with
 // H3_REQUEST_INCOMPLETE, as any other whose header cannot be read. Each stream that ends without a complete header
 // is a fault of the client. The connection ends when the client has too many.
-func (s *http3Server) handle(conn *quic.Conn, requests *http3.RawServerConn, stream *quic.Stream) {
+func (s *http3Server) handleRequest(conn *quic.Conn, requests *http3.RawServerConn, stream *quic.Stream) {
 	_ = stream.SetReadDeadline(time.Now().Add(s.header)) // always nil
 	requests.HandleRequestStream(stream)
 	if clientOf(conn.Context()).streamEnded() {

@@ -12,7 +12,7 @@ import (
 func (g *Gateway) limitConnections() error {
 	limits := g.cfg.Connections.Defaults()
 	limits.Exempt = func(address netip.Addr) bool {
-		return g.trusts(net.JoinHostPort(address.String(), "0"))
+		return g.isTrusted(net.JoinHostPort(address.String(), "0"))
 	}
 	g.conns = conns.New(limits)
 	return registerConnections(g.cfg.Registerer, g.conns)

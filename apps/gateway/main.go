@@ -77,8 +77,8 @@ type agentFlags struct {
 	Insecure bool   `name:"insecure" help:"Call an http:// URL of another machine, an agent with --listen-insecure." env:"WINDLASS_GATEWAY_AGENT_INSECURE"`
 }
 
-// open returns the TLS for the agent, nil for the defaults.
-func (f agentFlags) open(agent string, files *certfile.Files) (*tls.Config, error) {
+// openTLS returns the TLS configuration for the agent's connection, nil for the defaults.
+func (f agentFlags) openTLS(agent string, files *certfile.Files) (*tls.Config, error) {
 	if u, err := url.Parse(agent); err == nil && u.Scheme == "http" && !f.Insecure && !certfile.Loopback(u.Host) {
 		return nil, fmt.Errorf("--agent=%s: anybody on the way could change the routes: use https:// with --agent-ca, --agent-cert and --agent-key, or --agent-insecure if the way there is private", agent)
 	}
@@ -98,8 +98,8 @@ type payloadFlags struct {
 	PayloadLogKeep   int    `help:"Files of before that are kept, compressed." default:"5" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_KEEP"`
 }
 
-// open returns nil where nothing is logged.
-func (f payloadFlags) open() (io.Writer, func() error) {
+// openLog opens the log of payloads. It returns nil where none is written.
+func (f payloadFlags) openLog() (io.Writer, func() error) {
 	if f.PayloadLog == "" {
 		return nil, func() error { return nil }
 	}
@@ -116,7 +116,7 @@ type acmeFlags struct {
 	Folder    string `help:"Folder for the account, certificates and their keys, which gateways of a region may share; default: certificates in --data-dir." type:"path" env:"WINDLASS_GATEWAY_ACME_FOLDER"`
 }
 
-func (f flags) acme() *ACME {
+func (f flags) acmeConfig() *ACME {
 	if f.ACME.Directory == "" {
 		return nil
 	}
@@ -196,19 +196,19 @@ func run(ctx context.Context, f flags) (err error) {
 	registry.MustRegister(files)
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, Engine: engine.Mode(f.Engine), TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
-		ACME: f.acme(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots, Files: files,
+		ACME: f.acmeConfig(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots, Files: files,
 		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle, MaxHeld: f.MaxHeld,
 		Connections: conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress},
 		MinBodyRate: anyBelow(f.MinBodyRate), MinAnswerRate: anyBelow(f.MinAnswerRate), DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
 		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
 	}
-	if err := f.check(); err != nil {
+	if err := f.checkFlags(); err != nil {
 		return err
 	}
-	if cfg.AgentTLS, err = f.AgentTLS.open(f.Agent, files); err != nil {
+	if cfg.AgentTLS, err = f.AgentTLS.openTLS(f.Agent, files); err != nil {
 		return err
 	}
-	if cfg.Trusted, err = prefixes(f.TrustedProxies); err != nil {
+	if cfg.Trusted, err = parsePrefixes(f.TrustedProxies); err != nil {
 		return err
 	}
 	if cfg.NeighbourAllow, err = guard.Parse(f.NeighbourAllow); err != nil {
@@ -224,7 +224,7 @@ func run(ctx context.Context, f flags) (err error) {
 			// It serves all the same, and is waited for when it crashes.
 			log.ErrorContext(ctx, "this gateway is a new one to its agent", "error", err)
 		} else {
-			defer place.leave()
+			defer place.leaveTo()
 			cfg.ID = place.id
 		}
 	}
@@ -234,7 +234,7 @@ func run(ctx context.Context, f flags) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeAccess()) }()
 	cfg.Access = access
-	payloads, closePayloads := f.Payloads.open()
+	payloads, closePayloads := f.Payloads.openLog()
 	defer func() { err = errors.Join(err, closePayloads()) }()
 	cfg.Payloads = payloads
 	cfg.Engine.Reserve()
@@ -259,8 +259,8 @@ func run(ctx context.Context, f flags) (err error) {
 	return g.Run(ctx, beside...)
 }
 
-// check names the flag that cannot be.
-func (f flags) check() error {
+// checkFlags returns an error that names a flag with an invalid value.
+func (f flags) checkFlags() error {
 	switch {
 	case (f.TLSCert == "") != (f.TLSKey == ""):
 		return errors.New("--tls-cert and --tls-key go together")
@@ -309,8 +309,8 @@ func anyBelow(rate int64) int64 {
 	return rate
 }
 
-// prefixes reads --trusted-proxies.
-func prefixes(texts []string) ([]netip.Prefix, error) {
+// parsePrefixes parses the value of --trusted-proxies.
+func parsePrefixes(texts []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)

@@ -34,7 +34,7 @@ func TestManifest_IsWhatTheProgramUnderstands(t *testing.T) {
 	}
 	_, err = parser.Parse(nil)
 	require.NoError(t, err)
-	require.NoError(t, f.check())
+	require.NoError(t, f.checkFlags())
 	require.Equal(t, agentFlags{CA: "/agent/ca.crt", Cert: "/agent/tls.crt", Key: "/agent/tls.key"}, f.AgentTLS)
 	require.Equal(t, []string{":8080"}, f.Listen)
 	grace, err := strconv.Atoi(regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindStringSubmatch(string(data))[1])
@@ -52,11 +52,11 @@ func TestAgentFlags(t *testing.T) {
 		"--agent-ca: CA certificates: open no-such-file":                                  {"https://agent:7720", agentFlags{CA: "no-such-file"}},
 		"are for an https:// URL":                                                         {"unix:gateway.sock", agentFlags{CA: "a"}},
 	} {
-		_, err := test.flags.open(test.agent, nil)
+		_, err := test.flags.openTLS(test.agent, nil)
 		require.ErrorContains(t, err, want)
 	}
 	for agent, flags := range map[string]agentFlags{"http://agent:7720": {Insecure: true}, "http://127.0.0.1:7720": {}, "unix:gateway.sock": {}, "https://agent:7720": {}} {
-		_, err := flags.open(agent, nil)
+		_, err := flags.openTLS(agent, nil)
 		require.NoError(t, err, agent)
 	}
 }

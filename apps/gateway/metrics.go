@@ -15,7 +15,7 @@ func registerConnections(registerer prometheus.Registerer, table *conns.Table) e
 			return float64([...]int64{open, refused, shed}[of])
 		}
 	}
-	return register(
+	return registerAll(
 		registerer,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "windlass_gateway_connections", Help: "Connections of clients.",
@@ -33,16 +33,16 @@ func registerEjections(registerer prometheus.Registerer) (prometheus.Counter, er
 	ejections := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "windlass_gateway_ejections_total", Help: "Instances that traffic found broken and that were taken out for a time.",
 	})
-	return ejections, register(registerer, ejections)
+	return ejections, registerAll(registerer, ejections)
 }
 
 func registerRegionsReached(registerer prometheus.Registerer, reached func() int) error {
-	return register(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	return registerAll(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed over to and whose gateways are reached.",
 	}, func() float64 { return float64(reached()) }))
 }
 
-func register(registerer prometheus.Registerer, all ...prometheus.Collector) error {
+func registerAll(registerer prometheus.Registerer, all ...prometheus.Collector) error {
 	for _, c := range all {
 		if err := registerer.Register(c); err != nil {
 			return fmt.Errorf("gateway: register metrics: %w", err)

@@ -42,8 +42,8 @@ func takePlace(dir string) (place, error) {
 	}
 }
 
-// leave lets another process have the place.
-func (p place) leave() { _ = p.lock.Unlock() } // it ends with the process either way
+// leaveTo lets another process have the place.
+func (p place) leaveTo() { _ = p.lock.Unlock() } // it ends with the process either way
 
 // idIn is the id that the file has, which it is given where it has none.
 func idIn(path string) (string, error) {

@@ -22,25 +22,25 @@ func TestPlace_IsThatOfAnEndedGatewayOnly(t *testing.T) {
 	old := take()
 	successor := take()
 	require.NotEqual(t, old.id, successor.id, "both serve")
-	old.leave() // as the kernel does of one that crashed
+	old.leaveTo() // as the kernel does of one that crashed
 	next := take()
 	require.Equal(t, old.id, next.id)
-	successor.leave()
+	successor.leaveTo()
 	again := take()
 	require.Equal(t, successor.id, again.id)
-	again.leave()
-	next.leave()
+	again.leaveTo()
+	next.leaveTo()
 
 	// What is no id is replaced by one.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "gateway-0"), []byte("gw_"), 0o600))
 	fresh := take()
 	require.NotEqual(t, old.id, fresh.id)
-	fresh.leave()
+	fresh.leaveTo()
 	fresh = take()
 	kept, err := os.ReadFile(filepath.Join(dir, "gateway-0"))
 	require.NoError(t, err)
 	require.Equal(t, fresh.id+"\n", string(kept))
-	fresh.leave()
+	fresh.leaveTo()
 
 	_, err = takePlace(filepath.Join(dir, "gateway-0"))
 	require.Error(t, err, "no directory")

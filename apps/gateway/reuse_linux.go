@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen binds address so that another process of the same user may bind it, too: the
+// listenShared binds address so that another process of the same user may bind it, too: the
 // kernel spreads new connections over both, and a new gateway takes over from an old one
 // without a moment in which no process listens.
-func listen(ctx context.Context, address string) (net.Listener, error) {
+func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if ctrlErr := c.Control(func(fd uintptr) {
@@ -65,9 +65,9 @@ func handOver(listener net.Listener) error {
 	return setErr
 }
 
-// queued reports whether connections wait to be accepted: of a socket that listens, what is
-// not acknowledged is the length of its queue (tcp_get_info in the kernel's net/ipv4/tcp.c).
-func queued(listener net.Listener) bool {
+// hasQueued reports whether connections wait to be accepted. For a listening socket, the number of
+// unacknowledged packets is the length of its queue (tcp_get_info in the kernel's net/ipv4/tcp.c).
+func hasQueued(listener net.Listener) bool {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {
 		return false

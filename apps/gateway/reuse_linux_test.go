@@ -9,24 +9,24 @@ import (
 )
 
 func TestBacklog_IsKnown(t *testing.T) {
-	l, err := listen(t.Context(), "127.0.0.1:0")
+	l, err := listenShared(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()
-	require.False(t, queued(l))
+	require.False(t, hasQueued(l))
 	client, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close()) }()
-	require.Eventually(t, func() bool { return queued(l) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return hasQueued(l) }, time.Minute, time.Millisecond)
 	conn, err := l.Accept()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
-	require.False(t, queued(l))
+	require.False(t, hasQueued(l))
 }
 
 func TestNewConnectionsGoToTheSuccessor(t *testing.T) {
-	leaves, err := listen(t.Context(), "127.0.0.1:0")
+	leaves, err := listenShared(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
-	stays, err := listen(t.Context(), leaves.Addr().String())
+	stays, err := listenShared(t.Context(), leaves.Addr().String())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stays.Close()) }()
 	require.NoError(t, handOver(leaves))
@@ -35,7 +35,7 @@ func TestNewConnectionsGoToTheSuccessor(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
 	}
-	require.False(t, queued(leaves))
+	require.False(t, hasQueued(leaves))
 	require.NoError(t, leaves.Close())
 	for range 100 {
 		conn, err := stays.Accept()

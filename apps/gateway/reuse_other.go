@@ -7,13 +7,13 @@ import (
 	"net"
 )
 
-// listen binds address for this process alone: only Linux spreads connections over those
+// listenShared binds address for this process alone: only Linux spreads connections over those
 // that share one.
-func listen(ctx context.Context, address string) (net.Listener, error) {
+func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 }
 
 func handOver(net.Listener) error { return nil }
 
-// queued is not known here.
-func queued(net.Listener) bool { return false }
+// hasQueued returns false, because only Linux tells.
+func hasQueued(net.Listener) bool { return false }

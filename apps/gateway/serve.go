@@ -64,19 +64,19 @@ func newServer(handler http.Handler, cfg Config) *http.Server {
 
 // listenOn listens on one of the addresses of Config; an error names the address.
 func listenOn(ctx context.Context, what, address string) (net.Listener, error) {
-	l, err := listen(ctx, address)
+	l, err := listenShared(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for %s on %q: %w", what, address, err)
 	}
 	return l, nil
 }
 
-// serve serves on the listeners until ctx ends. It then stops in an order in which no request is
+// serveListeners serves on the listeners until ctx ends. It then stops in an order in which no request is
 // lost: first it is not ready, so that no new clients are sent here. New connections go to the
 // successor, if there is one. Then it closes the listeners, then connections without a request,
 // then those whose request ended, and at the deadline the rest.
-func (g *Gateway) serve(ctx context.Context) error {
-	server := newServer(conns.Handler(g.handler()), g.cfg)
+func (g *Gateway) serveListeners(ctx context.Context) error {
+	server := newServer(conns.Handler(g.newHandler()), g.cfg)
 	server.ConnContext = conns.Context
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
@@ -105,7 +105,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	others.Go(func() { serve(short.Others()) })
 	for _, l := range g.listeners {
 		serving.Go(func() {
-			if g.redirects() || !short.Serve(cut, l) {
+			if g.redirectsPlain() || !short.Serve(cut, l) {
 				if l != g.secure { // which is limited and checked around TLS
 					l = strict.Listen(g.conns.Listen(l), g.cfg.MaxHeaderBytes)
 				}
@@ -115,7 +115,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	}
 	stopHTTP3 := func(context.Context) {}
 	if g.http3 != nil {
-		stopHTTP3 = g.http3.start(ctx, cut)
+		stopHTTP3 = g.http3.startServing(ctx, cut)
 	}
 	select {
 	case err := <-failed:
@@ -142,7 +142,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 		}
 	}
 	for begun := time.Now(); time.Since(begun) < emptied; _ = backoff.Sleep(rest, drainStep) {
-		if time.Since(begun) >= handshake && time.Since(short.Taken()) >= handshake && !slices.ContainsFunc(g.bound, queued) {
+		if time.Since(begun) >= handshake && time.Since(short.Taken()) >= handshake && !slices.ContainsFunc(g.bound, hasQueued) {
 			break
 		}
 	}

@@ -15,8 +15,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// certificates are the own one and those by ACME, as the config says.
-func (g *Gateway) certificates() (choose certificates.Chooser, err error) {
+// certificateChooser returns what chooses between the gateway's own certificate and those by ACME, as the
+// config says.
+func (g *Gateway) certificateChooser() (choose certificates.Chooser, err error) {
 	if g.cfg.TLSCert != "" {
 		if choose.Own, err = g.cfg.Files.Pair(g.cfg.TLSCert, g.cfg.TLSKey, "--tls-cert"); err != nil {
 			return choose, fmt.Errorf("--tls-cert: %w", err)
@@ -64,11 +65,11 @@ func (g *Gateway) hostsWithout(own *certfile.Pair) (out []string) {
 	return out
 }
 
-// handler is the proxy, and before it what listeners without TLS are there for beside.
-func (g *Gateway) handler() http.Handler {
+// newHandler returns the proxy, and before it what else listeners without TLS serve.
+func (g *Gateway) newHandler() http.Handler {
 	plain := http.Handler(g.proxy)
 	if g.cfg.RedirectPort != 0 {
-		plain = http.HandlerFunc(g.redirect)
+		plain = http.HandlerFunc(g.redirectToTLS)
 	}
 	if g.acme != nil {
 		plain = g.acme.Handler(plain)
@@ -85,15 +86,14 @@ func (g *Gateway) handler() http.Handler {
 	})
 }
 
-// redirects reports whether listeners without TLS are there for more than to have requests
-// answered.
-func (g *Gateway) redirects() bool { return g.cfg.RedirectPort != 0 || g.acme != nil }
+// redirectsPlain reports whether listeners without TLS redirect or answer ACME challenges.
+func (g *Gateway) redirectsPlain() bool { return g.cfg.RedirectPort != 0 || g.acme != nil }
 
-// redirect sends to HTTPS who asks for what is there, unless somebody before us who is
-// trusted says that it was asked for by HTTPS.
-func (g *Gateway) redirect(w http.ResponseWriter, r *http.Request) {
+// redirectToTLS redirects the client to HTTPS, unless a trusted proxy says that the client already came by
+// HTTPS.
+func (g *Gateway) redirectToTLS(w http.ResponseWriter, r *http.Request) {
 	host := table.Host(r.Host)
-	if g.table.Lookup(host) == nil || r.Header.Get("X-Forwarded-Proto") == "https" && g.trusts(r.RemoteAddr) {
+	if g.table.Lookup(host) == nil || r.Header.Get("X-Forwarded-Proto") == "https" && g.isTrusted(r.RemoteAddr) {
 		g.proxy.ServeHTTP(w, r)
 		return
 	}
@@ -108,7 +108,7 @@ func (g *Gateway) redirect(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "https://"+host+target, http.StatusPermanentRedirect)
 }
 
-func (g *Gateway) trusts(remote string) bool {
+func (g *Gateway) isTrusted(remote string) bool {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return false

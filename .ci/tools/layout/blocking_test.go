@@ -15,12 +15,12 @@ func TestPoller_IsNeverBlocked(t *testing.T) {
 	code, err := LoadCode(root, "apps/gateway")
 	require.NoError(t, err)
 	found, err := code.Blocking([]string{
-		"(*apps/gateway/internal/engine.Conn).serve",
+		"(*apps/gateway/internal/engine.Conn).serveRequests",
 		"(*apps/gateway/internal/proxy.Proxy).Handle",
 		"apps/gateway/internal/upstream.Config",
-		"(*apps/gateway/internal/engine/epoll.Conn).told",
+		"(*apps/gateway/internal/engine/epoll.Conn).applyEvents",
 	}, []string{
-		"(*apps/gateway/internal/engine/epoll.Conn).await", // it waits on a channel only where there is no task
+		"(*apps/gateway/internal/engine/epoll.Conn).awaitReadable", // it waits on a channel only where there is no task
 	})
 	require.NoError(t, err)
 	for _, f := range found {

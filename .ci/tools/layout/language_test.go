@@ -79,7 +79,6 @@ func TestCodeSpeaksPlainly(t *testing.T) {
 // twoMeanings are the packages in which a function of one word shares its name with a method.
 var twoMeanings = map[string][]string{
 	"apps/controlplane/internal/api":           {"counted", "newest"},
-	"apps/gateway/internal/http1":              {"field"},
 	"apps/kubelab/internal/nodeagent/workload": {"start"},
 }
 

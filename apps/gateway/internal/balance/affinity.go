@@ -37,7 +37,7 @@ func (affinity) Pick(candidates []*Endpoint, req Request) int {
 		if load >= limit {
 			continue
 		}
-		if s := mix(key ^ c.hash); best < 0 || s > score {
+		if s := mixBits(key ^ c.hash); best < 0 || s > score {
 			best, score = i, s
 		}
 	}

@@ -149,18 +149,18 @@ func hashOf(s string) uint64 {
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211
 	}
-	return mix(h)
+	return mixBits(h)
 }
 
-// mix is the finalizer of splitmix64.
-func mix(x uint64) uint64 {
+// mixBits is the finalizer of splitmix64.
+func mixBits(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
 	x = (x ^ x>>27) * 0x94D049BB133111EB
 	return x ^ x>>31
 }
 
-// below maps random to a number in [0, n).
-func below(random uint64, n int) int {
+// numberBelow maps random to a number in [0, n).
+func numberBelow(random uint64, n int) int {
 	hi, _ := bits.Mul64(random, uint64(n))
 	return int(hi)
 }

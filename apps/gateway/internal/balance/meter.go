@@ -66,7 +66,7 @@ func (e *Endpoint) ensureMeter() *meter {
 	return e.meter.Load()
 }
 
-func (e *Endpoint) weight() float64 {
+func (e *Endpoint) currentWeight() float64 {
 	m := e.meter.Load()
 	if m == nil {
 		return 0
@@ -120,9 +120,9 @@ func (m *meter) end(now time.Time, how Outcome) {
 	m.mu.Unlock()
 }
 
-// report keeps a load report. A failure costs the instance little work, so a report that comes with
+// keepReport keeps a load report. A failure costs the instance little work, so a report that comes with
 // one counts only if it lowers the weight.
-func (m *meter) report(now time.Time, load orca.Load, failed bool) {
+func (m *meter) keepReport(now time.Time, load orca.Load, failed bool) {
 	weight := reportedWeight(load, 0)
 	if weight == 0 {
 		return
@@ -157,8 +157,8 @@ type estimate struct {
 	reported float64
 }
 
-// estimate fades the measurements, with memory as the time constant, and returns the estimate at now.
-func (m *meter) estimate(now time.Time, memory time.Duration) estimate {
+// estimateAt fades the measurements, with memory as the time constant, and returns the estimate at now.
+func (m *meter) estimateAt(now time.Time, memory time.Duration) estimate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.advance(now)

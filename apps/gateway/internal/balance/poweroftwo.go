@@ -12,8 +12,8 @@ func (powerOfTwo) Pick(candidates []*Endpoint, req Request) int {
 	if n == 1 {
 		return 0
 	}
-	a := below(req.Random, n)
-	b := below(mix(req.Random+golden), n-1)
+	a := numberBelow(req.Random, n)
+	b := numberBelow(mixBits(req.Random+golden), n-1)
 	if b >= a {
 		b++
 	}

@@ -32,7 +32,7 @@ func (s Shares) Of(key string, weights []int64) int {
 		}
 		// t is exponentially distributed with the weight as its rate. The probability that it is the
 		// least is then the deployment's share. u is in (0, 1), so that its logarithm is finite.
-		u := (float64(mix(keyHash^s.hashes[i])>>11) + 0.5) / (1 << 53)
+		u := (float64(mixBits(keyHash^s.hashes[i])>>11) + 0.5) / (1 << 53)
 		if t := -math.Log(u) / float64(w); t < least {
 			best, least = i, t
 		}

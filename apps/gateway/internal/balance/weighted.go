@@ -54,7 +54,7 @@ func (s *weighted) Pick(candidates []*Endpoint, req Request) int {
 	for {
 		turn := s.turn.Add(1)
 		i, round := turn%n, turn/n
-		weight := candidates[i].weight()
+		weight := candidates[i].currentWeight()
 		if weight == 0 {
 			weight = math.Float64frombits(s.mean.Load())
 		}
@@ -79,10 +79,10 @@ func (s *weighted) updateWeights(candidates []*Endpoint, req Request) {
 	memory := min(max(memoryAnswers*time.Duration(s.meanAnswer.Load()), minMemory), maxMemory)
 	all := make([]estimate, len(candidates))
 	for i, c := range candidates {
-		all[i] = c.ensureMeter().estimate(req.Now, memory)
+		all[i] = c.ensureMeter().estimateAt(req.Now, memory)
 	}
 	s.meanAnswer.Store(int64(meanOf(all) * float64(time.Second)))
-	updated := weights(all)
+	updated := relativeWeights(all)
 	for i, w := range updated {
 		candidates[i].ensureMeter().weight.Store(math.Float64bits(w))
 	}
@@ -91,7 +91,7 @@ func (s *weighted) updateWeights(candidates []*Endpoint, req Request) {
 
 // setScale derives scale and mean from the weights.
 func (s *weighted) setScale(weights []float64) {
-	mean, largest, known := summarize(weights)
+	mean, largest, known := summarizeWeights(weights)
 	if known < 2 { // nothing to compare
 		s.scale.Store(0)
 		return
@@ -100,8 +100,8 @@ func (s *weighted) setScale(weights []float64) {
 	s.scale.Store(math.Float64bits(stride / largest))
 }
 
-// summarize returns the mean, the largest and the number of the known weights.
-func summarize(weights []float64) (mean, largest float64, known int) {
+// summarizeWeights returns the mean, the largest and the number of the known weights.
+func summarizeWeights(weights []float64) (mean, largest float64, known int) {
 	for _, w := range weights {
 		if w > 0 {
 			mean, largest, known = mean+w, max(largest, w), known+1
@@ -115,7 +115,7 @@ func (s *weighted) Began(e *Endpoint, now time.Time) { e.ensureMeter().begin(now
 func (s *weighted) Ended(e *Endpoint, now time.Time, how Outcome) { e.ensureMeter().end(now, how) }
 
 func (s *weighted) Reported(e *Endpoint, now time.Time, load orca.Load, failed bool) {
-	e.ensureMeter().report(now, load, failed)
+	e.ensureMeter().keepReport(now, load, failed)
 }
 
 // RelativeShares returns each instance's share of the requests of a weighted deployment, relative to
@@ -123,9 +123,9 @@ func (s *weighted) Reported(e *Endpoint, now time.Time, load orca.Load, failed b
 func RelativeShares(all []*Endpoint) []float64 {
 	out := make([]float64, len(all))
 	for i, e := range all {
-		out[i] = e.weight()
+		out[i] = e.currentWeight()
 	}
-	mean, largest, known := summarize(out)
+	mean, largest, known := summarizeWeights(out)
 	total := 0.0
 	for i, w := range out {
 		switch {
@@ -144,8 +144,8 @@ func RelativeShares(all []*Endpoint) []float64 {
 	return out
 }
 
-// weights returns the relative weights of instances; 0: unknown.
-func weights(all []estimate) []float64 {
+// relativeWeights returns the relative weights of instances, 0 where unknown.
+func relativeWeights(all []estimate) []float64 {
 	out := make([]float64, len(all))
 	reported := 0
 	for i := range all {

@@ -152,33 +152,33 @@ func serve(m *meter, at time.Time, n int, took time.Duration, how Outcome) time.
 
 // ratio returns the weight of a divided by that of b.
 func ratio(now time.Time, a, b *meter) float64 {
-	w := weights([]estimate{a.estimate(now, minMemory), b.estimate(now, minMemory)})
+	w := relativeWeights([]estimate{a.estimateAt(now, minMemory), b.estimateAt(now, minMemory)})
 	return w[0] / w[1]
 }
 
 func TestWeights_AreInverseToTheTimeOfAnAnswer(t *testing.T) {
 	var fast, slow meter
-	require.Equal(t, []float64{0, 0}, weights([]estimate{fast.estimate(noon, minMemory), slow.estimate(noon, minMemory)}), "nothing was measured yet")
+	require.Equal(t, []float64{0, 0}, relativeWeights([]estimate{fast.estimateAt(noon, minMemory), slow.estimateAt(noon, minMemory)}), "nothing was measured yet")
 	serve(&fast, noon, 3000, time.Millisecond, Served)
 	now := serve(&slow, noon, 1000, 3*time.Millisecond, Served)
 	require.InDelta(t, 3, ratio(now, &fast, &slow), 0.05)
 	for range 600 { // without a request
 		now = now.Add(time.Second)
-		fast.estimate(now, minMemory)
-		slow.estimate(now, minMemory)
+		fast.estimateAt(now, minMemory)
+		slow.estimateAt(now, minMemory)
 	}
-	require.Equal(t, []float64{0, 0}, weights([]estimate{fast.estimate(now, minMemory), slow.estimate(now, minMemory)}), "measurements fade")
+	require.Equal(t, []float64{0, 0}, relativeWeights([]estimate{fast.estimateAt(now, minMemory), slow.estimateAt(now, minMemory)}), "measurements fade")
 }
 
 func TestWeights_ANewInstanceHasTheMeanWeight(t *testing.T) {
 	var a, b, c meter
 	serve(&a, noon, 100, 10*time.Millisecond, Served)
 	now := serve(&b, noon, 100, 30*time.Millisecond, Served)
-	w := weights([]estimate{a.estimate(now, minMemory), b.estimate(now, minMemory), c.estimate(now, minMemory)})
+	w := relativeWeights([]estimate{a.estimateAt(now, minMemory), b.estimateAt(now, minMemory), c.estimateAt(now, minMemory)})
 	require.InDelta(t, 1/0.02, w[2], 1e-9)
 	serve(&c, now, 1, time.Second, Served) // the first answer is slow, because the instance warms up
 	later := now.Add(time.Second)
-	w = weights([]estimate{a.estimate(later, minMemory), b.estimate(later, minMemory), c.estimate(later, minMemory)})
+	w = relativeWeights([]estimate{a.estimateAt(later, minMemory), b.estimateAt(later, minMemory), c.estimateAt(later, minMemory)})
 	require.Greater(t, w[2], w[1]/10)
 }
 
@@ -210,9 +210,9 @@ func TestWeights_AFailureNeverRaisesTheWeight(t *testing.T) {
 			}
 		}
 		a, b := draw("a"), draw("b")
-		before := weights([]estimate{a, b})
+		before := relativeWeights([]estimate{a, b})
 		a.failed++
-		after := weights([]estimate{a, b})
+		after := relativeWeights([]estimate{a, b})
 		require.LessOrEqual(t, after[0], before[0])
 		require.Equal(t, before[1], after[1])
 		if before[0] > 0 {
@@ -243,7 +243,7 @@ func load(requests, utilization float64) orca.Load {
 func reporting(until time.Time, load orca.Load) *meter {
 	m := &meter{}
 	for at := until.Add(-time.Minute); !at.After(until); at = at.Add(time.Second) {
-		m.report(at, load, false)
+		m.keepReport(at, load, false)
 	}
 	return m
 }
@@ -261,26 +261,26 @@ func TestReports_AreWeighedByTheFormulaOfA58(t *testing.T) {
 		{load(1e300, 1e-300), maxReported},
 		{load(1e-300, 1e300), minReported},
 	} {
-		require.InDelta(t, c.want, reporting(noon, c.load).estimate(noon, minMemory).reported, 1e-9)
+		require.InDelta(t, c.want, reporting(noon, c.load).estimateAt(noon, minMemory).reported, 1e-9)
 	}
 }
 
 func TestReports_CountAfterTheBlackoutAndUntilTheyExpire(t *testing.T) {
 	m := &meter{}
-	usable := func(at time.Duration) bool { return m.estimate(noon.Add(at), minMemory).reported > 0 }
-	m.report(noon, load(10, 0.5), false)
+	usable := func(at time.Duration) bool { return m.estimateAt(noon.Add(at), minMemory).reported > 0 }
+	m.keepReport(noon, load(10, 0.5), false)
 	require.False(t, usable(blackout-1))
 	require.True(t, usable(blackout))
 	require.True(t, usable(expiry-1))
 	require.False(t, usable(expiry))
-	m.report(noon.Add(expiry), load(10, 0.5), false)
+	m.keepReport(noon.Add(expiry), load(10, 0.5), false)
 	require.False(t, usable(expiry+blackout-1), "after an expired report a new blackout begins")
 	require.True(t, usable(expiry+blackout))
 	e := NewEndpoint("ins_1", "127.0.0.1:1")
-	e.ensureMeter().report(noon, load(10, 0.5), false)
-	require.Positive(t, e.ensureMeter().estimate(noon.Add(blackout), minMemory).reported)
+	e.ensureMeter().keepReport(noon, load(10, 0.5), false)
+	require.Positive(t, e.ensureMeter().estimateAt(noon.Add(blackout), minMemory).reported)
 	e.Forget()
-	require.Zero(t, e.ensureMeter().estimate(noon.Add(blackout), minMemory).reported, "Forget drops reports")
+	require.Zero(t, e.ensureMeter().estimateAt(noon.Add(blackout), minMemory).reported, "Forget drops reports")
 }
 
 func TestWeights_MeasurementsCountWithFewerThanTwoReports(t *testing.T) {
@@ -288,7 +288,7 @@ func TestWeights_MeasurementsCountWithFewerThanTwoReports(t *testing.T) {
 	two, three := &meter{}, &meter{}
 	serve(two, noon.Add(-time.Minute), 100, 10*time.Millisecond, Served)
 	all := func() []float64 {
-		return weights([]estimate{one.estimate(noon, minMemory), two.estimate(noon, minMemory), three.estimate(noon, minMemory)})
+		return relativeWeights([]estimate{one.estimateAt(noon, minMemory), two.estimateAt(noon, minMemory), three.estimateAt(noon, minMemory)})
 	}
 	w := all()
 	require.InDelta(t, w[1], w[0], w[1]/10, "a single report cannot be compared")
@@ -300,17 +300,17 @@ func TestWeights_MeasurementsCountWithFewerThanTwoReports(t *testing.T) {
 
 func TestReports_WithFailuresDoNotRaiseTheWeight(t *testing.T) {
 	m := reporting(noon, load(100, 0.5))
-	m.report(noon, load(1000, 0.01), true)
-	require.InDelta(t, 200, m.estimate(noon, minMemory).reported, 1e-9)
-	m.report(noon, load(100, 1), true)
-	require.InDelta(t, 100, m.estimate(noon, minMemory).reported, 1e-9)
+	m.keepReport(noon, load(1000, 0.01), true)
+	require.InDelta(t, 200, m.estimateAt(noon, minMemory).reported, 1e-9)
+	m.keepReport(noon, load(100, 1), true)
+	require.InDelta(t, 100, m.estimateAt(noon, minMemory).reported, 1e-9)
 	silent := &meter{}
-	silent.report(noon, load(1000, 0.01), true)
-	require.Zero(t, silent.estimate(noon.Add(blackout), minMemory).reported)
+	silent.keepReport(noon, load(1000, 0.01), true)
+	require.Zero(t, silent.estimateAt(noon.Add(blackout), minMemory).reported)
 
 	// Failures that the instance does not report are measured.
 	quick := reporting(noon, load(1000, 0.1))
 	serve(quick, noon, 90, 0, Failed)
 	serve(quick, noon, 10, 0, Served)
-	require.InDelta(t, 1000, quick.estimate(noon, minMemory).reported, 1e-9)
+	require.InDelta(t, 1000, quick.estimateAt(noon, minMemory).reported, 1e-9)
 }

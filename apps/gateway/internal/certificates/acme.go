@@ -80,16 +80,16 @@ type validity struct {
 	told time.Time
 }
 
-// renewal returns how long before its end the certificate is due for renewal. Autocert begins
+// renewalLead returns how long before its end the certificate is due for renewal. Autocert begins
 // somewhat later.
-func (v validity) renewal() time.Duration { return min(v.to.Sub(v.from)/3, 30*24*time.Hour) }
+func (v validity) renewalLead() time.Duration { return min(v.to.Sub(v.from)/3, 30*24*time.Hour) }
 
-// due reports whether the certificate is due for renewal.
-func (v validity) due(now time.Time) bool { return v.to.Sub(now) <= v.renewal() }
+// isDue reports whether the certificate is due for renewal.
+func (v validity) isDue(now time.Time) bool { return v.to.Sub(now) <= v.renewalLead() }
 
-// overdue reports whether it should have been renewed long ago. Autocert tries every hour and
+// isOverdue reports whether it should have been renewed long ago. Autocert tries every hour and
 // reports no failure: half of the time that is left then is many attempts.
-func (v validity) overdue(now time.Time) bool { return v.to.Sub(now) < v.renewal()/2 }
+func (v validity) isOverdue(now time.Time) bool { return v.to.Sub(now) < v.renewalLead()/2 }
 
 // remind is the time between two log lines about a certificate that is overdue.
 const remind = time.Hour
@@ -115,14 +115,14 @@ func NewACME(cfg Config) (*ACME, error) {
 	a := &ACME{
 		cfg: cfg, failing: map[string]failure{}, valid: map[string]validity{}, ordering: map[string]bool{},
 	}
-	orders, err := registerMetrics(cfg.Registerer, a.soonest)
+	orders, err := registerMetrics(cfg.Registerer, a.soonestEnd)
 	if err != nil {
 		return nil, err
 	}
 	a.orders = orders
-	a.folder = &folder{DirCache: autocert.DirCache(cfg.Folder), log: cfg.Log, serves: a.serves}
+	a.folder = &folder{DirCache: autocert.DirCache(cfg.Folder), log: cfg.Log, serves: a.hasCertificate}
 	a.manager = &autocert.Manager{
-		Prompt: autocert.AcceptTOS, Cache: a.folder, HostPolicy: func(_ context.Context, host string) error { return a.known(host) }, Client: client, Email: cfg.Email,
+		Prompt: autocert.AcceptTOS, Cache: a.folder, HostPolicy: func(_ context.Context, host string) error { return a.checkKnown(host) }, Client: client, Email: cfg.Email,
 	}
 	return a, nil
 }
@@ -137,18 +137,19 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 	return len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == NextProto
 }
 
-// orderable reports whether a CA that everybody trusts could know the host.
-func orderable(host string) bool {
+// isOrderable reports whether a public CA could issue a certificate for the host.
+func isOrderable(host string) bool {
 	return strings.Contains(host, ".") && !strings.HasSuffix(host, ".localhost") && net.ParseIP(host) == nil
 }
 
-// known is asked before an order, and before a challenge is answered: then with the port
-// that it came to, where that is not 80.
-func (a *ACME) known(host string) error {
+// checkKnown returns an error unless the host is one of this gateway's. It is called before an order, and
+// before a challenge is answered. In the second case host has the port that the challenge came to, unless
+// that is 80.
+func (a *ACME) checkKnown(host string) error {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	if !orderable(host) || !a.cfg.Routed(host) {
+	if !isOrderable(host) || !a.cfg.Routed(host) {
 		return errUnknown
 	}
 	return nil
@@ -156,8 +157,8 @@ func (a *ACME) known(host string) error {
 
 var errUnknown = errors.New("it is no host of this region")
 
-// waits returns why the host is not ordered now; nil: it may be ordered.
-func (a *ACME) waits(host string) error {
+// whyWaits returns why no certificate is ordered for the host now, nil if one may be.
+func (a *ACME) whyWaits(host string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if f := a.failing[host]; time.Now().Before(f.until) {
@@ -166,8 +167,8 @@ func (a *ACME) waits(host string) error {
 	return nil
 }
 
-// serves reports whether there is a certificate of the host in memory.
-func (a *ACME) serves(host string) bool {
+// hasCertificate reports whether there is a certificate of the host in memory.
+func (a *ACME) hasCertificate(host string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, ok := a.valid[host]
@@ -178,20 +179,20 @@ func (a *ACME) serves(host string) bool {
 // another gateway's before it.
 func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if err := a.known(host); err != nil {
+	if err := a.checkKnown(host); err != nil {
 		return nil, err
 	}
-	if err := a.waits(host); err != nil {
+	if err := a.whyWaits(host); err != nil {
 		return nil, err
 	}
-	if a.serves(host) {
-		return a.obtain(host)
+	if a.hasCertificate(host) {
+		return a.obtainCertificate(host)
 	}
 	got, err, _ := a.firsts.Do(host, func() (any, error) {
-		if err := a.waits(host); err != nil {
+		if err := a.whyWaits(host); err != nil {
 			return nil, err
 		}
-		return a.first(host)
+		return a.loadOrOrder(host)
 	})
 	if err != nil {
 		return nil, err
@@ -199,30 +200,30 @@ func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	return got.(*tls.Certificate), nil //nolint:forcetypeassert // first returns one
 }
 
-// first returns the host's certificate from the folder, or else orders it. It takes the host's
+// loadOrOrder returns the host's certificate from the folder, or else orders it. It takes the host's
 // turn before the order, so that no other gateway orders it at the same time.
-func (a *ACME) first(host string) (*tls.Certificate, error) {
+func (a *ACME) loadOrOrder(host string) (*tls.Certificate, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), turnTimeout)
 	defer cancel()
-	if !a.folder.has(ctx, host) {
-		done, err := a.folder.turn(ctx, host)
+	if !a.folder.hasCertificate(ctx, host) {
+		done, err := a.folder.takeTurn(ctx, host)
 		if err != nil {
-			return nil, a.failed(host, errTurn)
+			return nil, a.noteFailure(host, errTurn)
 		}
 		defer done()
 	}
-	return a.obtain(host)
+	return a.obtainCertificate(host)
 }
 
-// obtain returns autocert's certificate of the host: from memory, from the folder or by an order.
-func (a *ACME) obtain(host string) (*tls.Certificate, error) {
+// obtainCertificate returns autocert's certificate of the host: from memory, from the folder or by an order.
+func (a *ACME) obtainCertificate(host string) (*tls.Certificate, error) {
 	// Clients that speak TLS 1.2 take ECDSA. By the client's own hello, autocert would order an
 	// RSA certificate for a client that speaks TLS 1.3 alone.
 	got, err := a.manager.GetCertificate(&tls.ClientHelloInfo{
 		ServerName: host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
 	})
 	if err != nil {
-		return nil, a.failed(host, err)
+		return nil, a.noteFailure(host, err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -235,8 +236,8 @@ func (a *ACME) obtain(host string) (*tls.Certificate, error) {
 	return got, nil
 }
 
-// failed records that the order for the host failed, and returns err.
-func (a *ACME) failed(host string, err error) error {
+// noteFailure records that the order for the host failed, and returns err.
+func (a *ACME) noteFailure(host string, err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f := a.failing[host]
@@ -245,23 +246,23 @@ func (a *ACME) failed(host string, err error) error {
 	}
 	wait := retry.Delay(f.times, a.cfg.Rand)
 	a.failing[host] = failure{times: f.times + 1, until: time.Now().Add(wait), err: err}
-	a.orders.WithLabelValues(problem(err)).Inc()
+	a.orders.WithLabelValues(problemType(err)).Inc()
 	a.cfg.Log.Error("no certificate was had; it is tried again", "host", host, "error", err, "retry_in", wait)
 	return err
 }
 
-// problem returns the last part of the problem type that the server sent, such as rateLimited.
-func problem(err error) string {
+// problemType returns the last part of the problem type that the server sent, such as rateLimited.
+func problemType(err error) string {
 	if e, ok := errors.AsType[*acme.Error](err); ok && e.ProblemType != "" {
 		return e.ProblemType[strings.LastIndexByte(e.ProblemType, ':')+1:]
 	}
 	if e, ok := errors.AsType[*acme.AuthorizationError](err); ok && len(e.Errors) > 0 {
-		return problem(e.Errors[len(e.Errors)-1])
+		return problemType(e.Errors[len(e.Errors)-1])
 	}
 	return "other"
 }
 
-func (a *ACME) soonest() float64 {
+func (a *ACME) soonestEnd() float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	first := time.Time{}
@@ -276,8 +277,8 @@ func (a *ACME) soonest() float64 {
 	return float64(first.Unix())
 }
 
-// forget removes the hosts that this region no longer has.
-func (a *ACME) forget() {
+// forgetHosts removes the hosts that this region no longer has.
+func (a *ACME) forgetHosts() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.DeleteFunc(a.failing, func(host string, _ failure) bool { return !a.cfg.Routed(host) })
@@ -290,7 +291,7 @@ func (a *ACME) forget() {
 func (a *ACME) Keep(ctx context.Context) error {
 	slots := make(chan struct{}, atOnce)
 	for ctx.Err() == nil {
-		a.forget()
+		a.forgetHosts()
 		hosts := a.cfg.Hosts()
 		slices.Sort(hosts)
 		hosts = slices.Compact(hosts)
@@ -298,14 +299,14 @@ func (a *ACME) Keep(ctx context.Context) error {
 			j := i + int(a.cfg.Rand()*float64(len(hosts)-i))
 			hosts[i], hosts[j] = hosts[j], hosts[i]
 			switch host := hosts[i]; {
-			case a.known(host) != nil || a.waits(host) != nil:
-			case a.serves(host):
+			case a.checkKnown(host) != nil || a.whyWaits(host) != nil:
+			case a.hasCertificate(host):
 				_, _ = a.Get(host) //nolint:contextcheck // as a handshake asks, which has none; it may have been renewed
 			default:
-				a.order(ctx, slots, host)
+				a.orderCertificate(ctx, slots, host)
 			}
 		}
-		for host, v := range a.overdue(time.Now()) {
+		for host, v := range a.overdueCertificates(time.Now()) {
 			a.orders.WithLabelValues("renewal").Inc()
 			a.cfg.Log.ErrorContext(ctx, "a certificate is not renewed: the ACME server has to reach this gateway at the host's port 80 or 443", "host", host, "ends", v.to)
 		}
@@ -314,13 +315,13 @@ func (a *ACME) Keep(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// overdue returns the certificates that are overdue and that the log has not named for a while.
-func (a *ACME) overdue(now time.Time) map[string]validity {
+// overdueCertificates returns the certificates that are overdue and that the log has not named for a while.
+func (a *ACME) overdueCertificates(now time.Time) map[string]validity {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := map[string]validity{}
 	for host, v := range a.valid {
-		if v.overdue(now) && now.Sub(v.told) >= remind {
+		if v.isOverdue(now) && now.Sub(v.told) >= remind {
 			v.told = now
 			a.valid[host], out[host] = v, v
 		}
@@ -328,9 +329,9 @@ func (a *ACME) overdue(now time.Time) map[string]validity {
 	return out
 }
 
-// order starts an order for the host's certificate as soon as there is a slot, unless one runs.
+// orderCertificate starts an order for the host's certificate as soon as there is a slot, unless one runs.
 // When ctx ends, autocert ends its order by itself, and keeps the certificates that it has.
-func (a *ACME) order(ctx context.Context, slots chan struct{}, host string) {
+func (a *ACME) orderCertificate(ctx context.Context, slots chan struct{}, host string) {
 	a.mu.Lock()
 	begun := a.ordering[host]
 	a.ordering[host] = true

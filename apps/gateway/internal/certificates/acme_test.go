@@ -14,17 +14,17 @@ func TestRenewal_FailureIsLoggedOnceAnHour(t *testing.T) {
 		"of 90 days": {90 * day, 15 * day}, "of 6 days": {6 * day, day}, "of a year": {365 * day, 15 * day},
 	} {
 		v := validity{from: begin, to: begin.Add(c.life)}
-		require.False(t, v.overdue(v.to.Add(-c.left)), name)
-		require.True(t, v.overdue(v.to.Add(-c.left+time.Second)), name)
-		require.True(t, v.overdue(v.to.Add(time.Hour)), name)
+		require.False(t, v.isOverdue(v.to.Add(-c.left)), name)
+		require.True(t, v.isOverdue(v.to.Add(-c.left+time.Second)), name)
+		require.True(t, v.isOverdue(v.to.Add(time.Hour)), name)
 	}
 
 	a := &ACME{valid: map[string]validity{
 		"late.test": {from: begin, to: begin.Add(90 * day)}, "new.test": {from: begin.Add(60 * day), to: begin.Add(150 * day)},
 	}}
 	now := begin.Add(80 * day)
-	require.Len(t, a.overdue(now), 1)
+	require.Len(t, a.overdueCertificates(now), 1)
 	require.Contains(t, a.valid, "late.test")
-	require.Empty(t, a.overdue(now.Add(remind-time.Second)))
-	require.Contains(t, a.overdue(now.Add(remind)), "late.test")
+	require.Empty(t, a.overdueCertificates(now.Add(remind-time.Second)))
+	require.Contains(t, a.overdueCertificates(now.Add(remind)), "late.test")
 }

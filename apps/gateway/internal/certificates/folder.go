@@ -31,8 +31,8 @@ type folder struct {
 	lockless sync.Once
 }
 
-// turn waits until no other gateway has the host's turn, and takes it. done gives it up.
-func (f *folder) turn(ctx context.Context, host string) (done func(), err error) {
+// takeTurn waits until no other gateway has the host's turn, and takes it. done gives it up.
+func (f *folder) takeTurn(ctx context.Context, host string) (done func(), err error) {
 	lock, err := flock.Acquire(ctx, filepath.Join(string(f.DirCache), "locks", host), nil)
 	switch {
 	case err == nil:
@@ -46,8 +46,8 @@ func (f *folder) turn(ctx context.Context, host string) (done func(), err error)
 	return func() {}, nil
 }
 
-// has reports whether there is a certificate of the host's that is good.
-func (f *folder) has(ctx context.Context, host string) bool {
+// hasCertificate reports whether the folder holds a valid certificate of the host.
+func (f *folder) hasCertificate(ctx context.Context, host string) bool {
 	v, ok := validityOf(f.DirCache.Get(ctx, host))
 	return ok && time.Now().Before(v.to)
 }
@@ -59,10 +59,10 @@ func (f *folder) has(ctx context.Context, host string) bool {
 func (f *folder) Get(ctx context.Context, key string) ([]byte, error) {
 	data, err := f.DirCache.Get(ctx, key)
 	v, ok := validityOf(data, err)
-	if !ok || !f.serves(key) || !v.due(time.Now()) {
+	if !ok || !f.serves(key) || !v.isDue(time.Now()) {
 		return data, err
 	}
-	done, err := f.turn(ctx, key)
+	done, err := f.takeTurn(ctx, key)
 	if err != nil {
 		return nil, err
 	}

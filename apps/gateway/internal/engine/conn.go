@@ -70,7 +70,7 @@ func (c *Conn) Adopt(s *Socket) { s.Give(c.task) }
 
 // Dial connects to an instance within limit.
 func (c *Conn) Dial(ctx context.Context, address string, limit time.Duration) (s *Socket, err error) {
-	c.Blocking(func() { s, err = dial(ctx, address, limit) })
+	c.Blocking(func() { s, err = dialInstance(ctx, address, limit) })
 	return s, err
 }
 
@@ -85,15 +85,15 @@ func (c *Conn) Begin() {
 	}
 }
 
-// ended ends a request that had begun.
-func (c *Conn) ended() {
+// endRequest ends a request that had begun.
+func (c *Conn) endRequest() {
 	if c.begun {
 		c.begun = false
 		c.entry.End()
 	}
 }
 
-func (c *Conn) serve(ctx context.Context, t *epoll.Task) {
+func (c *Conn) serveRequests(ctx context.Context, t *epoll.Task) {
 	s := c.server
 	c.task = t
 	c.Give(t)
@@ -109,47 +109,47 @@ func (c *Conn) serve(ctx context.Context, t *epoll.Task) {
 			})
 		}
 		c.Unwatch()
-		c.decided()
+		c.noteDecided()
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
-		c.ended()
+		c.endRequest()
 		if !passed {
 			_ = c.Close() // it is at its end either way
 			s.open.Add(-1)
 			c.entry.Done()
 		}
 	}()
-	for limit := s.cfg.Header; c.wait(limit); limit = s.cfg.Idle {
-		outcome := c.next(ctx)
-		c.ended()
+	for limit := s.cfg.Header; c.awaitRequest(limit); limit = s.cfg.Idle {
+		outcome := c.serveNext(ctx)
+		c.endRequest()
 		if outcome == Other {
 			c.Unwatch()
-			passed = c.pass()
+			passed = c.passToOthers()
 		}
 		// Not before pass: once Undecided is 0, the gateway shuts down the server that takes
 		// what is passed.
-		c.decided()
+		c.noteDecided()
 		switch outcome {
 		case Next:
 			continue
 		case End:
-			c.linger()
+			c.lingerUntilClosed()
 		case Cut, Other:
 		}
 		return
 	}
 }
 
-// decided records that the request has ended or goes the long way.
-func (c *Conn) decided() {
+// noteDecided records that the request has ended or goes the long way.
+func (c *Conn) noteDecided() {
 	if c.state.Swap(answering) == reading {
 		c.server.reading.Add(-1)
 	}
 }
 
-// wait waits for the first byte of a request. It returns false if none comes.
-func (c *Conn) wait(limit time.Duration) bool {
+// awaitRequest waits for the first byte of a request. It returns false if none comes.
+func (c *Conn) awaitRequest(limit time.Duration) bool {
 	if c.begin < c.end {
 		c.server.reading.Add(1)
 		c.state.Store(reading)
@@ -182,15 +182,15 @@ func (c *Conn) wait(limit time.Duration) bool {
 	return true
 }
 
-// leave ends a connection that waits.
-func (c *Conn) leave() {
+// leaveIdle ends a connection that waits.
+func (c *Conn) leaveIdle() {
 	if c.state.CompareAndSwap(waiting, left) {
 		c.Cut() // which ends the wait
 	}
 }
 
-// next reads a request and passes it to the handler.
-func (c *Conn) next(ctx context.Context) Outcome {
+// serveNext reads a request and passes it to the handler.
+func (c *Conn) serveNext(ctx context.Context) Outcome {
 	var n int
 	var late time.Time
 	for searched := 0; ; {
@@ -207,9 +207,9 @@ func (c *Conn) next(ctx context.Context) Outcome {
 		if verdict == http1.Other || c.end-c.begin == len(*c.buffer) {
 			return Other
 		}
-		c.room(len(*c.buffer))
-		if err := c.more(&late); err != nil {
-			return c.late(err)
+		c.growRoom(len(*c.buffer))
+		if err := c.readMore(&late); err != nil {
+			return c.lateOutcome(err)
 		}
 	}
 	r := &c.request
@@ -218,10 +218,10 @@ func (c *Conn) next(ctx context.Context) Outcome {
 	}
 	whole := n + int(r.ContentLength)
 	if c.end-c.begin < whole {
-		c.room(whole)
+		c.growRoom(whole)
 		for c.end-c.begin < whole {
-			if err := c.more(&late); err != nil {
-				return c.late(err)
+			if err := c.readMore(&late); err != nil {
+				return c.lateOutcome(err)
 			}
 		}
 		http1.ParseRequest((*c.buffer)[c.begin:c.end], r) // again, because the bytes have moved
@@ -234,8 +234,8 @@ func (c *Conn) next(ctx context.Context) Outcome {
 	return outcome
 }
 
-// room makes room for a message of whole bytes, from begin on.
-func (c *Conn) room(whole int) {
+// growRoom makes room for a message of whole bytes, from begin on.
+func (c *Conn) growRoom(whole int) {
 	if c.begin+whole <= len(*c.buffer) {
 		return
 	}
@@ -250,9 +250,9 @@ func (c *Conn) room(whole int) {
 	c.begin = 0
 }
 
-// more reads the next part of a request that has begun. The whole request must arrive before late,
+// readMore reads the next part of a request that has begun. The whole request must arrive before late,
 // which more sets if it is zero.
-func (c *Conn) more(late *time.Time) error {
+func (c *Conn) readMore(late *time.Time) error {
 	if late.IsZero() {
 		*late = time.Now().Add(arrives)
 		if c.until = *late; c.SetReadDeadline(c.until) != nil {
@@ -264,16 +264,16 @@ func (c *Conn) more(late *time.Time) error {
 	return err
 }
 
-// late returns the outcome of a request whose rest did not arrive.
-func (c *Conn) late(err error) Outcome {
+// lateOutcome returns the outcome of a request whose rest did not arrive.
+func (c *Conn) lateOutcome(err error) Outcome {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
 		return Other // net/http answers with the right error
 	}
 	return Cut
 }
 
-// pass hands the connection to net/http, with the bytes that were read.
-func (c *Conn) pass() bool {
+// passToOthers hands the connection to net/http, with the bytes that were read.
+func (c *Conn) passToOthers() bool {
 	conn, err := c.Release()
 	if err != nil {
 		return false
@@ -281,12 +281,12 @@ func (c *Conn) pass() bool {
 	before := append([]byte(nil), (*c.buffer)[c.begin:c.end]...)
 	c.server.buffers.Put(c.buffer)
 	c.buffer = nil
-	c.Blocking(func() { c.server.pass(conn, before, c.entry) }) // until Others takes it
+	c.Blocking(func() { c.server.passToOthers(conn, before, c.entry) }) // until Others takes it
 	return true
 }
 
-// linger reads from a connection after its last answer, until the client has closed it, too.
-func (c *Conn) linger() {
+// lingerUntilClosed reads from a connection after its last answer, until the client has closed it, too.
+func (c *Conn) lingerUntilClosed() {
 	c.Unwatch()
 	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(linger)) != nil {
 		return

@@ -141,7 +141,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		sock, err := epoll.Open(conn)
 		if err != nil {
 			s.cfg.Log.WarnContext(ctx, "a connection is served by net/http", "error", err)
-			s.running.Go(func() { s.pass(conn, nil, entry) })
+			s.running.Go(func() { s.passToOthers(conn, nil, entry) })
 			continue
 		}
 		c := &Conn{Socket: sock, server: s, entry: entry, remote: remote}
@@ -150,7 +150,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		s.running.Add(1)
 		epoll.Go(func(t *epoll.Task) {
 			defer s.running.Done()
-			c.serve(ctx, t)
+			c.serveRequests(ctx, t)
 		})
 	}
 }
@@ -158,11 +158,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 // shedAtOnce is how many connections without a request are closed when descriptors have run out.
 const shedAtOnce = 16
 
-// pass hands a connection to Others. before are the bytes that were read from it.
-func (s *Server) pass(conn net.Conn, before []byte, entry *conns.Entry) {
+// passToOthers hands a connection to Others. before are the bytes that were read from it.
+func (s *Server) passToOthers(conn net.Conn, before []byte, entry *conns.Entry) {
 	passed := &Passed{Conn: conn, before: before, reader: strict.NewReader(s.cfg.MaxHeader), server: s, entry: entry}
 	entry.Shuts(func() { _ = conn.Close() })
-	if !s.others.push(passed) {
+	if !s.others.pushPassed(passed) {
 		_ = passed.Close() // Others is closed
 		passed.Release()
 	}
@@ -174,7 +174,7 @@ func (s *Server) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		c.leave()
+		c.leaveIdle()
 	}
 }
 

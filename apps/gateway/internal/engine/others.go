@@ -38,7 +38,7 @@ func (p *Passed) Close() error {
 	return p.Conn.Close()
 }
 
-func (p *Passed) Read(b []byte) (int, error) { return p.reader.Read(readerFunc(p.read), b) }
+func (p *Passed) Read(b []byte) (int, error) { return p.reader.Read(readerFunc(p.readPassed), b) }
 
 // Hijacked is called when the connection's protocol was switched.
 func (p *Passed) Hijacked() { p.reader.Stop() }
@@ -47,7 +47,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func (p *Passed) read(b []byte) (int, error) {
+func (p *Passed) readPassed(b []byte) (int, error) {
 	if len(p.before) > 0 {
 		n := copy(b, p.before)
 		if p.before = p.before[n:]; len(p.before) == 0 {
@@ -78,8 +78,8 @@ func newOthers() *others {
 	return &others{ended: make(chan struct{}), queue: make(chan *Passed)}
 }
 
-// push waits until Accept takes p. It returns false once the listener is closed.
-func (o *others) push(p *Passed) bool {
+// pushPassed waits until Accept takes p. It returns false once the listener is closed.
+func (o *others) pushPassed(p *Passed) bool {
 	select {
 	case o.queue <- p:
 		return true

@@ -74,11 +74,11 @@ func (p *Pool) Get(address string, now time.Time) *Socket {
 func (p *Pool) Put(address string, conn *Socket, now time.Time) {
 	conn.Give(nil)
 	for pushed := false; !pushed; {
-		pushed = p.stack(address).push(parked{conn, now})
+		pushed = p.stackOf(address).pushConn(parked{conn, now})
 	}
 }
 
-func (p *Pool) stack(address string) *stack {
+func (p *Pool) stackOf(address string) *stack {
 	p.mu.RLock()
 	s := p.idle[address]
 	p.mu.RUnlock()
@@ -97,9 +97,9 @@ func (p *Pool) stack(address string) *stack {
 	return s
 }
 
-// push reports whether the stack took the connection or closed it. It returns false if the pool has
+// pushConn reports whether the stack took the connection or closed it. It returns false if the pool has
 // dropped the stack.
-func (s *stack) push(c parked) bool {
+func (s *stack) pushConn(c parked) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -132,8 +132,8 @@ func (p *Pool) Sweep(now time.Time, age time.Duration) {
 	}
 }
 
-// dial may block. Only Conn.Dial calls it.
-func dial(ctx context.Context, address string, limit time.Duration) (*Socket, error) {
+// dialInstance dials an instance. It may block, so only Conn.Dial calls it.
+func dialInstance(ctx context.Context, address string, limit time.Duration) (*Socket, error) {
 	conn, err := (&net.Dialer{Timeout: limit, KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err

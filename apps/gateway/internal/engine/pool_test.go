@@ -21,7 +21,7 @@ func TestConnectionsAreKeptForAsLongAsAnInstanceKeepsThem(t *testing.T) {
 	var p Pool
 	require.Nil(t, p.Get(address, now))
 	for range IdlePerInstance + 3 {
-		c, err := dial(t.Context(), address, time.Second)
+		c, err := dialInstance(t.Context(), address, time.Second)
 		require.NoError(t, err)
 		there, err := l.Accept()
 		require.NoError(t, err)
@@ -36,12 +36,12 @@ func TestConnectionsAreKeptForAsLongAsAnInstanceKeepsThem(t *testing.T) {
 	p.Put(address, last, now.Add(IdleConnection/2))
 	p.Sweep(now.Add(IdleConnection), IdleConnection)
 	require.Len(t, p.idle[address].conns, 1)
-	held := p.stack(address)
+	held := p.stackOf(address)
 	p.Sweep(now.Add(2*IdleConnection), IdleConnection)
 	require.Empty(t, p.idle)
-	require.False(t, held.push(parked{}), "no request would find it")
+	require.False(t, held.pushConn(parked{}), "no request would find it")
 	_, err = last.Read(make([]byte, 1))
 	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = dial(t.Context(), "127.0.0.1:1", time.Second)
+	_, err = dialInstance(t.Context(), "127.0.0.1:1", time.Second)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }

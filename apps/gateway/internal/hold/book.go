@@ -53,9 +53,9 @@ type count struct {
 
 func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}} }
 
-// enter takes a place for a request, or refuses it. wake reports whether the agent must be called, now or
+// takePlace takes a place for a request, or refuses it. wake reports whether the agent must be called, now or
 // when the next call is due.
-func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
+func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
 		a = &app{}
@@ -81,9 +81,9 @@ func (b *book) enter(id, name string, p Policy, now time.Time) (refused *Refusal
 	return refused, wake
 }
 
-// leave frees a place. For the first request that is released after a start, start is how long the start
+// freePlace frees a place. For the first request that is released after a start, start is how long the start
 // took. For all others it is 0.
-func (b *book) leave(id string, released bool, now time.Time) (name string, start time.Duration) {
+func (b *book) freePlace(id string, released bool, now time.Time) (name string, start time.Duration) {
 	a := b.apps[id]
 	a.held--
 	b.held--
@@ -106,9 +106,9 @@ func (b *book) retryAfter(id string, p Policy, now time.Time) time.Duration {
 	return max(left, leastRetry)
 }
 
-// due returns the apps to wake now, and the time until the next one is due. held reports whether an app
+// dueWakes returns the apps to wake now, and the time until the next one is due. held reports whether an app
 // is still at zero.
-func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next time.Duration) {
+func (b *book) dueWakes(now time.Time, held func(id string) bool) (ids []string, next time.Duration) {
 	next = idle
 	for _, id := range slices.Sorted(maps.Keys(b.apps)) {
 		a := b.apps[id]
@@ -135,8 +135,8 @@ func (b *book) due(now time.Time, held func(id string) bool) (ids []string, next
 	return ids, next
 }
 
-// answered notes the end of a call, and returns how many failed in a row.
-func (b *book) answered(id string, start time.Duration, ok bool, now time.Time, rand func() float64) (failures int) {
+// noteAnswer notes the end of a call, and returns how many failed in a row.
+func (b *book) noteAnswer(id string, start time.Duration, ok bool, now time.Time, rand func() float64) (failures int) {
 	a := b.apps[id] // forget keeps an app with a call under way
 	a.calling = false
 	if !ok {
@@ -157,8 +157,8 @@ func (b *book) counts() []count {
 	return out
 }
 
-// forget drops apps that are not routed and for which no request waits.
-func (b *book) forget(routed func(id string) bool) (gone []string) {
+// forgetApps drops apps that are not routed and for which no request waits.
+func (b *book) forgetApps(routed func(id string) bool) (gone []string) {
 	for id, a := range b.apps {
 		if a.held == 0 && !a.calling && !routed(id) {
 			delete(b.apps, id)

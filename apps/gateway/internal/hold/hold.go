@@ -113,7 +113,7 @@ type Refusal struct {
 func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 	now := h.cfg.Now()
 	h.mu.Lock()
-	refused, wake := h.book.enter(appID, appName, p, now)
+	refused, wake := h.book.takePlace(appID, appName, p, now)
 	h.mu.Unlock()
 	if wake {
 		select {
@@ -122,10 +122,10 @@ func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 		}
 	}
 	if refused != nil {
-		h.metrics.count(outcomeRefused, appID, appName)
+		h.metrics.countOutcome(outcomeRefused, appID, appName)
 		return nil, refused
 	}
-	h.metrics.count(outcomeHeld, appID, appName)
+	h.metrics.countOutcome(outcomeHeld, appID, appName)
 	return &Place{h: h, appID: appID, since: now}, nil
 }
 
@@ -135,14 +135,14 @@ func (p *Place) Leave(released bool) (waited time.Duration) {
 	p.once.Do(func() {
 		now := p.h.cfg.Now()
 		p.h.mu.Lock()
-		name, start := p.h.book.leave(p.appID, released, now)
+		name, start := p.h.book.freePlace(p.appID, released, now)
 		p.h.mu.Unlock()
 		waited = now.Sub(p.since)
 		if released {
-			p.h.metrics.count(outcomeReleased, p.appID, name)
+			p.h.metrics.countOutcome(outcomeReleased, p.appID, name)
 		}
 		if start > 0 {
-			p.h.metrics.started(p.appID, name, start)
+			p.h.metrics.observeStart(p.appID, name, start)
 		}
 	})
 	return waited
@@ -164,10 +164,10 @@ func (h *Holds) counts() []count {
 // Forget drops the figures of apps that are not routed any more.
 func (h *Holds) Forget(routed func(appID string) bool) {
 	h.mu.Lock()
-	gone := h.book.forget(routed)
+	gone := h.book.forgetApps(routed)
 	h.mu.Unlock()
 	for _, id := range gone {
-		h.metrics.forget(id)
+		h.metrics.forgetApp(id)
 	}
 }
 
@@ -180,10 +180,10 @@ func (h *Holds) Run(ctx context.Context) error {
 	for {
 		// cfg.Held is called under the lock: it must take no lock under which Enter or Leave is called.
 		h.mu.Lock()
-		due, next := h.book.due(h.cfg.Now(), h.cfg.Held)
+		due, next := h.book.dueWakes(h.cfg.Now(), h.cfg.Held)
 		h.mu.Unlock()
 		for _, id := range due {
-			calls.Go(func() { h.wake(ctx, id) })
+			calls.Go(func() { h.wakeApp(ctx, id) })
 		}
 		timer.Reset(next)
 		select {
@@ -195,7 +195,7 @@ func (h *Holds) Run(ctx context.Context) error {
 	}
 }
 
-func (h *Holds) wake(ctx context.Context, appID string) {
+func (h *Holds) wakeApp(ctx context.Context, appID string) {
 	bounded, cancel := context.WithTimeoutCause(ctx, callTimeout, errors.New("the agent did not answer"))
 	defer cancel()
 	start, err := h.cfg.Wake(bounded, appID)
@@ -203,7 +203,7 @@ func (h *Holds) wake(ctx context.Context, appID string) {
 		return
 	}
 	h.mu.Lock()
-	failures := h.book.answered(appID, start, err == nil, h.cfg.Now(), h.cfg.Rand)
+	failures := h.book.noteAnswer(appID, start, err == nil, h.cfg.Now(), h.cfg.Rand)
 	h.mu.Unlock()
 	if err != nil && failures == 1 {
 		h.cfg.Log.WarnContext(ctx, "cannot wake an app at zero; requests wait, and it is tried again", "app_id", appID, "error", err)

@@ -35,15 +35,15 @@ func newMetrics(r prometheus.Registerer, counts func() []count) (*metrics, error
 	return m, errors.Join(r.Register(m.total), r.Register(m.start), r.Register(heldCollector{counts}))
 }
 
-func (m *metrics) count(outcome, id, name string) {
+func (m *metrics) countOutcome(outcome, id, name string) {
 	m.total.WithLabelValues(outcome, id, name).Inc()
 }
 
-func (m *metrics) started(id, name string, took time.Duration) {
+func (m *metrics) observeStart(id, name string, took time.Duration) {
 	m.start.WithLabelValues(id, name).Observe(took.Seconds())
 }
 
-func (m *metrics) forget(id string) {
+func (m *metrics) forgetApp(id string) {
 	labels := prometheus.Labels{"app_id": id}
 	m.total.DeletePartialMatch(labels)
 	m.start.DeletePartialMatch(labels)

@@ -58,7 +58,7 @@ func (c *Chunks) Decode(b []byte) (n, used int, err error) {
 		if c.overhead++; c.overhead > maxOverhead+maxTrailers {
 			return n, used, ErrChunk
 		}
-		if !c.step(b[used]) {
+		if !c.stepByte(b[used]) {
 			return n, used, ErrChunk
 		}
 		used++
@@ -66,11 +66,11 @@ func (c *Chunks) Decode(b []byte) (n, used int, err error) {
 	return n, used, nil
 }
 
-// step takes a byte that is not content.
-func (c *Chunks) step(b byte) bool {
+// stepByte reads a byte of the framing, which is not content.
+func (c *Chunks) stepByte(b byte) bool {
 	switch c.state {
 	case size:
-		if d := digit(b); d >= 0 {
+		if d := hexDigit(b); d >= 0 {
 			c.left, c.digits = c.left<<4|int64(d), c.digits+1
 			return c.digits <= 15
 		}
@@ -78,7 +78,7 @@ func (c *Chunks) step(b byte) bool {
 			return false
 		}
 		c.line, c.state = 0, padding
-		return c.step(b)
+		return c.stepByte(b)
 	case padding, extension:
 		switch c.line++; {
 		case b == '\r':
@@ -93,7 +93,7 @@ func (c *Chunks) step(b byte) bool {
 			return b == ' ' || b == '\t'
 		}
 	case sizeLF:
-		return b == '\n' && c.sized()
+		return b == '\n' && c.endSizeLine()
 	case dataCR:
 		c.state = dataLF
 		return b == '\r'
@@ -110,7 +110,7 @@ func (c *Chunks) step(b byte) bool {
 			}
 			c.line = len(c.trailers)
 			c.fields++
-			_, ok := field(line)
+			_, ok := parseField(line)
 			return ok && c.fields <= MaxResponseFields
 		}
 		return len(c.trailers) < maxTrailers
@@ -126,8 +126,8 @@ func (c *Chunks) endsInCRLF() bool {
 	return empty == len("\r\n") && (c.line == 0 || c.line > 1 && c.trailers[c.line-2] == '\r')
 }
 
-// sized: the line of a chunk's size has ended.
-func (c *Chunks) sized() bool {
+// endSizeLine is called at the end of the line that states a chunk's size.
+func (c *Chunks) endSizeLine() bool {
 	c.digits, c.line = 0, 0
 	if c.state = data; c.left == 0 {
 		c.state = trailer
@@ -143,7 +143,7 @@ func (c *Chunks) Trailers() []Field {
 		if next == 0 || len(line) == 0 {
 			return out
 		}
-		if f, ok := field(line); ok {
+		if f, ok := parseField(line); ok {
 			out = append(out, f)
 		}
 		at = next

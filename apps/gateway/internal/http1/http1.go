@@ -111,8 +111,8 @@ const (
 // maxLength is what a Content-Length may have in digits: below 10^15 nothing overflows.
 const maxLength = 15
 
-// number reads decimal digits; -1: it is none, or too large.
-func number(text []byte) int64 {
+// parseNumber reads decimal digits. It returns -1 for anything else and for numbers that are too large.
+func parseNumber(text []byte) int64 {
 	if len(text) == 0 || len(text) > maxLength {
 		return -1
 	}
@@ -130,17 +130,17 @@ func number(text []byte) int64 {
 // (section 5.5), and isHost those that net/http takes in a Host. isTarget has the bytes of a target that
 // decoding and encoding leave as they are (RFC 3986, section 3.3), less what needs a look of its own.
 var (
-	isToken  = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
-	isValue  = kind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })
-	isHost   = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!$%&()*+,-.:;=[']_~", c) >= 0 })
-	isTarget = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("-._~!$&'()*+,=:@/", c) >= 0 })
+	isToken  = byteKind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
+	isValue  = byteKind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })
+	isHost   = byteKind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!$%&()*+,-.:;=[']_~", c) >= 0 })
+	isTarget = byteKind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("-._~!$&'()*+,=:@/", c) >= 0 })
 )
 
 func isAlphanumeric(c byte) bool {
 	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
 }
 
-func kind(is func(byte) bool) *[256]bool {
+func byteKind(is func(byte) bool) *[256]bool {
 	var of [256]bool
 	for c := range of {
 		of[c] = is(byte(c))
@@ -148,8 +148,8 @@ func kind(is func(byte) bool) *[256]bool {
 	return &of
 }
 
-// all reports whether all bytes of text are of the kind.
-func all(text []byte, kind *[256]bool) bool {
+// areAll reports whether all bytes of text are of the kind.
+func areAll(text []byte, kind *[256]bool) bool {
 	for _, c := range text {
 		if !kind[c] {
 			return false
@@ -158,12 +158,12 @@ func all(text []byte, kind *[256]bool) bool {
 	return true
 }
 
-// field reads a line without its end.
-func field(line []byte) (Field, bool) {
+// parseField reads a line without its end.
+func parseField(line []byte) (Field, bool) {
 	colon := bytes.IndexByte(line, ':')
-	if colon <= 0 || !all(line[:colon], isToken) {
+	if colon <= 0 || !areAll(line[:colon], isToken) {
 		return Field{}, false
 	}
 	value := bytes.Trim(line[colon+1:], " \t")
-	return Field{line[:colon], value}, all(value, isValue)
+	return Field{line[:colon], value}, areAll(value, isValue)
 }

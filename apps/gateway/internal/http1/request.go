@@ -42,8 +42,8 @@ func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
 		if len(line) == 0 {
 			break
 		}
-		f, ok := field(line)
-		if !ok || len(r.Fields) == maxFields || !r.take(f, &connection) {
+		f, ok := parseField(line)
+		if !ok || len(r.Fields) == maxFields || !r.takeField(f, &connection) {
 			return 0, Other
 		}
 		r.Fields = append(r.Fields, f)
@@ -73,7 +73,7 @@ func (r *Request) requestLine(line []byte) bool {
 		return false
 	}
 	target, version, ok := bytes.Cut(rest, []byte(" "))
-	if !ok || string(version) != "HTTP/1.1" || !isMethod(method) || !r.path(target) {
+	if !ok || string(version) != "HTTP/1.1" || !isMethod(method) || !r.takePath(target) {
 		return false
 	}
 	r.Method, r.Target = method, target
@@ -89,9 +89,9 @@ func isMethod(text []byte) bool {
 	return false
 }
 
-// path reads a target in origin form. One that says the same in two ways is another's to
-// read: an empty segment at its beginning, an encoding that is none, a fragment.
-func (r *Request) path(target []byte) bool {
+// takePath reads a target in origin form. It returns false for one that can be read in two ways: with an
+// empty segment at its beginning, an invalid encoding or a fragment.
+func (r *Request) takePath(target []byte) bool {
 	if len(target) == 0 || target[0] != '/' || len(target) > 1 && target[1] == '/' {
 		return false
 	}
@@ -104,7 +104,7 @@ func (r *Request) path(target []byte) bool {
 			if len(r.Path) == len(target) {
 				r.Path = target[:i]
 			}
-		case c == '%' && i+2 < len(target) && digit(target[i+1]) >= 0 && digit(target[i+2]) >= 0:
+		case c == '%' && i+2 < len(target) && hexDigit(target[i+1]) >= 0 && hexDigit(target[i+2]) >= 0:
 			i += 2
 		default:
 			return false
@@ -113,13 +113,13 @@ func (r *Request) path(target []byte) bool {
 	return true
 }
 
-// take looks at a field that may say how the message must be read. It returns false if the request
+// takeField looks at a field that may say how the message must be read. It returns false if the request
 // must go the long way.
-func (r *Request) take(f Field, connection *bool) bool {
+func (r *Request) takeField(f Field, connection *bool) bool {
 	switch len(f.Name) {
 	case len("host"):
 		if f.Is("host") {
-			if r.Host != nil || len(f.Value) == 0 || !all(f.Value, isHost) {
+			if r.Host != nil || len(f.Value) == 0 || !areAll(f.Value, isHost) {
 				return false
 			}
 			r.Host = f.Value
@@ -146,7 +146,7 @@ func (r *Request) take(f Field, connection *bool) bool {
 			if r.HasLength {
 				return false
 			}
-			r.HasLength, r.ContentLength = true, number(f.Value)
+			r.HasLength, r.ContentLength = true, parseNumber(f.Value)
 			return r.ContentLength >= 0
 		}
 	case len("te"):
@@ -163,8 +163,8 @@ func (r *Request) take(f Field, connection *bool) bool {
 	return true
 }
 
-// digit of a hexadecimal number; -1: it is none.
-func digit(c byte) int {
+// hexDigit returns the value of a hexadecimal digit, -1 for anything else.
+func hexDigit(c byte) int {
 	switch {
 	case '0' <= c && c <= '9':
 		return int(c - '0')

@@ -59,14 +59,14 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 		end := bytes.IndexByte(b[r.searched:], '\n')
 		if end < 0 {
 			r.searched = len(b)
-			return 0, r.short(b)
+			return 0, r.whyNoBeginning(b)
 		}
 		line := bytes.TrimSuffix(b[r.next:r.searched+end], []byte("\r"))
 		r.next, r.searched = r.searched+end+1, r.searched+end+1
 		r.lines++
 		switch {
 		case r.next > MaxResponseHeader:
-			return 0, r.short(b)
+			return 0, r.whyNoBeginning(b)
 		case r.lines == 1:
 			if !r.statusLine(line) {
 				return 0, ErrStatusLine
@@ -80,15 +80,15 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 		case r.lines > MaxResponseFields+1:
 			return 0, ErrTooLarge
 		default:
-			if err := r.field(line); err != nil {
+			if err := r.takeField(line); err != nil {
 				return 0, err
 			}
 		}
 	}
 }
 
-// short returns why b, which is not the whole header, cannot be the beginning of one.
-func (r *Response) short(b []byte) error {
+// whyNoBeginning returns why b, which is not the whole header, cannot be the beginning of one.
+func (r *Response) whyNoBeginning(b []byte) error {
 	switch {
 	case r.lines == 0 && !bytes.HasPrefix(b, []byte("HTTP/1.")[:min(len(b), len("HTTP/1."))]):
 		return ErrStatusLine // garbage is known early: it may have no line, ever
@@ -100,10 +100,10 @@ func (r *Response) short(b []byte) error {
 	return ErrTooLarge
 }
 
-func (r *Response) field(line []byte) error {
-	f, ok := field(line)
+func (r *Response) takeField(line []byte) error {
+	f, ok := parseField(line)
 	if !ok {
-		if spaced(line) {
+		if hasSpacedName(line) {
 			return nil
 		}
 		return ErrField
@@ -124,7 +124,7 @@ func (r *Response) field(line []byte) error {
 			if r.length != nil && !bytes.Equal(r.length, f.Value) {
 				return ErrLength
 			}
-			if r.length, r.ContentLength = f.Value, number(f.Value); r.ContentLength < 0 {
+			if r.length, r.ContentLength = f.Value, parseNumber(f.Value); r.ContentLength < 0 {
 				return ErrLength
 			}
 		}
@@ -150,11 +150,11 @@ func responseLine(b []byte, from int) (line []byte, next int) {
 	return bytes.TrimSuffix(line, []byte("\r")), from + end + 1
 }
 
-// spaced reports whether the line is a field but for spaces within its name. Some instances
-// send such, by mistake.
-func spaced(line []byte) bool {
+// hasSpacedName reports whether the line is a field but for spaces within its name, which some instances send
+// by mistake.
+func hasSpacedName(line []byte) bool {
 	colon := bytes.IndexByte(line, ':')
-	if colon <= 0 || line[0] == ' ' || line[colon-1] == ' ' || !all(line[colon+1:], isValue) {
+	if colon <= 0 || line[0] == ' ' || line[colon-1] == ' ' || !areAll(line[colon+1:], isValue) {
 		return false
 	}
 	for _, c := range line[:colon] {
@@ -172,7 +172,7 @@ func (r *Response) statusLine(line []byte) bool {
 	}
 	r.old = line[7] == '0'
 	r.Close = r.old
-	code := number(line[status : status+3])
+	code := parseNumber(line[status : status+3])
 	if code < 100 || len(line) > status+3 && line[status+3] != ' ' {
 		return false
 	}
@@ -180,7 +180,7 @@ func (r *Response) statusLine(line []byte) bool {
 	if len(line) > status+4 {
 		r.Reason = line[status+4:]
 	}
-	return all(r.Reason, isValue)
+	return areAll(r.Reason, isValue)
 }
 
 // HasContent reports whether content follows the header of an answer to the method.

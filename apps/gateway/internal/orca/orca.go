@@ -59,22 +59,22 @@ func Parse(name, value string) (Load, bool) {
 		return Load{}, false
 	}
 	if name == BinaryField {
-		return binary(value)
+		return parseBinary(value)
 	}
 	format, report, _ := strings.Cut(value, " ")
 	switch format {
 	case "TEXT":
-		return text(report)
+		return parseText(report)
 	case "JSON":
-		return object(report)
+		return parseJSON(report)
 	case "BIN":
-		return binary(strings.TrimSpace(report))
+		return parseBinary(strings.TrimSpace(report))
 	}
 	return Load{}, false
 }
 
-// text has each metric once, in any order, and others between.
-func text(report string) (Load, bool) {
+// parseText reads the text form. Metrics come once each, in any order, with others between them.
+func parseText(report string) (Load, bool) {
 	l := Load{Application: -1, CPU: -1, Requests: -1, Errors: -1} // not there
 	for metric := range strings.SplitSeq(report, ",") {
 		if strings.TrimSpace(metric) == "" {
@@ -103,11 +103,11 @@ func text(report string) (Load, bool) {
 		}
 		*to = n
 	}
-	return Load{max(l.Application, 0), max(l.CPU, 0), max(l.Requests, 0), max(l.Errors, 0)}.sound()
+	return Load{max(l.Application, 0), max(l.CPU, 0), max(l.Requests, 0), max(l.Errors, 0)}.ifSound()
 }
 
-// object is the message as protobuf writes it in JSON, by either of a field's names.
-func object(report string) (Load, bool) {
+// parseJSON reads the message as protobuf writes it in JSON, by either of a field's names.
+func parseJSON(report string) (Load, bool) {
 	var m struct {
 		Application  float64 `json:"application_utilization"`
 		Application2 float64 `json:"applicationUtilization"`
@@ -126,7 +126,7 @@ func object(report string) (Load, bool) {
 		}
 		return a
 	}
-	return Load{either(m.Application, m.Application2), either(m.CPU, m.CPU2), either(m.Requests, m.Requests2), m.Errors}.sound()
+	return Load{either(m.Application, m.Application2), either(m.CPU, m.CPU2), either(m.Requests, m.Requests2), m.Errors}.ifSound()
 }
 
 // Numbers of the message's fields, which are all doubles.
@@ -137,9 +137,9 @@ const (
 	applicationNumber = 9
 )
 
-// binary is base64, with padding or without. The message is read field by field: that takes none
-// of its maps apart, which are as long as an instance likes.
-func binary(value string) (Load, bool) {
+// parseBinary reads the base64 form, with or without padding. It reads the message field by field, and so
+// does not parse its maps, whose length the instance decides.
+func parseBinary(value string) (Load, bool) {
 	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(value, "="))
 	if err != nil {
 		return Load{}, false
@@ -175,10 +175,10 @@ func binary(value string) (Load, bool) {
 		}
 		b = b[n:]
 	}
-	return l.sound()
+	return l.ifSound()
 }
 
-func (l Load) sound() (Load, bool) {
+func (l Load) ifSound() (Load, bool) {
 	for _, n := range [...]float64{l.Application, l.CPU, l.Requests, l.Errors} {
 		if !(n >= 0) || math.IsInf(n, 1) {
 			return Load{}, false

@@ -126,7 +126,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil || len(value) > longest || proto.Unmarshal(wire, &m) != nil {
 			return
 		}
-		want, sound := Load{m.ApplicationUtilization, m.CpuUtilization, m.RpsFractional, m.Eps}.sound()
+		want, sound := Load{m.ApplicationUtilization, m.CpuUtilization, m.RpsFractional, m.Eps}.ifSound()
 		got, ok := Parse(BinaryField, value)
 		require.Equal(t, sound, ok)
 		require.Equal(t, want, got)

@@ -112,7 +112,7 @@ func (l *Log) End(e *Entry, f Facts) {
 		Answer  shown `json:"answer"`
 	}{
 		f,
-		e.policy.show(&e.Request, f.RequestType, f.RequestCoded), e.policy.show(&e.Answer, f.AnswerType, f.AnswerCoded),
+		e.policy.shownBody(&e.Request, f.RequestType, f.RequestCoded), e.policy.shownBody(&e.Answer, f.AnswerType, f.AnswerCoded),
 	})
 	if err != nil {
 		l.dropped.WithLabelValues("encoding").Inc()
@@ -138,14 +138,14 @@ func (l *Log) Run(ctx context.Context) error {
 	for {
 		select {
 		case line := <-l.lines:
-			l.write(line)
+			l.writeLine(line)
 			continue
 		case <-ctx.Done():
 		}
 		for {
 			select {
 			case line := <-l.lines:
-				l.write(line)
+				l.writeLine(line)
 			default:
 				return ctx.Err()
 			}
@@ -153,7 +153,7 @@ func (l *Log) Run(ctx context.Context) error {
 	}
 }
 
-func (l *Log) write(line []byte) {
+func (l *Log) writeLine(line []byte) {
 	l.waiting.Add(-int64(len(line)))
 	if _, err := l.to.Write(line); err != nil {
 		l.dropped.WithLabelValues("writing").Inc()

@@ -21,9 +21,9 @@ type shown struct {
 
 const redacted = "[redacted]"
 
-// show returns what may be logged of a body. Where fields are redacted, a body that cannot be
+// shownBody returns what may be logged of a body. Where fields are redacted, a body that cannot be
 // read as JSON is left out, because its fields are not known.
-func (p *Policy) show(b *Body, kind, coding string) shown {
+func (p *Policy) shownBody(b *Body, kind, coding string) shown {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := shown{Bytes: b.size, Cut: b.size > int64(len(b.kept))}
@@ -50,7 +50,7 @@ func (p *Policy) show(b *Body, kind, coding string) shown {
 	case out.Cut:
 		return shown{Bytes: b.size, LeftOut: "it is longer than what is logged, so that its fields cannot be redacted"}
 	}
-	text, err := p.redact(b.kept)
+	text, err := p.redactJSON(b.kept)
 	if err != nil {
 		return shown{Bytes: b.size, LeftOut: "it is no JSON, so that its fields cannot be redacted"}
 	}
@@ -76,7 +76,7 @@ func (p *Policy) redactStream(text []byte, cut bool) (body, leftOut string) {
 		case isData && string(data) == "[DONE]":
 			out.WriteString("data: [DONE]\n")
 		case isData:
-			if clean, err := p.redact(data); err == nil {
+			if clean, err := p.redactJSON(data); err == nil {
 				out.WriteString("data: " + string(clean) + "\n")
 				continue
 			}
@@ -88,8 +88,8 @@ func (p *Policy) redactStream(text []byte, cut bool) (body, leftOut string) {
 	return out.String(), leftOut
 }
 
-// redact one JSON value, with nothing after it.
-func (p *Policy) redact(text []byte) ([]byte, error) {
+// redactJSON redacts one JSON value, after which nothing may follow.
+func (p *Policy) redactJSON(text []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var v any
@@ -99,22 +99,22 @@ func (p *Policy) redact(text []byte) ([]byte, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("there is more than one value")
 	}
-	return json.Marshal(p.clean(v))
+	return json.Marshal(p.cleanValue(v))
 }
 
-func (p *Policy) clean(v any) any {
+func (p *Policy) cleanValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, value := range v {
 			if p.Redact[name] {
 				v[name] = redacted
 			} else {
-				v[name] = p.clean(value)
+				v[name] = p.cleanValue(value)
 			}
 		}
 	case []any:
 		for i := range v {
-			v[i] = p.clean(v[i])
+			v[i] = p.cleanValue(v[i])
 		}
 	}
 	return v

@@ -53,9 +53,9 @@ func New(rand func() float64) *Prober {
 }
 
 // Add queues an instance for a probe. It does not block, and may be called before Run.
-func (p *Prober) Add(a upstream.Arrival) { p.add(attempt{Arrival: a}) }
+func (p *Prober) Add(a upstream.Arrival) { p.addAttempt(attempt{Arrival: a}) }
 
-func (p *Prober) add(a attempt) {
+func (p *Prober) addAttempt(a attempt) {
 	p.mu.Lock()
 	p.queue = append(p.queue, a)
 	p.mu.Unlock()
@@ -89,14 +89,14 @@ func (p *Prober) Run(ctx context.Context) error {
 			probes.Go(func() {
 				release := sync.OnceFunc(func() { <-slots })
 				timer := time.AfterFunc(connectTimeout, release)
-				err := p.probe(ctx, a)
+				err := p.probeInstance(ctx, a)
 				timer.Stop()
 				release()
 				if err == nil {
 					return
 				}
 				if backoff.Sleep(ctx, retryDelays.Delay(a.failures, p.rand)) == nil && a.Wanted() {
-					p.add(attempt{Arrival: a.Arrival, failures: a.failures + 1})
+					p.addAttempt(attempt{Arrival: a.Arrival, failures: a.failures + 1})
 				}
 			})
 		}
@@ -108,7 +108,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-func (p *Prober) probe(ctx context.Context, a attempt) error {
+func (p *Prober) probeInstance(ctx context.Context, a attempt) error {
 	if !a.Wanted() {
 		return nil
 	}

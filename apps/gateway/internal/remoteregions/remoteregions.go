@@ -155,15 +155,15 @@ func (r *Regions) Put(p *neighbours.Picture) {
 			delete(r.refused, k)
 		}
 	}
-	r.announce()
+	r.wakeAwait()
 	r.mu.Unlock()
 	for _, known := range gone {
 		r.cfg.Gone(known)
 	}
-	r.wake()
+	r.wakeProber()
 }
 
-func (r *Regions) wake() {
+func (r *Regions) wakeProber() {
 	select {
 	case r.more <- struct{}{}:
 	default:
@@ -186,15 +186,15 @@ func (r *Regions) Choose(appID string, tried []string) (Region, bool) {
 		if g.url == nil || g.failures > 0 || now.Before(r.refused[key].until) || slices.Contains(tried, n.Region) {
 			continue
 		}
-		if near := g.near(); best.Name == "" || cmp.Or(cmp.Compare(near, nearest), cmp.Compare(n.Region, best.Name)) < 0 {
+		if near := g.connectTime(); best.Name == "" || cmp.Or(cmp.Compare(near, nearest), cmp.Compare(n.Region, best.Name)) < 0 {
 			best, nearest = Region{Name: n.Region, URL: g.url, key: key}, near
 		}
 	}
 	return best, best.Name != ""
 }
 
-// announce wakes Await. The caller holds mu.
-func (r *Regions) announce() {
+// wakeAwait wakes Await. The caller holds mu.
+func (r *Regions) wakeAwait() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -254,9 +254,9 @@ func (r *Regions) Reached() (n int) {
 	return n
 }
 
-// near is how long a connection takes, in whole milliseconds; one that none was had to is the
-// farthest.
-func (g *gateway) near() time.Duration {
+// connectTime returns how long a connection takes, in whole milliseconds. A gateway without a connection yet
+// counts as the farthest.
+func (g *gateway) connectTime() time.Duration {
 	if len(g.took) == 0 {
 		return time.Hour
 	}
@@ -274,10 +274,10 @@ func (r *Regions) Took(at Region) {
 func (r *Regions) Refused(at Region) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hold(at)
+	r.holdRegion(at)
 }
 
-func (r *Regions) hold(at Region) {
+func (r *Regions) holdRegion(at Region) {
 	h := r.refused[at.key]
 	h.until = r.cfg.Now().Add(holds.Delay(h.times, r.cfg.Rand))
 	h.times++
@@ -288,12 +288,12 @@ func (r *Regions) hold(at Region) {
 // none before one is had, and of the app none for a moment.
 func (r *Regions) Unreachable(at Region) {
 	r.mu.Lock()
-	r.hold(at)
+	r.holdRegion(at)
 	if g := r.gateways[at.key.url]; g != nil && g.failures == 0 {
 		g.failures, g.due = 1, r.cfg.Now()
 	}
 	r.mu.Unlock()
-	r.wake()
+	r.wakeProber()
 }
 
 // Run sees how near the regions are until ctx ends.
@@ -310,7 +310,7 @@ func (r *Regions) Run(ctx context.Context) error {
 		case <-r.more:
 		case <-timer.C:
 		}
-		due, next := r.due(r.cfg.Now())
+		due, next := r.dueGateways(r.cfg.Now())
 		for _, g := range due {
 			select {
 			case <-ctx.Done():
@@ -321,7 +321,7 @@ func (r *Regions) Run(ctx context.Context) error {
 				took, err := r.cfg.Near(ctx, g.url)
 				<-slots
 				if ctx.Err() == nil {
-					r.tried(g, took, err)
+					r.noteTried(g, took, err)
 				}
 			})
 		}
@@ -329,8 +329,8 @@ func (r *Regions) Run(ctx context.Context) error {
 	}
 }
 
-// due are the gateways to try now, and in how long the next one is.
-func (r *Regions) due(now time.Time) (due []*gateway, next time.Duration) {
+// dueGateways returns the gateways to try now, and the time until the next one is due.
+func (r *Regions) dueGateways(now time.Time) (due []*gateway, next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next = every
@@ -347,7 +347,7 @@ func (r *Regions) due(now time.Time) (due []*gateway, next time.Duration) {
 	return due, next
 }
 
-func (r *Regions) tried(g *gateway, took time.Duration, err error) {
+func (r *Regions) noteTried(g *gateway, took time.Duration, err error) {
 	r.mu.Lock()
 	g.tried = false
 	local := err != nil && conns.Local(err)
@@ -368,7 +368,7 @@ func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 		g.failures++
 	default:
 		if g.failures > 0 {
-			r.announce()
+			r.wakeAwait()
 		}
 		g.failures, g.due = 0, r.cfg.Now().Add(every/2+time.Duration(r.cfg.Rand()*float64(every)))
 		if g.took = append(g.took, took); len(g.took) > samples {
@@ -376,7 +376,7 @@ func (r *Regions) tried(g *gateway, took time.Duration, err error) {
 		}
 	}
 	r.mu.Unlock()
-	r.wake()
+	r.wakeProber()
 }
 
 // Connect connects to where the URL leads, sends nothing, and tells how long that took.

@@ -50,7 +50,7 @@ func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
 
 	took := func(u string, ms ...float64) {
 		for _, m := range ms {
-			r.tried(r.gateways[u], time.Duration(m*float64(time.Millisecond)), nil)
+			r.noteTried(r.gateways[u], time.Duration(m*float64(time.Millisecond)), nil)
 		}
 	}
 	took("https://asia.test", 180)
@@ -84,9 +84,9 @@ func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
 	r.Unreachable(eu)
 	now = now.Add(time.Hour)
 	require.Equal(t, "asia", choose())
-	due, _ := r.due(now)
+	due, _ := r.dueGateways(now)
 	require.Contains(t, due, r.gateways["https://eu.test"])
-	r.tried(r.gateways["https://eu.test"], 0, errors.New("refused"))
+	r.noteTried(r.gateways["https://eu.test"], 0, errors.New("refused"))
 	require.Equal(t, "asia", choose())
 	took("https://eu.test", 60)
 	require.Equal(t, "eu", choose())

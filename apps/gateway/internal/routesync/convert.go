@@ -21,8 +21,8 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// removal reports whether the app has no routes any more.
-func removal(a *gatewayv1.AppRoutes) bool { return len(a.Hosts) == 0 && len(a.Previews) == 0 }
+// isRemoval reports whether the app has no routes any more.
+func isRemoval(a *gatewayv1.AppRoutes) bool { return len(a.Hosts) == 0 && len(a.Previews) == 0 }
 
 // specOf reads an app's routes. An error names what cannot be served.
 func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
@@ -151,7 +151,7 @@ func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.
 	for i := range spec.Previews { // which are answered here, by keys that are here
 		spec.Previews[i].Keyed = spec.Previews[i].Keyed || spec.Policy.RequireKey
 	}
-	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), removal(a)
+	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), isRemoval(a)
 	return spec, err
 }
 

@@ -111,8 +111,8 @@ func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	return line, nil
 }
 
-// load reads the file; nothing when there is none.
-func load(path string) (h held, found bool, err error) {
+// loadFile reads the file. found is false if there is none.
+func loadFile(path string) (h held, found bool, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return held{apps: map[string][]byte{}}, false, nil
@@ -126,8 +126,8 @@ func load(path string) (h held, found bool, err error) {
 	return h, true, nil
 }
 
-// replace the file in one step: who reads it finds what it was or what it is.
-func replace(path string, data []byte) error {
+// replaceFile replaces the file in one step, so that a reader finds either the old content or the new one.
+func replaceFile(path string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return fmt.Errorf("write routes: %w", err)

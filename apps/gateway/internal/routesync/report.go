@@ -18,14 +18,14 @@ import (
 )
 
 // Changed has the agent told of what traffic found about instances.
-func (s *Source) Changed() { s.wake(s.report) }
+func (s *Source) Changed() { s.signalChange(s.report) }
 
 // Leave has the agent told that the gateway takes no more requests.
 func (s *Source) Leave() {
 	s.mu.Lock()
 	s.leaving = true
 	s.mu.Unlock()
-	s.wake(s.report)
+	s.signalChange(s.report)
 }
 
 // Part waits until the agent was told of Leave, if one is there, or until ctx ends. An agent that
@@ -47,7 +47,7 @@ func (s *Source) Part(ctx context.Context) {
 func (s *Source) Report(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
-		req := s.next(time.Now())
+		req := s.nextReport(time.Now())
 		if req == nil { // there is no stream
 			select {
 			case <-ctx.Done():
@@ -55,12 +55,12 @@ func (s *Source) Report(ctx context.Context) error {
 			}
 			continue
 		}
-		err := s.tell(ctx, req)
+		err := s.sendReport(ctx, req)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
 			failures = 0
-			s.await(ctx)
+			s.awaitReport(ctx)
 		case connect.CodeOf(err) == connect.CodeFailedPrecondition:
 			// The agent does not know the stream that we follow.
 			s.mu.Lock()
@@ -81,8 +81,8 @@ func (s *Source) Report(ctx context.Context) error {
 // loadEvery is the time between two looks at the load of apps.
 const loadEvery = time.Second
 
-// await returns when there is something to report, or when ctx ends.
-func (s *Source) await(ctx context.Context) {
+// awaitReport returns when there is something to report, or when ctx ends.
+func (s *Source) awaitReport(ctx context.Context) {
 	due, look := time.NewTimer(s.currentInterval()), time.NewTicker(loadEvery)
 	defer due.Stop()
 	defer look.Stop()
@@ -134,10 +134,10 @@ type pending struct {
 	loads map[string]*gatewayv1.AppLoad
 }
 
-// next returns what there is to tell; nil without a stream. Traffic is told of once in an
-// interval: it is of all deployments, while what is served and found out about instances, which
-// somebody waits for, is of a few and told at once.
-func (s *Source) next(now time.Time) *pending {
+// nextReport returns what there is to report, nil without a stream. Traffic covers all deployments and is
+// reported once in an interval. What is served, and findings about instances, concern a few and are reported
+// at once, because somebody waits for them.
+func (s *Source) nextReport(now time.Time) *pending {
 	s.mu.Lock()
 	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
 	leaving, id := s.leaving, s.id
@@ -175,7 +175,7 @@ func (s *Source) next(now time.Time) *pending {
 	if looks {
 		p.Loads, p.loads = s.changedLoads(loads)
 	}
-	for _, h := range merge(s.cfg.Table.Health()) {
+	for _, h := range mergeHealth(s.cfg.Table.Health()) {
 		p.Instances = append(p.Instances, &gatewayv1.InstanceHealth{
 			InstanceId: h.InstanceID, Ejected: h.Ejected, Unproven: h.Unproven, Reason: h.Reason, InFlight: int32(min(h.InFlight, math.MaxInt32)),
 		})
@@ -183,8 +183,8 @@ func (s *Source) next(now time.Time) *pending {
 	return p
 }
 
-// merge puts together what several routes tell of one instance.
-func merge(all []upstream.Health) []upstream.Health {
+// mergeHealth merges what several routes found about one instance.
+func mergeHealth(all []upstream.Health) []upstream.Health {
 	sums := map[string]upstream.Health{}
 	for _, h := range all {
 		sum := sums[h.InstanceID]
@@ -201,18 +201,18 @@ func merge(all []upstream.Health) []upstream.Health {
 	return out
 }
 
-// tell sends the report; what it told is then not told again.
-func (s *Source) tell(ctx context.Context, p *pending) error {
+// sendReport sends the report. What it contains is not reported again.
+func (s *Source) sendReport(ctx context.Context, p *pending) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, max(s.currentInterval(), reportTimeout), errors.New("the agent did not answer the report"))
 	defer cancel()
 	if _, err := s.cfg.Client.Report(ctx, p.ReportRequest); err != nil {
 		return err
 	}
-	s.told(p)
+	s.noteReported(p)
 	return nil
 }
 
-func (s *Source) told(p *pending) {
+func (s *Source) noteReported(p *pending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.number != p.number {

@@ -115,7 +115,7 @@ func Open(cfg Config) (*Source, error) {
 	if cfg.File == "" {
 		return s, nil
 	}
-	h, found, err := load(cfg.File)
+	h, found, err := loadFile(cfg.File)
 	if err != nil {
 		return s, err
 	}
@@ -137,7 +137,7 @@ func Open(cfg Config) (*Source, error) {
 	s.held = h
 	if h.neighbours != nil {
 		s.cfg.Neighbours(h.neighbours)
-		s.detour(nil, h.neighbours)
+		s.serveElsewhere(nil, h.neighbours)
 	}
 	if found {
 		s.have.Do(func() { close(s.complete) })
@@ -170,7 +170,7 @@ func (s *Source) Watch(ctx context.Context) error {
 			failures = 0
 		}
 		if connect.CodeOf(err) == connect.CodeAborted {
-			s.rename()
+			s.renameGateway()
 		}
 		s.cfg.Log.WarnContext(ctx, "stream of routes ended; what is known is served", "attempt", failures, "error", err)
 		if backoff.Sleep(ctx, again.Delay(failures, s.cfg.Rand)) != nil {
@@ -181,9 +181,9 @@ func (s *Source) Watch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// rename gives the gateway another id, because an unknown process has the same id and took over
+// renameGateway gives the gateway another id, because an unknown process has the same id and took over
 // the stream by it. Otherwise the two would go on to take the stream from each other.
-func (s *Source) rename() {
+func (s *Source) renameGateway() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := s.cfg.Another()
@@ -225,19 +225,19 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 		switch frame := stream.Msg().Frame.(type) {
 		case *gatewayv1.WatchResponse_Begin:
 			began = frame.Begin.TableId
-			s.begin(began)
+			s.beginTable(began)
 		case *gatewayv1.WatchResponse_Apps:
 			for _, app := range frame.Apps.Apps {
-				s.apply(ctx, app)
+				s.applyRoutes(ctx, app)
 			}
-			s.wake(s.report)
-			s.wake(s.save)
+			s.signalChange(s.report)
+			s.signalChange(s.save)
 		case *gatewayv1.WatchResponse_End:
 			if began == "" {
 				return whole, errors.New("watch: the table ended before it began")
 			}
 			whole = true
-			s.end(began)
+			s.endTable(began)
 		case *gatewayv1.WatchResponse_Neighbours:
 			s.takeNeighbours(frame.Neighbours)
 		case *gatewayv1.WatchResponse_Heartbeat:
@@ -246,7 +246,7 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 				s.interval = d
 				s.mu.Unlock()
 				silence.Reset(silences * d)
-				s.wake(s.report)
+				s.signalChange(s.report)
 			}
 		}
 	}
@@ -283,14 +283,14 @@ func (s *Source) currentInterval() time.Duration {
 	return s.interval
 }
 
-func (s *Source) wake(c chan struct{}) {
+func (s *Source) signalChange(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // it will look anyhow
 	}
 }
 
-func (s *Source) begin(tableID string) {
+func (s *Source) beginTable(tableID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held.tableID != tableID {
@@ -299,15 +299,15 @@ func (s *Source) begin(tableID string) {
 	s.served = map[string]*gatewayv1.Served{}
 }
 
-func (s *Source) end(tableID string) {
+func (s *Source) endTable(tableID string) {
 	s.mu.Lock()
 	s.held.tableID, s.stream = tableID, tableID
 	s.all = true
 	s.have.Do(func() { close(s.complete) })
 	s.number++
 	s.mu.Unlock()
-	s.wake(s.report)
-	s.wake(s.save)
+	s.signalChange(s.report)
+	s.signalChange(s.save)
 }
 
 // takeNeighbours takes what is told of other regions.
@@ -318,29 +318,29 @@ func (s *Source) takeNeighbours(n *gatewayv1.Neighbours) {
 	now := s.held.neighbours
 	s.mu.Unlock()
 	s.cfg.Neighbours(now)
-	s.detour(was, now)
-	s.wake(s.save)
+	s.serveElsewhere(was, now)
+	s.signalChange(s.save)
 }
 
-// detour has served what changed of apps that have hosts in other regions alone.
-func (s *Source) detour(was, now *neighbours.Picture) {
+// serveElsewhere applies what changed of apps whose hosts are in other regions alone.
+func (s *Source) serveElsewhere(was, now *neighbours.Picture) {
 	if was == nil {
 		was = &neighbours.Picture{}
 	}
 	for id := range was.Apps {
 		if now.Apps[id] == nil {
-			s.reroute(id, nil)
+			s.serveHeld(id, nil)
 		}
 	}
 	for id, app := range now.Apps {
 		if before := was.Apps[id]; before == nil || before.AppName != app.AppName || !slices.Equal(before.Hosts, app.Hosts) {
-			s.reroute(id, app)
+			s.serveHeld(id, app)
 		}
 	}
 }
 
-// reroute serves an app as it is held, with what is known of it elsewhere.
-func (s *Source) reroute(id string, other *gatewayv1.AppNeighbours) {
+// serveHeld applies an app's routes as they are kept here, with what is known of it in other regions.
+func (s *Source) serveHeld(id string, other *gatewayv1.AppNeighbours) {
 	s.mu.Lock()
 	data := s.held.apps[id]
 	s.mu.Unlock()
@@ -348,15 +348,15 @@ func (s *Source) reroute(id string, other *gatewayv1.AppNeighbours) {
 	err := proto.Unmarshal(data, app)
 	app.AppId = id // also where nothing is held
 	if err == nil && len(app.Hosts) == 0 {
-		err = s.put(app, other)
+		err = s.serveApp(app, other)
 	}
 	if err != nil {
 		s.cfg.Log.Error("hosts of an app in other regions cannot be served", "app_id", id, "error", err)
 	}
 }
 
-// put has an app served: its routes here, and its hosts that other regions alone have.
-func (s *Source) put(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) error {
+// serveApp applies an app: its routes here, and its hosts that other regions alone have.
+func (s *Source) serveApp(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) error {
 	spec, err := specWith(app, other)
 	if err != nil {
 		return err
@@ -378,12 +378,12 @@ func (s *Source) neighboursOf(id string) *gatewayv1.AppNeighbours {
 	return s.held.neighbours.Apps[id]
 }
 
-// apply one app's routes. What cannot be served is not acknowledged, and what was served
-// before goes on.
-func (s *Source) apply(ctx context.Context, app *gatewayv1.AppRoutes) {
+// applyRoutes applies one app's routes. Routes that cannot be served are not acknowledged, and those served
+// before stay.
+func (s *Source) applyRoutes(ctx context.Context, app *gatewayv1.AppRoutes) {
 	data, err := proto.Marshal(app)
 	if err == nil {
-		err = s.put(app, s.neighboursOf(app.AppId))
+		err = s.serveApp(app, s.neighboursOf(app.AppId))
 	}
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "routes cannot be served; those from before are", "app_id", app.AppId, "generation", app.Generation, "error", err)
@@ -391,7 +391,7 @@ func (s *Source) apply(ctx context.Context, app *gatewayv1.AppRoutes) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if removal(app) {
+	if isRemoval(app) {
 		delete(s.held.apps, app.AppId)
 	} else {
 		s.held.apps[app.AppId] = data
@@ -413,9 +413,9 @@ func (s *Source) Save(ctx context.Context) error {
 		if !s.Complete() || string(data) == string(last) {
 			return
 		}
-		if err := replace(s.cfg.File, data); err != nil {
+		if err := replaceFile(s.cfg.File, data); err != nil {
 			s.cfg.Log.ErrorContext(ctx, "routes are not on disk: a restart serves older ones", "error", err)
-			s.wake(s.save) // with the next pause
+			s.signalChange(s.save) // with the next pause
 			return
 		}
 		last = data

@@ -152,7 +152,7 @@ func TestFile_PartialIsNotServed(t *testing.T) {
 	data, err := proto.Marshal(routes(nil))
 	require.NoError(t, err)
 	whole := encode(held{tableID: "table-1", apps: map[string][]byte{"app_1": data}})
-	require.NoError(t, replace(path, whole))
+	require.NoError(t, replaceFile(path, whole))
 	s, routes, err := open(t, path)
 	require.NoError(t, err)
 	require.True(t, s.Complete())
@@ -191,66 +191,66 @@ func FuzzDecode(f *testing.F) {
 func TestTable_PartialHasNoName(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
-	s.begin("table-1")
-	s.apply(t.Context(), routes(nil))
+	s.beginTable("table-1")
+	s.applyRoutes(t.Context(), routes(nil))
 	require.False(t, s.Complete())
-	s.end("table-1")
+	s.endTable("table-1")
 	require.True(t, s.Complete())
 	require.Equal(t, "table-1", s.held.tableID)
-	s.begin("table-1") // the same agent again: what is held is still of it
+	s.beginTable("table-1") // the same agent again: what is held is still of it
 	require.Equal(t, "table-1", s.held.tableID)
-	s.begin("table-2")
-	s.apply(t.Context(), routes(nil))
+	s.beginTable("table-2")
+	s.applyRoutes(t.Context(), routes(nil))
 	require.Empty(t, s.held.tableID)
 }
 
 func TestFeed_RepeatsOnlyWhatWasNotSent(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
-	s.begin("table-1")
-	s.apply(t.Context(), routes(nil))
-	require.Nil(t, s.next(time.Now()), "not before the agent's table was had")
-	s.end("table-1")
-	first := s.next(time.Now())
+	s.beginTable("table-1")
+	s.applyRoutes(t.Context(), routes(nil))
+	require.Nil(t, s.nextReport(time.Now()), "not before the agent's table was had")
+	s.endTable("table-1")
+	first := s.nextReport(time.Now())
 	require.Len(t, first.Served, 1)
 	require.Equal(t, int64(3), first.Served[0].InstancesChange)
-	s.apply(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.Change = 4 })) // while it is told
-	s.told(first)
-	second := s.next(time.Now())
+	s.applyRoutes(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.Change = 4 })) // while it is told
+	s.noteReported(first)
+	second := s.nextReport(time.Now())
 	require.Len(t, second.Served, 1)
 	require.Equal(t, int64(4), second.Served[0].InstancesChange)
-	s.told(second)
-	require.Empty(t, s.next(time.Now()).Served)
+	s.noteReported(second)
+	require.Empty(t, s.nextReport(time.Now()).Served)
 
 	// A removal is told, too, and what cannot be served is not.
-	s.apply(t.Context(), &gatewayv1.AppRoutes{AppId: "app_1", Epoch: 1, Generation: 3, Change: 5})
-	s.apply(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.AppId, a.Hosts[0] = "app_2", "BAD" }))
-	third := s.next(time.Now())
+	s.applyRoutes(t.Context(), &gatewayv1.AppRoutes{AppId: "app_1", Epoch: 1, Generation: 3, Change: 5})
+	s.applyRoutes(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.AppId, a.Hosts[0] = "app_2", "BAD" }))
+	third := s.nextReport(time.Now())
 	require.Len(t, third.Served, 1)
 	require.Equal(t, int64(5), third.Served[0].InstancesChange)
 
 	// Another stream began while the report was under way: all must be told anew.
-	s.end("table-1")
-	s.told(third)
-	require.True(t, s.next(time.Now()).all)
+	s.endTable("table-1")
+	s.noteReported(third)
+	require.True(t, s.nextReport(time.Now()).all)
 }
 
 func TestTrafficIsToldOfOnceInAnInterval(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
-	s.begin("table-1")
-	s.apply(t.Context(), routes(nil))
-	s.end("table-1")
+	s.beginTable("table-1")
+	s.applyRoutes(t.Context(), routes(nil))
+	s.endTable("table-1")
 	count := func() { s.cfg.Traffic.Ended(traffic.Request{DeploymentID: "dep_1"}) }
 	now := time.Unix(1_700_000_000, 0)
 	requests := func(after time.Duration) []uint64 {
 		now = now.Add(after)
-		p := s.next(now)
+		p := s.nextReport(now)
 		var out []uint64
 		for _, d := range p.Traffic {
 			out = append(out, d.Requests)
 		}
-		s.told(p)
+		s.noteReported(p)
 		return out
 	}
 	count()

@@ -106,14 +106,14 @@ func (t *Table) Put(spec upstream.Spec) error {
 	}
 	hosts, had := spec.AllHosts(), before.AllHosts()
 	for _, host := range hosts {
-		t.enter(host, spec.AppID, route)
+		t.enterHost(host, spec.AppID, route)
 	}
 	if err := route.Update(spec); err != nil {
-		t.leave(hosts, had, spec.AppID)
+		t.leaveHosts(hosts, had, spec.AppID)
 		return err
 	}
 	t.apps[spec.AppID] = route
-	t.leave(had, hosts, spec.AppID)
+	t.leaveHosts(had, hosts, spec.AppID)
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (t *Table) Remove(app string) (changed bool) {
 	route.Remove()
 	delete(t.apps, app)
 	t.removed = append(t.removed, route)
-	t.leave(before.AllHosts(), nil, app)
+	t.leaveHosts(before.AllHosts(), nil, app)
 	return true
 }
 
@@ -196,7 +196,7 @@ func (t *Table) Len() int {
 	return len(t.apps)
 }
 
-func (t *Table) enter(host, app string, route *upstream.Route) {
+func (t *Table) enterHost(host, app string, route *upstream.Route) {
 	next := claims{{app: app, route: route}}
 	if found, ok := t.hosts.Load(host); ok {
 		held := *found.(*claims)
@@ -212,8 +212,8 @@ func (t *Table) enter(host, app string, route *upstream.Route) {
 	t.hosts.Store(host, &next)
 }
 
-// leave takes the app out of the hosts that are not among kept.
-func (t *Table) leave(hosts, kept []string, app string) {
+// leaveHosts removes the app from the hosts that are not among kept.
+func (t *Table) leaveHosts(hosts, kept []string, app string) {
 	for _, host := range hosts {
 		found, ok := t.hosts.Load(host)
 		if !ok || slices.Contains(kept, host) {

@@ -32,13 +32,13 @@ type Counted struct {
 
 // Begin counts a request of the app. The caller ends it with End.
 func (t *Traffic) Begin(appID string) Counted {
-	l := t.load(appID)
+	l := t.loadOf(appID)
 	l.waiting.Add(1)
 	l.arrived.Add(1)
 	return Counted{app: l}
 }
 
-func (t *Traffic) load(appID string) *load {
+func (t *Traffic) loadOf(appID string) *load {
 	found, ok := t.apps.Load(appID)
 	if !ok {
 		found, _ = t.apps.LoadOrStore(appID, &load{})
@@ -61,14 +61,14 @@ func (c *Counted) Sent(deploymentID string) {
 	}
 	d.inFlight.Add(1)
 	d.began.Add(1)
-	c.leave()
+	c.leaveOnce()
 	c.at = d
 }
 
 // End ends the request, however it ended. The second call does nothing.
 func (c *Counted) End() {
 	if c.app != nil {
-		c.leave()
+		c.leaveOnce()
 		*c = Counted{}
 	}
 }
@@ -81,7 +81,7 @@ func (c *Counted) Withdraw() {
 	}
 }
 
-func (c *Counted) leave() {
+func (c *Counted) leaveOnce() {
 	if c.at == nil {
 		c.app.waiting.Add(-1)
 	} else {
@@ -95,8 +95,8 @@ func (c *Counted) leave() {
 func (t *Traffic) Loads(apps map[string][]string, told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
 	all = make(map[string]*gatewayv1.AppLoad, len(apps))
 	for _, id := range slices.Sorted(maps.Keys(apps)) {
-		now := t.load(id).read(id, apps[id])
-		if before := told[id]; before != nil && same(before, now) {
+		now := t.loadOf(id).readLoad(id, apps[id])
+		if before := told[id]; before != nil && isSame(before, now) {
 			all[id] = before
 			continue
 		}
@@ -106,16 +106,16 @@ func (t *Traffic) Loads(apps map[string][]string, told map[string]*gatewayv1.App
 	return changed, all
 }
 
-// read returns the load, with the deployments that are routed, and those that have requests in flight.
-func (l *load) read(appID string, deployments []string) *gatewayv1.AppLoad {
-	out := &gatewayv1.AppLoad{AppId: appID, Arrived: l.arrived.Load(), Queued: count(l.waiting.Load())}
+// readLoad returns the load, with the deployments that are routed, and those that have requests in flight.
+func (l *load) readLoad(appID string, deployments []string) *gatewayv1.AppLoad {
+	out := &gatewayv1.AppLoad{AppId: appID, Arrived: l.arrived.Load(), Queued: clampCount(l.waiting.Load())}
 	routed := map[string]bool{}
 	for _, id := range deployments {
 		routed[id] = true
 	}
 	l.deployments.Range(func(key, value any) bool {
 		id, d := key.(string), value.(*demand) //nolint:forcetypeassert // nothing else is stored
-		inFlight := count(d.inFlight.Load())
+		inFlight := clampCount(d.inFlight.Load())
 		if !routed[id] && inFlight == 0 {
 			l.deployments.Delete(id)
 			return true
@@ -135,9 +135,9 @@ func (l *load) read(appID string, deployments []string) *gatewayv1.AppLoad {
 // maxDeployments is how many the contract lets an app have.
 const maxDeployments = 64
 
-func count(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+func clampCount(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
-func same(a, b *gatewayv1.AppLoad) bool {
+func isSame(a, b *gatewayv1.AppLoad) bool {
 	return a.Arrived == b.Arrived && a.Queued == b.Queued &&
 		slices.EqualFunc(a.Deployments, b.Deployments, func(x, y *gatewayv1.DeploymentLoad) bool {
 			return x.DeploymentId == y.DeploymentId && x.InFlight == y.InFlight && x.Began == y.Began

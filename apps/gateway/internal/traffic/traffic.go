@@ -59,7 +59,7 @@ func (t *Traffic) Changed(told map[string]uint64) (changed []*gatewayv1.Traffic,
 		counts[id] = n
 		if before, ok := told[id]; !ok || before != n {
 			changed = append(changed, &gatewayv1.Traffic{
-				DeploymentId: id, Requests: n, Errors: c.errors.Load(), Latency: pack(&c.latency), FirstToken: pack(&c.firstToken),
+				DeploymentId: id, Requests: n, Errors: c.errors.Load(), Latency: packBuckets(&c.latency), FirstToken: packBuckets(&c.firstToken),
 			})
 		}
 		return true
@@ -67,7 +67,7 @@ func (t *Traffic) Changed(told map[string]uint64) (changed []*gatewayv1.Traffic,
 	return changed, counts
 }
 
-func pack(from *[histogram.Buckets]atomic.Uint64) []uint64 {
+func packBuckets(from *[histogram.Buckets]atomic.Uint64) []uint64 {
 	var c histogram.Counts
 	for i := range from {
 		c[i] = from[i].Load()

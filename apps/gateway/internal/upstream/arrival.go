@@ -18,16 +18,16 @@ type Arrival struct {
 	number   uint64
 }
 
-// arrive begins what ends with depart, or with Reached.
-func (i *instance) arrive() Arrival {
+// beginArrival begins what endArrival or Reached ends.
+func (i *instance) beginArrival() Arrival {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.listed = true
-	return i.doubt()
+	return i.doubtArrival()
 }
 
-// lost has an instance reached anew that requests could not connect to.
-func (i *instance) lost() {
+// reachAnew makes the gateway reach an instance anew that requests could not connect to.
+func (i *instance) reachAnew() {
 	if i.route.cfg.Arrived == nil {
 		return
 	}
@@ -36,12 +36,12 @@ func (i *instance) lost() {
 		i.mu.Unlock()
 		return
 	}
-	a := i.doubt()
+	a := i.doubtArrival()
 	i.mu.Unlock()
 	i.route.cfg.Arrived(a)
 }
 
-func (i *instance) doubt() Arrival {
+func (i *instance) doubtArrival() Arrival {
 	i.arrivals++
 	i.unproven.Store(true)
 	i.route.talk.Add(1)
@@ -49,8 +49,8 @@ func (i *instance) doubt() Arrival {
 	return Arrival{Address: i.Address, instance: i, number: i.arrivals}
 }
 
-// depart ends the attempts to reach the instance.
-func (i *instance) depart() {
+// endArrival ends the attempts to reach the instance.
+func (i *instance) endArrival() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.arrivals++
@@ -63,10 +63,12 @@ func (i *instance) depart() {
 func (a Arrival) Wanted() bool {
 	a.instance.mu.Lock()
 	defer a.instance.mu.Unlock()
-	return a.wanted()
+	return a.isWanted()
 }
 
-func (a Arrival) wanted() bool { return a.instance.unproven.Load() && a.instance.arrivals == a.number }
+func (a Arrival) isWanted() bool {
+	return a.instance.unproven.Load() && a.instance.arrivals == a.number
+}
 
 // Check is what the instance is to pass; nil: a connection is enough.
 func (a Arrival) Check() *healthcheck.Check { return a.instance.check.Load() }
@@ -75,7 +77,7 @@ func (a Arrival) Check() *healthcheck.Check { return a.instance.check.Load() }
 func (a Arrival) Reached() {
 	i := a.instance
 	i.mu.Lock()
-	if !a.wanted() {
+	if !a.isWanted() {
 		i.mu.Unlock()
 		return
 	}
@@ -84,26 +86,26 @@ func (a Arrival) Reached() {
 	i.unreached = ""
 	i.mu.Unlock()
 	if out {
-		i.reset() // what put it out is over
+		i.resetFindings() // what put it out is over
 	}
 	i.route.cfg.Proven()
 }
 
 // Unreached tells that no connection was had, which counts as a request's failure to would.
-func (a Arrival) Unreached() { a.missed(health.Refusal, health.Refusal.String()) }
+func (a Arrival) Unreached() { a.noteMissed(health.Refusal, health.Refusal.String()) }
 
 // longestWhy is what the agent takes of a reason, in bytes.
 const longestWhy = 128
 
 // Failed tells how its check did not pass, which counts as an answer of 5xx to a request would.
 func (a Arrival) Failed(why string) {
-	a.missed(health.Failure, strings.ToValidUTF8(why[:min(len(why), longestWhy)], ""))
+	a.noteMissed(health.Failure, strings.ToValidUTF8(why[:min(len(why), longestWhy)], ""))
 }
 
-func (a Arrival) missed(outcome health.Outcome, why string) {
+func (a Arrival) noteMissed(outcome health.Outcome, why string) {
 	i := a.instance
 	i.mu.Lock()
-	if !a.wanted() {
+	if !a.isWanted() {
 		i.mu.Unlock()
 		return
 	}

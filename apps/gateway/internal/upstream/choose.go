@@ -34,7 +34,7 @@ func (l *Lease) Address() string { return l.instance.Address }
 // byte of the answer is there, or it is clear that none comes.
 func (l *Lease) RecordOutcome(outcome health.Outcome) {
 	l.recorded.Store(true)
-	l.instance.answered()
+	l.instance.noteAnswered()
 	if outcome != health.Success {
 		l.outcome.Store(int32(balance.Failed))
 	}
@@ -51,8 +51,8 @@ func (l *Lease) RecordStall(limit time.Duration) {
 	}
 }
 
-// answered notes that the instance began an answer, or that no client waits for one any more.
-func (i *instance) answered() {
+// noteAnswered notes that the instance began an answer, or that no client waits for one any more.
+func (i *instance) noteAnswered() {
 	if i.owing.Load() != 0 {
 		i.owing.Store(0)
 	}
@@ -85,7 +85,7 @@ func (l *Lease) End() {
 		l.instance.route.cfg.Drained(l.instance.ID)
 	}
 	if !l.recorded.Load() { // its client went away
-		l.instance.answered()
+		l.instance.noteAnswered()
 		if l.trial {
 			l.instance.cancelTrial()
 		}
@@ -119,13 +119,13 @@ func (w *Want) Tried(l *Lease) { w.tried = append(w.tried, l.instance) }
 // few is how many targets and instances are looked at without allocating.
 const few = 16
 
-// choose returns a lease, or why there is none.
-func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
+// chooseInstance returns a lease, or why there is none.
+func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal) {
 	for {
-		if v.holds(w) {
+		if v.holdsRequest(w) {
 			return nil, refusal{reason: Held}
 		}
-		t, candidates, why := r.candidates(v, w, at)
+		t, candidates, why := r.chooseCandidates(v, w, at)
 		if t == nil {
 			return nil, why
 		}
@@ -135,7 +135,7 @@ func (r *Route) choose(v *view, w *Want, at time.Time) (*Lease, refusal) {
 			i = t.strategy.Pick(candidates.endpoints, req)
 		}
 		chosen := candidates.instances[i]
-		trial, ok := chosen.try(at)
+		trial, ok := chosen.beginTrial(at)
 		if !ok && !candidates.anyhow {
 			continue // another request was first to try it: it is out now
 		}
@@ -172,9 +172,9 @@ type set struct {
 	anyhow bool
 }
 
-// candidates chooses the deployment and returns it with those of its instances that can
+// chooseCandidates chooses the deployment and returns it with those of its instances that can
 // take the request; nil if no deployment has one.
-func (r *Route) candidates(v *view, w *Want, now time.Time) (*target, set, refusal) {
+func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set, refusal) {
 	why := refusal{reason: NoInstance}
 	preview := v.hosts[w.Host]
 	weightOf := func(t *target) int64 {
@@ -198,19 +198,19 @@ func (r *Route) candidates(v *view, w *Want, now time.Time) (*target, set, refus
 	for i := range v.targets {
 		t := &v.targets[i]
 		weight := weightOf(t)
-		if weight > 0 && (ready && t.ready == 0 || t.usable(v, w, now, nil, &why) == 0) {
+		if weight > 0 && (ready && t.ready == 0 || t.countUsable(v, w, now, nil, &why) == 0) {
 			weight = 0
 		}
 		weights = append(weights, weight)
 	}
 	// Where the one that has the turn has none left by now, another has.
 	for range v.targets {
-		i := r.next(v, w, weights)
+		i := r.nextTarget(v, w, weights)
 		if i < 0 {
 			break
 		}
 		var s set
-		if t := &v.targets[i]; t.usable(v, w, now, &s, &why) > 0 {
+		if t := &v.targets[i]; t.countUsable(v, w, now, &s, &why) > 0 {
 			return t, s, refusal{}
 		}
 		weights[i] = 0
@@ -218,18 +218,19 @@ func (r *Route) candidates(v *view, w *Want, now time.Time) (*target, set, refus
 	return nil, set{}, why
 }
 
-// next is the target that has the request: the one that has its key, where keys have instances
-// of their own, whose caches another version does not find; and else the one that has the turn.
-func (r *Route) next(v *view, w *Want, weights []int64) int {
+// nextTarget returns the target that gets the request. It is the one that has the request's key, where keys
+// have instances of their own, because another version does not find their caches. Otherwise it is the next
+// in turn.
+func (r *Route) nextTarget(v *view, w *Want, weights []int64) int {
 	if w.Affinity != "" && v.policy.Strategy == balance.Affinity {
 		return v.shares.Of(w.Affinity, weights)
 	}
 	return r.turns.Next(weights)
 }
 
-// usable counts the instances that can take the request and puts them into s, if that
+// countUsable counts the instances that can take the request and puts them into s, if that
 // is not nil.
-func (t *target) usable(v *view, w *Want, now time.Time, s *set, why *refusal) int {
+func (t *target) countUsable(v *view, w *Want, now time.Time, s *set, why *refusal) int {
 	well := func(k int) bool {
 		if k >= t.ready {
 			return false

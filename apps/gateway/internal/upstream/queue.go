@@ -95,10 +95,10 @@ func (w *waiter) signal() {
 	}
 }
 
-// join returns nil when there is no place. A request that is held always has one, because package hold
-// bounds them. Other requests have size places, or as many as there are held ones if that is more,
-// because they come while the line of held requests moves on.
-func (q *queue) join(size int, held bool) (*waiter, func()) {
+// joinQueue returns nil when there is no place. A held request always has one, because package hold bounds
+// them. Other requests have size places, or as many as there are held ones if that is more, because they come
+// while the line of held requests moves on.
+func (q *queue) joinQueue(size int, held bool) (*waiter, func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !held && q.line.Len()-q.held >= max(size, q.held) {
@@ -124,7 +124,7 @@ func (q *queue) join(size int, held bool) (*waiter, func()) {
 	}
 }
 
-func (q *queue) first(w *waiter) bool {
+func (q *queue) isFirst(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	front := q.line.Front()
@@ -142,17 +142,17 @@ func (r *Route) Try(w *Want) (*Lease, *Refused) {
 	if v == nil {
 		return nil, &Refused{Reason: Removed}
 	}
-	if v.holds(w) {
+	if v.holdsRequest(w) {
 		return nil, &Refused{Reason: Held}
 	}
 	if r.queue.len() > 0 {
-		t, _, why := r.candidates(v, w, r.cfg.Now())
+		t, _, why := r.chooseCandidates(v, w, r.cfg.Now())
 		if t != nil {
 			why.reason = AtLimit // what is free is for who came first
 		}
 		return nil, &Refused{Reason: why.reason, Full: true}
 	}
-	l, why := r.choose(v, w, r.cfg.Now())
+	l, why := r.chooseInstance(v, w, r.cfg.Now())
 	if l == nil {
 		return nil, &Refused{Reason: why.reason, Full: true}
 	}
@@ -167,17 +167,17 @@ func (r *Route) Acquire(ctx context.Context, w *Want) (*Lease, error) {
 	if v == nil {
 		return nil, &Refused{Reason: Removed}
 	}
-	if r.queue.len() == 0 && !v.holds(w) {
-		if l, _ := r.choose(v, w, r.cfg.Now()); l != nil {
+	if r.queue.len() == 0 && !v.holdsRequest(w) {
+		if l, _ := r.chooseInstance(v, w, r.cfg.Now()); l != nil {
 			return l, nil
 		}
 	}
-	return r.wait(ctx, w)
+	return r.waitInQueue(ctx, w)
 }
 
-func (r *Route) wait(ctx context.Context, w *Want) (*Lease, error) {
+func (r *Route) waitInQueue(ctx context.Context, w *Want) (*Lease, error) {
 	policy := r.Policy()
-	me, leave := r.queue.join(policy.QueueSize, w.Held)
+	me, leave := r.queue.joinQueue(policy.QueueSize, w.Held)
 	if me == nil {
 		return nil, &Refused{Reason: r.whyNot(w), Full: true}
 	}
@@ -192,13 +192,13 @@ func (r *Route) wait(ctx context.Context, w *Want) (*Lease, error) {
 			return nil, &Refused{Reason: Removed}
 		}
 		soon.Stop()
-		switch held := v.holds(w); {
+		switch held := v.holdsRequest(w); {
 		case held && !w.Held:
 			return nil, &Refused{Reason: Held}
 		case held:
-		case r.queue.first(me):
+		case r.queue.isFirst(me):
 			now := r.cfg.Now()
-			l, why := r.choose(v, w, now)
+			l, why := r.chooseInstance(v, w, now)
 			if l != nil {
 				return l, nil
 			}
@@ -226,15 +226,15 @@ func (r *Route) whyNot(w *Want) Reason {
 	if v == nil {
 		return Removed
 	}
-	if v.holds(w) {
+	if v.holdsRequest(w) {
 		return Held
 	}
-	_, _, why := r.candidates(v, w, r.cfg.Now())
+	_, _, why := r.chooseCandidates(v, w, r.cfg.Now())
 	return why.reason
 }
 
-// holds reports whether the request waits because the app is at zero. Previews are no traffic.
-func (v *view) holds(w *Want) bool { return v.Hold != nil && v.hosts[w.Host] == "" }
+// holdsRequest reports whether the request waits because the app is at zero. Previews are no traffic.
+func (v *view) holdsRequest(w *Want) bool { return v.Hold != nil && v.hosts[w.Host] == "" }
 
 // Hold is how requests wait now while the app is at zero; nil: it is not.
 func (r *Route) Hold() *hold.Policy {

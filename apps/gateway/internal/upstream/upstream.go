@@ -179,7 +179,7 @@ func (r *Route) Remove() {
 	if before != nil {
 		for _, i := range before.leftBy(&view{}) {
 			i.leaving.Store(true)
-			i.depart()
+			i.endArrival()
 		}
 	}
 	r.last.Store(before)
@@ -232,12 +232,12 @@ func (r *Route) Update(spec Spec) error {
 			switch is.State {
 			case m.state: // as NotReady is of one that is new
 			case Ready:
-				m.instance.reset()
+				m.instance.resetFindings()
 				if r.cfg.Arrived != nil {
-					arrived = append(arrived, m.instance.arrive())
+					arrived = append(arrived, m.instance.beginArrival())
 				}
 			default:
-				m.instance.depart()
+				m.instance.endArrival()
 			}
 			m.state = is.State
 			m.leaving.Store(is.State == Draining)
@@ -266,7 +266,7 @@ func (r *Route) Update(spec Spec) error {
 	after.gone = before.leftBy(after)
 	for _, i := range after.gone {
 		i.leaving.Store(true)
-		i.depart()
+		i.endArrival()
 	}
 	r.now.Store(after)
 	r.queue.wakeAll()
@@ -335,7 +335,7 @@ func (r *Route) Health() []Health {
 		if v.quiet.Load() == talk {
 			return nil
 		}
-		if !v.talked() {
+		if !v.mayHaveNews() {
 			v.quiet.Store(talk)
 			return nil
 		}
@@ -377,9 +377,9 @@ func (r *Route) Health() []Health {
 	return slices.SortedFunc(maps.Values(sums), func(a, b Health) int { return strings.Compare(a.InstanceID, b.InstanceID) })
 }
 
-// talked reports whether there may be anything to tell of an instance that is listed: of
-// tens of thousands there mostly is not.
-func (v *view) talked() bool {
+// mayHaveNews reports whether there may be anything to report of a listed instance. Of tens of thousands
+// there mostly is not.
+func (v *view) mayHaveNews() bool {
 	for i := range v.targets {
 		for _, m := range v.targets[i].all {
 			if m.state == Draining || m.touched.Load() || m.unproven.Load() {
@@ -399,8 +399,9 @@ func (i *instance) verdict(now time.Time) (health.Verdict, time.Time) {
 	return i.passive.Verdict(now), i.passive.Until()
 }
 
-// reset forgets what traffic found, and how fast it was: the check of the agent has seen it recover.
-func (i *instance) reset() {
+// resetFindings clears what traffic found about the instance, and its latency, because the agent's check has
+// seen it recover.
+func (i *instance) resetFindings() {
 	i.mu.Lock()
 	was := !i.passive.Until().IsZero()
 	i.passive = health.State{}
@@ -412,9 +413,9 @@ func (i *instance) reset() {
 	}
 }
 
-// try begins the trial of an instance if one is due. It reports whether this request is the
+// beginTrial begins the trial of an instance if one is due. It reports whether this request is the
 // trial, and whether it may go there.
-func (i *instance) try(now time.Time) (trial, ok bool) {
+func (i *instance) beginTrial(now time.Time) (trial, ok bool) {
 	if !i.touched.Load() {
 		return false, true
 	}
@@ -464,7 +465,7 @@ func (i *instance) recordOutcome(outcome health.Outcome, p health.Policy) {
 	case ejected:
 		i.route.cfg.Ejected(Ejection{InstanceID: i.ID, Ejected: true, Reason: outcome.String(), Until: next.Until()})
 		if outcome == health.Refusal {
-			i.lost()
+			i.reachAnew()
 		}
 	case back:
 		i.route.cfg.Ejected(Ejection{InstanceID: i.ID})

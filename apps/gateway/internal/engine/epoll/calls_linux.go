@@ -26,9 +26,9 @@ func send(fd int, p []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// poll waits for events. It blocks the thread and not the runtime's poller: who has to be woken
-// then is one thread, by the system.
-func poll(fd int, events []unix.EpollEvent) (int, syscall.Errno) {
+// waitEvents waits for events. It blocks the thread and not the runtime's poller, so that the system wakes
+// one thread and no more.
+func waitEvents(fd int, events []unix.EpollEvent) (int, syscall.Errno) {
 	n, _, errno := syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), ^uintptr(0), 0, 0)
 	return int(n), errno
 }

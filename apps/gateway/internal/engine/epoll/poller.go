@@ -60,11 +60,11 @@ var pollers struct {
 func Start() error {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
-	return start()
+	return ensurePollers()
 }
 
-// start is for the holder of the lock.
-func start() (err error) {
+// ensurePollers starts the pollers unless they run. Called with the lock held.
+func ensurePollers() (err error) {
 	if len(pollers.all) == 0 {
 		pollers.all, err = startPollers()
 	}
@@ -74,7 +74,7 @@ func start() (err error) {
 func aPoller() (*poller, error) {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
-	if err := start(); err != nil {
+	if err := ensurePollers(); err != nil {
 		return nil, err
 	}
 	pollers.next = (pollers.next + 1) % len(pollers.all)
@@ -87,7 +87,7 @@ func aPoller() (*poller, error) {
 func Reserve() error {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
-	if err := start(); err != nil {
+	if err := ensurePollers(); err != nil {
 		return err
 	}
 	if !pollers.reserved {
@@ -125,7 +125,7 @@ func newPoller() (*poller, error) {
 	return &poller{fd: fd, conns: map[int32]*Conn{}}, nil
 }
 
-func (p *poller) add(c *Conn) error {
+func (p *poller) addConn(c *Conn) error {
 	p.mu.Lock()
 	p.conns[int32(c.fd)] = c
 	p.mu.Unlock()
@@ -133,33 +133,33 @@ func (p *poller) add(c *Conn) error {
 		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(c.fd),
 	})
 	if err != nil {
-		p.remove(c)
+		p.removeConn(c)
 		return os.NewSyscallError("epoll_ctl", err)
 	}
 	return nil
 }
 
-// remove a connection that is closed next.
-func (p *poller) remove(c *Conn) {
+// removeConn removes a connection that is closed next.
+func (p *poller) removeConn(c *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, int32(c.fd))
 }
 
-// leave has the connection's socket be somebody else's.
-func (p *poller) leave(c *Conn) error {
-	p.remove(c)
+// releaseConn gives the connection's socket up, so that the caller can use it without the poller.
+func (p *poller) releaseConn(c *Conn) error {
+	p.removeConn(c)
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, c.fd, nil))
 }
 
 func (p *thread) run() {
 	for {
-		n, errno := restarted(func() (int, syscall.Errno) { return poll(p.fd, p.events[:]) })
+		n, errno := retryInterrupted(func() (int, syscall.Errno) { return waitEvents(p.fd, p.events[:]) })
 		if errno != 0 {
 			// Which cannot be, and without it no connection goes on.
 			panic(os.NewSyscallError("epoll_pwait", errno))
 		}
-		p.tell(n)
+		p.interrupt(n)
 		if now := time.Now(); now.Sub(p.yielded) >= share {
 			p.yielded = now
 			_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
@@ -167,7 +167,7 @@ func (p *thread) run() {
 	}
 }
 
-func (p *thread) tell(n int) {
+func (p *thread) interrupt(n int) {
 	p.mu.Lock()
 	for i := range n {
 		p.found[i] = p.conns[p.events[i].Fd]
@@ -178,8 +178,8 @@ func (p *thread) tell(n int) {
 		if c == nil { // it was closed just now
 			continue
 		}
-		if next := c.told(p.events[i].Events); next != nil {
-			next.run(true)
+		if next := c.applyEvents(p.events[i].Events); next != nil {
+			next.runUntilWait(true)
 		}
 	}
 }

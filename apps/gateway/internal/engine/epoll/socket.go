@@ -109,7 +109,7 @@ func Open(conn net.Conn) (*Conn, error) {
 	if err = errors.Join(err, os.NewSyscallError("fcntl", duplicated)); err != nil {
 		return nil, err
 	}
-	if err := c.poller.add(c); err != nil {
+	if err := c.poller.addConn(c); err != nil {
 		return nil, errors.Join(err, unix.Close(c.fd))
 	}
 	_ = tcp.Close() // which is the runtime's side of it; the socket is c's now
@@ -118,19 +118,19 @@ func Open(conn net.Conn) (*Conn, error) {
 
 // Close the connection.
 func (c *Conn) Close() error {
-	if !c.end() {
+	if !c.endOnce() {
 		return net.ErrClosed
 	}
-	c.poller.remove(c)
+	c.poller.removeConn(c)
 	return os.NewSyscallError("close", unix.Close(c.fd))
 }
 
 // Release is the other way round than Open.
 func (c *Conn) Release() (net.Conn, error) {
-	if !c.end() {
+	if !c.endOnce() {
 		return nil, net.ErrClosed
 	}
-	err := c.poller.leave(c)
+	err := c.poller.releaseConn(c)
 	file := os.NewFile(uintptr(c.fd), "tcp")
 	conn, opened := net.FileConn(file)
 	if err = errors.Join(err, opened, file.Close()); err != nil {
@@ -142,8 +142,8 @@ func (c *Conn) Release() (net.Conn, error) {
 	return conn, nil
 }
 
-// end reports whether it was not over before.
-func (c *Conn) end() bool {
+// endOnce marks the connection as ended, and reports whether this call did so.
+func (c *Conn) endOnce() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
@@ -166,7 +166,7 @@ func (c *Conn) Cut() {
 	}
 	c.state.Or(cut)
 	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // what is not connected any more has nothing to shut down
-	c.hear()
+	c.wakeReader()
 	signal(c.room)
 }
 
@@ -192,13 +192,13 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	// A timer that is early looks at the deadline again, which is cheaper than to move it for
 	// each request.
 	if !t.IsZero() && (c.armed.IsZero() || c.armed.After(t)) {
-		c.arm(time.Until(t))
+		c.armDeadline(time.Until(t))
 	}
 	return nil
 }
 
-// arm looks at the deadline in so long.
-func (c *Conn) arm(in time.Duration) {
+// armDeadline makes the poller look at the deadline after that time.
+func (c *Conn) armDeadline(in time.Duration) {
 	switch c.armed = c.until; {
 	case in <= 0:
 		c.armed = time.Time{}
@@ -206,25 +206,25 @@ func (c *Conn) arm(in time.Duration) {
 			c.timer.Stop()
 		}
 		c.state.Or(late)
-		c.hear()
+		c.wakeReader()
 	case c.timer == nil:
-		c.timer = time.AfterFunc(in, c.look)
+		c.timer = time.AfterFunc(in, c.checkDeadline)
 	default:
 		c.timer.Reset(in)
 	}
 }
 
-func (c *Conn) look() {
+func (c *Conn) checkDeadline() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.armed = time.Time{}
 	if !c.over && !c.until.IsZero() {
-		c.arm(time.Until(c.until))
+		c.armDeadline(time.Until(c.until))
 	}
 }
 
-// told is the poller's, which then has to run the task, if there is one.
-func (c *Conn) told(events uint32) (next *Task) {
+// applyEvents is called by the poller, and returns the task that the poller has to run, if there is one.
+func (c *Conn) applyEvents(events uint32) (next *Task) {
 	var state uint32
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		state = readable
@@ -242,16 +242,16 @@ func (c *Conn) told(events uint32) (next *Task) {
 	if state&readable != 0 {
 		next = c.heardBy()
 		if before&watching != 0 {
-			c.watched()
+			c.noteWatched()
 		}
 	}
 	return next
 }
 
-// hear has who reads look at state again.
-func (c *Conn) hear() {
+// wakeReader makes a blocked Read check c.state again.
+func (c *Conn) wakeReader() {
 	if t := c.heardBy(); t != nil {
-		go t.run(false)
+		go t.runUntilWait(false)
 	}
 }
 
@@ -262,7 +262,7 @@ func (c *Conn) heardBy() *Task {
 		signal(c.heard)
 		return nil
 	}
-	if t.wake() {
+	if t.wakeUp() {
 		return t
 	}
 	return nil
@@ -283,7 +283,7 @@ func (c *Conn) Watch(gone func()) {
 	c.gone = gone
 	c.mu.Unlock()
 	if c.state.Or(watching)&(readable|ended) != 0 { // which came before
-		c.watched()
+		c.noteWatched()
 	}
 }
 
@@ -298,13 +298,13 @@ func (c *Conn) Unwatch() {
 	c.state.And(^watching)
 }
 
-func (c *Conn) watched() {
+func (c *Conn) noteWatched() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.gone == nil || c.over {
 		return
 	}
-	n, errno := c.peek()
+	n, errno := c.peekByte()
 	if n == 0 && errno != syscall.EAGAIN {
 		c.gone()
 		c.gone = nil
@@ -312,8 +312,8 @@ func (c *Conn) watched() {
 	}
 }
 
-// await something to be read.
-func (c *Conn) await() error {
+// awaitReadable waits until there is something to read.
+func (c *Conn) awaitReadable() error {
 	t := c.task.Load()
 	for {
 		switch state := c.state.Load(); {
@@ -324,11 +324,11 @@ func (c *Conn) await() error {
 			case state&late != 0:
 				return os.ErrDeadlineExceeded
 			case t != nil:
-				t.reads()
+				t.countRead()
 			}
 			return nil
 		case t != nil:
-			t.park()
+			t.parkUntilWoken()
 		default:
 			<-c.heard
 		}
@@ -338,10 +338,10 @@ func (c *Conn) await() error {
 // Read what there is, or wait for it.
 func (c *Conn) Read(p []byte) (int, error) {
 	for {
-		if err := c.await(); err != nil {
+		if err := c.awaitReadable(); err != nil {
 			return 0, err
 		}
-		if n, err := c.take(p); n > 0 || err != nil {
+		if n, err := c.takeBytes(p); n > 0 || err != nil {
 			return n, err
 		}
 	}
@@ -351,11 +351,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 // returned unless there is an error.
 func (c *Conn) ReadInto(from *Buffers) (*[]byte, int, error) {
 	for {
-		if err := c.await(); err != nil {
+		if err := c.awaitReadable(); err != nil {
 			return nil, 0, err
 		}
 		p := from.Get()
-		n, err := c.take(*p)
+		n, err := c.takeBytes(*p)
 		if n > 0 {
 			return p, n, nil
 		}
@@ -366,13 +366,13 @@ func (c *Conn) ReadInto(from *Buffers) (*[]byte, int, error) {
 	}
 }
 
-// take what there is; 0 without an error: there is nothing.
-func (c *Conn) take(p []byte) (int, error) {
+// takeBytes reads what is there. It returns 0 without an error if nothing is.
+func (c *Conn) takeBytes(p []byte) (int, error) {
 	c.state.And(^readable) // and not later: what comes from here on is told again
-	n, errno := restarted(func() (int, syscall.Errno) { return receive(c.fd, p, 0) })
+	n, errno := retryInterrupted(func() (int, syscall.Errno) { return receive(c.fd, p, 0) })
 	switch {
 	case errno == syscall.EAGAIN:
-		c.forget()
+		c.clearEnded()
 		return 0, nil
 	case errno != 0:
 		c.state.Or(ended)
@@ -386,10 +386,10 @@ func (c *Conn) take(p []byte) (int, error) {
 	return n, nil
 }
 
-// forget clears ended after a read that found nothing: the event was about an earlier socket with
+// clearEnded clears ended after a read that found nothing: the event was about an earlier socket with
 // the same descriptor. It keeps ended if the poller has set readable since take cleared it. That
 // event may be about the last bytes and the end at once, and there is no second one for the end.
-func (c *Conn) forget() {
+func (c *Conn) clearEnded() {
 	for {
 		state := c.state.Load()
 		if state&readable != 0 || c.state.CompareAndSwap(state, state&^ended) {
@@ -398,10 +398,10 @@ func (c *Conn) forget() {
 	}
 }
 
-// peek returns how many bytes can be read, at most 1; 0 without an error: the end.
-func (c *Conn) peek() (n int, errno syscall.Errno) {
+// peekByte returns how many bytes can be read, at most 1; 0 without an error: the end.
+func (c *Conn) peekByte() (n int, errno syscall.Errno) {
 	var p [1]byte
-	return restarted(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
+	return retryInterrupted(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
 }
 
 // Quiet reports whether the connection has not ended and nothing came that was not read. Without
@@ -414,7 +414,7 @@ func (c *Conn) Quiet(sure bool) bool {
 	case state&(readable|ended) == 0 && !sure:
 		return true
 	}
-	_, errno := c.peek()
+	_, errno := c.peekByte()
 	return errno == syscall.EAGAIN
 }
 
@@ -429,7 +429,7 @@ func (c *Conn) WritePaced(p []byte, slow time.Duration, at *pace.Pace) (n int, e
 		if c.state.Load()&cut != 0 {
 			return n, net.ErrClosed
 		}
-		k, errno := restarted(func() (int, syscall.Errno) { return send(c.fd, p[n:]) })
+		k, errno := retryInterrupted(func() (int, syscall.Errno) { return send(c.fd, p[n:]) })
 		if n += k; at != nil {
 			at.Moved(k, 0)
 		}
@@ -467,8 +467,8 @@ func (c *Conn) awaitRoom(slow time.Duration, at *pace.Pace) (err error) {
 	return err
 }
 
-// restarted has a call that a signal came between be made again.
-func restarted(call func() (int, syscall.Errno)) (int, syscall.Errno) {
+// retryInterrupted repeats a call that a signal interrupted.
+func retryInterrupted(call func() (int, syscall.Errno)) (int, syscall.Errno) {
 	for {
 		if n, errno := call(); errno != syscall.EINTR {
 			return max(n, 0), errno

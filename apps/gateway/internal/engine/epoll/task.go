@@ -64,11 +64,11 @@ func Go(f func(t *Task)) {
 		t.stop = yield
 		f(t)
 	})
-	go t.run(false)
+	go t.runUntilWait(false)
 }
 
-// run it until it waits, leaves or ends. The caller has made it running.
-func (t *Task) run(onPoller bool) {
+// runUntilWait runs the task until it waits, leaves or ends. The caller has marked it as running.
+func (t *Task) runUntilWait(onPoller bool) {
 	for {
 		t.onPoller, t.left = onPoller, readsInTurn
 		stopped, more := t.next()
@@ -76,7 +76,7 @@ func (t *Task) run(onPoller bool) {
 		case !more:
 			return
 		case stopped == leaves:
-			go t.run(false)
+			go t.runUntilWait(false)
 			return
 		case t.state.CompareAndSwap(running, parked):
 			return
@@ -85,8 +85,8 @@ func (t *Task) run(onPoller bool) {
 	}
 }
 
-// wake tells the task to look again at what it waits for; true: the caller has to run it.
-func (t *Task) wake() bool {
+// wakeUp makes the task check again what it waits for. It returns true if the caller has to run the task.
+func (t *Task) wakeUp() bool {
 	for {
 		switch t.state.Load() {
 		case parked:
@@ -103,8 +103,8 @@ func (t *Task) wake() bool {
 	}
 }
 
-// park it until it is woken, or was since it looked last.
-func (t *Task) park() {
+// parkUntilWoken parks the task until it is woken, or returns if it was woken since it last looked.
+func (t *Task) parkUntilWoken() {
 	if !t.state.CompareAndSwap(again, running) {
 		t.stop(waits)
 	}
@@ -113,19 +113,19 @@ func (t *Task) park() {
 // Blocking runs f, which may block, on a goroutine of the task's own. The task stays there until it
 // waits for a connection next. The nil Task is on one anyway.
 func (t *Task) Blocking(f func()) {
-	t.leave()
+	t.leavePoller()
 	f()
 }
 
-func (t *Task) leave() {
+func (t *Task) leavePoller() {
 	if t != nil && t.onPoller {
 		t.stop(leaves)
 	}
 }
 
-// reads counts what it reads without a wait.
-func (t *Task) reads() {
+// countRead counts reads that did not wait.
+func (t *Task) countRead() {
 	if t.left--; t.left == 0 {
-		t.leave()
+		t.leavePoller()
 	}
 }
