@@ -92,7 +92,7 @@ const strategies: Record<number, string> = {
   [RolloutPolicy_Strategy.CANARY]: "canary",
   [RolloutPolicy_Strategy.BLUE_GREEN]: "blue-green",
   [RolloutPolicy_Strategy.IN_PLACE]: "in place",
-};
+} satisfies Record<RolloutPolicy_Strategy, string>;
 export const strategyName = (s: RolloutPolicy_Strategy) => strategies[s] ?? "unknown";
 
 const roles: Record<number, string> = {
