@@ -219,6 +219,18 @@ func TestRulesLookBelowAndIntoTests(t *testing.T) {
 	require.True(t, found[0].Test)
 }
 
+// A package below apps/agent/internal/runtime is part of a runtime, or one that runtimes share.
+func TestRules_NameEveryRuntime(t *testing.T) {
+	_, packages := workspace(t)
+	const tree = "apps/agent/internal/runtime/"
+	shared := []string{tree + "redact/...", tree + "runtimetest/..."}
+	for _, p := range packages {
+		if strings.HasPrefix(p.Path, tree) && !matches(slices.Concat(runtimes, shared), p.Path, p.Path) {
+			t.Errorf("%s: add it to runtimes in rules.go if it is a runtime, or to shared in this test", p.Path)
+		}
+	}
+}
+
 // uses lists where a file selects one of names from the package imported as path,
 // other than in the step of a loop that has a condition.
 func uses(t *testing.T, file, path string, names []string) []string {

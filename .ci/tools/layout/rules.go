@@ -65,6 +65,13 @@ var core = []string{
 	"apps/controlplane/internal/changefeed/...",
 }
 
+// runtimes are the trees of the agent's runtimes. TestRules_NameEveryRuntime fails without a new one.
+var runtimes = []string{
+	"apps/agent/internal/runtime/process/...",
+	"apps/agent/internal/runtime/kubernetes/...",
+	"apps/agent/internal/runtime/simulated/...",
+}
+
 // kube are the packages of the Kubernetes runtime that decide. They are pure as well, but stand on Kubernetes'
 // types, which import HTTP.
 var kube = []string{
@@ -244,8 +251,8 @@ var Rules = []Rule{
 	{
 		Name: "runtimes do not know each other",
 		Why:  "each must be removable",
-		From: []string{"apps/agent/internal/runtime/process/...", "apps/agent/internal/runtime/kubernetes/...", "apps/agent/internal/runtime/simulated/..."},
-		Deny: []string{"apps/agent/internal/runtime/process/...", "apps/agent/internal/runtime/kubernetes/...", "apps/agent/internal/runtime/simulated/..."}, Allow: []string{"$5/..."},
+		From: runtimes,
+		Deny: runtimes, Allow: []string{"$5/..."},
 	},
 	{
 		Name: "cluster access, desired objects and replacement meet in the Kubernetes runtime",
