@@ -68,7 +68,7 @@ func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		}
 	}
 	if where := regionWithoutRoomForBoth(p, spec); where != "" {
-		return apierr.InvalidFix(field+".maxSurge", "a canary shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
+		return apierr.InvalidFix(field+".maxSurge", "strategy "+strategy.Name(p)+" shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
 			plan.FixNoRoomForBoth)
 	}
 	for name, text := range map[string]string{"maxSurge": p.GetMaxSurge(), "maxUnavailable": p.GetMaxUnavailable()} {
