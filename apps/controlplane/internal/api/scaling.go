@@ -143,6 +143,11 @@ func (c *mutation) holdScaling(app model.App, r running, regionID, where string,
 	case hold > 0 && req.GetEndHold():
 		return false, true, apierr.InvalidFix("end_hold", "hold_for and end_hold exclude each other", "Set one of them.")
 	case req.GetEndHold():
+		// With the hold in one region gone, the one in all of them would still keep the number there.
+		if all := s.HoldInAll(c.at); regionID != "" && all != nil {
+			return false, true, apierr.InvalidFix("region", fmt.Sprintf("a hold of app %s is in every region: %d replicas until %s, by %s",
+				app.Name, all.Replicas, time.UnixMilli(all.Until).UTC().Format(time.RFC3339), all.Who), "Leave it out, to end the holds in every region.")
+		}
 		if !s.EndHold(regionID, c.at) {
 			return false, true, nil
 		}

@@ -202,6 +202,24 @@ func TestScaling_PeopleHold(t *testing.T) {
 	require.Empty(t, w.getScaling().GetHolds())
 	require.NoError(t, w.api.Rescale(ctx, w.decision("us-east-1", 1)))
 
+	_, err = scale(&windlassv1.ScaleRequest{Replicas: 4, HoldFor: durationpb.New(time.Hour)})
+	require.NoError(t, err)
+	_, err = scale(&windlassv1.ScaleRequest{Replicas: 5, Region: "us-east-1", HoldFor: durationpb.New(2 * time.Hour)})
+	require.NoError(t, err)
+	for _, region := range []string{"us-east-1", "eu-west-1"} {
+		_, err = scale(&windlassv1.ScaleRequest{EndHold: true, Region: region})
+		refused(t, err, connect.CodeInvalidArgument, invalid, "region")
+		require.ErrorContains(t, err, "in every region: 4 replicas until ")
+	}
+	require.Len(t, w.getScaling().GetHolds(), 2, "a refusal ends none")
+	_, err = scale(&windlassv1.ScaleRequest{EndHold: true})
+	require.NoError(t, err)
+	_, err = scale(&windlassv1.ScaleRequest{Replicas: 5, Region: "us-east-1", HoldFor: durationpb.New(time.Hour)})
+	require.NoError(t, err)
+	_, err = scale(&windlassv1.ScaleRequest{EndHold: true, Region: "us-east-1"})
+	require.NoError(t, err)
+	require.Empty(t, w.getScaling().GetHolds(), "a hold in one region ends there")
+
 	w.deploy("plain")
 	w.settle("plain")
 	_, err = w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "plain", Replicas: 3, HoldFor: durationpb.New(time.Hour)})

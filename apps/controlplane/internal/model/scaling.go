@@ -51,6 +51,16 @@ func (s *Scaling) HeldUntil(regionID string, now int64) (until int64) {
 	return until
 }
 
+// HoldInAll returns the hold in all regions that is in force; nil: there is none.
+func (s *Scaling) HoldInAll(now int64) *ScalingHold {
+	for i, h := range s.Holds {
+		if h.RegionID == "" && h.Until > now {
+			return &s.Holds[i]
+		}
+	}
+	return nil
+}
+
 // Hold adds a hold, and drops those that it replaces and that have ended.
 func (s *Scaling) Hold(h ScalingHold, now int64) {
 	s.EndHold(h.RegionID, now)
