@@ -78,8 +78,7 @@ func TestCodeSpeaksPlainly(t *testing.T) {
 
 // twoMeanings are the packages in which a function of one word shares its name with a method.
 var twoMeanings = map[string][]string{
-	"apps/controlplane/internal/api":           {"counted", "newest"},
-	"apps/kubelab/internal/nodeagent/workload": {"start"},
+	"apps/controlplane/internal/api": {"counted", "newest"},
 }
 
 // A reader who finds "move(" in a package should have to look in one place.

@@ -21,9 +21,9 @@ func newAddresses(cidr netip.Prefix) *addresses {
 	return &addresses{cidr: cidr, next: cidr.Addr().Next(), owner: map[netip.Addr]types.UID{}}
 }
 
-// reserve keeps for a pod the address that its status has; false: it is not of
+// reserveFor keeps for a pod the address that its status has; false: it is not of
 // the CIDR, or another pod's.
-func (a *addresses) reserve(addr netip.Addr, uid types.UID) bool {
+func (a *addresses) reserveFor(addr netip.Addr, uid types.UID) bool {
 	if owner, taken := a.owner[addr]; taken {
 		return owner == uid
 	}
@@ -34,9 +34,9 @@ func (a *addresses) reserve(addr netip.Addr, uid types.UID) bool {
 	return true
 }
 
-// take finds a free address. The network's first and last are never given: a few
+// takeFree finds a free address. The network's first and last are never given: a few
 // programs treat them as special.
-func (a *addresses) take(uid types.UID) (netip.Addr, error) {
+func (a *addresses) takeFree(uid types.UID) (netip.Addr, error) {
 	for range 1 << (32 - a.cidr.Bits()) {
 		addr := a.next
 		if a.next = addr.Next(); !a.cidr.Contains(a.next) {

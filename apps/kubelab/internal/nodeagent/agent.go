@@ -76,8 +76,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	spawning, stopSpawning := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpawning()
 	l := newLoop(a.cfg, a.client, workload.NewSpawner(spawning))
-	go func() { served <- a.endpoint.serve(serving, a.listener, l) }()
-	defer l.recorders.stop()
+	go func() { served <- a.endpoint.serveLogs(serving, a.listener, l) }()
+	defer l.recorders.stopAll()
 
 	pods := informers.NewSharedInformerFactoryWithOptions(a.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -103,7 +103,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, obj := range podInformer.GetStore().List() {
 		l.reserveAddress(obj.(*corev1.Pod))
 	}
-	if err := l.follow(looping, podInformer, nodeInformer); err != nil {
+	if err := l.followInformers(looping, podInformer, nodeInformer); err != nil {
 		return fmt.Errorf("node agent: watch: %w", err)
 	}
 	a.cfg.Log.Info("node agent runs", "cidr", a.cfg.CIDR.String(), "kubelet_port", a.KubeletPort())

@@ -22,39 +22,39 @@ import (
 
 func TestAddressBelongsToOnePodUntilItIsGivenBack(t *testing.T) {
 	a := newAddresses(netip.MustParsePrefix("127.64.0.0/29"))
-	require.True(t, a.reserve(netip.MustParseAddr("127.64.0.3"), "old"))
-	require.True(t, a.reserve(netip.MustParseAddr("127.64.0.3"), "old"))
-	require.False(t, a.reserve(netip.MustParseAddr("127.64.0.3"), "other"))
-	require.False(t, a.reserve(netip.MustParseAddr("127.65.0.3"), "other"))
+	require.True(t, a.reserveFor(netip.MustParseAddr("127.64.0.3"), "old"))
+	require.True(t, a.reserveFor(netip.MustParseAddr("127.64.0.3"), "old"))
+	require.False(t, a.reserveFor(netip.MustParseAddr("127.64.0.3"), "other"))
+	require.False(t, a.reserveFor(netip.MustParseAddr("127.65.0.3"), "other"))
 	var got []string
 	for _, uid := range []types.UID{"a", "b", "c", "d", "e"} {
-		addr, err := a.take(uid)
+		addr, err := a.takeFree(uid)
 		require.NoError(t, err)
 		got = append(got, addr.String())
 	}
 	require.Equal(t, []string{"127.64.0.1", "127.64.0.2", "127.64.0.4", "127.64.0.5", "127.64.0.6"}, got)
-	_, err := a.take("f")
+	_, err := a.takeFree("f")
 	require.ErrorContains(t, err, "no address is free in 127.64.0.0/29: 6 pods have one")
 	a.release(netip.MustParseAddr("127.64.0.4"), "stranger")
-	_, err = a.take("f")
+	_, err = a.takeFree("f")
 	require.Error(t, err)
 	a.release(netip.MustParseAddr("127.64.0.4"), "c")
-	addr, err := a.take("f")
+	addr, err := a.takeFree("f")
 	require.NoError(t, err)
 	require.Equal(t, "127.64.0.4", addr.String())
 }
 
 func TestReturnedAddressIsTheLastToBeGivenAgain(t *testing.T) {
 	a := newAddresses(netip.MustParsePrefix("127.64.0.0/28"))
-	first, err := a.take("a")
+	first, err := a.takeFree("a")
 	require.NoError(t, err)
 	a.release(first, "a")
 	for range 13 {
-		addr, err := a.take("b")
+		addr, err := a.takeFree("b")
 		require.NoError(t, err)
 		require.NotEqual(t, first, addr)
 	}
-	again, err := a.take("c")
+	again, err := a.takeFree("c")
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 }
@@ -63,23 +63,23 @@ func TestWakesComeInOrderAndMove(t *testing.T) {
 	now := time.Unix(1000, 0)
 	pods := map[string]*pod{"a": {wakeIndex: -1}, "b": {wakeIndex: -1}, "c": {wakeIndex: -1}}
 	var w wakes
-	w.set(pods["a"], now.Add(3*time.Second))
-	w.set(pods["b"], now.Add(1*time.Second))
-	w.set(pods["c"], now.Add(2*time.Second))
-	w.set(pods["b"], now.Add(9*time.Second))
-	w.set(pods["a"], time.Time{})
-	w.set(pods["a"], time.Time{})
-	require.Nil(t, w.due(now))
-	require.Same(t, pods["c"], w.due(now.Add(9*time.Second)))
-	require.Same(t, pods["b"], w.due(now.Add(9*time.Second)))
-	require.Nil(t, w.due(now.Add(time.Hour)))
+	w.setTime(pods["a"], now.Add(3*time.Second))
+	w.setTime(pods["b"], now.Add(1*time.Second))
+	w.setTime(pods["c"], now.Add(2*time.Second))
+	w.setTime(pods["b"], now.Add(9*time.Second))
+	w.setTime(pods["a"], time.Time{})
+	w.setTime(pods["a"], time.Time{})
+	require.Nil(t, w.popDue(now))
+	require.Same(t, pods["c"], w.popDue(now.Add(9*time.Second)))
+	require.Same(t, pods["b"], w.popDue(now.Add(9*time.Second)))
+	require.Nil(t, w.popDue(now.Add(time.Hour)))
 }
 
 func TestLaneIsNeverWiderAndPassesOverWhatIsNotNeeded(t *testing.T) {
 	l := lane{width: 2}
 	ran := make(chan int, 10)
 	add := func(n int, needed bool) {
-		l.add(func() func() {
+		l.addJob(func() func() {
 			if !needed {
 				return nil
 			}
@@ -91,14 +91,14 @@ func TestLaneIsNeverWiderAndPassesOverWhatIsNotNeeded(t *testing.T) {
 	}
 	require.ElementsMatch(t, []int{0, 1}, []int{<-ran, <-ran})
 	require.Empty(t, ran)
-	l.done()
+	l.jobDone()
 	require.Equal(t, 2, <-ran)
-	l.done()
+	l.jobDone()
 	require.Equal(t, 4, <-ran)
-	l.done()
+	l.jobDone()
 	require.Equal(t, 5, <-ran)
-	l.done()
-	l.done()
+	l.jobDone()
+	l.jobDone()
 	require.Zero(t, l.running)
 }
 
@@ -186,7 +186,7 @@ func TestEnvironmentIsExpandedInOrder(t *testing.T) {
 		{Name: "URL", Value: "http://$(IP)/$(LATER)$$(IP)"},
 		{Name: "LATER", Value: "x"},
 	}}
-	env, err := v.environment(t.Context(), pod, c, address{pod: netip.MustParseAddr("127.64.0.2"), node: "127.0.0.1"})
+	env, err := v.containerEnv(t.Context(), pod, c, address{pod: netip.MustParseAddr("127.64.0.2"), node: "127.0.0.1"})
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
 		"IP": "127.64.0.2", "NODE": "n1", "ROLE": "main", "LATER": "x", "URL": "http://127.64.0.2/$(LATER)$(IP)",

@@ -44,18 +44,18 @@ type target struct {
 	env       func(context.Context) (map[string]string, error)
 }
 
-func (l *loop) target(p *pod, r lifecycle.Ref) (target, bool) {
-	run := p.run(r)
+func (l *loop) targetOf(p *pod, r lifecycle.Ref) (target, bool) {
+	run := p.runOf(r)
 	container, _ := containerOf(p.object, r.Container)
 	t := target{object: p.object, container: container, run: run, addr: address{pod: p.addr, node: l.cfg.NodeAddress}}
 	t.env = func(ctx context.Context) (map[string]string, error) {
-		return l.values.environment(ctx, t.object, t.container, t.addr)
+		return l.values.containerEnv(ctx, t.object, t.container, t.addr)
 	}
 	return t, run != nil && container != nil
 }
 
-func (l *loop) check(p *pod, c lifecycle.Check) {
-	t, ok := l.target(p, c.Ref)
+func (l *loop) startCheck(p *pod, c lifecycle.Check) {
+	t, ok := l.targetOf(p, c.Ref)
 	if !ok {
 		// It has ended, and its end is on the way here.
 		return
@@ -63,22 +63,22 @@ func (l *loop) check(p *pod, c lifecycle.Check) {
 	if call := inProcess(t, c.Spec); call != nil {
 		go func() {
 			a := call()
-			l.post(func(now time.Time) { l.answered(p, c, a, now) })
+			l.post(func(now time.Time) { l.handleAnswer(p, c, a, now) })
 		}()
 		return
 	}
-	l.checks.add(func() func() {
+	l.checks.addJob(func() func() {
 		return func() {
-			a := l.checker.check(t, c.Spec)
+			a := l.checker.runProbe(t, c.Spec)
 			l.post(func(now time.Time) {
-				l.checks.done()
-				l.answered(p, c, a, now)
+				l.checks.jobDone()
+				l.handleAnswer(p, c, a, now)
 			})
 		}
 	})
 }
 
-func (l *loop) answered(p *pod, c lifecycle.Check, a lifecycle.Answer, now time.Time) {
+func (l *loop) handleAnswer(p *pod, c lifecycle.Check, a lifecycle.Answer, now time.Time) {
 	if p.gone {
 		return
 	}
@@ -88,10 +88,10 @@ func (l *loop) answered(p *pod, c lifecycle.Check, a lifecycle.Answer, now time.
 		return
 	}
 	if p.machine.Probed(now, c.Ref, c.Kind, a) {
-		l.advance(p, now)
+		l.advancePod(p, now)
 		return
 	}
-	l.sleep(p)
+	l.scheduleWake(p)
 }
 
 // inProcess returns the check as a function call; nil: it takes a socket.
@@ -129,7 +129,7 @@ func inProcess(t target, spec *corev1.Probe) func() lifecycle.Answer {
 		if handler == nil {
 			return lifecycle.Answer{Output: fmt.Sprintf("Get %q: %s", req.URL, refused)}
 		}
-		return callHandler(handler, req, timeout(spec))
+		return callHandler(handler, req, probeTimeout(spec))
 	}
 }
 
@@ -140,7 +140,7 @@ func resolvePort(t target, spec *corev1.Probe) (int, error) {
 	return probe.ResolveContainerPort(spec.TCPSocket.Port, t.container)
 }
 
-func timeout(spec *corev1.Probe) time.Duration {
+func probeTimeout(spec *corev1.Probe) time.Duration {
 	return time.Duration(max(spec.TimeoutSeconds, 1)) * time.Second
 }
 
@@ -187,8 +187,8 @@ func (w *answerWriter) WriteHeader(code int) {
 	}
 }
 
-// check asks over the network, or runs the command.
-func (c *checker) check(t target, spec *corev1.Probe) lifecycle.Answer {
+// runProbe asks over the network, or runs the command.
+func (c *checker) runProbe(t target, spec *corev1.Probe) lifecycle.Answer {
 	var result probe.Result
 	var output string
 	var err error
@@ -196,7 +196,7 @@ func (c *checker) check(t target, spec *corev1.Probe) lifecycle.Answer {
 	case spec.HTTPGet != nil:
 		var req *http.Request
 		if req, err = httpprobe.NewRequestForHTTPGetAction(spec.HTTPGet, t.container, t.addr.pod.String(), "probe"); err == nil {
-			result, output, err = c.http.Probe(req, timeout(spec))
+			result, output, err = c.http.Probe(req, probeTimeout(spec))
 		}
 	case spec.TCPSocket != nil:
 		var port int
@@ -205,18 +205,18 @@ func (c *checker) check(t target, spec *corev1.Probe) lifecycle.Answer {
 			if host == "" {
 				host = t.addr.pod.String()
 			}
-			result, output, err = c.tcp.Probe(host, port, timeout(spec))
+			result, output, err = c.tcp.Probe(host, port, probeTimeout(spec))
 		}
 	case spec.GRPC != nil:
 		service := ""
 		if spec.GRPC.Service != nil {
 			service = *spec.GRPC.Service
 		}
-		result, output, err = c.grpc.Probe(t.addr.pod.String(), service, int(spec.GRPC.Port), timeout(spec))
+		result, output, err = c.grpc.Probe(t.addr.pod.String(), service, int(spec.GRPC.Port), probeTimeout(spec))
 	case spec.Exec != nil:
-		ctx, cancel := context.WithTimeout(context.Background(), timeout(spec))
+		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout(spec))
 		defer cancel()
-		if err := c.exec(ctx, t, spec.Exec.Command); err != nil {
+		if err := c.execInContainer(ctx, t, spec.Exec.Command); err != nil {
 			return lifecycle.Answer{Output: err.Error()}
 		}
 		return lifecycle.Answer{OK: true}
@@ -229,8 +229,8 @@ func (c *checker) check(t target, spec *corev1.Probe) lifecycle.Answer {
 	return lifecycle.Answer{OK: result == probe.Success || result == probe.Warning, Output: output}
 }
 
-// exec runs a command where the container runs.
-func (c *checker) exec(ctx context.Context, t target, command []string) error {
+// execInContainer runs a command where the container runs.
+func (c *checker) execInContainer(ctx context.Context, t target, command []string) error {
 	if _, host := hostImage(t.container.Image); !host {
 		return fmt.Errorf("a model server of kubelab has no shell to run %q in; check it by httpGet", strings.Join(command, " "))
 	}
@@ -242,26 +242,26 @@ func (c *checker) exec(ctx context.Context, t target, command []string) error {
 	return err
 }
 
-// hook runs a preStop hook.
-func (l *loop) hook(p *pod, h lifecycle.Hook) {
-	t, ok := l.target(p, h.Ref)
+// startHook runs a preStop hook.
+func (l *loop) startHook(p *pod, h lifecycle.Hook) {
+	t, ok := l.targetOf(p, h.Ref)
 	if !ok {
 		return
 	}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), h.Timeout)
 		defer cancel()
-		err := l.checker.hook(ctx, t, h.Handler)
+		err := l.checker.runHook(ctx, t, h.Handler)
 		l.post(func(now time.Time) {
-			l.input(p, now, func(now time.Time) { p.machine.HookDone(now, h.Ref, err) })
+			l.feedMachine(p, now, func(now time.Time) { p.machine.HookDone(now, h.Ref, err) })
 		})
 	}()
 }
 
-func (c *checker) hook(ctx context.Context, t target, handler *corev1.LifecycleHandler) error {
+func (c *checker) runHook(ctx context.Context, t target, handler *corev1.LifecycleHandler) error {
 	switch {
 	case handler.Exec != nil:
-		return c.exec(ctx, t, handler.Exec.Command)
+		return c.execInContainer(ctx, t, handler.Exec.Command)
 	case handler.HTTPGet != nil:
 		req, err := httpprobe.NewRequestForHTTPGetAction(handler.HTTPGet, t.container, t.addr.pod.String(), "lifecycle")
 		if err != nil {

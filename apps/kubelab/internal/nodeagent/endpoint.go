@@ -44,8 +44,8 @@ func newEndpoint(address string) (*endpoint, error) {
 	return &endpoint{cert: pair}, nil
 }
 
-// serve answers until ctx ends.
-func (e *endpoint) serve(ctx context.Context, listener net.Listener, source logSource) error {
+// serveLogs answers until ctx ends.
+func (e *endpoint) serveLogs(ctx context.Context, listener net.Listener, source logSource) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {

@@ -29,14 +29,14 @@ func newRecorders(client kubernetes.Interface) *recorders {
 	return &recorders{client: client, byNode: map[string]*recorder{}}
 }
 
-// stop is called when the loop has ended.
-func (r *recorders) stop() {
+// stopAll stops all recorders. It is called when the loop has ended.
+func (r *recorders) stopAll() {
 	for _, one := range r.byNode {
 		one.broadcaster.Shutdown()
 	}
 }
 
-func (r *recorders) of(node string) *recorder {
+func (r *recorders) recorderOf(node string) *recorder {
 	one := r.byNode[node]
 	if one == nil {
 		b := record.NewBroadcaster(record.WithContext(context.Background()))
@@ -47,8 +47,8 @@ func (r *recorders) of(node string) *recorder {
 	return one
 }
 
-func (r *recorders) record(pod *corev1.Pod, e lifecycle.Record) {
-	r.of(pod.Spec.NodeName).Event(&corev1.ObjectReference{
+func (r *recorders) recordEvent(pod *corev1.Pod, e lifecycle.Record) {
+	r.recorderOf(pod.Spec.NodeName).Event(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		ResourceVersion: pod.ResourceVersion, FieldPath: fieldPath(pod, e.Container),
 	}, e.Type, e.Reason, e.Message)

@@ -1,17 +1,17 @@
 package nodeagent
 
 // lane runs jobs, no more than its width at once; the others wait in order. It
-// belongs to the loop, which also makes every call of done.
+// belongs to the loop, which also makes every call of jobDone.
 type lane struct {
 	width   int
 	running int
 	waiting []func() (job func())
 }
 
-// add has prepare called, by the loop, when it is the job's turn, so that the job
-// does what is right then. The job runs in a goroutine of its own and is to see to
-// it that the loop calls done. nil: there is nothing to do any more.
-func (l *lane) add(prepare func() (job func())) {
+// addJob queues a job. The loop calls prepare when it is the job's turn, so that the job acts on the
+// state of that time. The job runs in a goroutine of its own and must make the loop call jobDone.
+// prepare returns nil when nothing is left to do.
+func (l *lane) addJob(prepare func() (job func())) {
 	if l.running >= l.width {
 		l.waiting = append(l.waiting, prepare)
 		return
@@ -22,7 +22,7 @@ func (l *lane) add(prepare func() (job func())) {
 	}
 }
 
-func (l *lane) done() {
+func (l *lane) jobDone() {
 	l.running--
 	for len(l.waiting) > 0 && l.running < l.width {
 		prepare := l.waiting[0]

@@ -129,8 +129,8 @@ func (l *loop) post(f func(now time.Time)) {
 	}
 }
 
-// follow brings what the informers see into the inbox.
-func (l *loop) follow(ctx context.Context, pods, nodeInformer cache.SharedIndexInformer) error {
+// followInformers puts the changes that the informers see into the inbox.
+func (l *loop) followInformers(ctx context.Context, pods, nodeInformer cache.SharedIndexInformer) error {
 	post := func(f func(now time.Time)) {
 		select {
 		case l.inbox <- f:
@@ -182,8 +182,8 @@ func (l *loop) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		now := time.Now()
-		for p := l.wakes.due(now); p != nil; p = l.wakes.due(now) {
-			l.wake(p, now)
+		for p := l.wakes.popDue(now); p != nil; p = l.wakes.popDue(now) {
+			l.wakePod(p, now)
 		}
 		sleep := idle
 		if len(l.wakes) > 0 {
@@ -206,7 +206,7 @@ func (l *loop) podSeen(object *corev1.Pod, now time.Time) {
 		}
 		l.pods[object.UID] = p
 		l.names[nameOf(object)] = p
-	} else if !l.newer(object, p.object) {
+	} else if !l.isNewer(object, p.object) {
 		return
 	}
 	p.object = object
@@ -214,7 +214,7 @@ func (l *loop) podSeen(object *corev1.Pod, now time.Time) {
 		return
 	}
 	p.machine.Observe(now, object)
-	l.advance(p, now)
+	l.advancePod(p, now)
 }
 
 // podGone ends what is left of a pod whose object is no more. Its address is free
@@ -225,16 +225,16 @@ func (l *loop) podGone(uid types.UID) {
 		return
 	}
 	p.gone, p.held = true, nil
-	l.wakes.set(p, time.Time{})
+	l.wakes.setTime(p, time.Time{})
 	for _, r := range p.runs {
 		if r.run != nil {
 			r.run.Kill()
 		}
 	}
-	l.forget(p)
+	l.forgetPod(p)
 }
 
-func (l *loop) forget(p *pod) {
+func (l *loop) forgetPod(p *pod) {
 	if !p.gone || len(p.runs) > 0 {
 		return
 	}
@@ -267,7 +267,7 @@ func (l *loop) nodeChanged(n *corev1.Node) {
 			}
 		}
 		if lost {
-			l.wakes.set(p, time.Time{})
+			l.wakes.setTime(p, time.Time{})
 			continue
 		}
 		held := p.held
@@ -276,34 +276,34 @@ func (l *loop) nodeChanged(n *corev1.Node) {
 			f(now)
 		}
 		p.machine.Observe(now, p.object)
-		l.advance(p, now)
+		l.advancePod(p, now)
 	}
 }
 
-// input has the machine take something in, unless the pod is gone; if its node is
-// lost, when it is back.
-func (l *loop) input(p *pod, now time.Time, f func(now time.Time)) {
+// feedMachine passes an input to the pod's machine. It drops the input of a pod that is gone, and
+// holds that of a lost node until the node is back.
+func (l *loop) feedMachine(p *pod, now time.Time, f func(now time.Time)) {
 	switch {
 	case p.gone:
 	case p.lost:
 		p.held = append(p.held, f)
 	default:
 		f(now)
-		l.advance(p, now)
+		l.advancePod(p, now)
 	}
 }
 
 // reserveAddress keeps the address that a pod's status has for it.
 func (l *loop) reserveAddress(object *corev1.Pod) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(object.Status.PodIP)
-	if err != nil || object.Spec.HostNetwork || !l.addresses.reserve(addr, object.UID) {
+	if err != nil || object.Spec.HostNetwork || !l.addresses.reserveFor(addr, object.UID) {
 		return netip.Addr{}, false
 	}
 	return addr, true
 }
 
-// address gives a pod its address, once.
-func (l *loop) address(p *pod, now time.Time) {
+// assignAddress gives a pod its address once.
+func (l *loop) assignAddress(p *pod, now time.Time) {
 	if now.Before(p.askAddress) {
 		return
 	}
@@ -318,9 +318,9 @@ func (l *loop) address(p *pod, now time.Time) {
 		addr = node
 	case !ok:
 		var err error
-		if addr, err = l.addresses.take(p.object.UID); err != nil {
+		if addr, err = l.addresses.takeFree(p.object.UID); err != nil {
 			p.askAddress = now.Add(addressRetry)
-			l.recorders.record(p.object, lifecycle.Record{
+			l.recorders.recordEvent(p.object, lifecycle.Record{
 				Type: corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: "Failed to create pod sandbox: " + err.Error(),
 			})
 			return
@@ -330,27 +330,27 @@ func (l *loop) address(p *pod, now time.Time) {
 	p.machine.SetAddress(now, node.String(), addr.String())
 }
 
-// wake is advance for a pod whose time has come. Most often it only sends checks,
+// wakePod is advancePod for a pod whose time has come. Most often it only sends checks,
 // which change no status.
-func (l *loop) wake(p *pod, now time.Time) {
+func (l *loop) wakePod(p *pod, now time.Time) {
 	retries := !p.writeAfter.IsZero() || !p.askAddress.IsZero()
-	if l.act(p, now) || retries {
-		l.compare(p, now)
+	if l.takeActions(p, now) || retries {
+		l.syncPod(p, now)
 	}
-	l.sleep(p)
+	l.scheduleWake(p)
 }
 
-// advance does everything that is due for a pod.
-func (l *loop) advance(p *pod, now time.Time) {
-	l.act(p, now)
-	l.compare(p, now)
-	l.sleep(p)
+// advancePod does everything that is due for a pod.
+func (l *loop) advancePod(p *pod, now time.Time) {
+	l.takeActions(p, now)
+	l.syncPod(p, now)
+	l.scheduleWake(p)
 }
 
-// act carries out the machine's actions and reports whether its status may have
+// takeActions carries out the machine's actions and reports whether its status may have
 // changed.
-func (l *loop) act(p *pod, now time.Time) (changed bool) {
-	l.address(p, now)
+func (l *loop) takeActions(p *pod, now time.Time) (changed bool) {
+	l.assignAddress(p, now)
 	for _, action := range p.machine.Advance(now) {
 		if _, check := action.(lifecycle.Check); !check {
 			changed = true
@@ -360,14 +360,14 @@ func (l *loop) act(p *pod, now time.Time) (changed bool) {
 	return changed
 }
 
-func (l *loop) sleep(p *pod) {
+func (l *loop) scheduleWake(p *pod) {
 	next := p.machine.NextWake()
 	for _, at := range []time.Time{p.writeAfter, p.askAddress} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
-	l.wakes.set(p, next)
+	l.wakes.setTime(p, next)
 }
 
 func nameOf(object *corev1.Pod) types.NamespacedName {

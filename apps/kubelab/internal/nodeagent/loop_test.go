@@ -264,7 +264,7 @@ func TestLoop_IsNotWokenByThePast(t *testing.T) {
 	past := now.Add(-time.Second)
 	p := &pod{object: object, machine: lifecycle.New(l.tuning, object, now), wakeIndex: -1, askAddress: past, writeAfter: past}
 	close(l.stopped) // the inbox is not read any more
-	l.wake(p, now)
+	l.wakePod(p, now)
 	require.True(t, p.addr.IsValid())
 	require.True(t, p.writing)
 	require.Equal(t, -1, p.wakeIndex)
@@ -288,13 +288,13 @@ func TestDeletion_ReadFromAWritesAnswerIsCarriedOut(t *testing.T) {
 	deleted.DeletionTimestamp, deleted.DeletionGracePeriodSeconds, deleted.ResourceVersion = &at, &grace, "2"
 	written := deleted.DeepCopy()
 	written.ResourceVersion = "3"
-	l.wrote(p, &write{base: object}, written, nil, now)
+	l.handleWritten(p, &write{base: object}, written, nil, now)
 	l.podSeen(deleted, now)
 	l.podSeen(written, now)
 	main := lifecycle.Ref{Container: "main"}
 	p.machine.Started(now, main, nil)
-	l.advance(p, now)
+	l.advancePod(p, now)
 	p.machine.Exited(now, main, lifecycle.Exit{Code: 137})
-	require.NotNil(t, l.due(p, now))
-	require.True(t, l.due(p, now).remove)
+	require.NotNil(t, l.dueWrite(p, now))
+	require.True(t, l.dueWrite(p, now).remove)
 }

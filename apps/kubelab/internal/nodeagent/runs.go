@@ -25,29 +25,29 @@ const defaultModelPort = 8000
 func (l *loop) carryOut(p *pod, action lifecycle.Action) {
 	switch a := action.(type) {
 	case lifecycle.Start:
-		l.start(p, a)
+		l.startRun(p, a)
 	case lifecycle.Terminate:
-		if r := p.run(a.Ref); r != nil {
+		if r := p.runOf(a.Ref); r != nil {
 			r.Terminate()
 		}
 	case lifecycle.Kill:
-		if r := p.run(a.Ref); r != nil {
+		if r := p.runOf(a.Ref); r != nil {
 			_, _ = r.Log.Write([]byte(a.LastWords))
 			r.Kill()
 		}
 	case lifecycle.Check:
-		l.check(p, a)
+		l.startCheck(p, a)
 	case lifecycle.Hook:
-		l.hook(p, a)
+		l.startHook(p, a)
 	case lifecycle.Record:
-		l.recorders.record(p.object, a)
+		l.recorders.recordEvent(p.object, a)
 	case lifecycle.Preempt:
 		p.preempt = true
 	}
 }
 
-// run returns what runs as r; nil: nothing, or something else by now.
-func (p *pod) run(r lifecycle.Ref) *workload.Run {
+// runOf returns the run of r, or nil when it is not the container's newest.
+func (p *pod) runOf(r lifecycle.Ref) *workload.Run {
 	if have := p.runs[r.Container]; have != nil && have.ref == r {
 		return have.run
 	}
@@ -64,7 +64,7 @@ type launch struct {
 	setup     bool
 }
 
-func (l *loop) start(p *pod, a lifecycle.Start) {
+func (l *loop) startRun(p *pod, a lifecycle.Start) {
 	container, setup := containerOf(p.object, a.Container)
 	pr := &podRun{ref: a.Ref}
 	p.runs[a.Container] = pr
@@ -79,24 +79,24 @@ func (l *loop) start(p *pod, a lifecycle.Start) {
 		addr: address{pod: p.addr, node: l.cfg.NodeAddress}, timing: workload.Timing{Idle: a.Idle, Delay: a.Delay},
 	}
 	exit := func(e lifecycle.Exit) {
-		l.post(func(now time.Time) { l.exited(p, pr, e, now) })
+		l.post(func(now time.Time) { l.handleExit(p, pr, e, now) })
 	}
-	l.starts.add(func() func() {
+	l.starts.addJob(func() func() {
 		return func() {
 			ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 			defer cancel()
-			run, err := l.launch(ctx, job, exit)
+			run, err := l.launchProgram(ctx, job, exit)
 			l.post(func(now time.Time) {
-				l.starts.done()
-				l.started(p, pr, run, err, now)
+				l.starts.jobDone()
+				l.handleStart(p, pr, run, err, now)
 			})
 		}
 	})
 }
 
-// launch starts a container's program.
-func (l *loop) launch(ctx context.Context, j launch, exit func(lifecycle.Exit)) (*workload.Run, error) {
-	env, err := l.values.environment(ctx, j.object, j.container, j.addr)
+// launchProgram starts a container's program.
+func (l *loop) launchProgram(ctx context.Context, j launch, exit func(lifecycle.Exit)) (*workload.Run, error) {
+	env, err := l.values.containerEnv(ctx, j.object, j.container, j.addr)
 	if err != nil {
 		return nil, &lifecycle.StartError{Reason: lifecycle.ReasonConfigError, Err: err}
 	}
@@ -124,7 +124,7 @@ func (l *loop) launch(ctx context.Context, j launch, exit func(lifecycle.Exit)) 
 }
 
 func (l *loop) hostProcess(j launch, env map[string]string) workload.Host {
-	expand := expander(env)
+	expand := newExpander(env)
 	h := workload.Host{Log: j.log, Timing: j.timing, Env: hostEnv(j.object, env), Dir: cmp.Or(j.container.WorkingDir, os.TempDir())}
 	if entrypoint, _ := hostImage(j.container.Image); entrypoint != "" && len(j.container.Command) == 0 {
 		h.Argv = []string{entrypoint}
@@ -136,7 +136,7 @@ func (l *loop) hostProcess(j launch, env map[string]string) workload.Host {
 }
 
 func modelServer(j launch, env map[string]string) workload.Model {
-	expand := expander(env)
+	expand := newExpander(env)
 	m := workload.Model{Log: j.log, Timing: j.timing, Env: env, Address: j.addr.pod, Done: j.setup}
 	if len(j.container.Command) == 0 {
 		m.Image = j.container.Image
@@ -204,8 +204,8 @@ func containerOf(object *corev1.Pod, name string) (c *corev1.Container, setup bo
 	return nil, false
 }
 
-// started takes in the outcome of a start, which may come after its run's end.
-func (l *loop) started(p *pod, pr *podRun, run *workload.Run, err error, now time.Time) {
+// handleStart takes in the outcome of a start, which may come after its run's end.
+func (l *loop) handleStart(p *pod, pr *podRun, run *workload.Run, err error, now time.Time) {
 	pr.run = run
 	if err != nil || pr.ended != nil {
 		delete(p.runs, pr.ref.Container)
@@ -214,8 +214,8 @@ func (l *loop) started(p *pod, pr *podRun, run *workload.Run, err error, now tim
 	} else if p.lost {
 		run.Freeze(true)
 	}
-	l.forget(p)
-	l.input(p, now, func(now time.Time) {
+	l.forgetPod(p)
+	l.feedMachine(p, now, func(now time.Time) {
 		p.machine.Started(now, pr.ref, err)
 		if pr.ended != nil {
 			p.machine.Exited(now, pr.ref, *pr.ended)
@@ -223,7 +223,7 @@ func (l *loop) started(p *pod, pr *podRun, run *workload.Run, err error, now tim
 	})
 }
 
-func (l *loop) exited(p *pod, pr *podRun, e lifecycle.Exit, now time.Time) {
+func (l *loop) handleExit(p *pod, pr *podRun, e lifecycle.Exit, now time.Time) {
 	if pr.run == nil {
 		pr.ended = &e
 		return
@@ -231,19 +231,19 @@ func (l *loop) exited(p *pod, pr *podRun, e lifecycle.Exit, now time.Time) {
 	if p.runs[pr.ref.Container] == pr {
 		delete(p.runs, pr.ref.Container)
 	}
-	l.forget(p)
-	l.input(p, now, func(now time.Time) { p.machine.Exited(now, pr.ref, e) })
+	l.forgetPod(p)
+	l.feedMachine(p, now, func(now time.Time) { p.machine.Exited(now, pr.ref, e) })
 }
 
 // endAll ends every run, in the time given or by force, and returns when none is
 // left, or shortly after force.
 func (l *loop) endAll(patience time.Duration) {
-	l.live.each(true, (*workload.Run).Terminate)
-	if l.live.wait(patience) {
+	l.live.forEach(true, (*workload.Run).Terminate)
+	if l.live.waitEmpty(patience) {
 		return
 	}
-	l.live.each(true, (*workload.Run).Kill)
-	if !l.live.wait(patience) {
+	l.live.forEach(true, (*workload.Run).Kill)
+	if !l.live.waitEmpty(patience) {
 		l.log.Warn("some programs did not end in time")
 	}
 }
@@ -271,7 +271,7 @@ func (r *liveRuns) remove(run *workload.Run) {
 	}
 }
 
-func (r *liveRuns) each(closing bool, f func(*workload.Run)) {
+func (r *liveRuns) forEach(closing bool, f func(*workload.Run)) {
 	r.mu.Lock()
 	r.closing = r.closing || closing
 	runs := slices.Collect(maps.Keys(r.runs))
@@ -281,7 +281,7 @@ func (r *liveRuns) each(closing bool, f func(*workload.Run)) {
 	}
 }
 
-func (r *liveRuns) wait(patience time.Duration) bool {
+func (r *liveRuns) waitEmpty(patience time.Duration) bool {
 	r.mu.Lock()
 	if len(r.runs) == 0 {
 		r.mu.Unlock()

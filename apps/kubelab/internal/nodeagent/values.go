@@ -32,13 +32,13 @@ type address struct {
 
 func newValues(client kubernetes.Interface) *values { return &values{client: client} }
 
-// environment is the container's environment as the kubelet makes it: envFrom in
+// containerEnv returns the container's environment as the kubelet makes it: envFrom in
 // order, over it env in order, each of which may refer to those before it as
 // $(NAME). Variables of services are left out. The error names what is missing.
-func (v *values) environment(ctx context.Context, pod *corev1.Pod, c *corev1.Container, at address) (map[string]string, error) {
+func (v *values) containerEnv(ctx context.Context, pod *corev1.Pod, c *corev1.Container, at address) (map[string]string, error) {
 	env := map[string]string{}
 	for _, from := range c.EnvFrom {
-		data, err := v.from(ctx, pod.Namespace, from)
+		data, err := v.envFrom(ctx, pod.Namespace, from)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func (v *values) environment(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 			}
 		}
 	}
-	expand := expander(env)
+	expand := newExpander(env)
 	for _, e := range c.Env {
 		if e.ValueFrom == nil {
 			env[e.Name] = expand(e.Value)
@@ -66,19 +66,19 @@ func (v *values) environment(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 	return env, nil
 }
 
-// expander replaces $(NAME) by what env has under it at the time of the call.
-func expander(env map[string]string) func(string) string {
+// newExpander returns a function that replaces $(NAME) by env's value at the time of the call.
+func newExpander(env map[string]string) func(string) string {
 	mapping := expansion.MappingFuncFor(env)
 	return func(s string) string { return expansion.Expand(s, mapping) }
 }
 
-func (v *values) from(ctx context.Context, namespace string, from corev1.EnvFromSource) (map[string]string, error) {
+func (v *values) envFrom(ctx context.Context, namespace string, from corev1.EnvFromSource) (map[string]string, error) {
 	switch {
 	case from.ConfigMapRef != nil:
-		data, _, err := v.configMap(ctx, namespace, from.ConfigMapRef.Name, isTrue(from.ConfigMapRef.Optional))
+		data, _, err := v.configMapData(ctx, namespace, from.ConfigMapRef.Name, isTrue(from.ConfigMapRef.Optional))
 		return data, err
 	case from.SecretRef != nil:
-		data, _, err := v.secret(ctx, namespace, from.SecretRef.Name, isTrue(from.SecretRef.Optional))
+		data, _, err := v.secretData(ctx, namespace, from.SecretRef.Name, isTrue(from.SecretRef.Optional))
 		return data, err
 	default:
 		return nil, nil
@@ -88,7 +88,7 @@ func (v *values) from(ctx context.Context, namespace string, from corev1.EnvFrom
 func (v *values) valueFrom(ctx context.Context, pod *corev1.Pod, c *corev1.Container, from *corev1.EnvVarSource, at address) (value string, found bool, err error) {
 	switch {
 	case from.FieldRef != nil:
-		value, err = field(pod, from.FieldRef.FieldPath, at)
+		value, err = fieldValue(pod, from.FieldRef.FieldPath, at)
 		return value, err == nil, err
 	case from.ResourceFieldRef != nil:
 		if name := from.ResourceFieldRef.ContainerName; name == "" || name == c.Name {
@@ -99,24 +99,24 @@ func (v *values) valueFrom(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 		return value, err == nil, err
 	case from.ConfigMapKeyRef != nil:
 		ref := from.ConfigMapKeyRef
-		data, exists, err := v.configMap(ctx, pod.Namespace, ref.Name, isTrue(ref.Optional))
+		data, exists, err := v.configMapData(ctx, pod.Namespace, ref.Name, isTrue(ref.Optional))
 		if err != nil || !exists {
 			return "", false, err
 		}
-		return key(data, ref.Key, isTrue(ref.Optional), "ConfigMap", pod.Namespace, ref.Name)
+		return valueOfKey(data, ref.Key, isTrue(ref.Optional), "ConfigMap", pod.Namespace, ref.Name)
 	case from.SecretKeyRef != nil:
 		ref := from.SecretKeyRef
-		data, exists, err := v.secret(ctx, pod.Namespace, ref.Name, isTrue(ref.Optional))
+		data, exists, err := v.secretData(ctx, pod.Namespace, ref.Name, isTrue(ref.Optional))
 		if err != nil || !exists {
 			return "", false, err
 		}
-		return key(data, ref.Key, isTrue(ref.Optional), "Secret", pod.Namespace, ref.Name)
+		return valueOfKey(data, ref.Key, isTrue(ref.Optional), "Secret", pod.Namespace, ref.Name)
 	default:
 		return "", false, fmt.Errorf("this kind of valueFrom is not known here: %v", from)
 	}
 }
 
-func key(data map[string]string, name string, optional bool, kind, namespace, object string) (string, bool, error) {
+func valueOfKey(data map[string]string, name string, optional bool, kind, namespace, object string) (string, bool, error) {
 	value, ok := data[name]
 	if !ok && !optional {
 		return "", false, fmt.Errorf("couldn't find key %s in %s %s/%s", name, kind, namespace, object)
@@ -124,7 +124,7 @@ func key(data map[string]string, name string, optional bool, kind, namespace, ob
 	return value, ok, nil
 }
 
-func field(pod *corev1.Pod, path string, at address) (string, error) {
+func fieldValue(pod *corev1.Pod, path string, at address) (string, error) {
 	switch path {
 	case "spec.nodeName":
 		return pod.Spec.NodeName, nil
@@ -139,8 +139,8 @@ func field(pod *corev1.Pod, path string, at address) (string, error) {
 	}
 }
 
-func (v *values) configMap(ctx context.Context, namespace, name string, optional bool) (map[string]string, bool, error) {
-	return v.object(ctx, "configmap", namespace, name, optional, func(ctx context.Context) (map[string]string, error) {
+func (v *values) configMapData(ctx context.Context, namespace, name string, optional bool) (map[string]string, bool, error) {
+	return v.fetchData(ctx, "configmap", namespace, name, optional, func(ctx context.Context) (map[string]string, error) {
 		object, err := v.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, err
@@ -156,8 +156,8 @@ func (v *values) configMap(ctx context.Context, namespace, name string, optional
 	})
 }
 
-func (v *values) secret(ctx context.Context, namespace, name string, optional bool) (map[string]string, bool, error) {
-	return v.object(ctx, "secret", namespace, name, optional, func(ctx context.Context) (map[string]string, error) {
+func (v *values) secretData(ctx context.Context, namespace, name string, optional bool) (map[string]string, bool, error) {
+	return v.fetchData(ctx, "secret", namespace, name, optional, func(ctx context.Context) (map[string]string, error) {
 		object, err := v.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, err
@@ -170,7 +170,7 @@ func (v *values) secret(ctx context.Context, namespace, name string, optional bo
 	})
 }
 
-func (v *values) object(ctx context.Context, kind, namespace, name string, optional bool, get func(context.Context) (map[string]string, error)) (map[string]string, bool, error) {
+func (v *values) fetchData(ctx context.Context, kind, namespace, name string, optional bool, get func(context.Context) (map[string]string, error)) (map[string]string, bool, error) {
 	data, err, _ := v.flight.Do(kind+"/"+namespace+"/"+name, func() (any, error) {
 		// Others wait for this answer too: it must not end with one of them.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)

@@ -38,8 +38,8 @@ func (w *wakes) Pop() any {
 	return p
 }
 
-// set moves a pod to a new time; the zero time takes it out.
-func (w *wakes) set(p *pod, at time.Time) {
+// setTime moves a pod to a new time; the zero time takes it out.
+func (w *wakes) setTime(p *pod, at time.Time) {
 	switch {
 	case at.IsZero() && p.wakeIndex >= 0:
 		heap.Remove(w, p.wakeIndex)
@@ -53,8 +53,8 @@ func (w *wakes) set(p *pod, at time.Time) {
 	}
 }
 
-// due takes out a pod whose time has come; nil: none.
-func (w *wakes) due(now time.Time) *pod {
+// popDue removes and returns a pod whose time has come, or nil.
+func (w *wakes) popDue(now time.Time) *pod {
 	if len(*w) == 0 || (*w)[0].wakeAt.After(now) {
 		return nil
 	}

@@ -20,21 +20,21 @@ import (
 // writeTimeout bounds one call of the API server.
 const writeTimeout = 30 * time.Second
 
-// compare sees to it that the API says what is. At most one write per pod is on
-// its way; what changes meanwhile goes with the next.
-func (l *loop) compare(p *pod, now time.Time) {
+// syncPod writes a pod's state to the API where they differ. At most one write per pod is on its
+// way. The next write takes the changes that come meanwhile.
+func (l *loop) syncPod(p *pod, now time.Time) {
 	if p.writing || p.gone || p.removed || now.Before(p.writeAfter) {
 		return
 	}
-	if l.due(p, now) == nil {
+	if l.dueWrite(p, now) == nil {
 		p.writeAfter = time.Time{}
 		return
 	}
 	// The time of the next try is past once the try is made: left standing, it would
 	// wake the pod over and over and let nothing else happen.
 	p.writing, p.writeAfter = true, time.Time{}
-	l.writes.add(func() func() {
-		w := l.due(p, time.Now())
+	l.writes.addJob(func() func() {
+		w := l.dueWrite(p, time.Now())
 		if w == nil {
 			p.writing = false
 			return nil
@@ -42,10 +42,10 @@ func (l *loop) compare(p *pod, now time.Time) {
 		return func() {
 			ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 			defer cancel()
-			written, err := w.do(ctx, l.client)
+			written, err := w.send(ctx, l.client)
 			l.post(func(now time.Time) {
-				l.writes.done()
-				l.wrote(p, w, written, err, now)
+				l.writes.jobDone()
+				l.handleWritten(p, w, written, err, now)
 			})
 		}
 	})
@@ -59,8 +59,8 @@ type write struct {
 	preempt bool              // the order to end
 }
 
-// due returns what there is to write now; nil: nothing.
-func (l *loop) due(p *pod, now time.Time) *write {
+// dueWrite returns the write that the pod needs now, or nil.
+func (l *loop) dueWrite(p *pod, now time.Time) *write {
 	if p.gone || p.lost || p.removed {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (l *loop) due(p *pod, now time.Time) *write {
 	return w
 }
 
-func (w *write) do(ctx context.Context, client kubernetes.Interface) (*corev1.Pod, error) {
+func (w *write) send(ctx context.Context, client kubernetes.Interface) (*corev1.Pod, error) {
 	pods := client.CoreV1().Pods(w.base.Namespace)
 	object := w.base
 	if w.status != nil {
@@ -122,10 +122,10 @@ func statusPatch(base *corev1.Pod, status *corev1.PodStatus) ([]byte, error) {
 	return patch, nil
 }
 
-// wrote takes in the outcome of a write.
-func (l *loop) wrote(p *pod, w *write, written *corev1.Pod, err error, now time.Time) {
+// handleWritten takes in the outcome of a write.
+func (l *loop) handleWritten(p *pod, w *write, written *corev1.Pod, err error, now time.Time) {
 	p.writing = false
-	if written != nil && !p.gone && l.newer(written, p.object) {
+	if written != nil && !p.gone && l.isNewer(written, p.object) {
 		// It may say more than what was written: that the pod was deleted meanwhile. The
 		// watch says so too, and is not heard any more, since this is newer.
 		if p.object = written; !p.lost {
@@ -149,7 +149,7 @@ func (l *loop) wrote(p *pod, w *write, written *corev1.Pod, err error, now time.
 		l.log.Warn("write will be tried again", "error", err, "failures", p.failures)
 	}
 	if !p.gone && !p.lost {
-		l.advance(p, now)
+		l.advancePod(p, now)
 	}
 }
 
@@ -162,8 +162,8 @@ func isGone(err error) bool {
 	return errors.As(err, &status) && apierrors.IsConflict(err)
 }
 
-// newer reports whether a is a later state of the same pod than b.
-func (l *loop) newer(a, b *corev1.Pod) bool {
+// isNewer reports whether a is a later state of the same pod than b.
+func (l *loop) isNewer(a, b *corev1.Pod) bool {
 	if a.UID != b.UID {
 		return false
 	}

@@ -15,9 +15,9 @@ type delay struct {
 	grownAt time.Time
 }
 
-// until returns when the next attempt may begin, after a failure at the given
+// nextAttempt returns when the next attempt may begin, after a failure at the given
 // time, and how long a wait that is.
-func (d *delay) until(b Backoff, failedAt time.Time) (time.Time, time.Duration) {
+func (d *delay) nextAttempt(b Backoff, failedAt time.Time) (time.Time, time.Duration) {
 	if d.current == 0 || failedAt.Sub(d.grownAt) > 2*b.Max {
 		d.current = 0
 		return failedAt, 0

@@ -89,9 +89,9 @@ func newContainer(spec *corev1.Container, r role) *container {
 	return c
 }
 
-// restore takes up what an earlier node agent wrote about the container. Its runs
+// restoreFrom takes up what an earlier node agent wrote about the container. Its runs
 // ended with that agent, as they do when a machine restarts.
-func (c *container) restore(s *corev1.ContainerStatus, now time.Time) {
+func (c *container) restoreFrom(s *corev1.ContainerStatus, now time.Time) {
 	if !strings.HasPrefix(s.ContainerID, idPrefix) {
 		return
 	}
@@ -105,7 +105,7 @@ func (c *container) restore(s *corev1.ContainerStatus, now time.Time) {
 		c.end = &corev1.ContainerStateTerminated{
 			ExitCode: exitCodeUnknown, Reason: reasonUnknown, ContainerID: s.ContainerID,
 			Message:   "The container could not be located when its node came back",
-			StartedAt: s.State.Running.StartedAt, FinishedAt: stamp(now),
+			StartedAt: s.State.Running.StartedAt, FinishedAt: apiTime(now),
 		}
 	case c.before != nil:
 		c.end, c.before = c.before, nil
@@ -114,11 +114,11 @@ func (c *container) restore(s *corev1.ContainerStatus, now time.Time) {
 	}
 }
 
-func (c *container) ref() Ref { return Ref{Container: c.spec.Name, Run: c.run} }
+func (c *container) runRef() Ref { return Ref{Container: c.spec.Name, Run: c.run} }
 
-func (c *container) active() bool { return c.phase == starting || c.phase == running }
+func (c *container) isActive() bool { return c.phase == starting || c.phase == running }
 
-func (c *container) prober(kind ProbeKind) *prober {
+func (c *container) proberOf(kind ProbeKind) *prober {
 	for _, p := range c.probers {
 		if p.kind == kind {
 			return p
@@ -135,39 +135,39 @@ func (c *container) initDone() bool {
 	return c.phase == ended && c.end.ExitCode == 0
 }
 
-func (c *container) wait(reason, message string, until time.Time) {
+func (c *container) setWaiting(reason, message string, until time.Time) {
 	c.phase, c.reason, c.message, c.notBefore = waiting, reason, message, until
 	c.pullFlips = time.Time{}
 }
 
-func (c *container) begin(now time.Time, firstCheck time.Duration) {
+func (c *container) beginRun(now time.Time, firstCheck time.Duration) {
 	c.phase, c.startedAt = running, now
 	c.stop, c.crash, c.crashAt = nil, nil, time.Time{}
 	for _, p := range c.probers {
-		p.begin(now, firstCheck)
+		p.beginRun(now, firstCheck)
 	}
-	c.started, c.ready = c.prober(Startup) == nil, false
-	c.ready = c.started && c.prober(Readiness) == nil
+	c.started, c.ready = c.proberOf(Startup) == nil, false
+	c.ready = c.started && c.proberOf(Readiness) == nil
 }
 
 // passedStartup lets the other two probes begin.
 func (c *container) passedStartup(now time.Time) {
 	c.started = true
-	c.ready = c.prober(Readiness) == nil
+	c.ready = c.proberOf(Readiness) == nil
 	for _, kind := range []ProbeKind{Readiness, Liveness} {
-		if p := c.prober(kind); p != nil && p.next.Before(now) {
+		if p := c.proberOf(kind); p != nil && p.next.Before(now) {
 			p.next = now
 		}
 	}
 }
 
-func (c *container) exit(pod *corev1.Pod, e Exit, now time.Time) {
+func (c *container) endRun(pod *corev1.Pod, e Exit, now time.Time) {
 	if c.crash != nil && c.crash.As != nil {
 		e.Code, e.Signal, e.Reason = c.crash.As.Code, c.crash.As.Signal, c.crash.As.Reason
 	}
 	t := &corev1.ContainerStateTerminated{
 		ExitCode: e.Code, Signal: e.Signal, Reason: e.Reason, Message: e.Message,
-		StartedAt: stamp(c.startedAt), FinishedAt: stamp(now), ContainerID: containerID(pod, c.ref()),
+		StartedAt: apiTime(c.startedAt), FinishedAt: apiTime(now), ContainerID: containerID(pod, c.runRef()),
 	}
 	if t.Reason == "" {
 		t.Reason = reasonCompleted
@@ -182,9 +182,9 @@ func (c *container) exit(pod *corev1.Pod, e Exit, now time.Time) {
 	c.started, c.ready, c.stop, c.crash, c.crashAt = false, false, nil, nil, time.Time{}
 }
 
-// enabled reports whether a probe of this kind is asked now. While the pod is being taken down
+// isProbeEnabled reports whether a probe of this kind is asked now. While the pod is being taken down
 // only readiness is.
-func (c *container) enabled(kind ProbeKind, podStopping bool) bool {
+func (c *container) isProbeEnabled(kind ProbeKind, podStopping bool) bool {
 	switch kind {
 	case Startup:
 		return !c.started && !podStopping && c.stop == nil
@@ -195,7 +195,7 @@ func (c *container) enabled(kind ProbeKind, podStopping bool) bool {
 	}
 }
 
-func (c *container) status(pod *corev1.Pod) corev1.ContainerStatus {
+func (c *container) apiStatus(pod *corev1.Pod) corev1.ContainerStatus {
 	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, Started: new(bool)}
 	switch c.phase {
 	case waiting:
@@ -209,7 +209,7 @@ func (c *container) status(pod *corev1.Pod) corev1.ContainerStatus {
 			s.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}
 		}
 	case running:
-		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(c.startedAt)}
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: apiTime(c.startedAt)}
 		s.LastTerminationState.Terminated = c.end
 		s.Ready, *s.Started = c.ready, c.started
 	case ended:
@@ -248,8 +248,8 @@ func imageID(image string) string {
 	return fmt.Sprintf("%s@sha256:%x", repository, sha256.Sum256([]byte(image)))
 }
 
-// stamp is t as the API keeps it: whole seconds.
-func stamp(t time.Time) metav1.Time {
+// apiTime returns t as the API keeps it: in whole seconds.
+func apiTime(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}
 	}

@@ -10,14 +10,14 @@ import (
 
 // Started tells how a Start went.
 func (m *Machine) Started(now time.Time, r Ref, err error) {
-	c := m.current(r, starting)
+	c := m.currentRun(r, starting)
 	if c == nil {
 		return
 	}
 	if failed := new(StartError); errors.As(err, &failed) && failed.Reason == ReasonConfigError {
 		// No run came of it.
 		c.run--
-		c.wait(ReasonConfigError, err.Error(), now.Add(m.tuning.ConfigRetry))
+		c.setWaiting(ReasonConfigError, err.Error(), now.Add(m.tuning.ConfigRetry))
 		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Error: %v", err)
 		return
 	}
@@ -25,11 +25,11 @@ func (m *Machine) Started(now time.Time, r Ref, err error) {
 	if err != nil {
 		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Error: %v", err)
 		c.startedAt = now
-		c.exit(m.pod, Exit{Code: exitCodeStartError, Reason: ReasonStartError, Message: err.Error()}, now)
+		c.endRun(m.pod, Exit{Code: exitCodeStartError, Reason: ReasonStartError, Message: err.Error()}, now)
 		return
 	}
 	m.recordf(c.spec.Name, corev1.EventTypeNormal, eventStarted, "Container started")
-	c.begin(now, m.tuning.FirstCheck)
+	c.beginRun(now, m.tuning.FirstCheck)
 	m.initialized = m.initialized || c.role == regular
 	for _, staged := range []struct {
 		Crash
@@ -53,29 +53,29 @@ func (m *Machine) Started(now time.Time, r Ref, err error) {
 
 // Exited tells how a run ended.
 func (m *Machine) Exited(now time.Time, r Ref, e Exit) {
-	c := m.current(r, running)
+	c := m.currentRun(r, running)
 	if c == nil {
 		return
 	}
 	if c.crash != nil && !c.crashAt.IsZero() {
 		c.crash = nil // it ended by itself before the staged end was due
 	}
-	c.exit(m.pod, e, now)
+	c.endRun(m.pod, e, now)
 }
 
 // Probed takes the answer to a Check. It reports false when everything is as it
 // was, as it is after most answers.
 func (m *Machine) Probed(now time.Time, r Ref, kind ProbeKind, a Answer) (changed bool) {
-	c := m.current(r, running)
+	c := m.currentRun(r, running)
 	if c == nil {
 		return false
 	}
-	p := c.prober(kind)
+	p := c.proberOf(kind)
 	if p == nil || !p.open {
 		return false
 	}
 	p.open = false
-	if !c.enabled(kind, m.stopping) {
+	if !c.isProbeEnabled(kind, m.stopping) {
 		return false
 	}
 	if a.Err != nil {
@@ -85,7 +85,7 @@ func (m *Machine) Probed(now time.Time, r Ref, kind ProbeKind, a Answer) (change
 	if !a.OK {
 		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventUnhealthy, "%s probe failed: %s", kind, a.Output)
 	}
-	verdict, final := p.answer(a.OK)
+	verdict, final := p.recordAnswer(a.OK)
 	if !final {
 		return !a.OK
 	}
@@ -97,35 +97,35 @@ func (m *Machine) Probed(now time.Time, r Ref, kind ProbeKind, a Answer) (change
 		c.passedStartup(now)
 		return true
 	case kind == Startup:
-		m.failed(c, p, now, "startup")
+		m.failProbe(c, p, now, "startup")
 	case kind == Liveness && !verdict:
-		m.failed(c, p, now, "liveness")
+		m.failProbe(c, p, now, "liveness")
 	}
 	return changed || !a.OK
 }
 
-func (m *Machine) failed(c *container, p *prober, now time.Time, what string) {
+func (m *Machine) failProbe(c *container, p *prober, now time.Time, what string) {
 	message := "Container " + c.spec.Name + " failed " + what + " probe"
 	if m.restartsAfter(c, exitCodeKilled) {
 		message += ", will be restarted"
 	}
-	m.end(c, now, m.grace(p.spec), message)
+	m.stopRun(c, now, m.gracePeriod(p.spec), message)
 }
 
 // HookDone tells that a preStop hook has ended; err is why it failed.
 func (m *Machine) HookDone(now time.Time, r Ref, err error) {
-	c := m.current(r, running)
+	c := m.currentRun(r, running)
 	if c == nil || c.stop == nil || !c.stop.hooked {
 		return
 	}
 	if err != nil {
 		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailedPreStop, "PreStopHook failed: %v", err)
 	}
-	m.unhook(c, now)
+	m.endHook(c, now)
 }
 
-// grace is what a run gets that a failed probe ends, or the pod's own end.
-func (m *Machine) grace(p *corev1.Probe) time.Duration {
+// gracePeriod returns the grace of a run that a failed probe ends. Without a probe it is the pod's.
+func (m *Machine) gracePeriod(p *corev1.Probe) time.Duration {
 	if p != nil && p.TerminationGracePeriodSeconds != nil {
 		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
 	}
@@ -135,8 +135,8 @@ func (m *Machine) grace(p *corev1.Probe) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// restarts reports whether the container is to run again after the end of its newest run.
-func (m *Machine) restarts(c *container) bool { return m.restartsAfter(c, c.end.ExitCode) }
+// restartsNow reports whether the container runs again after the end of its newest run.
+func (m *Machine) restartsNow(c *container) bool { return m.restartsAfter(c, c.end.ExitCode) }
 
 func (m *Machine) restartsAfter(c *container, code int32) bool {
 	if c.role == sidecar {
@@ -163,8 +163,8 @@ func (m *Machine) restartsAfter(c *container, code int32) bool {
 
 // Forget takes back a Check that will get no answer, so that the next beat asks again.
 func (m *Machine) Forget(r Ref, kind ProbeKind) {
-	if c := m.current(r, running); c != nil {
-		if p := c.prober(kind); p != nil {
+	if c := m.currentRun(r, running); c != nil {
+		if p := c.proberOf(kind); p != nil {
 			p.open = false
 		}
 	}

@@ -81,8 +81,8 @@ func New(tuning *Tuning, pod *corev1.Pod, now time.Time) *Machine {
 	}
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {
-			if c := m.container(list[i].Name); c != nil {
-				c.restore(&list[i], now)
+			if c := m.containerNamed(list[i].Name); c != nil {
+				c.restoreFrom(&list[i], now)
 			}
 		}
 	}
@@ -105,10 +105,10 @@ func New(tuning *Tuning, pod *corev1.Pod, now time.Time) *Machine {
 func (m *Machine) Observe(now time.Time, pod *corev1.Pod) {
 	m.pod = pod
 	for i := range pod.Spec.InitContainers {
-		m.respec(now, &pod.Spec.InitContainers[i])
+		m.updateSpec(now, &pod.Spec.InitContainers[i])
 	}
 	for i := range pod.Spec.Containers {
-		m.respec(now, &pod.Spec.Containers[i])
+		m.updateSpec(now, &pod.Spec.Containers[i])
 	}
 	if text := pod.Annotations[FaultAnnotation]; text != m.faultText {
 		m.faultText = text
@@ -137,16 +137,16 @@ func (m *Machine) Observe(now time.Time, pod *corev1.Pod) {
 	m.stopping, m.deleted = true, true
 }
 
-// respec follows the one thing about a container that may change: its image.
-func (m *Machine) respec(now time.Time, spec *corev1.Container) {
-	c := m.container(spec.Name)
+// updateSpec takes a container's new spec, of which only the image may change.
+func (m *Machine) updateSpec(now time.Time, spec *corev1.Container) {
+	c := m.containerNamed(spec.Name)
 	if c == nil {
 		return
 	}
 	changed := c.spec.Image != spec.Image
 	c.spec = spec
 	if changed && c.phase == running && c.stop == nil && !m.stopping {
-		m.end(c, now, m.grace(nil), fmt.Sprintf("Container %s definition changed, will be restarted", spec.Name))
+		m.stopRun(c, now, m.gracePeriod(nil), fmt.Sprintf("Container %s definition changed, will be restarted", spec.Name))
 	}
 }
 
@@ -155,7 +155,7 @@ func (m *Machine) respec(now time.Time, spec *corev1.Container) {
 func (m *Machine) SetAddress(now time.Time, hostIP, podIP string) {
 	m.hostIP, m.podIP, m.addressed = hostIP, podIP, true
 	if m.startTime.IsZero() {
-		m.startTime = stamp(now).Time
+		m.startTime = apiTime(now).Time
 	}
 }
 
@@ -168,7 +168,7 @@ func (m *Machine) Removable() bool {
 		return false
 	}
 	for _, c := range m.containers {
-		if c.active() {
+		if c.isActive() {
 			return false
 		}
 	}
@@ -179,24 +179,24 @@ func (m *Machine) Removable() bool {
 // input and at NextWake.
 func (m *Machine) Advance(now time.Time) []Action {
 	if m.addressed && m.terminal == "" {
-		m.stage(now)
+		m.applyFaults(now)
 		if m.stopping {
 			m.takeDown(now)
 		} else {
 			m.bringUp(now)
 		}
 		for _, c := range m.containers {
-			m.tick(c, now)
+			m.tickContainer(c, now)
 		}
-		m.settle()
+		m.updateTerminal()
 	}
 	out := m.out
 	m.out = nil
 	return out
 }
 
-// stage carries out the faults that concern the whole pod.
-func (m *Machine) stage(now time.Time) {
+// applyFaults carries out the faults that concern the whole pod.
+func (m *Machine) applyFaults(now time.Time) {
 	if m.stopping {
 		return
 	}
@@ -204,7 +204,7 @@ func (m *Machine) stage(now time.Time) {
 		m.preempted = true
 		m.disruption = &corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
-			Message: preemptionMessage, LastTransitionTime: stamp(now),
+			Message: preemptionMessage, LastTransitionTime: apiTime(now),
 		}
 		m.recordf("", corev1.EventTypeNormal, eventPreempted, "Preempted by a pod of higher priority on node %s (staged)", m.pod.Spec.NodeName)
 		m.out = append(m.out, Preempt{})
@@ -213,7 +213,7 @@ func (m *Machine) stage(now time.Time) {
 		m.evicted, m.stopping, m.deadline = true, true, now.Add(evictionGrace)
 		m.disruption = &corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
-			Message: evictionMessage, LastTransitionTime: stamp(now),
+			Message: evictionMessage, LastTransitionTime: apiTime(now),
 		}
 		m.recordf("", corev1.EventTypeWarning, reasonEvicted, "%s", evictionMessage)
 	}
@@ -229,20 +229,20 @@ func (m *Machine) bringUp(now time.Time) {
 			if before || m.initialized {
 				m.startOrRestart(c, now)
 			}
-			finished = finished && c.phase == ended && !m.restarts(c)
+			finished = finished && c.phase == ended && !m.restartsNow(c)
 			continue
 		}
 		if before || m.initialized && c.role == sidecar {
 			m.startOrRestart(c, now)
 		}
-		if c.role == setup && c.phase == ended && c.end.ExitCode != 0 && !m.restarts(c) {
+		if c.role == setup && c.phase == ended && c.end.ExitCode != 0 && !m.restartsNow(c) {
 			finished = true
 			break
 		}
 		before = before && c.initDone()
 	}
 	if finished {
-		m.stopping, m.deadline = true, now.Add(m.grace(nil))
+		m.stopping, m.deadline = true, now.Add(m.gracePeriod(nil))
 		m.takeDown(now)
 	}
 }
@@ -254,22 +254,22 @@ func (m *Machine) startOrRestart(c *container, now time.Time) {
 			return
 		}
 	case ended:
-		if c.role == setup && c.end.ExitCode == 0 || !m.restarts(c) {
+		if c.role == setup && c.end.ExitCode == 0 || !m.restartsNow(c) {
 			return
 		}
-		at, wait := c.restart.until(m.tuning.Restart, c.endedAt)
+		at, wait := c.restart.nextAttempt(m.tuning.Restart, c.endedAt)
 		if wait > 0 {
-			c.wait(reasonCrashLoopBackOff, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.spec.Name, m.name()), at)
-			m.recordf(c.spec.Name, corev1.EventTypeWarning, eventBackOff, "Back-off restarting failed container %s in pod %s", c.spec.Name, m.name())
+			c.setWaiting(reasonCrashLoopBackOff, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.spec.Name, m.podName()), at)
+			m.recordf(c.spec.Name, corev1.EventTypeWarning, eventBackOff, "Back-off restarting failed container %s in pod %s", c.spec.Name, m.podName())
 			return
 		}
 	default:
 		return
 	}
-	m.start(c, now)
+	m.startRun(c, now)
 }
 
-func (m *Machine) start(c *container, now time.Time) {
+func (m *Machine) startRun(c *container, now time.Time) {
 	image := c.spec.Image
 	pulls := c.spec.ImagePullPolicy == corev1.PullAlways || m.faults.ImagePullError
 	if pulls {
@@ -280,7 +280,7 @@ func (m *Machine) start(c *container, now time.Time) {
 		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", image, cause)
 		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Error: %s", reasonErrImagePull)
 		c.pull.grow(m.tuning.Pull, now)
-		c.wait(reasonErrImagePull, cause, now.Add(c.pull.current))
+		c.setWaiting(reasonErrImagePull, cause, now.Add(c.pull.current))
 		c.pullFlips = now.Add(min(shownPull, c.pull.current/2))
 		return
 	}
@@ -296,7 +296,7 @@ func (m *Machine) start(c *container, now time.Time) {
 	c.run++
 	c.phase = starting
 	idle := m.faults.CrashLoop.On && m.faults.CrashLoop.After == 0 || m.faults.OOM.On && m.faults.OOM.After == 0
-	m.out = append(m.out, Start{Ref: c.ref(), Idle: idle, Delay: m.faults.SlowStart})
+	m.out = append(m.out, Start{Ref: c.runRef(), Idle: idle, Delay: m.faults.SlowStart})
 }
 
 // takeDown begins to stop what runs: everything at once but the sidecars, which
@@ -305,7 +305,7 @@ func (m *Machine) takeDown(now time.Time) {
 	grace := max(m.deadline.Sub(now), 0)
 	later := false // something that goes first is still there
 	for _, c := range slices.Backward(m.containers) {
-		if !c.active() {
+		if !c.isActive() {
 			continue
 		}
 		if c.role == sidecar && later {
@@ -313,13 +313,13 @@ func (m *Machine) takeDown(now time.Time) {
 		}
 		later = true
 		if c.phase == running && c.stop == nil {
-			m.end(c, now, grace, "Stopping container "+c.spec.Name)
+			m.stopRun(c, now, grace, "Stopping container "+c.spec.Name)
 		}
 	}
 }
 
-// end begins to stop one run.
-func (m *Machine) end(c *container, now time.Time, grace time.Duration, message string) {
+// stopRun begins to stop one run.
+func (m *Machine) stopRun(c *container, now time.Time, grace time.Duration, message string) {
 	m.recordf(c.spec.Name, corev1.EventTypeNormal, eventKilling, "%s", message)
 	c.stop = &stop{deadline: now.Add(grace)}
 	var hook *corev1.LifecycleHandler
@@ -336,18 +336,18 @@ func (m *Machine) end(c *container, now time.Time, grace time.Duration, message 
 		}
 		return
 	}
-	m.out = append(m.out, Hook{Ref: c.ref(), Handler: hook, Timeout: grace})
+	m.out = append(m.out, Hook{Ref: c.runRef(), Handler: hook, Timeout: grace})
 }
 
-func (m *Machine) unhook(c *container, now time.Time) {
+func (m *Machine) endHook(c *container, now time.Time) {
 	c.stop.hooked = false
 	if least := now.Add(minimumAfterHook); c.stop.deadline.Before(least) {
 		c.stop.deadline = least
 	}
 }
 
-// tick does what the time asks of one container.
-func (m *Machine) tick(c *container, now time.Time) {
+// tickContainer carries out what is due for one container.
+func (m *Machine) tickContainer(c *container, now time.Time) {
 	if c.phase == waiting && !c.pullFlips.IsZero() && !now.Before(c.pullFlips) {
 		c.pullFlips = time.Time{}
 		c.reason, c.message = reasonImagePullBackOff, fmt.Sprintf("Back-off pulling image %q: %s: %s", c.spec.Image, reasonErrImagePull, c.message)
@@ -362,39 +362,39 @@ func (m *Machine) tick(c *container, now time.Time) {
 		m.out = append(m.out, *c.crash)
 	}
 	for _, p := range c.probers {
-		if !c.enabled(p.kind, m.stopping) || !p.due(now) {
+		if !c.isProbeEnabled(p.kind, m.stopping) || !p.takeDue(now) {
 			continue
 		}
 		if m.faults.NeverReady && p.kind != Liveness {
-			m.Probed(now, c.ref(), p.kind, Answer{Output: "HTTP probe failed with statuscode: 503"})
+			m.Probed(now, c.runRef(), p.kind, Answer{Output: "HTTP probe failed with statuscode: 503"})
 			continue
 		}
-		m.out = append(m.out, Check{Ref: c.ref(), Kind: p.kind, Spec: p.spec})
+		m.out = append(m.out, Check{Ref: c.runRef(), Kind: p.kind, Spec: p.spec})
 	}
 	if s := c.stop; s != nil {
 		if s.hooked && !now.Before(s.hookEnds) {
-			m.unhook(c, now)
+			m.endHook(c, now)
 		}
 		expired := !now.Before(s.deadline)
 		if !s.hooked && !s.asked && !expired {
 			s.asked = true
-			m.out = append(m.out, Terminate{c.ref()})
+			m.out = append(m.out, Terminate{c.runRef()})
 		}
 		if expired && !s.killed {
 			s.killed = true
-			m.out = append(m.out, Kill{Ref: c.ref()})
+			m.out = append(m.out, Kill{Ref: c.runRef()})
 		}
 	}
 }
 
-// settle finds out whether the pod is at its end.
-func (m *Machine) settle() {
+// updateTerminal sets the pod's terminal phase once no container is active.
+func (m *Machine) updateTerminal() {
 	if !m.stopping {
 		return
 	}
 	phase := corev1.PodSucceeded
 	for _, c := range m.containers {
-		if c.active() {
+		if c.isActive() {
 			return
 		}
 		if c.role != sidecar && (c.phase != ended || c.end.ExitCode != 0) {
@@ -440,7 +440,7 @@ func (m *Machine) NextWake() time.Time {
 				at(s.deadline)
 			}
 			for _, p := range c.probers {
-				if !p.open && !p.held && c.enabled(p.kind, m.stopping) {
+				if !p.open && !p.held && c.isProbeEnabled(p.kind, m.stopping) {
 					at(p.next)
 				}
 			}
@@ -450,7 +450,7 @@ func (m *Machine) NextWake() time.Time {
 	return next
 }
 
-func (m *Machine) container(name string) *container {
+func (m *Machine) containerNamed(name string) *container {
 	for _, c := range m.containers {
 		if c.spec.Name == name {
 			return c
@@ -459,16 +459,16 @@ func (m *Machine) container(name string) *container {
 	return nil
 }
 
-// current returns the container whose newest run r is, in the given phase.
-func (m *Machine) current(r Ref, p phase) *container {
-	if c := m.container(r.Container); c != nil && c.run == r.Run && c.phase == p {
+// currentRun returns the container whose newest run r is, in the given phase.
+func (m *Machine) currentRun(r Ref, p phase) *container {
+	if c := m.containerNamed(r.Container); c != nil && c.run == r.Run && c.phase == p {
 		return c
 	}
 	return nil
 }
 
-// name is how the kubelet writes a pod in messages.
-func (m *Machine) name() string {
+// podName returns the pod's name as the kubelet writes it in messages.
+func (m *Machine) podName() string {
 	return fmt.Sprintf("%s_%s(%s)", m.pod.Name, m.pod.Namespace, m.pod.UID)
 }
 

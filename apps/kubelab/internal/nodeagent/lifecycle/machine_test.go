@@ -281,7 +281,7 @@ func TestBackoffIsForgottenAfterALongGoodRun(t *testing.T) {
 	var waits []time.Duration
 	for _, ran := range []time.Duration{0, 0, 0, 0, 0, 8 * time.Second, 9 * time.Second, 0} {
 		now = now.Add(ran)
-		at, wait := d.until(b, now)
+		at, wait := d.nextAttempt(b, now)
 		waits = append(waits, wait)
 		now = at
 		d.grow(b, now)

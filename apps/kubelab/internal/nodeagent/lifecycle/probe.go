@@ -34,15 +34,15 @@ type prober struct {
 	run  int32
 }
 
-// begin is called when a run begins. least is the shortest delay of its first
+// beginRun is called when a run begins. least is the shortest delay of its first
 // check.
-func (p *prober) begin(now time.Time, least time.Duration) {
+func (p *prober) beginRun(now time.Time, least time.Duration) {
 	*p = prober{spec: p.spec, kind: p.kind, next: now.Add(max(seconds(p.spec.InitialDelaySeconds), least))}
 }
 
-// due reports whether to ask now, and if so counts it as asked. Beats are kept: a late question
+// takeDue reports whether to ask now, and if so counts it as asked. Beats are kept: a late question
 // does not move the ones after it, and missed ones are not made up for.
-func (p *prober) due(now time.Time) bool {
+func (p *prober) takeDue(now time.Time) bool {
 	if p.open || p.held || now.Before(p.next) {
 		return false
 	}
@@ -55,9 +55,9 @@ func (p *prober) due(now time.Time) bool {
 	return true
 }
 
-// answer takes in one result and reports the verdict once enough of the same kind
+// recordAnswer takes in one result and reports the verdict once enough of the same kind
 // came in a row.
-func (p *prober) answer(ok bool) (verdict, final bool) {
+func (p *prober) recordAnswer(ok bool) (verdict, final bool) {
 	if p.run == 0 || p.last != ok {
 		p.last, p.run = ok, 0
 	}

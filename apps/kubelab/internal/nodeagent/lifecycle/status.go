@@ -30,18 +30,18 @@ func (m *Machine) Status(now time.Time, base *corev1.PodStatus) corev1.PodStatus
 	s.ObservedGeneration = m.pod.Generation
 	s.HostIP, s.HostIPs = m.hostIP, []corev1.HostIP{{IP: m.hostIP}}
 	s.PodIP, s.PodIPs = m.podIP, []corev1.PodIP{{IP: m.podIP}}
-	start := stamp(m.startTime)
+	start := apiTime(m.startTime)
 	s.StartTime = &start
 	s.InitContainerStatuses, s.ContainerStatuses = nil, nil
 	for _, c := range m.containers {
-		status := c.status(m.pod)
+		status := c.apiStatus(m.pod)
 		if c.role == regular {
 			s.ContainerStatuses = append(s.ContainerStatuses, status)
 		} else {
 			s.InitContainerStatuses = append(s.InitContainerStatuses, status)
 		}
 	}
-	s.Phase = m.phase()
+	s.Phase = m.podPhase()
 	if m.evicted {
 		s.Reason, s.Message = reasonEvicted, evictionMessage
 	}
@@ -49,7 +49,7 @@ func (m *Machine) Status(now time.Time, base *corev1.PodStatus) corev1.PodStatus
 	if !slices.ContainsFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }) {
 		set(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
 	}
-	set(corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: truth(m.terminal == "")})
+	set(corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: conditionStatus(m.terminal == "")})
 	set(m.initializedCondition())
 	ready := m.containersReady()
 	set(ready)
@@ -66,9 +66,9 @@ func (m *Machine) Status(now time.Time, base *corev1.PodStatus) corev1.PodStatus
 	return s
 }
 
-// phase is derived as the kubelet derives it: a container that has never run
+// podPhase is derived as the kubelet derives it: a container that has never run
 // keeps the pod pending, one that waits for its next run does not.
-func (m *Machine) phase() corev1.PodPhase {
+func (m *Machine) podPhase() corev1.PodPhase {
 	if m.terminal != "" {
 		return m.terminal
 	}
@@ -143,7 +143,7 @@ func setCondition(s *corev1.PodStatus, c corev1.PodCondition, generation int64, 
 	c.ObservedGeneration = generation
 	at := slices.IndexFunc(s.Conditions, func(have corev1.PodCondition) bool { return have.Type == c.Type })
 	if c.LastTransitionTime.IsZero() {
-		c.LastTransitionTime = stamp(now)
+		c.LastTransitionTime = apiTime(now)
 	}
 	if at < 0 {
 		s.Conditions = append(s.Conditions, c)
@@ -155,7 +155,7 @@ func setCondition(s *corev1.PodStatus, c corev1.PodCondition, generation int64, 
 	s.Conditions[at] = c
 }
 
-func truth(b bool) corev1.ConditionStatus {
+func conditionStatus(b bool) corev1.ConditionStatus {
 	if b {
 		return corev1.ConditionTrue
 	}

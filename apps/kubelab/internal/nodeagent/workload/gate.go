@@ -23,8 +23,8 @@ func (g *gate) freeze(frozen bool) {
 	}
 }
 
-// pass waits until the gate is open or done closes.
-func (g *gate) pass(done <-chan struct{}) {
+// waitOpen waits until the gate is open or done closes.
+func (g *gate) waitOpen(done <-chan struct{}) {
 	for {
 		g.mu.Lock()
 		shut := g.shut
@@ -61,12 +61,12 @@ func newListener(inner []net.Listener) *listener {
 	}
 	l.accepted = make(chan net.Conn)
 	for _, one := range inner {
-		go l.forward(one)
+		go l.forwardConns(one)
 	}
 	return l
 }
 
-func (l *listener) forward(one net.Listener) {
+func (l *listener) forwardConns(one net.Listener) {
 	for {
 		c, err := one.Accept()
 		if err != nil {
@@ -119,14 +119,14 @@ func (l *listener) Close() error {
 	return nil
 }
 
-func (l *listener) listening() bool {
+func (l *listener) isOpen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.done
 }
 
-// cut closes everything.
-func (l *listener) cut() {
+// closeAll closes the listeners and their connections.
+func (l *listener) closeAll() {
 	_ = l.Close()
 	l.mu.Lock()
 	conns := l.conns
@@ -149,12 +149,12 @@ type conn struct {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.listener.gate.pass(c.done)
+	c.listener.gate.waitOpen(c.done)
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	c.listener.gate.pass(c.done)
+	c.listener.gate.waitOpen(c.done)
 	return c.Conn.Write(p)
 }
 

@@ -32,7 +32,7 @@ type Host struct {
 
 // StartHost starts a process. An error says why it cannot be started.
 func (s *Spawner) StartHost(h Host, exit func(lifecycle.Exit)) (*Run, error) {
-	return start(h.Log, h.Timing, func(exit func(lifecycle.Exit)) (program, error) { return s.launch(h, exit) }, exit)
+	return startRun(h.Log, h.Timing, func(exit func(lifecycle.Exit)) (program, error) { return s.launchHost(h, exit) }, exit)
 }
 
 type host struct {
@@ -41,7 +41,7 @@ type host struct {
 	ended bool // then the number may be another's
 }
 
-func (s *Spawner) launch(h Host, exit func(lifecycle.Exit)) (program, error) {
+func (s *Spawner) launchHost(h Host, exit func(lifecycle.Exit)) (program, error) {
 	if len(h.Argv) == 0 || h.Argv[0] == "" {
 		return nil, errors.New("no command specified: an image of this host has no entrypoint, so the container needs a command")
 	}
@@ -58,7 +58,7 @@ func (s *Spawner) launch(h Host, exit func(lifecycle.Exit)) (program, error) {
 		// Its own group, so that all of it can be killed; and never without us.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}
-	err = s.start(cmd)
+	err = s.startProcess(cmd)
 	_ = write.Close()
 	if err != nil {
 		_ = read.Close()
@@ -71,7 +71,7 @@ func (s *Spawner) launch(h Host, exit func(lifecycle.Exit)) (program, error) {
 		copyOutput(h.Log, read)
 	}()
 	go func() {
-		e := p.await(cmd)
+		e := p.awaitExit(cmd)
 		select {
 		case <-copied:
 		case <-time.After(outputPatience):
@@ -94,9 +94,9 @@ func copyOutput(log *Log, read *os.File) {
 	}
 }
 
-// await waits for the process and ends what it left in its group, as the end of a
+// awaitExit waits for the process and ends what it left in its group, as the end of a
 // container's first process ends the container.
-func (p *host) await(cmd *exec.Cmd) lifecycle.Exit {
+func (p *host) awaitExit(cmd *exec.Cmd) lifecycle.Exit {
 	// It is waited for in two steps: until it is reaped, no other process or group gets its
 	// number.
 	for {
@@ -118,7 +118,7 @@ func (p *host) await(cmd *exec.Cmd) lifecycle.Exit {
 	}
 }
 
-func (p *host) signal(group bool, sig syscall.Signal) {
+func (p *host) sendSignal(group bool, sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
@@ -132,14 +132,14 @@ func (p *host) signal(group bool, sig syscall.Signal) {
 }
 
 // terminate reaches the first process only, as it does in a container.
-func (p *host) terminate() { p.signal(false, syscall.SIGTERM) }
+func (p *host) terminate() { p.sendSignal(false, syscall.SIGTERM) }
 
-func (p *host) kill() { p.signal(true, syscall.SIGKILL) }
+func (p *host) kill() { p.sendSignal(true, syscall.SIGKILL) }
 
 func (p *host) freeze(frozen bool) {
 	if frozen {
-		p.signal(true, syscall.SIGSTOP)
+		p.sendSignal(true, syscall.SIGSTOP)
 	} else {
-		p.signal(true, syscall.SIGCONT)
+		p.sendSignal(true, syscall.SIGCONT)
 	}
 }

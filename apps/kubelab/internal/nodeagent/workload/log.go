@@ -45,19 +45,19 @@ func (l *Log) Write(p []byte) (int, error) {
 		if end < 0 {
 			l.partial = append(l.partial, p...)
 			if len(l.partial) >= lineLimit {
-				l.flush(now)
+				l.endLine(now)
 			}
 			break
 		}
 		l.partial = append(l.partial, p[:end]...)
 		p = p[end+1:]
-		l.flush(now)
+		l.endLine(now)
 	}
-	l.wake()
+	l.wakeReaders()
 	return n, nil
 }
 
-func (l *Log) flush(now time.Time) {
+func (l *Log) endLine(now time.Time) {
 	l.lines = append(l.lines, Line{At: now, Text: string(l.partial)})
 	l.size += len(l.partial) + 1
 	l.partial = nil
@@ -76,10 +76,10 @@ func (l *Log) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.partial) > 0 {
-		l.flush(time.Now())
+		l.endLine(time.Now())
 	}
 	l.closed = true
-	l.wake()
+	l.wakeReaders()
 }
 
 // Closed tells that the run has ended, so that nothing will be added.
@@ -89,7 +89,7 @@ func (l *Log) Closed() bool {
 	return l.closed
 }
 
-func (l *Log) wake() {
+func (l *Log) wakeReaders() {
 	if l.changed != nil {
 		close(l.changed)
 		l.changed = nil

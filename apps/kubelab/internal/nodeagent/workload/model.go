@@ -44,7 +44,7 @@ type Model struct {
 // StartModel starts a server. What keeps it from serving, be it a flag's value or
 // a port that is taken, ends the run and is in its log.
 func StartModel(m Model, exit func(lifecycle.Exit)) (*Run, error) {
-	return start(m.Log, m.Timing, m.launch, exit)
+	return startRun(m.Log, m.Timing, m.launchServer, exit)
 }
 
 type model struct {
@@ -61,20 +61,20 @@ type model struct {
 	told     bool
 }
 
-func (m Model) launch(exit func(lifecycle.Exit)) (program, error) {
+func (m Model) launchServer(exit func(lifecycle.Exit)) (program, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &model{cancel: cancel, exit: exit}
 	if m.Done {
 		cancel()
-		go p.tell(lifecycle.Exit{})
+		go p.reportExit(lifecycle.Exit{})
 		return p, nil
 	}
-	err := p.prepare(ctx, m)
-	go p.run(ctx, m.Log, err)
+	err := p.prepareServer(ctx, m)
+	go p.runServer(ctx, m.Log, err)
 	return p, nil
 }
 
-func (p *model) prepare(ctx context.Context, m Model) error {
+func (p *model) prepareServer(ctx context.Context, m Model) error {
 	args := append(modelserver.ImageEntrypoint(m.Image), m.Args...)
 	cfg, portGiven, err := modelserver.ParseArgs(args, func(name string) (string, bool) {
 		value, ok := m.Env[name]
@@ -90,21 +90,21 @@ func (p *model) prepare(ctx context.Context, m Model) error {
 	if len(p.ports) == 0 {
 		return nil
 	}
-	cfg.Listen = func(ctx context.Context) (net.Listener, error) { return p.listen(ctx, m.Address) }
+	cfg.Listen = func(ctx context.Context) (net.Listener, error) { return p.openPorts(ctx, m.Address) }
 	if !cfg.ListensWhenLoaded() {
-		if cfg.Listener, err = p.listen(ctx, m.Address); err != nil {
+		if cfg.Listener, err = p.openPorts(ctx, m.Address); err != nil {
 			return err
 		}
 	}
 	cfg.Logger = slog.New(slog.NewTextHandler(m.Log, nil))
 	if p.server, err = modelserver.New(cfg); err != nil {
-		p.cut()
+		p.closeListener()
 	}
 	return err
 }
 
-// listen opens all ports, when the server wants them.
-func (p *model) listen(ctx context.Context, address netip.Addr) (net.Listener, error) {
+// openPorts opens all ports, when the server wants them.
+func (p *model) openPorts(ctx context.Context, address netip.Addr) (net.Listener, error) {
 	var inner []net.Listener
 	discard := func() {
 		for _, one := range inner {
@@ -130,18 +130,18 @@ func (p *model) listen(ctx context.Context, address netip.Addr) (net.Listener, e
 	return p.listener, nil
 }
 
-func (p *model) run(ctx context.Context, log *Log, err error) {
+func (p *model) runServer(ctx context.Context, log *Log, err error) {
 	defer p.cancel()
 	switch {
 	case err != nil:
 	case p.server == nil:
 		// A container that listens nowhere just runs.
 		<-ctx.Done()
-		p.tell(lifecycle.Exit{Code: exitTerminated})
+		p.reportExit(lifecycle.Exit{Code: exitTerminated})
 		return
 	default:
 		err = p.server.Run(ctx)
-		p.cut()
+		p.closeListener()
 	}
 	e := lifecycle.Exit{}
 	if crash, ok := errors.AsType[*modelserver.ExitError](err); ok {
@@ -154,12 +154,12 @@ func (p *model) run(ctx context.Context, log *Log, err error) {
 	if err != nil {
 		_, _ = fmt.Fprintln(log, err)
 	}
-	p.tell(e)
+	p.reportExit(e)
 }
 
-// tell reports the end, once; of a killed server that it was killed, whatever it
-// says itself.
-func (p *model) tell(e lifecycle.Exit) {
+// reportExit reports the server's end once. A killed server is reported as killed, whatever it says
+// itself.
+func (p *model) reportExit(e lifecycle.Exit) {
 	p.mu.Lock()
 	told := p.told
 	p.told = true
@@ -172,13 +172,13 @@ func (p *model) tell(e lifecycle.Exit) {
 	}
 }
 
-// cut closes what the server listens on, and its connections.
-func (p *model) cut() {
+// closeListener closes what the server listens on, and its connections.
+func (p *model) closeListener() {
 	p.mu.Lock()
 	l := p.listener
 	p.mu.Unlock()
 	if l != nil {
-		l.cut()
+		l.closeAll()
 	}
 }
 
@@ -192,9 +192,9 @@ func (p *model) kill() {
 	if again {
 		return
 	}
-	p.cut()
+	p.closeListener()
 	p.cancel()
-	time.AfterFunc(killPatience, func() { p.tell(lifecycle.Exit{}) })
+	time.AfterFunc(killPatience, func() { p.reportExit(lifecycle.Exit{}) })
 }
 
 func (p *model) freeze(frozen bool) {
@@ -206,11 +206,11 @@ func (p *model) freeze(frozen bool) {
 	}
 }
 
-func (p *model) handler(port int) http.Handler {
+func (p *model) handlerAt(port int) http.Handler {
 	p.mu.Lock()
 	l := p.listener
 	p.mu.Unlock()
-	if l == nil || !l.listening() || !slices.Contains(p.ports, port) {
+	if l == nil || !l.isOpen() || !slices.Contains(p.ports, port) {
 		return nil
 	}
 	return p.server.Handler()

@@ -54,19 +54,19 @@ type Timing struct {
 
 var errEnded = errors.New("told to end before it began")
 
-// start makes a run of what launch starts. exit is called once, from a goroutine
-// of the run's, when it has ended; not when start fails.
-func start(log *Log, timing Timing, launch launcher, exit func(lifecycle.Exit)) (*Run, error) {
+// startRun returns a run of the program that launch starts. A goroutine of the run calls exit once,
+// when the run has ended. exit is not called when startRun fails.
+func startRun(log *Log, timing Timing, launch launcher, exit func(lifecycle.Exit)) (*Run, error) {
 	r := &Run{Log: log, exit: exit, stop: make(chan struct{})}
 	if !timing.Idle && timing.Delay <= 0 {
-		return r, r.launch(launch)
+		return r, r.startProgram(launch)
 	}
-	go r.wait(timing, launch)
+	go r.startLater(timing, launch)
 	return r, nil
 }
 
-// launch starts the program, unless the run was told to end before.
-func (r *Run) launch(launch launcher) error {
+// startProgram starts the program, unless the run was told to end before.
+func (r *Run) startProgram(launch launcher) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
@@ -87,7 +87,7 @@ func (r *Run) launch(launch launcher) error {
 	return nil
 }
 
-func (r *Run) wait(timing Timing, launch launcher) {
+func (r *Run) startLater(timing Timing, launch launcher) {
 	var begin <-chan time.Time
 	if !timing.Idle {
 		timer := time.NewTimer(timing.Delay)
@@ -96,21 +96,21 @@ func (r *Run) wait(timing Timing, launch launcher) {
 	}
 	select {
 	case <-begin:
-		err := r.launch(launch)
+		err := r.startProgram(launch)
 		if err == nil {
 			return
 		}
 		if !errors.Is(err, errEnded) {
 			_, _ = fmt.Fprintln(r.Log, err)
-			r.finish(exitNotStarted, lifecycle.ReasonStartError)
+			r.reportExit(exitNotStarted, lifecycle.ReasonStartError)
 			return
 		}
 	case <-r.stop:
 	}
-	r.finish(r.early, "")
+	r.reportExit(r.early, "")
 }
 
-func (r *Run) finish(code int32, reason string) {
+func (r *Run) reportExit(code int32, reason string) {
 	e := lifecycle.Exit{Code: code, Reason: reason, LogTail: r.Log.Tail()}
 	if code == exitKilled {
 		e.Signal = 9
@@ -120,12 +120,12 @@ func (r *Run) finish(code int32, reason string) {
 }
 
 // Terminate asks the run to end.
-func (r *Run) Terminate() { r.end(exitTerminated, program.terminate) }
+func (r *Run) Terminate() { r.endProgram(exitTerminated, program.terminate) }
 
 // Kill ends the run.
-func (r *Run) Kill() { r.end(exitKilled, program.kill) }
+func (r *Run) Kill() { r.endProgram(exitKilled, program.kill) }
 
-func (r *Run) end(code int32, tell func(program)) {
+func (r *Run) endProgram(code int32, tell func(program)) {
 	r.mu.Lock()
 	inner := r.inner
 	if inner == nil && !r.ended {
@@ -159,7 +159,7 @@ func (r *Run) Handler(port int) (handler http.Handler, inProcess bool) {
 	case nil:
 		return nil, true // nothing runs, so nothing listens
 	case *model:
-		return p.handler(port), true
+		return p.handlerAt(port), true
 	default:
 		return nil, false
 	}

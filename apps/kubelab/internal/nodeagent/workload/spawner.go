@@ -49,7 +49,7 @@ func NewSpawner(ctx context.Context) *Spawner {
 	return s
 }
 
-func (s *Spawner) start(cmd *exec.Cmd) error {
+func (s *Spawner) startProcess(cmd *exec.Cmd) error {
 	r := request{cmd: cmd, err: make(chan error, 1)}
 	select {
 	case s.requests <- r:
