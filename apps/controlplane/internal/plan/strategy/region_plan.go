@@ -350,6 +350,15 @@ func (s *Targets) weigh(l RegionPlan) {
 			s.FromWeights[i] = 0
 		}
 	}
+	// The weights of a route are shares of all of its traffic. If a side keeps some, the version that is
+	// wanted gets what the others lost, because no other version may get more.
+	kept := s.ToWeight
+	for _, w := range s.FromWeights {
+		kept += w
+	}
+	if kept > 0 {
+		s.ToWeight += Full - kept
+	}
 }
 
 // parts are the replicas by which each side gets traffic, the version's first.

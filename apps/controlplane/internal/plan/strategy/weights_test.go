@@ -105,6 +105,24 @@ func TestWithdrawn(t *testing.T) {
 	require.Equal(t, []int32{100}, s.FromWeights, "it is all that serves")
 }
 
+func TestWeights_AreWholeWhereNothingServes(t *testing.T) {
+	// A region at no replicas. One version leaves, and one that was taken back still has the traffic of
+	// instances that it took over.
+	s := Next(RegionPlan{
+		LeavingKnown: true, To: Side{Existing: 1, Live: true},
+		From: []Side{{Assigned: 1, Known: true, Ready: 1, Serving: 1, Existing: 1, Weight: 50}, {Assigned: 1, Existing: 1, Weight: 50, Withdrawn: true}},
+	})
+	require.Equal(t, []int32{50, 0, 50}, append([]int32{s.ToWeight}, s.FromWeights...))
+
+	left := Side{Assigned: 1, Known: true, Existing: 1, Weight: 50}
+	l := RegionPlan{Size: 1, Need: 1, Surge: 1, LeavingKnown: true, Acknowledged: true, To: Side{Assigned: 1, Known: true, Existing: 1, Weight: 50}, From: []Side{left}}
+	s = Next(l)
+	require.Equal(t, []int32{100, 0}, []int32{s.ToWeight, s.FromWeights[0]}, "the wanted version keeps its traffic and gets the rest")
+	l.To.Weight, l.From[0].Weight = 0, 100
+	s = Next(l)
+	require.Equal(t, []int32{0, 0}, []int32{s.ToWeight, s.FromWeights[0]}, "no version keeps traffic")
+}
+
 func TestHold(t *testing.T) {
 	side := func(told, ready, weight int32) Side {
 		return Side{Assigned: told, Known: true, Ready: ready, Serving: ready, Existing: told, Weight: weight}
