@@ -55,6 +55,9 @@ func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}}
 
 // takePlace takes a place for a request, or refuses it. wake reports whether the agent must be called, now or
 // when the next call is due.
+//
+// An app may have no more places than are free. So one app has half of them at most, n apps leave one part in
+// n+1, and another app's requests still find a place.
 func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
@@ -72,7 +75,7 @@ func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Ref
 	switch {
 	case a.held >= p.Most:
 		refused = &Refusal{RetryAfter: b.retryAfter(id, p, now)}
-	case b.held >= b.most:
+	case a.held >= b.most-b.held:
 		refused = &Refusal{Process: true, RetryAfter: b.retryAfter(id, p, now)}
 	default:
 		a.held++

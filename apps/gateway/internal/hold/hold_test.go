@@ -42,6 +42,27 @@ func TestBook(t *testing.T) {
 		ids, _ := b.dueWakes(at(0), held)
 		require.Equal(t, []string{"a", "b"}, ids)
 	})
+	t.Run("no app takes all places", func(t *testing.T) {
+		b := newBook(90)
+		many := Policy{Wait: time.Minute, Most: 1000}
+		take := func(id string) (taken int) {
+			for range 100 {
+				if refused, _ := b.takePlace(id, id, many, at(0)); refused == nil {
+					taken++
+				} else {
+					require.True(t, refused.Process)
+				}
+			}
+			return taken
+		}
+		require.Equal(t, 45, take("a"))
+		require.Equal(t, 23, take("b"), "half of what is free")
+		require.Equal(t, 11, take("c"))
+		for range 45 {
+			b.freePlace("a", false, at(0))
+		}
+		require.Equal(t, 28, take("a"), "what others hold counts against it")
+	})
 	t.Run("Retry-After counts down from what starts took, and never below a second", func(t *testing.T) {
 		b := newBook(100)
 		known := policy
