@@ -372,7 +372,7 @@ func (f *fleet) heal() {
 			_, err := SkipBake(c, "ada")
 			require.NoError(f.t, err)
 		}
-		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && f.waits(c) {
+		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && !c.Failed && f.waits(c) { // a failed one is aborted
 			require.NoError(f.t, f.promote(false))
 		}
 		if f.app.RolloutID == "" && f.rolloutState.Progress != nil && RetryLagging(f.rolloutState.Progress, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
