@@ -1,38 +1,34 @@
-// Package admission decides whether a workspace's call may pass: what the workspace
-// would have afterwards against its limits, and how fast it starts work against a
-// bucket. It decides on what it is given, and does no I/O.
+// Package admission decides whether a call of a workspace may pass. It compares what the workspace would have
+// afterwards with its limits, and the rate at which it starts work with a bucket. It decides on its arguments
+// alone and does no I/O.
 //
 // # Quotas
 //
-// They are exact. The call writes what it wants, then locks its workspace's row, adds up
-// the workspace, and is undone as a whole when that is too much: so of two calls for
-// the last GPU one passes, and calls of different workspaces never wait for each other.
+// Quotas are exact. The call writes its changes, then locks its workspace's row and adds up the workspace. If
+// the sum is above a limit, the whole call is undone. So one of two calls for the last GPU passes, and calls
+// of different workspaces never wait for each other.
 //
-// Each app counts by its claim, one row that a call which changes the app writes together with
-// the app. Rollouts end elsewhere, and write no claims: they need not. A claim names its live
-// deployment and its rollout, so that the sum shows which claims are outdated. The call that
-// adds up writes those anew, five hundred in five queries. Apps older than claims get one in
-// the same way. Only calls that make something larger pay for the sum.
+// Each app counts by its claim, one row that a call which changes the app writes together with the app. The
+// code that ends rollouts writes no claims. A claim names its app's live deployment and rollout, so that the
+// sum shows which claims are outdated. The call that adds up writes those anew, five hundred in five queries.
+// Apps older than claims get one in the same way. Only calls that change an app's usage pay for the sum.
 //
-// An app that is being updated counts with the larger of its two versions. While old
-// and new overlap there is more, but not for long, and no more of them at once than
-// rollouts may be in flight; counting the overlap would make a workspace whose quota
-// is full unable to update, which is when it most has to.
+// An app that is being updated counts with the larger of its two versions. While the old and the new version
+// overlap, more instances run. That time is short, and the limit on rollouts in flight bounds the number of
+// such apps. If the overlap counted, a workspace with a full quota could not update.
 //
 // # The rate of starts
 //
-// A bucket in SQL, one row a workspace, on the database's clock: it holds for all
-// processes of the control plane together, and costs no round trip that the quotas do
-// not pay already. It is charged in the transaction of the call: what fails costs
-// nothing, a repetition finds its record first, and a transaction that the database
-// runs twice is charged once.
+// The bucket is in SQL, one row for each workspace, on the database's clock. It holds for all processes of
+// the control plane together, and adds no round trip to those of the quotas. It is charged in the transaction
+// of the call. A call that fails costs nothing, a repeated call finds its record first, and a transaction
+// that the database runs twice is charged once.
 //
-// But by then a call has cost a transaction, and a flood is made of calls that are
-// refused. So a Gate in each process has a copy of the bucket, charged before any work
-// and moved along by what is learned from the row. It turns away in memory; it never
-// lets in, that is for the row alone. A gate that knows of too little (another process
-// let others in) costs a transaction; one that knows of too much (limits were raised
-// elsewhere) asks the database again once a second.
+// But by then the call has cost a transaction, and most calls of a flood are refused. So a Gate in each
+// process has a copy of the bucket, which is charged before any work and updated from the row. A gate refuses
+// calls in memory. It never admits one, because only the row decides that. If another process admitted calls
+// of which a gate does not know, a call costs a transaction. If limits were raised in another process, the
+// gate lets a call ask the database once a second.
 package admission
 
 import (
@@ -44,8 +40,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// InForce are the control plane's limits, but for those that the workspace has of its
-// own.
+// InForce returns the control plane's limits, with the workspace's own in place of those that it sets.
 func InForce(ours, own model.Limits) model.Limits {
 	pick := func(ours, own int64) int64 {
 		if own == model.Inherit {
@@ -60,19 +55,18 @@ func InForce(ours, own model.Limits) model.Limits {
 	}
 }
 
-// Refusal says which limit a call would go beyond.
+// Refusal is the limit that a call would exceed.
 type Refusal struct {
-	// Limit is its name in the API, What it counts in words.
+	// Limit is its name in the API, What describes what it counts.
 	Limit, What string
 	Max         int64
-	// Used before the call, Asked what the call adds.
+	// Used is the number before the call, Asked is what the call adds.
 	Used, Asked int64
 }
 
-// Check tells the first limit that the workspace would be beyond because of an app
-// that grows from before to after, beside all others; nil if there is none. What does
-// not grow is not asked about: limits that were lowered take nothing away, and let
-// people scale down.
+// Check returns the first limit that the workspace would exceed because an app grows from before to after;
+// nil if there is none. others is the usage of all other apps. A value that does not grow is not checked, so
+// that after limits were lowered, running apps stay and people can scale down.
 func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 	for _, c := range []struct {
 		name, what                 string
@@ -91,30 +85,29 @@ func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 	return nil
 }
 
-// ceilingFor is how long a ceiling is gone by, in us. What went is in it until then, a release
-// before it adds nothing to it, and claims that ended want to be settled, each of which costs
-// the one who adds up.
+// ceilingFor is how long a ceiling is used, in us. Until then it includes usage that was given up, so that
+// growth in its place may need a new sum. Claims that ended accumulate, and the next call that adds up has to
+// settle them.
 const ceilingFor = 10_000_000
 
-// Holds reports whether the ceiling allows an app to grow from before to after without a new
-// sum: the limits allow it, whatever the workspace has. now is the time of the database's clock
-// in us.
+// Holds reports whether an app may grow from before to after without a new sum, because even the ceiling
+// stays within the limits. now is the time of the database's clock in us.
 func Holds(c model.Ceiling, now int64, l model.Limits, before, after model.Usage) bool {
 	return c.CountedAt > 0 && now >= c.CountedAt && now-c.CountedAt < ceilingFor && Check(l, c.Without(before), before, after) == nil
 }
 
-// String is the refusal in a sentence.
+// String returns the refusal as a sentence.
 func (r *Refusal) String() string {
 	return fmt.Sprintf("the workspace may have %d %s: it has %d, and this call asks for %d more", r.Max, r.What, r.Used, r.Asked)
 }
 
-// Counted reports whether any limit is about what there is, so that it has to be added up.
+// Counted reports whether any limit is on the workspace's usage, which then has to be added up.
 func Counted(l model.Limits) bool {
 	return l.Apps > 0 || l.Deployments > 0 || l.Instances > 0 || l.GPUs > 0 || l.Rollouts > 0
 }
 
-// Claim of an app with the given live deployment and the one on its way, nil for none,
-// and its rows.
+// Claim returns the claim of an app. live and next are its live deployment and the one of its rollout, nil
+// for none; rows are its topology.
 func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) model.Claim {
 	instances, gpus := cost(live, rows)
 	more, moreGPUs := cost(next, rows)
@@ -124,8 +117,8 @@ func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) m
 	}
 }
 
-// cost of a deployment: as many replicas as its rows say that run, and as its spec
-// says before it has any.
+// cost returns what a deployment takes. It counts the replicas of its active rows, or those of its spec if it
+// has no rows yet.
 func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if d == nil {
 		return 0, 0
@@ -156,8 +149,8 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	return instances, gpus
 }
 
-// PerReplica is how many instances make a replica of the spec, as it is in a region, and
-// how many GPUs they have.
+// PerReplica returns how many instances make a replica of the spec, as it is in a region, and how many GPUs
+// they have.
 func PerReplica(spec *windlassv1.DeploymentSpec) (instances, gpus int64) {
 	if len(spec.GetRoles()) == 0 {
 		return 1, int64(spec.GetResources().GetGpu().GetCount())

@@ -9,9 +9,9 @@ import (
 // maxBuckets bounds the memory of Buckets to some megabytes.
 const maxBuckets = 50_000
 
-// Buckets are one bucket for each key, such as an address, of one process. A bucket that is full is
-// not kept. While there are too many, the keys without a bucket share one. It is safe for concurrent
-// use; the zero Rate limits nothing. Times are microseconds of any one clock.
+// Buckets holds one bucket for each key, such as an address, of one process. A full bucket is not stored.
+// When there are too many buckets, the keys without one share one. Buckets is safe for concurrent use; the
+// zero Rate limits nothing. Times are microseconds of any one clock.
 type Buckets struct {
 	rate Rate
 	most int
@@ -20,12 +20,12 @@ type Buckets struct {
 	fullAt map[string]int64
 }
 
-// NewBuckets of the rate.
+// NewBuckets returns buckets of the rate.
 func NewBuckets(rate Rate) *Buckets {
 	return &Buckets{rate: rate, most: maxBuckets, fullAt: map[string]int64{}}
 }
 
-// Take a token of the key's bucket, or say how long to wait for one.
+// Take takes a token of the key's bucket, or returns how long to wait for one.
 func (b *Buckets) Take(key string, now int64) (wait time.Duration) {
 	if !b.rate.Limited() {
 		return 0
@@ -38,7 +38,7 @@ func (b *Buckets) Take(key string, now int64) (wait time.Duration) {
 	return wait
 }
 
-// Return a token that was not needed.
+// Return puts back a token that was not needed.
 func (b *Buckets) Return(key string, now int64) {
 	if !b.rate.Limited() {
 		return
@@ -53,10 +53,10 @@ func (b *Buckets) Return(key string, now int64) {
 	}
 }
 
-// Rate of each bucket.
+// Rate returns the rate of each bucket.
 func (b *Buckets) Rate() Rate { return b.rate }
 
-// place is where the key's bucket is: its own, or "" for the one that keys share.
+// place returns the key of the key's bucket, or "" for the bucket that keys share.
 func (b *Buckets) place(key string, now int64) string {
 	if _, ok := b.fullAt[key]; ok || len(b.fullAt) < b.most {
 		return key
@@ -72,7 +72,7 @@ func (b *Buckets) place(key string, now int64) string {
 	return ""
 }
 
-// ClientKey is the same for all addresses that one caller can choose from: an IPv4 address, or the
+// ClientKey returns the same key for all addresses that one caller can choose from: an IPv4 address, or the
 // /64 of an IPv6 address.
 func ClientKey(client netip.Addr) string {
 	client = client.Unmap()

@@ -7,15 +7,14 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// Rate of a bucket (GCRA): it holds Burst tokens and gets one back every Interval.
-// What there is of it is one number, the time when it is full again, in microseconds.
-// The zero Rate is no limit.
+// Rate is the rate of a bucket (GCRA), which holds Burst tokens and gets one back every Interval. The state
+// of a bucket is one number: the time at which it is full again, in microseconds. The zero Rate is no limit.
 type Rate struct {
 	Interval int64 // us
 	Burst    int64
 }
 
-// RateOf the starts that the limits allow.
+// RateOf returns the rate of starts that the limits allow.
 func RateOf(l model.Limits) Rate {
 	r := PerMinute(l.StartsPerMinute)
 	if r.Limited() && l.StartsBurst > 0 {
@@ -24,7 +23,7 @@ func RateOf(l model.Limits) Rate {
 	return r
 }
 
-// PerMinute is the rate of n tokens a minute, with as many at once. 0: no limit.
+// PerMinute returns the rate of n tokens a minute, with a burst of n. 0: no limit.
 func PerMinute(n int64) Rate {
 	if n <= 0 {
 		return Rate{}
@@ -32,7 +31,7 @@ func PerMinute(n int64) Rate {
 	return Rate{Interval: max(1, time.Minute.Microseconds()/n), Burst: n}
 }
 
-// PerMinute is how many tokens come back in a minute; 0 for no limit.
+// PerMinute returns how many tokens come back in a minute; 0 for no limit.
 func (r Rate) PerMinute() int64 {
 	if !r.Limited() {
 		return 0
@@ -43,9 +42,9 @@ func (r Rate) PerMinute() int64 {
 // Limited reports whether there is a limit.
 func (r Rate) Limited() bool { return r.Interval > 0 }
 
-// Take one token. It returns when the bucket is full after that, or how long to wait
-// for a token and what there was. A bucket from a clock that was ahead (a restored
-// backup, another server) is empty at most.
+// Take takes one token and returns when the bucket is full after that. If it is empty, Take returns fullAt
+// and how long to wait. A fullAt from a clock that was ahead (a restored backup, another server) counts as an
+// empty bucket.
 func (r Rate) Take(fullAt, now int64) (after int64, wait time.Duration) {
 	if !r.Limited() {
 		return fullAt, 0
@@ -57,7 +56,7 @@ func (r Rate) Take(fullAt, now int64) (after int64, wait time.Duration) {
 	return fullAt + r.Interval, 0
 }
 
-// Left is how many tokens there are; -1: no limit.
+// Left returns how many tokens the bucket has; -1: no limit.
 func (r Rate) Left(fullAt, now int64) int64 {
 	if !r.Limited() {
 		return -1
@@ -65,15 +64,15 @@ func (r Rate) Left(fullAt, now int64) int64 {
 	return max(r.Burst-(max(fullAt-now, 0)+r.Interval-1)/r.Interval, 0)
 }
 
-// lookAgain is how long a gate refuses calls without a new look at the limit. A second is too
-// short to notice after a limit was raised, and one look a second costs little.
+// lookAgain is how long a gate refuses calls before it lets one ask the database again. After a limit was
+// raised, a second is too short to notice, and one query a second costs little.
 const lookAgain = time.Second
 
-// maxGates bounds a gate's memory; beyond it, workspaces are not held back here.
+// maxGates bounds a gate's memory: calls of workspaces beyond it pass the gate.
 const maxGates = 10_000
 
-// Gate turns floods away before they cost anything. It is safe for concurrent use.
-// Times are microseconds of any one clock.
+// Gate refuses floods of calls before they cost a transaction. It is safe for concurrent use. Times are
+// microseconds of any one clock.
 type Gate struct {
 	mu         sync.Mutex
 	workspaces map[string]*copied
@@ -83,14 +82,14 @@ type Gate struct {
 type copied struct {
 	rate   Rate
 	fullAt int64
-	// learned is when the database was asked last, or someone was let in to ask it.
+	// learned is when the gate last learned from the database, or let a call ask it.
 	learned int64
 }
 
 // NewGate returns a gate that knows no workspaces: all calls may pass.
 func NewGate() *Gate { return &Gate{workspaces: map[string]*copied{}} }
 
-// Enter takes a token of the copy, or says how long to wait, and for which rate.
+// Enter takes a token of the copy, or returns how long to wait. It also returns the rate.
 func (g *Gate) Enter(workspaceID string, now int64) (Rate, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +106,7 @@ func (g *Gate) Enter(workspaceID string, now int64) (Rate, time.Duration) {
 	return c.rate, wait
 }
 
-// Leave gives the token back: the call did no work.
+// Leave gives the token back, because the call did no work.
 func (g *Gate) Leave(workspaceID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -116,7 +115,7 @@ func (g *Gate) Leave(workspaceID string) {
 	}
 }
 
-// Learn what the row says: the rate, and how far it is from full.
+// Learn updates the copy from the row: the rate, and how long until the bucket is full.
 func (g *Gate) Learn(workspaceID string, rate Rate, missing time.Duration, now int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,7 +137,7 @@ func (g *Gate) Learn(workspaceID string, rate Rate, missing time.Duration, now i
 	c.fullAt, c.learned = max(c.fullAt, now+missing.Microseconds()), now
 }
 
-// forget the buckets that are full: to know of one is to know nothing.
+// forget removes the buckets that are full, because a missing bucket counts as full.
 func (g *Gate) forget(now int64) {
 	for id, c := range g.workspaces {
 		if c.fullAt <= now {

@@ -24,7 +24,7 @@ func analysisWithDefaults(checks []*windlassv1.AnalysisCheck) {
 	}
 }
 
-// checkAnalysis judges the policy's checks, each by itself and against when it would run.
+// checkAnalysis validates each of the policy's checks, and whether the rollout gives it time to run.
 func checkAnalysis(p *windlassv1.RolloutPolicy, field string) error {
 	names := map[string]bool{}
 	for i, c := range p.GetAnalysis() {
@@ -46,7 +46,7 @@ func checkAnalysis(p *windlassv1.RolloutPolicy, field string) error {
 	return nil
 }
 
-// checkQuery judges what is measured.
+// checkQuery validates what the check measures.
 func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	template := c.GetTemplate() != windlassv1.AnalysisCheck_TEMPLATE_UNSPECIFIED
 	if c.GetWebhook() != nil {
@@ -79,7 +79,7 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	return nil
 }
 
-// checkHook judges a check that a web-hook gives the verdict of.
+// checkHook validates a check whose verdict comes from a web-hook.
 func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 	for _, other := range []struct {
 		name string
@@ -107,7 +107,7 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 	return nil
 }
 
-// checkBounds judges how far the figure may go.
+// checkBounds validates the bounds of the figure.
 func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 	if !analysis.Absolute(c) && !analysis.Compares(c) {
 		return apierr.InvalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")
@@ -135,7 +135,7 @@ func versus(v *windlassv1.VersusOld) *windlassv1.VersusOld {
 	return v
 }
 
-// checkWhen judges whether there is a time at which the check can say something.
+// checkWhen fails if there is no time at which the check can be measured.
 func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at string) error {
 	interval := analysis.Interval(c)
 	bakes := false

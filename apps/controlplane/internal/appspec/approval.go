@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CheckApproval judges who is to approve at a gate. manual tells that the place waits for
-// anybody's promotion.
+// CheckApproval validates the role that approves at a gate. manual means that the place also waits for a
+// promotion, which any key that deploys can do.
 func CheckApproval(gate *windlassv1.Approval, manual bool, field string) error {
 	switch {
 	case gate == nil:

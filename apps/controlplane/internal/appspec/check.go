@@ -12,13 +12,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxEnvBytes bounds names and values of a deployment's variables together: the
-// kernel takes about that much for a program's whole environment, and every agent
-// of the app's regions holds it in memory.
+// maxEnvBytes bounds the names and values of a deployment's variables together. The kernel takes about that
+// much for a program's whole environment, and every agent of the app's regions holds them in memory.
 const maxEnvBytes = 256 << 10
 
-// Check judges what the schema cannot: rules between fields. The spec has its
-// defaults; field paths begin with field.
+// Check validates the rules between fields, which the schema cannot express. The spec has its defaults; field
+// paths begin with field.
 func Check(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkPorts(s, field); err != nil {
 		return err
@@ -149,7 +148,7 @@ func pullsImage(s *windlassv1.DeploymentSpec) bool {
 	return s.GetImage() != "" || slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetImage() != "" })
 }
 
-// CheckEnv judges variables of an app or an environment.
+// CheckEnv validates variables of an app or an environment.
 func CheckEnv(env map[string]string, field string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -171,7 +170,7 @@ func checkEnvSize(size int, field string) error {
 	return nil
 }
 
-// reservedVariable tells names that every instance is given.
+// reservedVariable reports whether Windlass sets the variable in every instance.
 func reservedVariable(name string) bool {
 	return name == "PORT" || strings.HasPrefix(name, "WINDLASS_")
 }

@@ -11,11 +11,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxAnnotationBytes leaves room for Windlass' own below Kubernetes' limit of
-// 256 KiB for all annotations of an object.
+// maxAnnotationBytes leaves room for Windlass' own annotations below Kubernetes' limit of 256 KiB for all
+// annotations of an object.
 const maxAnnotationBytes = 192 << 10
 
-// checkResources judges what one instance asks for.
+// checkResources validates the resources of one instance.
 func checkResources(r *windlassv1.Resources, field string) error {
 	if shm, memory := r.GetShmMib(), r.GetMemoryMib(); memory > 0 && shm > memory {
 		return apierr.InvalidFix(field+".shmMib",
@@ -30,8 +30,8 @@ func checkResources(r *windlassv1.Resources, field string) error {
 	return nil
 }
 
-// checkKubernetes judges the fields that only Kubernetes regions read. A cluster
-// would refuse most of what is refused here, after the rollout has begun.
+// checkKubernetes validates the fields that only Kubernetes regions read. A cluster would refuse most of
+// these specs, too, but only after the rollout has begun.
 func checkKubernetes(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkModelCache(s, field); err != nil {
 		return err
@@ -52,7 +52,7 @@ func checkKubernetes(s *windlassv1.DeploymentSpec, field string) error {
 	return checkSecurity(s, field)
 }
 
-// taken tells names that Windlass gives out itself.
+// taken reports whether Windlass uses the key itself.
 func taken(key string) bool {
 	return strings.HasPrefix(key, "windlass.run/") || strings.HasPrefix(key, "app.kubernetes.io/")
 }
@@ -157,11 +157,11 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 	return nil
 }
 
-// notOverlaid are folders of a container that a volume must not hide: devices
-// (/dev/shm among them), the kernel's, and what Kubernetes puts there itself.
+// notOverlaid are folders of a container that a volume must not hide: devices (with /dev/shm), the kernel's,
+// and those that Kubernetes mounts itself.
 var notOverlaid = []string{"/dev", "/proc", "/sys", "/etc", "/var/run/secrets", "/run/secrets"}
 
-// notShared are folders of a host with which a container would own the host.
+// notShared are folders of a host that would give a container control of the host.
 var notShared = []string{
 	"/dev", "/proc", "/sys", "/etc", "/boot", "/root", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/run", "/var/run",
 	"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/docker", "/var/lib/etcd",
@@ -191,8 +191,7 @@ func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
 	return nil
 }
 
-// checkFolder fails for a path that is not plain, or lies in or around one of the
-// forbidden ones.
+// checkFolder fails for a path that is not plain, or lies in or around one of the forbidden ones.
 func checkFolder(p, field string, forbidden []string, fix string) error {
 	if p == "/" || path.Clean(p) != p {
 		return apierr.InvalidFix(field, fmt.Sprintf("%q is not a plain path: %q would be", p, plain(p)), fix)

@@ -15,7 +15,7 @@ func autoRollbackOff(p *windlassv1.RolloutPolicy) bool {
 	return auto != nil && auto.Enabled != nil && !auto.GetEnabled()
 }
 
-// checkAutoRollback fails on what contradicts that a rollout stays where it is.
+// checkAutoRollback fails on conditions and waves that contradict an autoRollback that is off.
 func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 	auto, off := p.GetAutoRollback(), autoRollbackOff(p)
 	if off && len(auto.GetConditions()) > 0 {
@@ -42,7 +42,7 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 	return nil
 }
 
-// checkAmounts fails on limits that nothing could keep, or that mean nothing.
+// checkAmounts fails on limits that cannot be kept or that have no effect.
 func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 	for _, limit := range []struct{ name, text, of string }{
 		{"failedInstances", auto.GetFailedInstances(), "instances"},
@@ -74,7 +74,7 @@ func tooManyPercent(text string) bool {
 	return ok && len(digits) == 3 && digits > "100"
 }
 
-// checkDeadlines fails on two that say the same.
+// checkDeadlines fails if two fields say how long a start waits for room.
 func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
 	if p.GetDeadlines().GetUnschedulable() != nil && p.GetWaitForCapacity().AsDuration() > 0 {
 		return apierr.InvalidFix(field+".unschedulable", "deadlines.unschedulable and waitForCapacity both say how long room is waited for",
@@ -83,8 +83,8 @@ func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
 	return nil
 }
 
-// CheckProgress fails on a progress deadline that the spec and the policy name differently.
-// asked is the spec as it came, without defaults.
+// CheckProgress fails if the spec and the policy set different progress deadlines. asked is the spec as the
+// caller sent it, without defaults.
 func CheckProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec, field string) error {
 	one, other := p.GetDeadlines().GetProgress(), asked.GetProgressDeadline()
 	if one == nil || other == nil || one.AsDuration() == other.AsDuration() {

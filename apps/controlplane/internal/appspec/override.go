@@ -15,8 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checkOverrides judges what needs no regions: each override alone, and which one names
-// what.
+// checkOverrides validates what does not depend on the regions' rows: each override alone, and that no two
+// overrides name the same region.
 func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 	taken := map[string]int{}
 	for i, o := range s.GetOverrides() {
@@ -76,11 +76,11 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	return checkResources(o.GetResources(), at+".resources")
 }
 
-// CheckOverridden judges the spec as it is in each region that an override is about.
+// CheckOverridden validates the spec as it is in each region that an override changes.
 func CheckOverridden(spec *windlassv1.DeploymentSpec, field string) error {
 	for _, p := range spec.GetPinnedOverrides() {
 		s := override.In(spec, p.GetRegionId())
-		s.Replicas = nil // fewer than min_ready: then all of them are meant
+		s.Replicas = nil // if they are fewer than min_ready, all of them must be ready
 		err := Check(s, field)
 		if err == nil {
 			continue
@@ -96,7 +96,7 @@ func CheckOverridden(spec *windlassv1.DeploymentSpec, field string) error {
 	return nil
 }
 
-// AskedBy are the replicas that the spec asks for.
+// AskedBy returns the replicas that the spec asks for.
 func AskedBy(spec *windlassv1.DeploymentSpec) plan.Asked {
 	asked := plan.Asked{Regions: map[string]int32{}}
 	if spec.Replicas != nil {
@@ -110,7 +110,7 @@ func AskedBy(spec *windlassv1.DeploymentSpec) plan.Asked {
 	return asked
 }
 
-// AskedText is how many replicas were asked for, in words.
+// AskedText describes in words how many replicas were asked for.
 func AskedText(asked plan.Asked, spec *windlassv1.DeploymentSpec) string {
 	var parts []string
 	for _, name := range slices.Sorted(slices.Values(spec.GetRegions())) {
@@ -128,13 +128,13 @@ func AskedText(asked plan.Asked, spec *windlassv1.DeploymentSpec) string {
 	return fmt.Sprintf("%d replicas in each region, but %s", *asked.All, text)
 }
 
-// ReplicasIn is how many replicas the spec begins with in the region.
+// ReplicasIn returns how many replicas the spec begins with in the region.
 func ReplicasIn(spec *windlassv1.DeploymentSpec, region string) int32 {
 	n, _ := override.Replicas(spec, override.ID(spec, region))
 	return n
 }
 
-// SecretsOf are the secrets that the spec names anywhere, and the fields that do.
+// SecretsOf returns the secrets that the spec names anywhere, and the fields that name them.
 func SecretsOf(spec *windlassv1.DeploymentSpec, field string) (names, fields []string) {
 	add := func(refs []*windlassv1.SecretReference, at string) {
 		for i, r := range refs {

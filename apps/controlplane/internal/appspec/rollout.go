@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// PolicyWithDefaults returns a copy with what it leaves out, but for what depends on
-// the number of replicas. nil for nil.
+// PolicyWithDefaults returns a copy with defaults for missing fields, except for those that depend on the
+// number of replicas. It returns nil for nil.
 func PolicyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy {
 	p := proto.CloneOf(in)
 	if p == nil {
@@ -42,7 +42,7 @@ func PolicyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 	return p
 }
 
-// CheckPolicy judges what the schema cannot, but for what regions there are.
+// CheckPolicy validates what the schema cannot, except whether the regions exist.
 func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, field string) error {
 	if p == nil {
 		return nil
@@ -88,8 +88,8 @@ func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	return checkAnalysis(p, field+".analysis")
 }
 
-// regionWithoutRoomForBoth names a region in which the policy's steps cannot be taken, or the
-// app if that is so in general; empty for none.
+// regionWithoutRoomForBoth names a region in which the policy's steps have no room for both versions, or the
+// app if that is the case in general. It returns "" for none.
 func regionWithoutRoomForBoth(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) string {
 	if spec.Replicas != nil && !plan.HasRoomForBoth(p, spec.GetReplicas()) {
 		return "the app"

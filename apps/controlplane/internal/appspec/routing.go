@@ -11,8 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checkRouting judges the routing of requests: what gateways would not obey, and what
-// browsers would refuse.
+// checkRouting fails on routing that gateways would not apply, or that browsers would refuse.
 func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY
 	switch {
@@ -66,11 +65,11 @@ func checkCors(c *windlassv1.Cors, field string) error {
 	return nil
 }
 
-// schemePorts are what browsers leave out of origins.
+// schemePorts are the ports that browsers leave out of origins.
 var schemePorts = map[string]string{"http": "80", "https": "443"}
 
-// checkOrigin takes what a browser may send as Origin, in its spelling, since texts are
-// compared; and "*." before a domain.
+// checkOrigin fails unless origin is spelled as a browser sends it, because gateways compare texts. "*." may
+// stand before a domain.
 func checkOrigin(origin, field string) error {
 	refuse := func(why string) error {
 		return apierr.InvalidFix(field, fmt.Sprintf("%q is no origin: %s", apierr.Clip(origin, 100), why),

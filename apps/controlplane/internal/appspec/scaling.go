@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CheckScaling judges the policy beside the spec of the request, before its defaults.
+// CheckScaling validates the policy against the spec of the request, before its defaults.
 func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
 	if p == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// EachSecret visits all references of the spec, its overrides' included.
+// EachSecret visits all references of the spec, including those of its overrides.
 func EachSecret(spec *windlassv1.DeploymentSpec, visit func(*windlassv1.SecretReference)) {
 	all := [][]*windlassv1.SecretReference{spec.GetSecrets()}
 	for _, o := range spec.GetOverrides() {
@@ -25,8 +25,8 @@ func EachSecret(spec *windlassv1.DeploymentSpec, visit func(*windlassv1.SecretRe
 	}
 }
 
-// withoutVersions returns copies of both specs that say no version of a secret of which
-// one of them says none: that one runs with whatever is the newest.
+// withoutVersions returns copies of both specs. They have no version for a secret that one of the specs names
+// without a version, because that spec runs with the newest.
 func withoutVersions(a, b *windlassv1.DeploymentSpec) (left, right *windlassv1.DeploymentSpec) {
 	left, right = proto.CloneOf(a), proto.CloneOf(b)
 	loose := map[string]bool{}
@@ -45,7 +45,7 @@ func withoutVersions(a, b *windlassv1.DeploymentSpec) (left, right *windlassv1.D
 	return left, right
 }
 
-// RefersTo reports whether the spec does in any region.
+// RefersTo reports whether the spec uses the secret in any region.
 func RefersTo(spec *windlassv1.DeploymentSpec, secret string) bool {
 	return slices.ContainsFunc(override.Any(spec), func(s *windlassv1.DeploymentSpec) bool { return Mentions(s, secret) })
 }

@@ -26,11 +26,11 @@ import (
 //	the app        Expand
 //	overrides      ExpandRegions, and package override
 //
-// Expand runs once, when a version is made. What it returns is stored with the version, so that a preset
-// that changes later changes nothing that runs.
+// Expand runs once, when a version is made. Its result is stored with the version, so that a later change of
+// the preset changes no running version.
 
-// Expand returns a copy of the spec with what the preset of its serve makes, and the findings of the preset.
-// A spec without serve stays as it is. With an error among the findings, the spec is not complete.
+// Expand returns a copy of the spec with the fields that the preset of its serve makes, and the preset's
+// findings. A spec without serve stays as it is. With an error among the findings, the spec is not complete.
 func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
 	s := proto.CloneOf(in)
 	s.GeneratedBy, s.Generated = "", nil
@@ -73,7 +73,7 @@ func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 	return out, findings
 }
 
-// EngineMetrics are a preset's metrics as the API has them.
+// EngineMetrics returns a preset's metrics in the API's form.
 func EngineMetrics(of []preset.Metric) (out []*windlassv1.EngineMetric) {
 	for _, m := range of {
 		out = append(out, &windlassv1.EngineMetric{Signal: m.Signal, Metric: m.Metric, Port: m.Port, Path: m.Path})
@@ -81,7 +81,7 @@ func EngineMetrics(of []preset.Metric) (out []*windlassv1.EngineMetric) {
 	return out
 }
 
-// generatedEnv are the preset's variables without those that the app sets, as a value or as a secret.
+// generatedEnv returns the preset's variables without those that the app sets, as a value or as a secret.
 func generatedEnv(made map[string]string, s *windlassv1.DeploymentSpec) map[string]string {
 	env := maps.Clone(made)
 	maps.DeleteFunc(env, func(name, _ string) bool {
@@ -91,7 +91,7 @@ func generatedEnv(made map[string]string, s *windlassv1.DeploymentSpec) map[stri
 	return env
 }
 
-// overlaid returns the fields of base, with those that over has in their place, each as a whole.
+// overlaid returns base with the fields that are set in over, each replaced as a whole.
 func overlaid[M proto.Message](base, over M) M {
 	if !base.ProtoReflect().IsValid() {
 		return proto.CloneOf(over)
@@ -106,9 +106,9 @@ func overlaid[M proto.Message](base, over M) M {
 	return out
 }
 
-// ExpandRegions makes the args of the regions whose overrides change resources or args: flags of an override
-// take the place of those of the same names, and parallelism follows the region's GPUs. spec is asked with its
-// preset expanded and its overrides pinned. Fields of findings begin as those of Expand do.
+// ExpandRegions makes the args of the regions whose overrides change resources or args. Flags of an override
+// replace those of the same name, and parallelism follows the region's GPUs. spec is asked with its preset
+// expanded and its overrides pinned. Fields of findings begin as those of Expand do.
 func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Registry) (findings []preset.Finding) {
 	p, known := presets.Find(spec.GetGeneratedBy())
 	if !known {
@@ -154,7 +154,7 @@ func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Regis
 			v.Resources.ShmMib = shm
 		}
 		if len(v.GetArgs()) > 0 {
-			continue // in the place of all
+			continue // they replace all args
 		}
 		args := p.Merge(p.Merge(f.Spec.GetArgs(), asked.GetArgs()), v.GetExtraArgs())
 		if v.ExtraArgs = nil; len(args) > maxArgs {
@@ -175,7 +175,7 @@ func flagTwice(field, flag string) preset.Finding {
 	}
 }
 
-// maxArgs is what the schema takes of args.
+// maxArgs is how many args the schema allows.
 const maxArgs = 1024
 
 func tooManyArgs(n int) preset.Finding {
@@ -185,7 +185,7 @@ func tooManyArgs(n int) preset.Finding {
 	}
 }
 
-// tooLittle reports whether shared memory is more than the memory of an instance, which it counts as.
+// tooLittle reports whether shared memory is more than the instance's memory, of which it is a part.
 func tooLittle(r *windlassv1.Resources, shm int32) bool {
 	return shm > cmp.Or(r.GetMemoryMib(), defaultMemoryMiB)
 }
@@ -198,7 +198,7 @@ func littleMemory(shm int32, r *windlassv1.Resources) preset.Finding {
 	}
 }
 
-// resourcesOf an instance: those of the one role that the spec has, if it has some of its own.
+// resourcesOf returns the resources of the first role that has its own, or else the spec's.
 func resourcesOf(s *windlassv1.DeploymentSpec) *windlassv1.Resources {
 	for _, r := range s.GetRoles() {
 		if r.GetResources() != nil {
@@ -211,7 +211,7 @@ func resourcesOf(s *windlassv1.DeploymentSpec) *windlassv1.Resources {
 // maxOption bounds the values of an option, as the elements of args are bounded.
 const maxOption = 32768
 
-// inputOf is what a preset reads of a spec, in a region with these resources.
+// inputOf returns what a preset reads of a spec, in a region with these resources.
 func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Input, []preset.Finding) {
 	serve := s.GetServe()
 	in := preset.Input{
@@ -261,7 +261,7 @@ func clipped(text string) string {
 	return text
 }
 
-// reasons of findings by their code. The others are VALIDATION.
+// reasons are the error reasons of findings by code. Other codes have reason VALIDATION.
 var reasons = map[string]windlassv1.ErrorReason{
 	"EngineUnknown":          windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_ENGINE,
 	"EngineVersionUnchecked": windlassv1.ErrorReason_ERROR_REASON_ENGINE_UNCHECKED,
@@ -287,10 +287,10 @@ func reasonOf(code string) windlassv1.ErrorReason {
 	return windlassv1.ErrorReason_ERROR_REASON_VALIDATION
 }
 
-// fieldOf is the path in a request of a finding's field.
+// fieldOf returns the path of a finding's field in a request.
 func fieldOf(f preset.Finding) string { return "spec." + FileField(f) }
 
-// FileField is the path in an app's file of a finding's field.
+// FileField returns the path of a finding's field in an app's file.
 func FileField(f preset.Finding) string {
 	if path, ok := strings.CutPrefix(f.Field, "/"); ok {
 		return path
@@ -298,7 +298,7 @@ func FileField(f preset.Finding) string {
 	return "serve." + f.Field
 }
 
-// Sentence writes a fix as the API's errors have theirs.
+// Sentence returns a fix as a sentence, which is the form of the API's fixes.
 func Sentence(text string) string {
 	if text == "" {
 		return ""
@@ -307,7 +307,7 @@ func Sentence(text string) string {
 	return string(unicode.ToUpper(first)) + text[size:] + "."
 }
 
-// Refusals are the errors among the findings, as the API answers them.
+// Refusals returns the errors among the findings, in the form in which the API returns them.
 func Refusals(findings []preset.Finding) (errs []error) {
 	for _, f := range findings {
 		if f.Severity == preset.Error {
@@ -319,7 +319,7 @@ func Refusals(findings []preset.Finding) (errs []error) {
 	return errs
 }
 
-// Warnings are the warnings among the findings, as a plan has them.
+// Warnings returns the warnings among the findings, in the form of a plan.
 func Warnings(findings []preset.Finding) (out []*windlassv1.PlanFinding) {
 	for _, f := range findings {
 		if f.Severity == preset.Warning {
@@ -329,7 +329,7 @@ func Warnings(findings []preset.Finding) (out []*windlassv1.PlanFinding) {
 	return out
 }
 
-// WarningText is a warning for people who deployed.
+// WarningText returns a warning as text for people who deploy.
 func WarningText(f *windlassv1.PlanFinding) string {
 	text := strings.TrimPrefix(f.GetMessage(), "spec.") + "."
 	if f.GetFix() != "" {

@@ -37,15 +37,15 @@ var (
 	defaultDeadline      = durationpb.New(10 * time.Minute)
 )
 
-// WithDefaults returns a copy of the spec with everything filled in that it leaves
-// out, but for replicas and regions, which depend on more than the spec.
+// WithDefaults returns a copy of the spec with defaults for all missing fields, except for replicas and
+// regions, which depend on more than the spec.
 func WithDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	s := proto.CloneOf(in)
 	s.InheritedEnv, s.PinnedOverrides = nil, nil
 	return fillDefaults(s)
 }
 
-// fillDefaults fills in what the spec leaves out.
+// fillDefaults sets the defaults of missing fields.
 func fillDefaults(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	if s.Resources == nil {
 		s.Resources = &windlassv1.Resources{}
@@ -93,8 +93,8 @@ func orDuration(value, otherwise *durationpb.Duration) *durationpb.Duration {
 	return value
 }
 
-// InheritEnv puts the preset's variables under the environment's, and those under the app's own, and
-// notes which are the environment's. A variable that carries a secret is none of these.
+// InheritEnv sets the app's own variables, then the environment's and then the preset's, each without those
+// already set. It notes which are the environment's. It adds no variable that carries a secret.
 func InheritEnv(s *windlassv1.DeploymentSpec, environment, own map[string]string) {
 	s.Env, s.InheritedEnv = map[string]string{}, nil
 	maps.Copy(s.Env, own)
@@ -114,7 +114,7 @@ func InheritEnv(s *windlassv1.DeploymentSpec, environment, own map[string]string
 	}
 }
 
-// OwnEnv are the variables that InheritEnv was given as the app's own.
+// OwnEnv returns the variables that InheritEnv got as the app's own.
 func OwnEnv(s *windlassv1.DeploymentSpec) map[string]string {
 	own := maps.Clone(s.GetEnv())
 	for _, name := range s.GetInheritedEnv() {
@@ -126,43 +126,43 @@ func OwnEnv(s *windlassv1.DeploymentSpec) map[string]string {
 	return own
 }
 
-// concern is whom a field of the spec is for.
+// concern is the part of the product that a field of the spec affects.
 type concern int
 
 const (
-	// ofInstances: an instance is made by it.
+	// ofInstances means that the field is part of how an instance is made.
 	ofInstances concern = iota
-	// ofRollouts: it is part of the version, and no instance sees it. A version that differs
-	// from the live one in fields like it alone goes on with the instances that there are.
+	// ofRollouts means that the field is part of the version, but not of its instances. A version that
+	// differs from the live one only in such fields keeps the running instances.
 	ofRollouts
-	// ofPeople: it is not part of the version, or says in other words what another field says.
+	// ofPeople means that the field is not part of the version, or repeats what another field says.
 	ofPeople
 )
 
-// concerns of all fields. Agents count on it: what is ofRollouts is in nothing that they make
-// an instance of.
+// concerns has all fields of a spec. Agents rely on it: no field with ofRollouts is in what they make an
+// instance of.
 var concerns = map[protoreflect.Name]concern{
 	"image": ofInstances, "command": ofInstances, "args": ofInstances, "resources": ofInstances, "roles": ofInstances,
 	"env": ofInstances, "secrets": ofInstances, "ports": ofInstances, "health_check": ofInstances,
 	"termination_grace": ofInstances, "drain_delay": ofInstances, "model_cache": ofInstances, "kubernetes": ofInstances,
-	// What overrides came to is what runs, however they say it.
+	// The pinned overrides are what runs, however the overrides are written.
 	"pinned_overrides": ofInstances, "overrides": ofPeople,
 
 	"regions": ofRollouts, "progress_deadline": ofRollouts, "min_ready": ofRollouts, "routing": ofRollouts,
 
-	// What serve came to is in the other fields, and in generated.
+	// The result of serve is in the other fields, and in generated.
 	"generated_by": ofRollouts, "generated": ofRollouts, "serve": ofPeople,
 
 	"replicas": ofPeople, "inherited_env": ofPeople,
 	"version_label": ofPeople, "message": ofPeople, "source_commit": ofPeople,
 }
 
-// Hash tells specs apart by what runs. It is compared between specs that were
-// hashed by the same program and is no format.
+// Hash returns a hash of what runs. Compare it only with hashes of the same program, because it is not a
+// stable format.
 func Hash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
 
-// MadeAlike reports whether instances of the one are instances of the other: a spec made of the
-// fields that instances see is the same.
+// MadeAlike reports whether instances of a are instances of b, because the fields that instances see are the
+// same.
 func MadeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	left, err := hashOf(a, ofInstances)
 	if err != nil {
@@ -172,7 +172,7 @@ func MadeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	return string(left) == string(right), err
 }
 
-// hashOf covers the fields that are of concern up to the last.
+// hashOf returns a hash of the fields with a concern up to last.
 func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	s := proto.CloneOf(spec)
 	s.PinnedOverrides = override.Versioned(s)
@@ -192,7 +192,7 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	return sum[:], nil
 }
 
-// Same reports whether the two run the same.
+// Same reports whether the two specs run the same, whatever versions of secrets only one of them names.
 func Same(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	a, b = withoutVersions(a, b)
 	left, err := Hash(a)

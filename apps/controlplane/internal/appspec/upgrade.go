@@ -11,10 +11,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Upgrade returns the spec as a deploy of the same file would make it now, with the findings of that. The spec is a
-// version's, with a preset's result. The file is not stored: a field or flag that has the value which the preset made
-// counts as the preset's. With an error among the findings, the returned spec is not complete. ok is false if the
-// preset that made the version is not in the registry.
+// Upgrade returns the spec as a deploy of the same file would make it now, with the findings of that. spec is
+// a version's, with a preset's result. The file is not stored, so a field or flag with the preset's value
+// counts as made by the preset. With an error among the findings, the returned spec is not complete. ok is
+// false if the preset that made the version is not in the registry.
 func Upgrade(spec *windlassv1.DeploymentSpec, presets *preset.Registry) (_ *windlassv1.DeploymentSpec, findings []preset.Finding, ok bool) {
 	p, known := presets.Find(spec.GetGeneratedBy())
 	if !known {
@@ -32,7 +32,7 @@ func Upgrade(spec *windlassv1.DeploymentSpec, presets *preset.Registry) (_ *wind
 	return next, findings, true
 }
 
-// inheritedOf are the variables that the version has from its environment.
+// inheritedOf returns the variables that the version has from its environment.
 func inheritedOf(s *windlassv1.DeploymentSpec) map[string]string {
 	env := map[string]string{}
 	for _, name := range s.GetInheritedEnv() {
@@ -41,7 +41,7 @@ func inheritedOf(s *windlassv1.DeploymentSpec) map[string]string {
 	return env
 }
 
-// withoutGenerated returns the spec without what the preset made, as the app's file may have it.
+// withoutGenerated returns the spec without the preset's result, as the app's file may have it.
 func withoutGenerated(spec *windlassv1.DeploymentSpec, p *preset.Preset) *windlassv1.DeploymentSpec {
 	s := proto.CloneOf(spec)
 	s.Env = OwnEnv(s)
@@ -56,7 +56,7 @@ func withoutGenerated(spec *windlassv1.DeploymentSpec, p *preset.Preset) *windla
 		if len(v.GetArgs()) == 0 || slices.ContainsFunc(s.GetOverrides(), func(o *windlassv1.Override) bool { return len(o.GetArgs()) > 0 }) {
 			continue
 		}
-		// Flags that the file's extraArgs added, beside those of the spec and of the preset in the region.
+		// These are flags that the file's extraArgs added to those of the spec and of the region's preset.
 		resources := resourcesOf(override.In(spec, pinned.GetRegionId()))
 		input, _ := inputOf(s, resources)
 		there, _ := p.Generate(input)
