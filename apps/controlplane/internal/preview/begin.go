@@ -14,9 +14,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RoomToBegin refuses a rollout that cannot begin with what regions have free, unless its policy makes
-// it wait for more. It also refuses one that would come later to a region which has none of the
-// GPUs at all: GPUs that are in use may be free by then, those that do not exist will not.
+// RoomToBegin fails for a rollout that cannot begin with the free GPUs of its regions, unless its policy lets
+// it wait for room. It also fails if a later region has no such GPUs at all: GPUs in use may be free by then,
+// but missing ones will not exist.
 func (p *Preview) RoomToBegin(at int64) error {
 	if p.waitsForRoom() > 0 {
 		return nil
@@ -68,8 +68,8 @@ func (p *Preview) RoomToBegin(at int64) error {
 	}, text)
 }
 
-// later are the regions that the rollout comes to after those, by id. What is not staged
-// comes to none.
+// later returns the ids of the regions that the rollout reaches after those in begun. A rollout that is not
+// staged has none.
 func (p *Preview) later(begun map[string]bool) map[string]bool {
 	ids, c := map[string]bool{}, p.progress()
 	if c == nil || p.in.Rollout == nil || p.in.Rollout.DeploymentID != p.target.ID {
@@ -83,8 +83,8 @@ func (p *Preview) later(begun map[string]bool) map[string]bool {
 	return ids
 }
 
-// lacks returns the finding for a region that has no pool for what the target asks for there, nil for
-// none.
+// lacks returns the finding for a region that has no pool for the GPUs which the target asks for there, nil
+// for none.
 func (p *Preview) lacks(id string) (*windlassv1.PlanFinding, error) {
 	region := p.regions[id]
 	gpu := gpuOf(override.In(p.target.Spec, id))

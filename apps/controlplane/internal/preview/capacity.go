@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// awaited is the finding for a rollout that waits for room, if its policy says so.
+// awaited turns a finding that blocks into one that does not, if the rollout's policy waits for room.
 func (p *Preview) awaited(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
 	limit := p.waitsForRoom()
 	if limit == 0 || !f.GetBlocks() {
@@ -28,7 +28,7 @@ func (p *Preview) awaited(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
 	return f
 }
 
-// waitsForRoom is for how long the rollout does.
+// waitsForRoom returns how long the rollout's policy waits for room.
 func (p *Preview) waitsForRoom() time.Duration {
 	if p.in.RolloutState == nil {
 		return 0
@@ -39,14 +39,14 @@ func (p *Preview) waitsForRoom() time.Duration {
 	return p.in.RolloutState.Policy.GetWaitForCapacity().AsDuration()
 }
 
-// capacity is what a region said that it has.
+// capacity is what a region reported that it has.
 type capacity struct {
-	// known: it has said something.
+	// known means that the region has reported its capacity.
 	known bool
 	gpus  []*windlassv1.GpuCapacity
 }
 
-// capacityOf reads what the region has.
+// capacityOf returns the region's reported capacity.
 func capacityOf(r model.Region) (capacity, error) {
 	reported, err := rollup.Capacity(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func capacityOf(r model.Region) (capacity, error) {
 	return capacity{known: len(r.Capacity) > 0, gpus: rollup.GPUs(reported)}, nil
 }
 
-// regionView tells what the forecast takes of a region, and what that has.
+// regionView returns what the app takes of a region in the forecast, and what the region has.
 func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRegion, capacity, error) {
 	region := p.regions[id]
 	has, err := capacityOf(region)
@@ -75,7 +75,7 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 	return v, has, nil
 }
 
-// room tells of a region that has too few GPUs free, or that may have; nil for none.
+// room returns the finding for a region that has too few GPUs free, or that may have too few; nil for none.
 func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanFinding {
 	if v.GetGpu() == nil || v.GetStatus() != windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 		return nil
@@ -83,8 +83,8 @@ func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanF
 	f := &windlassv1.PlanFinding{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Blocks: true, Field: p.gpuField(v), Region: v.GetRegion(),
 	}
-	// Hosts that take no other may take it, and others may have to leave for it: what is
-	// free for all says less then.
+	// With tolerations, hosts that refuse other pods may take it; with a priority, other pods may be evicted
+	// for it. So the free GPUs do not decide.
 	if k := p.target.Spec.GetKubernetes(); len(k.GetTolerations()) > 0 || k.GetPriorityClass() != "" {
 		f.Blocks = false
 	}
@@ -117,7 +117,7 @@ func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanF
 	return f
 }
 
-// gpuField is what asks for the region's GPUs: the spec, or its overrides.
+// gpuField returns the field that asks for the region's GPUs, in the spec or in its overrides.
 func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
 	if proto.Equal(v.GetGpu(), gpuOf(p.target.Spec)) {
 		return "spec.resources.gpu"
@@ -128,19 +128,19 @@ func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
 // amount is what replicas of an app take.
 type amount struct{ replicas, gpus int32 }
 
-// extent is what the app takes of a region: now, at most, and in the end.
+// extent is what the app takes of a region: now, at its peak, and in the end.
 type extent struct {
 	now, peak, after amount
-	// needed GPUs of the kind that the target asks for, beyond those given back.
+	// needed is how many GPUs that fit the target it needs, beyond those that other versions give back.
 	needed int32
-	// kept of those that are needed are so in the end, too.
+	// kept is how many of those it still needs in the end.
 	kept int32
-	// comes reports whether replicas of the target are there at any time.
+	// comes reports whether the region runs replicas of the target at any time.
 	comes bool
 }
 
-// extent follows the region's steps. Between two of them there is of each version what
-// either says, at most.
+// extent follows the region's steps. Between two steps, a version has at most the larger of its two numbers
+// of replicas.
 func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity) (e extent) {
 	each, gives := map[string]int32{}, map[string]bool{}
 	mine := gpuOf(override.In(p.target.Spec, region.ID))
@@ -149,7 +149,7 @@ func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*wind
 		_, n := admission.PerReplica(there)
 		each[d.ID] = int32(n)
 		theirs := gpuOf(there)
-		// What it gives back is of use if the target could take any of it.
+		// Its GPUs count as given back if each pool that fits it also fits the target.
 		gives[d.ID] = mine != nil && theirs != nil && subset(fitting(theirs, pools), fitting(mine, pools))
 	}
 	at := map[string]int32{}
@@ -187,15 +187,15 @@ func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*wind
 			most[side.DeploymentID] = max(most[side.DeploymentID], side.Replicas)
 		}
 		if s.InPlace {
-			most = maps.Clone(next) // nothing is started beside what it is started for
+			most = maps.Clone(next) // no new instance runs next to the one that it replaces
 		}
 		a, _ := sum(most)
 		for id := range most {
 			if id == p.target.ID || id == p.in.App.LiveDeploymentID {
 				continue
 			}
-			// It is not wanted any more. It leaves as soon as nothing is routed to it; where a
-			// rollout is staged, as far as this step says.
+			// This version is not wanted any more. It stops as soon as no traffic is routed to it, but in a
+			// staged rollout only as far as this step says.
 			most[id] = 0
 			if p.progress() != nil {
 				most[id] = next[id]

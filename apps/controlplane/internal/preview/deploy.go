@@ -17,33 +17,33 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Deploy is a deploy that was run without being stored: what it would store, and what it would be refused for.
+// Deploy is the result of a deploy that was run without being stored.
 type Deploy struct {
-	// Preview of what comes of it, nil with no Answer.
+	// Preview is the forecast of the rollout, nil without Answer.
 	*Preview
-	// At is when it was run, unix ms.
+	// At is when it ran, in unix ms.
 	At int64
 	// Refusals are the errors that it would fail with, in the order in which they were found.
 	Refusals []error
-	// Warnings of the preset of the spec's serve.
+	// Warnings are those of the preset that the spec's serve names.
 	Warnings []*windlassv1.PlanFinding
-	// Answer is what Deploy would answer, nil if it would be refused before it decides.
+	// Answer is what Deploy would return, nil if it would be refused before it decides.
 	Answer *windlassv1.DeployResponse
-	// App after and WasApp before it, nil if it did not exist.
+	// App is the app after the deploy, WasApp the app before it, nil if it did not exist.
 	App, WasApp *model.App
-	// Policy of the app's rollouts after and WasPolicy before it.
+	// Policy is the app's rollout policy after the deploy, WasPolicy the one before it.
 	Policy, WasPolicy *windlassv1.RolloutPolicy
-	// Scaling of the app after and WasScaling before it, nil for replicas that do not follow the load.
+	// Scaling is the app's scaling policy after, WasScaling before the deploy; nil: no scaling by load.
 	Scaling, WasScaling *windlassv1.ScalingPolicy
 	// Live is the deployment that is live before it, nil for none.
 	Live *model.Deployment
-	// Sizes after and WasSizes before it are how many replicas regions run, by id, where that is known.
+	// Sizes are the known replicas of regions by id after the deploy, WasSizes those before it.
 	Sizes, WasSizes map[string]int32
-	// Supersedes is the version of the rollout in flight that it would take the place of, 0 for none.
+	// Supersedes is the version of the rollout in flight that it would replace, 0 for none.
 	Supersedes int32
-	// Woken: the app's workflow has something to do after it.
+	// Woken means that the app's workflow has something to do after the deploy.
 	Woken bool
-	// Quota of the workspace, and its usage after it.
+	// Quota is the workspace's, UsageAfter its usage after the deploy.
 	Quota      *windlassv1.Quota
 	UsageAfter *windlassv1.Usage
 }
@@ -62,10 +62,10 @@ func (d *Deploy) outcome() windlassv1.PlanDeployResponse_Outcome {
 	return windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED
 }
 
-// maxPlanSteps are told: more than anybody reads, and few enough for an answer.
+// maxPlanSteps bounds the steps in a response: more than people read, and few enough for its size.
 const maxPlanSteps = 500
 
-// Response says what the deploy would do.
+// Response returns what the deploy would do.
 func (d *Deploy) Response() (*windlassv1.PlanDeployResponse, error) {
 	out := &windlassv1.PlanDeployResponse{Outcome: d.outcome(), NewApp: d.App != nil && d.WasApp == nil}
 	for _, err := range d.Refusals {
@@ -91,7 +91,7 @@ func (d *Deploy) Response() (*windlassv1.PlanDeployResponse, error) {
 	return out, nil
 }
 
-// findingOf is a refusal as Deploy would answer it.
+// findingOf returns the finding for an error that would refuse the deploy.
 func findingOf(err error) *windlassv1.PlanFinding {
 	detail := rpc.DetailOf(err)
 	return &windlassv1.PlanFinding{
@@ -171,7 +171,7 @@ func (d *Deploy) stepProto(s forecast.Step) *windlassv1.PlanStep {
 	return out
 }
 
-// regionViews tells of each region what the deploy takes there, and what it has.
+// regionViews adds to out what the deploy takes of each region, what the region has, and its findings.
 func (d *Deploy) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResponse) error {
 	ids := map[string]bool{}
 	for _, id := range d.regionIDs {
@@ -200,7 +200,7 @@ func (d *Deploy) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResp
 	return nil
 }
 
-// reach tells of a region that cannot be told anything now.
+// reach returns the finding for a region that is not connected, nil for a connected one.
 func (d *Deploy) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, outcome windlassv1.PlanDeployResponse_Outcome) []*windlassv1.PlanFinding {
 	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 		return nil

@@ -16,7 +16,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// changes of what runs, of how rollouts go, and of how replicas follow the load.
+// changes returns what the deploy changes in the spec, in the rollout policy and in the scaling policy.
 func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
 	var before *windlassv1.DeploymentSpec
 	if d.Live != nil {
@@ -38,7 +38,7 @@ func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
 	return slices.Concat(out, policy, scaling), err
 }
 
-// scalingLeaves are those of what people write: the control plane adds the ids of regions.
+// scalingLeaves returns the leaves of the policy without the ids of regions, which the control plane adds.
 func scalingLeaves(p *windlassv1.ScalingPolicy) leavesError {
 	p = proto.CloneOf(p)
 	for _, o := range p.GetOverrides() {
@@ -47,13 +47,13 @@ func scalingLeaves(p *windlassv1.ScalingPolicy) leavesError {
 	return leavesOf(p)
 }
 
-// SpecChanges are the differences between two specs, by path.
+// SpecChanges returns the differences between two specs, sorted by path.
 func SpecChanges(before, after *windlassv1.DeploymentSpec) ([]*windlassv1.FieldChange, error) {
 	return diff("", specLeaves(before), specLeaves(after))
 }
 
-// setSizes states in the specs the replicas of regions that have a number of their own, as they are
-// and will be: scaling changes no spec that is stored.
+// setSizes sets in both specs the replicas of regions with a number of their own. The stored specs do not
+// have them, because scaling changes no spec.
 func (d *Deploy) setSizes(before, after *windlassv1.DeploymentSpec) {
 	own := map[string]bool{}
 	for _, p := range slices.Concat(before.GetPinnedOverrides(), after.GetPinnedOverrides()) {
@@ -77,13 +77,13 @@ func (d *Deploy) setSizes(before, after *windlassv1.DeploymentSpec) {
 	}
 }
 
-// leaf is a field's value, as text. Two that are hidden may differ in what is not told.
+// leaf is a field's value as text. The value of a hidden leaf is compared, but not shown.
 type leaf struct {
 	value  string
 	hidden bool
 }
 
-// leaves by path.
+// leaves are the leaves of a message by path.
 type leaves map[string]leaf
 
 type leavesError struct {
@@ -91,7 +91,7 @@ type leavesError struct {
 	err error
 }
 
-// diff of two sets of leaves, by path. Paths begin with prefix.
+// diff returns the differences between two sets of leaves, sorted by path. Paths begin with prefix.
 func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChange, err error) {
 	if before.err != nil {
 		return nil, before.err
@@ -121,9 +121,10 @@ func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChan
 	return out, nil
 }
 
-// specLeaves are those of what people write: regions and secrets by name, as their order
-// means nothing, and variables without their values. Of overrides they are what these come
-// to in each region, under its name. Args that a preset made are told by flag. What else it generated is in the fields that it is for.
+// specLeaves returns the leaves of the fields that people write. Regions and secrets are by name, because
+// their order means nothing, and variables are hidden. An override is shown by its result in each region,
+// under the region's name. Args that a preset made are by flag; its other results are in the fields that they
+// are for.
 func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	plain := proto.CloneOf(s)
 	if plain != nil {
@@ -166,8 +167,8 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	return out
 }
 
-// args that a preset made: words by index up to the first flag, then flags by name with their values. A flag
-// without a value has "true", as options have.
+// args adds args that a preset made: words before the first flag by index, then flags by name with their
+// values. A flag without a value has "true", as options have.
 func (l leaves) args(args []string) {
 	words := slices.IndexFunc(args, preset.IsFlag)
 	if words < 0 {
@@ -203,7 +204,7 @@ func (l leaves) variables(env map[string]string, secrets []*windlassv1.SecretRef
 	}
 }
 
-// leavesOf a message in its JSON form.
+// leavesOf returns the leaves of a message's JSON form.
 func leavesOf(m proto.Message) leavesError {
 	out := leavesError{leaves: leaves{}}
 	if !m.ProtoReflect().IsValid() {

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// gpuText is what is asked for, in words.
+// gpuText describes in words the GPUs that are asked for.
 func gpuText(g *windlassv1.Gpu) string {
 	text := "GPUs"
 	if g.GetProduct() != "" {
@@ -43,7 +43,7 @@ func poolsText(all []*windlassv1.GpuCapacity) string {
 // HasGPU reports whether instances of the spec, as it is in a region, ask for GPUs.
 func HasGPU(s *windlassv1.DeploymentSpec) bool { return gpuOf(s) != nil }
 
-// gpuOf is what each instance of the spec, as it is in a region, asks for; nil for none.
+// gpuOf returns what each instance of the spec, as it is in a region, asks for; nil for none.
 func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {
 	resources := s.GetResources()
 	for _, role := range s.GetRoles() {
@@ -57,8 +57,8 @@ func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {
 	return resources.GetGpu()
 }
 
-// fitting are the pools whose GPUs are what is asked for, as agents choose them: memory
-// that is unknown is not enough, and a pool that is named says which kind its GPUs are of.
+// fitting returns the pools whose GPUs match g, by the rules of agents: unknown memory does not match, and a
+// named pool implies the kind of its GPUs.
 func fitting(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlassv1.GpuCapacity) {
 	const nvidia = "nvidia.com/gpu"
 	for _, p := range pools {
@@ -72,8 +72,8 @@ func fitting(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlas
 	return out
 }
 
-// usable is how many of the pool's GPUs a new instance may have: those that are free, and
-// no more than all that Windlass may use of it.
+// usable returns how many of the pool's GPUs a new instance may have: the free ones, but at most the pool's
+// quota.
 func usable(p *windlassv1.GpuCapacity) int32 {
 	if p.GetQuota() > 0 {
 		return min(p.GetFree(), p.GetQuota())

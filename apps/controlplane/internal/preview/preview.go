@@ -1,6 +1,5 @@
-// Package preview says what a deploy would do. It forecasts the rollout with the planner itself, on the
-// input that the next step of the app would read, and compares what regions need for that with what
-// they have. It writes nothing.
+// Package preview forecasts what a deploy would do. It runs the planner on the input that the next step of
+// the app would read. Then it compares what each region needs with what it has. It writes nothing.
 package preview
 
 import (
@@ -17,24 +16,24 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Preview is what a forecast goes by.
+// Preview is the input of a forecast.
 type Preview struct {
 	in plan.Input
-	// was are the app's rows before the call.
+	// was is the app's topology before the call.
 	was []model.Topology
-	// when regions need what a forecast says, in words, or empty.
+	// when says when regions need their GPUs, such as " at its peak"; or it is empty.
 	when string
-	// target is the deployment that it is about.
+	// target is the deployment that is forecast.
 	target *model.Deployment
-	// regions by id, and the ids of those that the target's spec names. unknown: it names some that
-	// do not exist.
+	// regions are by id, and regionIDs has the ids of those that the target's spec names. unknown means that
+	// the spec names a region that does not exist.
 	regions   map[string]model.Region
 	regionIDs map[string]string
 	unknown   bool
 }
 
-// Read reads what the planner will go by when the deployment has been asked for. was are the app's
-// rows before that; nil: asking changed none.
+// Read reads the input that the planner will have after the call that asks for the deployment. was is the
+// app's topology before the call, nil if the call changed no row.
 func Read(tx planinput.Tx, app model.App, deploymentID string, was []model.Topology) (*Preview, error) {
 	inputs, err := planinput.Rows(tx, []model.App{app})
 	if err != nil {
@@ -65,7 +64,7 @@ func (p *Preview) readTarget(tx planinput.Tx, id string) (*model.Deployment, err
 	return &found[0], nil
 }
 
-// Deployment returns one of the input's, nil for none.
+// Deployment returns a deployment of the input, nil for none.
 func (p *Preview) Deployment(id string) *model.Deployment {
 	i := slices.IndexFunc(p.in.Deployments, func(d model.Deployment) bool { return d.ID == id })
 	if i < 0 {
@@ -92,7 +91,7 @@ func (p *Preview) readRegions(tx planinput.Tx) error {
 	return nil
 }
 
-// progress of the rollout, nil for one that is not staged.
+// progress returns the rollout's progress, nil for one that is not staged.
 func (p *Preview) progress() *model.Progress {
 	if p.in.RolloutState == nil || !p.in.RolloutState.Progress.Active(p.in.App.RolloutID) {
 		return nil
@@ -107,8 +106,8 @@ func (p *Preview) byName(ids map[string]bool) []string {
 	return all
 }
 
-// waveOf is the region's wave in the forecast, and whether that waits for a region that is
-// out of reach, or skips it.
+// waveOf returns the name of the region's wave in the forecast. waits and skips report whether the wave waits
+// for a region that is out of reach, or skips it.
 func (p *Preview) waveOf(f forecast.Forecast, region string) (name string, waits, skips bool) {
 	if f.Progress == nil || p.in.Rollout == nil || f.Progress.RolloutID != p.in.Rollout.ID {
 		return "", false, false
@@ -128,8 +127,7 @@ func (p *Preview) waveOf(f forecast.Forecast, region string) (name string, waits
 	return "", true, false
 }
 
-// isNew reports whether no agent has joined the region, and nothing of the app that is live
-// is there.
+// isNew reports whether no agent has joined the region, and it runs nothing of the live version.
 func (p *Preview) isNew(region string) bool {
 	live := p.in.App.LiveDeploymentID
 	return p.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING &&
