@@ -14,8 +14,7 @@ import (
 
 // need is what a call asks of its caller's key.
 type need struct {
-	// Role that a key of a workspace must have at least; unspecified: no such key
-	// will do.
+	// Role is the least role that a workspace's key needs; unspecified: no key of a workspace may call.
 	Role windlassv1.Role
 	// Operator reports whether operators may call it.
 	Operator bool
@@ -30,8 +29,8 @@ var (
 	ownerOrOperator  = need{Role: windlassv1.Role_ROLE_OWNER, Operator: true}
 )
 
-// access is the one table of who may call what. A procedure that it does not name is closed to
-// all. Some calls ask for more, where their arguments do: see their files.
+// access is the only table of the roles that may call a procedure. A procedure that is not in it is closed to
+// all. Some calls ask for more, depending on their arguments: see their files.
 var access = map[string]need{
 	w.AppServiceCreateAppProcedure:      deployer,
 	w.AppServiceGetAppProcedure:         viewer,
@@ -106,7 +105,7 @@ var access = map[string]need{
 	w.EnvironmentServiceCreateEnvironmentProcedure: owner,
 	w.EnvironmentServiceGetEnvironmentProcedure:    viewer,
 	w.EnvironmentServiceListEnvironmentsProcedure:  viewer,
-	// A deployer changes variables; to rename takes an owner.
+	// A deployer may change variables, but only an owner may rename.
 	w.EnvironmentServiceUpdateEnvironmentProcedure: deployer,
 	w.EnvironmentServiceDeleteEnvironmentProcedure: owner,
 	w.EnvironmentServiceSetSecretProcedure:         deployer,
@@ -147,8 +146,8 @@ var access = map[string]need{
 	w.HistoryServiceListAuditProcedure:   ownerOrOperator,
 }
 
-// allows reports whether a key of the role may do what needs n. Roles of a
-// workspace include those below them; an operator's includes none of them.
+// allows reports whether a key of the role may call a procedure with need n. A workspace's role includes
+// those below it; the operator's role includes none of them.
 func (n need) allows(role windlassv1.Role) bool {
 	if role == windlassv1.Role_ROLE_OPERATOR {
 		return n.Operator
@@ -156,7 +155,8 @@ func (n need) allows(role windlassv1.Role) bool {
 	return n.Role != windlassv1.Role_ROLE_UNSPECIFIED && role >= n.Role
 }
 
-// reads are the procedures that change nothing, as their protos say, and streams those whose answer is a stream.
+// reads are the procedures whose protos say that they change nothing; streams are those that answer with a
+// stream.
 var (
 	reads = procedures(func(method protoreflect.MethodDescriptor) bool {
 		options, ok := method.Options().(*descriptorpb.MethodOptions)
@@ -165,7 +165,7 @@ var (
 	streams = procedures(protoreflect.MethodDescriptor.IsStreamingServer)
 )
 
-// procedures returns those of access for which is returns true.
+// procedures returns the procedures of access, each with the result of is.
 func procedures(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
 	found := map[string]bool{}
 	for procedure := range access {
@@ -180,7 +180,7 @@ func procedures(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
 	return found
 }
 
-// String names the keys that n asks for.
+// String names the role that a key needs.
 func (n need) String() string {
 	switch {
 	case n.Role == windlassv1.Role_ROLE_UNSPECIFIED:

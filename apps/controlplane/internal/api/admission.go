@@ -15,9 +15,9 @@ import (
 	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// starts are the mutations that start work, each of which takes a token of its
-// workspace. (RestartInstance is one as well, and takes its token before it asks the
-// agent.) What cancels or deletes is not among them: the way out is never barred.
+// starts are the mutations that start work. Each takes a token of its workspace. RestartInstance starts work
+// as well, but takes its token before it asks the agent. Calls that cancel or delete take none, so that the
+// rate of starts never stops them.
 var starts = map[string]bool{
 	w.AppServiceDeployProcedure:            true,
 	w.AppServiceScaleProcedure:             true,
@@ -27,15 +27,15 @@ var starts = map[string]bool{
 	w.EnvironmentServiceSetSecretProcedure: true,
 }
 
-// asked is how a mutation changes what an app counts for.
+// asked is how a mutation changes an app's claim.
 type asked struct {
 	// createdIn is the environment of an app that did not exist before.
 	createdIn     string
 	before, after model.Claim
 }
 
-// claims notes what the app is to count for from now on. What it counted for when this
-// mutation first looked stays.
+// claims notes the app's new claim. The first call of a mutation also notes it as the claim before the
+// change.
 func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
 	claim := admission.Claim(app, live, next, rows)
 	claim.Instances += c.pinned.Instances
@@ -46,8 +46,8 @@ func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []mo
 	c.asked.after = claim
 }
 
-// alongside stores what the app counts for with a mutation that is about other apps as well. No quota
-// refuses that, because it asks for nothing beyond what is there already.
+// alongside notes the app's claim for a mutation that changes further apps. Quotas do not refuse it, because
+// it asks for nothing beyond what the workspace already has.
 func (c *mutation) alongside() {
 	if c.asked != nil {
 		c.also = append(c.also, c.asked.after)
@@ -56,16 +56,15 @@ func (c *mutation) alongside() {
 	c.asked = nil
 }
 
-// learned is what a call found out about its workspace's bucket.
+// learned is what a call learned about its workspace's bucket.
 type learned struct {
 	known   bool
 	rate    admission.Rate
 	missing time.Duration
 }
 
-// admit is the last thing that a mutation does in its transaction: it locks the
-// workspace, takes a token if the mutation starts work, and refuses what would go
-// beyond a quota.
+// admit locks the workspace at the end of a mutation's transaction. It takes a token if the mutation starts
+// work, and fails if the mutation would exceed a quota.
 func (c *mutation) admit() error {
 	if c.asked == nil && !c.starts && len(c.also) == 0 {
 		return nil
@@ -85,7 +84,7 @@ func (c *mutation) admit() error {
 		}
 	}
 	if have.Ceiling.Usage = have.Ceiling.Plus(c.grown); !admission.Counted(limits) {
-		have.Ceiling = model.Ceiling{} // it is not enforced
+		have.Ceiling = model.Ceiling{} // no limit needs it
 	}
 	if err := c.enter(&have, limits); err != nil {
 		return err
@@ -112,7 +111,7 @@ func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
 	return nil
 }
 
-// enter holds what is asked for against the limits, and stores it.
+// enter checks the asked claim against the limits, and stores the claims.
 func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 	if len(c.also) > 0 {
 		if err := c.PutClaims(c.also); err != nil {
@@ -144,7 +143,7 @@ func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 	return nil
 }
 
-// grows reports whether anything that is counted becomes more.
+// grows reports whether the mutation changes the app's usage.
 func (q *asked) grows() bool { return q.was() != q.after.Usage() }
 
 func (q *asked) was() model.Usage {
@@ -154,8 +153,8 @@ func (q *asked) was() model.Usage {
 	return q.before.Usage()
 }
 
-// grow refuses what is beyond a limit. What the workspace has is added up only where its ceiling
-// does not say already that there is room: it is of every app that there is.
+// grow fails if the mutation would exceed a limit. It adds up the workspace only if the ceiling does not show
+// that there is room, because the sum covers every app.
 func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	was, now := c.asked.was(), c.asked.after.Usage()
 	if admission.Holds(have.Ceiling, have.Now, limits, was, now) {
@@ -164,7 +163,7 @@ func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	}
 	store := c.PutClaims
 	if c.dry != nil {
-		store = nil // what is not stored would never settle
+		store = nil // claims that are not stored would never settle
 	}
 	others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, store)
 	if err != nil {
@@ -180,13 +179,13 @@ func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 const (
 	// settleAtOnce bounds the specs that are in memory together.
 	settleAtOnce = 500
-	// settleTries: between two looks only a rollout that just ended can unsettle an
-	// app again.
+	// settleTries bounds how often usage adds up. Between two sums, only a rollout that just ended can
+	// unsettle an app again.
 	settleTries = 5
 )
 
-// usage adds up the workspace's apps, but for one. Claims that it has to make anew it
-// gives to store, on which it looks again; with nil, for people, it adds them.
+// usage adds up the workspace's apps except for the app but. It passes claims that it makes anew to store,
+// and adds up again. If store is nil, it adds these claims to the sum instead.
 func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {
 	for try := 1; ; try++ {
 		u, unsettled, err := tx.UsageOf(workspaceID, but)
@@ -201,7 +200,7 @@ func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim)
 			return u, err
 		}
 		if store == nil || try == settleTries {
-			// At most too much: who became unsettled since is counted twice.
+			// The sum may be too large: an app that became unsettled since UsageOf is counted twice.
 			return model.Usage{
 				Apps: u.Apps, Deployments: u.Deployments, Rollouts: u.Rollouts,
 				Instances: u.Instances + anew.Instances, GPUs: u.GPUs + anew.GPUs,
@@ -236,7 +235,7 @@ func (a *server) settle(tx Tx, workspaceID, but string, store func([]model.Claim
 	}
 }
 
-// claimsOf apps, in a number of queries that does not depend on how many there are.
+// claimsOf returns the claims of apps, in a number of queries that does not depend on the number of apps.
 func (a *server) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	var ids, rolloutIDs []string
 	for _, app := range apps {
@@ -304,7 +303,7 @@ func (a *server) refused(err error) error {
 	return err
 }
 
-// refused counts the refusal, unless the call asked for nothing.
+// refused counts the refusal, unless this is a dry run.
 func (c *mutation) refused(err error) error {
 	if c.dry != nil {
 		return err
@@ -312,7 +311,7 @@ func (c *mutation) refused(err error) error {
 	return c.api.refused(err)
 }
 
-// beyond is the refusal of a call that a quota does not allow.
+// beyond returns the refusal of a call that a quota does not allow.
 func beyond(workspaceID string, r *admission.Refusal) error {
 	fix := "Scale down or delete what is not needed"
 	if r.Limit == "rollouts" {
@@ -326,7 +325,7 @@ func beyond(workspaceID string, r *admission.Refusal) error {
 	}, r.String())
 }
 
-// tooFast is the refusal of a call that comes before there is a token for it.
+// tooFast returns the refusal of a call for which the bucket has no token yet.
 func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error {
 	return rateLimited("starts_per_minute", rate, wait,
 		fmt.Sprintf("Call again after that, with the same idempotency key, or have an operator raise it: `windlass workspace quota %s --starts-per-minute %d`.",
@@ -334,10 +333,10 @@ func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error 
 		fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has", rate.PerMinute(), rate.Burst))
 }
 
-// rateLimited is the refusal of a call for which the bucket of that limit has no token before wait
-// is over.
+// rateLimited returns the refusal of a call for which the bucket of that limit has no token before wait is
+// over.
 func rateLimited(limit string, rate admission.Rate, wait time.Duration, fix, text string) error {
-	// Up, so that no call comes back a moment too early.
+	// Rounded up, so that a call which comes back after wait is not too early.
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)
 	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED, Fix: fix,

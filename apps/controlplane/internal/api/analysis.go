@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// canMeasure judges whether this control plane can have the policy's checks measured.
+// canMeasure fails for a check that this control plane cannot measure.
 func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 	for i, c := range p.GetAnalysis() {
 		h := c.GetWebhook()
@@ -28,7 +28,7 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 		if err != nil {
 			return fmt.Errorf("read the url of %s[%d].webhook: %w", field, i, err)
 		}
-		// What a name means is known when it is called. An address is one for good.
+		// The addresses of a name are known only when it is called. A literal address can be checked now.
 		if at, err := netip.ParseAddr(u.Hostname()); err == nil && !a.cfg.AllowsHookAt(at) {
 			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s[%d].webhook.url", field, i),

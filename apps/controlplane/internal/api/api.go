@@ -1,23 +1,21 @@
 // Package api serves the user API: every RPC of windlass.v1.
 //
-//	call ─> who is it, may it (access table) ─> the schema's rules ─> rpc_*.go
+//	call ─> find key and role (access table) ─> the schema's rules ─> rpc_*.go
 //	                                                                   │
 //	     one transaction: rows and their audit, history, idempotency record,
 //	                      then quotas (package admission) and wake-ups of workflows
 //
-// What every call may rely on:
+// Every call may rely on this:
 //
-//   - A call sees its own workspace. Ids and names of another one are answered
-//     like ids that never were.
-//   - A mutation is one transaction with its audit row, its history and the record
-//     of its idempotency key. It is done as a whole or not at all, and of several
-//     calls with one key exactly one acts: the record's key is unique, so the
-//     others' transactions fail with all that they wrote, and they return the
-//     answer that they find there.
-//   - Nothing here waits for a region. What is to happen is written down, the
-//     app's workflow is woken in the same transaction, and the call answers.
-//   - Values of secrets, keys and tokens are never stored in the clear, logged,
-//     audited or replayed.
+//   - A call sees its own workspace. Ids and names of another workspace are answered like ids that do not
+//     exist.
+//   - A mutation is one transaction with its audit row, its history and the record of its idempotency key. It
+//     is done as a whole or not at all. Of several calls with one key exactly one acts: the record's key is
+//     unique, so the transactions of the others fail, and they return the answer that they find in the
+//     record.
+//   - No mutation but RestartInstance waits for a region. A mutation stores what should happen, wakes the
+//     app's workflow in the same transaction, and answers.
+//   - Values of secrets, keys and tokens are never stored in the clear, logged, audited or replayed.
 package api
 
 import (
@@ -48,47 +46,44 @@ type Config struct {
 	// Box seals the values of secrets.
 	Box    *seal.Box
 	Agents Agents
-	// RolloutEnded hears of rollouts that a call ended, once that is durable; nil:
-	// they are not reported.
+	// RolloutEnded is called for each rollout that a call ended, after the commit; nil: it is not called.
 	RolloutEnded func(model.Rollout)
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Version of the control plane, for people.
+	// Version is the control plane's, for people.
 	Version string
 
-	// KeyCacheTTL is how long a key that was found good is not looked up again. It
-	// bounds how long a key that was revoked through another process still works
-	// here; 5 s. A key revoked through this process ends at once.
+	// KeyCacheTTL is how long a valid key is cached. It bounds how long a key that was revoked through
+	// another process still works here. Default: 5 s. A key revoked through this process ends at once.
 	KeyCacheTTL time.Duration
-	// Limits of workspaces that have none of their own; 0: no limit.
+	// Limits are those of workspaces that have none of their own; 0: no limit.
 	Limits model.Limits
-	// ReadsMetrics: workflows can measure what only a Prometheus has.
+	// ReadsMetrics means that workflows can measure figures that only a Prometheus has.
 	ReadsMetrics bool
-	// AllowsHookAt: workflows may call web-hooks at the address; nil: at any.
+	// AllowsHookAt reports whether workflows may call web-hooks at the address; nil: at any.
 	AllowsHookAt func(netip.Addr) bool
 	// ScalingNow returns the newest scaling decisions for an app that this process made, by region id; nil: none.
 	ScalingNow func(appID string) map[string]*windlassv1.RegionScaling
-	// Domain below which apps have their hosts.
+	// Domain is the domain below which apps have their hosts.
 	Domain string
-	// LookupTXT asks the DNS for the TXT records of a name. That there are none is an answer,
-	// too, and no error.
+	// LookupTXT returns the TXT records of a name. A name without records is no error.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
-	// MaxWatchers of this process: 10,000; each holds a stream and one picture. Of them a key may
-	// have KeyWatchers (200) and a workspace WorkspaceWatchers (2,000).
+	// MaxWatchers bounds the watchers of this process, KeyWatchers those of a key, and WorkspaceWatchers
+	// those of a workspace. Each holds a stream and a picture. Defaults: 10,000, 200 and 2,000.
 	MaxWatchers, KeyWatchers, WorkspaceWatchers int
-	// FailedLogins are what an address may fail to log in, Reads what a key may read; nil: no limit.
+	// FailedLogins limits the failed log-ins of an address, Reads the reads of a key; nil: no limit.
 	FailedLogins, Reads *admission.Buckets
-	// SessionIdle is how long a browser stays signed in without the page being open (12 h), and
-	// SessionMax how long in any case (7 days).
+	// SessionIdle is how long a browser stays signed in while the page is not open (default: 12 h),
+	// SessionMax how long in any case (default: 7 days).
 	SessionIdle, SessionMax time.Duration
-	// Proxies are networks whose X-Forwarded-Proto is believed. nil: none.
+	// Proxies are networks whose X-Forwarded-Proto is trusted; nil: none.
 	Proxies guard.Networks
 	// IsUnavailable reports whether an error of the store means that it is out of reach; nil: none does.
 	IsUnavailable func(error) bool
-	// Presets of engines; nil: the built-in ones.
+	// Presets are those of engines; nil: the built-in ones.
 	Presets *preset.Registry
-	// Trail writes refused calls and reads of logs into the audit; nil: nothing does.
+	// Trail writes refused calls and reads of logs into the audit; nil: they are not written.
 	Trail *trail.Trail
 }
 
@@ -108,7 +103,7 @@ type server struct {
 	sessions   *prometheus.CounterVec
 }
 
-// New checks the config.
+// New returns an API, or an error if the config lacks a required field.
 func New(cfg Config) (*API, error) {
 	for name, missing := range map[string]bool{
 		"Store": cfg.Store == nil, "Box": cfg.Box == nil, "Agents": cfg.Agents == nil,
@@ -168,24 +163,24 @@ func New(cfg Config) (*API, error) {
 	return &API{s}, nil
 }
 
-// Notify tells watchers that apps changed. It does not block: call it on commits.
+// Notify wakes the watchers of apps that changed. It does not block: call it on commits.
 func (a *API) Notify(appIDs []string) { a.hub.notify(appIDs) }
 
-// Handler serves what is under a path.
+// Handler serves the requests under Path.
 type Handler struct {
 	Path string
 	http.Handler
 }
 
-// Run looks after watchers until ctx ends; then it ends them.
+// Run waits until ctx ends, and then ends all watchers.
 func (a *API) Run(ctx context.Context) error {
 	<-ctx.Done()
 	a.hub.stop()
 	return nil
 }
 
-// Handlers returns the services. Gate has to be among the options; without it every
-// call is refused.
+// Handlers returns the handlers of all services. The options must include one that calls Gate; without it
+// every call is refused.
 func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	options = append(options, strictJSON())
 	handler := func(path string, h http.Handler) Handler { return Handler{Path: path, Handler: h} }
@@ -210,7 +205,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	}
 }
 
-// now in unix milliseconds.
+// now returns the time in unix milliseconds.
 func now() int64 { return time.Now().UnixMilli() }
 
 // counted counts a call that changes what runs.

@@ -22,37 +22,37 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Prefixes tell what a credential is for, to people and to scanners for leaks.
+// Prefixes show people and leak scanners what a credential is for.
 const (
 	keyPrefix       = "wl_"
 	joinTokenPrefix = "wlj_"
-	// shownPrefix characters of a key's value are kept to tell keys apart: 30 of
-	// its 256 bits.
+	// shownPrefix is how many characters of a key's value are stored, so that people can tell keys apart: 30
+	// of its 256 bits.
 	shownPrefix = 8
-	// keyLength is the prefix and 32 bytes in base64url.
+	// keyLength is the length of the prefix and of 32 bytes in base64url.
 	keyLength = len(keyPrefix) + 43
 )
 
-// maxCachedKeys bounds the keyring's memory; beyond it keys are looked up.
+// maxCachedKeys bounds the keyring's memory; further keys are looked up at each call.
 const maxCachedKeys = 10_000
 
-// caller is who a call comes from.
+// caller is the API key that makes a call.
 type caller struct {
 	model.APIKey
-	// Session of the browser that calls; empty: the caller has the key itself.
+	// Session is that of the browser that calls; empty: the caller sent the key itself.
 	Session string
 	// Source is the caller's address and, quoted, its user agent.
 	Source string
-	// Procedure that is called.
+	// Procedure is the one that is called.
 	Procedure string
 }
 
-// IsOperator tells that the caller is bound to no workspace.
+// IsOperator reports whether the caller is bound to no workspace.
 func (c caller) IsOperator() bool { return c.Role == windlassv1.Role_ROLE_OPERATOR }
 
 type callerKey struct{}
 
-// callerOf returns who calls. It fails when nothing authenticated the call.
+// callerOf returns the caller of a call. It fails if the call was not authenticated.
 func callerOf(ctx context.Context) (caller, error) {
 	c, ok := ctx.Value(callerKey{}).(caller)
 	if !ok {
@@ -67,23 +67,23 @@ func unauthenticated(message, fix string) error {
 	}, message)
 }
 
-// keyring finds keys. Only good ones are remembered: a made-up key costs a look-up
-// each time, and cannot push a real one out.
+// keyring finds keys. It caches only valid ones: a made-up key costs a look-up each time, and cannot displace
+// a valid one.
 type keyring struct {
 	api *server
-	// lookups are under way, by hash. All streams and calls of a key need it at the same time.
+	// lookups are those under way, by hash. All streams and calls of a key need it at the same time.
 	lookups singleflight.Group
 
 	mu sync.Mutex
-	// era counts what was forgotten: a call after that joins no look-up from before.
+	// era counts removals, so that a call after one does not join a look-up from before it.
 	era  uint64
 	good map[string]cachedKey // by hash
-	// proven are hashes of keys, and of values of browsers' sessions, that were good when they were
-	// looked up, and when. They are looked up again even while their address has no more tries.
+	// proven are the times at which keys and values of browsers' sessions were found valid, by hash. These
+	// are looked up again even while their address has no more tries.
 	proven map[string]time.Time
 }
 
-// provenFor is how long a key is known to have been good. A client that calls once an hour keeps it.
+// provenFor is how long a key counts as proven. A client that calls once an hour keeps it.
 const provenFor = 2 * time.Hour
 
 // lookUpTimeout bounds one look-up of a key.
@@ -98,10 +98,9 @@ func newKeyring(a *server) *keyring {
 	return &keyring{api: a, good: map[string]cachedKey{}, proven: map[string]time.Time{}}
 }
 
-// find returns the key of the value, or an error that tells the caller what is
-// wrong with it.
+// find returns the key of the value, or an error that says what is wrong with it.
 //
-// Only failures take from the bucket of their address: behind one NAT are good callers and bad ones.
+// Only failures take tokens of their address, because valid and invalid callers may be behind one NAT.
 func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at time.Time) (model.APIKey, error) {
 	if len(value) != keyLength || !strings.HasPrefix(value, keyPrefix) {
 		return model.APIKey{}, unauthenticated("the credential is not an API key", "API keys begin with wl_ and are 46 characters long.")
@@ -150,13 +149,13 @@ func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr
 	return key, nil
 }
 
-// lookUp reads the key from the database, once for all that ask for it at the same time.
+// lookUp reads the key from the database, once for all concurrent callers.
 func (k *keyring) lookUp(ctx context.Context, hash []byte) (model.APIKey, error) {
 	k.mu.Lock()
 	shared := fmt.Sprintf("%d %x", k.era, hash)
 	k.mu.Unlock()
 	found := k.lookups.DoChan(shared, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout) // the caller that came first may go
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout) // the first caller may leave
 		defer cancel()
 		var key model.APIKey
 		err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
@@ -197,7 +196,7 @@ func (k *keyring) remember(key model.APIKey, at time.Time) {
 	}
 }
 
-// prove remembers that the credential of that hash was good.
+// prove remembers that the credential with that hash is valid.
 func (k *keyring) prove(hash []byte, at time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,7 +219,7 @@ func (k *keyring) isProven(hash []byte, at time.Time) bool {
 	return ok && at.Sub(seen) < provenFor
 }
 
-// tooManyFailures is the refusal of a credential whose address has failed too often.
+// tooManyFailures returns the refusal of a credential from an address with too many failures.
 func tooManyFailures(rate admission.Rate, wait time.Duration) error {
 	return rateLimited("failed_logins_per_minute", rate, wait,
 		"Call again after that. Correct the credential that programs at this address use.",
@@ -241,7 +240,7 @@ func (a *server) mayRead(key model.APIKey, procedure string, at time.Time) error
 		fmt.Sprintf("the key may read %d times a minute on each server, and has", rate.PerMinute())))
 }
 
-// forget makes a revocation through this process felt at once.
+// forget removes a key, so that a revocation through this process takes effect at once.
 func (k *keyring) forget(hash []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -250,7 +249,7 @@ func (k *keyring) forget(hash []byte) {
 	delete(k.proven, string(hash))
 }
 
-// forgetAll is for what takes many keys away.
+// forgetAll removes all keys, for calls that revoke many.
 func (k *keyring) forgetAll() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -259,7 +258,7 @@ func (k *keyring) forgetAll() {
 	clear(k.proven)
 }
 
-// Gate says who calls, and whether they may. Those who may not are in the audit.
+// Gate authenticates a call, and refuses it if the caller may not make it. Refusals are noted in the audit.
 func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	by, err := a.admitted(ctx, call)
 	if err != nil {
@@ -272,7 +271,7 @@ func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	}}, nil
 }
 
-// admitted returns who calls. With an error it is the caller as far as known.
+// admitted returns the caller. With an error, it returns what is known of the caller.
 func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err error) {
 	key, session, err := browsers{a}.whoCalls(ctx, call.Header, call.Client)
 	if err != nil {
@@ -288,7 +287,7 @@ func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err er
 		return by, err
 	}
 	if call.InLoop && streams[call.Procedure] {
-		// Before the body, which may ask for a single picture: a client that does so is in no loop.
+		// The body, which may ask for one picture, is not read yet. Clients that ask for one do not loop.
 		if err := a.hub.check(by); err != nil {
 			return by, a.refused(err)
 		}
@@ -302,8 +301,8 @@ func bearer(header http.Header) (string, bool) {
 	return strings.TrimSpace(value), ok
 }
 
-// noteRefusal counts a refused call in the audit. The source is the address alone: whatever else a
-// caller says of itself may differ in each call of a flood.
+// noteRefusal counts a refused call in the audit. The source is only the address, because a flood may send
+// another user agent with each call.
 func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	reason := rpc.DetailOf(err).GetReason()
 	if reason == windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED {
@@ -315,7 +314,7 @@ func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	}, now())
 }
 
-// Interceptor notes calls that a handler refuses because of who calls.
+// Interceptor notes calls that a handler refuses because the caller may not make them.
 func (a *API) Interceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -330,8 +329,8 @@ func (a *API) Interceptor() connect.Interceptor {
 	})
 }
 
-// sourceOf is where a call comes from: the address, and what the caller says of itself,
-// which is quoted, so that it can pass for no address.
+// sourceOf returns the address of a call, and its user agent. That is quoted, so that it cannot look like an
+// address.
 func sourceOf(call rpc.Call) string {
 	source := "unknown address"
 	if call.Client.IsValid() {
@@ -343,13 +342,13 @@ func sourceOf(call rpc.Call) string {
 	return source
 }
 
-// maxAgent is what of a User-Agent is kept: its quoted form has at most four times that.
+// maxAgent is how many bytes of a User-Agent are kept. The quoted form is at most four times as long.
 const maxAgent = 48
 
-// maxSource is what an audit row has room for.
+// maxSource is how long a source may be in an audit row.
 const maxSource = 255
 
-// stillGood reports whether the key of an open stream still lets it in.
+// stillGood fails if the key of an open stream is no longer valid.
 func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	at := time.Now()
 	if c, ok := k.cached(key.Hash, at); ok && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {
@@ -359,7 +358,7 @@ func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	switch {
 	case errors.Is(err, model.ErrNotFound):
 	case err != nil:
-		// A database that is away ends no stream that was let in.
+		// An unreachable database does not end a stream that was admitted.
 		return nil //nolint:nilerr // the next look decides
 	case current.RevokedAt == 0 && (current.ExpiresAt == 0 || at.UnixMilli() < current.ExpiresAt):
 		k.remember(current, at)

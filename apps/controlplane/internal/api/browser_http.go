@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// What the audit calls sign-ins, sign-outs and links.
+// These name sign-ins, sign-outs and links in the audit.
 const (
 	signInProcedure     = "/ui/session/sign-in"
 	renewProcedure      = "/ui/session/renew"
@@ -27,11 +27,11 @@ const (
 const (
 	// maxSignIn bounds the body of a request: a key or a link.
 	maxSignIn = 4 << 10
-	// signInTimeout bounds what the database takes.
+	// signInTimeout bounds the time of a request.
 	signInTimeout = 10 * time.Second
 )
 
-// Sessions serves how browsers sign in and out. Errors are those of Connect, as JSON.
+// Sessions serves the sign-in and sign-out of browsers. Errors have Connect's JSON form.
 //
 //	POST /ui/session/sign-in              {"key": ...} or {"link": ...}; sets the cookie
 //	POST /ui/session/renew                sets another value
@@ -74,7 +74,7 @@ func (a browsers) handler() http.Handler {
 	return mux
 }
 
-// sessionAnswer tells the page how long the session is good. Durations, since clocks differ.
+// sessionAnswer is how long the session is valid. It has durations, because clocks differ.
 type sessionAnswer struct {
 	ExpiresInMs  int64 `json:"expiresInMs"`
 	RenewAfterMs int64 `json:"renewAfterMs"`
@@ -97,7 +97,7 @@ func (a browsers) serveSignIn(w http.ResponseWriter, r *http.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	// A session of before is left to its end: it may be another key's.
+	// An earlier session is not ended, because it may be another key's.
 	http.SetCookie(w, a.newCookie(r, value, time.UnixMilli(row.ExpiresAt)))
 	return a.answerSession(row.ExpiresAt), nil
 }
@@ -116,7 +116,7 @@ func (a browsers) serveRenew(w http.ResponseWriter, r *http.Request) (any, error
 func (a browsers) serveSignOut(everywhere bool) func(http.ResponseWriter, *http.Request) (any, error) {
 	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		err := a.signOut(r.Context(), a.cookieOf(r), everywhere, a.sourceOfRequest(r), rpc.ClientOf(r.Context()))
-		// Who is out already stays so.
+		// A browser without a session is signed out already.
 		if err != nil && connect.CodeOf(err) != connect.CodeUnauthenticated {
 			return nil, err
 		}
@@ -162,7 +162,7 @@ func (a browsers) failBrowser(w http.ResponseWriter, r *http.Request, procedure 
 		coded = rpc.Error(connect.CodeInternal, windlassv1.ErrorReason_ERROR_REASON_INTERNAL, "", "it failed on the server, whose log has the cause")
 	}
 	_, _ = io.Copy(io.Discard, r.Body)
-	// The writer goes by the request's Content-Type, which need not be there.
+	// The writer depends on the request's Content-Type, which may be missing.
 	r.Header.Set("Content-Type", "application/json")
 	_ = connect.NewErrorWriter().Write(w, r, coded)
 }

@@ -24,21 +24,20 @@ import (
 //	POST /ui/session/sign-in {key} ──> row of the cookie's hash ──> Set-Cookie
 //	any RPC with the cookie ──> Browser: same origin, own header? ──> Gate: row ──> API key ──> role
 //
-// What holds of it:
+// Sessions have these properties:
 //
-//   - A session has the rights of its API key, looked up at each call: a key that is revoked or
-//     expires ends its sessions, also those with open streams.
-//   - The database has hashes. A value is random and belongs to one session, so that neither
-//     sign-in fixes a value that somebody else knows.
-//   - Values are renewed while the page is open; the older one is good for renewGrace, for calls
-//     that were under way. A session ends after SessionIdle without renewal, and after SessionMax in
-//     any case.
-//   - Other sites cannot act through the cookie: it is SameSite=Strict, and Browser takes it only
-//     from requests of its own origin that have a header which no form and no simple request can set.
-//     The API serves no CORS headers.
+//   - A session has the rights of its API key, looked up at each call: a key that is revoked or expires ends
+//     its sessions, also those with open streams.
+//   - The database stores hashes. A value is random and belongs to one session, so that no sign-in uses a
+//     value that somebody else knows.
+//   - Values are renewed while the page is open. The older one works for renewGrace, for calls that were
+//     under way. A session ends after SessionIdle without renewal, and after SessionMax in any case.
+//   - Other sites cannot use the cookie. It is SameSite=Strict, and Browser accepts it only in requests of
+//     its own origin with a header that no form and no simple request can set. The API serves no CORS
+//     headers.
 const (
-	// sessionCookie is the cookie's name without TLS, and secureCookie with it: a browser takes
-	// the latter from this host alone, by TLS.
+	// sessionCookie is the cookie's name without TLS, secureCookie with TLS. A browser accepts the latter
+	// only from this host and over TLS.
 	sessionCookie = "windlass_session"
 	secureCookie  = "__Host-windlass_session"
 	// DashboardHeader has to be in each request that uses a session's cookie.
@@ -46,11 +45,11 @@ const (
 
 	sessionPrefix = "wls_"
 	linkPrefix    = "wll_"
-	// valueLength of both.
+	// valueLength is the length of both kinds of value.
 	valueLength = len(sessionPrefix) + 43
-	// renewGrace is for calls, and tabs, that were under way when a session was renewed.
+	// renewGrace is how long a value still works after a renewal, for calls and tabs that were under way.
 	renewGrace = time.Minute
-	// linkTTL of a link: long enough to come back to the terminal that shows it.
+	// linkTTL is how long a link works: long enough to come back to the terminal that shows it.
 	linkTTL = time.Hour
 	// maxSessionsOfKey bounds the sessions and links of one API key, so that a program which signs in
 	// again and again does not fill the database.
@@ -60,8 +59,7 @@ const (
 // browsers serves sessions of browsers.
 type browsers struct{ *server }
 
-// browserCall is what Browser found out about a request with a cookie: its value, or why it must
-// not be used.
+// browserCall is the value of a request's cookie, or the error for which it must not be used.
 type browserCall struct {
 	value string
 	err   error
@@ -69,8 +67,7 @@ type browserCall struct {
 
 type browserKey struct{}
 
-// Browser lets the requests to next be authenticated by the cookie of a session. Without it, Gate
-// takes API keys alone.
+// Browser lets the cookie of a session authenticate requests to next. Without it, Gate accepts only API keys.
 func (a *API) Browser(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,8 +94,7 @@ func sameOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
 	return nil
 }
 
-// cookieOf returns the session's value. By TLS only the cookie that no other host can have set
-// counts.
+// cookieOf returns the session's value. Over TLS it reads only the cookie that no other host can set.
 func (a browsers) cookieOf(r *http.Request) string {
 	c, err := r.Cookie(a.cookieName(r))
 	if err != nil {
@@ -114,7 +110,7 @@ func (a browsers) cookieName(r *http.Request) string {
 	return sessionCookie
 }
 
-// isSecure reports whether the browser uses TLS: to here, or to a proxy that is trusted.
+// isSecure reports whether the browser uses TLS, to this process or to a trusted proxy.
 func (a browsers) isSecure(r *http.Request) bool {
 	if r.TLS != nil {
 		return true
@@ -123,7 +119,7 @@ func (a browsers) isSecure(r *http.Request) bool {
 	return err == nil && a.cfg.Proxies.Lists(at.Addr().Unmap().WithZone("")) && r.Header.Get("X-Forwarded-Proto") == "https"
 }
 
-// newCookie is the session's cookie; without a value it takes the cookie away.
+// newCookie returns the session's cookie; without a value, one that removes it.
 func (a browsers) newCookie(r *http.Request, value string, expires time.Time) *http.Cookie {
 	c := &http.Cookie{
 		Name: a.cookieName(r), Value: value, Path: "/", Expires: expires,
@@ -135,7 +131,7 @@ func (a browsers) newCookie(r *http.Request, value string, expires time.Time) *h
 	return c
 }
 
-// sessionOver is the refusal of a session that is over or never was.
+// sessionOver returns the refusal of a session that ended or never existed.
 func sessionOver() error {
 	return unauthenticated("the session is over", "Sign in again.")
 }
@@ -145,9 +141,9 @@ func (a browsers) session(ctx context.Context, value string, client netip.Addr, 
 	return a.row(ctx, value, false, client, at)
 }
 
-// row returns the row of the value of a session or of a link. Made-up values take from the same bucket
-// as made-up API keys. A session's value that was good does not, so that failures of other programs at
-// its address do not sign it out.
+// row returns the row of the value of a session or of a link. Made-up values take from the same bucket as
+// made-up API keys. A proven value of a session takes nothing, so that failures of other programs at its
+// address do not sign it out.
 func (a browsers) row(ctx context.Context, value string, isLink bool, client netip.Addr, at time.Time) (s model.BrowserSession, err error) {
 	over := sessionOver()
 	if isLink {
@@ -212,7 +208,7 @@ func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip
 	return key, s.SessionID, err
 }
 
-// stillIn reports whether the caller of an open stream may still read.
+// stillIn fails if the caller of an open stream may no longer read.
 func (a *server) stillIn(ctx context.Context, by caller) error {
 	if by.Session != "" {
 		var good bool
@@ -220,7 +216,7 @@ func (a *server) stillIn(ctx context.Context, by caller) error {
 			good, err = tx.IsBrowserSession(by.Session, now())
 			return err
 		})
-		// As of keys: a database that is away ends no stream that was let in.
+		// As with keys, an unreachable database does not end a stream that was admitted.
 		if err == nil && !good {
 			return sessionOver()
 		}
@@ -228,7 +224,7 @@ func (a *server) stillIn(ctx context.Context, by caller) error {
 	return a.keys.stillGood(ctx, by.APIKey)
 }
 
-// newSession returns a value of a session of the key that began at signedIn (unix ms), and its row.
+// newSession returns a new value of the key's session that began at signedIn (unix ms), and its row.
 func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at time.Time) (string, model.BrowserSession) {
 	value := random(sessionPrefix)
 	expires := min(at.Add(a.cfg.SessionIdle).UnixMilli(), signedIn+a.cfg.SessionMax.Milliseconds())
@@ -241,7 +237,7 @@ func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at tim
 	}
 }
 
-// signIn begins a session with an API key or a link, of which one is empty.
+// signIn begins a session with an API key or a link. The other one of the two is empty.
 func (a browsers) signIn(ctx context.Context, keyValue, link, source string, client netip.Addr) (value string, row model.BrowserSession, err error) {
 	at := time.Now()
 	var key model.APIKey
@@ -255,7 +251,7 @@ func (a browsers) signIn(ctx context.Context, keyValue, link, source string, cli
 	value, row = a.newSession(key, ident.New("bs"), at.UnixMilli(), at)
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
 		if link != "" {
-			// Of two that use it at once, one finds it gone.
+			// If two calls use the link at once, one of them finds it deleted.
 			if err := tx.DeleteBrowserSession(model.HashToken(link)); errors.Is(err, model.ErrNotFound) {
 				return usedLink()
 			} else if err != nil {
@@ -289,7 +285,7 @@ func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr,
 	return a.keys.findByHash(ctx, s.KeyHash, client, at)
 }
 
-// mayBegin fails for an API key that has as many sessions and links as it may have.
+// mayBegin fails for an API key that has maxSessionsOfKey sessions and links.
 func mayBegin(tx Tx, key model.APIKey, at time.Time) error {
 	n, err := tx.CountBrowserSessionsOfKey(key.ID, at.UnixMilli())
 	if err != nil {
@@ -321,7 +317,7 @@ func (a browsers) newLink(ctx context.Context, key model.APIKey, source string) 
 	return value, row, a.storeError(err)
 }
 
-// renew gives the session another value. The one before is good for renewGrace.
+// renew gives the session another value. The previous one works for renewGrace.
 func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (value string, row model.BrowserSession, err error) {
 	at := time.Now()
 	s, err := a.session(ctx, old, client, at)
@@ -333,12 +329,12 @@ func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (val
 		return "", row, err
 	}
 	if s.ExpiresAt <= at.Add(renewGrace).UnixMilli() && s.ExpiresAt < s.SignedInAt+a.cfg.SessionMax.Milliseconds() {
-		// It was renewed a moment ago, by another tab, whose cookie is this one's too.
+		// Another tab, which shares the cookie, renewed it a moment ago.
 		return "", s, nil
 	}
 	value, row = a.newSession(key, s.SessionID, s.SignedInAt, at)
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
-		// Gone: the session was signed out meanwhile.
+		// If the row is gone, the session was signed out meanwhile.
 		if err := tx.ShortenBrowserSession(s.Hash, at.Add(renewGrace).UnixMilli()); errors.Is(err, model.ErrNotFound) {
 			return sessionOver()
 		} else if err != nil {
@@ -381,7 +377,7 @@ func (a browsers) signOut(ctx context.Context, value string, everywhere bool, so
 	}))
 }
 
-// auditSession writes who began or ended a session.
+// auditSession writes the audit row of a session that the caller began or ended.
 func auditSession(tx Tx, by caller, sessionID string) error {
 	err := tx.InsertAudit(model.Audit{
 		ID: ident.New("aud"), WorkspaceID: by.WorkspaceID, At: now(), Actor: by.Name, ActorID: by.ID, Source: by.Source,
@@ -393,7 +389,7 @@ func auditSession(tx Tx, by caller, sessionID string) error {
 	return nil
 }
 
-// refusedSession is a refusal without a field.
+// refusedSession returns a refusal without a field.
 func refusedSession(message, fix string) error {
 	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Fix: fix,

@@ -6,7 +6,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 )
 
-// checkCapacity refuses what was written for the app if its deployment cannot begin with what regions
+// checkCapacity fails if the deployment, which the transaction has written, cannot begin with what regions
 // have.
 func (c versionMutation) checkCapacity(appID, deploymentID string) error {
 	app, err := c.GetApp(c.workspaceID, appID)

@@ -14,16 +14,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// controlled is what a person's word about a rollout did.
+// controlled is the result of a person's command to a rollout.
 type controlled struct {
 	rolloutID string
-	// unchanged: nothing. effect says what it did, or why it did nothing.
+	// unchanged means that it changed nothing. effect says what it did, or why it did nothing.
 	unchanged bool
 	effect    string
 }
 
-// control is a person's word about the staged rollout in flight. say changes the
-// progress, and returns what to tell about it, empty if it changes nothing.
+// control applies a person's command to the staged rollout in flight. say changes the progress, and returns a
+// text about the change.
 func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 	return out, c.audit("rollout", f.rollout.ID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
-// holds says what keeps the rollout from moving after a word that would move it.
+// holds returns texts about what still stops the rollout after a command that would move it.
 func (c rolloutMutation) holds(progress *model.Progress, what string) (out []string, err error) {
 	if what == "RolloutPaused" || what == "Approved" {
 		return nil, nil
@@ -107,7 +107,7 @@ func (c rolloutMutation) holds(progress *model.Progress, what string) (out []str
 	return append(out, plan.ShutGates(progress, func(id string) string { return names[id].ShownName() })...), nil
 }
 
-// sameAgain says why a word changed nothing.
+// sameAgain returns why a command changed nothing.
 func sameAgain(progress *model.Progress, what string) string {
 	switch what {
 	case "RolloutPaused":
@@ -149,7 +149,7 @@ func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.Resum
 	return res, err
 }
 
-// RetryRollout begins the regions again that failed.
+// RetryRollout starts the failed regions again.
 func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
 	defer func() { a.counted("retry", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RetryRolloutResponse, error) {
@@ -169,7 +169,7 @@ func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryR
 	return res, err
 }
 
-// heard are the guards, by region, of what was reported of the version that the progress is of.
+// heard returns the guards of what was reported of the progress's version, by region.
 func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard, error) {
 	rollouts, err := c.GetRollouts([]string{progress.RolloutID})
 	if err != nil {
@@ -190,8 +190,8 @@ func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard
 	return heard, nil
 }
 
-// retryBehind begins the regions again that failed to catch up. It returns the id of
-// the rollout that left them behind; empty, if none did or a rollout is in flight.
+// retryBehind starts regions again that failed to catch up. It returns the id of the rollout that left them
+// behind; empty if there are none or a rollout is in flight.
 func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
@@ -223,7 +223,7 @@ func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err err
 	return s.Progress.RolloutID, c.audit("rollout", s.Progress.RolloutID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
-// Promote moves the regions on that wait at a step, or all of them past all steps that are left.
+// Promote moves regions that wait at a step on, or all regions past all remaining steps.
 func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
 	defer func() { a.counted("promote", err) }()
 	what := "Promoted"

@@ -10,33 +10,33 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A dry run is a mutation whose transaction writes nothing: the same functions run, on a Tx
-// that keeps what they would write, and takes no lock. The transaction below it is one for
-// reading, so that a write which is not kept here fails instead of happening.
+// A dry run is a mutation whose transaction writes nothing. The same functions run on a Tx that keeps their
+// writes in memory, and takes no lock. The transaction below it is read-only, so that a write which is not
+// kept here fails.
 
-// dryTx keeps what an app's mutation writes. It is for one app.
+// dryTx keeps what a mutation of one app writes.
 type dryTx struct {
 	Tx
-	// app as it is after the mutation, and as it was before: nil for one that did not exist.
+	// app is the app after the mutation, wasApp the app before it, nil if it did not exist.
 	app, wasApp *model.App
-	// deployments and rollouts that were written, by id.
+	// deployments and rollouts are those that were written, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// rollout state as it is after and was before. counts: the mutation is done, and what is read
-	// now is what others have.
+	// rolloutState is the state after the mutation, wasRolloutState the state before it. counts means that
+	// the mutation is done, and rollout states that are read now are those of other apps.
 	rolloutState, wasRolloutState model.RolloutState
 	counts                        bool
-	// wasScaling is how the app scaled before; nil: its replicas did not follow the load.
+	// wasScaling is the app's scaling policy before; nil: its replicas did not follow the load.
 	wasScaling *windlassv1.ScalingPolicy
-	// rows that were there, and that were written.
+	// wasRows are the rows before the mutation, rows those that it wrote.
 	wasRows, rows []model.Topology
-	// freezes that were written by name, nil for those that were deleted.
+	// freezes are those that were written, by name; nil for a deleted one.
 	freezes map[string]*model.Freeze
-	// woken: the workflow has something to do.
+	// woken means that the workflow has something to do.
 	woken bool
-	// against is what stands against it, in the order in which it was found.
+	// against are the errors that refuse the mutation, in the order in which they were found.
 	against []error
-	// warnings of the preset.
+	// warnings are those of the preset.
 	warnings []*windlassv1.PlanFinding
 }
 
@@ -44,8 +44,8 @@ func newDryTx(tx Tx) *dryTx {
 	return &dryTx{Tx: tx, deployments: map[string]model.Deployment{}, rollouts: map[string]model.Rollout{}, freezes: map[string]*model.Freeze{}}
 }
 
-// hold stops a mutation with the error that refuses it. A dry run notes the error and goes on, to
-// find further ones.
+// hold returns an error that refuses the mutation. A dry run notes the error instead and goes on, to find
+// further ones.
 func (c *mutation) hold(err error) error {
 	if err == nil || c.dry == nil || rpc.DetailOf(err) == nil {
 		return err
@@ -180,7 +180,7 @@ func (t *dryTx) PutStanding(model.Admission) error { return nil }
 
 func (t *dryTx) PutClaims([]model.Claim) error { return nil }
 
-// topology is what the app's rows are after it.
+// topology returns the app's rows after the mutation.
 func (t *dryTx) topology() []model.Topology {
 	rows := replaced(t.wasRows, t.rows)
 	slices.SortFunc(rows, func(a, b model.Topology) int {
@@ -189,7 +189,7 @@ func (t *dryTx) topology() []model.Topology {
 	return rows
 }
 
-// afterTx reads what a dry run's transaction would have left.
+// afterTx reads the state that the mutation would have left.
 type afterTx struct{ *dryTx }
 
 func (t afterTx) ListTopology([]string) ([]model.Topology, error) { return t.topology(), nil }
@@ -202,7 +202,7 @@ func (t afterTx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	return afterWrites(ids, t.deployments, t.Tx.GetDeployments)
 }
 
-// afterWrites returns the rows of the ids: those that were written, and the others as they are read.
+// afterWrites returns the rows of the ids: written ones from written, the others from read.
 func afterWrites[R any](ids []string, written map[string]R, read func([]string) ([]R, error)) ([]R, error) {
 	var out []R
 	var rest []string

@@ -9,32 +9,31 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 )
 
-// facts are what views of some apps are made of, by id. The number of queries that read them does
-// not depend on how many apps, deployments, regions or instances there are.
+// facts are the rows from which views of apps are made, by id. The number of queries that read them does not
+// depend on the number of apps, deployments, regions or instances.
 type facts struct {
-	domain       string // below which hosts of apps are
+	domain       string // the domain below which apps have hosts
 	projects     map[string]model.Project
 	environments map[string]model.Environment
 	deployments  map[string]model.Deployment
-	// rows by app, sorted by (deployment, region); observed by deployment+region.
+	// rows are by app, sorted by (deployment, region); observed are by deployment and region.
 	rows     map[string][]model.Topology
 	observed map[[2]string]model.Observed
 	regions  map[string]model.Region
-	// rollout states of apps; zero, or there is none, for one that has none.
+	// rolloutStates are by app. An app without one has no entry, or a zero one.
 	rolloutStates map[string]model.RolloutState
-	// pins by app, by version.
+	// pins are by app, sorted by version.
 	pins map[string][]model.Pin
-	// rollouts in flight, by id.
+	// rollouts are those in flight, by id.
 	rollouts map[string]model.Rollout
 }
 
-// facts gathers those of apps of one workspace, and of the deployments given,
-// which are among theirs.
+// facts returns the facts of apps of one workspace. deployments are those of the apps that were read already.
 func (a *server) facts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
 	return a.readFacts(tx, apps, planinput.Known{Deployments: deployments})
 }
 
-// factsOf an app of which it was read what it runs.
+// factsOf returns the facts of an app for which it was read what it runs.
 func (a *server) factsOf(tx Tx, app model.App, r running) (facts, error) {
 	known := planinput.Known{RolloutStates: []model.RolloutState{r.rolloutState}}
 	for _, d := range []*model.Deployment{r.live, r.active.deployment, r.active.leaving} {
@@ -82,7 +81,7 @@ func (a *server) readFacts(tx Tx, apps []model.App, known planinput.Known) (fact
 	return f, nil
 }
 
-// rescaled reads again what differs once an app has other replicas.
+// rescaled reads again the rows that change when an app is scaled.
 func (f facts) rescaled(tx Tx, appID string) (err error) {
 	if f.rows[appID], err = tx.ListTopology([]string{appID}); err != nil {
 		return fmt.Errorf("list topology: %w", err)
@@ -100,7 +99,7 @@ func (f facts) rescaled(tx Tx, appID string) (err error) {
 	return nil
 }
 
-// places are the deployment's rows that keep, by the name of the region.
+// places returns the deployment's rows for which keep returns true, sorted by the region's name.
 func (f facts) places(appID, deploymentID string, keep func(model.Topology) bool) []rollup.Place {
 	var places []rollup.Place
 	for _, t := range f.rows[appID] {

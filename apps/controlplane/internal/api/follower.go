@@ -16,17 +16,17 @@ import (
 
 // follower is one stream of FollowLogs. One goroutine uses it; only answers come from others.
 //
-// An instance that is new to it is read once, from where the request says. Then it joins the feed of
-// the instance, which all streams of this process share.
+// It reads a new instance once, from the position in the request. Then it joins the feed of the instance,
+// which all streams of this process share.
 type follower struct {
 	logService
 	by     caller
 	req    *windlassv1.FollowLogsRequest
 	grep   *regexp.Regexp
 	filter model.InstanceFilter
-	// kind and id of what is followed: an app or an instance.
+	// kind and id name what is followed: an app or an instance.
 	kind, id string
-	// resumed: the request has positions. first: no instance was listed yet.
+	// resumed means that the request has positions, first that no instance was listed yet.
 	resumed, first bool
 	ctx            context.Context
 	stop           context.CancelFunc
@@ -34,14 +34,14 @@ type follower struct {
 	// known are positions of instances, also of those that are not followed now.
 	known    map[string]*windlassv1.LogPosition
 	followed map[string]*followed
-	// asking are regions whose new instances are being read, silent those that do not answer, and old
-	// those whose agent cannot follow. By id.
+	// asking are regions whose new instances are being read, silent those that do not answer, and old those
+	// whose agent cannot follow. All are by id.
 	asking, silent, old map[string]bool
-	// more: it was said that there are more instances than are followed.
+	// more means that a note has said that some instances are not followed.
 	more    bool
 	answers chan logAnswer
 
-	// What the next response has.
+	// These are for the next response.
 	lines []*windlassv1.LogLine
 	notes []*windlassv1.LogNote
 	moved map[string]bool
@@ -80,7 +80,7 @@ func (f *follower) reading() int { return len(f.asking) }
 // over reports whether nothing is left to follow, and nothing can come.
 func (f *follower) over() bool { return f.kind == "instance" && len(f.followed) == 0 }
 
-// list follows the instances that are there now.
+// list updates the followed instances to those that exist now.
 func (f *follower) list(ctx context.Context) error {
 	views, regions, of, err := f.instances(ctx)
 	if err != nil {
@@ -129,7 +129,7 @@ func (f *follower) list(ctx context.Context) error {
 	return nil
 }
 
-// beginning says where an instance is read first.
+// beginning returns from where an instance is read first.
 func (f *follower) beginning(id string) *agentv1.FollowedInstance {
 	begin := &agentv1.FollowedInstance{InstanceId: id}
 	switch at := f.known[id]; {
@@ -214,7 +214,7 @@ func (f *follower) join(id string, in *followed, at *windlassv1.LogPosition) boo
 	return true
 }
 
-// drain takes what an instance wrote since.
+// drain takes the lines that an instance wrote since the last call.
 func (f *follower) drain(id string, in *followed) {
 	if in.tap == nil {
 		return
@@ -225,7 +225,7 @@ func (f *follower) drain(id string, in *followed) {
 	}
 	f.add(id, n.Lines, n.After)
 	if n.Gone {
-		// Its agent does not know it, or not yet: it is asked again while it is listed.
+		// Its agent does not know it, or not yet. It is read again while it is listed.
 		in.leave()
 		in.tap, in.begin = nil, f.beginning(id)
 	}
@@ -288,7 +288,7 @@ func (f *follower) heard(regionID string, err error) {
 	f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_UNREACHABLE, Region: name, Message: why})
 }
 
-// take returns what came since the last response, by time.
+// take returns the lines, by time, and the notes since the last response.
 func (f *follower) take() *windlassv1.FollowLogsResponse {
 	for _, id := range slices.Sorted(maps.Keys(f.followed)) {
 		in := f.followed[id]

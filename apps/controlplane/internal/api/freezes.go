@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// mayOverride fails for a caller who gives a reason to override freezes and may not override any. It fails
-// without a freeze too, so that what a call may do depends on the key alone.
+// mayOverride fails if the caller gives a reason to override freezes but may not override any. It also fails
+// without a freeze, so that what a call may do depends on the key alone.
 func (c versionMutation) mayOverride(why string) error {
 	if why == "" || owner.allows(c.by.Role) {
 		return nil
@@ -39,8 +39,8 @@ func ofNoFile(f model.Freeze) error {
 	}, fmt.Sprintf("freeze %s comes from the file of app %s", f.Name, f.AppID))
 }
 
-// setFileFreeze makes the app's own freeze what its file says, before freezes judge the call, so that a
-// file can always lift what an earlier file has set.
+// setFileFreeze sets the app's own freeze to that of its file. It runs before freezes are checked, so that a
+// file can always lift the freeze of an earlier file.
 func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error {
 	name := fileFreezeName(app)
 	have, err := c.freezesFor(app.ID, name)
@@ -104,8 +104,7 @@ func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze
 	return c.audit("freeze", f.ID, auditable(before), after)
 }
 
-// fileFreezeName is made of the app's name, for people, and of the end of its id, which no
-// other app has.
+// fileFreezeName returns the app's name, for people, with the end of its id, which no other app has.
 func fileFreezeName(app model.App) string {
 	return app.Name[:min(len(app.Name), 50)] + "-" + app.ID[max(0, len(app.ID)-12):]
 }
@@ -137,7 +136,8 @@ func (c freezeMutation) wakeIfHeld(app model.App) error {
 	return c.wake(app.ID)
 }
 
-// freezesFor the app, and that of the name: but for those of other apps' files.
+// freezesFor returns the freezes that may apply to the app and the one of that name, without those of other
+// apps' files.
 func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
 	rows, err := c.ListFreezesFor(c.workspaceID, name, appID)
 	if err != nil {
@@ -146,9 +146,9 @@ func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
 	return rows, nil
 }
 
-// thaw decides whether the new rollout of the locked app may start now: it fails if a
-// freeze refuses it, returns the freeze that holds it, or notes who overrides those that
-// there are. f is what it takes the place of.
+// thaw decides whether the new rollout of the locked app may start now. It fails if a freeze refuses the
+// rollout, returns the freeze that holds it, or notes the caller that overrides freezes. f is the rollout in
+// flight that it replaces.
 func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
 	if v.Source == model.SourceRollback {
 		return nil, nil
@@ -160,7 +160,7 @@ func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, 
 	found, frozen := freeze.Of(have, app, c.at)
 	switch {
 	case v.Override != "":
-		// One that begins before the first step is overridden as well.
+		// A freeze that begins before the rollout's first step is overridden as well.
 		r.OverrideBy, r.OverrideWhy = c.by.Name, v.Override
 		if frozen {
 			return nil, c.overridden(app, *r, found, v.Override)
@@ -171,17 +171,17 @@ func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, 
 	case freeze.Refuses(found.Freeze):
 		return nil, refusal(fmt.Sprintf("app %s starts no rollout now", app.Name), found)
 	case f.deployment != nil && f.deployment.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING:
-		// What is under way would go back, in the freeze and for nothing.
+		// The rollout under way would go back during the freeze, and nothing could take its place.
 		return nil, refusal(fmt.Sprintf("v%d of app %s is under way, and what takes its place could not start now", f.deployment.Version, app.Name), found)
 	}
-	// The planner holds it, by the one that lasts longest.
+	// The planner holds the rollout, by the freeze that lasts longest.
 	found, _ = freeze.Longest(have, app, c.at)
 	return &windlassv1.FreezeHold{
 		Freeze: found.Name, Scope: freeze.Scope(found.Freeze), Reason: found.Reason, Since: c.at, Until: found.End,
 	}, nil
 }
 
-// freezesOf is freezesFor the app alone, which the mutation may have read already.
+// freezesOf returns the freezes for the app, which the mutation may have read already.
 func (c freezeMutation) freezesOf(app model.App) ([]model.Freeze, error) {
 	if c.freezesAre == app.ID {
 		return c.freezes, nil
@@ -189,7 +189,7 @@ func (c freezeMutation) freezesOf(app model.App) ([]model.Freeze, error) {
 	return c.freezesFor(app.ID, "")
 }
 
-// refusal by a freeze.
+// refusal returns the error of a call that a freeze refuses.
 func refusal(what string, found freeze.Found) error {
 	wait := "Wait until it is lifted"
 	if found.End != 0 {
@@ -202,17 +202,17 @@ func refusal(what string, found freeze.Found) error {
 	}, what+": "+plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 }
 
-// overridden tells that somebody had the app start something in spite of the freeze.
+// overridden writes history and audit of a rollout that starts in spite of the freeze.
 func (c versionMutation) overridden(app model.App, r model.Rollout, found freeze.Found, why string) error {
 	text := fmt.Sprintf("%s; in spite of %s", why, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 	c.log(app, model.History{
 		What: "FreezeOverridden", Why: text, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
 	})
-	// The call's own row has what it started.
+	// The call's own audit row has what it started.
 	return c.audit("freeze_override", app.ID, nil, historyProto(nil, c.history[len(c.history)-1]))
 }
 
-// release lets the rollout in flight start that a freeze holds; nil: none does.
+// release lets the rollout in flight start although a freeze holds it, if there is such a rollout.
 func (c versionMutation) release(app model.App, f activeRollout, why string) error {
 	if why == "" || f.rollout == nil || f.deployment == nil || !plan.MayBeFrozen(*f.rollout, *f.deployment) {
 		return nil
@@ -234,7 +234,7 @@ func (c versionMutation) release(app model.App, f activeRollout, why string) err
 	return c.wake(app.ID)
 }
 
-// holdProto is what holds the rollout, nil for nothing.
+// holdProto returns the freeze that holds the rollout, nil for none.
 func holdProto(r model.Rollout) *windlassv1.FreezeHold {
 	if r.HeldSince == 0 || r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
 		return nil

@@ -13,9 +13,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// To grow in a region takes what to start there takes: the region is the workspace's own, or
-// granted to it. What ran when a grant was revoked stays, and may shrink. Calls check it here, for
-// what they change themselves; the plan checks it for what a rollout or a pin does later.
+// To grow in a region, an app needs the same as to start there: the region is the workspace's own, or granted
+// to it. What ran when a grant was revoked stays, and may shrink. Calls check here what they change
+// themselves; the plan checks what a rollout or a pin does later.
 
 // mayGrow fails if one of the regions, by id, is closed to the workspace.
 func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) error {
@@ -33,7 +33,7 @@ func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) erro
 	}, fmt.Sprintf("the workspace may use region %s no longer: what runs there stays, and nothing grows", names))
 }
 
-// closed returns the names of those of the regions, by id, that the workspace may use no longer.
+// closed returns the names of the given regions, which are by id, that the workspace may no longer use.
 func (c versionMutation) closed(regions map[string]bool) (names []string, err error) {
 	if len(regions) == 0 {
 		return nil, nil
@@ -63,7 +63,7 @@ func (c versionMutation) closed(regions map[string]bool) (names []string, err er
 	return names, nil
 }
 
-// grownRows are the regions in which a row gets more replicas.
+// grownRows returns the regions in which a row gets more replicas.
 func grownRows(rows, changed []model.Topology) map[string]bool {
 	grown := map[string]bool{}
 	for _, now := range changed {
@@ -75,7 +75,7 @@ func grownRows(rows, changed []model.Topology) map[string]bool {
 	return grown
 }
 
-// grownSizes are the regions that are to come to more replicas than before.
+// grownSizes returns the regions that will have more replicas than before.
 func grownSizes(before, after *model.Progress) map[string]bool {
 	grown := map[string]bool{}
 	note := func(was, is map[string]int32) {
@@ -97,8 +97,7 @@ func grownSizes(before, after *model.Progress) map[string]bool {
 	return grown
 }
 
-// closedHolds says in which regions the progress cannot go on, because the workspace may use them no
-// longer.
+// closedHolds returns a text for each region of the progress that the workspace may no longer use.
 func (c versionMutation) closedHolds(progress *model.Progress) (out []string, err error) {
 	regions := map[string]bool{}
 	for _, w := range progress.Waves {

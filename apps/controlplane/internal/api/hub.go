@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	// minReadEvery bounds how often a picture is read while an app is busy. A person
-	// sees no more than ten a second.
+	// minReadEvery is the least time between two reads of a picture while an app is busy. A person sees no
+	// more than ten a second.
 	minReadEvery = 100 * time.Millisecond
-	// reread is when a picture is read without a nudge, since commits of other processes may
-	// bring none. It is drawn between one and two times this.
+	// reread is the time after which a picture is read without a notification, because commits of other
+	// processes may send none. It is drawn between one and two times this.
 	reread = 2 * time.Second
-	// watchAgain is how soon a watcher that was refused may try again, at the earliest.
+	// watchAgain is the least time after which a refused watcher may try again.
 	watchAgain = 5 * time.Second
 	// readTimeout bounds one read.
 	readTimeout = 5 * time.Second
-	// perWatcher, times the watchers of the workspace, is the least time between two reads, because what is read may
-	// go to each of them: a workspace is sent at most 1,000 pictures a second, however many watchers it has.
+	// perWatcher times the number of the workspace's watchers is the least time between two reads, because
+	// each picture may go to all of them. So a workspace gets at most 1,000 pictures a second.
 	perWatcher = time.Millisecond
 )
 
-// ofApp is how an app is watched.
+// ofApp is the kind of a topic that shows one app.
 var ofApp = &topic{pace: pace{least: minReadEvery, reread: reread}}
 
-// hub shares pictures of apps among those who watch them. An app is read once for
-// all its watchers, so that their number costs the database nothing.
+// hub shares pictures of apps among their watchers. An app is read once for all its watchers, so that more
+// watchers cost the database nothing.
 //
 //	commit ─> notify ─> topic (one per watched app) ─> read ─> picture
 //	                      ^ every 2-4 s                          │ if it differs
 //	                                        watcher, watcher <───┘
 //
-// A watcher holds no queue: it takes the newest picture whenever it is ready for
-// one, so a slow reader skips pictures and delays no other. Its first one was read after it
-// came, so that who changes an app and then watches it sees the change at once.
+// A watcher has no queue. It takes the newest picture when it is ready, so that a slow reader skips pictures
+// and delays no other. Its first picture is read after it joined, so that a caller who changes an app and
+// then watches it sees the change at once.
 type hub struct {
-	// max of all watchers, of those with one key, and of those of one workspace.
+	// max bounds all watchers, perKey those of one key, and perWorkspace those of one workspace.
 	max, perKey, perWorkspace int
 
 	stopped chan struct{}
@@ -58,18 +58,17 @@ type hub struct {
 	wide   map[*topic]bool   // those of many apps
 }
 
-// shown is what watchers of a topic are shown.
+// shown is what a topic shows to its watchers.
 type shown interface {
-	// same reports whether a watcher who has seen the other one would see nothing new. The other
-	// one may be nil.
+	// same reports whether a watcher that has seen other would see nothing new. other may be nil.
 	same(other shown) bool
 }
 
-// picture is what a watcher of an app is shown.
+// picture is what an app's topic shows to its watchers.
 type picture struct {
-	// What of the response is whole each time.
+	// view is the part of the response that is whole each time.
 	view *windlassv1.WatchAppResponse
-	// history is the newest part of it, the oldest entry first.
+	// history is the newest part of the app's history, the oldest entry first.
 	history []*windlassv1.HistoryEntry
 }
 
@@ -100,7 +99,7 @@ func (h *hub) count() float64 {
 	return float64(h.watchers)
 }
 
-// notify tells topics that their apps changed. It does not block.
+// notify wakes the topics of apps that changed. It does not block.
 func (h *hub) notify(appIDs []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,11 +117,11 @@ func (h *hub) notify(appIDs []string) {
 
 // pace is how often a topic is read.
 type pace struct {
-	// least time between two reads, and the time without a nudge, which is drawn between one and
-	// two times this.
+	// least is the least time between two reads. reread is the time after which a read needs no notification,
+	// which is drawn between one and two times this.
 	least, reread time.Duration
-	// share bounds what reading takes of the time: no read begins before share times what the last
-	// one took has passed. 0: no bound.
+	// share bounds how much of the time is spent on reads: the time between the begins of two reads is at
+	// least share times the duration of the first. 0: no bound.
 	share int
 }
 
@@ -151,14 +150,14 @@ func (t *topic) stir() {
 	}
 }
 
-// check returns the error of join while the caller may have no more watchers.
+// check returns the error of join if the caller may not have another watcher.
 func (h *hub) check(by caller) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.full(by)
 }
 
-// full returns the refusal of a watcher that there is no place for, nil if there is one.
+// full returns the refusal of another watcher of the caller if a limit is reached, else nil.
 func (h *hub) full(by caller) error {
 	var text, name string
 	var used, most int
@@ -204,7 +203,7 @@ func (h *hub) note(by caller, n int) {
 	}
 }
 
-// join watches an app, or what else has that id, until leave is called.
+// join watches an app, or a fleet with that id, until leave is called.
 func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read func(context.Context) (shown, error)) (t *topic, leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,7 +211,7 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		return nil, nil, err
 	}
 	if t = h.topics[id]; t != nil {
-		t.stir() // for one that was read since
+		t.stir() // its first picture must be read after now
 	} else {
 		ctx, cancel := context.WithCancel(context.Background())
 		t = &topic{pace: kind.pace, concerns: kind.concerns, dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{}), read: make(chan struct{})}
@@ -245,8 +244,8 @@ func (h *hub) leave(by caller, id string, t *topic) {
 	}
 }
 
-// run keeps the picture current until ctx ends, with the last watcher. leastNow returns the least time between two reads
-// that the number of watchers asks for.
+// run keeps the picture current until ctx ends, which is when the last watcher leaves. leastNow returns the
+// least time between two reads for the current number of watchers.
 func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Context) (shown, error), leastNow func() time.Duration) {
 	failing := false
 	for {
@@ -262,7 +261,7 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 			failing = false
 			t.publish(p, begin)
 		case !failing:
-			// Once, not with each try: watchers see no news meanwhile, and that is all.
+			// Logged once, not at each try, because watchers only see no news meanwhile.
 			failing = true
 			log.WarnContext(ctx, "cannot read what is watched", "error", err)
 		}
@@ -312,8 +311,8 @@ func (t *topic) publish(p shown, begun time.Time) {
 	t.read = make(chan struct{})
 }
 
-// current returns the newest picture, and what is closed when there is a newer one. The picture is nil if none was read
-// since the time given.
+// current returns the newest picture, and a channel that is closed when there is a newer one. The picture is
+// nil if none was read since the given time.
 func (t *topic) current(since time.Time) (shown, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,10 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// strictJSON refuses fields that the schema does not have. Connect's own codec
-// drops them, so that a spec with "replica" in it would quietly run with the
-// default. Who writes JSON is mostly a person; programs that are newer than the
-// server speak binary, where unknown fields pass.
+// strictJSON refuses fields that the schema does not have. Connect's own codec drops them, so that a spec
+// with "replica" in it would run with the default without an error. JSON is mostly written by people.
+// Programs that are newer than the server send binary messages, in which unknown fields pass.
 func strictJSON() connect.HandlerOption {
 	return connect.WithHandlerOptions(
 		connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
@@ -34,7 +33,7 @@ func (c jsonCodec) Marshal(v any) ([]byte, error) {
 	return protojson.Marshal(m)
 }
 
-// Unmarshal implements connect.Codec. Its errors are for who wrote the JSON.
+// Unmarshal implements connect.Codec. Its errors are for the author of the JSON.
 func (c jsonCodec) Unmarshal(data []byte, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {

@@ -23,8 +23,8 @@ func random(prefix string) string {
 	return prefix + base64.RawURLEncoding.EncodeToString(b)
 }
 
-// newKey returns the row of a key with the value, which the caller's key makes. It is of that key's
-// family, unless it is the first in its workspace or an operator makes it for a workspace.
+// newKey returns the row of a new key with the value. The caller's key makes it, and it joins that key's
+// family, unless an operator makes it for a workspace.
 func (c tenantMutation) newKey(value, workspaceID, name string, role windlassv1.Role, expires int64) model.APIKey {
 	id := ident.New("key")
 	family := id

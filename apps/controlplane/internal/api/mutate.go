@@ -18,7 +18,7 @@ import (
 	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// request is a mutating one.
+// request is the request of a mutation.
 type request interface {
 	proto.Message
 	GetMutation() *windlassv1.Mutation
@@ -29,36 +29,36 @@ type request interface {
 type mutation struct {
 	Tx
 	api *server
-	// By whom, in which workspace, when (unix ms), continuing which trace.
+	// by is the caller, at the time of the call (unix ms), and traceparent the trace that it continues.
 	by          caller
 	workspaceID string
 	at          int64
 	traceparent string
 	history     []model.History
 	ended       []model.Rollout
-	// woken apps get a step at once; expected ones once their regions say something, which is
-	// soon, or else after a moment.
+	// woken apps get a step at once. expected apps get one when their regions report, which is soon, or else
+	// after silence.
 	woken, expected []string
-	// starts work; what it asks of the quotas, nil for nothing; what it learned.
+	// starts means that it starts work. asked is the change of an app's claim, nil for none; also are further
+	// claims.
 	starts bool
 	asked  *asked
 	also   []model.Claim
-	// grown is what also asks for more.
+	// grown is by how much the claims of also grow.
 	grown model.Usage
-	// pinned is what the pins of the app that is changed count for.
+	// pinned is the usage of the pins of the app that is changed.
 	pinned  model.Usage
 	learned learned
-	// freezes for the app whose id freezesAre, as they were read and stay.
+	// freezes are those for the app with id freezesAre, as they were read and stay.
 	freezes    []model.Freeze
 	freezesAre string
-	// dry is its transaction if it is to write nothing, else nil.
+	// dry is the transaction of a dry run, else nil.
 	dry *dryTx
 }
 
-// mutate runs fn in one transaction with the record of the request's idempotency
-// key. replayed tells that the answer is that of an earlier call and that fn's
-// work is not to be seen; secrets are added to an answer by the caller of mutate,
-// to one that is not replayed, so that they are never stored.
+// mutate runs fn in one transaction with the record of the request's idempotency key. replayed reports
+// whether the answer is that of an earlier call, so that no work of fn was stored. Secrets are never stored:
+// the caller of mutate adds them to an answer that is not replayed.
 func mutate[R proto.Message](ctx context.Context, a *server, req request, fn func(*mutation) (R, error)) (res R, replayed bool, err error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -103,8 +103,8 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 		a.learn(by.WorkspaceID, c)
 		entered = begins
 	}
-	// Whatever failed may have failed because another call with this key has done
-	// it meanwhile: its answer is this call's.
+	// The call may have failed because another call with this key did the work meanwhile. Then the answer of
+	// that call is this call's, too.
 	if err != nil && key != "" && ctx.Err() == nil && earlier == nil {
 		viewErr := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
 			earlier, err = a.earlier(tx, record)
@@ -131,19 +131,19 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 	return res, false, nil
 }
 
-// batched are the mutations of one app of which many come at once: they share transactions with
-// others of their workspace. Of those that lock the app before anything else it is told which.
+// batched are mutations of one app that often come in large numbers. They share transactions with others of
+// their workspace. The value is true if the mutation locks the app before anything else, so that
+// UpdateBatched gets the app.
 var batched = map[string]bool{
 	w.AppServiceDeployProcedure:   false,
 	w.AppServiceScaleProcedure:    true,
 	w.AppServiceRollbackProcedure: false,
 }
 
-// silence of regions, after which an app that they are expected to wake gets a step all the
-// same.
+// silence is how long an expected app waits for reports of its regions before it gets a step all the same.
 const silence = time.Second
 
-// turnAway refuses a start of a workspace that is known to start too much.
+// turnAway refuses a start of a workspace if the gate knows that the workspace starts too much.
 func (a *server) turnAway(workspaceID string) error {
 	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
 		return a.refused(tooFast(workspaceID, rate, wait))
@@ -172,10 +172,9 @@ func (a *server) newMutation(ctx context.Context, tx Tx, by caller, begins bool)
 	}
 }
 
-// finish writes what was collected, and the record of the key, if there is one. The
-// workspace is locked behind all else, to be waited for as briefly as can be, and wake-ups
-// are written behind that: who is behind others in the workspace must not hold up reports of
-// many apps, and with them the steps of all.
+// finish writes what was collected, and the record of the key, if there is one. It locks the workspace after
+// all other writes, so that others wait for it as briefly as possible. It writes wake-ups last, because a
+// call that waits for its workspace must not block reports of many apps, and with them the steps of all.
 func (c *mutation) finish(record model.Idempotency, res proto.Message) (err error) {
 	if len(c.history) > 0 {
 		if err := c.InsertHistory(c.history); err != nil {
@@ -203,7 +202,7 @@ func (c *mutation) finish(record model.Idempotency, res proto.Message) (err erro
 	return nil
 }
 
-// learn tells the gate what the last attempt of a call found, nil for none.
+// learn gives the gate what the last attempt of a call learned. c is nil if there was none.
 func (a *server) learn(workspaceID string, c *mutation) {
 	if c != nil && c.learned.known {
 		a.gate.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
@@ -229,7 +228,7 @@ func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
 	return res, nil
 }
 
-// storeError translates what the caller can act on.
+// storeError translates errors that the caller can act on.
 func (a *server) storeError(err error) error {
 	switch {
 	case errors.Is(err, model.ErrTooManyRegions):

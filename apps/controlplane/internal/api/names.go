@@ -28,8 +28,8 @@ func readNames(tx Tx, f facts, apps []model.App) error {
 	return nil
 }
 
-// readScopes reads, of ids of projects and environments, those that the workspace has into f,
-// and the environments' projects.
+// readScopes reads the projects and environments with these ids that the workspace has into f, and the
+// environments' projects.
 func readScopes(tx Tx, f facts, workspaceID string, ids map[string]bool) error {
 	if err := readEnvironments(tx, f, workspaceID, ids); err != nil {
 		return err
@@ -67,7 +67,7 @@ func readProjects(tx Tx, f facts, workspaceID string, ids map[string]bool) error
 	return nil
 }
 
-// noNames are facts of no app yet, for what is shown by names alone.
+// noNames returns facts without apps, for views that need only names.
 func noNames() facts {
 	return facts{projects: map[string]model.Project{}, environments: map[string]model.Environment{}}
 }

@@ -20,11 +20,11 @@ import (
 const (
 	// testEvery is the least time between two tests of an endpoint.
 	testEvery = 10 * time.Second
-	// keepPrevious is how long the secret before a rotation signs, too, by default.
+	// keepPrevious is how long the previous secret also signs after a rotation, by default.
 	keepPrevious = 24 * time.Hour
 )
 
-// lockedEndpoint is the workspace's notification endpoint of that name, locked.
+// lockedEndpoint locks and returns the workspace's notification endpoint of that name.
 func (c *mutation) lockedEndpoint(name, field string) (model.NotificationEndpoint, error) {
 	e, err := c.LockNotificationEndpoint(c.workspaceID, name)
 	switch {
@@ -42,7 +42,7 @@ func (a *server) hookURL(text string) (origin string, err error) {
 	if err != nil {
 		return "", apierr.InvalidFix("url", "the url cannot be used: "+err.Error(), "Write an http or https URL, such as https://example.com/hooks/windlass.")
 	}
-	// What a name means is known when it is called. An address is one for good.
+	// The addresses of a name are known only when it is called. A literal address can be checked now.
 	if at, err := netip.ParseAddr(u.Hostname()); err == nil && a.cfg.AllowsHookAt != nil && !a.cfg.AllowsHookAt(at) {
 		return "", rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: "url",
@@ -52,7 +52,7 @@ func (a *server) hookURL(text string) (origin string, err error) {
 	return apierr.Clip(u.Scheme+"://"+u.Host, maxOrigin), nil
 }
 
-// maxOrigin is the column's.
+// maxOrigin is the length of the column.
 const maxOrigin = 512
 
 // newSigningSecret draws a signing secret.
@@ -62,7 +62,7 @@ func newSigningSecret() string {
 	return notification.NewSecret(b)
 }
 
-// target reads what is sealed of the endpoint, and its version.
+// target returns the endpoint's target, which is stored sealed, and its version.
 func (c *mutation) target(e model.NotificationEndpoint) (t notification.Target, version int32, err error) {
 	s, err := c.GetSecret(e.WorkspaceID, e.ID, model.EndpointSecret)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *mutation) target(e model.NotificationEndpoint) (t notification.Target, 
 	return t, s.Version, err
 }
 
-// putTarget seals the endpoint's target as that version.
+// putTarget seals the endpoint's target and stores it as that version.
 func (c *mutation) putTarget(e model.NotificationEndpoint, t notification.Target, version int32) error {
 	plain, err := t.Encode()
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *mutation) putTarget(e model.NotificationEndpoint, t notification.Target
 	return nil
 }
 
-// endpointViews are endpoints of a workspace as the API shows them.
+// endpointViews returns endpoints of a workspace as the API shows them.
 func endpointViews(tx Tx, workspaceID string, all ...model.NotificationEndpoint) (out []*windlassv1.NotificationEndpoint, err error) {
 	var appIDs []string
 	for _, e := range all {
@@ -139,7 +139,7 @@ func endpointViews(tx Tx, workspaceID string, all ...model.NotificationEndpoint)
 	return out, nil
 }
 
-// endpointView is one endpoint as the API shows it.
+// endpointView returns one endpoint as the API shows it.
 func endpointView(tx Tx, e model.NotificationEndpoint) (*windlassv1.NotificationEndpoint, error) {
 	views, err := endpointViews(tx, e.WorkspaceID, e)
 	if err != nil {

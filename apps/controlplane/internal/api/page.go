@@ -11,18 +11,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// defaultPage is the size of a page that does not say.
+// defaultPage is the size of a page whose request names none.
 const defaultPage = 50
 
-// pageOf reads a page request. It asks for one row more than the page has: that
-// there is one tells that there is a next page.
+// pageOf reads a page request. It asks for one row more than the page has, which shows whether there is a
+// next page.
 func pageOf(req *windlassv1.PageRequest) (model.Page, error) {
 	size := int(req.GetSize())
 	if size == 0 {
 		size = defaultPage
 	}
 	after, err := base64.RawURLEncoding.DecodeString(req.GetToken())
-	// Cursors are names and ids, and zero bytes between them.
+	// Cursors are names and ids with zero bytes between them.
 	strange := func(c rune) bool { return c != 0 && (c <= ' ' || c > '~') }
 	if err != nil || (len(after) == 0) != (req.GetToken() == "") || strings.ContainsFunc(string(after), strange) {
 		return model.Page{}, apierr.Invalid("page.token", "the page token is not one that a list call returned: start without one")
@@ -30,8 +30,9 @@ func pageOf(req *windlassv1.PageRequest) (model.Page, error) {
 	return model.Page{After: string(after), Limit: size + 1}, nil
 }
 
-// listByApp returns a page of what the app has that the caller names, or all apps of its workspace. list reads
-// the rows, named what in errors, key is a row's cursor, and view makes rows what the API shows.
+// listByApp returns a page of rows of the app that ref names, or of all apps of the caller's workspace. list
+// reads the rows, which errors call what; key returns a row's cursor, and view returns what the API shows of
+// rows.
 func listByApp[Row, View any](
 	ctx context.Context, s *server, page *windlassv1.PageRequest, ref, what string,
 	list func(tx Tx, workspaceID, appID string, page model.Page) ([]Row, error), key func(Row) string, view func(Tx, []Row) ([]View, error),
@@ -67,7 +68,7 @@ func listByApp[Row, View any](
 	return out, next, nil
 }
 
-// cut takes the row too many off, and returns the token of the next page.
+// cut removes the row beyond the page, and returns the token of the next page.
 func cut[T any](rows []T, p model.Page, key func(T) string) ([]T, *windlassv1.PageResponse) {
 	if len(rows) < p.Limit {
 		return rows, &windlassv1.PageResponse{}

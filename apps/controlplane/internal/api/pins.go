@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pinnedUsage is what the pins of apps count for, by app. A pin counts with all that it
-// should have, whatever came of it, until it is taken away.
+// pinnedUsage returns the usage of apps' pins, by app. A pin counts with all replicas that it should have,
+// whether they run or not, until it is removed.
 func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 	pins, err := tx.ListPins(appIDs)
 	if err != nil {
@@ -61,7 +61,7 @@ func (f facts) isPinned(t model.Topology) bool {
 	return p != nil && p.In(t.RegionID) != nil
 }
 
-// pinned are the deployments that are pinned and not among those that are shown.
+// pinned returns the app's pinned deployments that are not in shown.
 func (f facts) pinned(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	for _, p := range f.pins[app.ID] {
 		d, ok := f.deployments[p.DeploymentID]
@@ -72,7 +72,7 @@ func (f facts) pinned(app model.App, shown []model.Deployment) (more []model.Dep
 	return more
 }
 
-// pinProto is a pin as the API shows it.
+// pinProto returns a pin as the API shows it.
 func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
 	out := &windlassv1.Pin{
 		DeploymentId: p.DeploymentID, Version: p.Version, Weight: p.Weight, By: p.By, Why: p.Why,
@@ -96,7 +96,7 @@ func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
 	return out
 }
 
-// fillPin fills in what runs there.
+// fillPin sets the fields about what runs there.
 func fillPin(pl rollup.Place, spec *windlassv1.DeploymentSpec, policy *windlassv1.RolloutPolicy, r model.PinRegion, out *windlassv1.PinRegion) {
 	out.Weight = pl.Row.Weight
 	if plan.Active(pl.Row) {

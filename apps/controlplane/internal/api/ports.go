@@ -16,9 +16,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A region whose agent runs processes is one host, so that a fixed port allows one instance there:
-// neither two of a version, nor one next to another version's. A pod has an address of its own. A
-// region that no agent has joined yet, or whose agent runs anything else, is not judged.
+// A region whose agent runs processes is one host, so that only one instance there can have a fixed port,
+// whatever its version. A pod has an address of its own. Regions that no agent has joined yet, or whose agent
+// runs anything else, are not checked.
 
 // portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
 // the live version's instances. progress is that of its rollout, nil for none.
@@ -80,7 +80,7 @@ func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replic
 
 func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
 
-// portRefusal says why a fixed port of the spec cannot be had in the region.
+// portRefusal returns the error for a fixed port of the spec that is not free in the region.
 func portRefusal(spec *windlassv1.DeploymentSpec, i int, region, field, why, fix string) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Field: field, Fix: fix,
@@ -113,7 +113,7 @@ func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
 	return false
 }
 
-// besideFix says how a version with a fixed port takes the place of another.
+// besideFix returns the fix for a version that needs the fixed port of the version which it replaces.
 func besideFix(policy *windlassv1.RolloutPolicy) string {
 	stops := "Use rollout.strategy " + strategy.NotBeside() + ", by which the old instance stops first"
 	if slices.Contains(strategy.Of(policy).Fields(), "maxSurge") && plan.Steps(policy) == 0 {

@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// protectionsOf returns what the protections ask of the version's rollout. A straight way back to a
-// version that was stable waits for no bake, and for an approval only where it keeps gates.
+// protectionsOf returns what the protections ask of the version's rollout. A straight rollback to a version
+// that was stable needs no bake time, and an approval only if it keeps gates.
 func (c versionMutation) protectionsOf(app model.App, v version) ([]model.Protection, error) {
 	of, err := c.protectionsOn(app)
 	if err != nil || !v.Straight {
@@ -39,8 +39,8 @@ func (c versionMutation) protectionsOn(app model.App) ([]model.Protection, error
 	return protection.For(all, app), nil
 }
 
-// mayServeAgain fails for a version that never was live, in an app whose rollouts a protection has
-// approved: a pin would serve it without.
+// mayServeAgain fails for a version that was never live if a protection asks for an approval of the app's
+// rollouts, because a pin would serve the version without one.
 func (c versionMutation) mayServeAgain(app model.App, d model.Deployment) error {
 	if d.ReadyAt != 0 {
 		return nil
@@ -55,7 +55,7 @@ func (c versionMutation) mayServeAgain(app model.App, d model.Deployment) error 
 	}, fmt.Sprintf("v%d was never live, and a protection asks for an approval of what serves", d.Version))
 }
 
-// mayLeave fails for a caller that may not approve what serves a domain of the app: without the app,
+// mayLeave fails for a caller that may not approve what serves a domain of the app, because without the app
 // another one could take the domain.
 func (c versionMutation) mayLeave(app model.App) error {
 	of, err := c.protectionsOn(app)
@@ -86,8 +86,8 @@ func notApprover(field string, role windlassv1.Role, message string) error {
 	}, message)
 }
 
-// approveStart gives an approval at the gate before the rollout in flight; nil if that has none which
-// still waits.
+// approveStart gives an approval at the gate before the rollout in flight. It returns nil if no such gate
+// waits.
 func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv1.ApproveResponse, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
@@ -129,7 +129,7 @@ func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv
 	return out, c.audit("rollout", r.ID, rolloutProto(*f.rollout), rolloutProto(r))
 }
 
-// startApprovalProto is the gate before the rollout, nil for none.
+// startApprovalProto returns the gate before the rollout, nil for none.
 func startApprovalProto(r model.Rollout) *windlassv1.ApprovalProgress {
 	g, ok := r.Gate()
 	if !ok {

@@ -9,9 +9,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// What a mutation writes besides the thing that it is about: the app's row, history, audit and wake-ups.
+// A mutation also writes the app's row, history, audit and wake-ups, besides its own subject.
 
-// store writes the locked app's row and keeps the copy in step with it.
+// store writes the locked app's row, and updates the copy to match it.
 func (c *mutation) store(app *model.App) error {
 	app.UpdatedAt = c.at
 	if err := c.UpdateApp(*app); err != nil {
@@ -21,7 +21,7 @@ func (c *mutation) store(app *model.App) error {
 	return nil
 }
 
-// putRolloutState writes how the app's rollouts go.
+// putRolloutState writes the app's rollout state.
 func (c *mutation) putRolloutState(s model.RolloutState) error {
 	s.UpdatedAt = c.at
 	if err := c.PutRolloutState(s); err != nil {
@@ -46,8 +46,7 @@ func (c *mutation) wake(appID string) error {
 	return nil
 }
 
-// expect asks for a step once a region has done something about what is written already.
-// There would be nothing to do in one before.
+// expect asks for a step after a region has reported, because a step before that would have nothing to do.
 func (c *mutation) expect(appID string) error {
 	if c.dry != nil {
 		return c.wake(appID)
@@ -56,8 +55,8 @@ func (c *mutation) expect(appID string) error {
 	return nil
 }
 
-// audit writes who changed what. before and after are what the API shows of it;
-// nil when there was or is none.
+// audit writes an audit row of a change. before and after are what the API shows of the resource; nil if it
+// did not or does not exist.
 func (c *mutation) audit(kind, id string, before, after proto.Message) error {
 	return c.auditIn(c.workspaceID, kind, id, before, after)
 }

@@ -12,12 +12,12 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// stretch makes guessing a secret from the hash of a request a thousandth of a
-// second's work per guess or more, though the hash is kept for a day only.
+// stretch is the number of PBKDF2 rounds that make it slow to guess a secret from the hash of a request. The
+// hash is kept for a day only.
 const stretch = 10_000
 
-// requestHash tells requests apart that carry the same idempotency key. What the
-// schema marks as secret is stretched first: the hash is stored.
+// requestHash returns a hash that differs between requests with the same idempotency key. Fields that the
+// schema marks as secret are stretched first, because the hash is stored.
 func requestHash(procedure string, req request) ([]byte, error) {
 	m := proto.Clone(req).ProtoReflect()
 	m.Clear(m.Descriptor().Fields().ByName("mutation"))
@@ -45,9 +45,8 @@ func requestHash(procedure string, req request) ([]byte, error) {
 	return sum[:], nil
 }
 
-// auditJSON is a thing as the audit keeps it: as the API shows it, with whatever
-// the schema marks as secret replaced. Things that the API shows have no such
-// field; this holds if one ever gets one.
+// auditJSON returns a resource as the API shows it, with the fields that the schema marks as secret replaced.
+// The API shows no such field today; this protects one that is added later.
 func auditJSON(m proto.Message) (string, error) {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return "", nil

@@ -13,10 +13,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// usersOfRegion names the apps that use the region: in the version that is live, in the one in
-// flight, or on a region's way back to the live one. Older versions do not count: a
-// rollback leaves out a region that is gone. It names at most the given number. For a region of
-// the platform it names workspaces, because operators must not see their apps.
+// usersOfRegion names apps that use the region: in the live version, in the one in flight, or because the
+// region still has to catch up with the live one. Older versions do not count, because a rollback leaves out
+// a region that is gone. It names at most the given number. For a region of the platform it names workspaces,
+// because operators must not see their apps.
 func (c regionMutation) usersOfRegion(r model.Region, most int) (users []string, err error) {
 	workspaces, err := c.workspacesWith(r)
 	if err != nil {
@@ -52,7 +52,7 @@ func (c regionMutation) usersOfRegion(r model.Region, most int) (users []string,
 	return users, nil
 }
 
-// workspacesWith are the workspaces that may use the region.
+// workspacesWith returns the workspaces that may use the region.
 func (c regionMutation) workspacesWith(r model.Region) (out []model.Workspace, err error) {
 	if r.WorkspaceID != "" {
 		return []model.Workspace{{ID: r.WorkspaceID}}, nil
@@ -79,7 +79,8 @@ func (c regionMutation) workspacesWith(r model.Region) (out []model.Workspace, e
 	}
 }
 
-// appsNaming says which of the apps, all of one workspace, are to run in the region, and why.
+// appsNaming returns those of the apps, all of one workspace, that should run in the region, with the
+// version.
 func (c regionMutation) appsNaming(r model.Region, apps []model.App) (users []string, err error) {
 	var ids []string
 	for _, app := range apps {
@@ -112,8 +113,8 @@ func (c regionMutation) appsNaming(r model.Region, apps []model.App) (users []st
 	return users, nil
 }
 
-// withoutGone takes regions out of a spec that was good once and that the workspace may use no
-// longer, with the overrides of theirs, and returns their names. It fails if none is left.
+// withoutGone removes the regions that the workspace may no longer use, and their overrides, from an earlier
+// spec. It returns their names, and fails if no region is left.
 func (c regionMutation) withoutGone(spec *windlassv1.DeploymentSpec, field string) (gone []string, err error) {
 	left, gone, err := c.regionsLeft(spec)
 	if err != nil {
@@ -139,8 +140,8 @@ func (c regionMutation) withoutGone(spec *windlassv1.DeploymentSpec, field strin
 	return gone, nil
 }
 
-// regionsLeft are the names of the spec's regions that the workspace may use, and of those that it
-// may use no longer.
+// regionsLeft returns the names of the spec's regions that the workspace may use, and of those that it may no
+// longer use.
 func (c regionMutation) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone []string, err error) {
 	known, err := c.specs().regionsNamed(spec.GetRegions())
 	if err != nil {
@@ -156,8 +157,8 @@ func (c regionMutation) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone
 	return left, gone, nil
 }
 
-// servesIn returns which of the regions that are gone, by name, the app still serves in, empty for
-// none. That is so where a grant was revoked.
+// servesIn returns the name of a gone region in which the app still serves, empty for none. An app still
+// serves where a grant was revoked.
 func (c regionMutation) servesIn(app model.App, gone []string) (string, error) {
 	if len(gone) == 0 {
 		return "", nil
@@ -182,7 +183,7 @@ func (c regionMutation) servesIn(app model.App, gone []string) (string, error) {
 	return "", nil
 }
 
-// leftOut says which regions are gone, nil for none.
+// leftOut returns a text about the regions that are gone, nil for none.
 func leftOut(gone []string) []string {
 	switch len(gone) {
 	case 0:

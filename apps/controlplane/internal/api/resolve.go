@@ -15,17 +15,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// What a name means that says no more.
+// These are the parts that a reference may leave out.
 const (
 	defaultProject     = "default"
 	defaultEnvironment = "production"
 )
 
-// maxID bytes of an id fit into its column.
+// maxID is how many bytes of an id fit into its column.
 const maxID = 64
 
-// plainID reports whether s could be the id of anything: the store is not asked for
-// what it cannot even compare.
+// plainID reports whether s could be an id. The store is not asked for other texts, because it cannot compare
+// them.
 func plainID(s string) bool {
 	if s == "" || len(s) > maxID {
 		return false
@@ -38,8 +38,7 @@ func plainID(s string) bool {
 	return true
 }
 
-// splitApp parts an app's name from the environment that it names, "" for the
-// default one.
+// splitApp splits a reference into the environment, "" for the default one, and the app's name.
 func splitApp(ref string) (environment, name string) {
 	i := strings.LastIndexByte(ref, '/')
 	if i < 0 {
@@ -48,8 +47,8 @@ func splitApp(ref string) (environment, name string) {
 	return ref[:i], ref[i+1:]
 }
 
-// environment finds one by id, "project/environment", or name within the default
-// project; an empty ref is default/production.
+// environment finds an environment by id, "project/environment", or name within the default project. An empty
+// ref is default/production.
 func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Environment, err error) {
 	if ident.Valid("env", ref) {
 		e, err = tx.GetEnvironment(workspaceID, ref)
@@ -79,7 +78,7 @@ func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Env
 	return e, nil
 }
 
-// project finds one by id or name.
+// project finds a project by id or name.
 func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
 	if ident.Valid("prj", ref) {
 		p, err = tx.GetProject(workspaceID, ref)
@@ -99,9 +98,8 @@ func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project
 
 const listApps = "List the apps that there are; one outside of default/production is named project/environment/name."
 
-// app finds one by id, "project/environment/name", "environment/name" within the
-// default project, or name within default/production. Apps that are deleted are
-// found by id, if gone says that they may be.
+// app finds an app by id, "project/environment/name", "environment/name" within the default project, or name
+// within default/production. It finds a deleted app by id if gone is true.
 func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err error) {
 	if ident.Valid("app", ref) {
 		app, err = tx.GetApp(workspaceID, ref)
@@ -125,7 +123,7 @@ func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, 
 	return app, nil
 }
 
-// lockedApp is app, with its row locked to the end of the transaction.
+// lockedApp finds an app as app does, and locks its row to the end of the transaction.
 func (c *mutation) lockedApp(ref string) (model.App, error) {
 	id, fix := ref, listApps
 	if !ident.Valid("app", ref) {
@@ -145,8 +143,8 @@ func (c *mutation) lockedApp(ref string) (model.App, error) {
 	return locked, nil
 }
 
-// region finds one by id or name that the caller may use: its workspace's own or
-// granted, or for an operator the platform's.
+// region finds a region by id or name that the caller may use: its workspace's own or a granted one, or for
+// an operator one of the platform.
 func (a *server) region(tx Tx, by caller, ref string) (r model.Region, err error) {
 	const fix = "List the regions that the workspace may use."
 	switch {
@@ -184,7 +182,7 @@ func (a *server) granted(tx Tx, r model.Region, by caller) (bool, error) {
 	return slices.Contains(ids, by.WorkspaceID), nil
 }
 
-// managedRegion is region, locked, for one who may change it.
+// managedRegion finds and locks a region that the caller may change.
 func (c regionMutation) managedRegion(ref string) (model.Region, error) {
 	r, err := c.api.region(c.Tx, c.by, ref)
 	if err != nil {
@@ -217,7 +215,7 @@ func (a *server) deployment(tx Tx, workspaceID, id, field string) (d model.Deplo
 	return d, nil
 }
 
-// lockedEnvironment is environment, with its row locked.
+// lockedEnvironment finds and locks an environment.
 func (c *mutation) lockedEnvironment(ref string) (model.Environment, error) {
 	e, err := c.api.environment(c, c.workspaceID, ref, "environment")
 	if err != nil {
@@ -233,8 +231,8 @@ func (c *mutation) lockedEnvironment(ref string) (model.Environment, error) {
 	return locked, nil
 }
 
-// visibleWorkspace is the one that ref names, if the caller may see it: its own,
-// or for an operator any. Empty is its own.
+// visibleWorkspace returns the workspace that ref names if the caller may see it: its own, or for an operator
+// any. An empty ref is the caller's own.
 func (a *server) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, error) {
 	if by.IsOperator() {
 		if ref == "" {
@@ -252,7 +250,7 @@ func (a *server) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace
 	return w, nil
 }
 
-// workspace finds one by id or name.
+// workspace finds a workspace by id or name.
 func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err error) {
 	switch {
 	case ident.Valid("ws", ref):
@@ -271,7 +269,7 @@ func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err err
 	return w, nil
 }
 
-// alive fails for an app that is on its way out.
+// alive fails for an app that is being deleted.
 func alive(app model.App) error {
 	if app.DeletingSince == 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// AddDomain makes an app wait for a domain, which VerifyDomain gives it.
+// AddDomain adds a domain to an app, which serves it after VerifyDomain.
 func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRequest) (*windlassv1.AddDomainResponse, error) {
 	name, err := a.domainName(req.GetDomain())
 	if err != nil {
@@ -51,7 +51,7 @@ func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRe
 	return res, err
 }
 
-// domainName reads a domain that an app could have.
+// domainName parses a domain that an app may have.
 func (a routeService) domainName(text string) (string, error) {
 	name, err := model.ParseDomain(text)
 	if err != nil {
@@ -64,7 +64,7 @@ func (a routeService) domainName(text string) (string, error) {
 	return name, nil
 }
 
-// appWithDomains is the app, locked, and its domains.
+// appWithDomains locks the app, and returns it with its domains.
 func (c domainMutation) appWithDomains(ref string) (model.App, []model.Domain, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
@@ -80,8 +80,8 @@ func (c domainMutation) appWithDomains(ref string) (model.App, []model.Domain, e
 	return app, have, nil
 }
 
-// notServed fails for a domain that another app has, and that has not lapsed there. texts are
-// the records that there are, if it is known: one that has its own again has not lapsed.
+// notServed fails for a domain that another app has, unless it has lapsed there. texts are the domain's TXT
+// records, if known: a holder whose record is among them has not lapsed.
 func (c domainMutation) notServed(app model.App, name string, texts []string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {

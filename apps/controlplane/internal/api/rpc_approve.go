@@ -42,7 +42,7 @@ func (a rolloutService) Approve(ctx context.Context, req *windlassv1.ApproveRequ
 	return res, err
 }
 
-// regionNames of the progress's waves.
+// regionNames returns the regions of the progress's waves, by id.
 func (c rolloutMutation) regionNames(progress *model.Progress) (map[string]model.Region, error) {
 	ids := map[string]bool{}
 	for _, w := range progress.Waves {
@@ -61,7 +61,7 @@ func refusedByGate(err error) error {
 	return err
 }
 
-// shut is the refusal of a gate.
+// shut returns the error for a gate's refusal.
 func shut(r *plan.GateRefusal) error {
 	code, reason := connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED
 	if r.NotApprover {
@@ -70,7 +70,7 @@ func shut(r *plan.GateRefusal) error {
 	return rpc.ErrorWith(code, &windlassv1.ErrorDetail{Reason: reason, Fix: r.Fix}, r.Message)
 }
 
-// approvalProto is where a gate is, nil for none.
+// approvalProto returns the state of a gate, nil for none.
 func approvalProto(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) *windlassv1.ApprovalProgress {
 	if gate == nil {
 		return nil

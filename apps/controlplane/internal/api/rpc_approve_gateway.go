@@ -45,7 +45,7 @@ func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.Appro
 	return res, err
 }
 
-// tenantRegion is a workspace's region, locked, for an operator.
+// tenantRegion locks and returns a workspace's region, for an operator.
 func (c regionMutation) tenantRegion(id string) (r model.Region, err error) {
 	if !ident.Valid("reg", id) {
 		return r, apierr.Missing("region", "region", id, "Name it by its id: two workspaces may use one name.")

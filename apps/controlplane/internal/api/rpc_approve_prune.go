@@ -9,8 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ApprovePrune releases exactly the named workloads for removal, or none: one that
-// is not in quarantine is more likely a mistake than a wish.
+// ApprovePrune lets the region remove all named workloads. It fails if one of them is not in quarantine,
+// because that is more likely a mistake.
 func (a regionService) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequest) (*windlassv1.ApprovePruneResponse, error) {
 	for i, key := range req.GetKeys() {
 		if !plainID(key) {

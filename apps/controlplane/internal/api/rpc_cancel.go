@@ -9,8 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Cancel asks the workflow to undo the rollout in flight. Called again while it is
-// being undone, it returns the same rollout.
+// Cancel asks the workflow to undo the rollout in flight. A second call during that returns the same rollout.
 func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *windlassv1.CancelResponse, err error) {
 	defer func() { a.counted("cancel", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CancelResponse, error) {
@@ -31,7 +30,7 @@ func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (
 	return res, err
 }
 
-// cancel asks the workflow to undo the rollout in flight. Asked again it changes nothing.
+// cancel asks the workflow to undo the rollout in flight. A second call changes nothing.
 func (c rolloutMutation) cancel(app model.App, was model.Rollout, message string) error {
 	if was.CancelRequested {
 		return nil

@@ -35,8 +35,8 @@ func (a appService) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequ
 	return res, err
 }
 
-// insertApp writes a new app. That its environment was not deleted under it is
-// looked at in the end, with the workspace locked.
+// insertApp writes a new app. At the end of the transaction, with the workspace locked, enter checks that the
+// environment still exists.
 func (c *mutation) insertApp(e model.Environment, name, description string) (model.App, error) {
 	app := model.App{
 		ID: ident.New("app"), WorkspaceID: c.workspaceID, ProjectID: e.ProjectID, EnvironmentID: e.ID,

@@ -10,12 +10,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appKeyPrefix starts every new app key, and no other credential. Keys of earlier releases start
-// as the credentials of agents do; they stay valid, because a key is known by its hash.
+// appKeyPrefix starts every new app key, and no other credential. Keys of earlier releases start like
+// credentials of agents. They stay valid, because a key is found by its hash.
 const appKeyPrefix = "wlk_"
 
-// CreateAppKey makes a key that requests for an app may come with. Its value is in this answer
-// and nowhere else.
+// CreateAppKey makes a key for requests to an app. Its value is in this answer and nowhere else.
 func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequest) (*windlassv1.CreateAppKeyResponse, error) {
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
 		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
@@ -56,7 +55,7 @@ func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAp
 	return res, err
 }
 
-// appWithKeys is the app, locked, and its keys.
+// appWithKeys locks the app, and returns it with its keys.
 func (c *mutation) appWithKeys(ref string) (model.App, []model.AppKey, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// defaultTokenTTL of a join token: long enough to paste it somewhere.
+// defaultTokenTTL is how long a join token is valid by default: long enough to paste it somewhere.
 const defaultTokenTTL = time.Hour
 
 // CreateJoinToken makes a token that lets one agent join. Its value is in this

@@ -26,7 +26,7 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 		case !req.GetPlatform() && c.by.IsOperator():
 			return nil, apierr.Invalid("platform", "an operator makes regions of the platform: set platform")
 		}
-		// A region that was granted to the workspace has its name there, too.
+		// The name must also differ from those of regions that were granted to the workspace.
 		if _, err := c.GetRegionByName(c.workspaceID, req.GetName()); err == nil {
 			return nil, apierr.Exists("name", "region", req.GetName())
 		} else if !errors.Is(err, model.ErrNotFound) {
@@ -53,7 +53,7 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 	return res, err
 }
 
-// maxLabel bytes of a label's name or value.
+// maxLabel is how many bytes a label's name or value may have.
 const maxLabel = 256
 
 func checkLabels(labels map[string]string) error {

@@ -14,7 +14,7 @@ import (
 // firstKey is the name of the key that a workspace begins with.
 const firstKey = "owner"
 
-// CreateWorkspace makes a workspace in which one can deploy at once.
+// CreateWorkspace makes a workspace with a project, an environment and an owner's key.
 func (a workspaceService) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspaceRequest) (*windlassv1.CreateWorkspaceResponse, error) {
 	value := random(keyPrefix)
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateWorkspaceResponse, error) {

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteEnvironment forgets an environment without apps, and its secrets with it.
+// DeleteEnvironment deletes an environment without apps, and its secrets.
 func (a environmentService) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteEnvironmentResponse, error) {
 		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
@@ -37,7 +37,7 @@ func (c tenantMutation) deleteEnvironment(e model.Environment) error {
 	if err != nil {
 		return fmt.Errorf("lock environment %s: %w", e.ID, err)
 	}
-	// A call that makes an app locks it, too, before it reads whether the environment exists.
+	// A call that makes an app also locks the workspace before it reads whether the environment exists.
 	if _, err := c.LockAdmission(e.WorkspaceID); err != nil {
 		return fmt.Errorf("lock workspace %s: %w", e.WorkspaceID, err)
 	}

@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteProject forgets a project without apps, and its environments with it.
+// DeleteProject deletes a project without apps, and its environments.
 func (a projectService) DeleteProject(ctx context.Context, req *windlassv1.DeleteProjectRequest) (*windlassv1.DeleteProjectResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteProjectResponse, error) {
 		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
@@ -23,9 +23,8 @@ func (a projectService) DeleteProject(ctx context.Context, req *windlassv1.Delet
 	return res, err
 }
 
-// deleteProject takes a project and its environments away, unless one has apps.
-// Environments are locked before they are looked into: apps come to be under that
-// lock, too.
+// deleteProject deletes a project and its environments, unless one has apps. The workspace is locked before
+// apps are counted, so that no app is made meanwhile.
 func (c tenantMutation) deleteProject(p model.Project) error {
 	for {
 		environments, err := c.ListEnvironments(p.WorkspaceID, p.ID, model.Page{Limit: 100})

@@ -9,10 +9,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxRegionUsers are named when they keep a region from being deleted.
+// maxRegionUsers is how many users of a region an error names that refuses its deletion.
 const maxRegionUsers = 10
 
-// DeleteRegion forgets a region that no app uses, and none is about to use.
+// DeleteRegion deletes a region that no app uses or should use.
 func (a regionService) DeleteRegion(ctx context.Context, req *windlassv1.DeleteRegionRequest) (*windlassv1.DeleteRegionResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteRegionResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())

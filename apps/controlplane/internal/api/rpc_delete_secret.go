@@ -11,11 +11,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteSecret forgets a secret that nothing runs with, nor is about to. Versions
-// that referred to it once can no longer be rolled back to.
+// DeleteSecret deletes a secret that no app runs with or has a rollout to. A rollback to a version that
+// refers to it fails from then on.
 func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequest) (*windlassv1.DeleteSecretResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteSecretResponse, error) {
-		// Who deploys something with a secret holds this lock, too.
+		// A call that deploys a version with secrets holds this lock, too.
 		e, err := c.lockedEnvironment(req.GetEnvironment())
 		if err != nil {
 			return nil, err
@@ -38,7 +38,7 @@ func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.De
 	return res, err
 }
 
-// unused fails when something runs with the secret, or is on its way to.
+// unused fails if an app runs with the secret, or has a rollout to a version with it.
 func (c secretMutation) unused(e model.Environment, secret string) error {
 	refuse := func(appID string) error {
 		app, err := c.GetApp(e.WorkspaceID, appID)
@@ -64,7 +64,7 @@ func (c secretMutation) unused(e model.Environment, secret string) error {
 	return nil
 }
 
-// activeRolloutsWith are the environment's apps, by id, that are on their way to something with the
+// activeRolloutsWith returns the ids of the environment's apps that have a rollout to a version with the
 // secret.
 func (c secretMutation) activeRolloutsWith(e model.Environment, secret string) (ids []string, err error) {
 	page := model.Page{Limit: 500}

@@ -10,15 +10,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteWorkspace forgets a workspace that has neither apps nor regions; its keys
-// end with it.
+// DeleteWorkspace deletes a workspace that has neither apps nor regions, and its keys.
 func (a workspaceService) DeleteWorkspace(ctx context.Context, req *windlassv1.DeleteWorkspaceRequest) (*windlassv1.DeleteWorkspaceResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteWorkspaceResponse, error) {
 		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
 		if err != nil {
 			return nil, err
 		}
-		// No app comes to be while its environments are locked, and none after.
+		// No app can be made while the workspace is locked, or after its environments are deleted.
 		if err := c.tenants().deleteProjects(w.ID); err != nil {
 			return nil, err
 		}
@@ -45,7 +44,7 @@ func (a workspaceService) DeleteWorkspace(ctx context.Context, req *windlassv1.D
 	return res, err
 }
 
-// deleteProjects takes the projects of a workspace without apps away.
+// deleteProjects deletes the projects of a workspace without apps.
 func (c tenantMutation) deleteProjects(workspaceID string) error {
 	for {
 		projects, err := c.ListProjects(workspaceID, model.Page{Limit: 100})

@@ -23,13 +23,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Deploy, from the request to the rows, reads from top to bottom in this file:
+// This file has the steps of Deploy in their order, from the request to the rows:
 //
 //	Expand         the preset of serve makes what the spec leaves out
-//	checkDeploy    what can be judged without the database
+//	checkDeploy    the checks that need no database
 //	mutate         begins the transaction: key of idempotency, rate of starts
 //	findApp        the app and its environment, locked; a new app is made
-//	resolveSpec    what names in the spec mean now: regions, secrets, overrides, variables
+//	resolveSpec    replaces names in the spec by what they mean now: regions, secrets, overrides, variables
 //	makeVersion    the steps of every call that makes a version
 //	findRoom       GPUs for the beginning of the rollout
 //	auditVersion
@@ -37,7 +37,7 @@ import (
 //
 // PlanDeploy takes the same steps on a transaction that writes nothing.
 
-// Deploy makes the app's next version. It answers once that is durable.
+// Deploy makes the app's next version. It answers after the commit.
 func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
 	defer func() { a.counted("deploy", err) }()
 	spec, findings := appspec.Expand(req.GetSpec(), a.cfg.Presets)
@@ -53,7 +53,7 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 	return res, err
 }
 
-// checkDeploy judges what can be judged without the database, and returns the spec, which is expanded, with
+// checkDeploy makes the checks that need no database. It returns the spec, which is already expanded, with
 // its defaults.
 func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeploymentSpec, error) {
 	spec = appspec.WithDefaults(spec)
@@ -114,12 +114,12 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	return res, nil
 }
 
-// deployment is a version on its way into an app. Each step reads what the steps before it found.
+// deployment is a version that is being added to an app. Each step reads the results of the steps before it.
 type deployment struct {
 	versionMutation
 	want version
-	app  model.App // locked: versions have no gaps
-	// environment of the app. Deploy alone reads it here.
+	app  model.App // locked, so that versions have no gaps
+	// environment is the app's. Only Deploy sets it.
 	environment model.Environment
 	// was is what the app ran before.
 	was running
@@ -127,16 +127,16 @@ type deployment struct {
 	next     model.Deployment
 	rollout  model.Rollout
 	progress *model.Progress
-	// scalingChanged: the app's policy of scaling is another one now.
+	// scalingChanged means that the app's scaling policy has changed.
 	scalingChanged bool
-	// out is what came of it. done means that no further step of makeVersion is needed.
+	// out is the outcome. done means that no further step of makeVersion is needed.
 	out  outcome
 	done bool
 }
 
-// findApp finds the app by its id or name, and locks it. It makes the app if there is none of that name.
-// If the spec uses secrets, those of the environment stay what they are to the end of the transaction.
-// Locks: environment, then app.
+// findApp finds the app by its id or name, and locks it. It makes the app if none has that name. If the spec
+// uses secrets, it locks the environment before the app, so that the secrets do not change before the end of
+// the transaction.
 func (d *deployment) findApp(ref string) (err error) {
 	if ident.Valid("app", ref) {
 		if d.app, err = d.api.app(d.Tx, d.workspaceID, ref, false); err != nil {
@@ -227,7 +227,7 @@ func (c *mutation) makeVersion(app model.App, want version) (*deployment, error)
 	return d, d.makeVersion()
 }
 
-// makeVersion makes the version the app's newest, unless the app runs it already, or is on its way to it.
+// makeVersion makes the version the app's newest, unless the app runs it already or has a rollout to it.
 func (d *deployment) makeVersion() (err error) {
 	if err := d.mayOverride(d.want.Override); err != nil {
 		return err
@@ -243,8 +243,8 @@ func (d *deployment) makeVersion() (err error) {
 	return nil
 }
 
-// setPolicy makes the app's next rollouts go by the policy that came with the version, nil for none, and
-// its own freeze be the one that came with it.
+// setPolicy sets the app's rollout policy, scaling policy and own freeze to those that came with the version,
+// nil for none.
 func (d *deployment) setPolicy() error {
 	if !d.want.SetsPolicy {
 		return nil
@@ -272,7 +272,7 @@ func (d *deployment) setPolicy() error {
 	return d.hold(freezeMutation{d.mutation}.setFileFreeze(d.app, d.want.Freeze))
 }
 
-// keepRunning is done if the app runs the version already, or is on its way to it.
+// keepRunning keeps what runs if the app runs the version already, or has a rollout to it.
 //
 //	in flight  live   asked for
 //	   x        -        x       nothing to make
@@ -297,8 +297,8 @@ func (d *deployment) keepRunning() error {
 	return nil
 }
 
-// keep makes the deployment, which the app runs or is on its way to, the answer. A rollout away from it is
-// aborted, and it gets the replicas that were asked for.
+// keep answers with a deployment that the app runs or has a rollout to. It aborts a rollout away from it, and
+// sets the replicas that were asked for.
 func (d *deployment) keep(have model.Deployment) (err error) {
 	isNewest := have.ID == cmp.Or(d.was.active.deployment, d.was.live).ID
 	ended := d.was.active.rollout
@@ -306,7 +306,7 @@ func (d *deployment) keep(have model.Deployment) (err error) {
 		ended = nil
 	}
 	if why := fmt.Sprintf("v%d, which is live, was asked for again", have.Version); !isNewest && d.was.rolloutState.Progress.Active(d.app.RolloutID) {
-		// Regions are between the two, and it takes the workflow to bring them back.
+		// Regions are between the two versions, and only the workflow can bring them back.
 		if err := d.turnBack(d.app, *d.was.active.rollout, why); err != nil {
 			return err
 		}
@@ -337,7 +337,7 @@ func (d *deployment) keep(have model.Deployment) (err error) {
 	return nil
 }
 
-// scaleKept gives the deployment that is kept the replicas that were asked for, if any were.
+// scaleKept sets the replicas of the deployment that is kept to those that were asked for, if any were.
 func (d *deployment) scaleKept(have model.Deployment) error {
 	if d.want.Asked.Nothing() {
 		return nil
@@ -357,7 +357,7 @@ func (d *deployment) scaleKept(have model.Deployment) error {
 	return nil
 }
 
-// compose makes the rows of the version, of its rollout and of the rollout's progress, and writes none.
+// compose makes the rows of the version, its rollout and its progress, but writes none.
 func (d *deployment) compose() error {
 	live := d.was.live
 	asked := d.carrySizes()
@@ -399,9 +399,10 @@ func (d *deployment) compose() error {
 	return nil
 }
 
-// carrySizes gives the version, in regions that have or had a number of replicas of their own, the number
-// that was asked for, or else the number that runs there now: scaling outlasts versions. Where nothing
-// runs, it is the number of the spec, which counts as asked for. carrySizes returns all that was asked for.
+// carrySizes sets the version's replicas in regions that have or had a number of their own. It is the number
+// that was asked for, or else the one that runs there now, because scaling outlasts versions. Where nothing
+// runs, it is the spec's number, which counts as asked for. carrySizes returns all numbers that were asked
+// for.
 func (d *deployment) carrySizes() plan.Asked {
 	spec := d.want.Spec
 	asked := plan.Asked{All: d.want.Asked.All, Regions: map[string]int32{}}
@@ -459,13 +460,14 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 	d.progress.Policy, d.progress.BakeProtected = policy, protection.Bakes(protections)
 	d.progress.DeployedBy, d.progress.DeployedByID, d.progress.DeployedByFamily = d.by.Name, d.by.ID, d.by.Family()
 	if d.want.Source == model.SourceRollback {
-		// A person decided on the way back. What comes after it is held.
+		// A person decided to roll back, so that promotions are not held in this rollout, but in the next
+		// one.
 		d.progress.Held, d.progress.RolledBack = false, true
 	}
 	return policy
 }
 
-// takePlace takes the place of the rollout in flight, which it ends. It fails if a region cannot give the
+// takePlace ends the rollout in flight, which the new one replaces. It fails if a region cannot give the
 // version its ports, or if a freeze refuses the rollout. A freeze that only holds the rollout is noted.
 func (d *deployment) takePlace() (err error) {
 	if err := d.hold(d.portsFit(d.app, d.was, d.want.Spec, d.progress, len(d.next.MadeAs) > 0)); err != nil {
@@ -480,7 +482,7 @@ func (d *deployment) takePlace() (err error) {
 	return d.hold(err)
 }
 
-// write stores the version, its rollout and that the app goes to it.
+// write stores the version, its rollout and its progress, and updates the app.
 func (d *deployment) write() error {
 	if err := d.InsertDeployment(d.next); err != nil {
 		return fmt.Errorf("create version %d of app %s: %w", d.next.Version, d.app.ID, err)
@@ -523,7 +525,7 @@ func (d *deployment) tell() error {
 	return d.wake(d.app.ID)
 }
 
-// whyCreated says for the history why the version was made.
+// whyCreated returns the history's text of why the version was made.
 func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 	why := map[string]string{
 		"deploy": "a new configuration was deployed", "environment": "its variables were changed",
@@ -551,8 +553,8 @@ func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 	return why
 }
 
-// findRoom refuses a rollout that was made if what it begins with does not fit in a region that reports
-// its capacity, unless its policy waits for room. A dry run reports more than the beginning.
+// findRoom fails if the new rollout cannot begin with the free capacity that regions report, unless its
+// policy waits for room. A dry run skips this, because its preview reports more than the beginning.
 func (d *deployment) findRoom() error {
 	if d.dry != nil || d.done || !slices.ContainsFunc(override.Any(d.out.Deployment.Spec), preview.HasGPU) {
 		return nil

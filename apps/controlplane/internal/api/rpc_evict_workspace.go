@@ -16,8 +16,8 @@ import (
 // evictAtOnce bounds the apps that one transaction locks.
 const evictAtOnce = 50
 
-// EvictWorkspace takes a workspace's instances out of a platform region. Its grant goes first, so
-// that nothing can grow there while apps are scaled to nothing.
+// EvictWorkspace removes a workspace's instances from a platform region. It revokes the grant first, so that
+// nothing can grow there while apps are scaled to 0.
 func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspaceRequest) (*windlassv1.EvictWorkspaceResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.EvictWorkspaceResponse, error) {
 		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
@@ -58,8 +58,8 @@ func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.Evict
 	return res, err
 }
 
-// evict scales the app to nothing in the region, in all versions, and takes its pins there away. It
-// returns how many replicas that are.
+// evict scales all versions of the app to 0 replicas in the region, and removes its pins there. It returns
+// how many replicas it removes.
 func (c regionMutation) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
 	app, err := c.lockedApp(appID)
 	if errors.Is(err, model.ErrNotFound) || err == nil && app.DeletingSince != 0 {

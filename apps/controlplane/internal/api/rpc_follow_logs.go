@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// logBeat is how often a response is sent without lines. The proto names it.
+	// logBeat is how often a response is sent when there are no lines. The proto states it.
 	logBeat = 15 * time.Second
 	// logPace is how often lines are sent.
 	logPace = 250 * time.Millisecond
 	// logList is how often the instances of the app are listed.
 	logList = 2 * time.Second
-	// maxFollowed instances of one stream.
+	// maxFollowed is how many instances one stream follows.
 	maxFollowed = 200
 )
 
@@ -72,7 +72,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 	if err := f.list(ctx); err != nil {
 		return err
 	}
-	// All regions are heard before the first lines are sent, so that these are in the order of their time.
+	// All regions answer before the first lines are sent, so that these are in the order of their time.
 	for f.reading() > 0 {
 		select {
 		case r := <-f.answers:
@@ -102,7 +102,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 				return nil
 			}
 		case <-list.C:
-			// A database that is away ends no stream: agents are asked as before.
+			// An unreachable database does not end the stream: agents are asked as before.
 			if err := f.list(ctx); err != nil && !a.cfg.IsUnavailable(err) {
 				return err
 			}
@@ -122,7 +122,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 	}
 }
 
-// follower checks the request and finds what it is about.
+// follower checks the request, and finds the app or instance to follow.
 func (a logService) follower(ctx context.Context, by caller, req *windlassv1.FollowLogsRequest) (*follower, error) {
 	if (req.GetApp() == "") == (req.GetInstance() == "") {
 		return nil, apierr.Invalid("app", "give an app or an instance, one of the two")
@@ -165,7 +165,7 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 	return f, nil
 }
 
-// instances lists what is followed now, and the regions of it.
+// instances lists the instances to follow now, their regions by id, and the id of each one's region.
 func (f *follower) instances(ctx context.Context) (views []*windlassv1.Instance, regions map[string]model.Region, of map[string]string, err error) {
 	of = map[string]string{}
 	err = f.cfg.Store.View(ctx, func(tx Tx) error {
@@ -204,8 +204,7 @@ func (f *follower) instances(ctx context.Context) (views []*windlassv1.Instance,
 	return views, regions, of, err
 }
 
-// unreachable reports whether an error says that the region does not answer, and not what its agent
-// answered.
+// unreachable reports whether the region did not answer, so that the error is not an answer of its agent.
 func unreachable(err error) bool {
 	return errors.Is(err, model.ErrAgentUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }

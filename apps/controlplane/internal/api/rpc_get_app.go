@@ -38,7 +38,7 @@ func (a appService) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (
 	return res, nil
 }
 
-// appView is one app with all that the API shows of it.
+// appView returns one app with all that the API shows of it.
 func (a *server) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 	f, err := a.facts(tx, []model.App{app}, nil)
 	if err != nil {

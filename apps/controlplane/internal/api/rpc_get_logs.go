@@ -21,7 +21,7 @@ import (
 const (
 	// askTimeout is how long an agent may take to answer.
 	askTimeout = 10 * time.Second
-	// defaultTail lines of output are returned.
+	// defaultTail is how many lines of output are returned by default.
 	defaultTail = 100
 )
 
@@ -66,7 +66,7 @@ func (a deploymentService) instance(tx Tx, workspaceID, id string) (i model.Inst
 	return i, nil
 }
 
-// ask asks the region of the instance.
+// ask sends the request to the instance's region, and returns the answer.
 func (a deploymentService) ask(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

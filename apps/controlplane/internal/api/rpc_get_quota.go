@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// GetQuota tells what a workspace may have, and has.
+// GetQuota returns a workspace's limits and usage.
 func (a workspaceService) GetQuota(ctx context.Context, req *windlassv1.GetQuotaRequest) (*windlassv1.GetQuotaResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (a *server) quotaView(tx Tx, w model.Workspace, have model.Admission) (*win
 	}, nil
 }
 
-// limitsProto leaves out what is inherited.
+// limitsProto returns limits without those that are inherited.
 func limitsProto(l model.Limits) *windlassv1.Limits {
 	own := func(v int64) *int64 {
 		if v == model.Inherit {
@@ -67,7 +67,7 @@ func limitsProto(l model.Limits) *windlassv1.Limits {
 	}
 }
 
-// limitsOf is the opposite of limitsProto.
+// limitsOf is the inverse of limitsProto.
 func limitsOf(l *windlassv1.Limits) model.Limits {
 	own := func(v *int64) int64 {
 		if v == nil {

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// LiftFreeze ends a freeze and forgets it.
+// LiftFreeze ends and deletes a freeze.
 func (a freezeService) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreezeRequest) (*windlassv1.LiftFreezeResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.LiftFreezeResponse, error) {
 		have, err := c.freezing().freezesFor("", req.GetName())

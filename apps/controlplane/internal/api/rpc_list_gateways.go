@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListGateways returns the addresses of gateways that agents of workspaces' regions tell.
+// ListGateways returns the addresses of gateways that agents of workspaces' regions report.
 func (a regionService) ListGateways(ctx context.Context, req *windlassv1.ListGatewaysRequest) (*windlassv1.ListGatewaysResponse, error) {
 	page, err := pageOf(req.GetPage())
 	if err != nil {

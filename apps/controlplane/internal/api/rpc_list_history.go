@@ -8,8 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListHistory returns decisions about an app, the newest first. That of a deleted
-// app is found by the app's id.
+// ListHistory returns decisions about an app, the newest first. A deleted app is found by its id.
 func (a historyService) ListHistory(ctx context.Context, req *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

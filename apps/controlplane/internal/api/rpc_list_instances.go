@@ -11,9 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListInstances returns instances. Pages are cut by id, so that they are stable
-// while instances come and go; within a page they are by region, role, group and
-// slot, and those that have ended come last.
+// ListInstances returns instances. Pages are by id, so that they are stable while instances come and go.
+// Within a page, instances are by region, role, group and slot, and those that have ended come last.
 func (a deploymentService) ListInstances(ctx context.Context, req *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -110,7 +109,7 @@ func (a deploymentService) instanceViews(tx Tx, rows []model.Instance) ([]*windl
 	return out, nil
 }
 
-// ended is 1 for an instance that is over, else 0.
+// ended returns 1 for an instance that has ended, else 0.
 func ended(i *windlassv1.Instance) int {
 	if i.GetStatus() == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 		return 1

@@ -26,7 +26,7 @@ func (a protectionService) ListProtections(ctx context.Context, req *windlassv1.
 		if err != nil {
 			return fmt.Errorf("list protections of workspace %s: %w", w.ID, err)
 		}
-		if by.IsOperator() { // the others name what an operator does not see
+		if by.IsOperator() { // the others name scopes, which an operator does not see
 			rows = slices.DeleteFunc(rows, func(p model.Protection) bool { return !p.ByOperator })
 		}
 		res.Protections, err = protectionViews(tx, w.ID, rows...)

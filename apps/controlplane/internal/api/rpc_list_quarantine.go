@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListQuarantine returns what the region runs without being asked to, by key.
+// ListQuarantine returns the region's workloads that the control plane does not know, by key.
 func (a regionService) ListQuarantine(ctx context.Context, req *windlassv1.ListQuarantineRequest) (*windlassv1.ListQuarantineResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

@@ -40,7 +40,7 @@ func (a routeService) ListRoutes(ctx context.Context, req *windlassv1.ListRoutes
 	return res, nil
 }
 
-// pageOfApps is the app, or a page of the workspace's.
+// pageOfApps returns the app that ref names, or a page of the workspace's apps.
 func (a routeService) pageOfApps(tx Tx, workspaceID, ref string, page model.Page) ([]model.App, *windlassv1.PageResponse, error) {
 	if ref != "" {
 		app, err := a.app(tx, workspaceID, ref, true)

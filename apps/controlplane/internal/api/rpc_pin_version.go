@@ -22,8 +22,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// PinVersion keeps a version live next to the one that rollouts move, or changes how. It
-// answers once that is durable.
+// PinVersion keeps a version next to the live one, or changes its pin. It answers after the commit.
 func (a appService) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
 	defer func() { a.counted("pin", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PinVersionResponse, error) {
@@ -98,7 +97,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	return &windlassv1.PinVersionResponse{Pin: view}, c.roomForPin(app, d, p)
 }
 
-// grownPin are the regions in which the pin starts, or starts again, or gets more replicas.
+// grownPin returns the regions in which the pin starts, starts again, or gets more replicas.
 func grownPin(had *model.Pin, p model.Pin) map[string]bool {
 	grown := map[string]bool{}
 	for _, r := range p.Regions {
@@ -129,7 +128,7 @@ func (c pinMutation) versionOf(app model.App, number int32) (model.Deployment, e
 	return d, nil
 }
 
-// mayBePinned fails for a version that rollouts move, or still have.
+// mayBePinned fails if no version is live, or if the version is live, in a rollout or without an image.
 func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) error {
 	isLive := func(text, fix string) error {
 		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
@@ -161,7 +160,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 	return nil
 }
 
-// pinSizes are the replicas that the pinned version gets, by region.
+// pinSizes returns the replicas that the pinned version gets, by region.
 func (c pinMutation) pinSizes(app model.App, r running, d model.Deployment, had *model.Pin, req *windlassv1.PinVersionRequest) (map[string]int32, error) {
 	sizes := map[string]int32{}
 	names, field := req.GetRegions(), "regions"
@@ -202,9 +201,9 @@ func (c pinMutation) pinSizes(app model.App, r running, d model.Deployment, had 
 	return sizes, nil
 }
 
-// pinSize is what was asked for, or what the version is pinned with in the region or has
-// there, or what its spec says, or what the app has in each. What it had last tells nothing:
-// a rollout takes what it replaces down before it stops that.
+// pinSize returns the replicas that were asked for. Otherwise they are those of the pin in the region, of the
+// version's row there, of its spec, or of the app, whichever comes first. A stopped row does not count,
+// because a rollout scales a version down before it stops it.
 func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, region string, asked *int32) int32 {
 	if asked != nil {
 		return *asked
@@ -223,7 +222,7 @@ func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, regio
 	return max(1, app.Replicas)
 }
 
-// leaveSome fails if nothing of a region's traffic were left to the live version.
+// leaveSome fails if pins would leave no traffic of a region to the live version.
 func (c pinMutation) leaveSome(p model.Pin, others []model.Pin) error {
 	for _, r := range p.Regions {
 		if !p.Stays(r) {
@@ -256,8 +255,8 @@ func (c pinMutation) leaveSome(p model.Pin, others []model.Pin) error {
 	return nil
 }
 
-// checkPinAgain judges a version that was good once by what there is now: a pin is a start.
-// override says why a freeze does not hold it.
+// checkPinAgain checks an earlier version against the present freezes and secrets, because a pin is a start.
+// override is the reason to override a freeze.
 func (c pinMutation) checkPinAgain(app model.App, e model.Environment, d model.Deployment, override string) error {
 	have, err := c.freezing().freezesFor(app.ID, "")
 	if err != nil {
@@ -282,7 +281,7 @@ func (c pinMutation) checkPinAgain(app model.App, e model.Environment, d model.D
 	return c.specs().checkSecretsExist(e.ID, d.Spec, "version")
 }
 
-// storePin writes the pin, and what it counts for.
+// storePin writes the pin, and notes the app's new claim.
 func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had *model.Pin, p model.Pin) (*windlassv1.Pin, error) {
 	var before *windlassv1.Pin
 	var err error
@@ -336,7 +335,7 @@ func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *wind
 	return view, c.audit("pin", p.DeploymentID, before, view)
 }
 
-// pinView is the pin as the API shows it.
+// pinView returns the pin as the API shows it.
 func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
 	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
 	if err != nil {
@@ -356,8 +355,8 @@ func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error
 	return pinProto(f, app, p), nil
 }
 
-// roomForPin refuses a pin that needs more than regions have free, unless the app's policy
-// has it wait for room.
+// roomForPin fails for a pin that needs more GPUs than regions have free, unless the app's policy waits for
+// room.
 func (c pinMutation) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
 	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return preview.HasGPU(override.In(d.Spec, r.RegionID)) }) {
 		return nil

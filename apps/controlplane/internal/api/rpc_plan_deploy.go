@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// PlanDeploy tells what Deploy would do, by doing it on a transaction that writes nothing.
+// PlanDeploy returns what Deploy would do, by running it on a transaction that writes nothing.
 func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -27,7 +27,7 @@ func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRe
 	if err != nil {
 		return nil, err
 	}
-	// With no transaction open: a long rollout takes its time.
+	// No transaction is open here, because the forecast of a long rollout takes time.
 	return p.Response()
 }
 
@@ -101,7 +101,7 @@ func (c *mutation) previewQuota(p *preview.Deploy) error {
 	return nil
 }
 
-// previewRollout reads what the workflow would go by, and what the app runs before and after.
+// previewRollout reads the input that the workflow would have, and what the app runs before and after.
 func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 	t, id := afterTx{c.dry}, p.Answer.GetDeploymentId()
 	if p.Preview, err = preview.Read(t, *t.app, id, t.wasRows); err != nil {

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RemoveDomain takes a domain from an app.
+// RemoveDomain removes a domain from an app.
 func (a routeService) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDomainRequest) (*windlassv1.RemoveDomainResponse, error) {
 	name, err := model.ParseDomain(req.GetDomain())
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RemoveProtection forgets the protection of a scope.
+// RemoveProtection deletes the protection of a scope.
 func (a protectionService) RemoveProtection(ctx context.Context, req *windlassv1.RemoveProtectionRequest) (*windlassv1.RemoveProtectionResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RemoveProtectionResponse, error) {
 		of, have, err := c.protectionAt(req)
@@ -39,7 +39,7 @@ func (a protectionService) RemoveProtection(ctx context.Context, req *windlassv1
 	return res, err
 }
 
-// noProtection refuses to remove the protection of a scope that has none.
+// noProtection returns the error for a scope without a protection.
 func noProtection(of inScope) error {
 	field, scope := "", "the workspace"
 	switch {

@@ -11,11 +11,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RestartInstance asks the instance's region to restart it. Its effect is outside
-// of the database: it is recorded once the agent has agreed. Calls for one
-// instance take turns, so that of two with the same key the second finds the
-// record of the first. (A region is asked by the one process that its agent is
-// connected to.)
+// RestartInstance asks the instance's region to restart it, and records the restart after the agent has
+// agreed. Calls for one instance take turns, so that of two calls with the same key the second finds the
+// record of the first. Turns in one process are enough, because only the process that the agent is connected
+// to asks the region.
 func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.RestartInstanceRequest) (*windlassv1.RestartInstanceResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -64,7 +63,7 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 	return res, err
 }
 
-// start takes a token for what begins before its transaction does.
+// start takes a token for work that begins before its transaction.
 func (a deploymentService) start(ctx context.Context, by caller) error {
 	if err := a.turnAway(by.WorkspaceID); err != nil {
 		return err
@@ -78,7 +77,7 @@ func (a deploymentService) start(ctx context.Context, by caller) error {
 	return a.storeError(err)
 }
 
-// turns lets one at a time do what has the same name.
+// turns gives the turn of a name to one caller at a time.
 type turns struct {
 	mu    sync.Mutex
 	taken map[string]chan struct{}
@@ -86,7 +85,7 @@ type turns struct {
 
 func newTurns() *turns { return &turns{taken: map[string]chan struct{}{}} }
 
-// take waits for the turn, and returns what ends it.
+// take waits for the turn of the name, and returns a function that ends it.
 func (t *turns) take(ctx context.Context, name string) (func(), error) {
 	for {
 		t.mu.Lock()

@@ -11,9 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeApiKey ends a key, named by its id or its name. A key that is revoked
-// stays revoked. The last owner's key of a workspace, and the last operator's key, are kept:
-// without them no other could be made.
+// RevokeApiKey ends a key, named by its id or its name. A revoked key stays revoked. The last owner's key of
+// a workspace and the last operator's key are kept, because without them no other key could be made.
 func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
 	var hash []byte
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeApiKeyResponse, error) {
@@ -41,7 +40,7 @@ func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeA
 	return res, err
 }
 
-// notLastOwner fails when no other key of the workspace, or of the platform, could manage keys.
+// notLastOwner fails if no other key of the workspace, or of the platform, could manage keys.
 func (c tenantMutation) notLastOwner(k model.APIKey) error {
 	if k.Role != windlassv1.Role_ROLE_OWNER && k.Role != windlassv1.Role_ROLE_OPERATOR {
 		return nil
@@ -68,7 +67,7 @@ func (c tenantMutation) notLastOwner(k model.APIKey) error {
 	}
 }
 
-// findKey finds one of the caller's workspace by id or name.
+// findKey finds a key of the caller's workspace by id or name.
 func (c tenantMutation) findKey(ref string) (model.APIKey, error) {
 	unknown := apierr.Missing("key", "API key", ref, "List the keys that there are.")
 	if ident.Valid("key", ref) {

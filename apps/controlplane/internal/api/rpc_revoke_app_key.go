@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeAppKey ends a key of an app, and forgets it.
+// RevokeAppKey ends and deletes a key of an app.
 func (a routeService) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAppKeyRequest) (*windlassv1.RevokeAppKeyResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeAppKeyResponse, error) {
 		app, have, err := c.appWithKeys(req.GetApp())

@@ -7,9 +7,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeCredentials ends the credentials of the region's agents, and their streams
-// with a new epoch. Nothing that runs is touched: the next agent that joins is told the
-// same desired state.
+// RevokeCredentials ends the credentials of the region's agents, and their streams by a new epoch. Running
+// instances stay, because the next agent that joins gets the same desired state.
 func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
 	salt := random("")
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeCredentialsResponse, error) {
@@ -23,10 +22,10 @@ func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.Re
 		}
 		res := &windlassv1.RevokeCredentialsResponse{}
 		if r.Status != windlassv1.RegionStatus_REGION_STATUS_PENDING {
-			// One agent at a time holds a region, and one credential.
+			// A region has one agent at a time, with one credential.
 			res.Revoked = 1
 		}
-		// One issued in this very millisecond is revoked, too.
+		// A credential that is issued in this very millisecond is revoked, too.
 		r.CredentialNotBefore = c.at + 1
 		if err := c.regions().storeRegion(&r); err != nil {
 			return nil, err

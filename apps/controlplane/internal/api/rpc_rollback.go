@@ -17,11 +17,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollback aborts the rollout in flight, unless a version is asked for. Else it makes a version
-// that is retained live again. Of another it makes a version with its configuration: its variables,
-// its image by digest, and as many replicas as the app has now. Secrets are at their newest versions,
-// unless those of then are asked for: a key that was rotated may be revoked by now. While such a
-// version is on its way, it is the answer.
+// Rollback aborts the rollout in flight if the request names no version. Otherwise it makes a retained
+// version live again, or makes a version with the configuration of an earlier one: its variables, its image
+// by digest, and the app's present replicas. Secrets are at their newest versions unless the request asks for
+// the earlier ones, because a rotated key may be revoked by now. A rollback that is in flight already is the
+// answer.
 func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	defer func() { a.counted("rollback", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RollbackResponse, error) {
@@ -63,10 +63,10 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 	return res, err
 }
 
-// rollbackAnew makes a version with the old one's configuration. What was stable before goes
-// straight back: its code passed the policy once. Approvals are waived for the previous stable
-// version alone, which is what an emergency needs: an older one may be older than the reason why
-// somebody has to approve. Where a protection asks for approvals, new values of secrets keep them, too.
+// rollbackAnew makes a version with the old one's configuration. A version that was stable goes straight
+// back, because it passed the policy once. Approvals are waived only for the previous stable version, as an
+// emergency needs: an older version may be older than the reason for the approval. If a protection asks for
+// approvals, they are also kept when secrets have new values.
 func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
 	spec := proto.CloneOf(old.Spec)
 	spec.Replicas = new(app.Replicas)
@@ -115,7 +115,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 	}, nil
 }
 
-// straightText says what a straight way back is past.
+// straightText returns a text about what a straight rollback skips.
 func straightText(keepGates bool) string {
 	if keepGates {
 		return "straight back, since that was stable: past steps, pauses, analysis and bake times, and not past approvals"
@@ -123,8 +123,8 @@ func straightText(keepGates bool) string {
 	return "straight back, since that was live and stable before: past steps, pauses, approvals, analysis and bake times"
 }
 
-// abortInFlight aborts the rollout in flight; nil if there is none. A rollback that is in flight is
-// the answer instead: asked for twice in a hurry, it must not undo itself.
+// abortInFlight aborts the rollout in flight; nil if there is none. If that is a rollback, it is the answer
+// instead, so that a second call in a hurry does not undo the first.
 func (c rollbackMutation) abortInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
 	f, err := c.versions().inFlight(app)
 	if err != nil || f.rollout == nil {
@@ -152,7 +152,7 @@ func (c rollbackMutation) abortInFlight(app model.App, message string) (*windlas
 	return res, c.rollouts().cancel(app, *f.rollout, message)
 }
 
-// rollbackWarnings says what going back to the version brings that a person may not expect.
+// rollbackWarnings returns warnings about effects of the rollback that a person may not expect.
 func (c rollbackMutation) rollbackWarnings(app model.App, old model.Deployment) (warnings []string, err error) {
 	if !old.Stable {
 		warnings = append(warnings, fmt.Sprintf("v%d was never stable: its rollout %s, and it takes all steps that a new version takes",
@@ -168,8 +168,7 @@ func (c rollbackMutation) rollbackWarnings(app model.App, old model.Deployment) 
 	return warnings, nil
 }
 
-// rotatedSince are the secrets of which the version runs with one that is not the newest, and the
-// newest versions of those.
+// rotatedSince returns the newest versions of secrets that the old version uses in an earlier version.
 func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
 	names, _ := appspec.SecretsOf(old.Spec, "spec")
 	if len(names) == 0 {
@@ -188,7 +187,7 @@ func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment
 	return out, nil
 }
 
-// secretWarnings says with which versions of secrets that were rotated since it runs.
+// secretWarnings returns for each rotated secret a warning about the version that the rollback runs with.
 func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets bool) (warnings []string) {
 	told := map[string]bool{}
 	appspec.EachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
@@ -206,7 +205,7 @@ func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets 
 	return warnings
 }
 
-// neverStable says what became of a version that was never stable.
+// neverStable returns a text about how the rollout of a version that was never stable ended.
 func neverStable(d model.Deployment) string {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED {
 		return "failed (" + cmp.Or(d.Reason, "Failed") + ")"
@@ -214,7 +213,7 @@ func neverStable(d model.Deployment) string {
 	return "did not come to its end"
 }
 
-// restore makes a retained version live again; nil if it is none, or serves no longer.
+// restore makes a retained version live again; nil if the version is not retained, or no longer serves.
 func (c rollbackMutation) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
 	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || s.Progress.Retained() != old.ID {

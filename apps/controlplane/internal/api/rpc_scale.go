@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Scale sets the replicas of the live deployment, and of the one that is on its
-// way where it has begun, so that they last beyond the rollout.
+// Scale sets the replicas of the live deployment, and of the one in flight where it has begun, so that they
+// outlast the rollout.
 func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *windlassv1.ScaleResponse, err error) {
 	defer func() { a.counted("scale", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ScaleResponse, error) {
@@ -57,7 +57,7 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 	return res, err
 }
 
-// scaleTo scales the app as asked for, and reports whether that changes anything.
+// scaleTo scales the app as the request asks, and reports whether that changes anything.
 func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
 	r := *was
 	live, f := r.live, r.active
@@ -95,7 +95,7 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 	return true, nil
 }
 
-// regionOf finds a region that the deployment runs in, or is to once it has caught up.
+// regionOf finds a region in which the deployment runs, or will run after it has caught up.
 func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.Progress, ref string) (model.Region, error) {
 	rows, err := c.ListTopology([]string{app.ID})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetEnvironment makes a version of the newest wanted one's spec with other variables.
+// SetEnvironment makes a version with the spec of the newest wanted one and other variables.
 func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
 	defer func() { a.counted("environment", err) }()
 	if err := appspec.CheckEnv(req.GetSet(), "set"); err != nil {
@@ -47,7 +47,7 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 		if region, err := c.regions().servesIn(app, gone); err != nil {
 			return nil, err
 		} else if region != "" {
-			// To leave it out would take capacity away in passing.
+			// A version without the region would remove capacity, which the caller did not ask for.
 			return nil, apierr.InUse(fmt.Sprintf("app %s serves in region %s, which the workspace may use no longer", app.Name, region),
 				"Deploy it without that region first, or have an operator grant the region again.")
 		}
@@ -73,8 +73,8 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 	return res, err
 }
 
-// changeEnv gives the spec the environment's present variables, under its own,
-// which are changed as asked for, and over its preset's.
+// changeEnv changes the spec's own variables as the request asks. The environment's present variables are
+// added where the spec has none of its own, then the preset's.
 func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windlassv1.SetEnvironmentRequest) {
 	own := appspec.OwnEnv(spec)
 	if own == nil {
@@ -93,8 +93,8 @@ func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windla
 	appspec.InheritEnv(spec, inherited, own)
 }
 
-// appToChange returns an app, locked, that gets a new version, which may
-// refer to secrets, and its environment, locked.
+// appToChange locks and returns an app that gets a new version, and its environment, because the version may
+// refer to secrets.
 func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, err error) {
 	if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
 		return app, e, err
@@ -108,14 +108,13 @@ func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, 
 	return app, e, alive(app)
 }
 
-// checkAgain judges a spec that was good once by what there is now. It takes regions that are gone
-// out of it, and returns their names.
+// checkAgain checks the spec of an earlier version against the present regions and secrets. It removes
+// regions that are gone from it, and returns their names.
 func (c *mutation) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) (gone []string, err error) {
 	if err := appspec.CheckEnv(spec.GetEnv(), envField); err != nil {
 		return nil, err
 	}
-	// The app may have fewer replicas by now than min_ready asks for: then all of
-	// them are meant.
+	// The app may have fewer replicas by now than min_ready asks for. Then all of them must be ready.
 	bare := proto.CloneOf(spec)
 	bare.Replicas = nil
 	if err := appspec.Check(bare, "spec"); err != nil {

@@ -71,7 +71,7 @@ func (a freezeService) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeR
 	return res, err
 }
 
-// auditable keeps a nil freeze from being one that is there.
+// auditable returns a nil message for a nil freeze.
 func auditable(f *windlassv1.Freeze) proto.Message {
 	if f == nil {
 		return nil
@@ -79,7 +79,7 @@ func auditable(f *windlassv1.Freeze) proto.Message {
 	return f
 }
 
-// freezeOf is what the request asks for.
+// freezeOf returns the freeze that the request asks for.
 func (c freezeMutation) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error) {
 	f := model.Freeze{
 		ID: ident.New("frz"), WorkspaceID: c.workspaceID, Name: req.GetName(), Reason: req.GetReason(),
@@ -113,7 +113,7 @@ func (c freezeMutation) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze
 	return f, nil
 }
 
-// checkTimes refuses times at which the freeze would never be in force.
+// checkTimes fails for times at which the freeze would never be in force.
 func checkTimes(f model.Freeze, now int64) error {
 	if f.Until != 0 && f.Until <= now {
 		return apierr.InvalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")
@@ -127,8 +127,8 @@ func checkTimes(f model.Freeze, now int64) error {
 	return nil
 }
 
-// checkWindows judges what the times mean; at is the path of the freeze, empty or with a
-// dot at its end.
+// checkWindows checks the times and the weekly windows. at is the path of the freeze, empty or with a dot at
+// its end.
 func checkWindows(f model.Freeze, now int64, at string) error {
 	switch {
 	case f.Until != 0 && f.Until <= f.From:
@@ -151,14 +151,14 @@ func checkWindows(f model.Freeze, now int64, at string) error {
 
 func clockOf(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// sameFreeze compares what people asked for.
+// sameFreeze reports whether the freezes are the same but for who set them, and when.
 func sameFreeze(a, b *windlassv1.Freeze) bool {
 	b = proto.CloneOf(b)
 	b.SetBy, b.SetAt = a.GetSetBy(), a.GetSetAt()
 	return proto.Equal(a, b)
 }
 
-// forgetEnded deletes what ended long ago, and returns the rest.
+// forgetEnded deletes freezes that ended longer than keepEnded ago, and returns the rest.
 func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, err error) {
 	for _, f := range have {
 		if f.Until == 0 || f.Until+keepEnded > c.at {
@@ -172,9 +172,9 @@ func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, e
 	return left, nil
 }
 
-// wakeHeld asks for a step of every app whose rollout a freeze holds. A step that read the
-// freezes just before this call and is not committed yet is not among them: it looks
-// again by itself, a little later.
+// wakeHeld asks for a step of every app with a rollout that a freeze holds. It misses an app if a step has
+// read the freezes just before this call and is not committed yet. That app looks again by itself, a little
+// later.
 func (c freezeMutation) wakeHeld() ([]string, error) {
 	ids, err := c.ListHeldApps(c.workspaceID)
 	if err != nil {

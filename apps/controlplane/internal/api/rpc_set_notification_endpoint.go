@@ -41,7 +41,7 @@ func (a notificationService) SetNotificationEndpoint(ctx context.Context, req *w
 	return res, err
 }
 
-// endpointOf is what the request asks for.
+// endpointOf returns the endpoint that the request asks for.
 func (c *mutation) endpointOf(req *windlassv1.SetNotificationEndpointRequest) (e model.NotificationEndpoint, err error) {
 	e = model.NotificationEndpoint{
 		ID: ident.New("nte"), WorkspaceID: c.workspaceID, Name: req.GetName(), Disabled: req.GetDisabled(),
@@ -105,7 +105,7 @@ func (c *mutation) newEndpoint(e model.NotificationEndpoint, url, secret string)
 	return &windlassv1.SetNotificationEndpointResponse{Endpoint: view}, c.audit("notification_endpoint", e.ID, nil, view)
 }
 
-// changeEndpoint makes was what want asks for. Its signing secrets stay.
+// changeEndpoint changes was to what want asks for. The signing secrets stay.
 func (c *mutation) changeEndpoint(was, want model.NotificationEndpoint, url string) (*windlassv1.SetNotificationEndpointResponse, error) {
 	target, version, err := c.target(was)
 	if err != nil {

@@ -66,7 +66,7 @@ func (a protectionService) SetProtection(ctx context.Context, req *windlassv1.Se
 	return res, err
 }
 
-// checkRules judges what a protection asks for.
+// checkRules validates what a protection asks for.
 func checkRules(rules *windlassv1.ProtectionRules) error {
 	if rules.GetApproval() == nil && rules.GetBakeTime().AsDuration() == 0 && !rules.GetAutoRollback() {
 		return apierr.InvalidFix("rules", "the protection asks for nothing", "Ask for an approval, a bake time or automatic rollback; RemoveProtection removes a protection.")
@@ -81,8 +81,7 @@ type inScope interface {
 	GetEnvironment() string
 }
 
-// protectionAt returns a protection of the request's scope that asks for nothing yet, and all
-// protections that its workspace has.
+// protectionAt returns an empty protection of the request's scope, and all protections of its workspace.
 func (c *mutation) protectionAt(req inScope) (of model.Protection, have []model.Protection, err error) {
 	w, err := c.api.visibleWorkspace(c, c.by, req.GetWorkspace())
 	if err != nil {
@@ -107,7 +106,7 @@ func (c *mutation) protectionAt(req inScope) (of model.Protection, have []model.
 		if err != nil {
 			return of, nil, err
 		}
-		// Its deletion takes its protection with it.
+		// A deletion of the environment, which deletes its protection, waits for this lock.
 		if e, err = c.LockEnvironment(w.ID, e.ID); err != nil {
 			return of, nil, fmt.Errorf("lock environment %s: %w", e.ID, err)
 		}
@@ -130,7 +129,7 @@ func protectionID(p model.Protection) string { return cmp.Or(p.ScopeID, p.Worksp
 // keysPage is how many keys are read at once.
 const keysPage = 500
 
-// approversMissing warns of an approval that the workspace's keys cannot give.
+// approversMissing returns a warning if the workspace's keys cannot give the approval.
 func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 	asked := protection.ApprovalOf(p)
 	if asked == nil {
@@ -159,8 +158,8 @@ func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 		asked.GetCount(), model.RoleName(asked.GetRole()), len(families), model.RoleName(asked.GetRole()))}, nil
 }
 
-// protectionViews are the protections of a workspace as the API shows them. One whose scope was deleted
-// meanwhile is left out.
+// protectionViews returns protections of a workspace as the API shows them, without those of scopes that were
+// deleted meanwhile.
 func protectionViews(tx Tx, workspaceID string, of ...model.Protection) (out []*windlassv1.Protection, err error) {
 	f, ids := noNames(), map[string]bool{}
 	for _, p := range of {
@@ -191,7 +190,7 @@ func protectionViews(tx Tx, workspaceID string, of ...model.Protection) (out []*
 	return out, nil
 }
 
-// protectionView is one protection as the API shows it.
+// protectionView returns one protection as the API shows it.
 func protectionView(tx Tx, p model.Protection) (*windlassv1.Protection, error) {
 	views, err := protectionViews(tx, p.WorkspaceID, p)
 	if err != nil {

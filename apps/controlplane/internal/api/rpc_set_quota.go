@@ -73,7 +73,7 @@ func limitChanges(was, is model.Limits) []limitChange {
 	}
 }
 
-// lowered says, for each limit that an owner lowers, that only an operator can raise it again.
+// lowered returns a warning for each limit that an owner lowers, because only an operator can raise it again.
 func lowered(was, is model.Limits) (warnings []string) {
 	for _, l := range limitChanges(was, is) {
 		if l.is == l.was || l.is == 0 || l.was != 0 && l.is > l.was {
@@ -88,7 +88,7 @@ func lowered(was, is model.Limits) (warnings []string) {
 	return warnings
 }
 
-// stricter fails when one of the limits becomes wider than it was.
+// stricter fails if one of the limits becomes higher than it was.
 func stricter(was, is model.Limits) error {
 	for _, l := range limitChanges(was, is) {
 		if l.was != 0 && (l.is == 0 || l.is > l.was) {

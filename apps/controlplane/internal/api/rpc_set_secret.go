@@ -18,8 +18,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetSecret stores a new version of the secret, and in the same transaction makes versions of
-// the apps that are to run with it.
+// SetSecret stores a new version of the secret. In the same transaction it makes versions of the apps that
+// should run with it.
 func (a environmentService) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (*windlassv1.SetSecretResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetSecretResponse, error) {
 		if err := c.versions().mayOverride(req.GetOverrideFreeze()); err != nil {
@@ -64,18 +64,17 @@ func (a environmentService) SetSecret(ctx context.Context, req *windlassv1.SetSe
 	return res, err
 }
 
-// hasValue reports whether the value is the secret's. One that cannot be read has none: setting
-// it again is how it is mended.
+// hasValue reports whether the value is the secret's. A secret that cannot be read has none, so that setting
+// it again repairs it.
 func (a environmentService) hasValue(s model.Secret, value string) bool {
 	have, err := a.cfg.Box.Open(s.Ciphertext, model.SecretContext(s.EnvironmentID, s.Name, s.Version))
 	return err == nil && subtle.ConstantTimeCompare(have, []byte(value)) == 1
 }
 
-// rotate makes a version with the secret's new value of each app that is to run with it, and
-// has what pulls images with it fetch it again. The environment is locked, and so are, one
-// after the other in the order of their ids, its apps that refer to the secret. An app that cannot
-// have such a version does not keep the others from theirs: warnings say why it is left out. What
-// came of it is added to res.
+// rotate makes a version with the secret's new value of each app that should run with it, and lets rows that
+// pull images with the secret fetch it again. The environment is locked. rotate locks the apps that refer to
+// the secret in the order of their ids. An app that cannot have such a version does not stop the others: a
+// warning says why it is left out. The results are added to res.
 func (c secretMutation) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
 	users, err := c.usersOf(e, s.Name)
 	if err != nil {
@@ -106,7 +105,8 @@ func (c secretMutation) rotate(e model.Environment, s model.Secret, override str
 	return nil
 }
 
-// usersOf are the apps, by id and sorted, of which anything refers to the secret.
+// usersOf returns the sorted ids of the apps that run with the secret, or have a rollout to a version with
+// it.
 func (c secretMutation) usersOf(e model.Environment, secret string) (apps []string, err error) {
 	rows, err := c.specs().runningWith(e.ID, secret)
 	if err != nil {
@@ -121,8 +121,8 @@ func (c secretMutation) usersOf(e model.Environment, secret string) (apps []stri
 	return slices.Compact(apps), err
 }
 
-// rotateOf does so for one app, which is locked. leftOut is why it gets no version, empty for one
-// that does or needs none. The rollout of a version that it gets is added to res.
+// rotateOf is rotate for one app, which is locked. leftOut is why it gets no version, empty if it gets one or
+// needs none. The rollout of its version is added to res.
 func (c secretMutation) rotateOf(app model.App, s model.Secret, override string, res *windlassv1.SetSecretResponse) (rotated bool, leftOut string, err error) {
 	if app.DeletingSince != 0 {
 		return false, "", nil
@@ -154,7 +154,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	}
 	found, frozen := freeze.Of(freezes, app, c.at)
 	if frozen && override == "" {
-		// The value is for now: a start that waits would apply it at a moment that no one chose.
+		// A start that waits would apply the value at a time that was not chosen.
 		return false, "", refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
 	}
 	if len(changed) > 0 {
@@ -185,7 +185,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	if region, err := c.regions().servesIn(app, gone); err != nil {
 		return false, "", err
 	} else if region != "" {
-		// Its rollout fails by the region's name. The other apps get the value all the same.
+		// The rollout of this app fails and names the region. The other apps get the value all the same.
 		spec, gone = whole, nil
 	}
 	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
@@ -206,9 +206,8 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	return true, "", d.findRoom()
 }
 
-// newest returns the deployment that the app is to run: the one in flight unless it is
-// aborted, or else the live one. A change is based on it, so that none is lost. nil: there is
-// none.
+// newest returns the deployment that the app should run: the one in flight unless it is aborted, or else the
+// live one, or nil. A change is based on it, so that no earlier change is lost.
 func (c secretMutation) newest(app model.App) (*model.Deployment, error) {
 	f, err := c.versions().inFlight(app)
 	if err != nil || f.deployment != nil {
@@ -217,8 +216,8 @@ func (c secretMutation) newest(app model.App) (*model.Deployment, error) {
 	return c.versions().liveOf(app)
 }
 
-// withVersion returns the deployment's spec with the secret's version, and whether it names
-// one of it at all.
+// withVersion returns the deployment's spec with the secret's version, and whether the spec names any version
+// of it.
 func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.DeploymentSpec, names bool) {
 	if d == nil {
 		return nil, false
@@ -232,8 +231,8 @@ func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.Deployme
 	return spec, names
 }
 
-// fetching are the app's rows, and those of them, a generation later, that run with whatever
-// is the secret's newest version: what pulls images, and what names none.
+// fetching returns the app's rows, and those of them, a generation later, that run with the secret's newest
+// version without naming it, for example to pull images.
 func (c secretMutation) fetching(appID, secret string) (have, changed []model.Topology, err error) {
 	if have, err = c.LockTopology(appID); err != nil {
 		return nil, nil, fmt.Errorf("lock topology of app %s: %w", appID, err)

@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// UnpinVersion ends a pin. Said again while something is left of it, it changes nothing. No
-// freeze is about it.
+// UnpinVersion ends a pin. A second call while the pin is being removed changes nothing. Freezes do not apply
+// to it.
 func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequest) (res *windlassv1.UnpinVersionResponse, err error) {
 	defer func() { a.counted("unpin", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UnpinVersionResponse, error) {

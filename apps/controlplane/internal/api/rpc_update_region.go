@@ -43,7 +43,7 @@ func (a regionService) UpdateRegion(ctx context.Context, req *windlassv1.UpdateR
 	return res, err
 }
 
-// storeRegion writes the locked region's row and keeps the copy in step with it.
+// storeRegion writes the locked region's row, and updates the copy to match it.
 func (c regionMutation) storeRegion(r *model.Region) error {
 	r.UpdatedAt = c.at
 	if err := c.UpdateRegion(*r); err != nil {

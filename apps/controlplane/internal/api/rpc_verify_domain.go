@@ -18,10 +18,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// lookupTimeout bounds the question for a domain's record.
+// lookupTimeout bounds the look-up of a domain's record.
 const lookupTimeout = 10 * time.Second
 
-// VerifyDomain gives an app its domain, if the domain's record says so.
+// VerifyDomain gives an app its domain if the domain's record verifies it.
 func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDomainRequest) (*windlassv1.VerifyDomainResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 	}
 	var texts []string
 	if d.VerifiedAt == 0 || d.MissingSince != 0 {
-		// The network is asked before the transaction, which must not wait for it.
+		// The DNS is asked before the transaction, which must not wait for the network.
 		if texts, err = a.lookForRecord(ctx, d); err != nil {
 			return nil, err
 		}
@@ -60,7 +60,7 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 	return res, err
 }
 
-// verified gives the app the domain, whose record was found among texts.
+// verified gives the app the domain. texts are the domain's records, among which the verifying one was found.
 func (c domainMutation) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
 	app, have, err := c.appWithDomains(ref)
 	if err != nil {
@@ -106,7 +106,7 @@ func (c domainMutation) verified(ref string, found model.Domain, texts []string)
 	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
 }
 
-// foundAgain notes that the record of a domain that the app has is there, when it was not.
+// foundAgain notes that the missing record of a verified domain is there again.
 func (c domainMutation) foundAgain(app model.App, d model.Domain, before *windlassv1.Domain) (*windlassv1.VerifyDomainResponse, error) {
 	next, what, why := d.Checked(model.DomainFound, c.at)
 	if err := c.NoteDomainChecks(model.DomainChecks{Found: []string{d.Name}}, c.at); err != nil {
@@ -120,7 +120,7 @@ func (c domainMutation) foundAgain(app model.App, d model.Domain, before *windla
 	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
 }
 
-// takeLapsed takes the domain from the app that has it, if another does: it has lapsed there.
+// takeLapsed takes the domain from another app that has it, if there is one. It has lapsed there.
 func (c domainMutation) takeLapsed(app model.App, name string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {
@@ -137,7 +137,7 @@ func (c domainMutation) takeLapsed(app model.App, name string) error {
 		return fmt.Errorf("take domain %s from app %s: %w", name, had.ID, err)
 	}
 	had.Domains--
-	who := "somebody of another workspace" // whose names are none of this one's business
+	who := "somebody of another workspace" // whose names the app's workspace must not see
 	if had.WorkspaceID == app.WorkspaceID {
 		who = c.by.Name
 	}
@@ -151,8 +151,8 @@ func (c domainMutation) takeLapsed(app model.App, name string) error {
 	return c.wake(had.ID)
 }
 
-// routesChange stores the app, of whose hosts or keys there are more or fewer, and has the
-// workflow tell regions.
+// routesChange stores the app after its hosts or keys changed, and wakes the workflow, which sends them to
+// regions.
 func (c domainMutation) routesChange(app model.App, what, why string) error {
 	if err := c.store(&app); err != nil {
 		return err
@@ -168,7 +168,8 @@ func domainAmong(have []model.Domain, app model.App, name string) (model.Domain,
 	return model.Domain{}, apierr.Missing("domain", "domain", name, fmt.Sprintf("App %s does not have it: `windlass domain list` tells which there are, `windlass domain add` adds one.", app.Name))
 }
 
-// lookForRecord asks the DNS for what verifies the domain, and returns all that it says.
+// lookForRecord asks the DNS for the domain's record, and returns all texts of the answer. It fails if none
+// verifies the domain.
 func (a routeService) lookForRecord(ctx context.Context, d model.Domain) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -200,8 +201,8 @@ func domainTaken(name, by, fix string) error {
 	}, fmt.Sprintf("domain %s is served by %s", name, by))
 }
 
-// dnsProblem says what kind of error a look-up ended with. The error itself names resolvers, whose
-// addresses are not for tenants.
+// dnsProblem returns the kind of a look-up's error in words. The error itself names addresses of resolvers,
+// which tenants must not see.
 func dnsProblem(err error) string {
 	var dns *net.DNSError
 	switch {

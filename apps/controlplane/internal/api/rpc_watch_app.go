@@ -17,16 +17,15 @@ import (
 )
 
 const (
-	// firstHistory entries come with the first response.
+	// firstHistory is how many entries of the history come with the first response.
 	firstHistory = 20
-	// historyWindow entries are read with each picture; a watcher that is so slow
-	// that more are written between two of its responses finds the rest with
-	// ListHistory.
+	// historyWindow is how many entries are read with each picture. If more are written between two responses
+	// to a slow watcher, it finds the rest with ListHistory.
 	historyWindow = 100
 )
 
-// WatchApp sends the app's picture and each one that differs from it. It ends with
-// the caller or its key, with the app, or with the server.
+// WatchApp sends the app's picture, and each later one that differs. It ends with the caller or its key, with
+// the app, or with the server.
 func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -93,7 +92,7 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 	}
 }
 
-// showOnce sends one picture. It needs no place among the watchers.
+// showOnce sends one picture. It does not count as a watcher.
 func (a appService) showOnce(ctx context.Context, app model.App, rollout string, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
 	p, err := a.picture(ctx, app.WorkspaceID, app.ID)
 	if err != nil {
@@ -160,15 +159,15 @@ func (a appService) askedRollout(ctx context.Context, app model.App, id string, 
 	})
 }
 
-// since is the picture with the history that the one sent before did not have.
+// since returns the picture with the history entries that sent did not have.
 func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 	res := proto.CloneOf(p.view)
 	if sent == nil {
 		res.History = p.history[max(0, len(p.history)-firstHistory):]
 		return res
 	}
-	// Ids are ordered by time, and the clocks of two processes need not agree: a new
-	// entry may come before one that was sent.
+	// Ids are ordered by time, but the clocks of two processes may differ, so that a new entry may come
+	// before one that was sent.
 	known := map[string]bool{}
 	for _, h := range sent.history {
 		known[h.GetId()] = true
@@ -181,7 +180,7 @@ func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 	return res
 }
 
-// picture reads all that a watcher is shown.
+// picture reads all that a watcher sees.
 func (a appService) picture(ctx context.Context, workspaceID, appID string) (*picture, error) {
 	p := &picture{view: &windlassv1.WatchAppResponse{}}
 	err := a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
@@ -230,7 +229,7 @@ func (a appService) picture(ctx context.Context, workspaceID, appID string) (*pi
 	return p, err
 }
 
-// lastRollout is the one in flight, or else the newest, or nil.
+// lastRollout returns the rollout in flight, or else the newest one, or nil.
 func (a appService) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
 	if app.RolloutID != "" {
 		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
@@ -251,7 +250,7 @@ func (a appService) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
 	return &rows[0], nil
 }
 
-// deploymentsShown are the live one and the one of the rollout.
+// deploymentsShown returns the ids of the live deployment and of the rollout's.
 func deploymentsShown(app model.App, r *model.Rollout) []string {
 	set := map[string]bool{app.LiveDeploymentID: true}
 	if r != nil {

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// fleetLeast is the least time between two reads of a workspace: a list that changes more often
-	// cannot be read by people.
+	// fleetLeast is the least time between two reads of a workspace, because people cannot read a list that
+	// changes more often.
 	fleetLeast = 500 * time.Millisecond
-	// fleetShare keeps one watched workspace, however large, from taking more than a tenth of one
+	// fleetShare bounds the reads of one watched workspace, however large, to a tenth of the time of one
 	// connection to the database.
 	fleetShare = 10
-	// fleetChunk bounds the apps of one response: some 60 KiB.
+	// fleetChunk bounds the apps of one response, and so its size.
 	fleetChunk = 100
-	// fleetBeat is how often a response is sent without news. The proto names it.
+	// fleetBeat is how often a response is sent when there is no news. The proto states it.
 	fleetBeat = 15 * time.Second
-	// readPage is the size of the pages that a fleet is read in.
+	// readPage is the size of the pages in which fleets and instances are read.
 	readPage = 500
 )
 
-// fleetPicture is what a watcher of a workspace is shown. What did not change since the picture
-// before is the same pointer, so that each watcher finds what changed without comparing messages.
+// fleetPicture is what a workspace's topic shows to its watchers. A message that did not change since the
+// previous picture is the same pointer, so that each watcher finds the changes without comparing messages.
 type fleetPicture struct {
 	regions map[string]*windlassv1.Region
 	apps    map[string]*windlassv1.App
@@ -43,8 +43,8 @@ func (p *fleetPicture) same(other shown) bool {
 	return ok && maps.Equal(p.regions, o.regions) && maps.Equal(p.apps, o.apps)
 }
 
-// WatchFleet sends the workspace's regions and apps, and what changes of them. It ends with the
-// caller or its key, or with the server.
+// WatchFleet sends the workspace's regions and apps, and their changes. It ends with the caller or its key,
+// or with the server.
 func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRequest, out *connect.ServerStream[windlassv1.WatchFleetResponse]) error {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 			}
 		case <-beat.C:
 			if sent == nil {
-				continue // the database is away: silence says so
+				continue // no picture was read yet, which the missing beat shows
 			}
 			if err := out.Send(&windlassv1.WatchFleetResponse{SentAt: now()}); err != nil {
 				return fmt.Errorf("send beat of workspace %s: %w", by.WorkspaceID, err)
@@ -97,7 +97,7 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 	}
 }
 
-// since returns the responses that bring a reader from the picture sent before, nil for none, to p.
+// since returns the responses by which a reader gets from the picture sent, nil for none, to p.
 func (p *fleetPicture) since(sent *fleetPicture) []*windlassv1.WatchFleetResponse {
 	first := &windlassv1.WatchFleetResponse{Reset_: sent == nil}
 	if sent == nil {
@@ -123,7 +123,7 @@ func (p *fleetPicture) since(sent *fleetPicture) []*windlassv1.WatchFleetRespons
 	return out
 }
 
-// changedKeys are the keys of now whose values differ, in order.
+// changedKeys returns the sorted keys of now whose values are new or differ from before.
 func changedKeys[V comparable](now, before map[string]V) []string {
 	var out []string
 	for k, v := range now {
@@ -146,7 +146,8 @@ func removedKeys[V any](now, before map[string]V) []string {
 	return out
 }
 
-// fleet returns how a workspace is watched, and what reads it. What it returns is for one topic.
+// fleet returns the kind of a topic that shows a workspace, and the function that reads it. Both are for one
+// topic.
 func (a fleetService) fleet(workspaceID string) (*topic, func(context.Context) (shown, error)) {
 	var current atomic.Pointer[fleetPicture]
 	current.Store(&fleetPicture{})

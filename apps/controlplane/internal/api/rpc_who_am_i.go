@@ -7,7 +7,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// WhoAmI tells who the caller is.
+// WhoAmI returns the caller's key and the name of its workspace.
 func (a accessService) WhoAmI(ctx context.Context, _ *windlassv1.WhoAmIRequest) (*windlassv1.WhoAmIResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

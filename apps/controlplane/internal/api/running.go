@@ -12,12 +12,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// running is what a locked app runs, and is to run.
+// running is what a locked app runs, and what it has a rollout to.
 type running struct {
 	live   *model.Deployment
 	active activeRollout
 	rows   []model.Topology // locked
-	// rollout state is zero, but for its ids, while the app has none.
+	// rolloutState is zero, but for its ids, while the app has none.
 	rolloutState model.RolloutState
 	scaling      model.Scaling
 }
@@ -25,13 +25,13 @@ type running struct {
 // activeRollout is the rollout in flight and its deployment, nil for none.
 type activeRollout struct {
 	rollout *model.Rollout
-	// deployment that is still wanted: none once its end was asked for.
+	// deployment is the rollout's while it is still wanted: nil once its end was asked for.
 	deployment *model.Deployment
 	// leaving is a deployment whose end was asked for and is not written yet.
 	leaving *model.Deployment
 }
 
-// running reads it, and notes what the app counts for before it is changed.
+// running reads what the app runs, and notes the app's claim before the change.
 func (c versionMutation) running(app model.App) (r running, err error) {
 	if r.active, err = c.inFlight(app); err != nil {
 		return r, err
@@ -98,7 +98,7 @@ func (c versionMutation) liveOf(app model.App) (*model.Deployment, error) {
 	return &d, nil
 }
 
-// rolloutStateOf reads how the locked app's rollouts go.
+// rolloutStateOf reads the locked app's rollout state.
 func (c versionMutation) rolloutStateOf(app model.App) (model.RolloutState, error) {
 	none := model.RolloutState{AppID: app.ID, WorkspaceID: app.WorkspaceID}
 	if app.LatestVersion == 0 {
@@ -114,7 +114,7 @@ func (c versionMutation) rolloutStateOf(app model.App) (model.RolloutState, erro
 	return rows[0], nil
 }
 
-// countPins notes what the pins of the app count for.
+// countPins notes the usage of the app's pins.
 func (c versionMutation) countPins(app model.App) error {
 	if app.LatestVersion <= 1 { // a single version has no other one to be pinned
 		c.pinned = model.Usage{}
@@ -125,8 +125,8 @@ func (c versionMutation) countPins(app model.App) error {
 	return err
 }
 
-// counted are the rows that the app is to count by in its workspace's quotas. A staged
-// rollout's rows say what regions run for now: what counts is what they are to come to.
+// counted returns the rows by which the app counts in its workspace's quotas. In a staged rollout, regions
+// count with the replicas that they will have, because rows have those of the moment.
 func counted(s model.RolloutState, app model.App, live, next *model.Deployment, rows []model.Topology) []model.Topology {
 	if live == nil {
 		return rows
@@ -155,8 +155,7 @@ func counted(s model.RolloutState, app model.App, live, next *model.Deployment, 
 	return out
 }
 
-// countedBehind are the live deployment's rows, with those that regions that are behind are
-// to come to.
+// countedBehind returns the rows, with lagging regions as they will be after they have caught up.
 func countedBehind(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
 	if s.Progress == nil || len(s.Progress.Lagging) == 0 {
 		return rows
@@ -171,8 +170,8 @@ func countedBehind(s model.RolloutState, app model.App, live *model.Deployment, 
 	return rows
 }
 
-// sizes are the replicas that the regions of what is live have, or have when no rollout
-// is under way; by id.
+// sizes returns the replicas of the live deployment's regions, by id. During a staged rollout, they are those
+// that a region would have without it.
 func (r running) sizes() map[string]int32 {
 	out := map[string]int32{}
 	if r.live == nil {
@@ -189,8 +188,8 @@ func (r running) sizes() map[string]int32 {
 	return out
 }
 
-// missesSizes reports whether the version asks for other replicas than the deployment will begin
-// with. No rows could be scaled that are not there yet, and a spec that is stored stays so.
+// missesSizes reports whether the version asks for other replicas than those with which the deployment will
+// begin. Scaling cannot set them, because there are no rows yet, and a stored spec does not change.
 func (r running) missesSizes(d model.Deployment, v version) bool {
 	if r.live != nil || v.Asked.Nothing() || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
 		return false

@@ -9,8 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 )
 
-// scale gives the deployments the replicas asked for, and returns how many regions that
-// changed. It stores the app.
+// scale sets the replicas of the deployments, stores the app, and returns in how many regions they changed.
 func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress.Active(app.RolloutID) {
 		return c.resize(app, r, asked)
@@ -41,13 +40,13 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	}
 	c.claims(*app, r.live, r.active.deployment, counted(r.rolloutState, *app, r.live, r.active.deployment, replaced(r.rows, changed)))
 	if r.active.rollout == nil && r.rolloutState.Progress == nil {
-		return len(changed), c.expect(app.ID) // the regions have all of it
+		return len(changed), c.expect(app.ID) // only the regions have something to do
 	}
 	return len(changed) + behind, c.wake(app.ID)
 }
 
-// storeReplicas stores the app, with how many replicas its next deployment gets. It writes nothing
-// if that stays the same and no region is scaled.
+// storeReplicas stores the app with the replicas of its next deployment. It writes nothing if these stay the
+// same and no region is scaled.
 func (c versionMutation) storeReplicas(app *model.App, asked plan.Asked, scaled bool) error {
 	if asked.All != nil && *asked.All != app.Replicas {
 		app.Replicas, scaled = *asked.All, true
@@ -58,7 +57,7 @@ func (c versionMutation) storeReplicas(app *model.App, asked plan.Asked, scaled 
 	return c.store(app)
 }
 
-// replaced are the rows, with those that changed as they are now.
+// replaced returns the rows, with the changed ones in their place.
 func replaced(rows, changed []model.Topology) []model.Topology {
 	rows = slices.Clone(rows)
 	for i, t := range rows {
@@ -71,8 +70,8 @@ func replaced(rows, changed []model.Topology) []model.Topology {
 	return rows
 }
 
-// scaleBehind scales the regions that are behind, and returns how many that changed. The
-// workflow takes them there.
+// scaleBehind sets the replicas of lagging regions, and returns how many changed. The workflow then scales
+// the rows.
 func (c versionMutation) scaleBehind(r *running, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress == nil {
 		return 0, nil
@@ -89,8 +88,8 @@ func (c versionMutation) scaleBehind(r *running, asked plan.Asked) (int, error) 
 	return n, c.putRolloutState(r.rolloutState)
 }
 
-// resize scales an app in the middle of a staged rollout, and reports whether that
-// changes anything. The workflow takes the regions there.
+// resize scales an app in the middle of a staged rollout, and returns how many regions changed. The workflow
+// then scales the rows.
 func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.rolloutState.Clone()
 	n := plan.Resize(s.Progress, asked)

@@ -23,10 +23,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// What a deploy and a person change of how an app scales, and what the scaler reads and writes by it. Decisions
-// are the scaler's.
+// This file has what deploys and people change of an app's scaling, and what the scaler reads and writes. The
+// scaler itself decides.
 
-// scalingOf reads how the locked app scales.
+// scalingOf reads the locked app's scaling.
 func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
 	rows, err := c.GetScalings([]string{app.ID})
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
 }
 
 func (c *mutation) putScaling(s model.Scaling) error {
-	// The scaler compares it: two changes in one millisecond differ as well.
+	// The scaler compares UpdatedAt, so that two changes in one millisecond must differ, too.
 	s.UpdatedAt = max(c.at, s.UpdatedAt+1)
 	if err := c.PutScaling(s); err != nil {
 		return fmt.Errorf("store scaling of app %s: %w", s.AppID, err)
@@ -47,8 +47,8 @@ func (c *mutation) putScaling(s model.Scaling) error {
 	return nil
 }
 
-// pinScaling notes the ids of the regions that overrides of the policy name, and gives an app that begins its
-// initial replicas.
+// pinScaling sets the ids of the regions that overrides of the policy name, and the initial replicas of an
+// app's first version.
 func (d *deployment) pinScaling() error {
 	p := d.want.Scaling
 	if p == nil {
@@ -96,8 +96,8 @@ func (d *deployment) pinScaling() error {
 	return nil
 }
 
-// setScaling makes the app scale by the policy that came with the version, nil for none. Its agents see the
-// policy with each deployment, so that each gets a new generation.
+// setScaling sets the app's scaling policy to the one that came with the version, nil for none. Agents get
+// the policy with each deployment, so that each gets a new generation.
 func (d *deployment) setScaling() error {
 	s := d.was.scaling.Clone()
 	if proto.Equal(s.Policy, d.want.Scaling) {
@@ -127,8 +127,8 @@ func (d *deployment) setScaling() error {
 	return d.expect(d.app.ID)
 }
 
-// holdScaling is what Scale does to an app that scales: replicas of a person are a hold, with an end. done: there
-// is nothing to scale. held: a hold was set or ended.
+// holdScaling sets or ends a hold for Scale, because replicas that a person sets in an app that scales have
+// an end. done means that there is nothing to scale, held that a hold was set or ended.
 func (c *mutation) holdScaling(app model.App, r running, regionID, where string, req *windlassv1.ScaleRequest) (held, done bool, err error) {
 	s, hold := r.scaling.Clone(), req.GetHoldFor().AsDuration()
 	switch {
@@ -143,7 +143,7 @@ func (c *mutation) holdScaling(app model.App, r running, regionID, where string,
 	case hold > 0 && req.GetEndHold():
 		return false, true, apierr.InvalidFix("end_hold", "hold_for and end_hold exclude each other", "Set one of them.")
 	case req.GetEndHold():
-		// With the hold in one region gone, the one in all of them would still keep the number there.
+		// Without the hold in one region, the one in all regions would still keep the number there.
 		if all := s.HoldInAll(c.at); regionID != "" && all != nil {
 			return false, true, apierr.InvalidFix("region", fmt.Sprintf("a hold of app %s is in every region: %d replicas until %s, by %s",
 				app.Name, all.Replicas, time.UnixMilli(all.Until).UTC().Format(time.RFC3339), all.Who), "Leave it out, to end the holds in every region.")
@@ -170,8 +170,8 @@ func (c *mutation) holdScaling(app model.App, r running, regionID, where string,
 
 type scalingService struct{ *server }
 
-// GetScaling returns how an app scales, and the newest decision in each region: of this process, or else the newest
-// that was stored.
+// GetScaling returns how an app scales, and the newest decision in each region: that of this process, or else
+// the stored one.
 func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScalingRequest) (*windlassv1.GetScalingResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -214,7 +214,7 @@ func (a scalingService) readScaling(tx Tx, app model.App, res *windlassv1.GetSca
 	if err != nil {
 		return fmt.Errorf("list topology of app %s: %w", app.ID, err)
 	}
-	// A decision of a region that the app has left says nothing.
+	// A decision for a region that the app has left is not shown.
 	decisions = slices.DeleteFunc(decisions, func(d model.ScalingDecision) bool {
 		return d.DecidedAt == 0 || !slices.ContainsFunc(rows, func(t model.Topology) bool { return t.RegionID == d.RegionID && topology.Active(t) })
 	})
@@ -250,8 +250,8 @@ func (a scalingService) readScaling(tx Tx, app model.App, res *windlassv1.GetSca
 	return nil
 }
 
-// ScaledApps returns what the scaler reads of those of the apps that have a policy. The number of queries does not
-// depend on how many they are.
+// ScaledApps returns what the scaler reads of the apps, without those that have no policy. The number of
+// queries does not depend on the number of apps.
 func (a *API) ScaledApps(ctx context.Context, ids []string) (out []model.ScaledApp, err error) {
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		out, err = scaledApps(tx, ids)
@@ -335,9 +335,9 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 	return out, true
 }
 
-// Rescale writes a decision of the scaler: the replicas, if they change, the entry of the history and the decision.
-// It compares the app with what the decision was made on, and fails with model.ErrStale if that has changed. It fails as
-// Scale does if a quota or a region does not let the app grow.
+// Rescale writes a decision of the scaler: the replicas, if they change, the entry of the history and the
+// decision. It fails with model.ErrStale if what the decision was made on has changed. It fails as Scale does
+// if a quota or a region does not let the app grow.
 func (a *API) Rescale(ctx context.Context, r model.Rescale) error {
 	by := caller{APIKey: model.APIKey{WorkspaceID: r.WorkspaceID, Name: "windlass"}, Source: "scaler"}
 	return a.cfg.Store.UpdateBatched(ctx, r.WorkspaceID, r.AppID, func(tx Tx) (func() error, error) {
@@ -385,14 +385,14 @@ func (c *mutation) rescale(r model.Rescale) error {
 	return nil
 }
 
-// rescaleRegion gives the region the replicas, unless it has others than the decision was made on.
+// rescaleRegion sets the region's replicas, unless what the decision was made on has changed.
 func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) error {
 	have, ok := was.sizes()[r.RegionID]
 	moving := was.rolloutState.Progress.Active(app.RolloutID)
 	if moving {
 		have = plan.Size(was.rolloutState.Progress, r.RegionID)
 	}
-	// A rollout that began after the decision has the same size, and takes no replicas away.
+	// A rollout that began after the decision has the same size. The scaler takes no replicas from a rollout.
 	shrinks := moving && r.Decision.GetWanted() < r.From
 	if !ok || have != r.From || shrinks || was.scaling.HeldUntil(r.RegionID, c.at) > 0 {
 		return model.ErrStale

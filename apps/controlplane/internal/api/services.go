@@ -1,7 +1,6 @@
 package api
 
-// One type for each service of windlass.v1. They share a server, and what several of them need is the
-// server's.
+// Each service of windlass.v1 has a type. They share a server, which has what several of them need.
 type (
 	// appService serves apps: their versions, replicas and pins, and the stream that shows them.
 	appService struct{ *server }

@@ -56,7 +56,7 @@ func unknownRegion(field, name string, known []model.Region) error {
 	}, fmt.Sprintf("region %q is unknown to the workspace", name))
 }
 
-// pinSecrets makes the spec name the newest versions of its secrets. It fails on a secret that has none.
+// pinSecrets sets the spec's versions of secrets to the newest. It fails on a secret that has none.
 func (c specMutation) pinSecrets(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
 	versions, err := c.secretVersions(environmentID, spec, field)
 	if err != nil {
@@ -70,7 +70,7 @@ func (c specMutation) pinSecrets(environmentID string, spec *windlassv1.Deployme
 	return nil
 }
 
-// secretVersions are the newest of the secrets that the spec names. It fails on one that the
+// secretVersions returns the newest versions of the secrets that the spec names. It fails on one that the
 // environment does not have.
 func (c specMutation) secretVersions(environmentID string, spec *windlassv1.DeploymentSpec, field string) (map[string]int32, error) {
 	names, fields := appspec.SecretsOf(spec, field)
@@ -105,7 +105,7 @@ func unknownSecret(field, name string) error {
 	}, fmt.Sprintf("the environment has no secret %q", name))
 }
 
-// checkSigningSecrets fails on secrets that the environment does not have.
+// checkSigningSecrets fails on signing secrets that the environment does not have.
 func (c specMutation) checkSigningSecrets(environmentID string, p *windlassv1.RolloutPolicy, field string) error {
 	var names []string
 	for _, check := range p.GetAnalysis() {
@@ -132,8 +132,8 @@ func (c specMutation) checkSigningSecrets(environmentID string, p *windlassv1.Ro
 	return nil
 }
 
-// pinOverrides works out what the spec's overrides come to in its regions. The spec has
-// no variables of its environment yet: to be the same as these is no mistake.
+// pinOverrides sets the result of the spec's overrides in each of its regions. The spec has no variables of
+// its environment yet, because an override may repeat one of these.
 func (c specMutation) pinOverrides(spec *windlassv1.DeploymentSpec, field string) error {
 	spec.PinnedOverrides = nil
 	if len(spec.GetOverrides()) == 0 {
@@ -153,7 +153,7 @@ func (c specMutation) pinOverrides(spec *windlassv1.DeploymentSpec, field string
 	return err
 }
 
-// regionsNamed are the regions of the names, but for those that there are not.
+// regionsNamed returns the regions with the names, without names that do not exist.
 func (c specMutation) regionsNamed(names []string) (out []model.Region, err error) {
 	for _, n := range names {
 		r, err := c.GetRegionByName(c.workspaceID, n)
@@ -168,7 +168,7 @@ func (c specMutation) regionsNamed(names []string) (out []model.Region, err erro
 	return out, nil
 }
 
-// repin makes the overrides of a version that is based on another one refer to the present regions.
+// repin changes the overrides of a version that is based on another one to refer to the present regions.
 func (c specMutation) repin(spec *windlassv1.DeploymentSpec) error {
 	if len(spec.GetPinnedOverrides()) == 0 {
 		return nil
@@ -194,7 +194,7 @@ func (c specMutation) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.D
 	for _, n := range spec.GetRegions() {
 		r, err := c.GetRegionByName(c.workspaceID, n)
 		if errors.Is(err, model.ErrNotFound) {
-			r, err = model.Region{Name: n}, nil // it was told of already
+			r, err = model.Region{Name: n}, nil // checkRegions has reported it
 		}
 		if err != nil {
 			return fmt.Errorf("read region %s: %w", n, err)
@@ -224,8 +224,8 @@ func (c specMutation) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.D
 	return nil
 }
 
-// maxKnownRegions are read at once; a workspace with more has its names looked up
-// one by one.
+// maxKnownRegions is how many regions are read at once. In a workspace with more, names are looked up one by
+// one.
 const maxKnownRegions = 500
 
 // runningWith returns rows of the environment that run with the secret.

@@ -1,7 +1,7 @@
 package api
 
-// One type for each subject of mutations. They share the mutation, which has the transaction and collects
-// what is written last. Methods that several subjects need are the mutation's.
+// Each subject of mutations has a type. They share the mutation, which has the transaction and collects what
+// is written last. Methods that several subjects need are the mutation's.
 type (
 	// versionMutation decides which versions an app runs: it makes, scales and ends versions and their rollouts.
 	versionMutation struct{ *mutation }
@@ -15,7 +15,7 @@ type (
 	pinMutation struct{ *mutation }
 	// rolloutMutation steers the rollout in flight.
 	rolloutMutation struct{ *mutation }
-	// regionMutation changes regions, and finds out who uses them.
+	// regionMutation changes regions, and finds the apps that use them.
 	regionMutation struct{ *mutation }
 	// secretMutation sets secrets, and rolls apps to their new values.
 	secretMutation struct{ *mutation }

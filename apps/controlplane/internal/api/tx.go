@@ -9,27 +9,26 @@ import (
 
 // Store runs transactions.
 type Store interface {
-	// Update runs fn in a read-write transaction, again when the database asks for
-	// it: fn has no effects of its own.
+	// Update runs fn in a read-write transaction, and again if the database asks for it. So fn must have no
+	// other effects.
 	Update(ctx context.Context, fn func(Tx) error) error
-	// UpdateBatched is Update for requests that may share a transaction with others of the same key,
-	// "" for none. Each runs fn, and then each runs the function that fn returned, nil for none. app is
-	// the app that fn locks first, by id or name, so that it is read with those of others; or "".
+	// UpdateBatched is Update for requests that may share a transaction with others of the same key, "" for
+	// none. Each runs fn, and then each runs the function that fn returned, nil for none. app is the id or
+	// name of the app that fn locks first, or "". It is read together with the apps of the other requests.
 	UpdateBatched(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
-	// View runs fn for reads that need no common moment.
+	// View runs fn for reads that need not be of one moment.
 	View(ctx context.Context, fn func(Tx) error) error
-	// Snapshot runs fn for reads of one moment: an app is put together from its row and
-	// from what its rows in regions are then, and not from those of a moment later.
+	// Snapshot runs fn for reads of one moment, so that an app's row and its rows in regions match.
 	Snapshot(ctx context.Context, fn func(Tx) error) error
 }
 
-// Agents asks a region's agent something, best effort. The context has a deadline. Ask fails with
-// model.ErrAgentUnreachable when it finds no agent, or gets no answer in time.
+// Agents asks a region's agent, with best effort. The context has a deadline. Ask fails with
+// model.ErrAgentUnreachable if it finds no agent, or gets no answer in time.
 type Agents interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }
 
-// Tx is what the API asks of a transaction.
+// Tx has the reads and writes of the API in a transaction.
 type Tx interface {
 	tenantTx
 	appTx

@@ -9,51 +9,49 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// version is a configuration that an app is to run.
+// version is a configuration that an app should run.
 type version struct {
 	// Spec is complete: defaults, pinned variables, replicas.
 	Spec *windlassv1.DeploymentSpec
-	// Asked are the replicas that the caller asked for. Where nothing is, Spec's are what
-	// the app has, and no reason to scale.
+	// Asked are the replicas that the caller asked for. Where there are none, Spec's are those that the app
+	// has, and do not scale it.
 	Asked plan.Asked
 	// Source is "deploy", "environment", model.SourceSecret or model.SourceRollback.
 	Source      string
 	FromVersion int32
-	// Straight: its rollout goes by plan.StraightPolicy, which KeepGates is for.
+	// Straight means that its rollout has plan.StraightPolicy, which gets KeepGates.
 	Straight, KeepGates bool
-	// Gone are regions that the version is made without, since the workspace has them no longer.
+	// Gone are regions that were left out, because the workspace may no longer use them.
 	Gone          []string
 	ResolvedImage string
-	// SetsPolicy: the app's rollouts go by Policy from now on, nil for none.
-	// So does its own freeze.
+	// SetsPolicy means that Policy and Freeze become the app's own, nil for none.
 	SetsPolicy bool
 	Policy     *windlassv1.RolloutPolicy
 	Freeze     *windlassv1.FileFreeze
-	// Scaling is the app's from now on if SetsPolicy, nil for none.
+	// Scaling becomes the app's own if SetsPolicy, nil for none.
 	Scaling *windlassv1.ScalingPolicy
-	// Override is why it starts in spite of freezes, empty for not.
+	// Override is the reason to start in spite of freezes, empty for none.
 	Override string
 }
 
-// outcome of asking an app to run a version.
+// outcome is the result of asking an app to run a version.
 type outcome struct {
 	Deployment model.Deployment
 	RolloutID  string
-	// Unchanged: Deployment runs it already, or is on its way. Scaled: it is given
-	// other replicas.
+	// Unchanged means that the app already runs Deployment, or has a rollout to it. Scaled means that its
+	// replicas changed.
 	Unchanged, Scaled bool
-	// Effect is what asking came to.
+	// Effect is the effect of the call.
 	Effect windlassv1.VersionEffect
 	// Ended is the rollout that was aborted or superseded for it, zero for none.
 	Ended model.Rollout
-	// Hold is what keeps the rollout from starting, nil for nothing.
+	// Hold is the freeze that holds the rollout, nil for none.
 	Hold *windlassv1.FreezeHold
-	// Tightened says what protections ask for beyond the app's policy.
+	// Tightened has texts about what protections ask for beyond the app's policy.
 	Tightened []string
 }
 
-// turnBack asks the workflow to bring a staged rollout back, because what is live is
-// wanted again.
+// turnBack asks the workflow to bring a staged rollout back, because the live version is wanted again.
 func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) error {
 	r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, why
 	if err := c.UpdateRollout(r); err != nil {
@@ -65,8 +63,8 @@ func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) er
 	return c.wake(app.ID)
 }
 
-// supersede ends the rollout in flight, because something else is wanted now. What
-// it started leaves by the app's workflow.
+// supersede ends the rollout in flight, because another version is wanted now. The app's workflow stops what
+// the rollout started.
 func (c versionMutation) supersede(app model.App, f activeRollout, why string) (model.App, error) {
 	r := *f.rollout
 	r.Status, r.Reason, r.Message = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, plan.ReasonSuperseded, why

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appProto is the app as the API shows it, without its URLs.
+// appProto returns the app as the API shows it, without its URLs.
 func appProto(f facts, app model.App) *windlassv1.App {
 	out := &windlassv1.App{
 		Id: app.ID, WorkspaceId: app.WorkspaceID, ProjectId: app.ProjectID, EnvironmentId: app.EnvironmentID,
@@ -49,9 +49,8 @@ func (f facts) livePlaces(app model.App) []rollup.Place {
 	return f.places(app.ID, app.LiveDeploymentID, topology.Active)
 }
 
-// movingPlaces are the live deployment's in the middle of a staged rollout: each with
-// the replicas that its region should have of one version or the other, and with those
-// of both that are ready.
+// movingPlaces returns the live deployment's places in the middle of a staged rollout. Each has the replicas
+// that its region should have of one version or the other, and the ready replicas of both.
 func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Place) []rollup.Place {
 	live = slices.Clone(live)
 	for i := range live {
@@ -75,13 +74,13 @@ func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Plac
 	return live
 }
 
-// outdated are replicas that serve under the row's name and were taken over.
+// outdated returns how many replicas that serve under the row's name were taken over.
 func (f facts) outdated(t model.Topology) int32 {
 	d := f.deployments[t.DeploymentID]
 	return plan.Outdated(t, f.rows[t.AppID], f.observedOf, &d)
 }
 
-// serving are replicas that serve under the row's name, of whichever version.
+// serving returns how many replicas serve under the row's name, of whichever version.
 func (f facts) serving(t model.Topology) int32 {
 	d := f.deployments[t.DeploymentID]
 	return plan.Serving(t, f.rows[t.AppID], f.observedOf, &d)
@@ -91,8 +90,8 @@ func (f facts) observedOf(t model.Topology) model.Observed {
 	return f.observed[[2]string{t.DeploymentID, t.RegionID}]
 }
 
-// status is computed from the facts of this moment. With nothing live and nothing
-// on its way no region has a say, and the workflow's last word stands.
+// status returns the app's status from the present facts. If nothing is live or in flight, a failure that the
+// workflow stored stays.
 func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus, string) {
 	var in rollup.Facts
 	switch {
@@ -110,12 +109,12 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 			in.Progress = plan.HeldMessage(r)
 		}
 		if f.rolloutStates[app.ID].Progress.Active(app.RolloutID) {
-			in.Progress = app.Message // the workflow's word: it alone knows the waves
+			in.Progress = app.Message // only the workflow knows the waves
 		}
 		in.AwaitsRoom = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "" && f.isLagging(app):
-		return app.Status, app.Message // the workflow's word: it alone knows how far they are
+		return app.Status, app.Message // only the workflow knows how far they are
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
 		in.Pins = pins.Failed(f.pins[app.ID], func(id string) string { return f.regions[id].ShownName() })
@@ -125,8 +124,8 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 	return rollup.Status(in)
 }
 
-// target is the deployment that the rollout in flight leads to: always the newest.
-// Before it has rows in any region, it may not be among the facts.
+// target returns the deployment of the rollout in flight, which is always the newest. The facts may lack it
+// before it has rows in a region.
 func (f facts) target(app model.App) model.Deployment {
 	for _, d := range f.deployments {
 		if d.AppID == app.ID && d.Version == app.LatestVersion {
@@ -136,7 +135,7 @@ func (f facts) target(app model.App) model.Deployment {
 	return model.Deployment{Version: app.LatestVersion, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING}
 }
 
-// deploymentProto is a version of the app as the API shows it.
+// deploymentProto returns a version of the app as the API shows it.
 func deploymentProto(f facts, app model.App, d model.Deployment) *windlassv1.Deployment {
 	out := &windlassv1.Deployment{
 		Id: d.ID, AppId: d.AppID, AppName: app.Name, Version: d.Version, Spec: d.Spec, Status: d.Status,

@@ -10,13 +10,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// isLagging reports whether regions of the app have yet to catch up with what is live.
+// isLagging reports whether regions of the app have yet to catch up with the live version.
 func (f facts) isLagging(app model.App) bool {
 	c := f.rolloutStates[app.ID].Progress
 	return c != nil && len(c.Lagging) > 0
 }
 
-// lagging are the deployments that serve in lagging regions, but for those shown.
+// lagging returns the deployments that serve in lagging regions, without those shown.
 func (f facts) lagging(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	if !f.isLagging(app) {
 		return nil
@@ -31,8 +31,8 @@ func (f facts) lagging(app model.App, shown []model.Deployment) (more []model.De
 	return more
 }
 
-// laggingPlaces are the live deployment's, with those of regions that are behind: each with
-// the replicas that it should have, and with those of both versions that are ready.
+// laggingPlaces returns the live deployment's places, with those of lagging regions. Each has the replicas
+// that it should have, and the ready replicas of both versions.
 func (f facts) laggingPlaces(app model.App, c *model.Progress, live []rollup.Place) []rollup.Place {
 	if !f.isLagging(app) {
 		return live
@@ -51,7 +51,7 @@ func (f facts) laggingPlaces(app model.App, c *model.Progress, live []rollup.Pla
 	return live
 }
 
-// laggingSize is how many replicas the region is to come to.
+// laggingSize returns how many replicas the region will have.
 func laggingSize(b model.LaggingRegion) int32 {
 	if n, ok := b.Progress.Sizes[b.RegionID]; ok && !b.Progress.Back {
 		return n
@@ -59,7 +59,7 @@ func laggingSize(b model.LaggingRegion) int32 {
 	return b.Progress.OldSizes[b.RegionID]
 }
 
-// laggingProto is where each region is that has yet to catch up.
+// laggingProto returns the progress of each lagging region.
 func laggingProto(c *model.Progress) (out []*windlassv1.WaveProgress) {
 	for _, b := range c.Lagging {
 		of := progressProto(b.Progress).Waves
@@ -71,7 +71,7 @@ func laggingProto(c *model.Progress) (out []*windlassv1.WaveProgress) {
 	return out
 }
 
-// fillLagging fills in what runs in the regions that have yet to catch up.
+// fillLagging sets the fields about what runs in lagging regions.
 func fillLagging(f facts, app model.App, c *model.Progress, out []*windlassv1.WaveProgress) {
 	live := f.deployments[app.LiveDeploymentID]
 	for i, b := range c.Lagging {

@@ -9,7 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// presetView is a preset as the API shows it, with the metrics of one version of the engine; empty: the default one.
+// presetView returns a preset as the API shows it, with the metrics of one engine version; empty: the default
+// one.
 func presetView(p *preset.Preset, engine string) *windlassv1.Preset {
 	v := &windlassv1.Preset{
 		Name: p.Name, Id: p.ID(), Title: p.Title, DefaultEngineVersion: p.DefaultEngine, EngineFrom: p.From, EngineBefore: p.Before,
@@ -34,7 +35,7 @@ func presetFindings(findings []preset.Finding) (out []*windlassv1.PresetFinding)
 	return out
 }
 
-// unknownPreset refuses a name that no preset has.
+// unknownPreset returns the error for a name that no preset has.
 func unknownPreset(presets *preset.Registry, field, name string) error {
 	text, fix := presets.Unknown(name)
 	return rpc.ErrorWith(connect.CodeNotFound, &windlassv1.ErrorDetail{

@@ -22,8 +22,7 @@ func rolloutProto(r model.Rollout) *windlassv1.Rollout {
 	}
 }
 
-// rolloutView is the rollout with where it is, if it goes by a policy and is the app's
-// newest.
+// rolloutView returns the rollout, with its progress if it has a policy and is the app's newest.
 func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 	out := rolloutProto(r)
 	c := f.rolloutStates[app.ID].Progress
@@ -40,7 +39,7 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 	return out
 }
 
-// progressProto is the progress by itself, without what runs.
+// progressProto returns the progress by itself, without what runs.
 func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
@@ -52,7 +51,7 @@ func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 		if w.State == windlassv1.WaveProgress_STATE_BAKING {
 			wave.BakingUntil = w.BakingSince + plan.BakeTime(c, w)
 			if w.SkippedBy != "" || c.FullBy != "" {
-				wave.BakingUntil = w.BakingSince // what it waits for is something else
+				wave.BakingUntil = w.BakingSince // the wave does not wait for its bake time
 			}
 		}
 		wave.Approval = approvalProto(c, plan.WaveGate(c, w), w.Approvals)
@@ -75,7 +74,7 @@ func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 	return out
 }
 
-// checksProto is where the region's checks are.
+// checksProto returns the state of the region's checks.
 func checksProto(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress) (out []*windlassv1.CheckProgress) {
 	limits := map[string]int32{}
 	for _, check := range c.Policy.GetAnalysis() {
@@ -96,7 +95,7 @@ func checksProto(c *model.Progress, w *model.WaveProgress, st *model.RegionProgr
 	return out
 }
 
-// number shares nothing with v, so that a change of the view does not change the progress.
+// number returns a copy of v, so that a change of the view does not change the progress.
 func number(v *float64) *float64 {
 	if v == nil {
 		return nil
@@ -104,7 +103,7 @@ func number(v *float64) *float64 {
 	return new(*v)
 }
 
-// regionProgress fills in what runs in the region.
+// regionProgress sets the fields about what runs in the region.
 func regionProgress(f facts, app model.App, r model.Rollout, c *model.Progress, st model.RegionProgress, out *windlassv1.RegionProgress) {
 	out.Replicas = c.Sizes[st.RegionID]
 	if n, ok := c.OldSizes[st.RegionID]; ok && (c.Back || st.State == windlassv1.RegionProgress_STATE_GOING_BACK || st.State == windlassv1.RegionProgress_STATE_BACK) {
@@ -124,8 +123,8 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Progress, 
 	fillRegion(f, app, st, out, older, model.Deployment{ID: r.DeploymentID, Version: r.Version})
 }
 
-// wantedSince is how many replicas the region will have after the rollout, which may have been
-// scaled since; size if it will have none of the live version.
+// wantedSince returns how many replicas the region will have after the rollout, which may have been scaled
+// since. It returns size if the region will have none of the live version.
 func (f facts) wantedSince(app model.App, c *model.Progress, region string, size int32) int32 {
 	if b := c.LaggingIn(region); b != nil {
 		return laggingSize(*b)
@@ -138,7 +137,7 @@ func (f facts) wantedSince(app model.App, c *model.Progress, region string, size
 	return size
 }
 
-// failedView fills in what goes wrong in the region and may yet fail it.
+// failedView sets the fields about problems that may yet fail the region.
 func failedView(f facts, app model.App, r model.Rollout, c *model.Progress, st model.RegionProgress, out *windlassv1.RegionProgress) {
 	if until := plan.UnhealthyUntil(c, st); until != 0 {
 		out.UnhealthySince, out.WereReady, out.UnhealthyUntil = st.UnhealthySince, st.MostReady, until
@@ -154,8 +153,8 @@ func failedView(f facts, app model.App, r model.Rollout, c *model.Progress, st m
 	}
 }
 
-// fillRegion fills in what runs in the region of both versions, of which only ids and
-// numbers are read.
+// fillRegion sets the fields about what runs of both versions in the region. It reads only their ids and
+// numbers.
 func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1.RegionProgress, older, newer model.Deployment) {
 	out.Region = f.regions[st.RegionID].ShownName()
 	version := func(d model.Deployment) *windlassv1.VersionProgress {
@@ -188,8 +187,8 @@ func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1
 	}
 }
 
-// remaining are the deployments, by version, that still have replicas or traffic anywhere, but for
-// those shown and those that are pinned.
+// remaining returns the deployments, by version, that still have replicas or traffic anywhere, without those
+// shown and those that are pinned.
 func (f facts) remaining(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	for _, t := range f.rows[app.ID] {
 		d, known := f.deployments[t.DeploymentID]

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routeFacts are what views of routes are made of, besides the facts of their apps.
+// routeFacts are the rows from which views of routes are made, with the facts of their apps.
 type routeFacts struct {
 	facts
 	places  map[string][]rollup.RoutePlace // by app, by the name of the region
@@ -19,7 +19,7 @@ type routeFacts struct {
 	keys    map[string][]model.AppKey      // by app
 }
 
-// routeFacts reads them. ended: also of versions that are over.
+// routeFacts reads the facts of routes, with ended also those of ended versions.
 func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFacts, err error) {
 	f = routeFacts{places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
 	if f.facts, err = a.facts(tx, apps, nil); err != nil {
@@ -94,13 +94,13 @@ func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFa
 
 func (f routeFacts) regionName(p rollup.RoutePlace) string { return p.Region.ShownName() }
 
-// path of an app as people name it.
+// path returns the path by which people name the app.
 func (f facts) path(app model.App) string {
 	return f.projects[app.ProjectID].Name + "/" + f.environments[app.EnvironmentID].Name + "/" + app.Name
 }
 
-// routes of one app: the stable host, domains by name, previews from the newest on. ended:
-// those, too, that no region serves any more.
+// routes returns the routes of one app: the stable host, domains by name, previews from the newest on. With
+// ended, it also returns those that no region serves any more.
 func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 	stable := model.Host(app, f.domain)
 	out := []*windlassv1.Route{f.weighted(app, windlassv1.Route_KIND_STABLE, stable, app.DeletingSince == 0)}
@@ -113,7 +113,7 @@ func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 		}
 		out = append(out, r)
 	}
-	// A domain that was removed, or the host below another --domain.
+	// These are domains that were removed, and the host below another --domain.
 	for _, p := range f.places[app.ID] {
 		for _, host := range p.Route.Hosts {
 			if !named[host] {
@@ -125,7 +125,7 @@ func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 	return append(out, f.previews(app, ended)...)
 }
 
-// weighted is a host that goes to whichever versions serve.
+// weighted returns the route from a host to the versions that serve, by their weights.
 func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host string, wanted bool) *windlassv1.Route {
 	out := &windlassv1.Route{Host: host, Kind: kind, AppId: app.ID, App: f.path(app)}
 	for _, p := range f.places[app.ID] {
@@ -137,7 +137,7 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 			state, why = windlassv1.RouteState_ROUTE_STATE_PROVISIONING, "the region is yet to be told of the app's keys"
 		}
 		policy, err := p.Route.Routing()
-		if err != nil { // of a release that is to come: hosts are what matters more
+		if err != nil { // a later release wrote it: the host is shown all the same
 			why = cmp.Or(why, err.Error())
 		}
 		out.Regions = append(out.Regions, &windlassv1.RegionRoute{
@@ -150,7 +150,7 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 	return out
 }
 
-// shares are what versions get of the app's requests in the region, by version.
+// shares returns what share of the app's requests in the region each version gets, by version.
 func (f routeFacts) shares(app model.App, region string) []*windlassv1.RouteShare {
 	var targets []model.RouteTarget
 	for _, t := range f.rows[app.ID] {
@@ -170,8 +170,8 @@ func (f routeFacts) shares(app model.App, region string) []*windlassv1.RouteShar
 	return out
 }
 
-// percents of targets' weights, which add up to 100: what is lost by rounding down goes to
-// those that lost most.
+// percents returns the targets' weights in percent, which add up to 100. What is lost by rounding down goes
+// to those that lost most.
 func percents(targets []model.RouteTarget) []int32 {
 	var sum int64
 	for _, t := range targets {
@@ -190,8 +190,8 @@ func percents(targets []model.RouteTarget) []int32 {
 	return out
 }
 
-// previews are the hosts of versions that run or are being taken out, and of those that are
-// over if they are asked for, from the newest on.
+// previews returns the hosts of versions that run or are being removed, from the newest on. With ended, it
+// also returns those of ended versions.
 func (f routeFacts) previews(app model.App, ended bool) []*windlassv1.Route {
 	var out []*windlassv1.Route
 	seen := map[string]bool{}

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// maxURLs of a deployment are shown: enough to try one, and to see that there are
+	// maxURLs is how many URLs of a deployment are shown: enough to try one, and to see that there are
 	// several.
 	maxURLs = 20
-	// urlCandidates are the instances looked at for them.
+	// urlCandidates is how many instances are read to find them.
 	urlCandidates = 200
 )
 
-// urls tell where the app is reached once a version is live: its host and then its domains, as
-// the gateways of the regions take them that have a share of it. See reached.
+// urls returns the URLs of a live app: those of its host and then those of its domains, at the gateways of
+// regions that have a share of its traffic. See reached.
 func urls(tx Tx, f facts, app model.App) ([]string, error) {
 	if app.LiveDeploymentID == "" {
 		return nil, nil
@@ -40,8 +40,8 @@ func urls(tx Tx, f facts, app model.App) ([]string, error) {
 	return f.reached(tx, app, app.LiveDeploymentID, hosts, func(t model.Topology) bool { return t.Weight > 0 })
 }
 
-// previewURLs lead to the new version before it is live, where some of it is ready. There are
-// none while it has instances of the one before, which are not told apart.
+// previewURLs returns URLs of the new version before it is live, where some of it is ready. There are none
+// while it has instances of the earlier version, because they are not told apart.
 func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, error) {
 	if app.RolloutID != r.ID || app.LiveDeploymentID == "" || app.LiveDeploymentID == r.DeploymentID {
 		return nil, nil
@@ -55,8 +55,8 @@ func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, erro
 	})
 }
 
-// reached are the hosts' URLs in the regions that have a row of the app that serves, each once,
-// and after them ready instances of the deployment in regions that have no gateways.
+// reached returns the hosts' URLs in the regions with a row of the app that serves, each once. After them
+// come ready instances of the deployment in regions without gateways.
 func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string, serves func(model.Topology) bool) ([]string, error) {
 	var gateways []*url.URL
 	bare := false
@@ -94,7 +94,7 @@ func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string
 	return out[:min(len(out), maxURLs)], nil
 }
 
-// gatewayOf is where the region's gateways are reached, nil for nowhere that is known.
+// gatewayOf returns the URL of the region's gateways, nil if it is not known.
 func gatewayOf(r model.Region) *url.URL {
 	u, err := url.Parse(r.GatewayURL)
 	if err != nil || u.Hostname() == "" {
@@ -103,8 +103,8 @@ func gatewayOf(r model.Region) *url.URL {
 	return u
 }
 
-// through is the host's URL at gateways: their name is for the region, and its scheme and port
-// are for all hosts.
+// through returns the host's URL at the gateways. It has their scheme and port, but not their name, which is
+// the region's.
 func through(gateways *url.URL, host string) string {
 	if port := gateways.Port(); port != "" {
 		host = net.JoinHostPort(host, port)
