@@ -85,8 +85,8 @@ func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 	return nil
 }
 
-// ceilingFor is how long a ceiling is used, in us. Until then it includes usage that was given up, so that
-// growth in its place may need a new sum. Claims that ended accumulate, and the next call that adds up has to
+// ceilingFor is how long a ceiling is used, in us. Until then, usage that was given up stays in it, and
+// processes of an earlier release do not add to it. Claims that ended accumulate until the next sum has to
 // settle them.
 const ceilingFor = 10_000_000
 

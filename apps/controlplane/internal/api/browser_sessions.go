@@ -29,7 +29,7 @@ import (
 //   - A session has the rights of its API key, looked up at each call: a key that is revoked or expires ends
 //     its sessions, also those with open streams.
 //   - The database stores hashes. A value is random and belongs to one session, so that no sign-in uses a
-//     value that somebody else knows.
+//     value that another person knows.
 //   - Values are renewed while the page is open. The older one works for renewGrace, for calls that were
 //     under way. A session ends after SessionIdle without renewal, and after SessionMax in any case.
 //   - Other sites cannot use the cookie. It is SameSite=Strict, and Browser accepts it only in requests of

@@ -169,7 +169,7 @@ func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryR
 	return res, err
 }
 
-// heard returns the guards of what was reported of the progress's version, by region.
+// heard returns the guards that regions reported for the progress's version, by region.
 func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard, error) {
 	rollouts, err := c.GetRollouts([]string{progress.RolloutID})
 	if err != nil {

@@ -271,8 +271,8 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 	}
 }
 
-// await returns when it is time to read again, or false when ctx ended. The last read began at last, and the next one
-// begins after least.
+// await returns true when it is time to read again, or false when ctx ended. The last read began at last, and
+// the next one begins after least.
 func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, failing bool) bool {
 	timer := time.NewTimer(max(least, t.pace.reread+rand.N(t.pace.reread)))
 	defer timer.Stop()
@@ -297,7 +297,7 @@ func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, 
 	}
 }
 
-// publish sets the newest picture. Most reads find nothing new: they wake only watchers that have no picture yet.
+// publish sets the newest picture. A read without a change wakes only watchers that have no picture yet.
 func (t *topic) publish(p shown, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// mayShare refuses to grant a region to a second workspace if instances of one could read the other's secrets there,
-// unless the operator says that they trust each other.
+// mayShare fails if instances of a second workspace could read the first one's secrets in the region, or the
+// reverse. It does not fail if the operator says that they trust each other.
 func (c regionMutation) mayShare(r model.Region, w model.Workspace, trusted bool) error {
 	if trusted || r.Isolation() != windlassv1.Isolation_ISOLATION_NONE {
 		return nil
@@ -30,7 +30,7 @@ func (c regionMutation) mayShare(r model.Region, w model.Workspace, trusted bool
 	}, fmt.Sprintf("region %s is another workspace's as well, and its agent does not isolate instances: each could read the other's secrets", r.Name))
 }
 
-// tenantsOf returns the workspaces that the region is granted to, or that run something there since an earlier grant.
+// tenantsOf returns the workspaces that have a grant of the region, or still run something there.
 func (c regionMutation) tenantsOf(r model.Region) ([]string, error) {
 	tenants, err := c.Tx.RegionWorkspaces(r.ID)
 	if err != nil {

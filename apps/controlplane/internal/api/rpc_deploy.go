@@ -442,8 +442,8 @@ func (d *deployment) carrySizes() plan.Asked {
 	return asked
 }
 
-// beginProgress makes the progress of the rollout, nil for none, and returns the policy that the rollout
-// goes by: the app's, tightened by the protections.
+// beginProgress makes the progress of the rollout, nil for none. It returns the policy of the rollout, which
+// is the app's, tightened by the protections.
 func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protection) *windlassv1.RolloutPolicy {
 	policy := cmp.Or(d.was.rolloutState.Policy, plan.DefaultPolicy())
 	d.progress = plan.NextProgress(d.was.rolloutState.Clone(), d.app, d.was.rows, d.rollout.ID, asked)
@@ -460,8 +460,7 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 	d.progress.Policy, d.progress.BakeProtected = policy, protection.Bakes(protections)
 	d.progress.DeployedBy, d.progress.DeployedByID, d.progress.DeployedByFamily = d.by.Name, d.by.ID, d.by.Family()
 	if d.want.Source == model.SourceRollback {
-		// A person decided to roll back, so that promotions are not held in this rollout, but in the next
-		// one.
+		// A person decided to roll back: this rollout's promotions are not held, but the next one's are.
 		d.progress.Held, d.progress.RolledBack = false, true
 	}
 	return policy

@@ -12,9 +12,8 @@ import (
 )
 
 // RestartInstance asks the instance's region to restart it, and records the restart after the agent has
-// agreed. Calls for one instance take turns, so that of two calls with the same key the second finds the
-// record of the first. Turns in one process are enough, because only the process that the agent is connected
-// to asks the region.
+// agreed. Calls for one instance take turns in this process, so that of two calls with the same key the
+// second finds the record of the first.
 func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.RestartInstanceRequest) (*windlassv1.RestartInstanceResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

@@ -151,7 +151,7 @@ func checkWindows(f model.Freeze, now int64, at string) error {
 
 func clockOf(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// sameFreeze reports whether the freezes are the same but for who set them, and when.
+// sameFreeze reports whether the freezes are the same except for SetBy and SetAt.
 func sameFreeze(a, b *windlassv1.Freeze) bool {
 	b = proto.CloneOf(b)
 	b.SetBy, b.SetAt = a.GetSetBy(), a.GetSetAt()

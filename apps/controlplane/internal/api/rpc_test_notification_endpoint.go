@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestNotificationEndpoint sends a notification that says that it is a test.
+// TestNotificationEndpoint sends a test notification.
 func (a notificationService) TestNotificationEndpoint(ctx context.Context, req *windlassv1.TestNotificationEndpointRequest) (*windlassv1.TestNotificationEndpointResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.TestNotificationEndpointResponse, error) {
 		e, err := c.lockedEndpoint(req.GetName(), "name")

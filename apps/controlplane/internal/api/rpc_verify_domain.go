@@ -120,7 +120,7 @@ func (c domainMutation) foundAgain(app model.App, d model.Domain, before *windla
 	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
 }
 
-// takeLapsed takes the domain from another app that has it, if there is one. It has lapsed there.
+// takeLapsed takes the domain from another app in which it has lapsed, if there is one.
 func (c domainMutation) takeLapsed(app model.App, name string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {

@@ -116,7 +116,7 @@ func (c versionMutation) rolloutStateOf(app model.App) (model.RolloutState, erro
 
 // countPins notes the usage of the app's pins.
 func (c versionMutation) countPins(app model.App) error {
-	if app.LatestVersion <= 1 { // a single version has no other one to be pinned
+	if app.LatestVersion <= 1 { // a pin needs a second version
 		c.pinned = model.Usage{}
 		return nil
 	}

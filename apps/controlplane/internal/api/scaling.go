@@ -392,7 +392,7 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	if moving {
 		have = plan.Size(was.rolloutState.Progress, r.RegionID)
 	}
-	// A rollout that began after the decision has the same size. The scaler takes no replicas from a rollout.
+	// A rollout that began after the decision has the same size. It keeps all of its replicas.
 	shrinks := moving && r.Decision.GetWanted() < r.From
 	if !ok || have != r.From || shrinks || was.scaling.HeldUntil(r.RegionID, c.at) > 0 {
 		return model.ErrStale

@@ -21,7 +21,7 @@ type Preview struct {
 	in plan.Input
 	// was is the app's topology before the call.
 	was []model.Topology
-	// when says when regions need their GPUs, such as " at its peak"; or it is empty.
+	// when is the time at which regions need their GPUs, in words, such as " at its peak", or empty.
 	when string
 	// target is the deployment that is forecast.
 	target *model.Deployment
