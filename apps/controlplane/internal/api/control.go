@@ -223,7 +223,7 @@ func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err err
 	return s.Progress.RolloutID, c.audit("rollout", s.Progress.RolloutID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
-// Promote moves regions that wait at a step on, or all regions past all remaining steps.
+// Promote moves on the regions that wait at a step, or moves all regions past the remaining steps.
 func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
 	defer func() { a.counted("promote", err) }()
 	what := "Promoted"

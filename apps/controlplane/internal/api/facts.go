@@ -33,7 +33,7 @@ func (a *server) facts(tx Tx, apps []model.App, deployments []model.Deployment) 
 	return a.readFacts(tx, apps, planinput.Known{Deployments: deployments})
 }
 
-// factsOf returns the facts of an app for which it was read what it runs.
+// factsOf returns the facts of an app, without reading again what r already has of its versions and rollout.
 func (a *server) factsOf(tx Tx, app model.App, r running) (facts, error) {
 	known := planinput.Known{RolloutStates: []model.RolloutState{r.rolloutState}}
 	for _, d := range []*model.Deployment{r.live, r.active.deployment, r.active.leaving} {

@@ -129,7 +129,7 @@ func (f *follower) list(ctx context.Context) error {
 	return nil
 }
 
-// beginning returns from where an instance is read first.
+// beginning returns the position from which an instance is read first.
 func (f *follower) beginning(id string) *agentv1.FollowedInstance {
 	begin := &agentv1.FollowedInstance{InstanceId: id}
 	switch at := f.known[id]; {

@@ -33,7 +33,7 @@ func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) erro
 	}, fmt.Sprintf("the workspace may use region %s no longer: what runs there stays, and nothing grows", names))
 }
 
-// closed returns the names of the given regions, which are by id, that the workspace may no longer use.
+// closed returns the names of regions, given by id, that the workspace may no longer use.
 func (c versionMutation) closed(regions map[string]bool) (names []string, err error) {
 	if len(regions) == 0 {
 		return nil, nil

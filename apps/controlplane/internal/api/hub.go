@@ -117,10 +117,10 @@ func (h *hub) notify(appIDs []string) {
 
 // pace is how often a topic is read.
 type pace struct {
-	// least is the least time between two reads. reread is the time after which a read needs no notification,
-	// which is drawn between one and two times this.
+	// least is the shortest time between two reads. reread is the time until a read without a notification,
+	// drawn between one and two times this.
 	least, reread time.Duration
-	// share bounds how much of the time is spent on reads: the time between the begins of two reads is at
+	// share bounds how much of the time is spent on reads: the time between the starts of two reads is at
 	// least share times the duration of the first. 0: no bound.
 	share int
 }

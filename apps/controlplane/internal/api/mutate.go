@@ -49,7 +49,8 @@ type mutation struct {
 	// pinned is the usage of the pins of the app that is changed.
 	pinned  model.Usage
 	learned learned
-	// freezes are those for the app with id freezesAre, as they were read and stay.
+	// freezes are those for the app with id freezesAre. They were read, and the mutation does not change
+	// them.
 	freezes    []model.Freeze
 	freezesAre string
 	// dry is the transaction of a dry run, else nil.

@@ -28,7 +28,7 @@ func readNames(tx Tx, f facts, apps []model.App) error {
 	return nil
 }
 
-// readScopes reads the projects and environments with these ids that the workspace has into f, and the
+// readScopes reads into f the projects and environments with these ids that the workspace has, and the
 // environments' projects.
 func readScopes(tx Tx, f facts, workspaceID string, ids map[string]bool) error {
 	if err := readEnvironments(tx, f, workspaceID, ids); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // ApprovePrune lets the region remove all named workloads. It fails if one of them is not in quarantine,
-// because that is more likely a mistake.
+// because the caller then probably made a mistake.
 func (a regionService) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequest) (*windlassv1.ApprovePruneResponse, error) {
 	for i, key := range req.GetKeys() {
 		if !plainID(key) {

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxRegionUsers is how many users of a region an error names that refuses its deletion.
+// maxRegionUsers bounds the users of a region that DeleteRegion names in its error.
 const maxRegionUsers = 10
 
 // DeleteRegion deletes a region that no app uses or should use.

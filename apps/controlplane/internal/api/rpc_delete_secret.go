@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteSecret deletes a secret that no app runs with or has a rollout to. A rollback to a version that
-// refers to it fails from then on.
+// DeleteSecret deletes a secret that no running version and no version in flight uses. A rollback to a
+// version that refers to it fails from then on.
 func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequest) (*windlassv1.DeleteSecretResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteSecretResponse, error) {
 		// A call that deploys a version with secrets holds this lock, too.

@@ -17,11 +17,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollback aborts the rollout in flight if the request names no version. Otherwise it makes a retained
+// Rollback without a version aborts the rollout in flight, if there is one. Otherwise it makes a retained
 // version live again, or makes a version with the configuration of an earlier one: its variables, its image
 // by digest, and the app's present replicas. Secrets are at their newest versions unless the request asks for
-// the earlier ones, because a rotated key may be revoked by now. A rollback that is in flight already is the
-// answer.
+// the earlier ones, because a rotated key may be revoked by now. If such a version is in flight already, it
+// is the answer.
 func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	defer func() { a.counted("rollback", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RollbackResponse, error) {

@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetEnvironment makes a version with the spec of the newest wanted one and other variables.
+// SetEnvironment makes a version from the spec of the newest wanted version, with other variables.
 func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
 	defer func() { a.counted("environment", err) }()
 	if err := appspec.CheckEnv(req.GetSet(), "set"); err != nil {

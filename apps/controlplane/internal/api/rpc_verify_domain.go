@@ -137,7 +137,7 @@ func (c domainMutation) takeLapsed(app model.App, name string) error {
 		return fmt.Errorf("take domain %s from app %s: %w", name, had.ID, err)
 	}
 	had.Domains--
-	who := "somebody of another workspace" // whose names the app's workspace must not see
+	who := "somebody of another workspace" // a workspace must not see names of another
 	if had.WorkspaceID == app.WorkspaceID {
 		who = c.by.Name
 	}
