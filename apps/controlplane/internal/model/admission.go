@@ -1,17 +1,17 @@
 package model
 
-// Limits of a workspace: how much there may be, and how fast work may start. 0 is no
-// limit; where limits are a workspace's own, Inherit is the control plane's.
+// Limits bound the usage of a workspace and the rate at which work starts. 0 is no limit. In a workspace's
+// own limits, Inherit takes the control plane's.
 type Limits struct {
 	Apps, Deployments, Instances, GPUs, Rollouts int64
-	// StartsPerMinute in the long run, StartsBurst at once (0: a minute's).
+	// StartsPerMinute is the average rate. StartsBurst is how many may start at once (0: a minute's).
 	StartsPerMinute, StartsBurst int64
 }
 
-// Inherit is a limit that a workspace has not of its own.
+// Inherit is a limit that a workspace does not set itself.
 const Inherit int64 = -1
 
-// NoLimitsOfItsOwn is what a workspace begins with.
+// NoLimitsOfItsOwn are the own limits of a new workspace.
 var NoLimitsOfItsOwn = Limits{
 	Apps: Inherit, Deployments: Inherit, Instances: Inherit, GPUs: Inherit, Rollouts: Inherit,
 	StartsPerMinute: Inherit, StartsBurst: Inherit,
@@ -20,35 +20,33 @@ var NoLimitsOfItsOwn = Limits{
 // Admission holds the facts about a workspace that decide whether a call is admitted.
 type Admission struct {
 	WorkspaceID string
-	// Own limits, when they were changed last, and their version: 0 before any.
+	// Own are its own limits, last changed at UpdatedAt. ResourceVersion is their version, 0 at first.
 	Own             Limits
 	UpdatedAt       int64
 	ResourceVersion int64
-	// FullAt is when the bucket of starts is full again, Now when this was read, in
-	// unix microseconds on the database's clock, which all processes share.
+	// FullAt is when the bucket of starts is full again. Now is when this was read. Both are in unix
+	// microseconds on the database's clock, which all processes share.
 	FullAt, Now int64
-	// Ceiling is what the workspace has at most.
+	// Ceiling is an upper bound of its usage.
 	Ceiling Ceiling
 }
 
-// Ceiling is what a workspace had when it was added up, and all that was asked for since. What
-// it gave up meanwhile is still in it, so that it is never too little.
+// Ceiling is an upper bound of a workspace's usage: what was counted at CountedAt, and all that was added
+// since. What was given up since is still in it.
 type Ceiling struct {
 	Usage
-	// CountedAt is when it was added up, on the database's clock as Now; 0: not at all, and
-	// Usage says nothing.
+	// CountedAt is when the usage was counted, on the same clock as Now. 0: never, and Usage is not valid.
 	CountedAt int64
 }
 
-// Claim is what an app counts for in the quotas, while its live deployment and its
-// rollout are those named.
+// Claim is an app's usage of the quotas. It is valid for the named live deployment and rollout.
 type Claim struct {
 	AppID, WorkspaceID          string
 	LiveDeploymentID, RolloutID string
 	Instances, GPUs             int64
 }
 
-// Usage of its app: one app, with what it runs.
+// Usage returns the claim as the usage of one app.
 func (c Claim) Usage() Usage {
 	u := Usage{Apps: 1, Instances: c.Instances, GPUs: c.GPUs}
 	if c.RolloutID != "" {
@@ -63,7 +61,7 @@ func (c Claim) Usage() Usage {
 // Usage is what counts against Limits.
 type Usage struct{ Apps, Deployments, Instances, GPUs, Rollouts int64 }
 
-// Grown is u with what an app that was before and is after asks for more.
+// Grown returns u and the growth of one app's usage from before to after.
 func (u Usage) Grown(before, after Usage) Usage {
 	return Usage{
 		Apps: u.Apps + max(after.Apps-before.Apps, 0), Deployments: u.Deployments + max(after.Deployments-before.Deployments, 0),
@@ -72,7 +70,7 @@ func (u Usage) Grown(before, after Usage) Usage {
 	}
 }
 
-// Without is u without v, which is part of it.
+// Without returns u without v, which is part of it.
 func (u Usage) Without(v Usage) Usage {
 	return Usage{
 		Apps: u.Apps - v.Apps, Deployments: u.Deployments - v.Deployments, Instances: u.Instances - v.Instances,
@@ -80,7 +78,7 @@ func (u Usage) Without(v Usage) Usage {
 	}
 }
 
-// Plus adds up.
+// Plus returns the sum of u and v.
 func (u Usage) Plus(v Usage) Usage {
 	return Usage{
 		Apps: u.Apps + v.Apps, Deployments: u.Deployments + v.Deployments, Instances: u.Instances + v.Instances,

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// AppKey is one that requests for an app may come with.
+// AppKey is a key of an app, for requests at gateways.
 type AppKey struct {
 	AppID, Name, WorkspaceID string
-	// Prefix is how its value begins, and Hash what is kept of it: see HashToken.
+	// Prefix is the beginning of its value, and Hash is the stored HashToken of it.
 	Prefix    string
 	Hash      []byte
 	CreatedBy string
@@ -18,17 +18,17 @@ type AppKey struct {
 	ExpiresAt int64 // 0: never
 }
 
-// MaxAppKeys that an app may have.
+// MaxAppKeys is how many keys an app may have.
 const MaxAppKeys = 100
 
-// RouteKey is what a region is told of a key.
+// RouteKey is the part of a key that is sent to regions.
 type RouteKey struct {
 	Name      string `json:"name"`
 	Hash      []byte `json:"hash"`
 	ExpiresAt int64  `json:"expiresAt,omitempty"`
 }
 
-// EncodeKeys is how a Route has the app's keys; nil: it has none.
+// EncodeKeys returns the app's keys as Route.Keys holds them, nil for none.
 func EncodeKeys(keys []AppKey) []byte {
 	if len(keys) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func EncodeKeys(keys []AppKey) []byte {
 	return b
 }
 
-// AppKeys are those that the region is told.
+// AppKeys decodes Keys.
 func (r Route) AppKeys() (keys []RouteKey, err error) {
 	if len(r.Keys) == 0 {
 		return nil, nil

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// HashToken is how API keys and join tokens are kept and looked up. They are 32
-// random bytes: a plain hash is enough.
+// HashToken returns the hash by which API keys and join tokens are stored and looked up. A plain hash is
+// enough, because they are 32 random bytes.
 func HashToken(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return sum[:]

@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// Domain is a host of the user's own that an app has, or waits for.
+// Domain is a host of the user's own. The app holds it, or waits for it.
 type Domain struct {
 	Name, WorkspaceID, AppID string
-	// Token is what the TXT record says that verifies it.
+	// Token is the value of the TXT record that verifies the domain.
 	Token      string
 	CreatedBy  string
 	CreatedAt  int64
-	VerifiedAt int64 // 0: it was not, and serves nothing
-	// CheckedAt is when the record of one that was verified was looked for last. The DNS says
-	// since MissingSince that there is none; 0: it is there. LapsedAt is when that was so for
-	// DomainPatience; 0: it was not.
+	VerifiedAt int64 // 0: not verified, and not served
+	// CheckedAt is when the record of a verified domain was last checked. MissingSince is when the DNS began to
+	// answer that there is no record, 0 while there is one. LapsedAt is when the record had been missing for
+	// DomainPatience, 0 before that.
 	CheckedAt, MissingSince, LapsedAt int64
 }
 
-// DomainPatience is how long the record of a domain may be gone. After that the domain still
-// serves, but another workspace may take it once its own record is found. Only the owner of the
-// DNS zone can set that record, so that a name that was sold does not stay with the workspace
-// that had it. A week covers a move to another DNS provider, and the days until somebody reads
-// mail.
+// DomainPatience is how long the record of a domain may be missing. After that the domain still serves, but
+// another workspace may take it once its own record is found. So a name that was sold does not stay with the
+// workspace that had it, because only the owner of the DNS zone can set that record. A week covers a move to
+// another DNS provider, and the days until a person reads mail.
 const DomainPatience = 7 * 24 * time.Hour
 
 // ShownBy reports whether one of the TXT records verifies the domain.
@@ -38,15 +37,15 @@ func (d Domain) ShownBy(texts []string) bool {
 type DomainFinding int
 
 const (
-	// DomainUnanswered: the DNS gave no answer. It changes nothing.
+	// DomainUnanswered means that the DNS gave no answer. It changes nothing.
 	DomainUnanswered DomainFinding = iota
 	DomainFound
-	// DomainMissing: there is none, or it says something else.
+	// DomainMissing means that there is no record, or that none has the domain's token.
 	DomainMissing
 )
 
-// Finding is what an answer of the DNS for the name of the record says, or the error in its
-// place. That there are none is an answer.
+// Finding returns what the DNS's answer, or the error instead of one, means for the domain. An answer without
+// records is an answer.
 func (d Domain) Finding(texts []string, err error) DomainFinding {
 	switch {
 	case err != nil:
@@ -57,8 +56,8 @@ func (d Domain) Finding(texts []string, err error) DomainFinding {
 	return DomainMissing
 }
 
-// Checked returns the domain after a look at its record at that time, and the history entry for
-// people, empty if nothing changed.
+// Checked returns the domain after a check of its record at that time, and the history entry, which is empty
+// if nothing changed.
 func (d Domain) Checked(finding DomainFinding, at int64) (next Domain, what, why string) {
 	next = d
 	next.CheckedAt = at
@@ -85,14 +84,14 @@ func (d Domain) Checked(finding DomainFinding, at int64) (next Domain, what, why
 	return next, what, why
 }
 
-// DomainChecks are names of domains by what became of them.
+// DomainChecks are names of domains by the result of their check.
 type DomainChecks struct {
 	Found, Missing, Unanswered []string
-	// Lapsed are those of Missing that did so now.
+	// Lapsed are those of Missing that lapsed with this check.
 	Lapsed []string
 }
 
-// MaxDomains that an app may have.
+// MaxDomains is how many domains an app may have.
 const MaxDomains = 50
 
 // DomainRecord is the name of the TXT record that verifies a domain.

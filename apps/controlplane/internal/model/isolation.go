@@ -7,18 +7,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RuntimeProcess is the runtime of agents whose region is one host.
+// RuntimeProcess is the runtime of an agent whose region is one host.
 const RuntimeProcess = "process"
 
-// isolatingRuntimes always isolate. Their agents of earlier releases announce no
-// FEATURE_INSTANCE_ISOLATION. A runtime that came later is not added: its agents announce it.
+// isolatingRuntimes are those that always isolate, although their agents of earlier releases do not announce
+// FEATURE_INSTANCE_ISOLATION. Later runtimes are not added, because their agents announce it.
 var isolatingRuntimes = []string{"kubernetes"}
 
-// Isolation is what keeps instances of different workspaces apart in the region, as its agent
-// announces. A region whose agent does not announce it is not isolated, whatever its runtime is.
+// Isolation returns what keeps instances of different workspaces apart in the region, as its agent announces
+// it. A region whose agent does not announce it is not isolated, whatever its runtime is.
 //
-// The agent's word is enough, because only operators share a region, only one of the platform, and
-// they run its agent. What the agent of a workspace's own region announces has no effect on others.
+// The agent's word is enough, because only operators share a region of the platform, and they run its agent.
+// What the agent of a workspace's own region announces has no effect on other workspaces.
 func (r Region) Isolation() windlassv1.Isolation {
 	switch {
 	case r.AgentRuntime == "":

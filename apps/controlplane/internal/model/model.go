@@ -1,6 +1,5 @@
-// Package model holds the control plane's domain types: plain data that every
-// other package speaks in, with the state tables and nothing else. It reads no
-// clock and does no I/O. Times are unix milliseconds, UTC; 0 means not yet.
+// Package model holds the control plane's domain types and state tables: plain data that all other packages
+// use. It reads no clock and does no I/O. Times are unix milliseconds, UTC; 0 means not yet.
 package model
 
 import (
@@ -19,10 +18,10 @@ type Workspace struct {
 	ResourceVersion int64
 }
 
-// APIKey is a user's credential. Only the SHA-256 of its value is kept.
+// APIKey is a user's credential. Only the SHA-256 of its value is stored.
 type APIKey struct {
 	ID          string
-	WorkspaceID string // empty for an operator's
+	WorkspaceID string // empty for an operator's key
 	Name        string
 	Role        windlassv1.Role
 	Prefix      string // first characters of the value, to tell keys apart
@@ -30,13 +29,11 @@ type APIKey struct {
 	CreatedAt   int64
 	ExpiresAt   int64
 	RevokedAt   int64
-	// MadeBy is the id of the key that made it, and FamilyID that of the first key of those that
-	// made each other. Empty: not known.
+	// MadeBy is the id of the key that made it. FamilyID is the id of its family's first key. Empty: not known.
 	MadeBy, FamilyID string
 }
 
-// Family identifies the keys that one key made, directly or not, and that key. One person may hold
-// all of them.
+// Family returns the id of the key's family. One person may hold all keys of a family.
 func (k APIKey) Family() string { return cmp.Or(k.FamilyID, k.ID) }
 
 // Project groups apps and environments.
@@ -72,28 +69,27 @@ type App struct {
 	Status                                    windlassv1.AppStatus
 	Message                                   string
 	LiveDeploymentID                          string
-	PreviousDeploymentID                      string // previous stable
-	RolloutID                                 string // in flight, empty if none
+	PreviousDeploymentID                      string // the stable deployment that was live before
+	RolloutID                                 string // the rollout in flight, empty if none
 	LatestVersion                             int32
-	// Replicas that the next deployment gets when its spec does not say.
+	// Replicas is what the next deployment gets if its spec does not set it.
 	Replicas int32
-	// Step counts the workflow's steps: each begins with a compare-and-set on it,
-	// so that a stalled replica's late step cannot write.
+	// Step counts the workflow's steps. Each begins with a compare-and-set on it, so that a late step of a
+	// stalled process cannot write.
 	Step               int64
 	DeletingSince      int64
 	AbandonUnreachable bool
 	DeletedAt          int64
-	// Domains of it that were verified, a count. Steps read it and never set it.
+	// Domains counts its verified domains. Steps read it and never set it.
 	Domains int32
-	// AppKeys that it has, a count, as Domains is.
+	// AppKeys counts its keys. Steps read it and never set it.
 	AppKeys         int32
 	CreatedAt       int64
 	UpdatedAt       int64
 	ResourceVersion int64
 }
 
-// AppStep is an app whose workflow takes a step. Changed: there is more to store of it
-// than that.
+// AppStep is an app whose workflow takes a step. Changed is true if other fields of the app are stored, too.
 type AppStep struct {
 	App     App
 	Changed bool
@@ -104,10 +100,10 @@ type Deployment struct {
 	ID, WorkspaceID, AppID string
 	Version                int32
 	Spec                   *windlassv1.DeploymentSpec
-	// SpecHash covers what runs: not replicas, label, message or commit.
+	// SpecHash covers what runs. Replicas, label, message and commit are not in it.
 	SpecHash []byte
-	// MadeAs is the SpecHash by which its instances are made: that of the version before it,
-	// where the two differ only in what no instance sees. Empty: its own.
+	// MadeAs is the SpecHash with which its instances are made. It is that of the version before it if the two
+	// differ only in what no instance sees. Empty: its own.
 	MadeAs        []byte
 	ResolvedImage string
 	Status        windlassv1.DeploymentStatus
@@ -122,7 +118,7 @@ type Deployment struct {
 	EndedAt       int64
 }
 
-// Made is the spec hash by which its instances are made.
+// Made returns the spec hash with which its instances are made.
 func (d *Deployment) Made() []byte {
 	if len(d.MadeAs) > 0 {
 		return d.MadeAs
@@ -130,7 +126,7 @@ func (d *Deployment) Made() []byte {
 	return d.SpecHash
 }
 
-// MadeAlike reports whether instances of the one are instances of the other, as they are.
+// MadeAlike reports whether instances of d can serve as instances of o without a change.
 func (d *Deployment) MadeAlike(o *Deployment) bool {
 	return len(d.Made()) > 0 && bytes.Equal(d.Made(), o.Made()) && d.ResolvedImage == o.ResolvedImage
 }
@@ -149,46 +145,45 @@ type Rollout struct {
 	CancelRequested        bool
 	CancelledBy            string
 	CancelWhy              string
-	// Traceparent of the call that began it; every step continues that trace.
+	// Traceparent is of the call that began it. Every step continues that trace.
 	Traceparent string
-	// Attempts counts how often its steps looked and found nothing to do.
+	// Attempts counts its steps that found nothing to do.
 	Attempts   int32
 	CreatedAt  int64
 	Deadline   int64
 	FinishedAt int64
-	// HeldSince is the time since which a freeze keeps it from starting, 0 for not, or no
-	// longer. HeldUntil is when to look at the freeze again, 0 for when it is lifted. HeldBy is
-	// the freeze's name, HeldScope its scope, HeldWhy its reason.
+	// HeldSince is when a freeze began to keep it from starting, 0 while none does. HeldUntil is when to check
+	// the freeze again, 0 for when it is lifted. HeldBy is the freeze's name, HeldScope its scope, HeldWhy its
+	// reason.
 	HeldSince, HeldUntil       int64
 	HeldBy, HeldScope, HeldWhy string
-	// OverrideBy let it start in spite of freezes, OverrideWhy says why; both are empty without
-	// an override.
+	// OverrideBy is the name of the key that let it start in spite of freezes, and OverrideWhy is the reason.
+	// Both are empty without an override.
 	OverrideBy, OverrideWhy string
-	// StartGate is the encoded gate before it starts, empty for none: see Gate.
+	// StartGate is the encoded gate before it starts, empty for none. See Gate.
 	StartGate string
 }
 
-// Topology says that a deployment is to run in a region.
+// Topology assigns a deployment to a region.
 type Topology struct {
 	WorkspaceID, AppID, DeploymentID string
 	RegionID                         string
 	Replicas                         int32
-	Weight                           int32 // of 100, relative to the app's others there; of a Pin, percent of all
+	Weight                           int32 // of 100, relative to the app's other rows there; of a Pin, percent of all
 	Generation                       int64 // grows with every change that the agent must see
 	Status                           windlassv1.TopologyStatus
 	Reason                           string // why it is still stopping
-	// Traceparent of the decision behind the newest generation; it travels to the
-	// agent.
+	// Traceparent is of the decision that made the newest generation. It is sent to the agent.
 	Traceparent string
-	// Workload that the row has in its region, by the id of the deployment that
-	// started it, and that deployment's version. Empty and 0: its own.
+	// Workload identifies the row's workload in its region, by the deployment that started it. WorkloadVersion
+	// is that deployment's version. Empty and 0: its own.
 	Workload        string
 	WorkloadVersion int32
-	// Transferred: another row of the region has the workload. The region has nothing of
-	// this one, which has no replicas, until it takes the workload back or stops.
+	// Transferred is true while another row of the region has the workload. This row has no replicas, and
+	// nothing in the region, until it takes the workload back or stops.
 	Transferred bool
-	// MaxUnavailable is how many replicas at a time may be out of service while the region
-	// replaces instances; 0: one.
+	// MaxUnavailable is how many replicas may be out of service at a time while the region replaces instances. 0
+	// means one.
 	MaxUnavailable int32
 	CreatedAt      int64
 	UpdatedAt      int64
@@ -197,11 +192,11 @@ type Topology struct {
 // Assignment is a deployment in a region to which it is or was assigned.
 type Assignment struct {
 	Topology
-	// UnderWay: its app has a rollout in flight, which waits for what regions say.
+	// UnderWay is true if its app has a rollout in flight, which waits for reports of regions.
 	UnderWay bool
 }
 
-// WakeTo is how many replicas the region starts by itself when a request comes; 0: none. spec is the
+// WakeTo returns how many replicas the region starts by itself when a request comes, 0 for none. spec is the
 // deployment's in the region.
 func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
 	if t.Replicas > 0 || spec.GetRouting().GetColdStart() == nil {
@@ -210,7 +205,7 @@ func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
 	return 1
 }
 
-// Assigned reports whether the row's region should run it, if with no replicas. Otherwise the region
+// Assigned reports whether the row's region should run it, maybe with no replicas. Otherwise the region
 // should have nothing of it.
 func (t Topology) Assigned() bool {
 	return !t.Transferred && (t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
@@ -226,7 +221,7 @@ func (t Topology) Tombstone() DesiredItem {
 	}
 }
 
-// WorkloadKey names the workload that the row has in its region.
+// WorkloadKey identifies the workload that the row has in its region.
 func (t Topology) WorkloadKey() string { return cmp.Or(t.Workload, t.DeploymentID) }
 
 // TopologyCount is how many rows a region has in a status.
@@ -236,23 +231,21 @@ type TopologyCount struct {
 	Rows     int
 }
 
-// ActiveRolloutCount is how many rollouts are in flight, and when the oldest was created: 0 without one.
+// ActiveRolloutCount is how many rollouts are in flight, and when the oldest was created, 0 without one.
 type ActiveRolloutCount struct {
 	Rollouts int
 	OldestAt int64
 }
 
-// Route is the app's entry in a region. Its targets are the weights of the
-// topology rows; only the counter, the hosts and the policy are its own.
+// Route is the app's entry in a region. Its targets and their weights are in the topology rows.
 type Route struct {
 	WorkspaceID, AppID, RegionID string
 	Hosts                        []string
 	Generation                   int64
 	UpdatedAt                    int64
-	// Policy is the RoutingPolicy of the version that was live at Generation; see
-	// EncodeRouting.
+	// Policy is the RoutingPolicy of the version that was live at Generation. See EncodeRouting.
 	Policy []byte
-	// Keys are the app's; see EncodeKeys.
+	// Keys are the app's keys. See EncodeKeys.
 	Keys []byte
 }
 
@@ -263,11 +256,11 @@ type Guard int64
 // NewGuard joins a session's fence and a report's sequence.
 func NewGuard(fence, sequence int64) Guard { return Guard(fence<<40 | sequence) }
 
-// Observed is what a region's agent last said of one deployment.
+// Observed is the newest report of a region's agent about one deployment.
 type Observed struct {
 	WorkspaceID, AppID, DeploymentID, RegionID string
 	Guard                                      Guard
-	// Applied: what the agent made of the desired state.
+	// These fields say how far the agent applied the desired state.
 	AppliedEpoch      int64
 	AppliedGeneration int64
 	Phase             int32 // agentv1.AppliedState_Phase
@@ -275,24 +268,24 @@ type Observed struct {
 	Message           string
 	Retryable         bool
 	Deleted           bool
-	// Counts, as of CountsGeneration.
+	// These are counts, as of CountsGeneration.
 	CountsGeneration                        int64
 	Pending, Running, Ready, Draining, Fail int32
 	ReadyReplicas                           int32
 	Doomed                                  int32
-	Reason                                  string // most telling among those not ready
+	Reason                                  string // the most informative reason of those not ready
 	ReasonMessage                           string
 	Restarts                                int32
 	SlowestStartMS                          int64
 	UpdatedAt                               int64
 }
 
-// Instances that exist, terminated ones aside.
+// Instances returns how many instances exist, without terminated ones.
 func (o Observed) Instances() int32 {
 	return o.Pending + o.Running + o.Ready + o.Draining + o.Fail
 }
 
-// RouteObserved is what a region's agent last said of an app's routes.
+// RouteObserved is the newest report of a region's agent about an app's routes.
 type RouteObserved struct {
 	AppID, RegionID string
 	Guard           Guard
@@ -304,7 +297,7 @@ type RouteObserved struct {
 	UpdatedAt       int64
 }
 
-// Instance is a row for people; decisions read Observed.
+// Instance is a row for people to read. Decisions read Observed.
 type Instance struct {
 	ID, WorkspaceID, AppID, DeploymentID, RegionID string
 	Role                                           string
@@ -321,23 +314,23 @@ type Instance struct {
 
 // Region is a place that runs instances.
 type Region struct {
-	ID, WorkspaceID, Name string // no workspace: the platform's
+	ID, WorkspaceID, Name string // WorkspaceID is empty for a region of the platform
 	Labels                map[string]string
 	Status                windlassv1.RegionStatus
 	Message               string
-	// The current session. A report of any other is refused.
+	// SessionID names the current session. A report of any other session is refused.
 	SessionID    string
 	SessionEpoch int64
 	SessionFence int64
-	// SessionSequence of the newest report that said anything. A session that was
-	// told of a later one was told so by a database that is lost.
+	// SessionSequence is that of the newest report with content. If an agent knows of a later one, the database
+	// lost it.
 	SessionSequence     int64
 	LeaseExpiresAt      int64 // on the database's clock
 	AgentVersion        string
 	AgentRuntime        string
 	AgentFeatures       []string
-	GatewayURL          string // where its gateways are reached; empty: nowhere that is known
-	ApprovedGatewayURL  string // the one that an operator approved; empty: none
+	GatewayURL          string // where its gateways are reached, empty if unknown
+	ApprovedGatewayURL  string // the URL that an operator approved, empty for none
 	ReceivedRevision    int64
 	LastReportAt        int64
 	Capacity            []byte // agentv1.Capacity, serialised
@@ -347,19 +340,19 @@ type Region struct {
 	ResourceVersion     int64
 }
 
-// DeletedRegion stands for the name of a region that was deleted.
+// DeletedRegion replaces the name of a region that was deleted.
 const DeletedRegion = "a deleted region"
 
-// ShownName is the region's name for people; that of the zero region is DeletedRegion.
+// ShownName returns the region's name for people. That of the zero region is DeletedRegion.
 func (r Region) ShownName() string { return cmp.Or(r.Name, DeletedRegion) }
 
-// GatewayApproved reports whether gateways of the platform's regions may be told of the region's.
-// The agent tells where those are, and of a workspace's region it is a tenant's.
+// GatewayApproved reports whether gateways of the platform's regions may learn the region's GatewayURL. The
+// agent reports the URL, and a tenant runs the agent of a workspace's region.
 func (r Region) GatewayApproved() bool {
 	return r.GatewayURL != "" && (r.WorkspaceID == "" || r.ApprovedGatewayURL == r.GatewayURL)
 }
 
-// InSession reports whether what names its session as of does is of the region's current one.
+// InSession reports whether the session that of names is the region's current one.
 func (r Region) InSession(of Region) bool {
 	return r.SessionID == of.SessionID && r.SessionEpoch == of.SessionEpoch && r.SessionFence == of.SessionFence
 }
@@ -374,14 +367,14 @@ type JoinToken struct {
 	UsedBy       string // join id of the agent that used it
 }
 
-// BrowserSession is a value that signs a browser in: that of a session's cookie, or of a link that
-// begins a session once.
+// BrowserSession is a value that signs a browser in. It is the value of a session's cookie, or of a link that
+// begins one session.
 type BrowserSession struct {
-	// Hash of the value.
+	// Hash is of the value.
 	Hash []byte
-	// SessionID is the same for all values that a session ever had.
+	// SessionID is the same for all values of a session.
 	SessionID string
-	// The API key that signed in, whose rights the session has.
+	// KeyID is the API key that signed in. The session has its rights.
 	WorkspaceID, KeyID string
 	KeyHash            []byte
 	IsLink             bool
@@ -415,13 +408,13 @@ type Head struct {
 	Chain    []byte // 32 bytes
 }
 
-// HeadSum is all heads in one: how many there are, their epochs and revisions added up,
-// and a checksum of their chains. Two that are equal say that no head moved in between.
+// HeadSum is a sum over all heads: their number, their epochs, their revisions and a checksum of their
+// chains. Two equal sums mean that no head moved in between.
 type HeadSum struct {
 	Regions, Epochs, Revisions, Chains int64
 }
 
-// With is the sum with one more head.
+// With returns the sum with one more head.
 func (s HeadSum) With(h Head) HeadSum {
 	return HeadSum{
 		Regions: s.Regions + 1, Epochs: s.Epochs + h.Epoch, Revisions: s.Revisions + h.Revision,
@@ -429,7 +422,7 @@ func (s HeadSum) With(h Head) HeadSum {
 	}
 }
 
-// Without is the sum with one head less.
+// Without returns the sum with one head less.
 func (s HeadSum) Without(h Head) HeadSum {
 	return HeadSum{
 		Regions: s.Regions - 1, Epochs: s.Epochs - h.Epoch, Revisions: s.Revisions - h.Revision,
@@ -437,8 +430,8 @@ func (s HeadSum) Without(h Head) HeadSum {
 	}
 }
 
-// Change is one entry of a region's feed. It has no payload: the state of its
-// key is read when it is sent.
+// Change is one entry of a region's feed. It has no payload, because the state of its key is read when it is
+// sent.
 type Change struct {
 	RegionID   string
 	Revision   int64
@@ -456,27 +449,27 @@ type DesiredItem struct {
 	Kind       ChangeKind
 	Key        string
 	Generation int64
-	// Delete: a tombstone. Nothing below is set but Deployment's ids, and of Topology
-	// the workload that the row had.
+	// Delete is true for a tombstone. It has the deployment's ids, and in Topology the row's workload. The other
+	// fields below are empty.
 	Delete bool
 
-	// For KindDeployment. Of the row and of the deployment what an agent is told is set: of
-	// the latter its ids, version, spec with its hash, and resolved image.
+	// These are for KindDeployment. They have what an agent is sent of the row and of the deployment. Of the
+	// latter these are its ids, version, spec with its hash, and resolved image.
 	Topology   Topology
 	Deployment Deployment
 	App        AppNames
-	// SecretVersions by name, of the secrets that the spec refers to in the region.
+	// SecretVersions has, by name, the versions of the secrets that the spec refers to in the region.
 	SecretVersions map[string]int32
 	// Scaling is the app's policy, nil for none.
 	Scaling *windlassv1.ScalingPolicy
 
-	// For KindRoutes. No hosts: the app has none in the region.
+	// These are for KindRoutes. Without hosts, the app has none in the region.
 	Route   Route
 	Targets []RouteTarget
 }
 
-// AppNames is what an agent is told of an app. ProjectName and EnvironmentName are empty
-// when those rows are gone.
+// AppNames is what an agent is sent of an app. ProjectName and EnvironmentName are empty when those rows are
+// deleted.
 type AppNames struct {
 	Name                         string
 	ProjectID, EnvironmentID     string
@@ -487,9 +480,9 @@ type AppNames struct {
 type RouteTarget struct {
 	DeploymentID string
 	Weight       int32
-	// Workload that serves, empty for the deployment's own.
+	// Workload is the one that serves, empty for the deployment's own.
 	Workload string
-	// Pinned: Weight is percent of all, and not of what pins leave; see Shares.
+	// Pinned means that Weight is percent of all traffic, not of the rest that pins leave. See Shares.
 	Pinned bool
 }
 
@@ -503,7 +496,7 @@ type History struct {
 	RegionID                string
 }
 
-// Audit is one call that changed something.
+// Audit is a record of one call that changed something.
 type Audit struct {
 	ID, WorkspaceID string
 	At              int64
@@ -515,7 +508,7 @@ type Audit struct {
 	Before, After   string // JSON, secrets redacted
 }
 
-// Idempotency remembers the answer to a mutation.
+// Idempotency is the stored answer to a mutation.
 type Idempotency struct {
 	WorkspaceID, Key string
 	RequestHash      []byte

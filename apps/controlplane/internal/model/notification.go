@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// NotificationKind is what a notification tells of. The numbers are stored, and those of the API.
+// NotificationKind is what a notification is about. The numbers are those of the API, and they are stored.
 type NotificationKind int32
 
 // Kinds of notifications.
@@ -17,17 +17,17 @@ const (
 	NotifyStartHeld         NotificationKind = 4
 	NotifyRegionUnreachable NotificationKind = 5
 	NotifyRegionBack        NotificationKind = 6
-	// NotifyTest is sent on request, to endpoints of any kinds.
+	// NotifyTest is sent on request, to endpoints of all kinds.
 	NotifyTest NotificationKind = 7
 )
 
-// WhatTest is what a test tells of, in place of a history entry.
+// WhatTest is the What of a test, which has no history entry.
 const WhatTest = "Test"
 
-// Bit of the kind in NotificationEndpoint.Kinds.
+// Bit returns the kind's bit in NotificationEndpoint.Kinds.
 func (k NotificationKind) Bit() int64 { return 1 << k }
 
-// NotificationKinds are those that an endpoint may ask for.
+// NotificationKinds returns the kinds that an endpoint may ask for.
 func NotificationKinds() []NotificationKind {
 	return []NotificationKind{
 		NotifyRolloutFailed, NotifyRolledBack, NotifyApprovalNeeded, NotifyStartHeld, NotifyRegionUnreachable, NotifyRegionBack,
@@ -42,7 +42,7 @@ func AllNotificationKinds() (bits int64) {
 	return bits
 }
 
-// notified are the history entries that endpoints are notified of.
+// notified has the kind of each history entry that is sent to endpoints.
 var notified = map[string]NotificationKind{
 	"RolloutFailed":      NotifyRolloutFailed,
 	"RolloutGoingBack":   NotifyRolledBack,
@@ -59,8 +59,8 @@ func NotificationOf(what string) (k NotificationKind, ok bool) {
 	return k, ok
 }
 
-// NotificationFormat is how the body of a notification is written. The numbers are stored, and those of
-// the API.
+// NotificationFormat is the format of a notification's body. The numbers are those of the API, and they are
+// stored.
 type NotificationFormat int32
 
 // Formats of bodies.
@@ -69,10 +69,10 @@ const (
 	FormatSlack       NotificationFormat = 2
 )
 
-// MaxNotificationEndpoints that a workspace may have.
+// MaxNotificationEndpoints is how many endpoints a workspace may have.
 const MaxNotificationEndpoints = 20
 
-// ListedNotificationEndpoints bounds a list of them, far above what calls at once could add past the limit.
+// ListedNotificationEndpoints bounds a list of endpoints, far above what concurrent calls could add.
 const ListedNotificationEndpoints = 10 * MaxNotificationEndpoints
 
 // NotificationEndpoint is a URL that notifications are sent to.
@@ -88,7 +88,7 @@ type NotificationEndpoint struct {
 	Disabled bool
 	// PreviousUntil is when the signing secret before the newest stops signing, 0 for none.
 	PreviousUntil int64
-	// TestedAt is when a test was asked for last.
+	// TestedAt is when a test was last requested.
 	TestedAt             int64
 	CreatedBy            string
 	CreatedAt, UpdatedAt int64
@@ -98,63 +98,63 @@ type NotificationEndpoint struct {
 // environment is the endpoint's id.
 const EndpointSecret = "endpoint"
 
-// Concerns reports whether the endpoint is sent what happens to an app of the project.
+// Concerns reports whether the endpoint's scope includes the app of the project.
 func (e NotificationEndpoint) Concerns(appID, projectID string) bool {
 	return e.ScopeID == "" || e.ScopeID == projectID || e.ScopeID == appID
 }
 
-// Wants reports whether the endpoint is sent notifications of the kind.
+// Wants reports whether the endpoint is enabled and asks for the kind.
 func (e NotificationEndpoint) Wants(k NotificationKind) bool {
 	return !e.Disabled && e.Kinds&k.Bit() != 0
 }
 
-// DeliveryState is where a delivery stands. The numbers are stored.
+// DeliveryState is the state of a delivery. The numbers are stored.
 type DeliveryState int32
 
 // States of deliveries.
 const (
 	DeliveryPending   DeliveryState = 0
 	DeliveryDelivered DeliveryState = 1
-	// DeliveryDead is not tried any more, unless it is replayed.
+	// DeliveryDead is a delivery that is not tried again, unless it is replayed.
 	DeliveryDead DeliveryState = 2
 )
 
-// Delivery is a notification to one endpoint, with the facts as they were.
+// Delivery is a notification to one endpoint, with the facts of its time.
 type Delivery struct {
 	EndpointID, MessageID string
 	WorkspaceID           string
 	Kind                  NotificationKind
 	At                    int64
 	What, Why, Who        string
-	// Names as they were; empty where there is no such thing.
+	// These are the names of that time, each empty if it does not apply.
 	Workspace, Project, Environment, App string
 	AppID                                string
 	Version                              int32
 	RolloutID, DeploymentID              string
 	Region, RegionID                     string
-	// Events is how many events it tells of; What and Why are of the first.
+	// Events is how many events it merges. What and Why are of the first.
 	Events int32
-	// Apps is how many apps it is about, and AppNames the first of them, as project/environment/app
-	// with a space between each two.
+	// Apps is how many apps it is about. AppNames has the first of them, as project/environment/app, separated
+	// by spaces.
 	Apps     int32
 	AppNames string
 
 	State    DeliveryState
 	Attempts int32
-	// DueAt is when a pending one is tried next, and when one that is over is forgotten.
+	// DueAt is when a pending delivery is tried next, and when a finished one is deleted.
 	DueAt int64
 	// TriesSince is when its tries began.
 	TriesSince int64
 	DoneAt     int64
-	// Problem of the last try, empty for none.
+	// Problem is the error of the last try, empty for none.
 	Problem string
 }
 
-// maxAppNames is how many apps a notification names.
+// maxAppNames is how many apps a notification lists by name.
 const maxAppNames = 20
 
-// NamedApps are the first of the names, sorted and each once, as Delivery.AppNames has them, and how many
-// there are.
+// NamedApps returns how many distinct names there are, and the first of them in sorted order as
+// Delivery.AppNames has them.
 func NamedApps(names []string) (count int32, text string) {
 	names = slices.Clone(names)
 	slices.Sort(names)
@@ -162,7 +162,7 @@ func NamedApps(names []string) (count int32, text string) {
 	return int32(len(names)), strings.Join(names[:min(len(names), maxAppNames)], " ")
 }
 
-// AppPath is the app's name with those of its project and environment; empty without an app.
+// AppPath returns project/environment/app, empty without an app.
 func (d Delivery) AppPath() string {
 	if d.App == "" {
 		return ""
@@ -170,7 +170,7 @@ func (d Delivery) AppPath() string {
 	return d.Project + "/" + d.Environment + "/" + d.App
 }
 
-// MessageID of the notification of a history entry. It ascends as the ids of entries do.
+// MessageID returns the id of a history entry's notification. These ids sort as those of the entries do.
 func MessageID(historyID string) string {
 	_, id, ok := strings.Cut(historyID, "_")
 	if !ok {
@@ -179,7 +179,7 @@ func MessageID(historyID string) string {
 	return "ntf_" + id
 }
 
-// DeliveryOf is the notification of the history entry to an endpoint, without names.
+// DeliveryOf returns the notification of the history entry, without an endpoint and names.
 func DeliveryOf(h History, k NotificationKind) Delivery {
 	return Delivery{
 		MessageID: MessageID(h.ID), WorkspaceID: h.WorkspaceID, Kind: k, At: h.At, What: h.What, Why: h.Why, Who: h.Who,
@@ -188,14 +188,14 @@ func DeliveryOf(h History, k NotificationKind) Delivery {
 	}
 }
 
-// RegionNotice tells that a region went or returned.
+// RegionNotice reports that a region became unreachable or returned.
 type RegionNotice struct {
 	MessageID, RegionID string
 	Kind                NotificationKind
 	At                  int64
 }
 
-// text of the notice, as history would have it.
+// text returns what a history entry would say.
 func (n RegionNotice) text() (what, why string) {
 	if n.Kind == NotifyRegionUnreachable {
 		return "RegionUnreachable", "its agent stopped reporting; what runs there goes on, and nothing is deleted"
@@ -206,9 +206,9 @@ func (n RegionNotice) text() (what, why string) {
 // AppPlace names the project and environment of an app.
 type AppPlace struct{ Project, Environment string }
 
-// Deliveries are the notice for the endpoints that it concerns: one for each, however many of its apps are
-// in the region. apps are those with replicas there, names those of apps by id, workspaces the
-// workspaces' names by id.
+// Deliveries returns one delivery of the notice for each endpoint that it concerns, whatever the number of
+// apps. apps are those with replicas in the region, names has the places of apps by id, and workspaces the
+// names of workspaces by id.
 func (n RegionNotice) Deliveries(r Region, endpoints []NotificationEndpoint, apps []App, names map[string]AppPlace, workspaces map[string]string) (out []Delivery) {
 	what, why := n.text()
 	for _, e := range endpoints {
@@ -218,7 +218,7 @@ func (n RegionNotice) Deliveries(r Region, endpoints []NotificationEndpoint, app
 				paths = append(paths, names[a.ID].Project+"/"+names[a.ID].Environment+"/"+a.Name)
 			}
 		}
-		// A workspace hears of its own regions even while they are empty.
+		// A workspace is notified of its own regions even while they are empty.
 		if !e.Wants(n.Kind) || len(paths) == 0 && (e.ScopeID != "" || r.WorkspaceID != e.WorkspaceID) {
 			continue
 		}
@@ -234,12 +234,12 @@ func (n RegionNotice) Deliveries(r Region, endpoints []NotificationEndpoint, app
 	return out
 }
 
-// CompareDeliveries is the order of their rows.
+// CompareDeliveries orders deliveries by their primary key.
 func CompareDeliveries(a, b Delivery) int {
 	return cmp.Or(cmp.Compare(a.EndpointID, b.EndpointID), cmp.Compare(a.MessageID, b.MessageID))
 }
 
-// DeliveryCount is how many deliveries of an endpoint are in a state.
+// DeliveryCount is how many deliveries of an endpoint have a state.
 type DeliveryCount struct {
 	EndpointID string
 	State      DeliveryState

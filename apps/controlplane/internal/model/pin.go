@@ -8,41 +8,40 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Pin keeps a deployment live next to the one that rollouts move, until it is taken away.
-// The rows of its regions are its own: nothing else moves them.
+// Pin keeps a deployment live next to the one that rollouts move, until it is removed. Only pins change its
+// topology rows.
 type Pin struct {
 	WorkspaceID, AppID, DeploymentID string
 	Version                          int32
-	// Weight is percent of the traffic of each region in which it serves.
+	// Weight is its share of the traffic, in percent, in each region in which it serves.
 	Weight int32
-	// Removing: it was taken away, and is forgotten when nothing is left of it.
+	// Removing is true once a person removed it. The pin is deleted when nothing is left of it.
 	Removing bool
 	By, Why  string
-	// Regions by id. Never changed in place.
+	// Regions are sorted by id. They are never changed in place.
 	Regions              []PinRegion
 	CreatedAt, UpdatedAt int64
 }
 
-// PinRegion is where a pin is in a region. It is kept as JSON: fields are only ever added.
+// PinRegion is the progress of a pin in a region. It is stored as JSON: fields are only ever added.
 type PinRegion struct {
 	RegionID string
 	Replicas int32
 	State    windlassv1.PinRegion_State
-	// Since is when it came to be in that state; while it starts, its deadline runs from then.
+	// Since is when it entered that state. The deadline of a start runs from then.
 	Since int64
-	// Heard is the guard of what the region had reported of the version by then.
+	// Heard is the guard of the region's newest report about the version at that time.
 	Heard Guard `json:",omitempty"`
-	// Lost: the region is out of reach, and the deadline runs anew when it returns.
+	// Lost is true while the region is out of reach. The deadline begins again when it returns.
 	Lost bool `json:",omitempty"`
-	// Below is the generation with which the region's route was last changed by what is not
-	// pinned, while all later ones were changed by pins alone; 0: the newest.
+	// Below is the generation of the route's last change by anything but a pin. 0: the newest generation.
 	Below int64 `json:",omitempty"`
-	// Again: it starts anew once its replicas have stopped.
+	// Again is true if the pin starts again once its replicas have stopped.
 	Again           bool   `json:",omitempty"`
 	Reason, Message string `json:",omitempty"`
 }
 
-// Equal reports whether the two say the same.
+// Equal reports whether p and other have the same values.
 func (p Pin) Equal(other Pin) bool {
 	if !slices.Equal(p.Regions, other.Regions) {
 		return false
@@ -52,13 +51,13 @@ func (p Pin) Equal(other Pin) bool {
 		p.Why == other.Why && p.CreatedAt == other.CreatedAt && p.UpdatedAt == other.UpdatedAt
 }
 
-// Clone shares nothing with p.
+// Clone returns a copy that shares nothing with p.
 func (p Pin) Clone() Pin {
 	p.Regions = slices.Clone(p.Regions)
 	return p
 }
 
-// In finds the pin in a region, nil for none.
+// In returns the pin's progress in the region, nil for none.
 func (p Pin) In(region string) *PinRegion {
 	if i := slices.IndexFunc(p.Regions, func(r PinRegion) bool { return r.RegionID == region }); i >= 0 {
 		return &p.Regions[i]
@@ -66,12 +65,12 @@ func (p Pin) In(region string) *PinRegion {
 	return nil
 }
 
-// Stays reports whether the region keeps the pin: it is not leaving for good.
+// Stays reports whether the pin remains in the region: it does not leave, or it starts again.
 func (p Pin) Stays(r PinRegion) bool {
 	return !p.Removing && (r.State != windlassv1.PinRegion_STATE_LEAVING || r.Again)
 }
 
-// EncodePinRegions returns the regions as they are kept.
+// EncodePinRegions returns the regions in their stored form.
 func EncodePinRegions(regions []PinRegion) ([]byte, error) {
 	if regions == nil {
 		regions = []PinRegion{}
@@ -94,13 +93,13 @@ func DecodePinRegions(b []byte) (regions []PinRegion, err error) {
 	return regions, nil
 }
 
-// whole is a region's traffic in percent.
+// whole is all of a region's traffic, in percent.
 const whole = 100
 
-// Shares of a route's targets, of a common whole. Without pins they are the weights. With
-// them, what is pinned has its percent of all, and the weights of the others, which add up to
-// 100 as if they were alone, are of what is left: in hundredths of a percent, so that nothing
-// is rounded. Where the others have nothing, the pins share all in the ratio of their weights.
+// Shares returns a route's targets with weights that are shares of their sum. Without pins, they are the
+// weights as they are. With pins, weights are in hundredths of a percent, so that nothing is rounded. Each
+// pinned target has its percent of all traffic, and the other targets divide the rest by their weights, whose
+// sum is 100. If no other target has a weight, the pinned targets divide all traffic by their weights.
 func Shares(targets []RouteTarget) []RouteTarget {
 	var pinned int32
 	for _, t := range targets {

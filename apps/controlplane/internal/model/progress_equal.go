@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Equal reports whether the two say the same. It names every field, because the planner compares
+// Equal reports whether both have the same values. It names every field, because the planner compares
 // progress after each phase and reflection is slow. A test changes each field in turn.
 func (c *Progress) Equal(other *Progress) bool {
 	if c == nil || other == nil || c == other {
@@ -59,13 +59,13 @@ func (c *CheckProgress) equal(other *CheckProgress) bool {
 		c.Failures == other.Failures && c.HeldSince == other.HeldSince && c.HeldFor == other.HeldFor && c.Message == other.Message
 }
 
-// sameFigure compares two figures, nil for one that there is not.
+// sameFigure compares two figures, nil for a missing one.
 func sameFigure(a, b *float64) bool { return a == b || a != nil && b != nil && *a == *b }
 
 func same[T comparable](a, b *T) bool { return *a == *b }
 
-// sameItems compares in place, because the items are large. nil and empty are two values, as in
-// the stored form.
+// sameItems compares in place, because the items are large. nil and empty differ, as they do in the stored
+// form.
 func sameItems[T any](a, b []T, equal func(a, b *T) bool) bool {
 	if len(a) != len(b) || (a == nil) != (b == nil) {
 		return false
@@ -78,7 +78,7 @@ func sameItems[T any](a, b []T, equal func(a, b *T) bool) bool {
 	return true
 }
 
-// sameMap compares two maps. nil and empty are two values, as in the stored form.
+// sameMap compares two maps. nil and empty differ, as they do in the stored form.
 func sameMap(a, b map[string]int32) bool {
 	if len(a) != len(b) || (a == nil) != (b == nil) {
 		return false

@@ -7,53 +7,53 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// MaxProtections that a workspace may have: each call that makes a rollout reads them.
+// MaxProtections is how many protections a workspace may have. Each call that makes a rollout reads them.
 const MaxProtections = 200
 
-// Protection is what every rollout of its scope has at least.
+// Protection is the least that every rollout of its scope has.
 type Protection struct {
 	WorkspaceID string
 	// ScopeID is the id of a project or of an environment; empty: the workspace.
 	ScopeID string
-	// ByOperator: an operator set it, for the workspace. It holds in addition to the workspace's own.
+	// ByOperator is true if an operator set it, for the workspace. It adds to the workspace's own.
 	ByOperator bool
-	// Approvals before a rollout starts, 0 for none, by keys of that role at least.
+	// Approvals is how many a rollout needs before it starts, by keys of ApprovalRole at least.
 	Approvals    int32
 	ApprovalRole windlassv1.Role
 	NotDeployer  bool
-	// BakeTime of each wave, ms.
+	// BakeTime is the least bake time of each wave, in ms.
 	BakeTime int64
-	// AutoRollback is on, for every failure.
+	// AutoRollback makes a rollout go back after every failure.
 	AutoRollback bool
 	Reason       string
 	SetBy        string
 	SetAt        int64
 }
 
-// StartGate is the gate before a rollout starts. The maker of the rollout deployed it. It is kept as
-// JSON: fields are only ever added.
+// StartGate is the gate before a rollout starts. The key that made the rollout counts as its deployer. The
+// gate is stored as JSON: fields are only ever added.
 type StartGate struct {
 	Role        windlassv1.Role
 	Count       int32
 	NotDeployer bool
 	// DeployedByID is the id of the key that deployed it, DeployedByFamily its family.
 	DeployedByID, DeployedByFamily string
-	// WaitsSince is when a step first found it shut, 0 for not yet; OpenedAt when one found it open.
+	// WaitsSince is when a step first found it shut, and OpenedAt when a step found it open. 0: not yet.
 	WaitsSince, OpenedAt int64
 	// Approvals are never changed in place.
 	Approvals []Approval `json:",omitempty"`
 }
 
-// Deployer identifies the deployer: the family of the key.
+// Deployer returns the family of the key that deployed it.
 func (g StartGate) Deployer() string { return cmp.Or(g.DeployedByFamily, g.DeployedByID) }
 
-// Asked is the gate as a policy has it.
+// Asked returns the gate in the form of a policy's gates.
 func (g StartGate) Asked() *windlassv1.Approval {
 	return &windlassv1.Approval{Role: g.Role, Count: g.Count, NotDeployer: g.NotDeployer}
 }
 
-// Gate returns the gate before the rollout starts; ok is false for none. One that cannot be read
-// needs an owner.
+// Gate returns the gate before the rollout starts. ok is false for none. A gate that cannot be decoded needs
+// the approval of an owner.
 func (r Rollout) Gate() (g StartGate, ok bool) {
 	if r.StartGate == "" {
 		return g, false
@@ -64,7 +64,7 @@ func (r Rollout) Gate() (g StartGate, ok bool) {
 	return g, true
 }
 
-// Encode returns the gate as Rollout.StartGate keeps it.
+// Encode returns the gate in the form of Rollout.StartGate.
 func (g StartGate) Encode() string {
 	b, _ := json.Marshal(g) //nolint:errchkjson // it holds nothing that has no JSON
 	return string(b)

@@ -6,7 +6,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RoleName is the word of a key's role in files, messages and the CLI.
+// RoleName returns the name of a key's role in files, messages and the CLI.
 func RoleName(r windlassv1.Role) string {
 	switch r {
 	case windlassv1.Role_ROLE_VIEWER:
@@ -22,7 +22,7 @@ func RoleName(r windlassv1.Role) string {
 	return "unknown"
 }
 
-// ApproverRole is the least role of a key that approves at the gate.
+// ApproverRole returns the least role of a key that may approve at the gate.
 func ApproverRole(gate *windlassv1.Approval) windlassv1.Role {
 	if gate.GetRole() == windlassv1.Role_ROLE_UNSPECIFIED {
 		return windlassv1.Role_ROLE_OWNER

@@ -12,136 +12,131 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RolloutState is how an app's rollouts go: its policy, and the progress of the newest
-// rollout under one. Apps that had neither a policy nor a second version have none.
+// RolloutState is an app's rollout policy, and the progress of its newest staged rollout. An app that never
+// had a policy or a second version has none.
 type RolloutState struct {
 	AppID, WorkspaceID string
-	// Policy of the next rollout, nil for the one by default.
+	// Policy is that of the next rollout, nil for the default one.
 	Policy *windlassv1.RolloutPolicy
-	// Progress of the newest staged rollout, nil before the first.
+	// Progress is that of the newest staged rollout, nil before the first.
 	Progress  *Progress
 	UpdatedAt int64
 }
 
-// ActiveRollout is a rollout, the deployment that it is of, and the rollout state of their app, nil for
-// none.
+// ActiveRollout is a rollout, its deployment, and the rollout state of their app, nil for none.
 type ActiveRollout struct {
 	Rollout      Rollout
 	Deployment   Deployment
 	RolloutState *RolloutState
 }
 
-// Clone shares nothing with s.
+// Clone returns a copy that shares nothing with s.
 func (s RolloutState) Clone() RolloutState {
 	s.Policy = proto.CloneOf(s.Policy)
 	s.Progress = s.Progress.Clone()
 	return s
 }
 
-// Progress is where a staged rollout is. While it is under way, the replicas of the
-// app's topology are what its regions are told for now; what they are to come to is
-// kept here.
+// Progress is where a staged rollout is. While it is under way, the topology has the replicas that regions
+// are sent for now, and Sizes has those that they will get in the end.
 type Progress struct {
 	RolloutID string
-	// Policy that the rollout began with.
+	// Policy is the one that the rollout began with.
 	Policy *windlassv1.RolloutPolicy
-	// Replicas that were asked for with the new version, -1 for none: each region then
-	// keeps the number that it has.
+	// Replicas is what was requested with the new version, -1 for none. Each region then keeps its number.
 	Replicas int32
-	// RegionReplicas are those that were asked for in some regions, by id; they win.
+	// RegionReplicas are requested for single regions, by id. They take precedence over Replicas.
 	RegionReplicas map[string]int32 `json:",omitempty"`
-	// DefaultReplicas are for regions that the app is new to.
+	// DefaultReplicas is the number for regions that the app is new to.
 	DefaultReplicas int32
-	// OldSizes and Sizes are the replicas wanted in each region, by id, of the version
-	// that is live and of the new one. Sizes are set when it starts.
+	// OldSizes and Sizes are the replicas wanted in each region, by id, of the live version and of the new one.
+	// Sizes are set when it starts.
 	OldSizes, Sizes map[string]int32
-	// Back: it goes back to the version that is live, to end as Final for Reason.
+	// Back is true while it goes back to the live version. It then ends as Final, for Reason.
 	Back            bool
 	Final           windlassv1.RolloutStatus
 	Reason, Message string
-	// Paused at, unix ms; 0 for not. Failed tells that a wave's on_failure did it.
+	// PausedAt is when it was paused, 0 if it is not. Failed is true if a wave's on_failure paused it.
 	PausedAt            int64
 	PausedBy, PausedWhy string
 	Failed              bool
 	Waves               []WaveProgress
-	// SkipsNew: regions are left out that are new to the app and that no agent has joined
-	// yet. So it is without a policy of the app's own.
+	// SkipsNew leaves out regions that are new to the app and that no agent has joined yet. It is set for
+	// rollouts without a policy of the app's own.
 	SkipsNew bool `json:",omitempty"`
-	// RolledBack remembers that the app went back, until somebody promotes; Held is that
-	// of the rollout before: nothing is promoted by itself.
+	// RolledBack is true after the app went back, until a person promotes. Held is true if that holds for the
+	// rollout before: then nothing is promoted automatically.
 	RolledBack, Held bool
-	// FullBy promoted it in full: only gates hold it from then on.
+	// FullBy is the person who promoted it in full, after which only gates stop it.
 	FullBy string
-	// DeployedBy is the name of the key that asked for it, DeployedByID its id.
+	// DeployedBy is the name of the key that requested it, and DeployedByID is its id.
 	DeployedBy, DeployedByID string
-	// DeployedByFamily is the key's family; empty: its own.
+	// DeployedByFamily is the key's family. Empty: the key's own.
 	DeployedByFamily string `json:",omitempty"`
-	// BakeProtected: a protection asked for a bake time, so that only owners skip it.
+	// BakeProtected means that a protection requires a bake time, so that only owners may skip it.
 	BakeProtected bool `json:",omitempty"`
-	// DoneAt is when it was over.
+	// DoneAt is when it ended.
 	DoneAt int64
-	// RetainedID is the deployment that was live before and is kept as it was until
-	// RetainedUntil, once the rollout has succeeded: to be live again it needs no new
-	// instance. Empty for none.
+	// RetainedID is the deployment that was live before, which a successful rollout keeps as it was until
+	// RetainedUntil. It needs no new instance to be live again. Empty for none.
 	RetainedID    string
 	RetainedUntil int64
-	// CatchesUp: it is the progress of a region that is behind. What people would have to
-	// promote, or to approve, is live already.
+	// CatchesUp is true for the progress of a lagging region. No person promotes or approves in it, because the
+	// version is already live.
 	CatchesUp bool
-	// Lagging are the regions that have yet to catch up, by id. Their stored form is that of storedProgress.
+	// Lagging are the regions that have yet to catch up, by id. storedProgress has their stored form.
 	Lagging []LaggingRegion `json:"-"`
 }
 
-// LaggingRegion is a region that was out of reach when the app moved on. It is as it was, until
-// it has returned and caught up with the version that is live.
+// LaggingRegion is a region that was out of reach when the app moved on. It stays as it was until it has
+// returned and caught up with the live version.
 type LaggingRegion struct {
 	RegionID string
-	// DeploymentID is what is to serve there until then, whatever else is live; empty if
-	// nothing was there before.
+	// DeploymentID is what serves there until then, whatever else is live. Empty if nothing was there before.
 	DeploymentID string
-	// Progress of the region alone, by the policy of the rollout that left it behind. Back:
-	// it was lost on the way back to what is live, and has only to come to that again.
+	// Progress is of the region alone, with the policy of the rollout that left it behind. Back is set in it if
+	// the region was lost while it went back to the live version, and only has to complete that.
 	Progress *Progress
 }
 
-// WaveProgress is where a wave of it is.
+// WaveProgress is where a wave of a staged rollout is.
 type WaveProgress struct {
 	Name string
-	// Policy is its index among those of the policy.
+	// Policy is the index of its policy among the waves of Progress.Policy.
 	Policy int
 	State  windlassv1.WaveProgress_State
-	// BakingSince is when the new version began to serve in all regions. A bake goes on while a
-	// region is Unacknowledged, although the wave rolls then.
+	// BakingSince is when the new version began to serve in all regions. A bake continues while a region is
+	// Unacknowledged, although the state of the wave is then rolling.
 	BakingSince int64
-	// SkippedBy ended the bake time.
+	// SkippedBy is the person who ended the bake time.
 	SkippedBy string
 	Regions   []RegionProgress
-	// Approvals at its end, of what serves since BakingSince.
+	// Approvals are for the gate at its end, about what serves since BakingSince.
 	Approvals []Approval
 }
 
-// Approval is a person's at a gate: of which key, with which role, when.
+// Approval is a person's approval at a gate: the key, its role, and the time.
 type Approval struct {
 	ByID, By string
-	// Family of the key; empty, as in what a release before stored: its own.
+	// Family is the key's family. Empty, as an earlier release stored it: the key's own.
 	Family  string `json:",omitempty"`
 	Role    windlassv1.Role
 	At      int64
 	Comment string
 }
 
-// Approver identifies the approver: the family of the key.
+// Approver returns the family of the key that approved.
 func (a Approval) Approver() string { return cmp.Or(a.Family, a.ByID) }
 
-// RegionProgress is where a region of a wave is. What it waits for is in parts, each of which begins
-// anew as a whole. They are embedded, since the stored form has their fields side by side.
+// RegionProgress is where a region of a wave is. Each embedded part is one thing that it waits for, and is
+// reset as a whole. They are embedded, because the stored form has all fields on one level.
 type RegionProgress struct {
 	RegionID string
 	State    windlassv1.RegionProgress_State
 	Since    int64
 	// Reason and Message say why it failed.
 	Reason, Message string
-	// Heard is the guard of what it had reported of the version when it began.
+	// Heard is the guard of the region's newest report about the version when the region began.
 	Heard Guard `json:",omitempty"`
 	ProgressClock
 	StepWait
@@ -151,15 +146,15 @@ type RegionProgress struct {
 	RelapseCount
 	Absence
 	EmptySteps
-	// Inherited is how many replicas served when the version took them over to keep them; 0:
-	// none did, or it made its own.
+	// Inherited is how many replicas already served when the version took them over to keep them. 0: none did,
+	// or it made its own.
 	Inherited int32 `json:",omitempty"`
-	// Checks of the analysis, in the policy's order, at the step or in the bake that the
-	// region is at or was at last; nil before the first.
+	// Checks are those of the analysis, in the policy's order, at the region's current or last step or bake. nil
+	// before the first.
 	Checks []CheckProgress
 }
 
-// StartClocks runs the region's clocks again that were stopped, as if no time had passed.
+// StartClocks continues the region's stopped clocks, as if no time had passed.
 func (r *RegionProgress) StartClocks(now int64) {
 	if r.HeldSince == 0 {
 		return
@@ -176,20 +171,20 @@ func (r *RegionProgress) StartClocks(now int64) {
 
 // ProgressClock measures the time since a region last came closer to its version.
 type ProgressClock struct {
-	// Score is the most that was reached, ScoredAt when: a deadline runs from then,
-	// while nothing holds it.
+	// Score is the most that was reached, and ScoredAt is when. A deadline runs from then, unless the clock is
+	// stopped.
 	Score    int32
 	ScoredAt int64
-	// HeldSince is when the clock was stopped; 0: it runs.
+	// HeldSince is when the clock was stopped, 0 while it runs.
 	HeldSince int64
 }
 
-// Reset starts the clock now, from that score.
+// Reset starts the clock now, with that score.
 func (c *ProgressClock) Reset(score int32, now int64) {
 	*c = ProgressClock{Score: score, ScoredAt: now}
 }
 
-// Stop stops the clock, if it runs.
+// Stop stops the clock if it runs.
 func (c *ProgressClock) Stop(now int64) {
 	if c.HeldSince == 0 {
 		c.HeldSince = now
@@ -198,47 +193,44 @@ func (c *ProgressClock) Stop(now int64) {
 
 // StepWait is where a region is among the steps of its strategy.
 type StepWait struct {
-	// Step is how many steps are taken. StoppedAt is when it came to serve as the next one
-	// says; 0: it is on its way there. PromotedBy ended the wait at this step, or at the one
-	// before.
+	// Step is how many steps are taken. StoppedAt is when the region reached the next one, 0 before that.
+	// PromotedBy is the person who ended the wait at this step, or at the one before.
 	Step       int
 	StoppedAt  int64
 	PromotedBy string
-	// Approvals of this step, or of the one before.
+	// Approvals are for the gate of this step, or of the one before.
 	Approvals []Approval
 }
 
-// Reset makes the region come to its step anew.
+// Reset makes the region wait for its step again from the beginning.
 func (s *StepWait) Reset() { *s = StepWait{Step: s.Step} }
 
 // CapacityWait is a region's wait for capacity, which stops its progress clock for as long as the
 // policy says.
 type CapacityWait struct {
-	// NoRoomSince is when it began to wait, 0: it does not; NoRoomFor is for how long it did
-	// before, ms.
+	// NoRoomSince is when it began to wait, 0 if it does not. NoRoomFor is how long it waited before, in ms.
 	NoRoomSince, NoRoomFor int64
 }
 
 // Reset forgets the wait.
 func (w *CapacityWait) Reset() { *w = CapacityWait{} }
 
-// TroubleWatch is what keeps a region from its version, of what has a deadline of its own.
+// TroubleWatch is trouble that keeps a region from its version and that has a deadline of its own.
 type TroubleWatch struct {
-	// Trouble is its kind, and TroubleSince is when it began. 0: there is none.
+	// Trouble is its kind, and TroubleSince is when it began. 0: none.
 	Trouble      windlassv1.AutoRollback_Condition
 	TroubleSince int64
-	// TroubleFor is for how long such trouble has stopped the clock since the last progress, ms.
+	// TroubleFor is how long such trouble has stopped the clock since the last progress, in ms.
 	TroubleFor int64 `json:",omitempty"`
 }
 
 // Reset forgets the trouble.
 func (w *TroubleWatch) Reset() { *w = TroubleWatch{} }
 
-// HealthWatch follows the replicas of the new version that were ready.
+// HealthWatch watches the replicas of the new version that were ready.
 type HealthWatch struct {
-	// MostReady are the most that were ready here, and UnhealthySince is when too many of them
-	// ceased to be; 0: they have not. HealthGeneration and HealthAssigned are the row's generation
-	// and replicas that this was seen of.
+	// MostReady is the most that were ready here. UnhealthySince is when too many of them ceased to be ready, 0
+	// if they did not. HealthGeneration and HealthAssigned are the row's generation and replicas at that time.
 	MostReady        int32 `json:",omitempty"`
 	UnhealthySince   int64 `json:",omitempty"`
 	HealthGeneration int64 `json:",omitempty"`
@@ -250,59 +242,59 @@ func (w *HealthWatch) Reset() { *w = HealthWatch{} }
 
 // RelapseCount counts how often a region served its new version and then did not any more.
 type RelapseCount struct {
-	// Relapses at this step, or since it served alone. ServingSince is when it first served so,
-	// and ServingGeneration the row's generation when it last did.
+	// Relapses counts them at this step, or since it served alone. ServingSince is when it first served so, and
+	// ServingGeneration is the row's generation when it last did.
 	Relapses          int32 `json:",omitempty"`
 	ServingSince      int64 `json:",omitempty"`
 	ServingGeneration int64 `json:",omitempty"`
-	// Unacknowledged: it serves alone, but has yet to acknowledge the route again.
+	// Unacknowledged is true while it serves alone, but has yet to acknowledge the route again.
 	Unacknowledged bool `json:",omitempty"`
 }
 
 // Reset counts from 0 again.
 func (w *RelapseCount) Reset() { *w = RelapseCount{} }
 
-// Absence remembers how far a region was when it was left out.
+// Absence is how far a region was when it was left out.
 type Absence struct {
-	// HalfWay: it had begun, and continues its step when it returns. StoppedBefore is what
-	// StoppedAt was then.
+	// HalfWay is true if it had begun. It continues its step when it returns. StoppedBefore is the StoppedAt of
+	// that time.
 	HalfWay       bool  `json:",omitempty"`
 	StoppedBefore int64 `json:",omitempty"`
 }
 
-// EmptySteps tells steps that were taken with replicas from those without.
+// EmptySteps separates steps that were taken with replicas from steps without.
 type EmptySteps struct {
-	// Emptied: its size became 0 at a step that it has not passed. Its old version is wanted
-	// there, until that serves again at another size and the step begins anew.
+	// Emptied is true if its size became 0 at a step that it has not passed. Its old version is wanted there
+	// until that serves again at another size. Then the step begins again.
 	Emptied bool `json:",omitempty"`
-	// PassedOver: its old version had size 0 when its turn came, so that it took no steps, and
-	// its size has been 0 since.
+	// PassedOver is true if its old version had size 0 when its turn came, so that it took no steps, and its
+	// size has been 0 since.
 	PassedOver bool `json:",omitempty"`
-	// Sized: its size has been above 0 at some time since its turn came.
+	// Sized is true if its size was above 0 at some time since its turn came.
 	Sized bool `json:",omitempty"`
 }
 
 // CheckProgress is where a check of the analysis is in a region.
 type CheckProgress struct {
 	Name string
-	// Since is when what it is measured over began: the step, or the bake. It tells
-	// measurements of this one from late ones of another.
+	// Since is when the step or bake began over which it is measured. It separates its measurements from late
+	// ones of another step or bake.
 	Since int64
 	State windlassv1.CheckProgress_State
-	// DueAt is when it is measured next, MeasuredAt when it was last; 0: never.
+	// DueAt is when it is measured next, and MeasuredAt when it was last measured. 0: never.
 	DueAt, MeasuredAt int64
 	// Taken counts the measurements.
 	Taken int32
-	// Figures of the last measurement, nil for those that there were not.
+	// These are the figures of the last measurement, nil if it had none.
 	New, NewSamples, Old, OldSamples *float64
 	Failures                         int32
-	// HeldSince is when measurements began to be inconclusive; 0: the last was not. HeldFor is
-	// how long they have been since, in ms, without the time in which there was no measurement.
+	// HeldSince is when measurements began to be inconclusive, 0 if the last was conclusive. HeldFor is how long
+	// they have been since, in ms, without the time in which there was no measurement.
 	HeldSince, HeldFor int64
 	Message            string
 }
 
-// Clone shares nothing with c; nil for nil.
+// Clone returns a copy that shares nothing with c, nil for nil.
 func (c *Progress) Clone() *Progress {
 	if c == nil {
 		return nil
@@ -327,7 +319,7 @@ func (c *Progress) Clone() *Progress {
 	return &out
 }
 
-// LaggingIn finds what the region is behind with; nil: it is not.
+// LaggingIn returns the entry of a lagging region, nil if the region is not lagging.
 func (c *Progress) LaggingIn(region string) *LaggingRegion {
 	if c == nil {
 		return nil
@@ -340,12 +332,12 @@ func (c *Progress) LaggingIn(region string) *LaggingRegion {
 	return nil
 }
 
-// Active reports whether the progress is that of the rollout, and not over.
+// Active reports whether this is the progress of the rollout, and not over.
 func (c *Progress) Active(rolloutID string) bool {
 	return c != nil && rolloutID != "" && c.RolloutID == rolloutID && c.DoneAt == 0
 }
 
-// Retained is the deployment that is kept as a way back, empty for none.
+// Retained returns the deployment that is retained to go back to, empty for none.
 func (c *Progress) Retained() string {
 	if c == nil {
 		return ""
@@ -353,7 +345,7 @@ func (c *Progress) Retained() string {
 	return c.RetainedID
 }
 
-// storedProgress is a Progress as it is kept. Fields are only ever added: a progress outlives
+// storedProgress is the stored form of a Progress. Fields are only ever added, because a progress outlives
 // the program that began it.
 type storedProgress struct {
 	progress
@@ -368,7 +360,7 @@ type storedLagging struct {
 
 type progress Progress
 
-// EncodeProgress returns the progress as it is kept; nothing for nil.
+// EncodeProgress returns the progress in its stored form, which is empty for nil.
 func EncodeProgress(c *Progress) ([]byte, error) {
 	if c == nil {
 		return []byte{}, nil

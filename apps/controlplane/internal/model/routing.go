@@ -8,9 +8,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// EncodeRouting is how a Route has the policy of a version; nil: it has none.
+// EncodeRouting returns the policy of a version as Route.Policy holds it, nil for none.
 func EncodeRouting(p *windlassv1.RoutingPolicy) []byte {
-	// It fails for texts that are no UTF-8 only, which no request gets in with.
+	// It fails only for strings that are not UTF-8, which no request can contain.
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 	if err != nil || len(b) == 0 {
 		return nil
@@ -18,7 +18,7 @@ func EncodeRouting(p *windlassv1.RoutingPolicy) []byte {
 	return b
 }
 
-// Routing is the policy that the region is told, nil for none.
+// Routing returns the policy that the region is sent, nil for none.
 func (r Route) Routing() (*windlassv1.RoutingPolicy, error) {
 	if len(r.Policy) == 0 {
 		return nil, nil //nolint:nilnil // a route without a policy is no error
@@ -30,8 +30,7 @@ func (r Route) Routing() (*windlassv1.RoutingPolicy, error) {
 	return p, nil
 }
 
-// Routes reports whether the route's policy is p. An encoding of another release, which may
-// differ in its bytes, is the same policy.
+// Routes reports whether the route's policy equals p. The bytes of another release's encoding may differ.
 func (r Route) Routes(p *windlassv1.RoutingPolicy) bool {
 	was, err := r.Routing()
 	if err != nil {
@@ -43,8 +42,8 @@ func (r Route) Routes(p *windlassv1.RoutingPolicy) bool {
 	return proto.Equal(was, p)
 }
 
-// CrossRegion is when the policy has requests handed to other regions. Those of an app at zero are
-// handed to others, too, where its cold start says so.
+// CrossRegion returns when the policy hands requests over to other regions. If its cold start allows it,
+// requests for an app at zero are handed over, too.
 func (r Route) CrossRegion() windlassv1.RoutingPolicy_CrossRegion {
 	p, err := r.Routing()
 	if err != nil {
@@ -61,15 +60,15 @@ type AppRegion struct {
 	AppID, RegionID string
 	WorkspaceID     string
 	AppName         string
-	// Hosts that the region is told of.
+	// Hosts are those that the region is sent.
 	Hosts []string
 	// RegionName and GatewayURL are the region's.
 	RegionName, GatewayURL string
-	// Platform: it is the platform's. GatewayApproved is the region's.
+	// Platform is true for a region of the platform. GatewayApproved is Region.GatewayApproved.
 	Platform, GatewayApproved bool
-	// Ready: some instance of it is, as the region told last.
+	// Ready is true if the region last reported an instance of it as ready.
 	Ready bool
-	// AtZero: no replicas of it are wanted.
+	// AtZero is true if no replicas of it are wanted.
 	AtZero bool
 }
 

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Scaling is how an app's replicas follow the load. It is no part of a version.
+// Scaling is an app's scaling policy and its holds. It is not part of a version.
 type Scaling struct {
 	AppID, WorkspaceID string
 	// Policy is nil for an app that is not scaled.
@@ -20,7 +20,7 @@ type Scaling struct {
 	UpdatedAt int64
 }
 
-// ScalingHold keeps the replicas that a person set.
+// ScalingHold keeps a number of replicas that a person set.
 type ScalingHold struct {
 	// RegionID is empty for a hold in all regions.
 	RegionID string
@@ -29,7 +29,7 @@ type ScalingHold struct {
 	Who      string
 }
 
-// Clone shares nothing with s.
+// Clone returns a copy that shares nothing with s.
 func (s *Scaling) Clone() Scaling {
 	out := *s
 	out.Policy, out.Holds = proto.CloneOf(s.Policy), slices.Clone(s.Holds)
@@ -41,7 +41,7 @@ func (s *Scaling) Active() bool {
 	return s.Policy != nil && s.Policy.GetMode() != windlassv1.ScalingPolicy_MODE_ADVISE
 }
 
-// HeldUntil returns when the hold in the region ends; 0: there is none.
+// HeldUntil returns when the hold in the region ends, 0 without one.
 func (s *Scaling) HeldUntil(regionID string, now int64) (until int64) {
 	for _, h := range s.Holds {
 		if (h.RegionID == "" || h.RegionID == regionID) && h.Until > now {
@@ -51,7 +51,7 @@ func (s *Scaling) HeldUntil(regionID string, now int64) (until int64) {
 	return until
 }
 
-// HoldInAll returns the hold in all regions that is in force; nil: there is none.
+// HoldInAll returns the hold in all regions that is in force, nil for none.
 func (s *Scaling) HoldInAll(now int64) *ScalingHold {
 	for i, h := range s.Holds {
 		if h.RegionID == "" && h.Until > now {
@@ -61,14 +61,14 @@ func (s *Scaling) HoldInAll(now int64) *ScalingHold {
 	return nil
 }
 
-// Hold adds a hold, and drops those that it replaces and that have ended.
+// Hold adds a hold. It drops holds that the new one replaces, and holds that have ended.
 func (s *Scaling) Hold(h ScalingHold, now int64) {
 	s.EndHold(h.RegionID, now)
 	s.Holds = append(s.Holds, h)
 }
 
-// EndHold drops the hold of the region, or all of them if it is empty, and those that have ended. It reports
-// whether one was in force.
+// EndHold drops the hold of the region, or all holds if regionID is empty, and holds that have ended. It
+// reports whether one of the former was in force.
 func (s *Scaling) EndHold(regionID string, now int64) (ended bool) {
 	s.Holds = slices.DeleteFunc(slices.Clone(s.Holds), func(h ScalingHold) bool {
 		about := regionID == "" || h.RegionID == regionID
@@ -78,7 +78,7 @@ func (s *Scaling) EndHold(regionID string, now int64) (ended bool) {
 	return ended
 }
 
-// EncodeHolds returns holds as they are kept; nothing for none.
+// EncodeHolds returns the holds in their stored form, which is empty for none.
 func EncodeHolds(holds []ScalingHold) ([]byte, error) {
 	if len(holds) == 0 {
 		return []byte{}, nil
@@ -97,14 +97,14 @@ func DecodeHolds(b []byte) (holds []ScalingHold, err error) {
 	return holds, nil
 }
 
-// ScalingDecision is the newest decision for an app in a region that differed from the one before it.
+// ScalingDecision is an app's newest decision in a region that differed from the one before it.
 type ScalingDecision struct {
 	AppID, RegionID, WorkspaceID string
 	Decision                     *windlassv1.RegionScaling
 	DecidedAt                    int64
 }
 
-// Clone shares nothing with d.
+// Clone returns a copy that shares nothing with d.
 func (d ScalingDecision) Clone() ScalingDecision {
 	d.Decision = proto.CloneOf(d.Decision)
 	return d
@@ -115,36 +115,36 @@ type ScaledApp struct {
 	AppID, WorkspaceID, Name string
 	Version                  int32
 	Scaling                  Scaling
-	// Deployments whose load counts, as a set of ids: those that are not pinned.
+	// Deployments are the ids of deployments whose load counts, which are all that are not pinned.
 	Deployments   map[string]bool
 	StartupBudget time.Duration
-	// Regions by id.
+	// Regions are by id.
 	Regions map[string]ScaledRegion
 }
 
-// ScaledRegion is what an app has in a region.
+// ScaledRegion is the state of an app in a region.
 type ScaledRegion struct {
 	Name string
-	// Replicas that the region has been told, or is to come to by a rollout.
+	// Replicas is what the region has been sent, or will get by a rollout.
 	Replicas int32
-	// Generation of the live version's row.
+	// Generation is that of the live version's row.
 	Generation int64
-	// Moving: a staged rollout is under way.
+	// Moving is true while a staged rollout is under way.
 	Moving bool
-	// Instances and GPUs of a replica.
+	// Instances and GPUs are those of a replica.
 	Instances, GPUs int64
 }
 
-// Rescale is a decision of the scaler, and what it was made on.
+// Rescale is a decision of the scaler, and the state on which it was made.
 type Rescale struct {
 	AppID, WorkspaceID, RegionID string
-	// From, Generation and ScalingAt are the replicas, the generation of the live version's row, and Scaling.UpdatedAt
-	// that the decision was made on.
+	// From, Generation and ScalingAt are that state: the replicas, the generation of the live version's row, and
+	// Scaling.UpdatedAt.
 	From                  int32
 	Generation, ScalingAt int64
-	// Writes: the replicas are written. Otherwise the decision is only kept.
+	// Writes is true if the replicas are written. Otherwise only the decision is stored.
 	Writes bool
-	// What is the entry of the history, empty for none.
+	// What is that of the history entry, empty for none.
 	What     string
 	Decision *windlassv1.RegionScaling
 }

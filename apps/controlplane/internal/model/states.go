@@ -4,15 +4,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Move is one permitted step of a state machine, with what causes it. The
-// tables below are the only definition there is: the planner moves along them,
-// tests walk them, and the documentation prints them.
+// Move is one permitted step of a state machine, with its cause. The tables below are the only definition:
+// the planner moves along them, tests walk them, and the documentation prints them.
 type Move[S comparable] struct {
 	From, To S
 	Cause    string
 }
 
-// CanMove reports whether the table permits the step. Staying is no step.
+// CanMove reports whether the table permits the step. To stay is not a step.
 func CanMove[S comparable](table []Move[S], from, to S) bool {
 	for _, m := range table {
 		if m.From == from && m.To == to {
@@ -22,7 +21,7 @@ func CanMove[S comparable](table []Move[S], from, to S) bool {
 	return false
 }
 
-// Terminal reports whether nothing leads out of s.
+// Terminal reports whether no step leaves s.
 func Terminal[S comparable](table []Move[S], s S) bool {
 	for _, m := range table {
 		if m.From == s {
@@ -43,8 +42,8 @@ const (
 	depStopped    = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED
 )
 
-// DeploymentMoves begins at pending. An ended deployment never starts again: to
-// go back to it is a new deployment with its configuration.
+// DeploymentMoves begins at pending. An ended deployment never starts again. To go back to it, a new
+// deployment takes its configuration.
 var DeploymentMoves = []Move[windlassv1.DeploymentStatus]{
 	{depPending, depBuilding, "the image has a tag and no digest"},
 	{depPending, depDeploying, "there is nothing to build"},
@@ -74,9 +73,8 @@ const (
 	topStopped  = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
 )
 
-// TopologyMoves begins at starting. A stopped row is the tombstone that agents
-// are sent; if the deployment is assigned to the region again, its generation
-// goes on.
+// TopologyMoves begins at starting. A stopped row is the tombstone that agents are sent. If the deployment is
+// assigned to the region again, its generation continues.
 var TopologyMoves = []Move[windlassv1.TopologyStatus]{
 	{topStarting, topStarted, "its replicas were ready for the first time"},
 	{topStarting, topStopping, "the deployment ended before it was ready here"},
@@ -93,11 +91,11 @@ const (
 	rteTerminated   = windlassv1.RouteState_ROUTE_STATE_TERMINATED
 )
 
-// RouteMoves begins at pending for the hosts of an app, and at provisioning for that of a
-// version. The state of a host over all regions is computed, not stepped, from what each is
-// to serve and has said that it does: the table says which values may follow each other when
-// one such fact changes. A reader may see several steps as one. Terminated is told until
-// retention forgets the app, or the version's row in the region.
+// RouteMoves begins at pending for the hosts of an app, and at provisioning for that of a version. The state
+// of a host over all regions is not stepped. It is computed from what each region should serve and has
+// reported to serve. The table has the values that may follow each other when one such fact changes. A reader
+// may see several steps as one. Terminated is shown until retention deletes the app, or the version's row in
+// the region.
 var RouteMoves = []Move[windlassv1.RouteState]{
 	{rtePending, rteProvisioning, "a region is told of it"},
 	{rtePending, rteTerminated, "its app is deleted, and no region served it"},
@@ -122,8 +120,8 @@ const (
 	insTerminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 )
 
-// InstanceMoves begins at pending. Reports coalesce, so a reader may see several
-// steps as one; the runtime takes them one by one.
+// InstanceMoves begins at pending. Reports merge steps, so that a reader may see several as one. The runtime
+// takes them one by one.
 var InstanceMoves = []Move[windlassv1.InstanceStatus]{
 	{insPending, insCreating, "it has what it needs to start"},
 	{insPending, insFailed, "it cannot be started"},
@@ -170,8 +168,8 @@ const (
 	appDeleting    = windlassv1.AppStatus_APP_STATUS_DELETING
 )
 
-// AppMoves begins at idle. An app's status is computed, not stepped: the table
-// says which values may follow each other. Nothing follows deleting.
+// AppMoves begins at idle. An app's status is computed, not stepped: the table has the values that may follow
+// each other. No value follows deleting.
 var AppMoves = []Move[windlassv1.AppStatus]{
 	{appIdle, appProgressing, "a rollout began"},
 	{appIdle, appFailed, "the first deployment failed"},
