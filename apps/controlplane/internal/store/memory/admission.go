@@ -7,7 +7,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// starts is a workspace's bucket of calls that start work, and what it has at most.
+// starts is the row of a workspace's bucket of starts and its ceiling.
 type starts struct {
 	workspaceID string
 	fullAt      int64
@@ -67,14 +67,14 @@ func (t *tx) UnsettledApps(workspaceID, but, after string, limit int) ([]model.A
 	return first(apps, limit), nil
 }
 
-// counted are the workspace's apps that count.
+// counted returns the workspace's apps that are not deleted, without the app but.
 func (t *tx) counted(workspaceID, but string) []model.App {
 	return appTable.in(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != but
 	})
 }
 
-// ofPresent reports whether the claim is of what the app has now.
+// ofPresent reports whether the claim is valid for the app's current live deployment and rollout.
 func ofPresent(c model.Claim, a model.App) bool {
 	return c.LiveDeploymentID == a.LiveDeploymentID && c.RolloutID == a.RolloutID
 }

@@ -55,7 +55,7 @@ func (t *tx) LockApps(ids []string) ([]model.App, error) {
 	return rows, nil
 }
 
-// UpdateApp leaves the step number and what names the app as they are.
+// UpdateApp does not change the step number, nor the names of the app, its project and environment.
 func (t *tx) UpdateApp(a model.App) error {
 	stored, ok, err := appTable.in(t).lock(a.ID)
 	switch {
@@ -69,7 +69,7 @@ func (t *tx) UpdateApp(a model.App) error {
 	return t.putApp(a, stored)
 }
 
-// putApp keeps of what is stored what no update changes.
+// putApp keeps the stored values of fields that no update changes.
 func (t *tx) putApp(a, stored model.App) error {
 	a.ProjectID, a.EnvironmentID, a.Name = stored.ProjectID, stored.EnvironmentID, stored.Name
 	a.Step, a.CreatedAt = stored.Step, stored.CreatedAt

@@ -106,7 +106,7 @@ func (t *tx) UpdateEnvironment(e model.Environment) error {
 	return environmentTable.in(t).put(stored)
 }
 
-// DeleteEnvironment takes the environment's secrets with it.
+// DeleteEnvironment also deletes the environment's secrets.
 func (t *tx) DeleteEnvironment(workspaceID, id string) error {
 	if e, ok := environmentTable.in(t).get(id); !ok || e.WorkspaceID != workspaceID {
 		return notFound("environment", id)
@@ -117,7 +117,7 @@ func (t *tx) DeleteEnvironment(workspaceID, id string) error {
 	return environmentTable.in(t).delete(id)
 }
 
-// deleteSecretsOf forgets all secrets of an environment or a notification endpoint.
+// deleteSecretsOf deletes all secrets of an environment or a notification endpoint.
 func (t *tx) deleteSecretsOf(id string) error {
 	for _, s := range secretTable.in(t).list(func(s secret) bool { return s.name.a == id }) {
 		if err := t.deleteSecret(s.name); err != nil {

@@ -42,7 +42,7 @@ func (t *tx) ListRegionHeads(after string, limit int) ([]model.Head, error) {
 	return first(heads, limit), nil
 }
 
-// from is where the changes above a revision begin.
+// from returns the index at which the changes above a revision begin.
 func (l log) from(revision int64) int {
 	i, _ := slices.BinarySearchFunc(l, revision+1, func(c model.Change, r int64) int { return cmp.Compare(c.Revision, r) })
 	return i
@@ -63,9 +63,8 @@ func (t *tx) Changes(after map[string]int64, limit int) ([]model.Change, error) 
 	return changes, nil
 }
 
-// ChainAt asks the head first: the chain of its revision, and of the one at which
-// its epoch began, is there even when the change was compacted or belongs to the
-// epoch before.
+// ChainAt reads the head first. It has the chains of its revision and of the one at which its epoch began,
+// even if that change was compacted or belongs to the epoch before.
 func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	h, ok := headTable.in(t).get(regionID)
 	if !ok {

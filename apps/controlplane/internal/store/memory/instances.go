@@ -11,7 +11,7 @@ import (
 
 const terminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 
-// PutInstances lets no region write over another's: agents choose the ids.
+// PutInstances lets no region overwrite another's instances, because agents choose the ids.
 func (t *tx) PutInstances(rows []model.Instance) error {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b model.Instance) int { return cmp.Compare(a.ID, b.ID) })

@@ -38,7 +38,7 @@ func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredIte
 	if err != nil {
 		return err
 	}
-	// What was never placed goes behind what was.
+	// Keys in quarantine come after deployments with a topology row.
 	placed := func(it model.DesiredItem) bool { return it.Deployment.AppID != "" }
 	quarantined := slices.DeleteFunc(slices.Clone(deployments), placed)
 	deployments = slices.DeleteFunc(deployments, func(it model.DesiredItem) bool { return !placed(it) })
@@ -52,7 +52,7 @@ func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredIte
 	return nil
 }
 
-// desiredDeployments are those of the keys, or with nil all.
+// desiredDeployments returns the items of the keys, or all items if keys is nil.
 func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.DesiredItem, error) {
 	var items []model.DesiredItem
 	assigned := map[string]bool{}
@@ -78,8 +78,7 @@ func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.Desired
 	return items, nil
 }
 
-// assigned are the topology rows of the region, or of those of the keys that have
-// one.
+// assigned returns the topology rows of the keys in the region, or all of its rows if keys is nil.
 func (t *tx) assigned(regionID string, keys []string) []model.Topology {
 	if keys == nil {
 		return topologyTable.in(t).list(func(r model.Topology) bool { return r.RegionID == regionID })
@@ -122,7 +121,7 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 		if version == 0 {
 			s, ok := secretTable.in(t).get(pair{item.App.EnvironmentID, ref.GetSecret()})
 			if !ok {
-				continue // deleted: the agent says so
+				continue // deleted: the agent reports it
 			}
 			version = s.version
 		}

@@ -1,33 +1,31 @@
-// Package memory is the store for tests that need virtual time or no database.
-// It passes the same suite as mysql.
+// Package memory is the store for tests that need virtual time or no database. It passes the same test suite
+// as mysql.
 //
 // # Transactions
 //
-// They are optimistic where mysql waits for locks. A transaction keeps its writes
-// to itself and notes, for every row that it wrote or locked, which commit had
-// touched it last. At the commit, in one critical section:
+// Transactions are optimistic, where mysql waits for locks. A transaction buffers its writes. For every row
+// that it wrote or locked, it notes which commit last touched that row. At the commit, in one critical
+// section:
 //
 //	every noted row untouched since?   no -> run fn again
 //	unique keys still free?            no -> run fn again
 //	apply the writes
 //	revisions = head+1, +2 ...; chain; append the changes
 //
-// and then, outside of it, the listeners are told. A locked row counts as touched by the
-// transaction that committed with the lock. So of two transactions that lock one row, the
-// second sees all that the first wrote, as if it had waited. Rows that are merely read are not
-// checked, as in READ COMMITTED: what would race there races here.
+// Then, outside of it, the listeners are called. A locked row counts as touched by the transaction that
+// committed with the lock. So of two transactions that lock one row, the second sees all that the first
+// wrote, as if it had waited. Rows that are only read are not checked. As in READ COMMITTED, they may race.
 //
-// An attempt may see rows from before and after another commit; that its locks
-// are then no longer valid is found out at its end, and what it returned is
-// thrown away with it, errors included.
+// An attempt may see rows from before and after another commit. Its end then finds that its locks are no
+// longer valid, and discards its result, including errors.
 //
-// Nothing blocks inside the critical section and nothing sleeps outside of it: it
-// works inside a synctest bubble, and two transactions may overlap in any order.
+// Nothing blocks inside the critical section and nothing sleeps outside of it. So the store works inside a
+// synctest bubble, and two transactions may overlap in any order.
 //
 // # Snapshots
 //
-// A snapshot holds the tables as they are; the next writer of a table that is held
-// copies it first (rows are shared, they never change in place).
+// A snapshot keeps the tables of its time. The next write to such a table copies it first. Rows are shared,
+// because they never change in place.
 package memory
 
 import (
@@ -40,9 +38,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// maxTries bounds the attempts of one Update. Each failed attempt means that
-// another transaction committed, so only a crowd of ten thousand on one row gets
-// here.
+// maxTries bounds the attempts of one Update. Each failed attempt means that another transaction committed,
+// so only very many transactions on one row reach it.
 const maxTries = 10_000
 
 // Store implements store.Store.
@@ -51,7 +48,7 @@ type Store struct {
 
 	mu        sync.Mutex
 	state     *state
-	commits   uint64 // number of the newest
+	commits   uint64 // number of the newest commit
 	restores  int
 	listeners []func(store.Commit)
 	observer  func(Written)
@@ -59,7 +56,7 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New returns an empty store. now is what leases run on, in unix milliseconds.
+// New returns an empty store. now is the clock of leases, in unix milliseconds.
 func New(now func() int64) *Store {
 	return &Store{now: now, state: newState()}
 }
@@ -73,14 +70,13 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return err
 }
 
-// UpdateBatched implements store.Store. Transactions do not wait for each other here, so each runs
-// alone.
+// UpdateBatched implements store.Store. Transactions do not wait for each other here, so each runs by itself.
 func (s *Store) UpdateBatched(ctx context.Context, _, _ string, fn func(store.Tx) (last func() error, err error)) error {
 	return s.Update(ctx, store.Alone(fn))
 }
 
-// Commit is Update without the listeners: the caller tells them. It is for stores that are
-// shared, where each user has listeners of its own.
+// Commit is Update without a call of the listeners, which is up to the caller. It is for shared stores, each
+// of whose users has its own listeners.
 func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {
 	for range maxTries {
 		if err := ctx.Err(); err != nil {
@@ -98,10 +94,10 @@ func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Comm
 	return store.Commit{}, fmt.Errorf("store: gave up after %d tries: %w", maxTries, model.ErrConflict)
 }
 
-// Tells reports whether a commit is one that listeners are told of.
+// Tells reports whether listeners are called for the commit.
 func Tells(c store.Commit) bool { return len(c.Revisions)+len(c.Woken)+len(c.Apps) > 0 }
 
-// end commits t, unless fn failed; ok is false if it has to run again.
+// end commits t, unless fn failed. ok is false if fn has to run again.
 func (s *Store) end(t *tx, failed error) (c store.Commit, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,27 +157,25 @@ func (s *Store) readOnly(ctx context.Context, at *state, fn func(store.Tx) error
 	return nil
 }
 
-// freeze returns the state of this moment, which nothing will change, and the
-// number of the commit that made it.
+// freeze returns the current state, which is never changed, and the number of the commit that made it.
 func (s *Store) freeze() (*state, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.snapshot(), s.commits
 }
 
-// Clone returns a store with the same content, like a backup that is restored
-// elsewhere. Listeners stay behind.
+// Clone returns a store with the same content, like a backup that is restored elsewhere. It has no listeners.
 func (s *Store) Clone() *Store {
 	c := New(s.now)
 	c.Restore(s)
 	return c
 }
 
-// Restore makes the content what the backup's is, as an operator would who puts an
-// old copy of the database in place. Transactions that run meanwhile start again.
+// Restore replaces the content by the backup's, as an operator does with an old copy of the database.
+// Concurrent transactions start again.
 func (s *Store) Restore(backup *Store) {
 	restored, commits := backup.freeze()
-	// Two stores now append to one feed: each needs its own end of it.
+	// Two stores now append to one feed, so each needs its own end of it.
 	logs := newTable(&logTable.schema)
 	for k, r := range logTable.of(restored).rows {
 		r.value.changes = slices.Clip(r.value.changes)
@@ -193,7 +187,7 @@ func (s *Store) Restore(backup *Store) {
 	defer s.mu.Unlock()
 	s.state = restored
 	s.restores++
-	// Its rows carry the numbers of the backup's commits.
+	// The rows have the numbers of the backup's commits.
 	s.commits = max(s.commits, commits)
 }
 
@@ -219,7 +213,7 @@ func (s *Store) Ping(ctx context.Context) error { return ctx.Err() }
 // Close implements store.Store.
 func (s *Store) Close() error { return nil }
 
-// Rows counts what there is of each kind of row; changes of all feeds are one.
+// Rows counts the rows of each kind. The changes of all feeds are one kind.
 func (s *Store) Rows() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +228,7 @@ func (s *Store) Rows() map[string]int {
 	return counts
 }
 
-// restored counts restores: a transaction that began before one is void.
+// restored counts restores. A transaction that began before a restore is void.
 func (s *Store) restored() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

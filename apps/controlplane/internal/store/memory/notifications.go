@@ -114,7 +114,7 @@ func (t *tx) InsertDeliveries(rows []model.Delivery) error {
 	return nil
 }
 
-// notifyHistory inserts deliveries of the entries that endpoints are notified of.
+// notifyHistory inserts deliveries of the entries that are sent to endpoints.
 func (t *tx) notifyHistory(rows []model.History) error {
 	for _, h := range rows {
 		k, ok := model.NotificationOf(h.What)

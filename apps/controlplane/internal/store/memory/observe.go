@@ -7,8 +7,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// Written is what one commit wrote: whole rows, each table's by key. Rows that it
-// deleted are not among them. It is shared: read only.
+// Written is what one commit wrote: whole rows, each table's by key. Rows that it deleted are not included.
+// It is shared, and must not be changed.
 type Written struct {
 	Regions       []model.Region
 	Heads         []model.Head
@@ -21,12 +21,12 @@ type Written struct {
 	Observed      []model.Observed
 	RouteObserved []model.RouteObserved
 	Instances     []model.Instance
-	// Deletes counts what it deleted.
+	// Deletes counts the rows that it deleted.
 	Deletes int
 }
 
-// Observe calls f with every commit, in their order, before anybody else can see
-// it: for tests that hold each against what is promised. f must not use the store.
+// Observe calls f with every commit, in order, before the commit is visible. It is for tests that check each
+// commit against the guarantees. f must not use the store.
 func (s *Store) Observe(f func(Written)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

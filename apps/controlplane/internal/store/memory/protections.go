@@ -2,7 +2,7 @@ package memory
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// keyOfProtection is its workspace and its scope, that of an operator's right after the workspace's own.
+// keyOfProtection returns its workspace and scope. An operator's follows right after the workspace's own.
 func keyOfProtection(p model.Protection) pair {
 	if p.ByOperator {
 		return pair{p.WorkspaceID, p.ScopeID + "+"}

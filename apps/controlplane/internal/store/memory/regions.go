@@ -55,8 +55,7 @@ func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 	return rows, nil
 }
 
-// GetRegionByName: what the workspace owns hides what it was granted under the
-// same name.
+// GetRegionsByName prefers a region that the workspace owns to one that it was granted under the same name.
 func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Region, error) {
 	var rows []model.Region
 	for _, name := range distinct(names) {
@@ -142,8 +141,7 @@ func (t *tx) UpdateRegion(r model.Region) error {
 	return regionTable.in(t).put(stored)
 }
 
-// DeleteRegion takes the region's feed, grants, join tokens, stream and quarantine
-// with it.
+// DeleteRegion also deletes the region's feed, grants, join tokens, stream and quarantine.
 func (t *tx) DeleteRegion(id string) error {
 	if _, ok := regionTable.in(t).get(id); !ok {
 		return notFound("region", id)
@@ -173,7 +171,7 @@ func (t *tx) DeleteRegion(id string) error {
 	return regionTable.in(t).delete(id)
 }
 
-// GrantRegion leaves an earlier grant as it stands.
+// GrantRegion does not change an earlier grant.
 func (t *tx) GrantRegion(regionID, workspaceID string, at int64) error {
 	if _, err := t.GetRegion(regionID); err != nil {
 		return err
@@ -201,8 +199,7 @@ func (t *tx) RegionWorkspaces(regionID string) ([]string, error) {
 	return distinct(ids), nil
 }
 
-// SetQuarantine keeps, of keys that stay, the approval and since when they are
-// there.
+// SetQuarantine keeps the approval and the since of keys that stay.
 func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 	stay := map[string]bool{}
 	for _, q := range rows {

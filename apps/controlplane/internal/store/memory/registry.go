@@ -5,12 +5,12 @@ import "slices"
 // registry holds every declared table.
 var registry []registered
 
-// registered is a declared table, whatever its types.
+// registered is a declared table of any type.
 type registered interface {
 	empty() whole
 }
 
-// whole is a table, whatever its types.
+// whole is a table of any type.
 type whole interface {
 	freeze()
 	count() (name string, rows int)
@@ -36,7 +36,7 @@ func (d *declared[K, V]) of(s *state) *table[K, V] {
 	return s.tables[d.at].(*table[K, V]) // empty made it
 }
 
-// thaw returns the committed table for writes: no snapshot holds it.
+// thaw returns the committed table for writes, which no snapshot holds.
 func (d *declared[K, V]) thaw(s *state) *table[K, V] {
 	t := d.of(s).thawed()
 	s.tables[d.at] = t
@@ -51,7 +51,7 @@ func (d *declared[K, V]) in(t *tx) *overlay[K, V] {
 	return t.overlays[d.at].(*overlay[K, V]) // made above
 }
 
-// state is everything that is committed: the tables in the order of registry.
+// state is all committed rows: the tables in the order of registry.
 type state struct{ tables []whole }
 
 func newState() *state {
@@ -62,7 +62,7 @@ func newState() *state {
 	return s
 }
 
-// snapshot returns the present tables, which are copied before the next write to them.
+// snapshot returns the current tables, which are copied before the next write to them.
 func (s *state) snapshot() *state {
 	for _, t := range s.tables {
 		t.freeze()

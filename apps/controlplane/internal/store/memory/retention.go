@@ -10,8 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// forget deletes the rows that match, at most limit of them in the order of less;
-// 0: all.
+// forget deletes the rows that match, at most limit of them in the order of less. A limit of 0 deletes all.
 func forget[K comparable, V any](o *overlay[K, V], limit int, match func(V) bool, less func(a, b V) int) (int, error) {
 	rows, err := o.lockList(match)
 	if err != nil {

@@ -53,7 +53,7 @@ func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
 	return rows, nil
 }
 
-// UpdateRollout leaves what the rollout is as it was made.
+// UpdateRollout does not change the immutable fields of a rollout.
 func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
 	for _, r := range rollouts {
 		if err := t.updateRollout(r); err != nil {
@@ -103,8 +103,8 @@ func (t *tx) PutRolloutState(s model.RolloutState) error {
 	return rolloutStateTable.in(t).put(s)
 }
 
-// WakeAt locks the row also where it leaves it: a step that clears it, and so takes
-// over what this transaction asks for, must see what this transaction wrote.
+// WakeAt also locks a row that it does not change, because a step that clears the row must see what this
+// transaction wrote.
 func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	at := time.Now().UnixMilli()
 	for _, id := range slices.Sorted(maps.Keys(due)) {

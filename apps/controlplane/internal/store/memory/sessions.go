@@ -38,8 +38,8 @@ func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
 	return t.GetRegions(regionIDs)
 }
 
-// NoteReports makes a region that became unreachable connected again: its agent
-// has just spoken, within the session that it had.
+// NoteReports makes an unreachable region connected again, because its agent has just reported in the
+// region's session.
 func (t *tx) NoteReports(reports []model.Region, leaseTTL int64) error {
 	for _, report := range reports {
 		r, ok, err := regionTable.in(t).lock(report.ID)

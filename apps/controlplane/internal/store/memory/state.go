@@ -15,10 +15,10 @@ import (
 // pair is a primary key of two columns.
 type pair struct{ a, b string }
 
-// place is where a deployment, or an app's route, is.
+// place is the key of a deployment, or of an app's route, in a region.
 func place(id, regionID string) pair { return pair{id, regionID} }
 
-// places are ids in regions, in the order of their rows.
+// places returns the keys of the ids in their regions, sorted.
 func places(byRegion map[string][]string) []pair {
 	var out []pair
 	for region, ids := range byRegion {
@@ -30,7 +30,7 @@ func places(byRegion map[string][]string) []pair {
 	return out
 }
 
-// secret is the row of a secret's name; its values are versions.
+// secret is the row of a secret's name. Its values are in secretVersion.
 type secret struct {
 	workspaceID          string
 	name                 pair // environment, name
@@ -67,8 +67,8 @@ type head struct {
 	baseChain    []byte
 }
 
-// log is a region's feed, by revision. Committed changes never change in place;
-// an append may share the array with older values of the row, beyond their ends.
+// log is a region's feed, by revision. Committed changes never change in place. An append may share the array
+// with older values of the row, beyond their ends.
 type log []model.Change
 
 // peerKey is a key that a process read at its start.
@@ -79,10 +79,10 @@ type peerKey struct {
 	lastSeen int64
 }
 
-// key sorts as numbers do.
+// key returns a key that sorts by the number.
 func (k peerKey) key() pair { return pair{k.peerID, fmt.Sprintf("%010d", k.keyID)} }
 
-// regionStream is where a region's agent watched last.
+// regionStream is the process at which a region's agent last watched.
 type regionStream struct{ regionID, peerID string }
 
 // logRow names its region, which an empty log could not.
@@ -94,7 +94,7 @@ type logRow struct {
 // plain copies a value without pointers in it.
 func plain[V any](v V) V { return v }
 
-// Every table is declared once, here. Nothing else lists them.
+// These are all tables. Each is declared once, and no other list of them exists.
 var (
 	workspaceTable = declare(schema[string, model.Workspace]{
 		name: "workspace", copy: plain[model.Workspace],

@@ -10,19 +10,19 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// row is a committed value and the commit that last wrote or locked it. Values
-// are never changed in place: they are copied on their way in and out.
+// row is a committed value and the commit that last wrote or locked it. Values are never changed in place:
+// they are copied when they enter or leave the store.
 type row[V any] struct {
 	value V
 	at    uint64
 }
 
-// schema says what a table holds.
+// schema describes a table.
 type schema[K comparable, V any] struct {
 	name string
 	key  func(V) K
 	copy func(V) V
-	// unique keys besides the primary one. Empty: the row takes none.
+	// unique returns each unique key besides the primary one, empty if the row has none.
 	unique []func(V) string
 }
 
@@ -30,7 +30,7 @@ type table[K comparable, V any] struct {
 	*schema[K, V]
 	rows   map[K]row[V]
 	unique []map[string]K // per unique key of the schema
-	frozen bool           // a snapshot holds it: copied before the next write
+	frozen bool           // a snapshot holds it, so it is copied before the next write
 }
 
 func newTable[K comparable, V any](s *schema[K, V]) *table[K, V] {
@@ -45,7 +45,7 @@ func (t *table[K, V]) freeze() { t.frozen = true }
 
 func (t *table[K, V]) count() (name string, rows int) { return t.name, len(t.rows) }
 
-// thawed is t, or a copy of it that no snapshot holds.
+// thawed returns t, or a copy of it if a snapshot holds t.
 func (t *table[K, V]) thawed() *table[K, V] {
 	if !t.frozen {
 		return t
@@ -77,20 +77,19 @@ func (t *table[K, V]) set(k K, v *V, at uint64) {
 	}
 }
 
-// overlay is a table as one transaction sees it: the newest committed rows under
-// its own writes.
+// overlay is a table as one transaction sees it: the newest committed rows under its own writes.
 type overlay[K comparable, V any] struct {
 	*declared[K, V]
 	tx     *tx
 	writes map[K]*V     // nil: deleted
-	locked map[K]uint64 // commit that had last touched the row when it was locked; 0: absent
+	locked map[K]uint64 // commit that last touched the row before it was locked; 0: absent
 }
 
-// participant is an overlay, whatever its types.
+// participant is an overlay of any type.
 type participant interface {
 	dirty() bool
-	// valid tells that every locked row is still what it was, and no unique key
-	// that was free is taken. The store's mutex is held here and below.
+	// valid reports whether no locked row has changed, and every unique key that was free still is. The caller
+	// of valid and apply holds the store's mutex.
 	valid(*state) bool
 	apply(s *state, at uint64)
 }
@@ -115,14 +114,13 @@ func (o *overlay[K, V]) get(k K) (v V, ok bool) {
 	return v, ok
 }
 
-// lock is get, and the commit fails unless the row is then still the same.
+// lock is get, and makes the commit fail if the row changes before it.
 func (o *overlay[K, V]) lock(k K) (v V, ok bool, err error) {
 	if o.tx.readOnly {
 		return v, false, errReadOnly
 	}
 	o.base(func(t *table[K, V]) { o.note(k, t.rows[k].at) })
-	// Read after the lock was noted: should a commit have come in between, this
-	// transaction runs again.
+	// The row is read after the lock was noted. If a commit comes in between, this transaction runs again.
 	v, ok = o.get(k)
 	return v, ok, nil
 }
@@ -143,8 +141,7 @@ func (o *overlay[K, V]) find(i int, u string) (v V, ok bool) {
 	return v, ok && o.unique[i](v) == u
 }
 
-// list returns copies of the rows that match, by key. match must not keep or
-// change its argument.
+// list returns copies of the rows that match, by key. match must not keep or change its argument.
 func (o *overlay[K, V]) list(match func(V) bool) []V {
 	return o.collect(match, func(K, uint64) {})
 }
@@ -164,7 +161,7 @@ func (o *overlay[K, V]) collect(match func(V) bool, each func(k K, at uint64)) [
 			found = append(found, *w)
 		}
 	}
-	// As an index would have it: who reads the same twice sees the same.
+	// They are sorted as in an index, so that two reads of the same rows return the same order.
 	slices.SortFunc(found, func(a, b V) int { return compareKeys(o.key(a), o.key(b)) })
 	for i, v := range found {
 		found[i] = o.copy(v)
@@ -172,7 +169,7 @@ func (o *overlay[K, V]) collect(match func(V) bool, each func(k K, at uint64)) [
 	return found
 }
 
-// lockList is list with the rows locked as they are listed.
+// lockList is list, and locks the rows that it returns.
 func (o *overlay[K, V]) lockList(match func(V) bool) ([]V, error) {
 	if o.tx.readOnly {
 		return nil, errReadOnly
@@ -180,7 +177,7 @@ func (o *overlay[K, V]) lockList(match func(V) bool) ([]V, error) {
 	return o.collect(match, o.note), nil
 }
 
-// note keeps the first touch that it is told of.
+// note keeps the first touch of each key.
 func (o *overlay[K, V]) note(k K, at uint64) {
 	if _, done := o.locked[k]; done {
 		return
@@ -276,7 +273,7 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 		return
 	}
 	t := o.thaw(s)
-	// Deletes first: another row may take a name that they free.
+	// Deletes come first, because another row may take a name that they free.
 	for k, w := range o.writes {
 		if w == nil {
 			t.set(k, nil, at)
@@ -287,8 +284,8 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 			t.set(k, w, at)
 		}
 	}
-	// A lock alone counts as a touch: a transaction that read the row before this one locked it
-	// decided without seeing what this one wrote.
+	// A lock alone counts as a touch, because a transaction that read the row before this one locked it decided
+	// without this one's writes.
 	for k := range o.locked {
 		if r, ok := t.rows[k]; ok && r.at != at {
 			r.at = at
@@ -299,7 +296,7 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 
 var errReadOnly = errors.New("store: the transaction is read-only")
 
-// compareKeys orders keys, of whichever of the types they are.
+// compareKeys orders two keys of any key type.
 func compareKeys[K comparable](a, b K) int {
 	switch a := any(a).(type) {
 	case string:

@@ -18,12 +18,12 @@ import (
 type tx struct {
 	store    *Store
 	readOnly bool
-	pinned   *state // what a snapshot reads; nil: the newest
+	pinned   *state // the state that a snapshot reads; nil: the newest
 	restores int
 	overlays []participant // in the order of registry; nil: not used yet
 
 	changes map[string][]model.Change // by region, in the order of the calls
-	bumped  map[string]bool           // regions whose epoch is new
+	bumped  map[string]bool           // regions with a new epoch
 	woken   map[string]time.Duration
 	touched map[string]bool // apps
 }
@@ -54,8 +54,7 @@ func (t *tx) used() iter.Seq[participant] {
 	}
 }
 
-// read calls f with what is committed. f must be short and call nothing that
-// locks.
+// read calls f with the committed state. f must be short and must not lock anything.
 func (t *tx) read(f func(*state)) {
 	if t.pinned != nil {
 		f(t.pinned)
@@ -97,8 +96,8 @@ func (t *tx) checkChanges(s *state) error {
 	return nil
 }
 
-// appendChanges assigns revisions. The writes are applied already, and the mutex
-// is held: nothing comes between reading a head and moving it.
+// appendChanges assigns revisions. The writes are already applied, and the mutex is held, so that a head does
+// not move between its read and its write.
 func (t *tx) appendChanges(s *state, at uint64) {
 	if len(t.changes) == 0 {
 		return
@@ -143,7 +142,7 @@ func conflict(what string, id any) error {
 	return fmt.Errorf("store: %s %v: %w", what, id, model.ErrConflict)
 }
 
-// one is a row that must exist and, with a tenant given, be that tenant's.
+// one returns the row, or an error if it does not exist.
 func one[V any](v V, ok bool, what string, id any) (V, error) {
 	if !ok {
 		var none V
@@ -152,7 +151,7 @@ func one[V any](v V, ok bool, what string, id any) (V, error) {
 	return v, nil
 }
 
-// page sorts rows by key and cuts the page out of them.
+// page sorts rows by key and returns the page of them.
 func page[V any](rows []V, p store.Page, key func(V) string) []V {
 	slices.SortFunc(rows, func(a, b V) int { return cmp.Compare(key(a), key(b)) })
 	from, _ := slices.BinarySearchFunc(rows, p.After, func(v V, after string) int {
@@ -164,7 +163,7 @@ func page[V any](rows []V, p store.Page, key func(V) string) []V {
 	return first(rows[from:], p.Limit)
 }
 
-// pageDown is page from the highest key downwards.
+// pageDown is page in descending order.
 func pageDown[V any](rows []V, p store.Page, key func(V) string) []V {
 	slices.SortFunc(rows, func(a, b V) int { return cmp.Compare(key(b), key(a)) })
 	from, _ := slices.BinarySearchFunc(rows, p.After, func(v V, before string) int {
@@ -176,7 +175,7 @@ func pageDown[V any](rows []V, p store.Page, key func(V) string) []V {
 	return first(rows[from:], p.Limit)
 }
 
-// first are at most n rows; no limit when n is not positive.
+// first returns at most n rows, or all if n is not positive.
 func first[V any](rows []V, n int) []V {
 	if n > 0 && len(rows) > n {
 		return rows[:n]
@@ -186,7 +185,7 @@ func first[V any](rows []V, n int) []V {
 
 func byPlace(a, b pair) int { return cmp.Or(cmp.Compare(a.a, b.a), cmp.Compare(a.b, b.b)) }
 
-// setOf is the strings as a set.
+// setOf returns the strings as a set.
 func setOf(list []string) map[string]bool {
 	m := make(map[string]bool, len(list))
 	for _, s := range list {

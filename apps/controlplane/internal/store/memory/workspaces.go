@@ -49,7 +49,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return workspaceTable.in(t).put(stored)
 }
 
-// DeleteWorkspace takes the workspace's keys, limits, freezes and protections with it.
+// DeleteWorkspace also deletes the workspace's keys, limits, freezes and protections.
 func (t *tx) DeleteWorkspace(id string) error {
 	if _, ok := workspaceTable.in(t).get(id); !ok {
 		return notFound("workspace", id)
@@ -85,7 +85,7 @@ func (t *tx) ListAPIKeys(workspaceID string, p store.Page) ([]model.APIKey, erro
 	return page(rows, p, func(k model.APIKey) string { return k.Name }), nil
 }
 
-// RevokeAPIKey leaves the first revocation as it stands.
+// RevokeAPIKey does not change an earlier revocation.
 func (t *tx) RevokeAPIKey(workspaceID, id string, at int64) error {
 	k, ok, err := apiKeyTable.in(t).lock(id)
 	if err != nil {

@@ -39,7 +39,7 @@ func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
 	a, err := get(t, "lock workspace", workspaceID, admission)(gen.GetAdmissionRow(r), err)
 	if c != nil && err == nil {
 		c.admissions[workspaceID] = a
-		clear(c.read) // what was waited for may have changed it, and what holds under the lock is asked for after it
+		clear(c.read) // the transaction that held the lock may have changed it, so queries under the lock read anew
 	}
 	return a, err
 }
@@ -67,7 +67,7 @@ func (t *tx) PutStanding(a model.Admission) error {
 	return nil
 }
 
-// putStandings writes the last one of each workspace.
+// putStandings writes the last of the rows of each workspace.
 func (t *tx) putStandings(rows []model.Admission) error {
 	last := map[string]model.Admission{}
 	for _, a := range rows {

@@ -39,7 +39,7 @@ func (t *tx) InsertApp(a model.App) error {
 	return nil
 }
 
-// nameOf is what an app is found by that is not its id.
+// nameOf returns the key by which an app is found without its id.
 func nameOf(environmentID, name string) string { return environmentID + "/" + name }
 
 func (t *tx) insertApps(apps []model.App) error {
@@ -85,7 +85,7 @@ func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, e
 	}))
 }
 
-// getAppsByName finds apps of members, who are going to lock them.
+// getAppsByName finds apps for batch members that will lock them.
 func (t *tx) getAppsByName(workspaceID, environmentID string, names []string) ([]model.App, error) {
 	var about []string
 	for _, name := range names {
@@ -131,7 +131,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
-// lockPrefetched locks apps of members, who are going to read what those run.
+// lockPrefetched locks apps for batch members that will read what the apps run.
 func (t *tx) lockPrefetched(ids []string) ([]model.App, error) {
 	apps, err := t.LockApps(ids)
 	t.shared.prefetched.found(apps, &t.shared.prefetched.apps, idOfApp)
@@ -174,7 +174,7 @@ func (t *tx) UpdateApp(a model.App) error {
 	return nil
 }
 
-// updateApps compares and sets. step is not among the columns: only a step moves it.
+// updateApps is a compare-and-set. step is not among the columns, because only StepApps sets it.
 func (t *tx) updateApps(apps []model.App) error {
 	if len(apps) == 0 {
 		return nil
@@ -200,14 +200,14 @@ var (
 		"description", "status", "message", "live_deployment_id", "previous_deployment_id", "rollout_id", "latest_version", "replicas",
 		"deleting_since", "abandon_unreachable", "deleted_at", "updated_at", "domains", "app_keys")
 	stepApps = rewriting("StepApps", "apps", []string{"step"}, "step = step + 1")
-	// domains and app_keys are not among the columns: no step sets them.
+	// domains and app_keys are not among the columns, because no step sets them.
 	stepChangedApps = rewriting("StepChangedApps", "apps", []string{"workspace_id", "step", "resource_version"},
 		"step = step + 1, resource_version = resource_version + 1",
 		"description", "status", "message", "live_deployment_id", "previous_deployment_id", "rollout_id", "latest_version", "replicas",
 		"deleting_since", "abandon_unreachable", "deleted_at", "updated_at")
 )
 
-// StepApps is the fence against a stalled replica's late step.
+// StepApps refuses the late step of a stalled process.
 func (t *tx) StepApps(steps []model.AppStep) error {
 	if len(steps) == 0 {
 		return nil

@@ -14,33 +14,33 @@ import (
 
 // # Group commit
 //
-// Requests of a key that arrive while a transaction of that key runs share the next one, which has
-// about as many statements as that of a single request. All of them run their first part, one after
-// the other, and then all run their last, in which they take the lock that all of them need: it is
-// held as briefly as one request would. See shared for how statements are shared.
+// Requests of a key that arrive while a transaction of that key runs share the next one. It has about as many
+// statements as the transaction of a single request. First all requests run their first part, one after the
+// other, and then all run their last. In their last parts they take the lock that all of them need, so that
+// it is held briefly. See shared for how statements are shared.
 //
-// A request that fails is taken out, and gets its error once the others are durable, since
-// what they wrote may be the reason. Where that is not possible, or anything else fails,
-// nothing is written, and each request runs again by itself, as Update does.
+// A request that fails is removed from the transaction. It gets its error once the others are durable, since
+// what they wrote may be the reason. If it cannot be removed, or anything else fails, nothing is written, and
+// each request runs again by itself, as Update does.
 const (
-	// maxBatch is how many requests share a transaction: a statement's part is a thirtieth by then.
-	// After one that failed they are half as many, and one more after each full one that did not.
+	// maxBatch is how many requests share a transaction. After a transaction that failed, the limit is halved.
+	// It grows by one after each full one that did not fail.
 	maxBatch = 32
-	// patience is how long a transaction may take before the next one begins beside it: one that
-	// waits for a row's lock delays no other.
+	// patience is how long a transaction may take before the next one begins next to it. So one that waits for a
+	// row's lock delays no other.
 	patience = 250 * time.Millisecond
-	// sharedTimeout bounds a transaction of several requests, which have deadlines of their own.
+	// sharedTimeout bounds a transaction of several requests. Each request also has its own deadline.
 	sharedTimeout = 30 * time.Second
 )
 
-// batches are the requests that wait, by key.
+// batches are the waiting requests, by key.
 type batches = batch.Group[string, *request, error]
 
-// request is one of UpdateBatched.
+// request is one call of UpdateBatched.
 type request struct {
 	ctx context.Context
 	key string
-	// app that fn is about, by id or name; empty: unknown.
+	// app is the id or name of the app that fn is about. Empty: unknown.
 	app  string
 	fn   func(store.Tx) (last func() error, err error)
 	last func() error
@@ -78,7 +78,7 @@ func (s *Store) UpdateBatched(ctx context.Context, key, app string, fn func(stor
 	return result
 }
 
-// commitBatch runs the requests in one transaction. With an error nothing of them is durable.
+// commitBatch runs the requests in one transaction. If it returns an error, nothing of them is durable.
 func (s *Store) commitBatch(ctx context.Context, requests []*request) ([]error, error) {
 	if len(requests) == 1 {
 		return []error{s.Update(ctx, store.Alone(requests[0].fn))}, nil
@@ -93,7 +93,7 @@ func (s *Store) commitBatch(ctx context.Context, requests []*request) ([]error, 
 	return errs, nil
 }
 
-// share runs several requests in one transaction, and sets the error of each that was taken out.
+// share runs several requests in one transaction, and sets the error of each that was removed from it.
 func (s *Store) share(ctx context.Context, requests []*request) (err error) {
 	defer s.observe("together", time.Now(), &err)
 	ctx, cancel := context.WithTimeout(ctx, sharedTimeout)
@@ -118,14 +118,14 @@ func (s *Store) share(ctx context.Context, requests []*request) (err error) {
 	}
 	for n, part := range []func(*request) error{first, last} {
 		if n > 0 {
-			t.shared.prefetched = nil // all of them have changed their apps
+			t.shared.prefetched = nil // all requests have changed their apps
 		}
 		for i, r := range requests {
 			if r.err != nil {
 				continue
 			}
 			t.shared.member = i
-			clear(t.locked) // it may be what another is still to take back
+			clear(t.locked) // it may have rows of a request that is still to be removed
 			if r.err = r.ctx.Err(); r.err == nil {
 				r.err = part(r)
 			}

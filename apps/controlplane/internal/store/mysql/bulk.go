@@ -9,8 +9,8 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// Limits of one statement: past a thousand rows a batch gains nothing more, and
-// the bytes stay far below the smallest max_allowed_packet in use (16 MiB).
+// These are the limits of one statement. Larger batches gain nothing, and the bytes stay far below the
+// smallest max_allowed_packet in use (16 MiB).
 const (
 	bulkRows  = 1000
 	bulkBytes = 4 << 20
@@ -19,14 +19,14 @@ const (
 // bulk is a multi-row INSERT, the one statement that sqlc cannot express.
 type bulk struct {
 	head, row, tail string
-	// into and columns make another head, and usual what the columns are by default, of
-	// those that may be left out.
+	// into and columns make a head with fewer columns. usual has the default values of columns that may be left
+	// out.
 	into    string
 	columns []string
 	usual   map[string]any
 }
 
-// insertInto is an INSERT that fails on a taken key.
+// insertInto returns an INSERT that fails if the key is taken.
 func insertInto(name, table string, columns ...string) bulk {
 	b := bulk{into: "-- name: " + name + " :exec\nINSERT INTO " + table, columns: columns}
 	b.head = b.into + columnList(columns) + " VALUES "
@@ -36,16 +36,15 @@ func insertInto(name, table string, columns ...string) bulk {
 
 func columnList(columns []string) string { return " (" + strings.Join(columns, ", ") + ")" }
 
-// usually sets the values that columns have by default in the schema. Where all rows of a statement
-// have that, it leaves the column out: to read a value costs the server about as much as
-// to compare and assign it.
+// usually sets the default values that columns have in the schema. A statement leaves a column out if all its
+// rows have the default, because each value costs the server time to read.
 func (b bulk) usually(values map[string]any) bulk {
 	b.usual = values
 	return b
 }
 
-// without the columns that are as usual in all rows, of which args has the arguments: what
-// a statement begins with, and the columns that it has.
+// without returns the statement's head and row without the columns that have their default value in all rows
+// of args. said are the indexes of the remaining columns.
 func (b bulk) without(args []any) (head, row string, said []int) {
 	var columns []string
 	for c, name := range b.columns {
@@ -60,13 +59,12 @@ func (b bulk) without(args []any) (head, row string, said []int) {
 	return b.into + columnList(columns) + " VALUES ", "(?" + strings.Repeat(", ?", len(columns)-1) + ")", said
 }
 
-// replacing assigns the columns of a row that exists.
+// replacing also assigns the columns of a row that exists.
 func (b bulk) replacing(columns ...string) bulk { return b.where("", columns) }
 
-// guarded assigns the columns of a row that exists only where cond holds, which
-// compares VALUES(guard) with guard: a row that loses, loses as a whole. The
-// guard is assigned last, because assignments run from left to right and each
-// sees the ones before it.
+// guarded also assigns the columns of a row that exists, if cond holds, which compares VALUES(guard) with
+// guard. Either all columns of a row change or none. The guard is assigned last, because assignments run from
+// left to right and each sees the ones before it.
 func (b bulk) guarded(cond, guard string, columns ...string) bulk {
 	return b.where(cond, append(slices.Clip(columns), guard))
 }
@@ -83,13 +81,10 @@ func (b bulk) where(cond string, columns []string) bulk {
 	return b
 }
 
-// runBulk sends rows in chunks. They must be sorted by primary key, so that two
-// batches that meet wait for each other instead of deadlocking. args appends
-// one row's arguments.
+// runBulk sends rows in chunks. They must be sorted by primary key, so that two concurrent batches wait for
+// each other instead of deadlocking. args appends one row's arguments.
 //
-// The statement is put together here: in the driver's hands each argument is looked at
-// three times, beside a text of nothing but question marks, which costs a row of twenty
-// columns several microseconds.
+// The text is composed here, because the driver would look at each argument three times to interpolate it.
 func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []any) error {
 	text := texts.Get().(*[]byte)
 	defer texts.Put(text)
@@ -141,21 +136,21 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 	return nil
 }
 
-// rewrite is an UPDATE of rows that are there, each to values of its own. It is no upsert,
-// which would bring back what was deleted meanwhile, and no join with a list of values: for
-// that MariaDB writes a temporary table to disk, whenever a column is a text.
+// rewrite is an UPDATE of existing rows, each to its own values. An upsert would restore rows that were
+// deleted meanwhile. A join with a list of values would make MariaDB write a temporary table to disk, if any
+// column is a text.
 //
 //	UPDATE t FORCE INDEX (PRIMARY) SET also, a = CASE id WHEN ? THEN ? WHEN ? THEN ? END, b = ...
 //	WHERE id = ? AND guard = ? OR id = ? AND guard = ?
 type rewrite struct {
 	head, where string
 	columns     []string
-	// guards is how many values of a row stand in its condition, its id the first of them.
+	// guards is how many values of a row are in its condition. The first is its id.
 	guards int
 }
 
-// rewriting makes one of a table's columns, for rows that are found by id and in which the
-// guards are what they are said to be. also are more assignments.
+// rewriting returns an UPDATE of a table's columns, for rows with the given ids and guards. also has more
+// assignments.
 func rewriting(name, table string, guards []string, also string, columns ...string) rewrite {
 	w := rewrite{
 		head:  "-- name: " + name + " :execrows\nUPDATE " + table + " FORCE INDEX (PRIMARY) SET " + also,
@@ -167,10 +162,10 @@ func rewriting(name, table string, guards []string, also string, columns ...stri
 	return w
 }
 
-// rewriteRows bounds what is compared in one statement: each column of a row with all ids.
+// rewriteRows bounds the comparisons of one statement, in which each column of a row compares all ids.
 const rewriteRows = 64
 
-// runRewrite returns how many of the rows were found. args appends a row's id, guards and
+// runRewrite runs the UPDATE and returns how many of the rows were found. args appends a row's id, guards and
 // columns.
 func runRewrite[R any](t *tx, w rewrite, rows []R, args func([]any, R) []any) (found int, err error) {
 	for part := range slices.Chunk(rows, rewriteRows) {
@@ -217,7 +212,7 @@ func runRewrite[R any](t *tx, w rewrite, rows []R, args func([]any, R) []any) (f
 // scanner is one row of a result.
 type scanner interface{ Scan(dest ...any) error }
 
-// scan runs a query that was put together by hand.
+// scan runs a query that does not come from sqlc.
 func scan(t *tx, db gen.DBTX, query string, args []any, row func(scanner) error) (err error) {
 	rows, err := db.QueryContext(t.ctx, query, args...)
 	if err != nil {

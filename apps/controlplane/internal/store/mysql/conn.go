@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// readCommitted sets the isolation of a new connection. It is a statement, not a
-// parameter of the DSN, because the variable's name differs between servers.
+// readCommitted sets the isolation level of a new connection. It is a statement, not a parameter of the DSN,
+// because the variable's name differs between servers.
 type readCommitted struct{ driver.Connector }
 
 // Connect implements driver.Connector.
@@ -31,12 +31,11 @@ func (c readCommitted) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// errReadOnly answers a write in View or Snapshot.
+// errReadOnly is the error of a write in View or Snapshot.
 var errReadOnly = errors.New("the transaction is for reading; write in Update")
 
-// conn is what the statements of one transaction run on. It counts them, refuses
-// writes where only reads are allowed, and refuses everything once the
-// transaction is broken.
+// conn runs the statements of one transaction. It counts them, refuses writes where only reads are allowed,
+// and refuses everything once the transaction is broken.
 type conn struct {
 	db gen.DBTX
 	tx *tx
@@ -80,8 +79,8 @@ func (c conn) QueryContext(ctx context.Context, query string, args ...any) (*sql
 	return c.db.QueryContext(ctx, query, args...)
 }
 
-// QueryRowContext implements gen.DBTX. A sql.Row cannot be made with an error in
-// it, so a broken transaction's query is run under a context that is over.
+// QueryRowContext implements gen.DBTX. A sql.Row cannot be made with an error in it, so a broken
+// transaction's query runs with a context that is already cancelled.
 func (c conn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if err := c.begin(query); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
@@ -91,7 +90,7 @@ func (c conn) QueryRowContext(ctx context.Context, query string, args ...any) *s
 	return c.db.QueryRowContext(ctx, query, args...)
 }
 
-// queryName reads "-- name: GetApp :one", the first line of every statement.
+// queryName returns the name in "-- name: GetApp :one", the first line of every statement.
 func queryName(query string) string {
 	rest, ok := strings.CutPrefix(query, "-- name: ")
 	if !ok {

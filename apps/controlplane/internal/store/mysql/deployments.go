@@ -92,7 +92,7 @@ func (t *tx) GetNewestDeployments(appIDs []string) ([]model.Deployment, error) {
 	}))
 }
 
-// What else there is of a deployment is immutable.
+// updateDeployments has the mutable columns. All others are immutable.
 var updateDeployments = rewriting("UpdateDeployments", "deployments", []string{"workspace_id"}, "",
 	"status", "reason", "message", "resolved_image", "stable", "ready_at", "ended_at")
 

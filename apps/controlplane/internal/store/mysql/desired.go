@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DesiredItems costs the same few queries for one key and for many of many regions.
+// DesiredItems runs the same few queries for one key as for many keys of many regions.
 func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error) {
 	var items []model.DesiredItem
 	var err error
@@ -29,8 +29,8 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 	return items, err
 }
 
-// EachDesired costs a query for a page, one more where specs name secrets, and one for the
-// region: targets and pins of routes are read with the deployments.
+// EachDesired runs one query for a page, and another if specs name secrets. One more query for the region
+// reads its routes, whose targets and pins come with the deployments.
 func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error {
 	targets, err := t.eachDeployment(regionID, size, page)
 	if err != nil {
@@ -39,7 +39,7 @@ func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredIte
 	return t.eachRoute(regionID, size, targets, page)
 }
 
-// eachDeployment returns the targets of routes by app.
+// eachDeployment passes all deployments to page, and returns the targets of routes by app.
 func (t *tx) eachDeployment(regionID string, size int, page func([]model.DesiredItem) error) (map[string][]model.RouteTarget, error) {
 	approved, err := t.primary.ApprovedQuarantine(t.ctx, []string{regionID})
 	if err != nil {
@@ -63,7 +63,7 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 			if len(approved) > 0 {
 				placed[r.DeploymentID] = true
 			}
-			item, ok, err := specs(nil).item(r) // each comes once
+			item, ok, err := specs(nil).item(r) // each deployment comes once
 			if err != nil {
 				return nil, wrap(err, "read deployments of region", regionID)
 			}
@@ -76,7 +76,7 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 		}
 		if more = len(rows) == size; !more {
 			for _, q := range approved {
-				if !placed[q.WorkloadKey] { // what is placed has its state from there
+				if !placed[q.WorkloadKey] { // a key with a topology row has its state from that row
 					items = append(items, releasedItem(q))
 				}
 			}
@@ -88,7 +88,7 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 	return targets, nil
 }
 
-// handOut a page, unless there is nothing on it.
+// handOut passes the items to page, unless there are none.
 func handOut(items []model.DesiredItem, page func([]model.DesiredItem) error) error {
 	if len(items) == 0 {
 		return nil
@@ -96,12 +96,12 @@ func handOut(items []model.DesiredItem, page func([]model.DesiredItem) error) er
 	return page(items)
 }
 
-// specs are those of deployments that were read, by id: one that many regions run comes
-// with each of them, and is decoded once.
+// specs are decoded deployments by id. A deployment that many regions run comes with each of them, and is
+// decoded once.
 type specs map[string]*model.Deployment
 
-// item is what one row says. One that runs and points to nothing says nothing: it must not
-// hold up its region.
+// item returns the desired item of one row. ok is false for a row that should run but has no deployment, so
+// that it does not block its region.
 func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) {
 	row := model.Topology{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
@@ -169,7 +169,7 @@ func routeItem(r gen.AppRoute, targets []model.RouteTarget) (model.DesiredItem, 
 	}, err
 }
 
-// releasedItem is the tombstone of an approved key.
+// releasedItem returns the tombstone of an approved key in quarantine.
 func releasedItem(r gen.RegionQuarantine) model.DesiredItem {
 	return model.DesiredItem{
 		RegionID: r.Region, Kind: model.KindDeployment, Key: r.WorkloadKey, Generation: r.Generation + 1, Delete: true,
@@ -179,13 +179,13 @@ func releasedItem(r gen.RegionQuarantine) model.DesiredItem {
 
 // inOrder sorts by region and key.
 func inOrder(items []model.DesiredItem) {
-	sort.Slice(items, func(i, j int) bool { // by index: an item is a kilobyte
+	sort.Slice(items, func(i, j int) bool { // by index, because an item is large
 		a, b := &items[i], &items[j]
 		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Key, b.Key)) < 0
 	})
 }
 
-// wanted are keys of regions.
+// wanted are keys by region.
 type wanted struct {
 	regions []string
 	keys    map[string][]string
@@ -209,12 +209,11 @@ func wantedOf(keys map[string][]string) wanted {
 	return w
 }
 
-// together is how many regions one query reads. The query looks for each key in each region:
-// most regions want the same keys, and this bounds the lookups that find nothing or find a row
-// that was not asked for.
+// together is how many regions one query reads. The query looks for each key in each region, and most regions
+// want the same keys. The limit bounds the lookups that find no row, or a row that was not requested.
 const together = 16
 
-// rowsOf reads what is wanted of a table whose primary key is (key, region).
+// rowsOf reads the wanted rows of a table whose primary key is (key, region).
 func rowsOf[R any](w wanted, at func(R) pair, of func(keys, regions []string) ([]R, error)) ([]R, error) {
 	var rows []R
 	for regions := range slices.Chunk(w.regions, together) {
@@ -233,7 +232,7 @@ func rowsOf[R any](w wanted, at func(R) pair, of func(keys, regions []string) ([
 	return slices.DeleteFunc(rows, func(r R) bool { return !w.pairs[at(r)] }), nil
 }
 
-// desiredDeployments are what is placed, and of what is not what the quarantine has.
+// desiredDeployments returns items of topology rows, and tombstones of approved keys without a row.
 func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 	rows, err := rowsOf(w,
 		func(r gen.DesiredOfKeysRow) pair { return pair{r.Region, r.DeploymentID} },
@@ -265,7 +264,7 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 
 type secretKey struct{ environment, name string }
 
-// fillSecrets tells the versions of the secrets: those that specs name, and else the newest.
+// fillSecrets sets the versions of the secrets: the version that a spec names, otherwise the newest.
 func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	var environments, names []string
 	for i := range items {
@@ -297,7 +296,7 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 				version = latest[secretKey{it.App.EnvironmentID, ref.GetSecret()}]
 			}
 			if version == 0 {
-				continue // deleted: the agent says SecretUnavailable
+				continue // deleted: the agent reports SecretUnavailable
 			}
 			if it.SecretVersions == nil {
 				it.SecretVersions = map[string]int32{}
@@ -308,8 +307,8 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	return nil
 }
 
-// released returns tombstones for approved keys of the regions' quarantine. A key with
-// a topology row has a desired state already.
+// released returns tombstones for approved keys of the regions' quarantine. A key with a topology row already
+// has a desired state.
 func (t *tx) released(w wanted, known map[pair]bool) ([]model.DesiredItem, error) {
 	if len(known) == len(w.pairs) {
 		return nil, nil

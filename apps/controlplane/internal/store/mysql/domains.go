@@ -72,7 +72,7 @@ func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
 	return nil
 }
 
-// held are names as rows that hold them have them.
+// held returns names as the column of held domains has them.
 func held(names []string) []sql.NullString {
 	out := make([]sql.NullString, len(names))
 	for i, n := range names {

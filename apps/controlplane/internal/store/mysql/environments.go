@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// encodeJSON is for columns that no query looks into.
+// encodeJSON encodes values for columns that no query inspects.
 func encodeJSON(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -154,7 +154,7 @@ func (t *tx) UpdateEnvironment(e model.Environment) error {
 	return t.swapped(n, err, func() error { _, err := t.GetEnvironment(e.WorkspaceID, e.ID); return err }, "update environment", e.ID)
 }
 
-// DeleteEnvironment takes the environment's secrets with it.
+// DeleteEnvironment also deletes the environment's secrets.
 func (t *tx) DeleteEnvironment(workspaceID, id string) error {
 	n, err := t.q.DeleteEnvironment(t.ctx, gen.DeleteEnvironmentParams{WorkspaceID: workspaceID, ID: id})
 	if err := t.found(n, err, "delete environment", id); err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// changes collects what a transaction changed, by region, in the order of the
-// first mention.
+// changes collects a transaction's changes by region, in the order in which they were first mentioned.
 type changes struct {
 	byRegion map[string][]model.Change
 	at       map[changeKey]int
@@ -25,8 +24,8 @@ type changeKey struct {
 	key    string
 }
 
-// Change implements store.TopologyTx. It writes nothing: Update does, last. View
-// and Snapshot fail at their end.
+// Change implements store.TopologyTx. It writes nothing: Update does at its end. View and Snapshot fail at
+// their end.
 func (t *tx) Change(regionID string, kind model.ChangeKind, key string, generation int64) {
 	t.bind()
 	c := &t.changes
@@ -51,8 +50,8 @@ var (
 		"region", "revision", "kind", "change_key", "generation", "id", "chain")
 )
 
-// appendChanges is the last thing a transaction does: it locks the heads in key
-// order, numbers the changes, and writes both. It returns the new revisions.
+// appendChanges is a transaction's last step: it locks the heads in key order, numbers the changes, and
+// writes both. It returns the new revisions.
 func (t *tx) appendChanges() (map[string]int64, error) {
 	revisions := make(map[string]int64, len(t.changes.byRegion))
 	regions := slices.Sorted(maps.Keys(t.changes.byRegion))
@@ -119,7 +118,7 @@ func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
 	return list(t, "get heads", "", head)(t.readHeads(distinct(regionIDs)))
 }
 
-// SumHeads asks the primary, as all reads of the feed do.
+// SumHeads reads the primary, as all reads of the feed do.
 func (t *tx) SumHeads() (model.HeadSum, error) {
 	row, err := t.primary.SumHeads(t.ctx)
 	return model.HeadSum{Regions: row.Regions, Epochs: row.Epochs, Revisions: row.Revisions, Chains: row.Chains}, t.err(err, "sum up heads", "")
@@ -129,9 +128,8 @@ func (t *tx) ListRegionHeads(after string, n int) ([]model.Head, error) {
 	return list(t, "list heads", "", head)(t.primary.ListHeads(t.ctx, gen.ListHeadsParams{After: after, Limit: limit(n)}))
 }
 
-// ChainAt asks the head first: the chain of its revision, and of the one at
-// which its epoch began, is there even when the change was compacted or belongs
-// to the epoch before.
+// ChainAt reads the head first. It has the chains of its revision and of the one at which its epoch began,
+// even if that change was compacted or belongs to the epoch before.
 func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	h, err := t.primary.GetHead(t.ctx, regionID)
 	if err != nil {
@@ -149,8 +147,7 @@ func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	return chain, t.err(err, fmt.Sprintf("get chain of revision %d of region", revision), regionID)
 }
 
-// BumpEpoch locks the head: what was written before is of the old epoch, what
-// waits is of the new one.
+// BumpEpoch locks the head, so that earlier changes are of the old epoch and waiting ones of the new epoch.
 func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
 	if err := t.locking("bump epoch of region", regionID); err != nil {
 		return model.Head{}, err

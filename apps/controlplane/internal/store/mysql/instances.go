@@ -22,8 +22,8 @@ func instance(r gen.Instance) (model.Instance, error) {
 	return m, decodeJSON(r.Gpus, &m.GPUs)
 }
 
-// newerHere is newer, and more: agents choose the ids of instances, and one
-// region must not write over another's.
+// newerHere is newer with a check of the region. Agents choose the ids of instances, and one region must not
+// overwrite another's.
 const newerHere = "region = VALUES(region) AND " + newer
 
 var (
@@ -36,13 +36,13 @@ var (
 		guarded(newerHere, "guard_no", instanceColumns...).usually(usualInstance)
 )
 
-// usualInstance is what most instances are, and what the columns are by default.
+// usualInstance has the columns' default values, which most instances have.
 var usualInstance = map[string]any{
 	"role": "main", "slot_no": int32(0), "reason": "", "message": "", "restarts": int32(0), "gpus": "[]", "terminated_at": int64(0),
 }
 
 func (t *tx) PutInstances(rows []model.Instance) error {
-	// A report has them in order already, most of the time; the rows are large.
+	// They are sorted as pointers, because the rows are large. A report usually has them in order already.
 	sorted := make([]*model.Instance, len(rows))
 	for i := range rows {
 		sorted[i] = &rows[i]
@@ -99,8 +99,8 @@ func (t *tx) ListInstances(f store.InstanceFilter, p store.Page) ([]model.Instan
 	return t.listInstances(p, f)
 }
 
-// listInstances is by hand: which conditions there are decides which index serves it. There is a
-// page for each filter.
+// listInstances composes its query, because the set of conditions decides which index serves it. Each filter
+// has its own page.
 func (t *tx) listInstances(p store.Page, filters ...store.InstanceFilter) ([]model.Instance, error) {
 	var pages []string
 	var args []any

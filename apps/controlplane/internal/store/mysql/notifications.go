@@ -49,7 +49,7 @@ func (t *tx) ListNotificationEndpoints(workspaceID string) ([]model.Notification
 	}))
 }
 
-// GetNotificationEndpoints reads the primary: what it returns is called.
+// GetNotificationEndpoints reads the primary, because deliveries are sent to what it returns.
 func (t *tx) GetNotificationEndpoints(ids []string) ([]model.NotificationEndpoint, error) {
 	return list(t, "get notification endpoints", "", notificationEndpoint)(inChunks(distinct(ids), func(ids []string) ([]gen.NotificationEndpoint, error) {
 		return t.primary.GetNotificationEndpoints(t.ctx, ids)
@@ -83,7 +83,7 @@ func (t *tx) DeleteNotificationEndpointsOf(workspaceID, scopeID string) error {
 	return t.deleteEndpointsOf([]string{scopeID}, func(e gen.NotificationEndpoint) bool { return e.WorkspaceID == workspaceID })
 }
 
-// deleteEndpointsOf forgets the endpoints of projects and apps that match.
+// deleteEndpointsOf deletes the endpoints of these projects and apps for which match is true.
 func (t *tx) deleteEndpointsOf(scopeIDs []string, match func(gen.NotificationEndpoint) bool) error {
 	rows, err := t.primary.NotificationEndpointsOfScopes(t.ctx, scopeIDs)
 	if err != nil {
@@ -100,7 +100,7 @@ func (t *tx) deleteEndpointsOf(scopeIDs []string, match func(gen.NotificationEnd
 	return nil
 }
 
-// deleteEndpointsOfWorkspace forgets all endpoints of the workspace.
+// deleteEndpointsOfWorkspace deletes all endpoints of the workspace.
 func (t *tx) deleteEndpointsOfWorkspace(id string) error {
 	all, err := t.ListNotificationEndpoints(id)
 	if err != nil {
@@ -116,7 +116,7 @@ func (t *tx) deleteEndpointsOfWorkspace(id string) error {
 
 func (t *tx) NotifyRegion(n model.RegionNotice) error { return store.NotifyRegion(t, n) }
 
-// maxAppNames is the column's.
+// maxAppNames is the column's width.
 const maxAppNames = 4 << 10
 
 var insertDeliveries = insertInto("InsertDeliveries", "notification_deliveries",
@@ -135,8 +135,8 @@ func (t *tx) InsertDeliveries(rows []model.Delivery) error {
 	}), "insert notification deliveries", "")
 }
 
-// notifyRow inserts the delivery of one history entry to the endpoints that it concerns, with the names of
-// the moment. Its literals are compared with columns directly, so that every table is read by its index.
+// notifyRow inserts the delivery of one history entry to the endpoints that it concerns, with current names.
+// Its literals are compared with columns directly, so that every table is read by its index.
 const notifyRow = `SELECT e.id, ?, e.workspace_id, ?, ?, ?, ?, ?, w.name, p.name, v.name, a.name, a.id, ?, ?, ?, COALESCE(r.name, ''), ?, 1, 1, CONCAT(p.name, '/', v.name, '/', a.name), 0, 0, ?, ?, 0, ''
 FROM notification_endpoints e JOIN apps a ON a.id = ? AND a.workspace_id = e.workspace_id
 JOIN environments v ON v.id = a.environment_id JOIN projects p ON p.id = a.project_id JOIN workspaces w ON w.id = e.workspace_id
@@ -146,8 +146,8 @@ WHERE e.workspace_id = ? AND e.scope_id IN ('', a.project_id, a.id) AND e.disabl
 // notifyRows bounds the entries of one statement.
 const notifyRows = 100
 
-// notifyHistory inserts deliveries of the entries that endpoints are notified of, in one statement. Without
-// such an entry it has no statement.
+// notifyHistory inserts deliveries of the entries that are sent to endpoints, in one statement. Without such
+// an entry it runs no statement.
 func (t *tx) notifyHistory(rows []model.History) error {
 	var told []model.Delivery
 	for _, h := range rows {
@@ -189,9 +189,9 @@ func delivery(r gen.NotificationDelivery) (model.Delivery, error) {
 	}, nil
 }
 
-// DueDeliveries reads the primary: what it returns is claimed.
+// DueDeliveries reads the primary, because its results are claimed.
 func (t *tx) DueDeliveries(at int64, busy []string, n int) ([]model.Delivery, error) {
-	// NOT IN of an empty list would be true of no row.
+	// NOT IN with an empty list would match no row.
 	return list(t, "list due notifications", "", delivery)(t.primary.DueDeliveries(t.ctx, gen.DueDeliveriesParams{
 		At: at, Busy: append([]string{"-"}, busy...), Limit: limit(n),
 	}))

@@ -38,7 +38,7 @@ func byObservedPlace(a, b model.Observed) int {
 	return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
 }
 
-// GetObserved reads the primary: what is merged into it must be the newest.
+// GetObserved reads the primary, because reports are merged into the newest row.
 func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, error) {
 	rows, err := list(t, "get observed", "", observed)(rowsOf(wantedOf(deployments),
 		func(r gen.DeploymentObserved) pair { return pair{r.Region, r.DeploymentID} },
@@ -49,7 +49,7 @@ func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, err
 	return rows, err
 }
 
-// newer is the guard of every report: one that is not above the stored loses.
+// newer is the condition of every report. A report whose guard is not above the stored one is ignored.
 const newer = "VALUES(guard_no) > guard_no"
 
 var (
@@ -108,7 +108,7 @@ func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
 	}), "put observed routes", "")
 }
 
-// ResetObserved locks the rows before it changes them, to tell whose they are.
+// ResetObserved locks the rows before it changes them, to return their apps.
 func (t *tx) ResetObserved(regionID string, guard model.Guard, now int64) ([]string, error) {
 	if err := t.locking("reset observed of region", regionID); err != nil {
 		return nil, err

@@ -10,8 +10,7 @@ func (t *tx) PutPeer(p model.Peer) error {
 	return t.err(t.q.PutPeer(t.ctx, gen.PutPeerParams{ID: p.ID, Address: p.Address, StartedAt: p.StartedAt}), "put peer", p.ID)
 }
 
-// ListPeers reads the primary: a replica of the database would not know who has
-// just come.
+// ListPeers reads the primary, because a replica of the database may lack a process that just started.
 func (t *tx) ListPeers(seenWithin int64) ([]model.Peer, error) {
 	return list(t, "list peers", "", func(r gen.Peer) (model.Peer, error) {
 		return model.Peer{ID: r.ID, Address: r.Address, StartedAt: r.StartedAt, LastSeen: r.LastSeen}, nil
@@ -31,13 +30,13 @@ func (t *tx) PutStream(regionID, peerID string) error {
 	return t.err(t.q.PutStream(t.ctx, gen.PutStreamParams{Region: regionID, PeerID: peerID}), "put stream of region", regionID)
 }
 
-// CountStreams reads the primary, as ListPeers does: the two are compared.
+// CountStreams reads the primary as ListPeers does, because the two are compared.
 func (t *tx) CountStreams() (int, error) {
 	n, err := t.primary.CountStreams(t.ctx, int32(windlassv1.RegionStatus_REGION_STATUS_CONNECTED))
 	return int(n), t.err(err, "count streams", "")
 }
 
-// GetStream reads the primary: the agent may have moved a moment ago.
+// GetStream reads the primary, because the agent may have just moved.
 func (t *tx) GetStream(regionID string) (string, error) {
 	return get(t, "get stream of region", regionID, func(id string) (string, error) { return id, nil })(
 		t.primary.GetStream(t.ctx, regionID))

@@ -7,15 +7,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// prefetched is what members of a batch ask about apps of their own, one like the other, read
-// for all of them with the first one's question: who finds an app and locks it, and its rows,
-// and reads what it runs and what its regions say.
+// prefetched are answers to questions that each batch member asks about its own app. The first member's
+// question is asked for all of them. It covers members that find and lock an app and its rows, and read what
+// it runs and what its regions report.
 //
-// An answer is given once, and only to the first member that is about its app, in that member's
-// first part, while the transaction has not changed the app. A second read or a second member
-// queries for itself. So does every member after a write that is not deferred.
+// An answer is given once, to the first member that is about its app, in that member's first part, while the
+// transaction has not changed the app. A second read or a second member queries for itself. So does every
+// member after a write that is not deferred.
 type prefetched struct {
-	// apps by name and by id, and deployments that they run.
+	// These are apps by name, apps by id, and the deployments that they run.
 	names, apps, deployments subjects
 	// known are the apps that were found, by id.
 	known map[string]model.App
@@ -23,9 +23,9 @@ type prefetched struct {
 
 // subjects are what members ask about.
 type subjects struct {
-	// first of the members about each of them.
+	// first is the first member about each subject.
 	first map[string]int
-	// answers by kind of question and subject, as rows; nil: given.
+	// answers are rows by kind of question and subject. nil: already given.
 	answers map[string]map[string]any
 }
 
@@ -42,14 +42,14 @@ func newPrefetched(requests []*request) *prefetched {
 	return f
 }
 
-// expect a member's questions about a subject; empty: none.
+// expect registers a subject that the member will ask about. An empty id is ignored.
 func (s *subjects) expect(id string, member int) {
 	if _, ok := s.first[id]; !ok && id != "" {
 		s.first[id] = member
 	}
 }
 
-// found are apps that members asked for by name, or locked.
+// found registers apps that members asked for by name, or locked.
 func (f *prefetched) found(apps []model.App, by *subjects, subject func(model.App) string) {
 	for _, a := range apps {
 		member := by.first[subject(a)]
@@ -59,7 +59,7 @@ func (f *prefetched) found(apps []model.App, by *subjects, subject func(model.Ap
 	}
 }
 
-// forget an app that changed: later reads of it query for themselves.
+// forget removes an app that changed, so that later reads of it query for themselves.
 func (f *prefetched) forget(appID string) {
 	if f != nil {
 		was := f.known[appID]
@@ -69,13 +69,13 @@ func (f *prefetched) forget(appID string) {
 	}
 }
 
-// theNames, theApps and theDeployments are the subjects of prefetch.
+// theNames, theApps and theDeployments select the subjects of prefetch.
 func theNames(f *prefetched) *subjects       { return &f.names }
 func theApps(f *prefetched) *subjects        { return &f.apps }
 func theDeployments(f *prefetched) *subjects { return &f.deployments }
 
-// prefetch answers the question of the current member about one subject. The first such question is
-// asked for the subjects of later members, too. With ok false the member queries for itself.
+// prefetch answers the current member's question about one subject. The first such question is asked for the
+// subjects of later members, too. If ok is false, the member queries for itself.
 func prefetch[R any](t *tx, about func(*prefetched) *subjects, kind string, ids []string, idOf func(R) string, ask func(ids []string) ([]R, error)) (rows []R, ok bool, err error) {
 	c := t.shared
 	if c == nil || c.prefetched == nil || len(ids) != 1 {

@@ -22,7 +22,7 @@ func (t *tx) PutProtection(p model.Protection) error {
 	}), "put protection of", p.WorkspaceID+p.ScopeID)
 }
 
-// ListProtections reads them once for all members of a batch.
+// ListProtections reads the protections once for all members of a batch.
 func (t *tx) ListProtections(workspaceID string) ([]model.Protection, error) {
 	read := func() ([]model.Protection, error) {
 		return list(t, "list protections of", workspaceID, protection)(t.q.ListProtections(t.ctx, gen.ListProtectionsParams{

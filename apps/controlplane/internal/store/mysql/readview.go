@@ -10,31 +10,27 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// A read can be torn: it sees a transaction and not one that committed before it.
-// MariaDB makes a read view by walking its table of running transactions while
-// they go on, so that, with A and B one after the other on a head's lock,
+// A read can be torn: it sees a transaction but not one that committed before it. MariaDB makes a read view
+// by walking its table of running transactions while they continue. Suppose that A and B lock a head one
+// after the other:
 //
 //	reader   notes A as running ........................ finds B gone
 //	A        .................. commits, frees the head
 //	B        waits for the head ....................... takes it, commits
 //
-// and the view holds B's change without A's. The walk takes microseconds, unless
-// the reader loses its processor in the middle of it. MySQL, which makes views
-// under a mutex, has no such moment.
+// Then the view holds B's change without A's. The walk is short, unless the reader loses its processor in the
+// middle of it. A read of MySQL cannot be torn, because it makes views under a mutex.
 //
-// Revisions show it: they are gap-free, so a gap is either a torn read or a place
-// where the feed was compacted. A transaction that was committed before another
-// one was seen is in every later view. So what a second read does not find
-// either was compacted, and a snapshot whose newest revisions have a gap is
-// begun again.
+// Revisions show it. They are gap-free, so a gap is either a torn read or a compacted part of the feed. Once
+// a transaction is seen, every later view has all that committed before it. So a gap that a second read still
+// has was compacted. A snapshot whose newest revisions have a gap is begun again.
 const (
-	// tornTries bounds reading again: each try has to meet the race anew.
+	// tornTries bounds the reads. Each further one fails only if it meets the race again.
 	tornTries = 10
-	// tornDepth is how many revisions below its head a snapshot looks at: more than
-	// can commit during one walk.
+	// tornDepth is how many revisions below its head a snapshot checks, more than can commit during one walk.
 	tornDepth = 64
-	// changesChunk is how many regions one statement asks for: its ranges are
-	// described in memory by the optimizer, and a beat rarely has more to read.
+	// changesChunk is how many regions one statement reads. It is bounded because the optimizer keeps a
+	// description of each range in memory.
 	changesChunk = 1000
 )
 
@@ -46,7 +42,7 @@ type gap struct {
 	from, to int64
 }
 
-// gaps finds holes above after in changes, sorted by (region, revision).
+// gaps returns the holes above after in changes, which are sorted by (region, revision).
 func gaps(changes []model.Change, after map[string]int64) map[gap]bool {
 	var found map[gap]bool
 	region, last := "", int64(0)
@@ -65,8 +61,7 @@ func gaps(changes []model.Change, after map[string]int64) map[gap]bool {
 	return found
 }
 
-// Changes implements store.FeedTx. In a snapshot, GetHead has made sure of the
-// view.
+// Changes implements store.FeedTx. In a snapshot it does not check for torn reads, because GetHead has.
 func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
 	var before map[gap]bool
 	for range tornTries {
@@ -76,7 +71,7 @@ func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
 		}
 		now := gaps(changes, after)
 		if t.reopen != nil || !fresh(now, before) {
-			if fresh(before, now) { // what was missing is there
+			if fresh(before, now) { // the second read has what the first lacked
 				t.metrics.torn.Inc()
 			}
 			return changes, nil
@@ -96,7 +91,7 @@ func fresh(a, b map[gap]bool) bool {
 	return false
 }
 
-// compactedOnly tells that all gaps are where the caller began.
+// compactedOnly reports whether all gaps begin where the caller's range does.
 func compactedOnly(found map[gap]bool, after map[string]int64) bool {
 	for g := range found {
 		if g.from != after[g.region] {
@@ -106,7 +101,7 @@ func compactedOnly(found map[gap]bool, after map[string]int64) bool {
 	return true
 }
 
-// readChanges is a statement by hand: sqlc has no list of ranges.
+// readChanges composes its statement, because sqlc has no list of ranges.
 func (t *tx) readChanges(after map[string]int64, n int) ([]model.Change, error) {
 	found := []model.Change{}
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(after)), changesChunk) {
@@ -137,9 +132,8 @@ func (t *tx) readChanges(after map[string]int64, n int) ([]model.Change, error) 
 	return found, nil
 }
 
-// readHeads reads heads; in a snapshot, such that all that led to them is in its
-// view, too. The view can only be begun again if nothing was read from it yet:
-// read heads first.
+// readHeads reads heads. In a snapshot it ensures that the view also has all changes up to them. The view can
+// only be begun again if nothing was read from it yet, so heads must be read first.
 func (t *tx) readHeads(regions []string) ([]gen.RegionHead, error) {
 	for range tornTries {
 		first := t.statements == 0
@@ -180,7 +174,7 @@ func (t *tx) torn(heads []gen.RegionHead) (bool, error) {
 		newest[c.RegionID] = c.Revision
 	}
 	for _, h := range heads {
-		// None at all: they were compacted, the head's own among them.
+		// A region without any was compacted, including the head's own change.
 		if at, ok := newest[h.Region]; ok && at != h.Revision {
 			return true, nil
 		}

@@ -85,7 +85,7 @@ func (t *tx) ListAudit(workspaceID string, p store.Page) ([]model.Audit, error) 
 	})(t.q.ListAudit(t.ctx, gen.ListAuditParams{WorkspaceID: workspaceID, Before: before(p), Limit: limit(p.Limit)}))
 }
 
-// GetIdempotency reads the primary: a retry must find what its first try wrote.
+// GetIdempotency reads the primary, because a retry must find what its first try wrote.
 func (t *tx) GetIdempotency(workspaceID, key string) (model.Idempotency, error) {
 	return get(t, "get idempotency record", key, func(r gen.Idempotency) (model.Idempotency, error) {
 		return model.Idempotency{

@@ -27,7 +27,7 @@ func region(r gen.Region) (model.Region, error) {
 	return m, decodeJSON(r.AgentFeatures, &m.AgentFeatures)
 }
 
-// InsertRegion also makes the head of the region's feed.
+// InsertRegion also inserts the head of the region's feed.
 func (t *tx) InsertRegion(r model.Region) error {
 	labels, err := encodeJSON(r.Labels)
 	if err != nil {
@@ -150,8 +150,8 @@ func (t *tx) UpdateRegion(r model.Region) error {
 	return t.swapped(n, err, func() error { _, err := t.GetRegion(r.ID); return err }, "update region", r.ID)
 }
 
-// DeleteRegion takes all that is the region's own with it. Whether anything is
-// to run there is for the caller to know.
+// DeleteRegion also deletes all of the region's own rows. The caller must check that nothing should run
+// there.
 func (t *tx) DeleteRegion(id string) error {
 	n, err := t.q.DeleteRegion(t.ctx, id)
 	if err := t.found(n, err, "delete region", id); err != nil {
@@ -172,7 +172,7 @@ func (t *tx) DeleteRegion(id string) error {
 	return nil
 }
 
-// GrantRegion leaves an earlier grant as it stands.
+// GrantRegion does not change an earlier grant.
 func (t *tx) GrantRegion(regionID, workspaceID string, at int64) error {
 	if _, err := t.GetRegion(regionID); err != nil {
 		return err

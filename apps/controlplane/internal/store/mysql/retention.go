@@ -15,7 +15,7 @@ func (t *tx) DeleteApps(deletedBefore int64, n int) (int, error) {
 	if err != nil || len(ids) == 0 {
 		return 0, t.err(err, "find deleted apps", "")
 	}
-	// The apps' own rows last: after a crash in between, the next run finds the app again.
+	// The apps' own rows are deleted last, so that after a crash in between the next run finds the apps again.
 	for _, forget := range []func() error{
 		func() error { return t.q.DeleteWakesOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteClaimsOfApps(t.ctx, ids) },
@@ -73,7 +73,7 @@ func (t *tx) TrimVersions(app model.App, keep int32, n int) (int, error) {
 func (t *tx) TrimHistory(appID string, keep, n int) (int, error) {
 	oldest, err := t.primary.OldestKeptHistory(t.ctx, gen.OldestKeptHistoryParams{AppID: appID, Offset: int32(max(keep-1, 0))})
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil // it has no more than are kept
+		return 0, nil // it has no more entries than are kept
 	}
 	if err != nil {
 		return 0, t.err(err, "find old history of app", appID)

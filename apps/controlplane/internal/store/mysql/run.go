@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// retryPolicy: the other party of a deadlock is done within milliseconds; the
-// cap is for a hot row that many wait for.
+// retryPolicy starts low, because the other party of a deadlock is usually done within milliseconds. The cap
+// is for a row that many transactions wait for.
 var retryPolicy = backoff.Policy{Min: 4 * time.Millisecond, Max: 500 * time.Millisecond}
 
 // Update implements store.Store.
@@ -49,8 +49,8 @@ func (s *Store) try(ctx context.Context, fn func(store.Tx) error) (store.Commit,
 	if err != nil {
 		return store.Commit{}, fmt.Errorf("store: begin: %w", err)
 	}
-	// After a commit it does nothing; a failure to roll back loses the connection,
-	// which rolls back.
+	// After a commit this does nothing. If the rollback fails, the connection is lost, and the server rolls
+	// back.
 	defer func() { _ = sqlTx.Rollback() }()
 
 	t := s.newTx(ctx, sqlTx, sqlTx, false)
@@ -64,7 +64,7 @@ func (s *Store) try(ctx context.Context, fn func(store.Tx) error) (store.Commit,
 	return t.commit(sqlTx)
 }
 
-// commit ends the transaction.
+// commit writes what is deferred, appends the changes and commits.
 func (t *tx) commit(sqlTx *sql.Tx) (store.Commit, error) {
 	if err := t.flush(); err != nil {
 		return store.Commit{}, err
@@ -82,17 +82,16 @@ func (t *tx) commit(sqlTx *sql.Tx) (store.Commit, error) {
 	return t.committed(revisions), nil
 }
 
-// commitError tells a refusal by the server, which is certain, from silence,
-// which is not. database/sql reports ErrTxDone or the context's error when it
-// rolled back without sending COMMIT.
+// commitError distinguishes a refusal by the server, which is certain, from a lost connection, which is not.
+// database/sql returns ErrTxDone or the context's error when it rolled back without sending COMMIT.
 func commitError(err error) error {
 	var refused *mysql.MySQLError
 	if errors.As(err, &refused) && !connectionLost(err) || errors.Is(err, sql.ErrTxDone) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("store: commit: %w", err)
 	}
-	// The cause is not wrapped: retryReason must not take it for a connection that
-	// was lost before the commit.
+	// The cause is not wrapped, because retryReason would take it for a connection that was lost before the
+	// commit.
 	return fmt.Errorf("store: commit: %w: %s", model.ErrOutcomeUnknown, err.Error())
 }
 
@@ -121,7 +120,7 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 	if err := beginMoment(ctx, c); err != nil {
 		return errors.Join(err, discard(c))
 	}
-	// A connection that cannot end its transaction must not go back to the pool.
+	// A connection that cannot end its transaction must not return to the pool.
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -142,7 +141,7 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 	return t.unchanged()
 }
 
-// beginMoment begins a moment, on a connection that is in none.
+// beginMoment begins a snapshot on a connection without a transaction.
 func beginMoment(ctx context.Context, c *sql.Conn) error {
 	for _, q := range []string{
 		"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -155,7 +154,7 @@ func beginMoment(ctx context.Context, c *sql.Conn) error {
 	return nil
 }
 
-// discard takes the connection out of the pool.
+// discard removes the connection from the pool.
 func discard(c *sql.Conn) error {
 	err := c.Raw(func(any) error { return driver.ErrBadConn })
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
@@ -172,7 +171,7 @@ func (s *Store) observe(kind string, start time.Time, err *error) {
 	s.metrics.seconds.WithLabelValues(kind, result).Observe(time.Since(start).Seconds())
 }
 
-// Server errors after which the same transaction may succeed.
+// These are server errors after which the same transaction may succeed.
 const (
 	errLockWait     = 1205
 	errDeadlock     = 1213
@@ -181,10 +180,10 @@ const (
 	errTiDBRetry    = 8022
 )
 
-// errTooManyConnections is refused before there is a session.
+// errTooManyConnections is a refusal before a session begins.
 const errTooManyConnections = 1040
 
-// Server errors that are its last words on a connection.
+// These are server errors after which the server closes the connection.
 const (
 	errShutdown    = 1053
 	errKilled      = 1927 // MariaDB
@@ -192,7 +191,7 @@ const (
 	errIdle        = 4031
 )
 
-// retryReason is why the transaction may be run again, or empty.
+// retryReason returns why the transaction may be run again, empty if it may not.
 func retryReason(err error) string {
 	if connectionLost(err) {
 		return "connection_lost"
@@ -210,8 +209,7 @@ func retryReason(err error) string {
 	return ""
 }
 
-// connectionLost says that the server ended the session, and rolled back what
-// was open in it.
+// connectionLost reports whether the server ended the session, and so rolled back its open transaction.
 func connectionLost(err error) bool {
 	if my, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		switch my.Number {
@@ -223,8 +221,8 @@ func connectionLost(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
-// IsUnavailable tells that the database is out of reach, or too busy to take a
-// transaction: the same call may succeed later.
+// IsUnavailable reports whether the database is out of reach, or too busy to begin a transaction. The same
+// call may succeed later.
 func IsUnavailable(err error) bool {
 	if my, ok := errors.AsType[*mysql.MySQLError](err); ok && my.Number == errTooManyConnections {
 		return true
@@ -233,7 +231,7 @@ func IsUnavailable(err error) bool {
 	return network || retryReason(err) != ""
 }
 
-// sleep waits, and reports whether ctx is still good.
+// sleep waits for d, and reports whether it ended before ctx did.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-// ListSealedValues reads the primary: what is missing in the list keeps its old key.
+// ListSealedValues reads the primary, because a value that the list lacks keeps its old key.
 func (t *tx) ListSealedValues(keyID uint32, after model.SealedValue, n int) ([]model.SealedValue, error) {
 	return list(t, "list sealed values", "", func(r gen.ListSealedValuesRow) (model.SealedValue, error) {
 		return model.SealedValue{EnvironmentID: r.EnvironmentID, Name: r.Name, Version: r.Version, Ciphertext: r.Ciphertext}, nil
@@ -20,9 +20,9 @@ func (t *tx) ListSealedValues(keyID uint32, after model.SealedValue, n int) ([]m
 
 const resealedRow = "SELECT CONVERT(? USING ascii) COLLATE ascii_bin AS environment_id, CONVERT(? USING ascii) COLLATE ascii_bin AS name, ? AS version, ? AS was, ? AS resealed"
 
-// ResealValues is an UPDATE joined with a list of values, because an upsert would bring a version
-// back that was deleted meanwhile. A list of ciphertexts may be a file to MariaDB, made and removed
-// for each statement, which is cheap beside a statement for each value.
+// ResealValues is an UPDATE joined with a list of values, because an upsert would restore a version that was
+// deleted meanwhile. MariaDB may write a list of ciphertexts to a temporary file, which is cheaper than a
+// statement for each value.
 func (t *tx) ResealValues(values []model.ResealedValue) (int64, error) {
 	var replaced int64
 	for part := range resealedParts(values) {
@@ -47,7 +47,7 @@ SET s.ciphertext = v.resealed`
 	return replaced, nil
 }
 
-// resealedParts cuts the values into the parts that one statement takes.
+// resealedParts splits the values into the parts that one statement takes.
 func resealedParts(values []model.ResealedValue) iter.Seq[[]model.ResealedValue] {
 	return func(yield func([]model.ResealedValue) bool) {
 		for len(values) > 0 {
@@ -64,7 +64,7 @@ func resealedParts(values []model.ResealedValue) iter.Seq[[]model.ResealedValue]
 	}
 }
 
-// CountSealedValues reads the primary: a key is removed by what it returns.
+// CountSealedValues reads the primary, because a key is removed when no value has it.
 func (t *tx) CountSealedValues() (map[uint32]int64, error) {
 	rows, err := t.primary.CountSealedValues(t.ctx)
 	if err != nil {

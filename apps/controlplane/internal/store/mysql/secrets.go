@@ -10,8 +10,8 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// InsertSecretVersion moves the secret's row first: of two writers of one
-// version, the second finds it taken.
+// InsertSecretVersion updates the secret's row first, so that the second of two writers of a version finds it
+// taken.
 func (t *tx) InsertSecretVersion(s model.Secret) error {
 	n, err := t.q.AdvanceSecret(t.ctx, gen.AdvanceSecretParams{
 		Version: s.Version, UpdatedAt: s.UpdatedAt,
@@ -44,7 +44,7 @@ func (t *tx) insertSecret(s model.Secret) error {
 	}), "insert secret", s.Name)
 }
 
-// SecretFloor reads the primary: what follows from it is written.
+// SecretFloor reads the primary, because the caller writes a version that follows from it.
 func (t *tx) SecretFloor(environmentID string) (int32, error) {
 	version, err := t.primary.GetSecretFloor(t.ctx, environmentID)
 	if errors.Is(err, sql.ErrNoRows) {

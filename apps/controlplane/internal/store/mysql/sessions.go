@@ -10,8 +10,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// StartSession locks the region's row, so that of two agents one is first and
-// the other's fence is higher.
+// StartSession locks the region's row, so that the second of two concurrent agents gets the higher fence.
 func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent model.Region) (model.Region, bool, error) {
 	was, err := t.LockRegion(regionID)
 	if err != nil {
@@ -44,30 +43,28 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 	return r, resumed, err
 }
 
-// CheckSessions reads the primary: a session that a replica has not heard of
-// would be refused.
+// CheckSessions reads the primary, because a session that a replica does not have yet would be refused.
 func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
 	return list(t, "check sessions", "", region)(inChunks(distinct(regionIDs), func(ids []string) ([]gen.Region, error) {
 		return t.primary.GetRegions(t.ctx, ids)
 	}))
 }
 
-// maxGatewayURL is the column's.
+// maxGatewayURL is the column's width.
 const maxGatewayURL = 512
 
-// noteRow is one row of the values that NoteReports joins with. The id is
-// converted to the column's character set, or the join could not use its index.
+// noteRow is one row of the values that NoteReports joins with. The id is converted to the column's character
+// set, because otherwise the join could not use its index.
 const (
 	noteRow     = "SELECT CONVERT(? USING ascii) COLLATE ascii_bin AS id, ? AS session_id, ? AS epoch, ? AS fence, ? AS sequence, ? AS received, ? AS at"
 	capacityRow = ", ? AS changed, ? AS capacity"
 )
 
-// NoteReports is one UPDATE joined with a list of values, because an upsert
-// would bring a region back that was deleted meanwhile. A session that still
-// reports after its lease ran out is connected again.
+// NoteReports is one UPDATE joined with a list of values, because an upsert would restore a region that was
+// deleted meanwhile. A session that still reports after its lease ended is connected again.
 //
-// A list with a blob in it is a file to MariaDB, made and removed for each statement. So
-// capacity, which hardly ever changes, is only in the list when it does.
+// MariaDB writes a list with a blob to a temporary file. So capacity, which rarely changes, is in the list
+// only when it changes.
 func (t *tx) NoteReports(regions []model.Region, leaseTTL int64) error {
 	if len(regions) == 0 {
 		return nil
@@ -144,8 +141,8 @@ func quarantined(r gen.RegionQuarantine) (model.Quarantined, error) {
 	}, nil
 }
 
-// since and approved_at of a key that stays are not assigned: it is in
-// quarantine since it was first seen there.
+// putQuarantine does not assign since and approved_at of an existing key, which is in quarantine since it was
+// first seen there.
 var putQuarantine = insertInto("PutQuarantine", "region_quarantine",
 	"region", "workload_key", "generation", "instances", "since", "approved_at").replacing("generation", "instances")
 

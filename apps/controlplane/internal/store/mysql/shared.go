@@ -7,32 +7,30 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// shared is what a transaction keeps for the requests that share it (see UpdateBatched); nil
-// where it has a single one.
+// shared is the state of a transaction that several requests share (see UpdateBatched). It is nil in a
+// transaction of a single request.
 //
-// Rows of the most frequent kinds are deferred and written for all requests in one statement of
-// each kind. A statement that reads one of those tables has them written first, unless it is
-// about rows of which none is deferred. What every request reads alike is read once, and what
-// each reads of its own app is read for all of them at once.
+// Rows of the most frequent kinds are deferred, and written for all requests in one statement of each kind. A
+// statement that reads one of those tables makes them be written first, unless none of the deferred rows
+// concerns it. What all requests read alike is read once, and what each reads of its own app is read for all
+// at once.
 type shared struct {
-	// member whose turn it is.
+	// member is the index of the request that runs now.
 	member int
 	late   late
-	// about are what rows that are kept back are about: ids of apps, deployments and rollouts,
-	// and names of apps.
+	// about has the subjects of deferred rows: ids of apps, deployments and rollouts, and names of apps.
 	about map[string]bool
-	// apart: the statement at hand has nothing to do with them. writing: it is one of theirs.
+	// apart means that the current statement does not concern deferred rows. writing means that it writes them.
 	apart, writing bool
-	// bound are members of whom something is in the transaction that is not kept back: it
-	// cannot be without it.
+	// bound are members with writes that were not deferred. They cannot be removed from the transaction.
 	bound map[int]bool
-	// admissions are those of workspaces that are locked, as they are to become.
+	// admissions are those of locked workspaces, with the values that they will have.
 	admissions map[string]model.Admission
-	// read is what is read once, by question.
+	// read has the answers that all members share, by question.
 	read map[string]any
-	// prefetched is what they ask alike, each about another app; nil: each is to ask for itself.
+	// prefetched answers what each member asks about its own app. nil: each queries for itself.
 	prefetched *prefetched
-	// failed is why what was kept back could not be written.
+	// failed is the error of writing deferred rows.
 	failed error
 }
 
@@ -57,7 +55,7 @@ func newShared(t *tx, requests []*request) *shared {
 	}
 }
 
-// late are rows that are kept back.
+// late are the deferred rows.
 type late struct {
 	apps, updated   kept[model.App]
 	deployments     kept[model.Deployment]
@@ -71,7 +69,7 @@ type late struct {
 	wakes           kept[wake]
 }
 
-// all of them, in the order in which they are written.
+// all returns the deferred rows of each kind, in the order in which they are written.
 func (l *late) all() []rows {
 	return []rows{
 		&l.apps, &l.updated, &l.deployments, &l.rollouts, &l.added, &l.replaced,
@@ -79,17 +77,17 @@ func (l *late) all() []rows {
 	}
 }
 
-// rows are kept rows of one kind.
+// rows are deferred rows of one kind.
 type rows interface {
-	// members are who wrote them, one of each row.
+	// members are those that wrote the rows, one for each row.
 	members() []int
 	drop(member int)
-	// concern reports whether there are any and the statement may be about their table.
+	// concern reports whether there are rows and the statement may read their table.
 	concern(query string) bool
 	flush() error
 }
 
-// kept are rows for a table, and the members that wrote them.
+// kept are deferred rows of a table, and the members that wrote them.
 type kept[R any] struct {
 	table string
 	write func([]R) error
@@ -120,13 +118,13 @@ func (k *kept[R]) flush() error {
 	return k.write(rows)
 }
 
-// wake is a wake-up of an app, in ms from now, or at once.
+// wake is a wake-up of an app, in milliseconds from now, or at once.
 type wake struct {
 	appID string
 	in    int64
 }
 
-// keep keeps rows back that are about something.
+// keep defers rows. about are their subjects.
 func keep[R any](c *shared, k *kept[R], about []string, rows ...R) {
 	for _, id := range about {
 		c.about[id] = true
@@ -136,7 +134,7 @@ func keep[R any](c *shared, k *kept[R], about []string, rows ...R) {
 	}
 }
 
-// drop takes a member's work out of the transaction, and reports whether it could.
+// drop removes a member's work from the transaction, and reports whether it could.
 func (c *shared) drop(member int) bool {
 	if c.bound[member] {
 		return false
@@ -147,15 +145,15 @@ func (c *shared) drop(member int) bool {
 	return true
 }
 
-// bind says that the member whose turn it is cannot be taken out any more.
+// bind marks that the current member cannot be removed from the transaction.
 func (t *tx) bind() {
 	if c := t.shared; c != nil {
 		c.bound[c.member] = true
 	}
 }
 
-// beside has the statements until the function that it returns is called not wait for what
-// is kept back, unless that is about one of these.
+// beside makes statements ignore deferred rows until done is called, unless a deferred row is about one of
+// these subjects.
 func (t *tx) beside(about ...string) (done func()) {
 	c := t.shared
 	if c == nil || slices.ContainsFunc(about, func(id string) bool { return c.about[id] }) {
@@ -165,7 +163,7 @@ func (t *tx) beside(about ...string) (done func()) {
 	return func() { c.apart = false }
 }
 
-// ahead of a statement what is kept back is written, if the statement may be about it.
+// ahead writes the deferred rows before a statement that may concern them.
 func (t *tx) ahead(query string) error {
 	c := t.shared
 	if c == nil || c.writing || c.apart || !slices.ContainsFunc(c.late.all(), func(k rows) bool { return k.concern(query) }) {
@@ -174,7 +172,7 @@ func (t *tx) ahead(query string) error {
 	return t.flush()
 }
 
-// once asks what every member asks alike.
+// once asks a question that every member asks alike, and keeps the answer.
 func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
 	c := t.shared
 	if c == nil {
@@ -190,13 +188,13 @@ func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
 	return m, err
 }
 
-// onceList is once for rows: each member gets a list of its own, which it may sort and cut.
+// onceList is once for rows. Each member gets its own list, which it may sort and cut.
 func onceList[R any](t *tx, question string, ask func() ([]R, error)) ([]R, error) {
 	rows, err := once(t, question, ask)
 	return slices.Clone(rows), err
 }
 
-// flush writes what is kept back.
+// flush writes the deferred rows.
 func (t *tx) flush() error {
 	c := t.shared
 	if c == nil {

@@ -6,12 +6,11 @@ import (
 	"sync"
 )
 
-// texts are buffers in which statements are put together: a thousand rows are a third of
-// a megabyte, and would be several times as much of garbage while it grows.
+// texts are buffers for statements, because a large statement would leave several times its size as garbage
+// while it grows.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// appendRow appends a row of values: its text's parts with an argument between each
-// two.
+// appendRow appends a row of values: the parts of its text, with an argument between each two.
 func appendRow(text []byte, parts []string, args []any) ([]byte, error) {
 	for i, a := range args {
 		text = append(text, parts[i]...)
@@ -43,9 +42,9 @@ func appendRow(text []byte, parts []string, args []any) ([]byte, error) {
 	return append(text, parts[len(parts)-1]...), nil
 }
 
-// escapes has what stands behind a backslash for each byte that means something in a
-// quoted text. Open sets the session's character set, in which no longer character has one
-// of these in it, and its mode, in which a backslash escapes.
+// escapes has, for each byte with a meaning in a quoted text, the character that follows the backslash. Open
+// sets a character set in which no multi-byte character contains one of these bytes. It also sets a mode in
+// which a backslash escapes.
 var escapes = [256]byte{0: '0', '\n': 'n', '\r': 'r', 0x1a: 'Z', '\'': '\'', '"': '"', '\\': '\\'}
 
 func appendQuoted(text []byte, s string) []byte {

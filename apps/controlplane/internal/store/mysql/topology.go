@@ -54,8 +54,8 @@ func (t *tx) lockTopology(appIDs []string) ([]model.Topology, error) {
 	return rows, err
 }
 
-// lockedRows returns the apps' rows if all of them are locked, so that no other transaction
-// changes them.
+// lockedRows returns the apps' rows if this transaction has locked all of them, so that no other changes
+// them.
 func (t *tx) lockedRows(appIDs []string) ([]model.Topology, bool) {
 	var rows []model.Topology
 	for _, id := range distinct(appIDs) {
@@ -120,9 +120,9 @@ func topologyArgs(args []any, r model.Topology) []any {
 		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.Transferred, r.MaxUnavailable, r.CreatedAt, r.UpdatedAt)
 }
 
-// PutTopology locks the rows that exist, unless LockTopology has, and compares
-// generations before it writes any. What it found absent it inserts without ON DUPLICATE KEY: a row
-// that somebody else inserted meanwhile is a conflict, not a row to overwrite.
+// PutTopology locks the rows that exist, unless LockTopology has, and compares generations before it writes
+// any. It inserts the missing rows without ON DUPLICATE KEY. So a row that another transaction inserted
+// meanwhile is a conflict, and is not overwritten.
 func (t *tx) PutTopology(rows []model.Topology) error {
 	if len(rows) == 0 {
 		return nil
@@ -192,7 +192,7 @@ func (t *tx) replaceTopology(rows []model.Topology) error {
 // place is the key of a topology row.
 type place struct{ deployment, region string }
 
-// storedGenerations are those of the rows that exist, which are locked.
+// storedGenerations returns the generations of the rows that exist, and locks them.
 func (t *tx) storedGenerations(sorted []model.Topology) (map[place]int64, error) {
 	stored := make(map[place]int64, len(sorted))
 	for _, r := range sorted {
@@ -208,7 +208,7 @@ func (t *tx) storedGenerations(sorted []model.Topology) (map[place]int64, error)
 	return stored, nil
 }
 
-// lockGenerations is a statement by hand: sqlc has no list of pairs.
+// lockGenerations composes its statement, because sqlc has no list of pairs.
 func (t *tx) lockGenerations(sorted []model.Topology) (map[place]int64, error) {
 	stored := make(map[place]int64, len(sorted))
 	for part := range slices.Chunk(sorted, bulkRows) {
@@ -264,7 +264,7 @@ func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
 	return len(rows), nil
 }
 
-// AppsInRegion is for the one whose region's reports or history changed.
+// AppsInRegion is for the caller that handles a change of the region's reports or history.
 func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	ids, err := t.q.AppsInRegion(t.ctx, regionID)
 	return ids, t.err(err, "list apps in region", regionID)

@@ -24,13 +24,12 @@ type tx struct {
 	ctx      context.Context
 	metrics  *metrics
 	readOnly bool
-	// db and q may read a replica in a View; primary never does. In a transaction
-	// they are one.
+	// db and q may read a replica in a View, and primary never does. In a transaction they are the same.
 	db      gen.DBTX
 	q       *gen.Queries
 	feed    gen.DBTX
 	primary *gen.Queries
-	// reopen begins a Snapshot's moment anew; nil elsewhere.
+	// reopen begins the view of a Snapshot again. It is nil elsewhere.
 	reopen     func() error
 	statements int
 	// broken is the error after which the server's transaction is gone.
@@ -38,11 +37,10 @@ type tx struct {
 
 	changes changes
 	woken   map[string]time.Duration
-	// unset are apps that have no wake-up row, and get none from others before the end:
-	// this transaction made the app, or holds the lock of the row that it took away.
+	// unset are apps without a wake-up row, which get none from other transactions before the end. This
+	// transaction inserted the app, or holds the lock of the row that it deleted.
 	unset map[string]struct{}
-	// locked is the topology of apps whose rows this transaction locked, all of them, as it
-	// has become.
+	// locked is the topology of apps whose rows this transaction has all locked, with its own changes.
 	locked map[string]map[place]model.Topology
 	apps   map[string]struct{}
 	bumped map[string]int64 // regions whose epoch was bumped, and their revision
@@ -64,7 +62,7 @@ func (s *Store) newTx(ctx context.Context, primary, reads gen.DBTX, readOnly boo
 	return t
 }
 
-// committed is what the transaction changed, in a stable order.
+// committed returns what the transaction changed, in a stable order.
 func (t *tx) committed(revisions map[string]int64) store.Commit {
 	for region, rev := range t.bumped {
 		if _, ok := revisions[region]; !ok {
@@ -88,7 +86,7 @@ func (t *tx) touch(appID string) {
 	}
 }
 
-// errDuplicate: a unique key has that value already.
+// errDuplicate means that a unique key already has that value.
 const errDuplicate = 1062
 
 func isDuplicate(err error) bool {
@@ -96,8 +94,8 @@ func isDuplicate(err error) bool {
 	return errors.As(err, &my) && my.Number == errDuplicate
 }
 
-// err wraps a statement's error with what was tried and on which id, maps it to
-// the contract's errors, and remembers one that ended the transaction.
+// err wraps a statement's error with the operation and the id, maps it to the contract's errors, and
+// remembers an error that ended the transaction.
 func (t *tx) err(err error, op, id string) error {
 	if err == nil {
 		return nil
@@ -118,14 +116,14 @@ func (t *tx) err(err error, op, id string) error {
 	return err
 }
 
-// Errors of a comparison with a text that is outside of the column's character
-// set: MariaDB refuses what MySQL answers with no rows.
+// These are errors of a comparison with a text outside of the column's character set. MariaDB refuses it,
+// while MySQL returns no rows.
 const (
 	errCollations = 1267
 	errNotUTF8    = 1300
 )
 
-// isUnspeakable: ids and names are ASCII, and somebody asked for one that is not.
+// isUnspeakable reports whether a query failed because the requested id or name is not ASCII, as all are.
 func isUnspeakable(err error) bool {
 	var my *mysql.MySQLError
 	return errors.As(err, &my) && (my.Number == errCollations || my.Number == errNotUTF8)
@@ -154,8 +152,8 @@ func (t *tx) allFound(n, want int, err error, op string) error {
 	return t.err(err, op, "")
 }
 
-// swapped is err for a compare-and-set: when it matched nothing, exists reports whether the row
-// changed or is gone.
+// swapped is err for a compare-and-set. If it matched nothing, exists decides between a changed row and a
+// missing one.
 func (t *tx) swapped(n int64, err error, exists func() error, op, id string) error {
 	if err != nil || n > 0 {
 		return t.err(err, op, id)
@@ -174,7 +172,7 @@ func (t *tx) locking(op, id string) error {
 	return nil
 }
 
-// unchanged fails when a transaction for reading called Change.
+// unchanged fails if a read-only transaction called Change.
 func (t *tx) unchanged() error {
 	if len(t.changes.byRegion) > 0 {
 		return wrap(errReadOnly, "change", "")
@@ -182,7 +180,7 @@ func (t *tx) unchanged() error {
 	return nil
 }
 
-// get turns a query's row into a model.
+// get converts a query's row to a model.
 func get[R, M any](t *tx, op, id string, conv func(R) (M, error)) func(R, error) (M, error) {
 	return func(r R, err error) (M, error) {
 		var zero M
@@ -197,7 +195,7 @@ func get[R, M any](t *tx, op, id string, conv func(R) (M, error)) func(R, error)
 	}
 }
 
-// list turns a query's rows into models. Of ids that cannot exist there are none.
+// list converts a query's rows to models. A query for ids that cannot exist has no rows.
 func list[R, M any](t *tx, op, id string, conv func(R) (M, error)) func([]R, error) ([]M, error) {
 	return func(rows []R, err error) ([]M, error) {
 		if err != nil && !isUnspeakable(err) {
@@ -215,10 +213,10 @@ func list[R, M any](t *tx, op, id string, conv func(R) (M, error)) func([]R, err
 	}
 }
 
-// maxID sorts after every id: the start of a page that runs downwards.
+// maxID sorts after every id. A descending page starts there.
 const maxID = "\x7f"
 
-// before is the cursor of a page that runs downwards.
+// before returns the cursor of a descending page.
 func before(p store.Page) string {
 	if p.After == "" {
 		return maxID
@@ -226,7 +224,7 @@ func before(p store.Page) string {
 	return p.After
 }
 
-// limit is a LIMIT: none when not positive.
+// limit returns n as a LIMIT, which has no effect if n is not positive.
 func limit(n int) int32 {
 	if n <= 0 || n > math.MaxInt32 {
 		return math.MaxInt32
@@ -234,11 +232,11 @@ func limit(n int) int32 {
 	return int32(n)
 }
 
-// inChunk bounds an IN list: the optimizer gives up ranges for a table scan when
-// their description passes its memory limit (8 MiB, some 200 bytes each).
+// inChunk bounds an IN list. The optimizer scans the whole table instead of ranges once their description
+// exceeds its memory limit of 8 MiB.
 const inChunk = 10_000
 
-// inChunks runs a query with an IN list, as often as the list's length demands.
+// inChunks runs a query once for each chunk of its IN list.
 func inChunks[R any](ids []string, query func([]string) ([]R, error)) ([]R, error) {
 	var all []R
 	for part := range slices.Chunk(ids, inChunk) {
@@ -258,9 +256,8 @@ func distinct(ids []string) []string {
 	return slices.Compact(ids)
 }
 
-// Widths of text columns that hold what agents and runtimes say. It is for
-// people, and one long message must not fail a batch of a thousand reports, so
-// it is cut to fit.
+// These are the widths of text columns that hold what agents and runtimes report. Longer text is cut, because
+// it is for people, and one long message must not fail a batch of many reports.
 const (
 	maxReason  = 128
 	maxName    = 255
@@ -268,7 +265,7 @@ const (
 	maxMessage = 8 << 10
 )
 
-// clip cuts s to at most n bytes at a rune's edge, and drops what is not UTF-8.
+// clip cuts s to at most n bytes at a rune's edge, and replaces what is not UTF-8.
 func clip(s string, n int) string {
 	if len(s) > n {
 		for n > 0 && !utf8.RuneStart(s[n]) {
@@ -279,7 +276,7 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// blob is the opposite of notNull.
+// blob reverses notNull: it returns nil for an empty column.
 func blob(b []byte) []byte {
 	if len(b) == 0 {
 		return nil
@@ -287,7 +284,7 @@ func blob(b []byte) []byte {
 	return b
 }
 
-// notNull keeps an absent blob apart from NULL, which no column allows.
+// notNull returns an empty blob for nil, because no column allows NULL.
 func notNull(b []byte) []byte {
 	if b == nil {
 		return []byte{}

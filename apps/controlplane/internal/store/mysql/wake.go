@@ -10,8 +10,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// due is assigned last: sent_at compares with what it was. An earlier due takes its
-// own sent_at along, whatever the later one had.
+// due is assigned last, because sent_at is compared with its old value. An earlier due also replaces sent_at.
 var putWakes = bulk{
 	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
 	row: "(?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, " +
@@ -27,9 +26,8 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 	return t.WakeAt(each, now)
 }
 
-// WakeAt locks the rows that exist before it writes, to tell which turned. Two
-// transactions that both find no row both report the app as woken; a step that
-// is sent twice finds nothing to do the second time.
+// WakeAt locks the existing rows before it writes, to know which of them become earlier. Two transactions
+// that both find no row both report the app as woken. A step that is sent twice does nothing the second time.
 func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	ids := slices.Sorted(maps.Keys(due))
 	if len(ids) == 0 {
@@ -74,7 +72,7 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	return nil
 }
 
-// wake is WakeAt for wake-ups that were kept back.
+// wake is WakeAt for deferred wake-ups.
 func (t *tx) wake(wakes []wake) error {
 	due := make(map[string]int64, len(wakes))
 	for _, w := range wakes {
@@ -85,8 +83,8 @@ func (t *tx) wake(wakes []wake) error {
 	return t.WakeAt(due, 0)
 }
 
-// ClearWakes locks no row that is not there: who woke one of the apps meanwhile left it a
-// row of its own.
+// ClearWakes locks no row that does not exist. A transaction that woke one of the apps meanwhile inserted a
+// new row.
 func (t *tx) ClearWakes(appIDs []string) error {
 	ids := distinct(appIDs)
 	if len(ids) == 0 {

@@ -47,7 +47,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.swapped(n, err, func() error { _, err := t.GetWorkspace(w.ID); return err }, "update workspace", w.ID)
 }
 
-// DeleteWorkspace takes the workspace's keys, limits, freezes and protections with it.
+// DeleteWorkspace also deletes the workspace's keys, limits, freezes and protections.
 func (t *tx) DeleteWorkspace(id string) error {
 	n, err := t.q.DeleteWorkspace(t.ctx, id)
 	if err := t.found(n, err, "delete workspace", id); err != nil {
@@ -84,7 +84,7 @@ func (t *tx) GetAPIKey(workspaceID, id string) (model.APIKey, error) {
 		t.q.GetAPIKey(t.ctx, gen.GetAPIKeyParams{WorkspaceID: workspaceID, ID: id}))
 }
 
-// GetAPIKeyByHash reads the primary: a revocation holds at once.
+// GetAPIKeyByHash reads the primary, so that a revocation takes effect at once.
 func (t *tx) GetAPIKeyByHash(hash []byte) (model.APIKey, error) {
 	return get(t, "get API key", "by hash", apiKey)(t.primary.GetAPIKeyByHash(t.ctx, hash))
 }
