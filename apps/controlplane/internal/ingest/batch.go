@@ -16,8 +16,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// store writes a batch in one transaction. errs has one entry a report: nil, or
-// why that one was refused.
+// store writes a batch in one transaction. errs has one entry for each report: nil, or why it was refused.
 func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, err error) {
 	now := time.Now().UnixMilli()
 	var current []model.Region
@@ -58,9 +57,9 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 	return errs, nil
 }
 
-// admit renews the leases of reports whose session is current and refuses the
-// others. The renewal holds the regions' rows to the end of the transaction, so
-// what is read after it stays true until the reports are stored.
+// admit renews the leases of reports whose session is current and refuses the others. The renewal locks the
+// regions' rows to the end of the transaction. So what is read after it stays true until the reports are
+// stored.
 func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, current []model.Region, err error) {
 	regions := make([]string, len(batch))
 	for i, p := range batch {
@@ -125,8 +124,8 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 	return errs, current, err
 }
 
-// welcome wakes the apps of regions that were out of reach and have just spoken
-// within the session that they had, and notifies of the regions.
+// welcome wakes the apps of unreachable regions that have just reported in their current session, and
+// notifies endpoints of their return.
 func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 	for _, r := range before {
 		if r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE ||
@@ -154,16 +153,15 @@ type writes struct {
 	routes    []model.RouteObserved
 	instances []model.Instance
 	history   []model.History
-	dropped   int // notices that history does not get
+	dropped   int // notices that are not stored
 	ended     []inventory
 	quarantin map[string][]model.Quarantined
 	wake      map[string]int64 // by app: when
 }
 
-// gather is how long the first report about an app that no rollout waits for is kept for more
-// reports: most come within that time and become one decision. A rollout waits while it is in
-// flight, because its next turn may depend on any of the app's deployments. A deployment that
-// starts or stops waits, too. Then a report is decided on at once.
+// gather is how long an app's first report waits for more, if no rollout waits for it. Most reports come
+// within that time and become one decision. A rollout in flight waits for reports of any of the app's
+// deployments, and a deployment that starts or stops waits, too. Then the app is woken at once.
 const gather = 200 * time.Millisecond
 
 // wakes wakes an app because of a report about one of its deployments in a region.
@@ -181,13 +179,13 @@ func (w *writes) wakesAt(appID string, at int64) {
 	}
 }
 
-// inventory is an inventory that ended: instances that it did not name are lost.
+// inventory is an inventory that ended. Instances that it did not name are lost.
 type inventory struct {
 	region string
 	since  model.Guard
 }
 
-// collect turns one report into rows.
+// collect adds the rows of one report to w.
 func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 	req := p.req
 	guard := model.NewGuard(req.Fence, req.Sequence)
@@ -200,12 +198,12 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 		}
 		owner, ok := owners[id]
 		if !ok {
-			// It was never assigned here, so the region's reports of it do not count.
+			// It was never assigned here, so reports of the region about it do not count.
 			return model.Observed{}, false
 		}
 		o, ok := before[id]
 		if ok && o.Guard >= guard {
-			return o, false // told already, or outdated
+			return o, false // already stored, or outdated
 		}
 		if !ok {
 			o = model.Observed{WorkspaceID: owner.WorkspaceID, AppID: owner.AppID, DeploymentID: id, RegionID: p.region}
@@ -291,14 +289,14 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 	}
 }
 
-// knowledge is what reports are read against, by region.
+// knowledge is the stored state that reports are compared with, by region.
 type knowledge struct {
 	owners   map[string]map[string]model.Assignment    // of all deployments that are mentioned
 	observed map[string]map[string]model.Observed      // of those that are counted or applied
 	routes   map[string]map[string]model.RouteObserved // of apps that have a route there
 }
 
-// read reads what the reports of a batch need, for all of them together.
+// read reads what all reports of a batch need.
 func read(tx Tx, batch []*pending) (*knowledge, error) {
 	k := &knowledge{
 		owners:   map[string]map[string]model.Assignment{},
@@ -359,7 +357,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 	return k, nil
 }
 
-// of returns the part of m that is a region's.
+// of returns the region's part of m.
 func of[V any](m map[string]map[string]V, region string) map[string]V {
 	if m[region] == nil {
 		m[region] = map[string]V{}
@@ -367,7 +365,7 @@ func of[V any](m map[string]map[string]V, region string) map[string]V {
 	return m[region]
 }
 
-// mentioned is what a report names.
+// mentioned has the deployments and apps that a report names.
 type mentioned struct {
 	deployments map[string]bool
 	observed    map[string]bool // of those, counted or applied
@@ -397,8 +395,8 @@ func mentions(r *agentv1.ReportRequest) mentioned {
 	return m
 }
 
-// put writes in an order that every batch shares, so that two batches cannot
-// wait for each other. The store sorts what it is given in one call.
+// put writes in an order that every batch shares, so that two batches cannot wait for each other. The store
+// sorts the rows of each call.
 func (w *writes) put(tx Tx, now int64) error {
 	slices.SortFunc(w.observed, func(a, b model.Observed) int {
 		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
@@ -450,7 +448,7 @@ func (w *writes) put(tx Tx, now int64) error {
 	return nil
 }
 
-// Texts of an agent are bounded by what people read and columns hold.
+// These bound the texts of agents, by what people read and columns hold.
 const (
 	maxReason  = 64
 	maxMessage = 1024
@@ -478,7 +476,7 @@ func clipAll(list []string, count, size int) []string {
 	return out
 }
 
-// capacity encodes as much of c as the column holds.
+// capacity encodes c, without its lists if the column cannot hold them.
 func capacity(c *agentv1.Capacity) ([]byte, error) {
 	if proto.Size(c) > maxCapacity {
 		c = &agentv1.Capacity{CpuMillicores: c.CpuMillicores, MemoryMib: c.MemoryMib, Notes: []string{"the agent listed more than is kept"}}
@@ -494,7 +492,7 @@ func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	// Never cut a rune in two: the database would refuse the row.
+	// A rune must not be cut in two, because the database would refuse the row.
 	for n > 0 && s[n]&0xC0 == 0x80 {
 		n--
 	}

@@ -5,27 +5,25 @@
 //
 // # Group commit
 //
-// Reports that arrive while a transaction commits share the next one (package batch). A batch costs a
-// constant number of statements and a few for each sixteen regions in it, never one per
-// instance; the end of an inventory and a new quarantine have some of their own. A batch
-// that fails is tried again report by report, so that one bad report fails alone.
+// Reports that arrive while a transaction commits share the next one (package batch). A batch has a constant
+// number of statements and a few for each sixteen regions in it, never one for each instance. The end of an
+// inventory and a new quarantine have statements of their own. A batch that fails is tried again report by
+// report, so that one bad report fails alone.
 //
 // # Fences
 //
-// A report counts only if its (session, epoch, fence) is its region's current
-// one. That is read in the same transaction, after the lease's renewal locked the
-// region's row, so that no newer session begins before the report is stored whole.
-// Each row it writes carries (fence, sequence) as a guard that SQL compares: a
-// report that comes twice changes nothing. One that comes late, after a newer one of
-// its session, stores nothing at all: an agent has one report in flight, so it gave up
-// on that one and has told everything anew. The late report may name instances that no
-// longer exist, which would then stay for ever.
+// A report counts only if its (session, epoch, fence) is its region's current one. That is read in the same
+// transaction, after the lease's renewal locked the region's row, so that no newer session begins before the
+// whole report is stored. Each row that it writes has (fence, sequence) as a guard that SQL compares, so that
+// a repeated report changes nothing. A report that comes after a newer one of its session stores nothing. An
+// agent has one report in flight, so it gave up on that one and has since reported everything again. The late
+// report may name instances that no longer exist, and their rows would stay for ever.
 //
 // # Overload
 //
-// What agents have to say is state: of ten changes of an instance the last one
-// counts. So what exceeds the capacity stays with the agents, which hold one state of
-// each instance. Here waits only what can be stored soon, at the rate of recent batches:
+// Agents report state: of several changes of an instance only the last one counts. So reports above the
+// capacity stay with the agents, which hold one state of each instance. Only what can be stored soon waits
+// here, at the rate of recent batches:
 //
 //	waits            what agents are asked for
 //	< 50 ms          200 ms between reports, 1,000 instances in each
@@ -34,35 +32,34 @@
 //	> 200 ms         reports with more than 50 instances are refused, and may come
 //	                 again after 5 times the wait, to 5 s; later when refused again
 //
-// Agents send edges at once, as counts and states. Those and other small reports have a
-// lane and transactions of their own. Regions take turns: one report of each in a batch,
-// two in the queue, so that a loud region delays only itself. No more than 200,000 rows or
-// 4,096 reports wait, some 100 MiB. Above that, all reports are refused. A report that is
-// refused stores nothing, and the agent later sends the state of that time.
+// Agents send edges at once, as counts and states. Those and other small reports have a lane and transactions
+// of their own. Regions take turns: a batch has one report of each, and the queue two, so that a loud region
+// delays only itself. At most 200,000 rows or 4,096 reports wait, some 100 MiB. Above that, all reports are
+// refused. A refused report stores nothing, and the agent later sends the state of that time.
 //
-// The simulator measures it: "ingest" shows how many states a second can be stored, and
-// "overload" how late edges are when ten times as many states come.
+// The simulator measures it: "ingest" shows how many states can be stored in a second, and "overload" how
+// late edges are when ten times as many states come.
 //
-// Texts and ids are bounded too, because one that no column holds would fail the whole
-// report, and every retry of it.
+// Texts and ids are bounded, too, because one that no column holds would fail the whole report and every
+// retry of it.
 //
 // # Notices
 //
-// What an agent has done of itself becomes history, at a bounded rate per region, because an
-// app keeps a limited number of entries. It has no guard in SQL: a report counts only once by
-// its sequence, read before the lease was renewed.
+// Notices are what an agent did without an instruction. They become history, at a bounded rate for each
+// region, because an app keeps a limited number of entries. They have no guard in SQL. A report's notices
+// count once, by its sequence, which is read before the lease is renewed.
 //
 // # Loads
 //
-// Loads of scaled apps are kept in memory only, where replicas are decided. A report of loads alone is treated
-// like a heartbeat and costs no transaction.
+// Loads of scaled apps are kept only in memory, in the process that decides their replicas. A report with
+// only loads is handled like a heartbeat, without a transaction.
 //
 // # Wake-ups
 //
-// An app's workflow is woken only when a report crosses a value that plan reads
-// (rollup.Edges); the wake-up row is in the same transaction as the facts. It is due at once for a
-// deployment that starts or stops and for those of an app that is rolled out. For others it is due
-// a moment later, so that more reports can arrive.
+// An app's workflow is woken only if a report changes a value that plan reads (rollup.Edges). The wake-up row
+// is in the same transaction as the facts. It is due at once for a deployment that starts or stops, and for
+// all deployments of an app with a rollout in flight. For others it is due a moment later, so that more
+// reports can arrive.
 package ingest
 
 import (
@@ -85,7 +82,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Tx is what ingest asks of a transaction.
+// Tx is the queries of ingest.
 type Tx interface {
 	CheckSessions(regionIDs []string) ([]model.Region, error)
 	NoteReports(sessions []model.Region, leaseTTL int64) error
@@ -112,48 +109,46 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Config of a Service. Zero durations take the defaults stated.
+// Config is of a Service. Zero durations take the defaults stated.
 type Config struct {
 	Store Store
-	// Caller returns the region of the call's credential and when that was issued.
+	// Caller returns the region of the call's credential and when the credential was issued.
 	Caller func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
-	// Edges reports whether a change of what a region reports can change a decision.
+	// Edges reports whether a change of a region's report can change a decision.
 	Edges func(before, after model.Observed) bool
 	// RouteEdges is Edges for an acknowledgement of routes.
 	RouteEdges func(before, after model.RouteObserved) bool
-	// Loads is given the loads of the region's apps, and returns how many of them it dropped: of apps that are not
-	// scaled there, or all if another process has the region's stream. It must not block. nil: they are dropped.
+	// Loads receives the loads of the region's apps, and returns how many of them it dropped. It drops loads of
+	// apps that are not scaled there, or all if another process has the region's stream. It must not block. nil:
+	// all are dropped.
 	Loads      func(regionID string, reports []*agentv1.LoadReport) (unknown int)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// Lease is dispatch's. Default: always 15 s.
+	// Lease is that of dispatch. Default: always 15 s.
 	Lease func() time.Duration
 	// MinInterval is the shortest coalescing time asked of agents. Default: 200 ms.
 	MinInterval time.Duration
-	// MaxInstances per report asked of agents. Default: 1,000.
+	// MaxInstances is how many instances agents may send in a report. Default: 1,000.
 	MaxInstances int
 }
 
 const (
-	// maxBatchReports and maxBatchRows bound one transaction: it should commit in
-	// well under a second, and hold its locks no longer. A batch may have minBatchRows
-	// however slow the store is: smaller ones would make it slower.
+	// maxBatchReports and maxBatchRows bound one transaction, which should hold its locks for well under a
+	// second. A batch may have minBatchRows even in a slow store, because smaller batches would make it slower.
 	maxBatchReports = 256
 	maxBatchRows    = 10_000
 	minBatchRows    = 1000
-	// queueLength and maxQueuedRows bound what waits: two hundred full reports, some
-	// 100 MiB.
+	// queueLength and maxQueuedRows bound what waits: two hundred full reports, some 100 MiB.
 	queueLength   = 4096
 	maxQueuedRows = 200_000
-	// bulkBatches is how many batches of large reports are stored at once: while one waits for its
-	// commit, the database reads and writes for others, and one is prepared.
+	// bulkBatches is how many batches of large reports are stored at once. While one waits for its commit, the
+	// database reads and writes for others, and another is prepared.
 	bulkBatches = 4
-	// batchTimeout bounds one transaction with its retries, and together those of the reports of a
-	// batch that failed: if the database fails, what waits must not wait for each of them in turn.
+	// batchTimeout bounds one transaction with its retries. It also bounds all transactions of the reports of a
+	// failed batch together, because reports that wait should not wait for each of them.
 	batchTimeout = 20 * time.Second
-	// heartbeatFlush is how long a lease renewal may wait for others, a fifth of
-	// the shortest heartbeat.
+	// heartbeatFlush is how long a lease renewal may wait for others, a fifth of the shortest heartbeat.
 	heartbeatFlush = time.Second
 )
 
@@ -164,9 +159,9 @@ type Service struct {
 	metrics *metrics
 
 	mu       sync.Mutex
-	sessions map[string]known        // by region: current when last checked
+	sessions map[string]known        // by region: the session that was current when last checked
 	renewals map[string]model.Region // by region: leases to renew
-	noticing map[string]budget       // by region: notices that may be kept
+	noticing map[string]budget       // by region: how many notices may be stored
 }
 
 // known is a session that was current at a time.
@@ -179,11 +174,10 @@ type pending struct {
 	region   string
 	issuedAt int64
 	req      *agentv1.ReportRequest
-	// heard is the sequence of the newest report of the session that was stored before
-	// this one.
+	// heard is the sequence of the session's newest report that was stored before this one.
 	heard int64
-	// late: a newer report of the session is stored. This one is answered and stores
-	// nothing. It is set under the lock of the region's row.
+	// late is true if a newer report of the session is stored. Then this one is answered but not stored. It is
+	// set under the lock of the region's row.
 	late bool
 }
 
@@ -212,7 +206,7 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Limits are what agents are asked to keep to right now.
+// Limits returns the limits that agents should keep to now.
 func (s *Service) Limits() *agentv1.ReportLimits {
 	l := s.limits()
 	out := &agentv1.ReportLimits{MinInterval: durationpb.New(l.interval), MaxInstances: int32(l.instances)}
@@ -226,7 +220,7 @@ func (s *Service) limits() limits {
 	return s.queue.loadAt(time.Now()).limits(s.cfg.MinInterval, s.cfg.MaxInstances)
 }
 
-// Report stores one report, or refuses it whole.
+// Report stores one report, or refuses all of it.
 func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
 	start := time.Now()
 	defer func() { s.metrics.latency.Observe(time.Since(start).Seconds()) }()
@@ -250,7 +244,7 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 	return &agentv1.ReportResponse{Limits: s.Limits(), LeaseTtl: durationpb.New(s.cfg.Lease())}, nil
 }
 
-// enqueue waits for the report's turn and its answer.
+// enqueue adds the report to the queue and waits for its answer.
 func (s *Service) enqueue(ctx context.Context, p *pending) error {
 	answer, err := s.queue.Do(ctx, p)
 	refused, isRefused := errors.AsType[*refusal](err)
@@ -282,7 +276,7 @@ func unavailable(message string) error {
 	return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", message)
 }
 
-// refuse returns the error for a report that did not get into the queue.
+// refuse returns the error for a report that the queue refused.
 func (s *Service) refuse(r *refusal) error {
 	why, message := "behind", "more instances are reported than can be stored: send them later"
 	switch {
@@ -298,15 +292,14 @@ func (s *Service) refuse(r *refusal) error {
 	}, message)
 }
 
-// rows returns about how many rows the report costs to store, and to keep waiting.
+// rows returns about how many rows the report has, in the database and in the queue.
 func (p *pending) rows() int {
 	r := p.req
 	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined) + len(r.Notices)
 }
 
-// heartbeat takes a report that says nothing new, if its session was current a
-// moment ago. Should it be stale by now, its next report or the flush finds out;
-// all that a stale one can do until then is to queue a renewal that the store
+// heartbeat accepts a report without news, if its session was recently current. If the session is stale by
+// now, its next report or the flush detects that. Until then it can only queue a renewal that the store
 // refuses.
 func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	r := p.req
@@ -329,7 +322,7 @@ func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	return true
 }
 
-// check reports whether a report is of the region's current session.
+// check fails if a report is not of the region's current session.
 func check(region model.Region, p *pending) error {
 	switch {
 	case p.issuedAt < region.CredentialNotBefore:
@@ -342,15 +335,15 @@ func check(region model.Region, p *pending) error {
 	return nil
 }
 
-// Run renews leases until ctx ends, and then closes the queue: reports that wait are refused as
-// unavailable, and their agents send them again.
+// Run renews leases until ctx ends, and then closes the queue. Waiting reports are refused as unavailable,
+// and their agents send them again.
 func (s *Service) Run(ctx context.Context) error {
 	s.renew(ctx)
 	s.queue.Close()
 	return nil
 }
 
-// renew flushes the heartbeat lane.
+// renew flushes the queued lease renewals each heartbeatFlush until ctx ends.
 func (s *Service) renew(ctx context.Context) {
 	for {
 		select {
@@ -371,10 +364,10 @@ func (s *Service) renew(ctx context.Context) {
 	}
 }
 
-// flush renews leases together and refreshes what is known of their sessions. A session is renewed
-// as it was when it was last checked. If the database has a lower sequence, it was restored from a
-// backup: later reports are lost, and a renewal with the higher sequence would hide that for ever.
-// Such a session is not renewed, and its next report is refused.
+// flush renews leases together and refreshes the cached sessions. A session is renewed as it was when last
+// checked. If the database has a lower sequence, it was restored from a backup: later reports are lost, and a
+// renewal with the higher sequence would hide that for ever. Such a session is not renewed, and its next
+// report is refused.
 func (s *Service) flush(ctx context.Context, due map[string]model.Region) error {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()

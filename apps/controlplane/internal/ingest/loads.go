@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// maxFigure is above any load that a region has.
+	// maxFigure is above any load of a region.
 	maxFigure = 1e9
-	// maxReplicas of a deployment in a region are a few times what an app may have.
+	// maxReplicas is a few times the replicas that an app may have.
 	maxReplicas = 100_000
 	// maxTimes is how many requests may be counted in a bucket.
 	maxTimes = 1_000_000_000_000
@@ -19,8 +19,8 @@ const (
 // levels are the known names of levels. A later release of the agent may have others.
 var levels = map[string]bool{"kvCache": true, "cpu": true, "memory": true, "queue": true}
 
-// takeLoads hands over the loads of a report that counted. Nothing of them is stored. The region is the
-// credential's: an app that does not run there is dropped by the receiver.
+// takeLoads passes on the loads of a report that counted. None are stored. The region is the credential's,
+// and the receiver drops loads of apps that do not run there.
 func (s *Service) takeLoads(region string, reports []*agentv1.LoadReport, now time.Time) {
 	if len(reports) == 0 {
 		return
@@ -43,7 +43,7 @@ func (s *Service) takeLoads(region string, reports []*agentv1.LoadReport, now ti
 	}
 }
 
-// soundLoad reports whether the load is one that decisions may read. It removes levels that are not known.
+// soundLoad reports whether decisions may read the load. It removes unknown levels.
 func soundLoad(r *agentv1.LoadReport) bool {
 	if r.AppId == "" || r.At <= 0 || r.IdleSince < 0 || !soundFigure(r.Queued) {
 		return false

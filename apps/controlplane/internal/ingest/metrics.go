@@ -17,7 +17,7 @@ type metrics struct {
 	refused    *prometheus.CounterVec
 	loads      prometheus.Counter
 	loadAge    prometheus.Histogram
-	// loadsDropped by why.
+	// loadsDropped is by reason.
 	loadsDropped *prometheus.CounterVec
 }
 

@@ -11,20 +11,20 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// A region may have maxNotices kept at once and one every noticeEvery after that: an
-// app keeps a thousand entries of history, and what an agent saw must not push a day's
-// decisions out of it. Each process of the control plane counts for itself.
+// A region may have maxNotices stored at once, and one every noticeEvery after that. An app keeps a limited
+// history, and notices must not push a day's decisions out of it. Each process of the control plane counts
+// for itself.
 const (
 	maxNotices  = 30
 	noticeEvery = time.Minute
-	// whoAgent is the author of entries that are made of notices.
+	// whoAgent is the author of entries for notices.
 	whoAgent = "agent"
-	// oldestNotice is how far back the time of a notice may be, by the agent's clock: a
-	// notice that waited for the end of an outage keeps its own time.
+	// oldestNotice is how far back the time of a notice may be, by the agent's clock. So a notice that waited
+	// for the end of an outage keeps its time.
 	oldestNotice = 24 * time.Hour
 )
 
-// budget is how many notices of a region may be kept, as of a time.
+// budget is how many notices of a region may be stored, as of a time.
 type budget struct {
 	left int
 	at   int64
@@ -41,8 +41,8 @@ func (b budget) now(now int64) budget {
 	return budget{left: maxNotices, at: now}
 }
 
-// notices returns the history entries of a report's notices, none if the report was stored
-// before. Above the region's budget, the newest are kept and the others dropped.
+// notices returns the history entries of a report's notices, none if the report was already stored. Above the
+// region's budget, the newest are stored and the others dropped.
 func (s *Service) notices(p *pending, owners map[string]model.Assignment, now int64) (out []model.History, dropped int) {
 	if len(p.req.Notices) == 0 || p.req.Sequence <= p.heard {
 		return nil, 0

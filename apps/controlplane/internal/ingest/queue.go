@@ -13,15 +13,15 @@ import (
 type lane int
 
 const (
-	// express is for reports with few instances: edges, counts, states.
+	// express is for reports with few instances: edges, counts and states.
 	express lane = iota
-	// bulk is for the others.
+	// bulk is for reports with more instances.
 	bulk
 	lanes
 )
 
-// expressInstances is how many instances a report on the express lane may have: some
-// replicas that became ready together, and fewer than a part of anything large has.
+// expressInstances is how many instances a report on the express lane may have. It fits some replicas that
+// became ready together, but not a part of a large inventory.
 const expressInstances = 50
 
 func laneOf(p *pending) lane {
@@ -31,18 +31,16 @@ func laneOf(p *pending) lane {
 	return express
 }
 
-// maxWaiting is how many reports of a region may wait: an agent has one in flight,
-// and a second one when it was cut off and is back. A region with more would take the
-// place of other regions' reports.
+// maxWaiting is how many reports of a region may wait. An agent has one in flight, and a second one when it
+// reconnects after it was cut off. A region with more would take the place of other regions' reports.
 const maxWaiting = 2
 
-// patience is how long a batch of the express lane may take before the next one begins while it
-// runs. Until then, reports wait and become one batch, because the cost of statements for each
-// report is smaller in a larger batch.
+// patience is how long a batch of the express lane may run before the next one begins next to it. Until then,
+// reports wait and become one batch, because a larger batch has fewer statements for each report.
 const patience = 50 * time.Millisecond
 
-// queue batches reports and learns how fast they are stored. A batch has one report of each region
-// at most, and reports of a region are stored one after the other: regions take turns.
+// queue batches reports and learns how fast they are stored. A batch has at most one report of each region,
+// and reports of a region are stored one after the other: regions take turns.
 type queue struct {
 	*batch.Group[lane, *pending, error]
 
@@ -51,7 +49,7 @@ type queue struct {
 	steady smooth // delay
 }
 
-// newQueue returns a queue of reports for commit, which returns why it refused each.
+// newQueue returns a queue whose batches commit stores. commit returns for each report why it was refused.
 func newQueue(commit func(context.Context, []*pending) ([]error, error), observe func(batch.Outcome)) *queue {
 	q := &queue{}
 	q.Group = batch.New(batch.Config[lane, *pending, error]{
@@ -69,11 +67,11 @@ func newQueue(commit func(context.Context, []*pending) ([]error, error), observe
 		Key:    func(p *pending) string { return p.region },
 		Weight: (*pending).rows,
 		Admit:  func(p *pending, w batch.Waiting[lane]) error { return q.admit(p, w, time.Now()) },
-		// If its call ends, an agent sends the report again, and a report that is stored twice counts once.
+		// If a call ends, the agent sends its report again, and a report that is stored twice counts once.
 		Detached: true,
 		Split:    batch.Singly,
 		Timeout:  batchTimeout,
-		// One commit is never a large batch, so that small reports need not wait for one.
+		// One commit is always left for small reports, so that they need not wait for a large batch.
 		MaxCommits: bulkBatches + 1,
 		Observe:    observe,
 	})
@@ -94,8 +92,8 @@ func (q *queue) limits(l lane) batch.Limits {
 
 // refusal is why a report may not wait.
 type refusal struct {
-	// full: there is no room for any report. crowded: the region has too many reports
-	// waiting. Neither: the store is behind.
+	// full means that there is no room for any report. crowded means that too many reports of the region wait.
+	// Neither means that the store is behind.
 	full, crowded bool
 	retryAfter    time.Duration
 }
@@ -119,7 +117,7 @@ func (q *queue) admit(p *pending, w batch.Waiting[lane], now time.Time) error {
 	return nil
 }
 
-// load returns how far the store is behind what waits.
+// load returns how far the store is behind the waiting reports.
 func (q *queue) load(w batch.Waiting[lane], now time.Time) load {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// GaugesTx and GaugesStore are what a Gauges needs of the store.
+// GaugesTx is the queries of a Gauges.
 type GaugesTx interface {
 	CountTopology() ([]model.TopologyCount, error)
 	CountRegions() (map[windlassv1.RegionStatus]int, error)
@@ -23,20 +23,20 @@ type GaugesTx interface {
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 }
 
-// GaugesStore runs transactions that read.
+// GaugesStore runs read transactions.
 type GaugesStore interface {
 	View(ctx context.Context, fn func(GaugesTx) error) error
 }
 
-// Gauges keeps the gauges of topology, regions and rollouts in flight. Every replica counts the same rows, so
-// take the maximum over replicas, not the sum.
+// Gauges sets the gauges of topology, regions and rollouts in flight. Every process counts the same rows, so
+// take the maximum over processes, not the sum.
 type Gauges struct {
 	store GaugesStore
 	log   *slog.Logger
 	gauges
 }
 
-// gaugesEvery is about how often gauges are scraped.
+// gaugesEvery is the average time between two counts, about as often as gauges are scraped.
 const gaugesEvery = 15 * time.Second
 
 // NewGauges checks its arguments and registers the gauges.
@@ -114,8 +114,8 @@ func (c *Gauges) Count(ctx context.Context) error {
 	return nil
 }
 
-// setActiveRollouts sets the gauges of rollouts in flight. due has the wake-up that has waited longest,
-// if any has. Its time is of the database's clock, which may be ahead of this one.
+// setActiveRollouts sets the gauges of rollouts in flight. due has the wake-up that has waited longest, if
+// there is one. Its time is of the database's clock, which may be ahead of this one.
 func (c *Gauges) setActiveRollouts(active model.ActiveRolloutCount, due []model.Wake, now time.Time) {
 	c.active.Set(float64(active.Rollouts))
 	since := func(at int64) float64 { return max(0, now.Sub(time.UnixMilli(at)).Seconds()) }

@@ -10,32 +10,31 @@ import (
 
 // # Group commit
 //
-// Steps that arrive while a transaction of steps runs share the next one. The statements of a group
-// are as many as those of one step, so the cost of a step falls as more of them come at once. A group
-// fails because of one of its apps, or because its apps change more regions than a transaction may.
-// Then its halves are tried, so that in the end an app fails alone.
+// Steps that arrive while a transaction of steps runs share the next one. A group has as many statements as a
+// single step, so each step costs less as more of them arrive together. A group fails because of one of its
+// apps, or because its apps change more regions than a transaction may. Then each half runs again, so that in
+// the end a failing app fails alone.
 const (
-	// maxGroups is how many groups run at once. Each but the last has taken longer than patience, so
-	// a step that waits for a row's lock delays no other app. Two groups at any time would have half
-	// as many apps each, and a third more statements for each deployment.
+	// maxGroups is how many groups run at once. A further group starts only when the others have taken longer
+	// than patience, so that a step that waits for a row's lock delays no other app. If groups always ran two at
+	// a time, each would have half as many apps and more statements for each deployment.
 	maxGroups = 4
 	patience  = 250 * time.Millisecond
-	// maxGroup is how many apps are in a group. They wait for each other's rows, and lock theirs until
-	// all are written. Their statements are a thirtieth each by then, and apps of one region each are
-	// in as many regions as a transaction may change.
+	// maxGroup is how many apps are in a group. They wait for each other's rows, and hold their locks until all
+	// are written. Apps of one region each then change as many regions as a transaction may.
 	maxGroup = 32
 )
 
-// groups batch the steps of one process.
+// groups batches the steps of one process.
 type groups = batch.Group[int, *member, decision]
 
-// newGroups returns groups that decide about the members of each together, or fail with nothing written.
-// committed is told of each transaction.
+// newGroups returns groups that call decide once for the members of each. decide writes nothing if it fails.
+// committed is called after each transaction.
 func newGroups(decide func(context.Context, []*member) ([]decision, error), committed func(batch.Outcome)) *groups {
 	return batch.New(batch.Config[int, *member, decision]{
 		Commit: decide,
 		Limits: func(int) batch.Limits { return batch.Limits{Size: maxGroup, Commits: maxGroups, Patience: patience} },
-		// The second step of an app goes by what the first one wrote.
+		// The second step of an app must see what the first one wrote.
 		Key:     func(m *member) string { return m.appID },
 		Split:   batch.Halves,
 		Timeout: StepTimeout,
@@ -54,7 +53,7 @@ type member struct {
 	spans    *stepSpans
 }
 
-// decide is one pass over the apps of a group, each once, in one transaction.
+// decide runs one pass over the apps of a group, each once, in one transaction.
 func (s *Stepper) decide(ctx context.Context, group []*member) ([]decision, error) {
 	ids := make([]string, len(group))
 	for i, m := range group {
@@ -100,11 +99,11 @@ func (s *Stepper) decide(ctx context.Context, group []*member) ([]decision, erro
 	return decisions, nil
 }
 
-// pass decides once about an app, in a group with others. answers are what the plan before it
-// asked for.
+// pass decides once about an app, in a group with others. answers are what the previous pass's plan
+// requested.
 func (s *Stepper) pass(ctx context.Context, appID string, answers plan.Input) (decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
-	// One draw for all tries of the transaction, so that they plan alike.
+	// There is one random number for all tries of the transaction, so that they plan alike.
 	return s.groups.Do(ctx, &member{ctx: ctx, appID: appID, answers: answers, jitter: s.cfg.Random()})
 }

@@ -19,14 +19,13 @@ import (
 
 // ImageResolver finds the digest behind a tag.
 type ImageResolver interface {
-	// Resolve returns the reference with a digest ("host/name@sha256:..."). Logins
-	// are Docker configurations (config.json) for registries that ask who is there.
-	// A *FinalError means that trying again cannot help. The text of an error is for the
-	// tenant that named the image. What it wraps is for the operator.
+	// Resolve returns the reference with a digest ("host/name@sha256:..."). Logins are Docker configurations
+	// (config.json) for registries that require a login. A *FinalError means that trying again cannot help. The
+	// text of an error is for the tenant that named the image. What it wraps is for the operator.
 	Resolve(ctx context.Context, image string, logins []string) (string, error)
 }
 
-// FinalError is an error that another attempt would meet again.
+// FinalError is an error that every further attempt would repeat.
 type FinalError struct{ Err error }
 
 func (e *FinalError) Error() string { return e.Err.Error() }
@@ -34,9 +33,8 @@ func (e *FinalError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *FinalError) Unwrap() error { return e.Err }
 
-// registryError says what a tenant may know about a registry's failure: the kind, and the codes
-// that the registry answered. A body, a header or an address would let tenants read what only
-// the control plane reaches.
+// registryError has what a tenant may know of a registry's failure: its kind, and the error code of the
+// answer. A body, a header or an address would let tenants read what only the control plane reaches.
 type registryError struct {
 	text  string
 	cause error
@@ -47,19 +45,19 @@ func (e *registryError) Error() string { return e.text }
 // Unwrap returns the cause.
 func (e *registryError) Unwrap() error { return e.cause }
 
-// resolveTimeout bounds one look-up: a HEAD, a token, perhaps a GET.
+// resolveTimeout bounds one look-up: a HEAD, a token, and maybe a GET.
 const resolveTimeout = 15 * time.Second
 
-// Registry resolves images at their container registry, which the tenant names.
+// Registry resolves images at their container registries, which tenants name.
 type Registry struct {
-	// Allow are networks that registries may be in besides public addresses. Plain HTTP is
-	// used only there, for hosts that are local by their name.
+	// Allow are networks in which registries may be, in addition to public addresses. Plain HTTP is used only
+	// there, for hosts with local names.
 	Allow guard.Networks
-	// Keychain for private registries that no login is for; nil means anonymous.
+	// Keychain is for private registries without a login. nil means anonymous.
 	Keychain authn.Keychain
 }
 
-// Resolve implements ImageResolver. It asks once: the workflow asks again.
+// Resolve implements ImageResolver. It tries once, because the workflow tries again.
 func (r Registry) Resolve(ctx context.Context, image string, logins []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -83,8 +81,8 @@ func (r Registry) Resolve(ctx context.Context, image string, logins []string) (s
 		keychain = authn.NewMultiKeychain(keychain, r.Keychain)
 	}
 	options = append(options, remote.WithAuthFromKeychain(keychain))
-	// HEAD costs no pull quota. Some registries do not answer it, or say nothing
-	// useful when it fails; the GET then tells why.
+	// HEAD costs no pull quota. Some registries do not answer it, or give no reason when it fails. The GET then
+	// does.
 	descriptor, err := remote.Head(ref, options...)
 	if err == nil {
 		return ref.Context().Digest(descriptor.Digest.String()).String(), nil
@@ -96,8 +94,8 @@ func (r Registry) Resolve(ctx context.Context, image string, logins []string) (s
 	return ref.Context().Digest(full.Digest.String()).String(), nil
 }
 
-// classify makes the error that the tenant sees. It marks the answers by which a registry says
-// no, as opposed to not now.
+// classify returns the error that the tenant sees. It is a FinalError if the registry's answer is a permanent
+// refusal.
 func classify(image string, err error) error {
 	failed := func(format string, args ...any) error {
 		return &registryError{text: fmt.Sprintf("resolve %s: its registry ", image) + fmt.Sprintf(format, args...), cause: err}
@@ -122,7 +120,7 @@ func classify(image string, err error) error {
 // maxRegistryCode is longer than each code of the distribution specification.
 const maxRegistryCode = 32
 
-// registryCode is the first code of a registry's error, such as " (MANIFEST_UNKNOWN)".
+// registryCode returns the first code of a registry's error, such as " (MANIFEST_UNKNOWN)".
 func registryCode(answer *transport.Error) string {
 	if len(answer.Errors) == 0 {
 		return ""
@@ -130,15 +128,15 @@ func registryCode(answer *transport.Error) string {
 	code := string(answer.Errors[0].Code)
 	other := func(r rune) bool { return r != '_' && (r < 'A' || r > 'Z') }
 	if code == "" || len(code) > maxRegistryCode || strings.ContainsFunc(code, other) {
-		return "" // no registry's
+		return "" // not a code of the specification
 	}
 	return " (" + code + ")"
 }
 
-// registryTransport decides which addresses a request may go to. Make it for one look-up.
+// registryTransport decides which addresses a request may go to. It is made for one look-up.
 type registryTransport struct {
-	// registry goes to public and to listed addresses, plain to listed ones only, because
-	// credentials would be read on the way elsewhere. elsewhere goes to public addresses.
+	// registry goes to public and to listed addresses. plain goes to listed ones only, because credentials could
+	// be read on the way to others. elsewhere goes to public addresses.
 	registry, plain, elsewhere *http.Transport
 }
 
@@ -160,8 +158,8 @@ func (t *registryTransport) close() {
 	}
 }
 
-// RoundTrip implements http.RoundTripper. A redirect to another host chooses the path, which the
-// tenant does not do by naming an image: it leads to public addresses only, and by https.
+// RoundTrip implements http.RoundTripper. A redirect to another host may choose any path, which a tenant
+// cannot do with an image's name. So it may lead only to public addresses, with https.
 func (t *registryTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	redirected := leftHost(req)
 	switch {
@@ -175,8 +173,7 @@ func (t *registryTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return t.registry.RoundTrip(req)
 }
 
-// leftHost reports whether a redirect led to another host than the request before it, or one
-// earlier did.
+// leftHost reports whether any redirect before the request led to another host.
 func leftHost(req *http.Request) bool {
 	for req.Response != nil {
 		before := req.Response.Request

@@ -8,18 +8,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 )
 
-// logins are credentials by where they are for: "host" or "host/path".
+// logins are credentials by the place that they are for: "host" or "host/path".
 type logins map[string]authn.AuthConfig
 
-// loginKeychain reads Docker configurations. Of two entries for one place, the
-// first counts.
+// loginKeychain reads Docker configurations. The first of two entries for a place counts.
 func loginKeychain(configs []string) (authn.Keychain, error) {
 	all := logins{}
 	for _, c := range configs {
 		var file struct {
 			Auths map[string]authn.AuthConfig `json:"auths"`
 		}
-		// What is wrong with it may quote it.
+		// The error's text is left out, because it may quote the configuration.
 		if json.Unmarshal([]byte(c), &file) != nil || file.Auths == nil {
 			return nil, fmt.Errorf(`a secret with image_pull holds no Docker configuration such as {"auths": {"registry.example": {"auth": ...}}}`)
 		}
@@ -34,8 +33,8 @@ func loginKeychain(configs []string) (authn.Keychain, error) {
 	return all, nil
 }
 
-// registryPlace is an entry's name as Docker and Kubernetes read it: with or
-// without a scheme, with the path of an old API or with one that is meant.
+// registryPlace returns the place of an entry's name as Docker and Kubernetes read it. The name may have a
+// scheme, and the path of an old API or of repositories.
 func registryPlace(s string) string {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		s = rest
@@ -50,8 +49,8 @@ func registryPlace(s string) string {
 	return s
 }
 
-// Resolve implements authn.Keychain. Credentials go nowhere but where they are
-// for; of those that are, the one with the longest path counts.
+// Resolve implements authn.Keychain. Credentials are used only at their place. Of several that match, the one
+// with the longest path is used.
 func (l logins) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	for place := target.String(); ; {
 		if auth, ok := l[place]; ok {

@@ -9,15 +9,14 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 )
 
-// Measurer takes measurements, all of one app that are due in one call. What it cannot
-// measure it returns with a problem, and what it had no time for not at all: that is due
-// still. It ends with ctx, or before.
+// Measurer takes an app's due measurements in one call. A failed measurement is returned with a problem. One
+// that it had no time for is not returned, and stays due. Measure returns when ctx ends, or earlier.
 type Measurer interface {
 	Measure(ctx context.Context, due []plan.Measure) []plan.Measurement
 }
 
-// Unmeasured is the Measurer of a control plane that has none. A rollout whose policy asks
-// for one is held, and says so.
+// Unmeasured is the Measurer of a control plane without a source of measurements. A rollout whose policy has
+// checks is held, and reports the problem.
 type Unmeasured struct{}
 
 // Measure implements Measurer.
@@ -35,8 +34,8 @@ func (Unmeasured) Measure(_ context.Context, due []plan.Measure) []plan.Measurem
 	return out
 }
 
-// measure has what is due measured, figures and web-hooks beside each other. No row is
-// locked meanwhile; what came of it counts only if it is still asked for when it is written.
+// measure takes the due measurements, figures and web-hooks concurrently. No row is locked meanwhile. A
+// result counts only if it is still requested when it is written.
 func (s *Stepper) measure(ctx context.Context, d decision) []plan.Measurement {
 	ctx, span := s.cfg.Tracer.Start(underRollout(ctx, d.in.Rollout), "rollout.measure")
 	defer span.End()
@@ -64,5 +63,5 @@ func (s *Stepper) measure(ctx context.Context, d decision) []plan.Measurement {
 	return append(out, said...)
 }
 
-// measureTimeout bounds a Measurer that has no bound of its own.
+// measureTimeout bounds a Measurer that has no limit of its own.
 const measureTimeout = 30 * time.Second

@@ -9,13 +9,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// maxSteps run at once in one process: enough to keep a database busy, few
-// enough not to queue in it.
+// maxSteps is how many steps run at once in one process: enough to keep a database busy, and few enough not
+// to queue in it.
 const maxSteps = 32
 
-// Memory is a Driver without anything behind it: goroutines of this process. Its
-// wake-ups are lost with the process, which the Sweeper makes up for. Inside a
-// synctest bubble it runs on virtual time.
+// Memory is a Driver that runs goroutines of this process. Its wake-ups are lost with the process, and the
+// Sweeper then sends them again. Inside a synctest bubble it runs on virtual time.
 type Memory struct {
 	step Step
 	log  *slog.Logger
@@ -35,11 +34,11 @@ type memoryApp struct {
 	running, again bool
 	failures       int
 	timer          *time.Timer
-	// nonce tells the one live timer from one that fired while it was replaced.
+	// nonce identifies the live timer, because another may fire while it is replaced.
 	nonce int
 }
 
-// NewMemory returns a driver that is ready at once; Close it, or Run it.
+// NewMemory returns a driver that is ready at once. Call Close or Run to stop it.
 func NewMemory(step Step, log *slog.Logger) *Memory {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Memory{
@@ -55,7 +54,7 @@ func (m *Memory) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close stops timers, cancels the steps that run and waits for them.
+// Close stops timers, cancels running steps and waits for them.
 func (m *Memory) Close() {
 	m.mu.Lock()
 	m.closed = true
@@ -77,7 +76,7 @@ func (m *Memory) Wake(_ context.Context, appIDs []string) error {
 	return nil
 }
 
-// kick runs a step of the app now, or after the one that is running. It holds mu.
+// kick runs a step of the app now, or after the running one. The caller holds mu.
 func (m *Memory) kick(id string) {
 	if m.closed {
 		return
@@ -118,8 +117,7 @@ func (m *Memory) run(id string, a *memoryApp) {
 	}
 }
 
-// settle schedules the next try of what failed, or reports that a step is to run
-// at once.
+// settle schedules the next try of a failed step. It returns false if a step must run at once.
 func (m *Memory) settle(id string, a *memoryApp, err error) (done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

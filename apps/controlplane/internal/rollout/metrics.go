@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "deployment_workflow_duration_seconds",
 			Help: "Time from a rollout's creation to its end.",
-			// A process starts in a second; a large model loads for half an hour.
+			// A process may start in a second, while a large model may load for half an hour.
 			Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200},
 		}, []string{"status"}),
 		status: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -78,9 +78,9 @@ func (m *metrics) finished(r model.Rollout) {
 	m.attempts.Observe(float64(r.Attempts))
 }
 
-// gauges are those of Gauges.
+// gauges are the gauges of Gauges.
 type gauges struct {
-	// regions and status are of topology, byState of regions, the others of rollouts in flight.
+	// regions and status are of topology, byState is of regions, and the rest of rollouts in flight.
 	regions prometheus.Gauge
 	status  *prometheus.GaugeVec
 	byState *prometheus.GaugeVec

@@ -6,9 +6,9 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/planinput"
 )
 
-// read returns what the steps of apps go by, by app. It leaves out apps that are deleted. An app's
-// row is locked before its wake-up is taken away, as in every transaction that changes an app and
-// then wakes it. All that others wake it for is read after that.
+// read returns the input of the apps' steps, by app. It leaves out deleted apps. An app's row is locked
+// before its wake-up is cleared, in the same order as in every transaction that changes an app and then wakes
+// it. What others wake the app for is read after that.
 func (s *Stepper) read(tx Tx, appIDs []string) (map[string]*plan.Input, error) {
 	apps, err := tx.LockApps(appIDs)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Stepper) read(tx Tx, appIDs []string) (map[string]*plan.Input, error) {
 	return of, nil
 }
 
-// lockingTx locks the rows that a step reads, because it changes them.
+// lockingTx locks the rows that a step reads, because the step changes them.
 type lockingTx struct{ Tx }
 
 // ListTopology implements planinput.Tx.

@@ -1,10 +1,10 @@
-// Package rollout runs the apps' workflows: it reads what is, asks plan what is
-// next, writes that, and sees to it that the app is looked at again.
+// Package rollout runs the apps' workflows: it reads the state, lets plan decide the next step, writes that,
+// and ensures that the app is checked again.
 //
 //	api, ingest, fleet      one transaction: what happened, and app_wake(app, now)
 //	      |
-//	   Waker                told of the commit, sends a step          (fast):
-//	                        at once, or soon where no request waits for it
+//	   Waker                notified of the commit, sends a step     (fast):
+//	                        at once, or soon if no request waits for it
 //	   Sweeper              sends what is due by its row, or was lost (sure)
 //	      v
 //	   Driver               one step of an app at a time, tried until it passes
@@ -12,16 +12,13 @@
 //	   Stepper.Step         clear the wake; read; plan; write; app_wake(app, next),
 //	                        in one transaction for all apps whose steps have come
 //
-// Nothing is lost when any arrow is cut. What happened is in the row that the
-// same transaction left, and only a step takes it away, in the transaction that
-// reads what happened. A step that dies before its commit has changed nothing; one
-// that dies after it left the row for its next look. So a Driver may lose, double,
-// delay and reorder wake-ups: the row brings the app back. That is also why losing
-// all data of the driver behind it loses nothing.
+// Nothing is lost when any arrow is cut. The transaction that writes an event also writes the app's wake-up
+// row. Only a step clears the row, in the transaction that reads the event. A step that dies before its
+// commit has changed nothing. One that dies after it has written the next wake-up. So a Driver may lose,
+// duplicate, delay and reorder wake-ups, or lose all its data: the row brings the app back.
 //
-// Two steps of one app never interleave: a step locks the app's row, and begins
-// with a compare-and-set on its step number, which a replica that was stalled
-// since cannot pass.
+// Two steps of one app never interleave. A step locks the app's row and begins with a compare-and-set on its
+// step number, which fails in a process that was stalled meanwhile.
 package rollout
 
 import (
@@ -53,28 +50,27 @@ type Tx interface {
 	ClearWakes(appIDs []string) error
 }
 
-// Store runs transactions that retry as a whole when the database asks for it.
+// Store runs transactions that are repeated as a whole if the database requires it.
 type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Step looks at one app, does what there is to do, and leaves a row that says when
-// to look again. It is safe to call at any time, any number of times.
+// Step checks one app, does what is due, and leaves a row with the time of the next check. It may be called
+// at any time, any number of times.
 type Step func(ctx context.Context, appID string) error
 
 // Driver calls a Step, one at a time for each app.
 type Driver interface {
-	// Wake has a step of each app run soon after, and not before, now. It returns
-	// when the driver has taken them over; an error means that some may not have
-	// been, and is no disaster, see the package comment.
+	// Wake makes a step of each app begin soon, and not before the call. It returns when the driver has accepted
+	// them. After an error, some may not be accepted. The package comment says why that is safe.
 	Wake(ctx context.Context, appIDs []string) error
 }
 
-// StepTimeout bounds one step, without the resolution of an image: it waits for the steps
-// before it, and is a dozen queries, and a lock that another step of an app may hold.
+// StepTimeout bounds one step without the resolution of an image: the steps before it, its queries, and a
+// lock that another step of an app may hold.
 const StepTimeout = 30 * time.Second
 
-// pause waits, and reports whether ctx lasted as long.
+// pause waits for d, and reports whether it ended before ctx did.
 func pause(ctx context.Context, d time.Duration) bool { return backoff.Sleep(ctx, d) == nil }
 
 func nowMillis() int64 { return time.Now().UnixMilli() }

@@ -20,9 +20,9 @@ import (
 //	                                -> deployment.events.emit -> deployment.apply.REGION
 //	                                -> deployment.status.poll
 //
-// The rollout's row holds the call's context, which survives every delay. The id
-// of deployment.workflow follows from the rollout's, so that every step knows its
-// parent; the span itself is written by the step that ends the rollout.
+// The rollout's row holds the call's context, which survives every delay. The id of deployment.workflow is
+// derived from the rollout's, so that every step knows its parent. The step that ends the rollout writes the
+// span itself.
 
 func workflowSpanID(rolloutID string) (id trace.SpanID) {
 	sum := sha256.Sum256([]byte("deployment.workflow\x00" + rolloutID))
@@ -30,7 +30,7 @@ func workflowSpanID(rolloutID string) (id trace.SpanID) {
 	return id
 }
 
-// underRollout makes deployment.workflow the parent of spans to come.
+// underRollout makes deployment.workflow the parent of later spans.
 func underRollout(ctx context.Context, r *model.Rollout) context.Context {
 	if r == nil || r.Traceparent == "" {
 		return ctx
@@ -42,7 +42,7 @@ func underRollout(ctx context.Context, r *model.Rollout) context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, call.WithSpanID(workflowSpanID(r.ID)))
 }
 
-// stepSpans are those of one pass. nil has none.
+// stepSpans are the spans of one pass. nil has none.
 type stepSpans struct {
 	in          *model.Rollout
 	traceparent string
@@ -72,7 +72,7 @@ func (s *Stepper) startSpans(ctx context.Context, d decision) *stepSpans {
 
 type rowKey struct{ deployment, region string }
 
-// changes reports whether rows are new, and whether regions are told anything.
+// changes reports whether rows are new, and whether regions are sent a new generation.
 func changes(d decision) (created, grew bool) {
 	before := make(map[rowKey]int64, len(d.in.Topology))
 	for _, t := range d.in.Topology {
@@ -86,8 +86,8 @@ func changes(d decision) (created, grew bool) {
 	return created, grew || len(d.out.Routes) > 0
 }
 
-// stamp returns the plan's rows, those that regions will see with the decision's
-// trace. Without a rollout the row keeps the trace of its last one.
+// stamp returns the plan's rows, with the decision's trace in those of a new generation. Without a rollout, a
+// row keeps the trace of its last one.
 func (sp *stepSpans) stamp(d decision) []model.Topology {
 	if sp == nil || sp.in == nil || sp.traceparent == "" {
 		return d.out.Topology

@@ -18,17 +18,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Config of a Stepper.
+// Config is of a Stepper.
 type Config struct {
 	Store  Store
 	Images ImageResolver
-	// Logins returns the values of those of the app's secrets, by name, that there
-	// are: Docker configurations with which to pull its image. nil: there are none.
+	// Logins returns the values of those of the app's secrets that exist, by name. They are Docker
+	// configurations with which to pull its image. nil: none exist.
 	Logins func(ctx context.Context, app model.App, names []string) ([]string, error)
-	// Metrics measures what rollouts are held against, Hooks asks those who judge them;
+	// Metrics reads the figures that rollouts are checked by, and Hooks calls the web-hooks that judge them.
 	// nil: Unmeasured.
 	Metrics, Hooks Measurer
-	// Domain under which apps get their host names; empty means "windlass.local".
+	// Domain is the domain of the apps' host names. Empty means "windlass.local".
 	Domain     string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -67,10 +67,10 @@ func NewStepper(cfg Config) (*Stepper, error) {
 	return s, nil
 }
 
-// Step implements the type Step. It is a transaction that reads, plans and writes, shared with the
-// other steps that have come by then. When the plan asks for an image or for measurements, Step gets
-// those and runs a second transaction. It sends no request while a row is locked. A measurement is
-// written together with its verdict: if a step dies in between, its next try measures again.
+// Step implements the type Step. It runs a transaction that reads, plans and writes, shared with other steps
+// that arrived by then. If the plan requests an image or measurements, Step gets those and runs a second
+// transaction. It sends no request while a row is locked. A measurement is written together with its verdict:
+// if a step dies in between, its next try measures again.
 func (s *Stepper) Step(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { s.metrics.step.Observe(time.Since(begin).Seconds()) }()
@@ -88,15 +88,15 @@ func (s *Stepper) Step(ctx context.Context, appID string) error {
 	return nil
 }
 
-// decision is one pass: what was found and what was made of it.
+// decision is one pass: its input and its plan.
 type decision struct {
 	in  plan.Input
 	out plan.Output
 	at  int64
 }
 
-// write stores the plans, and asks for the next look in the same transaction. It begins with
-// the fence: a step that was stalled since it read cannot move its app's number on.
+// write stores the plans and the next wake-ups in the same transaction. It begins with the fence, so that a
+// step that was stalled since its read fails.
 func (s *Stepper) write(tx Tx, all []*member) error {
 	var steps []model.AppStep
 	var deployments []model.Deployment
@@ -169,10 +169,10 @@ func (s *Stepper) write(tx Tx, all []*member) error {
 	return tx.WakeAt(next, all[0].decision.at)
 }
 
-// errTooWide: the apps of a group change more regions than one transaction may.
+// errTooWide means that the apps of a group change more regions than one transaction may.
 var errTooWide = errors.New("the steps change too many regions together")
 
-// writeRolloutState writes what only staged rollouts and pins have.
+// writeRolloutState writes the rollout state and the pins of a plan.
 func writeRolloutState(tx Tx, d decision) error {
 	if d.out.RolloutState != nil {
 		if err := tx.PutRolloutState(*d.out.RolloutState); err != nil {
@@ -192,7 +192,7 @@ func writeRolloutState(tx Tx, d decision) error {
 	return nil
 }
 
-// rolloutToWrite counts a look that found nothing to do.
+// rolloutToWrite returns the rollout to store, nil for none. It counts a step that found nothing to do.
 func rolloutToWrite(d decision) *model.Rollout {
 	if d.out.Rollout != nil {
 		return d.out.Rollout
@@ -205,13 +205,13 @@ func rolloutToWrite(d decision) *model.Rollout {
 	return &r
 }
 
-// polled reports whether a rollout is under way and the step found nothing to do for it.
+// polled reports whether a rollout is under way and the step found nothing to do.
 func polled(d decision) bool {
 	return d.in.Rollout != nil && len(d.out.History) == 0 && d.out.Resolve == "" &&
 		d.in.Rollout.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
 }
 
-// record logs and counts what was decided, once it is durable.
+// record logs and counts a decision, once it is durable.
 func (s *Stepper) record(ctx context.Context, d decision) {
 	for _, finding := range plan.Lint(d.in, d.out) {
 		s.metrics.broken.Inc()

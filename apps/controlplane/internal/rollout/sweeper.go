@@ -13,32 +13,32 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// SweeperConfig of a Sweeper.
+// SweeperConfig is the config of a Sweeper.
 type SweeperConfig struct {
 	Store      SweepStore
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// Interval between sweeps, jittered by half of it, and so how late a look may
-	// come. 0: 3 s, little for what waits for seconds and more.
+	// Interval is the average time between sweeps, with a jitter of half of it. A wake-up may be late by as
+	// much. 0: 3 s.
 	Interval time.Duration
-	// Grace that a wake-up has before it counts as lost. 0: 5 s, many times what a
-	// step takes on its way.
+	// Grace is how old a wake-up is before it counts as lost. 0: 5 s, far longer than a step usually takes to
+	// arrive.
 	Grace time.Duration
-	// Resend is how long a swept app is left alone. 0: 30 s, so that a driver with
-	// a backlog is not buried under what it already has.
+	// Resend is how long a swept app is not sent again. 0: 30 s, so that a driver with a backlog does not get
+	// the same apps again and again.
 	Resend time.Duration
 }
 
-// SweepTx and SweepStore are what a Sweeper needs of the store.
+// SweepTx is the queries of a Sweeper.
 type SweepTx interface {
-	// DueWakes returns the rows that are due, by the database's clock, and whose step
-	// was never sent, or was when they were written and is lost by now, or was sent too
-	// long ago. In ms.
+	// DueWakes returns the rows that are due by the database's clock, and whose step must be sent: because it
+	// never was, or because it was sent when the row was written and is lost, or because it was sent too long
+	// ago. Times are in ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
-	// MarkWakesSent notes that the steps of those that were due by then were sent.
+	// MarkWakesSent marks the wake-ups that were due by then as sent.
 	MarkWakesSent(appIDs []string, dueBy int64) error
-	// UnsendWakes makes every row that was sent one that never was.
+	// UnsendWakes marks every row that was sent as never sent.
 	UnsendWakes() (int64, error)
 }
 
@@ -48,9 +48,8 @@ type SweepStore interface {
 	View(ctx context.Context, fn func(SweepTx) error) error
 }
 
-// Sweeper is the clock of all workflows, and the net under every Driver: it sends the wake-ups
-// whose time has come, and the overdue ones that were lost. It costs one query an interval in
-// each replica, however many apps wait.
+// Sweeper is the clock of all workflows, and the fallback of every Driver: it sends due wake-ups, and overdue
+// ones that were lost. It runs one query each interval in each process, however many apps wait.
 type Sweeper struct {
 	cfg   SweeperConfig
 	swept prometheus.Counter
@@ -71,8 +70,7 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	return &Sweeper{cfg: cfg, swept: registerSwept(cfg.Registerer)}, nil
 }
 
-// Run sweeps until ctx ends, first at once: a process that starts takes over
-// what another left.
+// Run sweeps until ctx ends. It begins at once, because a process that starts takes over what another left.
 func (s *Sweeper) Run(ctx context.Context, driver Driver) error {
 	for failing := false; ; {
 		err := s.Sweep(ctx, driver)
@@ -110,8 +108,8 @@ func (s *Sweeper) Sweep(ctx context.Context, driver Driver) error {
 	}
 }
 
-// Lost marks the wake-ups that were sent as lost. The next sweep sends them again, and does not
-// wait for Resend.
+// Lost marks the wake-ups that were sent as lost. The next sweep sends them again, without waiting for
+// Resend.
 func (s *Sweeper) Lost(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
@@ -129,9 +127,8 @@ func (s *Sweeper) Lost(ctx context.Context) error {
 	return nil
 }
 
-// due returns the apps, and when the last of them was due. A process that is held up
-// between this and the note that they were sent must not write that to rows which others
-// set meanwhile.
+// due returns the apps with due wake-ups, and when the last of them was due. The time bounds the later
+// MarkWakesSent: if this process stalls in between, other processes may write rows that must not be marked.
 func (s *Sweeper) due(ctx context.Context) (ids []string, dueBy int64, err error) {
 	err = s.cfg.Store.View(ctx, func(tx SweepTx) error {
 		rows, err := tx.DueWakes(s.cfg.Grace.Milliseconds(), s.cfg.Resend.Milliseconds(), sendBatch)

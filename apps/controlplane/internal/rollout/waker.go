@@ -11,38 +11,37 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// sendTimeout bounds one hand-over to the driver.
+// sendTimeout bounds one call of the driver's Wake.
 const sendTimeout = 10 * time.Second
 
-// sendBatch is how many apps are handed over at once.
+// sendBatch is how many apps one call of Wake has.
 const sendBatch = 500
 
-// Two sends of one app are spaced out. What its regions say within a moment, ten of
-// them that become ready one after the other, is one decision and not ten: the first
-// word is acted on at once, or when it is due, and the others together. The moment is as long
-// as two steps take, so that a machine that is busy with steps has fewer of them to do; not
-// longer, since most of what a step takes on a busy machine is shared with others.
+// Two sends of one app are spaced out. Several reports of its regions within a moment then become one
+// decision: the first report leads to a step at once, or when it is due, and the others share the next step.
+// The moment is as long as two steps take, so that a machine that is busy with steps has fewer of them to
+// run. It is not longer, because steps on a busy machine share most of their cost.
 const (
 	minSpacing = 40 * time.Millisecond
 	maxSpacing = time.Second
 	stepsApart = 2
 )
 
-// beat is the grid on which apps are sent that may wait: those of a moment have their steps
-// together, which share their statements then, behind what somebody waits for.
+// beat is the grid on which apps that may wait are sent. Their steps then run together and share statements,
+// behind the steps that a request waits for.
 const beat = 200 * time.Millisecond
 
-// Waker hands apps that a commit woke to the driver at once, and again when that
-// fails. What it forgets the Sweeper finds.
+// Waker sends apps that a commit woke to the driver at once, and again if that fails. The Sweeper finds the
+// apps that it forgets.
 type Waker struct {
 	log    *slog.Logger
 	signal chan struct{}
 
 	mu sync.Mutex
-	// pending is when each app that waits may be sent, sent when those were that may
-	// still hold up their next one.
+	// pending has when each waiting app may be sent. sent has when apps were last sent, if that can still delay
+	// their next send.
 	pending, sent map[string]time.Time
-	// took is how long steps took of late, on average.
+	// took is the recent average duration of a step.
 	took time.Duration
 }
 
@@ -54,20 +53,20 @@ func NewWaker(log *slog.Logger) *Waker {
 	}
 }
 
-// Took says that a step, of whichever app, took so long.
+// Took records the duration of a step of any app.
 func (w *Waker) Took(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// One that waits for somebody else's registry says little about all.
+	// A step that waits for a foreign registry says little about the others, so d is capped.
 	w.took += (min(d, maxSpacing/stepsApart) - w.took) / 16
 }
 
-// spacing is for the holder of the mutex.
+// spacing returns the least time between two sends of one app. The caller holds mu.
 func (w *Waker) spacing() time.Duration {
 	return min(max(stepsApart*w.took, minSpacing), maxSpacing)
 }
 
-// Notify takes note of apps to wake, and in how long at the earliest. It never blocks.
+// Notify adds apps to wake, each with the earliest time from now. It never blocks.
 func (w *Waker) Notify(apps map[string]time.Duration) {
 	if len(apps) == 0 {
 		return
@@ -95,8 +94,7 @@ func (w *Waker) Notify(apps map[string]time.Duration) {
 	}
 }
 
-// maxPending bounds what waits for a driver that is away; the Sweeper finds the
-// rest.
+// maxPending bounds the apps that wait for an unreachable driver. The Sweeper finds the rest.
 const maxPending = 10_000
 
 // Run sends until ctx ends.
@@ -107,7 +105,7 @@ func (w *Waker) Run(ctx context.Context, driver Driver) error {
 			failures = 0
 			continue
 		}
-		// Once for each outage.
+		// Only the first failure of an outage is logged.
 		if failures == 0 && ctx.Err() == nil {
 			w.log.Warn("apps were not woken, will be tried again", "error", err)
 		}
@@ -119,7 +117,7 @@ func (w *Waker) Run(ctx context.Context, driver Driver) error {
 	return nil
 }
 
-// await returns true when some app may be sent, and false when ctx has ended.
+// await returns true when an app may be sent, and false when ctx has ended.
 func (w *Waker) await(ctx context.Context) bool {
 	for {
 		var due <-chan time.Time
@@ -150,8 +148,8 @@ func (w *Waker) earliest() (at time.Time, waits bool) {
 	return at, waits
 }
 
-// retryWakes is short at first: a driver that has just started is not registered
-// for a moment. It stays so, being one call for all apps that wait.
+// retryWakes is short at first, because a driver that just started is not registered at once. It stays short,
+// because one call serves all waiting apps.
 var retryWakes = backoff.Policy{Min: 100 * time.Millisecond, Max: time.Second}
 
 func (w *Waker) send(ctx context.Context, driver Driver) error {
