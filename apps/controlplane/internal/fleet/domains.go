@@ -10,25 +10,25 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Domains that were verified are looked at again: a name may have changed hands since. Each
-// round asks the DNS for the records of those that were looked at longest ago, outside of any
-// transaction, and notes all answers in one. Nothing is ever taken from an app here, and only
-// a plain answer counts: a DNS that is away, or that fails, says nothing about anybody.
+// Verified domains are checked again, because a name may have changed hands. Each round asks the DNS, outside
+// of any transaction, for the records of domains whose last check is the oldest. It stores all answers in one
+// transaction. A check never takes a domain from an app. Only a plain answer counts, so an unreachable or
+// failing DNS changes nothing.
 const (
-	// domainsEvery is how long an answer is good for; up to half more, so that domains that
-	// were verified together are not looked at together for ever.
+	// domainsEvery is how long an answer is valid. The time is up to half longer at random, so that domains that
+	// were verified together are not always checked together.
 	domainsEvery = 8 * time.Hour
-	// domainsBatch of a round, domainsAtOnce at a time, take half of a round's minute if the
-	// DNS answers none of them. One process comes round some 7,500 in domainsEvery.
+	// domainsBatch is how many domains a round checks, and domainsAtOnce how many at a time. If the DNS answers
+	// none, they take half of a round's minute.
 	domainsBatch  = 200
 	domainsAtOnce = 32
-	// lookupTimeout bounds one question.
+	// lookupTimeout bounds one look-up.
 	lookupTimeout = 4 * time.Second
-	// ourselves is who did it, in histories, as the planner calls itself.
+	// ourselves is the author of history entries, as in the planner.
 	ourselves = "windlass"
 )
 
-// checkDomains looks at the domains whose turn it is. random is in [0, 1).
+// checkDomains checks the domains that are due. random is in [0, 1).
 func (s *Service) checkDomains(ctx context.Context, now time.Time, random float64) error {
 	before := now.Add(-domainsEvery - time.Duration(random*float64(domainsEvery/2))).UnixMilli()
 	var due []model.Domain
@@ -61,8 +61,8 @@ func (s *Service) askFor(ctx context.Context, due []model.Domain) []model.Domain
 	return out
 }
 
-// noteFindings notes what was found of domains that are still as they were when it was asked
-// for, and tells their apps what is new.
+// noteFindings stores the findings of domains that have not changed since they were read, and adds what is
+// new to their apps' histories.
 func noteFindings(tx Tx, due []model.Domain, found []model.DomainFinding, at int64) error {
 	names := make([]string, len(due))
 	asked := make(map[model.Domain]model.DomainFinding, len(due))

@@ -1,22 +1,20 @@
-// Package fleet looks after the regions' agents: how they join, what proves who
-// they are, when they count as gone, and what may be forgotten.
+// Package fleet manages the regions' agents: how they join, how they prove their identity, when they count as
+// unreachable, and what is deleted for its age.
 //
 // # Credentials
 //
-// An agent's credential is a sealed statement (region, issued at, expires at, and the agent's
-// public key): only the control plane's key makes one, and checking it costs no query. Each
-// call carries a proof of the private key, so that a copied credential is of no use. It is
-// revoked by the region's "not before" time, which every handler compares after
-// it read the region's row anyway. Because nothing of it is stored, agents keep
-// their credentials through a restored backup.
+// An agent's credential is a sealed statement (region, issued at, expires at, and the agent's public key).
+// Only the control plane's key can make one, and a check of it needs no query. Each call has a proof of the
+// private key, so that a copied credential is useless. The region's "not before" time revokes it. Every
+// handler compares that time, because it reads the region's row anyway. Credentials are not stored, so agents
+// keep them when a backup is restored.
 //
 // # Leases
 //
-// Each report renews its region's lease, on the database's clock. A lease is let
-// expire only by a process that swept without a failure and without a pause for
-// a full TTL: while this process or the database was away, no agent could renew, and that
-// outage must not make regions unreachable. An expired lease makes a region unreachable
-// and wakes its apps. It deletes nothing.
+// Each report renews its region's lease, on the database's clock. A process lets leases expire only after it
+// has swept for a full TTL without a failure and without a pause. While the process or the database was
+// unavailable, no agent could renew, and that outage must not make regions unreachable. An expired lease
+// makes a region unreachable and wakes its apps. It deletes nothing.
 package fleet
 
 import (
@@ -46,8 +44,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CredentialPrefix starts every agent credential, so that a leaked one is found
-// by scanners and known at sight.
+// CredentialPrefix begins every agent credential, so that scanners and people recognize a leaked one.
 const CredentialPrefix = "wla_"
 
 // CredentialTTL is how long a credential is valid by default. Agents renew it at half of that.
@@ -55,7 +52,7 @@ const CredentialTTL = 24 * time.Hour
 
 const credentialContext = "windlass agent credential"
 
-// Tx is what fleet asks of a transaction.
+// Tx is the queries of fleet.
 type Tx interface {
 	GetJoinTokenByHash(hash []byte) (model.JoinToken, error)
 	UseJoinToken(id, joinID string, at int64) error
@@ -103,42 +100,40 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 }
 
-// Config of a Service. Zero durations take the defaults stated.
+// Config is of a Service. Zero durations take the defaults stated.
 type Config struct {
 	Store      Store
 	Box        *seal.Box
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// CredentialTTL: 24 h, of which an agent may miss half.
+	// CredentialTTL is how long a credential is valid. Default: 24 h. Agents renew it at half of that.
 	CredentialTTL time.Duration
-	// Lease is dispatch's: always 15 s. Leases are swept by its shortest, LeaseTTL: 15 s.
+	// Lease is that of dispatch (always 15 s). LeaseTTL is its shortest value, for sweeps (15 s).
 	Lease    func() time.Duration
 	LeaseTTL time.Duration
-	// Retention of terminated instances, stopped topology and deleted apps: 24 h,
-	// what a person may want to look at the day after.
+	// Retention is how long terminated instances, stopped topology and deleted apps are kept, so that people can
+	// still see them the next day. Default: 24 h.
 	Retention time.Duration
-	// AuditRetention: 90 days.
+	// AuditRetention is how long audit entries are kept. Default: 90 days.
 	AuditRetention time.Duration
-	// KeepChanges is how many changes of a region's feed stay for agents that
-	// resume: 20,000; one that is further behind gets a snapshot.
+	// KeepChanges is how many changes of a region's feed are kept for agents that resume. An agent that is
+	// further behind gets a snapshot. Default: 20,000.
 	KeepChanges int64
-	// KeepVersions of an app, 100, are those that one can go back to; KeepHistory,
-	// 1,000, ten entries for each.
+	// KeepVersions is how many versions of an app are kept, to go back to. Default: 100. KeepHistory is how many
+	// entries of its history are kept. Default: 1,000, ten for each version.
 	KeepVersions int32
 	KeepHistory  int
-	// LookupTXT asks the DNS for the TXT records of a name. That there are none is an answer,
-	// too, and no error.
+	// LookupTXT asks the DNS for the TXT records of a name. If there are none, it returns no error.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
-	// KeepSecretVersions: 5. What runs with one that is kept no longer gets the newest when
-	// it starts again.
+	// KeepSecretVersions is how many versions of a secret are kept. Default: 5. An instance of a deleted version
+	// gets the newest when it starts again.
 	KeepSecretVersions int32
-	// MaintainEvery is the time between two rounds of forgetting, and up to half more:
-	// 10 min.
+	// MaintainEvery is the time between two rounds of Maintain, and up to half more. Default: 10 min.
 	MaintainEvery time.Duration
-	// FailedJoins are what an address may fail to join; nil: no limit.
+	// FailedJoins limits the failed joins of an address. nil: no limit.
 	FailedJoins *admission.Buckets
-	// Trail writes refused calls, reads of secrets and renewals into the audit; nil: nothing does.
+	// Trail writes refused calls, reads of secrets and renewals to the audit. nil: they are not written.
 	Trail *trail.Trail
 }
 
@@ -198,18 +193,18 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Identity is who an agent's call comes from.
+// Identity is the identity of an agent's call.
 type Identity struct {
 	RegionID string
-	// IssuedAt of the credential, unix ms.
+	// IssuedAt is when the credential was issued, in unix ms.
 	IssuedAt int64
-	// Key that the credential is bound to; empty: it is not.
+	// Key is the public key that the credential is bound to, empty if it is not bound.
 	Key ed25519.PublicKey
 }
 
 type identityKey struct{}
 
-// WithIdentity puts an identity into the context.
+// WithIdentity returns a context with the identity.
 func WithIdentity(ctx context.Context, id Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
@@ -224,7 +219,7 @@ type statement struct {
 	Region    string `json:"r"`
 	IssuedAt  int64  `json:"i"`
 	ExpiresAt int64  `json:"e"`
-	// Key is the agent's public key; empty in credentials of agents of earlier releases.
+	// Key is the agent's public key. It is empty in credentials of agents of earlier releases.
 	Key []byte `json:"k,omitempty"`
 }
 
@@ -245,7 +240,7 @@ func (s *Service) issue(region string, key []byte, now time.Time) (*agentv1.Cred
 	}, nil
 }
 
-// Verify reads a credential. Its errors say no more than that it is not good.
+// Verify decodes and checks a credential. Its errors say only that it is not valid.
 func (s *Service) Verify(credential string, now time.Time) (Identity, error) {
 	bad := func(message string) error {
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", message)
@@ -272,7 +267,7 @@ func (s *Service) Verify(credential string, now time.Time) (Identity, error) {
 	return Identity{RegionID: st.Region, IssuedAt: st.IssuedAt, Key: st.Key}, nil
 }
 
-// current fails when the identity's credential was revoked.
+// current fails if the identity's credential was revoked.
 func (s *Service) current(region model.Region, id Identity) error {
 	if id.IssuedAt < region.CredentialNotBefore {
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "the agent credential was revoked: join the region again")
@@ -280,8 +275,8 @@ func (s *Service) current(region model.Region, id Identity) error {
 	return nil
 }
 
-// Gate refuses every agent call without a credential, but Join, and every call whose credential
-// is bound to a key and that does not prove the key.
+// Gate refuses agent calls without a credential, except Join. It also refuses a call whose credential is
+// bound to a key that the call does not prove.
 func (s *Service) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	if call.Procedure == agentv1connect.AgentServiceJoinProcedure {
 		return rpc.Admission{Caller: call.Client.String()}, nil
@@ -300,8 +295,8 @@ func (s *Service) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error
 	}}, nil
 }
 
-// note counts a call of a region's agent in the audit: of the entry's workspace, or else of the
-// region's. Without an outcome it was our own failure.
+// note counts a call of a region's agent in the audit of the entry's workspace, or else of the region's. An
+// entry without an outcome is ignored, because it was a failure of the control plane.
 func (s *Service) note(region model.Region, client netip.Addr, e trail.Entry) {
 	if e.Outcome == "" {
 		return
@@ -316,7 +311,7 @@ func (s *Service) note(region model.Region, client netip.Addr, e trail.Entry) {
 	s.cfg.Trail.Note(e, time.Now().UnixMilli())
 }
 
-// outcomeOf is the reason of a refusal, empty for other errors.
+// outcomeOf returns the reason of a refusal, empty for other errors.
 func outcomeOf(err error) string {
 	reason := rpc.DetailOf(err).GetReason()
 	if reason == windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED {
@@ -325,7 +320,7 @@ func outcomeOf(err error) string {
 	return strings.ToLower(strings.TrimPrefix(reason.String(), "ERROR_REASON_"))
 }
 
-// Sweep lets leases expire until ctx ends.
+// Sweep makes leases expire until ctx ends.
 func (s *Service) Sweep(ctx context.Context) error {
 	interval := s.cfg.LeaseTTL / 3
 	var healthySince, last time.Time
@@ -336,7 +331,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 		case <-time.After(interval + rand.N(interval/4+1)):
 		}
 		now := time.Now()
-		// A long pause of this process looks like an outage, because it was one.
+		// A long pause of this process counts as an outage.
 		if healthySince.IsZero() || now.Sub(last) > 2*interval {
 			healthySince = now
 		}
@@ -362,7 +357,7 @@ func (s *Service) sweep(ctx context.Context, now time.Time, judge bool) (expired
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/3)
 	defer cancel()
 	if !judge {
-		// Only asks whether the database is there.
+		// This only checks that the database answers.
 		return nil, s.cfg.Store.View(ctx, func(tx Tx) error {
 			_, err := tx.ListRegionHeads("", 1)
 			return err
@@ -395,8 +390,7 @@ func (s *Service) sweep(ctx context.Context, now time.Time, judge bool) (expired
 	return expired, nil
 }
 
-// NewJoinToken returns the row to store for a token's value, which only the one
-// who is to use it keeps.
+// NewJoinToken returns the row to store for a token. Only the agent's operator keeps the value.
 func NewJoinToken(value, regionID string, now, expires int64) model.JoinToken {
 	return model.JoinToken{ID: ident.New("jtk"), RegionID: regionID, Hash: model.HashToken(value), CreatedAt: now, ExpiresAt: expires}
 }

@@ -10,13 +10,12 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// This is the one place where anything is forgotten for its age or its number, and
-// these are all the tables that would grow with use. What is not listed has a row
-// for each thing that exists (a region, an app, a session) and goes with it. Two of
-// those have an end of their own and are not forgotten for it: freezes that are over
-// and keys of apps that have expired are listed, and count, until somebody deletes
-// them. Their number is bounded where they are made (model.MaxFreezes of a workspace
-// beside one of each app's file, model.MaxAppKeys of an app).
+// This file deletes everything that is deleted for its age or its number, and these are all the tables that
+// would grow with use. Other tables have a row for each thing that exists (a region, an app, a session),
+// which is deleted with it. Two of those can end but are not deleted for that: freezes that are over and app
+// keys that have expired. They are listed, and count, until a person deletes them. Their number is bounded
+// when they are made (model.MaxFreezes of a workspace and one of each app's file, model.MaxAppKeys of an
+// app).
 //
 //	table                   kept                            why
 //	region_changes          the newest 20,000 of a region   agents resume from them; one that is
@@ -40,34 +39,33 @@ import (
 //	                        7 d after one died
 //	audit                   90 d (--audit-retention)        who changed what
 //
-// (peers forgets its own rows: their age is seconds, that of peer_keys two days.) Counts have a tenth of slack,
-// so that a busy app is not trimmed row by row.
+// Package peers deletes its own rows: their age is seconds, that of peer_keys two days. Counts may exceed the
+// limit by a tenth, so that a busy app is not trimmed row by row.
 //
-// Transactions are small, and none of them takes what a writer of the feed waits for:
-// changes are deleted below the heads, whose rows are not locked, topology that has
-// stopped has no other writer, and the app whose versions are trimmed waits for one
-// batch. What a day adds is at most what it changes, so that the database's files stay
-// as large as the first days made them: they are filled again and not made smaller.
-// The simulator's "retention" shows it: days go by over all of it.
+// Transactions are small, and none locks what a writer of the feed waits for. Changes are deleted below the
+// heads, whose rows are not locked, and stopped topology has no other writer. An app whose versions are
+// trimmed waits for one batch. A day adds at most as many rows as it changes. So the database's files stay as
+// large as the first days made them: their space is reused, but not freed. The simulator's "retention"
+// simulates days of all of it.
 const (
 	maintainEvery   = 10 * time.Minute
 	maintainTimeout = time.Minute
 	// maintainBatch bounds the rows that one transaction deletes, so that none
 	// holds its locks for long.
 	maintainBatch = 1000
-	// appsBatch is maintainBatch in apps: one may have a thousand rows.
+	// appsBatch is maintainBatch for apps, because one app may have a thousand rows.
 	appsBatch = 10
-	// idempotencyFor is what the API promises.
+	// idempotencyFor is how long the API promises that a repeated call gets the same answer.
 	idempotencyFor = 24 * time.Hour
-	// joinTokensFor is how long a late agent is told that its token has expired, and not
-	// that it is unknown.
+	// joinTokensFor is how long a late agent gets the error that its token has expired, and not that it is
+	// unknown.
 	joinTokensFor = 24 * time.Hour
-	// keysFor is how long a key that is good no more is still listed.
+	// keysFor is how long a key is listed after it ended.
 	keysFor = 30 * 24 * time.Hour
 )
 
-// Maintain deletes what is no longer needed, and checks domains again, until ctx ends. Every
-// process may run it. The first time comes soon, for one that never lives long.
+// Maintain deletes what is no longer needed, and checks domains again, until ctx ends. Every process may run
+// it. Its first round comes soon, because the process may not live long.
 func (s *Service) Maintain(ctx context.Context) error {
 	for wait := rand.N(s.cfg.MaintainEvery/5 + 1); ; wait = s.cfg.MaintainEvery + rand.N(s.cfg.MaintainEvery/2+1) {
 		select {
@@ -90,7 +88,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 	}{
 		{"changes", s.compact},
 		{"topology", s.drained("topology", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteTopology(before(s.cfg.Retention), maintainBatch) })},
-		// After topology, which keeps them.
+		// Apps come after topology, because an app is not deleted while it has topology rows.
 		{"apps", s.drained("apps", appsBatch, func(tx Tx) (int, error) { return tx.DeleteApps(before(s.cfg.Retention), appsBatch) })},
 		{"instances", s.drained("instances", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteInstances(before(s.cfg.Retention), maintainBatch) })},
 		{"versions and history", s.trim},
@@ -102,8 +100,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 		{"notifications", s.drained("notifications", maintainBatch, func(tx Tx) (int, error) { return tx.ForgetDeliveries(now.UnixMilli(), maintainBatch) })},
 		{"audit", s.drained("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
 	} {
-		// Each has its own time: one with much to do, or one that fails, must not keep
-		// the others from ever being done.
+		// Each job has its own time, because a slow or failing job must not keep the others from ever running.
 		bounded, cancel := context.WithTimeout(ctx, maintainTimeout)
 		if err := job.do(bounded); err != nil {
 			errs = append(errs, fmt.Errorf("forget %s: %w", job.name, err))
@@ -121,7 +118,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// compact forgets changes that are further back than agents may resume from.
+// compact deletes changes that are further back than agents may resume from.
 func (s *Service) compact(ctx context.Context) error {
 	after := ""
 	for {
@@ -150,7 +147,7 @@ func (s *Service) compact(ctx context.Context) error {
 	}
 }
 
-// trim cuts apps that have many versions, or much history, down to what is kept.
+// trim deletes the oldest versions and history entries of apps that have too many.
 func (s *Service) trim(ctx context.Context) error {
 	versions, entries := int(s.cfg.KeepVersions), s.cfg.KeepHistory
 	after := ""
@@ -178,8 +175,8 @@ func (s *Service) trim(ctx context.Context) error {
 	}
 }
 
-// trimVersions holds the app's lock, under which alone a version becomes live,
-// previous or the model of a newer one.
+// trimVersions holds the app's lock, because a version becomes live, previous or the source of a newer one
+// only under that lock.
 func (s *Service) trimVersions(tx Tx, id string) (int, error) {
 	app, err := tx.LockApp("", id)
 	if errors.Is(err, model.ErrNotFound) {
@@ -195,7 +192,7 @@ func (s *Service) drained(what string, full int, batch func(Tx) (int, error)) fu
 	return func(ctx context.Context) error { return s.drain(ctx, what, full, batch) }
 }
 
-// drain repeats a batch until it finds less than a full one.
+// drain repeats a batch until it deletes fewer rows than full.
 func (s *Service) drain(ctx context.Context, what string, full int, batch func(Tx) (int, error)) error {
 	for {
 		var n int

@@ -32,15 +32,15 @@ func (s *Service) registerMetrics() {
 }
 
 const (
-	// gaugesFor is how long one count serves every scrape. A failed count does, too, so
-	// that frequent scrapes put no load on a database that is away.
+	// gaugesFor is how long one count serves every scrape. This holds for a failed count, too, so that frequent
+	// scrapes put no load on an unreachable database.
 	gaugesFor = 5 * time.Second
-	// gaugesTimeout is within what a scraper waits by default.
+	// gaugesTimeout is shorter than the default timeout of a scrape.
 	gaugesTimeout = 5 * time.Second
 )
 
-// count exports how many instances there are, counted when somebody asks. While
-// the database does not answer it exports nothing, which is the truth.
+// gauges exports the number of instances, which it counts when it is scraped. While the database does not
+// answer, it exports nothing.
 type gauges struct {
 	svc      *Service
 	total    *prometheus.Desc
@@ -85,8 +85,7 @@ func (c *gauges) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.total, prometheus.GaugeValue, float64(total))
 }
 
-// count is the newest count, nil when it failed. Scrapes at the same time share
-// one query.
+// count returns the newest counts, nil if the count failed. Concurrent scrapes share one query.
 func (c *gauges) count(now time.Time) map[windlassv1.InstanceStatus]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

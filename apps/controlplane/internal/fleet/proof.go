@@ -18,13 +18,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// How a credential is misused.
+// These are the kinds of misuse of a credential.
 const (
 	withoutKey = "without_key"
 	twoPlaces  = "two_places"
 )
 
-// checkKey refuses what is no public key of Ed25519.
+// checkKey refuses a key that is not empty and not a public key of Ed25519.
 func checkKey(key []byte) error {
 	if len(key) == 0 || len(key) == ed25519.PublicKeySize {
 		return nil
@@ -33,8 +33,8 @@ func checkKey(key []byte) error {
 		fmt.Sprintf("a public key of Ed25519 has %d bytes, this one has %d", ed25519.PublicKeySize, len(key)))
 }
 
-// prove refuses a call without a proof of the key that its credential is bound to, and tells the
-// region's owner of credentials that seem to be stolen.
+// prove refuses a call without a proof of the key that its credential is bound to. It reports credentials
+// that seem to be stolen to the region's owner.
 func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credential string, now time.Time) error {
 	place := "address " + call.Client.String()
 	if len(id.Key) > 0 {
@@ -54,7 +54,7 @@ func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credent
 	return nil
 }
 
-// misused counts a misuse, and writes it to the audit of the region's workspace, now and then.
+// misused counts a misuse. It also writes one entry each tellEvery to the audit of the region's workspace.
 func (s *Service) misused(ctx context.Context, regionID, how, why string, call rpc.Call, now time.Time) {
 	s.misuse.WithLabelValues(how).Inc()
 	if !s.usage.tell(regionID, how, now) {
@@ -82,25 +82,25 @@ func (s *Service) misused(ctx context.Context, regionID, how, why string, call r
 }
 
 const (
-	// turnsWithin is the time for which changes between two places are counted, and maxTurns how
-	// many of them are more than the end of one agent and the start of the next make.
+	// turnsWithin is the time in which changes between two places are counted. maxTurns is more changes than the
+	// end of one agent and the start of the next cause.
 	turnsWithin = 10 * time.Minute
 	maxTurns    = 3
 	// tellEvery is the time between two entries of one kind about one region.
 	tellEvery = 10 * time.Minute
 )
 
-// usage knows from where each region's credential was used. It is safe for concurrent use.
+// usage records from where each region's credential was used. It is safe for concurrent use.
 type usage struct {
 	mu      sync.Mutex
 	regions map[string]*places
 	told    map[[2]string]time.Time
 }
 
-// places are the last two that a credential was used from.
+// places are the last two places that a credential was used from.
 type places struct {
 	last, before string
-	// turns back to the place before, since when.
+	// turns counts returns to the place before, since that time.
 	turns int
 	since time.Time
 }
@@ -109,9 +109,8 @@ func newUsage() *usage {
 	return &usage{regions: map[string]*places{}, told: map[[2]string]time.Time{}}
 }
 
-// from notes a use. It returns the other place if the credential goes to and fro between the
-// two: an agent that took the place of another never gives it back, because each start of an
-// agent is a place of its own.
+// from records a use. It returns the other place if the credential alternates between the two. An agent that
+// replaces another never does so, because each start of an agent is a new place.
 func (u *usage) from(region, place string, now time.Time) (other string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -136,7 +135,7 @@ func (u *usage) from(region, place string, now time.Time) (other string) {
 	return p.before
 }
 
-// tell reports whether it is time to tell of a region once more.
+// tell reports whether the last audit entry of the kind about the region is old enough for another.
 func (u *usage) tell(region, how string, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

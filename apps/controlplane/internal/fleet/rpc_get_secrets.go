@@ -89,8 +89,8 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 	return out, nil
 }
 
-// secretOf is the version that the reference names, or the newest: also when that one is kept
-// no longer, since an older instance that starts again needs some value.
+// secretOf returns the version that the reference names, or the newest. It also returns the newest if that
+// version was deleted, since an older instance that starts again needs some value.
 func (s *Service) secretOf(tx Tx, app model.App, ref *windlassv1.SecretReference) (model.Secret, error) {
 	if ref.GetVersion() != 0 {
 		secret, err := tx.GetSecretVersion(app.WorkspaceID, app.EnvironmentID, ref.GetSecret(), ref.GetVersion())

@@ -19,7 +19,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Join trades a join token for a credential.
+// Join exchanges a join token for a credential.
 func (s *Service) Join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	res, err := s.join(ctx, req)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 		}
 		return token, nil
 	}
-	// A transaction that writes costs more than a look, and most made-up tokens are unknown.
+	// A write transaction costs more than a read, and most made-up tokens are unknown.
 	err := s.cfg.Store.View(ctx, func(tx Tx) error {
 		_, err := find(tx)
 		return err
@@ -111,17 +111,17 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 	return &agentv1.JoinResponse{RegionId: region.ID, RegionName: region.Name, Credential: credential}, nil
 }
 
-// claimed is what the agent says of itself, which nothing proves.
+// claimed returns the unproved statements of the agent about itself.
 func claimed(agent *agentv1.AgentInfo) string {
 	b, err := json.Marshal(map[string]string{"claimed_hostname": agent.GetHostname()})
 	if err != nil {
-		return "" // of a string it cannot be
+		return "" // a string always encodes
 	}
 	return string(b)
 }
 
-// RenewCredential issues a fresh credential to one that is still good. It stays bound to the key
-// that the caller has proved; one that is not bound gets the key that the caller names.
+// RenewCredential issues a new credential for one that is still valid. It stays bound to the key that the
+// caller has proved. If the old one is not bound, the new one gets the key that the caller names.
 func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
 	region, err := s.caller(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredent
 	return &agentv1.RenewCredentialResponse{Credential: credential}, nil
 }
 
-// caller reads the region of the call and checks that its credential stands.
+// caller reads the region of the call and checks that its credential was not revoked.
 func (s *Service) caller(ctx context.Context) (region model.Region, err error) {
 	regionID, issuedAt, ok := Caller(ctx)
 	if !ok {
