@@ -29,26 +29,26 @@ type bootstrapFlags struct {
 // BootstrapConfig names what Bootstrap creates in a fresh installation.
 type BootstrapConfig struct {
 	MySQLDSN string
-	// MySQLCA is a PEM file with the CA of the database's certificate; empty: as the DSN says.
+	// MySQLCA is a PEM file with the CA of the database's certificate. Empty: the DSN decides.
 	MySQLCA   string
 	Workspace string
 	Regions   []string
-	// APIKey and OperatorKey are values that the installation is to accept; empty
-	// ones are made. Give back what an earlier bootstrap returned.
+	// APIKey and OperatorKey are values that the installation will accept. Empty ones are generated. Pass the
+	// values that an earlier bootstrap returned.
 	APIKey, OperatorKey string
 }
 
-// BootstrapResult holds values that are shown nowhere else.
+// BootstrapResult holds values that are not shown anywhere else.
 type BootstrapResult struct {
 	WorkspaceID string `json:"workspace_id"`
-	// APIKey is of role owner in the workspace; OperatorKey is the platform's.
+	// APIKey has the role owner in the workspace, and OperatorKey the role operator.
 	APIKey      string `json:"api_key"`
 	OperatorKey string `json:"operator_key"`
-	// JoinTokens by region, good for an hour.
+	// JoinTokens are by region, and valid for an hour.
 	JoinTokens map[string]string `json:"join_tokens"`
 }
 
-// joinTokenTTL of a bootstrap's tokens.
+// joinTokenTTL is how long a bootstrap's tokens are valid.
 const joinTokenTTL = time.Hour
 
 func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) error {
@@ -61,9 +61,8 @@ func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) e
 	return enc.Encode(result)
 }
 
-// Bootstrap migrates the database and creates the objects of cfg that are missing. It may be
-// run again; it takes nothing away. The database's password is enough to call it: it is the way
-// in before there is a key.
+// Bootstrap migrates the database and creates the missing objects of cfg. It may be run again, and removes
+// nothing. It needs only the database's password, because it is the way in before there is a key.
 func Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
 	on := databaseFlags{MySQLDSN: cfg.MySQLDSN, mysqlFlags: mysqlFlags{MySQL: certfile.RemoteFlags{CA: cfg.MySQLCA}}}
 	return bootstrapOn(ctx, on.config(nil), cfg)
@@ -163,8 +162,8 @@ func ensureProject(tx store.Tx, workspaceID string, now int64) error {
 	return nil
 }
 
-// ensureKey makes the store accept the value. A key of that name with another value stays: it
-// may be in use.
+// ensureKey makes the store accept the value. A key of that name with another value stays, because it may be
+// in use.
 func ensureKey(tx store.Tx, workspaceID, name, value string, role windlassv1.Role, now int64) error {
 	hash := model.HashToken(value)
 	if _, err := tx.GetAPIKeyByHash(hash); !errors.Is(err, model.ErrNotFound) {

@@ -22,8 +22,8 @@ func (f connFlags) Validate() error {
 	return nil
 }
 
-// restateLimits of the connections to --restate-listen. Each of Restate's nodes calls from an address of its
-// own, and one that floods the listener leaves room for the others.
+// restateLimits returns the limits of the connections to --restate-listen. Each of Restate's nodes calls from
+// its own address, and one that floods the listener leaves room for the others.
 func (f connFlags) restateLimits() conns.Limits {
 	limits := conns.Limits{Total: f.MaxRestate}
 	if f.MaxRestate > 0 {
@@ -32,7 +32,7 @@ func (f connFlags) restateLimits() conns.Limits {
 	return limits
 }
 
-// limits of connections. Proxies have those of many clients.
+// limits returns the limits of connections. Trusted proxies are exempt from those of an address.
 func (f connFlags) limits(proxies guard.Networks) conns.Limits {
 	limits := conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress}.Defaults()
 	limits.Exempt = proxies.Lists

@@ -1,9 +1,9 @@
-// Package controlplane is the program that holds the truth: it serves users and
-// agents, and runs the apps' workflows. This package is its only wiring: core.go
-// joins the parts, this file puts a database, Restate and a listener under them.
+// Package controlplane is the control plane's program: it serves users and agents, and runs the apps'
+// workflows. This package wires the others: core.go joins the parts, and this file adds a database, Restate
+// and listeners.
 //
-// Any number of replicas may run on one database. Each serves everything; none
-// leads. What one of them forgets by dying, the database remembers.
+// Any number of replicas may run on one database. Each serves everything, and there is no leader. When a
+// replica dies, the database has all that the others need.
 package controlplane
 
 import (
@@ -39,10 +39,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/telemetry"
 )
 
-// Version of the build, set by the linker.
+// Version is that of the build, set by the linker.
 var Version = "dev"
 
-// Database flags, shared by all commands.
+// databaseFlags are shared by all commands.
 type databaseFlags struct {
 	MySQLDSN     string `name:"mysql-dsn" help:"MySQL or MariaDB, as user:password@tcp(host:port)/name." required:"" env:"WINDLASS_MYSQL_DSN"`
 	MySQLReadDSN string `name:"mysql-read-dsn" help:"A replica for lists; empty: none." env:"WINDLASS_MYSQL_READ_DSN"`
@@ -84,7 +84,7 @@ type serveFlags struct {
 	Remote remoteFlags          `embed:""`
 }
 
-// metricsFlags are where the figures of rollouts' analysis come from.
+// metricsFlags configure the source of the figures of rollouts' analysis.
 type metricsFlags struct {
 	URL                  string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
 	TokenFile            string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
@@ -107,7 +107,7 @@ func (f metricsFlags) source(registry prometheus.Registerer, files *certfile.Fil
 	return source, nil
 }
 
-// keepFlags bound what the database keeps of what has been: package fleet says why.
+// keepFlags bound what the database keeps of the past. Package fleet has the reasons.
 type keepFlags struct {
 	Ended    time.Duration `help:"How long instances, stopped places and deleted apps are kept." default:"24h" env:"WINDLASS_KEEP_ENDED"`
 	Changes  int64         `help:"Changes of a region that an agent may be behind without a snapshot." default:"20000" env:"WINDLASS_KEEP_CHANGES"`
@@ -126,18 +126,15 @@ func (f keepFlags) Validate() error {
 	return nil
 }
 
-// limitFlags are the limits of workspaces that have none of their own. The defaults
-// hold back mistakes and floods, not people: a pipeline that deploys all of a large
-// workspace at once passes, a loop that never ends does not.
+// limitFlags are the limits of workspaces without their own. The defaults stop mistakes and floods, not
+// people: a pipeline that deploys a large workspace at once passes, while an endless loop does not.
 type limitFlags struct {
 	Apps        int64 `help:"Apps of a workspace without a quota of its own; 0, here and below: any number." default:"10000" env:"WINDLASS_LIMIT_APPS"`
 	Deployments int64 `help:"Its apps that have a deployment live or on its way." default:"10000" env:"WINDLASS_LIMIT_DEPLOYMENTS"`
 	Instances   int64 `help:"Instances of those, in all regions." default:"100000" env:"WINDLASS_LIMIT_INSTANCES"`
 	GPUs        int64 `name:"gpus" help:"GPUs of those instances." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
 	Rollouts    int64 `help:"Rollouts in flight." default:"1000" env:"WINDLASS_LIMIT_ROLLOUTS"`
-	// 20 a second is half of what one replica of the control plane completes on two
-	// cores, and what comes at once is done within some eight seconds: one workspace
-	// leaves room for others.
+	// 20 starts a second leave about half of one replica's capacity on two cores to other workspaces.
 	StartsPerMinute int64 `help:"Calls that start work, in the long run." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
 	StartsBurst     int64 `help:"How many of them may come at once; 0: as many as in a minute." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
 }
@@ -155,8 +152,8 @@ func (f limitFlags) Validate() error {
 	return nil
 }
 
-// callerFlags bound what one caller takes of a process, whatever the quotas of workspaces are. The
-// defaults are far above what people and pipelines do.
+// callerFlags bound what one caller uses of a process, whatever the quotas of workspaces are. The defaults
+// are far above what people and pipelines do.
 type callerFlags struct {
 	FailedLogins         int64 `help:"Failed log-ins and joins of one address in a minute, on each replica, before it has to wait; 0: any number. IPv6 addresses count by /64." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
 	Reads                int64 `help:"Reads with one key in a minute, on each replica; 0: any number." default:"12000" env:"WINDLASS_MAX_READS"`
@@ -189,7 +186,7 @@ func (f sessionFlags) Validate() error {
 	return nil
 }
 
-// maxLimit is far from where sums and microseconds overflow.
+// maxLimit is far below the values at which sums and microseconds overflow.
 const maxLimit = 1_000_000_000
 
 func (f limitFlags) limits() model.Limits {
@@ -214,7 +211,7 @@ type cli struct {
 // high. It costs memory for processor time.
 const gcPercent = 200
 
-// stopGrace is what the parts have to stop in.
+// stopGrace is how long the parts may take to stop.
 const stopGrace = 20 * time.Second
 
 // Main runs the program with the command line's arguments until ctx ends.
@@ -270,7 +267,7 @@ func newParser(flags *cli) (*kong.Kong, error) {
 	return parser, nil
 }
 
-// openPatience is how long a database that is just starting is waited for.
+// openPatience is how long the program waits for a database that is just starting.
 const openPatience = 2 * time.Minute
 
 func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
@@ -325,7 +322,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen for the API on %q: %w", f.Listen, err)
 	}
-	// Closed by the server, unless we fail before it.
+	// The server closes it, unless we fail before it runs.
 	defer listener.Close()
 	peerListener, peerAddress, err := listenForPeers(ctx, f)
 	if err != nil {
@@ -365,8 +362,8 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	health.Add("restate", reachable(f.RestateAdmin+"/health", remote.restate))
 	health.Add("workflows", workflows.Ready)
 
-	// Streams are sent away first, so that agents come back elsewhere, or here
-	// when we are back, spread over a while.
+	// Streams are closed first, so that agents reconnect to other processes, or to this one when it is back,
+	// spread over a while.
 	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, TLS: tlsConfig, Limits: newLimits(registry), Proxies: proxies, Log: log})
 	api := service.Component{Name: "api", Run: func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, c.dispatch.Drain)
@@ -389,7 +386,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	return service.Run(ctx, log, stopGrace, components...)
 }
 
-// listenForPeers listens, and tells the address that the others are to call.
+// listenForPeers listens, and returns the address that other processes call.
 func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, error) {
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", f.PeerListen)
@@ -411,8 +408,7 @@ func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, er
 	return listener, f.PeerAdvertise, nil
 }
 
-// openDatabase waits for a database that is only just starting. One that refuses
-// us is not waited for.
+// openDatabase waits for a database that is just starting. It does not wait for one that refuses us.
 func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (*mysql.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, openPatience)
 	defer cancel()
@@ -434,7 +430,7 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 	return db, err
 }
 
-// reachable is a health check: the URL answers.
+// reachable returns a health check, which requires that the URL answers.
 func reachable(url string, remote func(*http.Transport)) func(ctx context.Context) error {
 	transport := &http.Transport{}
 	remote(transport)
@@ -455,11 +451,11 @@ func reachable(url string, remote func(*http.Transport)) func(ctx context.Contex
 	}
 }
 
-// peerBudget bounds the bytes of peers' calls, of which the largest has some 100 KiB.
+// peerBudget bounds the bytes of all calls of peers that are under way.
 const peerBudget = 32 << 20
 
-// peerDialTimeout is within the time of a nudge.
+// peerDialTimeout is shorter than the timeout of a nudge.
 const peerDialTimeout = time.Second
 
-// drainGrace is what calls under way have to end in.
+// drainGrace is how long calls under way may take to end.
 const drainGrace = 10 * time.Second

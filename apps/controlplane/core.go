@@ -41,11 +41,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// parts are what a core is made of; they differ between a real control plane and
-// one in memory.
+// parts are the parts of a core that differ between a real control plane and one in memory.
 type parts struct {
 	store store.Store
-	// unavailable tells that the store is out of reach; nil: it never is.
+	// unavailable reports whether an error means that the store is out of reach. nil: it never is.
 	unavailable func(error) bool
 	newDriver   func(step rollout.Step, lost func(context.Context) error) (driver, error)
 	images      rollout.ImageResolver
@@ -55,35 +54,35 @@ type parts struct {
 	tracer      *sdktrace.TracerProvider
 	rand        func() float64
 	domain      string
-	// lookupTXT asks the DNS; nil: lookupTXT(""), which is as this host does.
+	// lookupTXT asks the DNS. nil: lookupTXT(""), which asks as this host does.
 	lookupTXT func(ctx context.Context, name string) ([]string, error)
 	leaseTTL  time.Duration
-	// auditRetention; 0: fleet's default.
+	// auditRetention is how long audit entries are kept. 0: fleet's default.
 	auditRetention time.Duration
-	// metrics of apps; nil: what their gateways see.
+	// metrics measures apps. nil: the figures of their gateways.
 	metrics rollout.Measurer
-	// allowHooks are networks in which web-hooks may be, besides public addresses.
+	// allowHooks are networks in which web-hooks may be, in addition to public addresses.
 	allowHooks guard.Networks
-	// keep and forgetEvery; zero values: fleet's defaults.
+	// keep and forgetEvery are settings of fleet. Zero values: its defaults.
 	keep        keepFlags
 	forgetEvery time.Duration
-	// limits of workspaces that have none of their own.
+	// limits are those of workspaces without their own.
 	limits model.Limits
-	// callers bounds what one caller takes; the zero value: no limit, and the API's defaults.
+	// callers bounds what one caller uses. Its zero value means no limits, and the API's defaults.
 	callers callerFlags
-	// sessions of browsers; the zero value: the API's defaults.
+	// sessions bounds the sessions of browsers. Its zero value means the API's defaults.
 	sessions sessionFlags
-	// proxies whose X-Forwarded-Proto is believed.
+	// proxies are the networks whose X-Forwarded-Proto is trusted.
 	proxies guard.Networks
-	// beat of dispatch; 0: its default.
+	// beat is that of dispatch. 0: its default.
 	beat time.Duration
-	// peerID and peerAddress are how other processes on the database find this one,
-	// peerHTTP is how it calls them; no id: there are none.
+	// peerID and peerAddress are how other processes on the database find this one, and peerHTTP calls them.
+	// Without an id, there are no other processes.
 	peerID, peerAddress string
 	peerHTTP            *http.Client
 }
 
-// driver calls steps, and is a part that runs.
+// driver is a rollout.Driver that runs as a component.
 type driver interface {
 	rollout.Driver
 	Run(ctx context.Context) error
@@ -93,15 +92,14 @@ type driver interface {
 type core struct {
 	parts
 	handler http.Handler
-	// peerHandler serves other processes, on a listener of their own; nil: there
-	// are none.
+	// peerHandler serves other processes, on a listener of its own. nil: there are none.
 	peerHandler http.Handler
 	dispatch    *dispatch.Service
 	scaler      *scaler.Service
 	components  []service.Component
 }
 
-// The compiler's word that a store's transaction is all that its users declare.
+// The compiler checks here that a store's transaction satisfies the interfaces of its users.
 var (
 	_ dispatch.Tx      = store.Tx(nil)
 	_ ingest.Tx        = store.Tx(nil)
@@ -119,7 +117,7 @@ func (p parts) isUnavailable(err error) bool {
 	return errors.Is(err, model.ErrOutcomeUnknown) || p.unavailable != nil && p.unavailable(err)
 }
 
-// newCore puts the parts together. Each is made after those that it uses.
+// newCore makes and joins the parts, each after those that it uses.
 func newCore(p parts) (*core, error) {
 	if p.lookupTXT == nil {
 		p.lookupTXT = lookupTXT("")
@@ -162,7 +160,7 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The API and workflows ask agents wherever their streams are, and peers ask those whose streams are here.
+	// The API and workflows ask agents on any process, and peers ask those whose streams are here.
 	var agents api.Agents = c.dispatch
 	var others *peers.Service
 	if p.peerID != "" {
@@ -236,7 +234,7 @@ func newCore(p parts) (*core, error) {
 	return c, nil
 }
 
-// workflows carry out rollouts.
+// workflows are the parts that run rollouts.
 type workflows struct {
 	stepper *rollout.Stepper
 	waker   *rollout.Waker
@@ -245,7 +243,7 @@ type workflows struct {
 	driver  driver
 }
 
-// newWorkflows makes them. They ask agents for figures of checks, unless the parts have another source.
+// newWorkflows makes the parts. They ask agents for figures of checks, unless p has another source.
 func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	hooks, err := webhook.New(webhook.Config{
 		Lookup: p.hookFacts, Allow: p.allowHooks, UserAgent: "windlass/" + Version, Log: p.log, Registerer: p.registerer,
@@ -277,7 +275,7 @@ func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	return w, err
 }
 
-// step is one step of an app. The waker spaces steps out by how long they take.
+// step runs one step of an app. The waker spaces steps out by how long they take.
 func (w *workflows) step(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { w.waker.Took(time.Since(begin)) }()
@@ -293,12 +291,12 @@ func (w *workflows) components() []service.Component {
 	}
 }
 
-// rpcConfig is what the handlers of agents, users and peers share.
+// rpcConfig returns the config that the handlers of agents, users and peers share.
 func (p parts) rpcConfig() rpc.Config {
 	return rpc.Config{Log: p.log, Registerer: p.registerer, Tracer: p.tracer, Propagator: telemetry.Propagator(), IsUnavailable: p.isUnavailable}
 }
 
-// newHandler serves agents, users and their browsers on one listener.
+// newHandler returns the handler of agents, users and their browsers on one listener.
 func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, error) {
 	agentSide, userSide := p.rpcConfig(), p.rpcConfig()
 	// An agent's report may hold a large region's inventory.
@@ -323,7 +321,7 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	return users.Browser(mux), nil
 }
 
-// newPeerHandler serves other processes of the control plane.
+// newPeerHandler returns the handler of other processes of the control plane.
 func (p parts) newPeerHandler(others *peers.Service, nudged func(peers.Nudge)) http.Handler {
 	peerSide := p.rpcConfig()
 	peerSide.Timeout = peerTimeout
@@ -339,13 +337,13 @@ const peerTimeout = 10 * time.Second
 const (
 	// maxReportBytes fits 20,000 instances with reasons and messages.
 	maxReportBytes = 32 << 20
-	// maxReportElements are of that report, and of 60,000 assignments besides.
+	// maxReportElements fits that report with 60,000 assignments.
 	maxReportElements = 500_000
-	// Join is open to anybody. Its fields have 4 KiB at most, but for 256 names of features.
+	// Join is open to anybody. Its fields have at most 4 KiB, except for 256 names of features.
 	maxJoinBytes    = 16 << 10
 	maxJoinElements = 300
-	// What agents and users may have under way is counted apart, so that neither keeps the
-	// others out. Four of the largest reports fit.
+	// The requests under way of agents and of users have separate budgets, so that neither blocks the other.
+	// Four of the largest reports fit.
 	agentBudget = 256 << 20
 	userBudget  = 64 << 20
 )
@@ -364,7 +362,7 @@ func newLimits(registerer prometheus.Registerer) func(procedure string) rpc.Limi
 	}
 }
 
-// agentService is the agent API, served by three packages.
+// agentService is the agent API, which three packages serve.
 type agentService struct {
 	*fleet.Service
 	dispatch *dispatch.Service
@@ -383,8 +381,8 @@ func (s agentService) Report(ctx context.Context, req *agentv1.ReportRequest) (*
 	return s.ingest.Report(ctx, req)
 }
 
-// welcome leads browsers to the dashboard, and tells others what this address is. Strangers need not
-// know the version.
+// welcome redirects browsers to the dashboard, and tells other clients what this address is. It does not show
+// the version to strangers.
 func welcome(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.Header.Get("Accept"), "text/html") {
 		http.Redirect(w, r, console.Path, http.StatusSeeOther)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// dnsDialTimeout bounds the way to a DNS server; the question as a whole has its own bound.
+// dnsDialTimeout bounds the connection to a DNS server. The look-up as a whole has its own bound.
 const dnsDialTimeout = 3 * time.Second
 
-// lookupTXT asks the DNS server of that address, or as this host does where it is empty, for the
-// TXT records of a name. That there are none is an answer, too, and no error.
+// lookupTXT returns a function that asks the DNS server for the TXT records of a name. An empty server means
+// the host's resolver. If there are no records, the function returns no error.
 func lookupTXT(server string) func(ctx context.Context, name string) ([]string, error) {
 	resolver := net.DefaultResolver
 	if server != "" {

@@ -22,45 +22,44 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// Memory is a database in memory, for control planes of NewInMemory: it outlives
-// them, as a real one would, and can be copied and set back.
+// Memory is a database in memory, for control planes of NewInMemory. Like a real one, it outlives them. It
+// can be copied and restored.
 type Memory struct{ store *memory.Store }
 
-// NewMemory returns an empty one, on the clock of this process.
+// NewMemory returns an empty database with the clock of this process.
 func NewMemory() *Memory {
 	return &Memory{store: memory.New(func() int64 { return time.Now().UnixMilli() })}
 }
 
-// Backup returns a copy as of now.
+// Backup returns a copy of the current state.
 func (m *Memory) Backup() *Memory { return &Memory{store: m.store.Clone()} }
 
-// Restore sets the database back to a copy.
+// Restore replaces the database by a copy.
 func (m *Memory) Restore(backup *Memory) { m.store.Restore(backup.store) }
 
 // MemoryWrite is what one commit wrote.
 type MemoryWrite = memory.Written
 
-// Observe calls f with every commit to the database, in their order, before anybody
-// else can see it. f must not use the database.
+// Observe calls f with every commit to the database, in order, before the commit is visible. f must not use
+// the database.
 func (m *Memory) Observe(f func(MemoryWrite)) { m.store.Observe(f) }
 
-// Link is a control plane's way to its database. Its functions may take their time
-// and may fail, as a network does; nil ones do neither.
+// Link is a control plane's connection to its database. Its functions may delay and fail, as a network does.
+// nil functions do nothing.
 type Link struct {
-	// Before a transaction begins.
+	// Before is called before a transaction begins.
 	Before func(ctx context.Context) error
-	// Within a transaction that writes, when it has done all that it wants.
+	// Within is called in a write transaction, after its last statement.
 	Within func(ctx context.Context) error
-	// After a transaction was committed: when it fails, the commit's outcome is unknown to its
-	// caller.
+	// After is called after a commit. If it fails, the commit's outcome is unknown to the caller.
 	After func(ctx context.Context) error
 }
 
 // errLink marks errors of a Link.
 var errLink = errors.New("the database is out of reach")
 
-// linked is a Memory at the end of a Link. What it commits it tells its own control
-// plane; the others have to hear of it from that.
+// linked is a Memory at the end of a Link. It calls only its own control plane's listeners, which notify the
+// other control planes.
 type linked struct {
 	*memory.Store
 	link Link
@@ -130,34 +129,33 @@ func (l *linked) OnCommit(f func(store.Commit)) {
 	l.listeners = append(slices.Clip(l.listeners), f)
 }
 
-// Bootstrap is Bootstrap for this database.
+// Bootstrap is the function Bootstrap for this database.
 func (m *Memory) Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
 	return bootstrap(ctx, m.store, cfg, time.Now())
 }
 
-// InMemoryConfig of a control plane without sockets.
+// InMemoryConfig is of a control plane without sockets.
 type InMemoryConfig struct {
 	Memory     *Memory
-	Keyset     []byte // of seal.Generate
+	Keyset     []byte // from seal.Generate
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Tracer     *sdktrace.TracerProvider
 	Rand       func() float64
 	LeaseTTL   time.Duration
-	// Peer is the address at which other control planes on the Memory call this
-	// one's PeerHandler, by PeerHTTP; empty: there are no others.
+	// Peer is the address at which other control planes on the Memory call this one's PeerHandler, by PeerHTTP.
+	// Empty: there are no others.
 	Peer     string
 	PeerHTTP *http.Client
-	// Link to the Memory.
+	// Link is the connection to the Memory.
 	Link Link
 }
 
-// InMemory is the shipped control plane over an in-memory database and driver,
-// which pass the same contract suites as the real ones. It needs no sockets, so
-// that it runs in virtual time.
+// InMemory is the shipped control plane with an in-memory database and driver, which pass the same contract
+// suites as the real ones. It needs no sockets, so that it runs in virtual time.
 type InMemory struct{ core *core }
 
-// NewInMemory wires one.
+// NewInMemory returns a control plane, whose Components must be run.
 func NewInMemory(cfg InMemoryConfig) (*InMemory, error) {
 	box, err := seal.New(cfg.Keyset)
 	if err != nil {
@@ -186,11 +184,11 @@ func NewInMemory(cfg InMemoryConfig) (*InMemory, error) {
 // Handler serves users and agents.
 func (m *InMemory) Handler() http.Handler { return m.core.handler }
 
-// PeerHandler serves other control planes; nil without a Peer.
+// PeerHandler serves other control planes. It is nil without a Peer.
 func (m *InMemory) PeerHandler() http.Handler { return m.core.peerHandler }
 
-// Components are the parts to run, together.
+// Components returns the parts, which must run together.
 func (m *InMemory) Components() []service.Component { return m.core.components }
 
-// Drain sends agents away.
+// Drain closes agents' streams.
 func (m *InMemory) Drain() { m.core.dispatch.Drain() }

@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-// keysetFlags are the commands about the keyset.
+// keysetFlags are the commands for the keyset.
 type keysetFlags struct {
 	Create keyFileFlags   `cmd:"" help:"Make the file with a new keyset. It fails if the file exists."`
 	List   keyFileFlags   `cmd:"" help:"List the keys of the file: the primary seals, all open."`
@@ -45,7 +45,7 @@ func (f resealFlags) Validate() error {
 	return nil
 }
 
-// maxBatch keeps transactions short: a value has up to 64 KiB.
+// maxBatch keeps transactions short, because a value has up to 64 KiB.
 const maxBatch = 1000
 
 type removeKeyFlags struct {
@@ -66,7 +66,7 @@ func (f keysetFlags) run(ctx context.Context, name string, out io.Writer, log *s
 	return f.change(name, out)
 }
 
-// change runs the commands that need the file alone.
+// change runs the commands that need only the file.
 func (f keysetFlags) change(name string, out io.Writer) error {
 	var text string
 	switch name {
@@ -104,7 +104,7 @@ func (f keysetFlags) change(name string, out io.Writer) error {
 	return err
 }
 
-// loadKeyset reads the keyset, and makes it only if that was asked for.
+// loadKeyset reads the keyset. It creates the keyset only if --create-keyset is set.
 func (f serveFlags) loadKeyset() (*seal.Box, error) {
 	if f.CreateKeyset {
 		return seal.LoadOrCreate(f.KeyFile)

@@ -8,12 +8,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// mysqlFlags are about TLS to the database, which the DSN can ask for, too, by tls=true.
+// mysqlFlags configure TLS to the database, which the DSN can also request with tls=true.
 type mysqlFlags struct {
 	MySQL certfile.RemoteFlags `embed:"" prefix:"mysql-" envprefix:"WINDLASS_MYSQL_"`
 }
 
-// config of the store.
+// config returns the config of the store.
 func (f databaseFlags) config(files *certfile.Files) mysql.Config {
 	out := mysql.Config{DSN: f.MySQLDSN, ReadDSN: f.MySQLReadDSN}
 	if f.MySQL != (certfile.RemoteFlags{}) {
@@ -22,14 +22,14 @@ func (f databaseFlags) config(files *certfile.Files) mysql.Config {
 	return out
 }
 
-// remoteFlags are about TLS to and from Restate, and of --metrics-listen.
+// remoteFlags configure TLS to and from Restate, and of --metrics-listen.
 type remoteFlags struct {
 	Restate    certfile.RemoteFlags  `embed:"" prefix:"restate-" envprefix:"WINDLASS_RESTATE_"`
 	RestateTLS certfile.PairFlags    `embed:"" prefix:"restate-tls-" envprefix:"WINDLASS_RESTATE_" set:"listener=--restate-listen"`
 	Metrics    certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
 }
 
-// remote is what remoteFlags say. A nil configuration is no TLS.
+// remote is the result of remoteFlags. A nil configuration means no TLS.
 type remote struct {
 	restate                func(*http.Transport)
 	restateTLS, metricsTLS *tls.Config

@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-// keyUse is a keyset and the database of what it sealed.
+// keyUse is a keyset and the database with the values that it sealed.
 type keyUse struct {
 	path  string
 	box   *seal.Box
@@ -43,7 +43,7 @@ func (f keyUseFlags) with(ctx context.Context, log *slog.Logger, do func(keyUse)
 	return errors.Join(err, db.Close())
 }
 
-// show lists the keys of the file, and keys that are missing in it but that values are sealed with.
+// show lists the keys of the file, and keys that sealed stored values but are missing in the file.
 func (u keyUse) show(ctx context.Context, out io.Writer) error {
 	keys, err := seal.Keys(u.path)
 	if err != nil {
@@ -78,7 +78,7 @@ func roleOf(k seal.Key) string {
 	return "opens"
 }
 
-// missing are the keys that sealed stored values and are not in the file.
+// missing returns the keys that sealed stored values and are not in the file.
 func missing(usage keyset.Usage, keys []seal.Key) (ids []uint32) {
 	for id := range usage.Values {
 		if !slices.ContainsFunc(keys, func(k seal.Key) bool { return k.ID == id }) {
@@ -139,7 +139,7 @@ func damaged(result keyset.Result) error {
 		len(result.Damaged), strings.Join(names, ", "))
 }
 
-// sayUnused says which keys can be removed, and why the others cannot.
+// sayUnused prints which keys can be removed, and why the others cannot.
 func (u keyUse) sayUnused(ctx context.Context, out io.Writer) error {
 	keys, err := seal.Keys(u.path)
 	if err != nil {
