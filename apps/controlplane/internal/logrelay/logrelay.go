@@ -1,15 +1,15 @@
-// Package logrelay brings what instances write from the agents of their regions to readers.
+// Package logrelay brings the output of instances from the agents of their regions to readers.
 //
 //	reader ─> Join ─> feed (one per instance) <─ answer ─ Ask <─ pump (one per region)
 //	reader ─> Next ──────┘                          v
 //	                                    the region's agent, through peers
 //
-// Agents are asked, as for everything else: a request names instances and positions, and its
-// answer has what they wrote since. One request per region is under way at a time, for all readers
-// of this process. Its pace and size bound what an agent reads and sends, whatever instances write.
+// Agents are asked as for everything else: a request names instances and positions, and its answer has the
+// output since then. One request for each region is under way at a time, for all readers of this process. Its
+// pace and size bound what an agent reads and sends, whatever instances write.
 //
-// A feed keeps its newest lines, and no reader has a queue: a reader takes lines when it is ready for
-// them, so that a slow one loses lines and delays neither agents nor other readers.
+// A feed keeps its newest lines, and no reader has a queue. A reader takes lines when it is ready for them,
+// so that a slow one loses lines and delays neither agents nor other readers.
 package logrelay
 
 import (
@@ -31,27 +31,26 @@ import (
 )
 
 const (
-	// pace is the least time from one request to the next, and wait how long one waits for lines.
+	// pace is the least time from one request to the next, and wait is how long a request waits for lines.
 	pace = 500 * time.Millisecond
 	wait = time.Second
-	// patience is how long an answer may take besides.
+	// patience is how long an answer may take in addition.
 	patience = 10 * time.Second
-	// answerBytes bounds the lines of one answer. With pace: 1 MiB/s of a region.
+	// answerBytes bounds the lines of one answer. With pace, this is 1 MiB/s for a region.
 	answerBytes = 512 << 10
-	// MaxInstances of one request.
+	// MaxInstances is how many instances one request may name.
 	MaxInstances = 200
 	// feedBytes bounds the lines that a feed keeps, and maxFeeds the feeds: 256 MiB in all.
 	feedBytes = 256 << 10
 	maxFeeds  = 1000
-	// lineOverhead is what a line takes besides its text.
+	// lineOverhead is the memory of a line in addition to its text.
 	lineOverhead = 64
 )
 
-// ErrFull says that this process follows as many instances as it may.
+// ErrFull means that this process follows as many instances as it may.
 var ErrFull = errors.New("this server follows the logs of as many instances as it may")
 
-// Asker asks the agent of a region. An error that is not model.ErrAgentUnreachable is what the agent
-// said.
+// Asker asks the agent of a region. An error other than model.ErrAgentUnreachable comes from the agent.
 type Asker interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }
@@ -81,24 +80,24 @@ func (r *Relay) count() float64 {
 	return float64(r.feeds)
 }
 
-// region is one that has feeds.
+// region is a region with feeds.
 type region struct {
 	id     string
 	feeds  map[string]*feed // by instance
 	cancel context.CancelFunc
-	// err is why the last request failed, nil if it did not.
+	// err is the error of the last request, nil if it succeeded.
 	err error
-	// next is the instance to begin the next request with, when there are more than one takes.
+	// next is the index at which the next request begins, if there are more instances than one request takes.
 	next int
 }
 
-// feed is what one instance wrote lately.
+// feed is the recent output of one instance.
 type feed struct {
 	readers int
-	// after is where the lines end.
+	// after is the position at which the lines end.
 	after *windlassv1.LogPosition
 	lines []line
-	// first is the number of lines[0]: how many lines of the feed came before it.
+	// first is the number of lines[0], which is how many lines of the feed came before it.
 	first int64
 	// oldest is the offset up to which lines were dropped.
 	oldest int64
@@ -106,12 +105,12 @@ type feed struct {
 	gone   bool
 }
 
-// line is a line, or a number of lines that are lost.
+// line is a line, or a number of lost lines.
 type line struct {
 	text *windlassv1.LogLine
-	// end is where the answer ends that it came with.
+	// end is the position at which its answer ends.
 	end *windlassv1.LogPosition
-	// lost and lostMore are of a gap, which has no text.
+	// lost and lostMore describe a gap, which has no text.
 	lost     int64
 	lostMore bool
 }
@@ -150,14 +149,14 @@ type Tap struct {
 	region   *region
 	instance string
 	feed     *feed
-	// next is the number of the line to read next, and after the offset that lines have to be behind:
-	// the feed may be behind the reader.
+	// next is the number of the line to read next. after is the offset after which lines are new to the reader,
+	// because the feed may be behind it.
 	next, after int64
-	// missed: the feed has dropped lines behind after already.
+	// missed is true if the feed has already dropped lines after that offset.
 	missed, left bool
 }
 
-// Join reads what an instance writes behind a position, until Leave is called.
+// Join begins to read the output of an instance after a position. Leave ends it.
 func (r *Relay) Join(regionID, instance string, after *windlassv1.LogPosition) (*Tap, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,7 +187,7 @@ func (r *Relay) Join(regionID, instance string, after *windlassv1.LogPosition) (
 	return t, nil
 }
 
-// Leave ends the reading.
+// Leave ends the reading that Join began.
 func (t *Tap) Leave() {
 	r := t.relay
 	r.mu.Lock()
@@ -208,19 +207,19 @@ func (t *Tap) Leave() {
 	}
 }
 
-// News is what a reader has not had yet.
+// News is output that a reader has not read yet.
 type News struct {
 	Lines []*windlassv1.LogLine
-	// Lost is how many lines are missing before Lines; LostMore: and more, whose number is not known.
+	// Lost is how many lines are missing before Lines. LostMore means that an unknown number more are missing.
 	Lost     int64
 	LostMore bool
-	// After is where Lines end, nil if there are none.
+	// After is the position at which Lines end, nil if there are none.
 	After *windlassv1.LogPosition
-	// Gone: the region has no such instance. What it wrote last is in Lines.
+	// Gone means that the region has no such instance. Lines has its last output.
 	Gone bool
 }
 
-// Next returns what came since the last call, without waiting. The lines are the feed's: read only.
+// Next returns the output since the last call, without waiting. Its lines must not be changed.
 func (t *Tap) Next() (n News) {
 	r := t.relay
 	r.mu.Lock()
@@ -249,14 +248,14 @@ func (t *Tap) Next() (n News) {
 	return n
 }
 
-// Err returns why the region could not be asked last, nil if it could.
+// Err returns the error of the last request to the region, nil if it succeeded.
 func (t *Tap) Err() error {
 	t.relay.mu.Lock()
 	defer t.relay.mu.Unlock()
 	return t.region.err
 }
 
-// pump asks the region for its feeds until ctx ends, with the last of them.
+// pump requests the output for the region's feeds until ctx ends, when the last feed is gone.
 func (r *Relay) pump(ctx context.Context, in *region) {
 	for failures := 0; ctx.Err() == nil; {
 		begun := time.Now()
@@ -288,7 +287,7 @@ func (r *Relay) pump(ctx context.Context, in *region) {
 	}
 }
 
-// toAsk returns the instances of the next request. If there are more than fit into one, they take turns.
+// toAsk returns the instances of the next request. If one request cannot take all, they take turns.
 func (r *Relay) toAsk(in *region) []*agentv1.FollowedInstance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -337,7 +336,7 @@ func (r *Relay) take(in *region, logs []*agentv1.InstanceLog, err error) {
 	}
 }
 
-// add appends a line, and drops the oldest when there are too many.
+// add appends a line, and drops the oldest lines above feedBytes.
 func (f *feed) add(l line) {
 	f.lines = append(f.lines, l)
 	f.bytes += l.size()

@@ -33,26 +33,26 @@ import (
 )
 
 const (
-	// every is the time between two looks for rows that are due.
+	// every is the time between two reads of due rows.
 	every = time.Second
-	// gaugesEvery is the time between two counts of rows that wait.
+	// gaugesEvery is the time between two counts of pending rows.
 	gaugesEvery = 30 * time.Second
 	// callTimeout bounds a call.
 	callTimeout = 10 * time.Second
 	// storeTimeout bounds a transaction.
 	storeTimeout = 10 * time.Second
-	// claimFor is longer than reading the endpoint, calling it and noting the outcome may take.
+	// claimFor is longer than it may take to read the endpoint, call it and record the outcome.
 	claimFor = 60 * time.Second
 	// giveUpAfter is how long a notification is tried.
 	giveUpAfter = 24 * time.Hour
-	// How long rows are kept that need no more tries. A person may replay a dead one.
+	// These are how long rows without more tries are kept. A person may replay a dead one.
 	keepDelivered = 24 * time.Hour
 	keepDead      = 7 * 24 * time.Hour
-	// readRows is how many rows are read together.
+	// readRows is how many rows one query reads.
 	readRows = 500
 )
 
-// Bounds of calls at once, in a process.
+// These bound concurrent calls in a process.
 const (
 	maxCalls            = 64
 	maxCallsOfWorkspace = 16
@@ -62,7 +62,7 @@ const (
 // retries space out the tries of one notification.
 var retries = backoff.Policy{Min: 5 * time.Second, Max: 3 * time.Hour}
 
-// Tx is what notify asks of a transaction.
+// Tx is the queries of notify.
 type Tx interface {
 	DueDeliveries(at int64, busy []string, limit int) ([]model.Delivery, error)
 	ClaimDelivery(d model.Delivery, until int64, merged []string) error
@@ -78,11 +78,11 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 }
 
-// Config of a Service.
+// Config is of a Service.
 type Config struct {
 	Store Store
 	Box   *seal.Box
-	// Allow has the networks that endpoints may be in besides public addresses.
+	// Allow has the networks in which endpoints may be, in addition to public addresses.
 	Allow      guard.Networks
 	UserAgent  string
 	Log        *slog.Logger
@@ -104,7 +104,7 @@ type Service struct {
 	total      int
 	endpoints  map[string]int
 	workspaces map[string]int
-	// refused has the endpoints that got no slot because their workspace had none, with the workspace.
+	// refused has the endpoints without a slot because their workspace had none free, with the workspace.
 	refused map[string]string
 }
 
@@ -126,8 +126,8 @@ func New(cfg Config) (*Service, error) {
 	}, nil
 }
 
-// Run sends what is due until ctx ends. Calls under way are then cut off, and made again by a process that
-// finds their claims ended.
+// Run sends due notifications until ctx ends. Calls under way are then cancelled. Another process makes them
+// again when their claims end.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.calls.Wait()
 	var counted time.Time
@@ -160,8 +160,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// round claims the due rows that have a free slot, and starts their calls. more reports whether it read as many
-// rows as it may, so that others may be due.
+// round claims the due rows that have a free slot, and starts their calls. more reports whether it read
+// readRows rows, so that more may be due.
 func (s *Service) round(ctx context.Context, now time.Time) (more bool, err error) {
 	busy, full := s.busy()
 	if full {
@@ -196,12 +196,12 @@ func (s *Service) round(ctx context.Context, now time.Time) (more bool, err erro
 			s.deliver(ctx, d)
 		})
 	}
-	// The next look leaves out the endpoints that have no slot.
+	// The next round leaves out the endpoints without a free slot.
 	return err == nil && len(due) == readRows, err
 }
 
-// claim claims the deliveries of calls, and reports of each whether it did. Another process may have been faster. Calls
-// of one delivery share a transaction. One with merged deliveries has its own, which takes all of them or none.
+// claim claims the deliveries of calls, and reports for each whether it did: another process may have been
+// faster. Calls of a single delivery share a transaction. One with merged deliveries has its own.
 func (s *Service) claim(ctx context.Context, calls []notification.Call, now time.Time) (claimed []bool, err error) {
 	claimed = make([]bool, len(calls))
 	var single []int
@@ -227,7 +227,7 @@ func (s *Service) claim(ctx context.Context, calls []notification.Call, now time
 	return claimed, errors.Join(errs...)
 }
 
-// claimTogether claims the calls with the indexes in one transaction, and sets claimed.
+// claimTogether claims the calls at the indexes in one transaction, and sets claimed.
 func (s *Service) claimTogether(ctx context.Context, calls []notification.Call, indexes []int, claimed []bool, now time.Time) error {
 	until := now.Add(claimFor).UnixMilli()
 	var got []int
@@ -256,7 +256,7 @@ func (s *Service) claimTogether(ctx context.Context, calls []notification.Call, 
 	return nil
 }
 
-// busy returns the endpoints that have no free slot. full reports whether the process has none.
+// busy returns the endpoints without a free slot. full reports whether the process has no free slot.
 func (s *Service) busy() (ids []string, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,7 +292,7 @@ func (s *Service) take(d model.Delivery) bool {
 	return true
 }
 
-// release gives back the slot of a call.
+// release frees the slot of a call.
 func (s *Service) release(d model.Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,7 +301,7 @@ func (s *Service) release(d model.Delivery) {
 	drop(s.workspaces, d.WorkspaceID)
 }
 
-// free gives back the slot of a call that ended, and lets Run look again.
+// free frees the slot of a call that ended, and makes Run check again.
 func (s *Service) free(d model.Delivery) {
 	s.release(d)
 	select {
@@ -321,7 +321,7 @@ func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 	begin := time.Now()
 	fatal, err := s.call(ctx, d)
 	if ctx.Err() != nil {
-		return // this process stops, which says nothing of the endpoint: the claim ends by itself
+		return // this process stops, which is not the endpoint's failure: the claim ends by itself
 	}
 	now := time.Now()
 	d.Problem = ""
@@ -418,7 +418,7 @@ func (s *Service) target(ctx context.Context, d model.Delivery) (e model.Notific
 	return e, t, err
 }
 
-// gauge sets the gauges of notifications that wait.
+// gauge sets the gauges of pending notifications.
 func (s *Service) gauge(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()

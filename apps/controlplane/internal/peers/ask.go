@@ -12,24 +12,23 @@ import (
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
 )
 
-// maxHops bounds how often an agent is followed that moves while we look for it.
+// maxHops bounds how often Ask follows an agent that moves meanwhile.
 const maxHops = 3
 
-// Ask asks the region's agent, through whichever process holds its stream. The
-// context has a deadline. An error that is not model.ErrAgentUnreachable is what the agent said.
+// Ask asks the region's agent, through the process that holds its stream. ctx must have a deadline. An error
+// other than model.ErrAgentUnreachable comes from the agent.
 func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	asked := ""
 	for range maxHops {
 		holder, peer, err := s.holder(ctx, region)
 		switch {
 		case err != nil:
-			// Callers tell tenants what an agent says, and nothing of our database.
+			// Callers pass the agent's errors on to tenants, but must not pass on errors of our database.
 			return nil, fmt.Errorf("find the stream of region %s: %w: %w", region, model.ErrAgentUnreachable, err)
 		case holder == "" || holder == s.cfg.ID:
 			return s.cfg.Agents.Ask(ctx, region, req)
 		case peer.ID == "" || holder == asked:
-			// The process has gone, or has no such stream any more, and its agent has
-			// not come back yet.
+			// The process is gone or no longer has the stream, and its agent has not come back yet.
 			s.metrics.asked(model.ErrAgentUnreachable)
 			return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
 		}
@@ -44,8 +43,7 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 	return nil, fmt.Errorf("ask region %s: its agent moves on and on: %w", region, model.ErrAgentUnreachable)
 }
 
-// holder is the process that the region's agent watched last, and its row as long
-// as that counts.
+// holder returns the process at which the region's agent last watched, and its row while that is valid.
 func (s *Service) holder(ctx context.Context, region string) (id string, peer model.Peer, err error) {
 	err = s.cfg.Store.View(ctx, func(tx Tx) error {
 		id, peer = "", model.Peer{}
@@ -67,7 +65,7 @@ func (s *Service) holder(ctx context.Context, region string) (id string, peer mo
 	return id, peer, err
 }
 
-// forward asks through the peer; moved tells that it does not hold the stream.
+// forward asks through the peer. moved reports that the peer does not hold the stream.
 func (s *Service) forward(ctx context.Context, p model.Peer, region string, req *agentv1.Request) (data []byte, moved bool, err error) {
 	res, err := s.client(p).Ask(ctx, &peerv1.AskRequest{RegionId: region, Request: req})
 	switch {

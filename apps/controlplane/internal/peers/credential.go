@@ -16,19 +16,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CredentialPrefix starts every credential of a peer, so that a leaked one is
-// known at sight.
+// CredentialPrefix begins every credential of a peer, so that people recognize a leaked one.
 const CredentialPrefix = "wlp_"
 
-// credentialPurpose keeps what was sealed for anything else from opening as a
-// peer's credential.
+// credentialPurpose prevents values that were sealed for another purpose from opening as a peer's credential.
 const credentialPurpose = "windlass peer credential"
 
 const (
-	// credentialTTL is how far the clocks of two processes may differ, about, and
-	// how long a stolen credential is good.
+	// credentialTTL is about how far the clocks of two processes may differ, and how long a stolen credential is
+	// valid.
 	credentialTTL = 5 * time.Minute
-	// credentialFor is how long one is used, so that not every call seals one.
+	// credentialFor is how long a credential is used, so that not every call seals one.
 	credentialFor = time.Minute
 )
 
@@ -51,7 +49,7 @@ func (s *Service) issue(to string, now time.Time) (string, error) {
 	return CredentialPrefix + base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
-// verify reports whether a credential is a peer's, for us.
+// verify fails if a credential is not a peer's for calls to this process.
 func (s *Service) verify(credential string, now time.Time) error {
 	body, ok := strings.CutPrefix(credential, CredentialPrefix)
 	if !ok {
@@ -77,7 +75,7 @@ func (s *Service) verify(credential string, now time.Time) error {
 	return nil
 }
 
-// tokens returns what signs calls to one peer.
+// tokens returns a function that returns the credential of a call to one peer.
 func (s *Service) tokens(to string) func() string {
 	var mu sync.Mutex
 	var token string
@@ -91,7 +89,7 @@ func (s *Service) tokens(to string) func() string {
 		}
 		fresh, err := s.issue(to, now)
 		if err != nil {
-			// The call is refused and says so.
+			// The peer refuses the call without a credential.
 			s.cfg.Log.Error("cannot sign calls to a peer", "peer", to, "error", err)
 			return ""
 		}

@@ -1,6 +1,5 @@
-// Package peers lets the control plane's processes work together: it knows who
-// the others are, tells them of commits, and carries requests for agents to the
-// one that holds the agent's stream.
+// Package peers lets the control plane's processes work together: it finds the other processes, notifies them
+// of commits, and forwards requests for agents to the process that holds the agent's stream.
 //
 //	commit here ─> Tell ─> a set for each peer ─> Nudge ─> tailer, watchers there
 //	GetLogs here ─> Ask ─> region_streams ─> Ask ─> stream there ─> agent
@@ -9,36 +8,30 @@
 //
 // # Nothing depends on it
 //
-// The truth is in SQL, and a process that is told of a commit would have found it by
-// itself with its next beat. So a nudge is never stored, acknowledged or ordered; it may
-// be lost, doubled or late, and all that changes is how soon a stream moves. That
-// is why there is no leader and no quorum here, and why a table of rows that may be
-// out of date is enough to know each other by.
+// The truth is in SQL, and a process finds every commit by itself with its next beat. So a nudge is never
+// stored, acknowledged or ordered. It may be lost, duplicated or late, which changes only how soon a stream
+// moves. So there is no leader and no quorum here, and a table of peers that may be out of date is enough.
 //
 // # No commit waits for a peer
 //
-// Tell adds to sets under a mutex and returns: a commit costs the same whatever
-// the peers do. Each peer has a goroutine that takes what its set holds, one call
-// at a time, so that what comes while a call is under way becomes the next one.
-// A peer that hangs holds up its own goroutine, for the time of a call, and its set
-// is bounded: past that it says "any region".
+// Tell adds to sets under a mutex and returns, so that the peers do not affect the cost of a commit. Each
+// peer has a goroutine that sends the content of its set, one call at a time. What comes during a call
+// becomes the next one. A peer that hangs delays only its own goroutine, for the time of a call. Its set is
+// bounded: above the bound it says "any region".
 //
-// # Who is there
+// # Which processes exist
 //
-// Each process renews its row every Beat, on the database's clock. A row that was
-// not renewed for a Lease is called no more, and any process deletes it; a
-// process that was only slow writes it again. One that stops in order takes its row
-// along. A newcomer greets those that it finds, and they read the table again: it
-// need not wait for their next beat to be told of commits.
+// Each process renews its row every Beat, on the database's clock. A row that was not renewed for a Lease is
+// not called any more, and any process deletes it. A process that was only slow writes it again. A process
+// that stops in order deletes its row. A new process greets those that it finds, and they read the table
+// again, so that it is notified of commits before their next beat.
 //
 // # Who may call
 //
-// A listener of its own, so that the API's can be public and a flood of its calls
-// keeps no nudge waiting. A call carries a statement (from, to, until when), sealed
-// under the installation's root key with a purpose of its own: without the keyset
-// it cannot be made, one made for a process is good for no other, and
-// the keyset's rotation is its rotation. As with every other listener here, what
-// travels is the network's to hide.
+// Peers have their own listener, so that the API's can be public, and a flood of its calls delays no nudge. A
+// call has a statement (from, to, until when), sealed with the installation's root key for a purpose of its
+// own. It cannot be made without the keyset, it is valid for only one process, and it rotates with the
+// keyset. Calls are encrypted: see TLS.
 package peers
 
 import (
@@ -60,7 +53,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Tx is what peers asks of a transaction.
+// Tx is the queries of peers.
 type Tx interface {
 	PutPeer(model.Peer) error
 	ListPeers(seenWithin int64) ([]model.Peer, error)
@@ -77,26 +70,26 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 }
 
-// Agents asks agents whose stream is on this process. The context has a deadline.
+// Agents asks agents whose stream is on this process. The context must have a deadline.
 type Agents interface {
-	// Ask fails with model.ErrAgentUnreachable when it finds no agent, or gets no answer in time.
+	// Ask fails with model.ErrAgentUnreachable if it finds no agent, or gets no answer in time.
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 	// Connected reports whether the region has a stream on this process.
 	Connected(regionID string) bool
 }
 
-// Nudge is what commits changed that a process may have streams for.
+// Nudge is the changes of commits that a process may have streams for.
 type Nudge struct {
-	// Regions whose feed has moved. AllRegions: more than can be told.
+	// Regions are those whose feed has moved. AllRegions is true if there are too many to list.
 	Regions    []string
 	AllRegions bool
-	// Apps that look different to who watches them.
+	// Apps are those that changed for their watchers.
 	Apps []string
 }
 
-// Config of a Service. Zero durations take the defaults stated.
+// Config is of a Service. Zero durations take the defaults stated.
 type Config struct {
-	// ID of this process, and the host:port at which the others call it.
+	// ID is that of this process, and Address the host:port at which the others call it.
 	ID, Address string
 	Store       Store
 	Box         *seal.Box
@@ -108,12 +101,12 @@ type Config struct {
 	// Random returns numbers in [0, 1) for jitter; nil means math/rand.
 	Random func() float64
 
-	// Beat is how often this process says that it is there: 5 s.
+	// Beat is how often this process renews its row. Default: 5 s.
 	Beat time.Duration
-	// Lease is how long a row that is not renewed counts: 30 s, six beats, so that
-	// a database that is away for a moment does not part us.
+	// Lease is how long a row that is not renewed is valid. Default: 30 s, six beats, so that a short outage of
+	// the database does not separate the processes.
 	Lease time.Duration
-	// CallTimeout bounds a nudge: 2 s, many times what one takes.
+	// CallTimeout bounds a nudge. Default: 2 s, many times what one takes.
 	CallTimeout time.Duration
 }
 
@@ -144,7 +137,7 @@ type Service struct {
 	senders map[string]*sender // by peer id
 }
 
-// New checks the config and returns a service; Run makes it known.
+// New checks the config and returns a service. Run makes it known to its peers.
 func New(cfg Config) (*Service, error) {
 	if cfg.ID == "" || cfg.Address == "" || cfg.Store == nil || cfg.Box == nil || cfg.Agents == nil ||
 		cfg.HTTP == nil || cfg.Log == nil || cfg.Registerer == nil {
@@ -163,7 +156,7 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Tell sends the peers what a commit of this process changed. It never blocks.
+// Tell sends the peers the changes of a commit of this process. It never blocks.
 func (s *Service) Tell(n Nudge) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -178,19 +171,17 @@ func (s *Service) count() float64 {
 	return float64(len(s.senders))
 }
 
-// minRefresh is the shortest time between two readings of the table, however many
-// ask for one.
+// minRefresh is the shortest time between two reads of the table, whatever the number of requests.
 const minRefresh = 250 * time.Millisecond
 
-// keysFor is how long the keys of a process that ended are remembered: longer than the credentials that it
+// keysFor is how long the keys of a process that ended are kept. It is longer than the credentials that it
 // sealed are valid.
 const keysFor = 48 * time.Hour
 
-// readTimeout bounds one round with the database.
+// readTimeout bounds one round of transactions.
 const readTimeout = 5 * time.Second
 
-// Run keeps this process known to the others, and the others to it, until ctx
-// ends; then it takes its row away.
+// Run renews this process's row and reads those of the others until ctx ends. Then it deletes its row.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.leave(ctx)
 	swept := time.Now()
@@ -215,8 +206,8 @@ func (s *Service) await(ctx context.Context) bool {
 	if backoff.Sleep(ctx, minRefresh) != nil {
 		return false
 	}
-	// Between half and one and a half beats, so that processes that started together
-	// do not write together.
+	// The wait is between half and one and a half beats, so that processes that started together do not write
+	// together.
 	timer := time.NewTimer(s.cfg.Beat/2 + time.Duration(s.cfg.Random()*float64(s.cfg.Beat)))
 	defer timer.Stop()
 	select {
@@ -228,7 +219,7 @@ func (s *Service) await(ctx context.Context) bool {
 	return true
 }
 
-// again asks for a round now. It never blocks.
+// again requests a round now. It never blocks.
 func (s *Service) again() {
 	select {
 	case s.refresh <- struct{}{}:
@@ -236,8 +227,8 @@ func (s *Service) again() {
 	}
 }
 
-// beat is one round. Each statement is a transaction of its own: one that wrote our
-// row and then went over the others' would deadlock with theirs.
+// beat is one round. Each statement has its own transaction. One that wrote our row and then the others'
+// would deadlock with theirs.
 func (s *Service) beat(ctx context.Context, sweep bool) error {
 	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -286,7 +277,7 @@ func (s *Service) list(ctx context.Context) (others []model.Peer, err error) {
 	return slices.DeleteFunc(others, func(p model.Peer) bool { return p.ID == s.cfg.ID }), err
 }
 
-// settle makes the senders those of the peers that there are.
+// settle starts and stops senders, so that each existing peer has one.
 func (s *Service) settle(ctx context.Context, others []model.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,8 +305,8 @@ func (s *Service) settle(ctx context.Context, others []model.Peer) {
 	}
 }
 
-// leave stops the senders and takes this process's row away, so that the others
-// need not find out.
+// leave stops the senders and deletes this process's row, so that the others need not wait for its lease to
+// end.
 func (s *Service) leave(ctx context.Context) {
 	s.settle(ctx, nil)
 	s.running.Wait()

@@ -39,8 +39,8 @@ func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskRe
 	return &peerv1.AskResponse{Error: err.Error()}, nil
 }
 
-// Handler serves peers. Mount it at its path, on a listener that they alone reach. It calls nudged with
-// what other processes committed, which must not block.
+// Handler returns the handler for calls of peers. Mount it at its path, on a listener that only they reach.
+// It calls nudged with the changes that other processes committed, which must not block.
 func (s *Service) Handler(cfg rpc.Config, nudged func(Nudge)) (path string, h http.Handler) {
 	cfg.Gate = s.gate
 	return peerv1connect.NewPeerServiceHandler(handler{s, nudged}, rpc.HandlerOptions(cfg)...)

@@ -6,7 +6,7 @@ import (
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
 )
 
-// Nudge hears what another process committed.
+// Nudge receives the changes that another process committed.
 func (h handler) Nudge(_ context.Context, req *peerv1.NudgeRequest) (*peerv1.NudgeResponse, error) {
 	h.metrics.received.Inc()
 	h.mu.RLock()

@@ -15,14 +15,13 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/peer/v1/peerv1connect"
 )
 
-// maxTold bounds the names in one nudge, and what a peer that hangs costs us:
-// under a megabyte.
+// maxTold bounds the names in one nudge, and so the memory for a peer that hangs.
 const maxTold = 10_000
 
-// retryCalls is short at first: what the call tells is news for a beat only.
+// retryCalls is short at first, because a nudge is useful only until the peer's next beat.
 var retryCalls = backoff.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second}
 
-// sender tells one peer what it may want to know.
+// sender sends nudges to one peer.
 type sender struct {
 	svc    *Service
 	peer   model.Peer
@@ -42,13 +41,13 @@ func newSender(s *Service, p model.Peer, cancel context.CancelFunc) *sender {
 		signal:  make(chan struct{}, 1),
 		regions: map[string]struct{}{}, apps: map[string]struct{}{},
 	}
-	to.wake() // with nothing to tell: the greeting
+	to.wake() // an empty nudge is the greeting
 	return to
 }
 
 func (s *Service) client(p model.Peer) peerv1connect.PeerServiceClient {
-	// Processes of releases without TLS between replicas say host:port. They are called with TLS, which they
-	// do not have, because the credential of this process must not be sent in plaintext.
+	// Processes of releases without TLS between replicas store host:port. They are called with TLS, which fails,
+	// because the credential of this process must not be sent in plaintext.
 	_, address, ok := strings.Cut(p.Address, "://")
 	if !ok {
 		address = p.Address
@@ -65,7 +64,7 @@ func (to *sender) wake() {
 	}
 }
 
-// add notes what to tell. It never blocks.
+// add adds to the next nudge. It never blocks.
 func (to *sender) add(n Nudge) {
 	to.mu.Lock()
 	to.all = to.all || n.AllRegions || len(to.regions)+len(n.Regions) > maxTold
@@ -84,7 +83,7 @@ func (to *sender) add(n Nudge) {
 	to.wake()
 }
 
-// take returns what to tell, and forgets it.
+// take returns the next nudge, and clears it.
 func (to *sender) take() Nudge {
 	to.mu.Lock()
 	defer to.mu.Unlock()
@@ -95,7 +94,7 @@ func (to *sender) take() Nudge {
 	return n
 }
 
-// run sends until ctx ends, with the peer or with us.
+// run sends nudges until ctx ends, because the peer or this process ends.
 func (to *sender) run(ctx context.Context) {
 	log := to.svc.cfg.Log.With("peer", to.peer.ID, "address", to.peer.Address)
 	for failures := 0; ; {
@@ -120,7 +119,7 @@ func (to *sender) run(ctx context.Context) {
 		if failures == 0 {
 			log.Warn("cannot reach a peer: it hears of commits by its own beat until then", "error", err)
 		}
-		// It may have gone, or come back elsewhere.
+		// The peer may have ended, or have another address.
 		to.svc.again()
 		to.add(n)
 		if backoff.Sleep(ctx, retryCalls.Delay(failures, to.svc.cfg.Random)) != nil {

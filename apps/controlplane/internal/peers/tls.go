@@ -14,13 +14,13 @@ import (
 // authorityName is in the certificates of all processes.
 const authorityName = "windlass control plane"
 
-// tlsPurpose of the keys that the processes' CAs have.
+// tlsPurpose is the purpose for which the keys of the processes' CAs are derived.
 const tlsPurpose = "windlass peer tls"
 
-// TLS returns the TLS of calls between the processes of a control plane. Each of them derives
-// the same CAs from the keyset: one from each key, so that processes still trust each other
-// while a key is added or replaced. The CA's certificate is new with each process; what is
-// verified is its name and key, which are the same.
+// TLS returns the TLS configurations of calls between the processes of a control plane. Each process derives
+// the same CAs from the keyset, one from each key. So processes still trust each other while a key is added
+// or replaced. Each process makes its own CA certificate, but only the name and the key are verified, which
+// are the same.
 func TLS(box *seal.Box, now time.Time) (server, client *tls.Config, err error) {
 	keys, err := box.Derive(tlsPurpose)
 	if err != nil {
