@@ -19,12 +19,12 @@ type Position struct {
 	Chain    []byte
 }
 
-// Cursor is what one stream still owes its agent: a set of dirty keys, never a
-// queue, so that a slow agent costs memory in the number of keys that exist, not
-// in the number of changes that happen. It is not safe for concurrent use.
+// Cursor is what one stream has yet to send to its agent. It is a set of dirty keys and not a queue, so that
+// the memory for a slow agent depends on the number of keys and not of changes. It is not safe for concurrent
+// use.
 type Cursor struct {
 	sent  Position // everything up to here has been sent
-	known Position // newest position that is known
+	known Position // newest known position
 	dirty map[Key]int64
 }
 
@@ -33,10 +33,9 @@ func NewCursor(at Position) *Cursor {
 	return &Cursor{sent: at, known: at, dirty: map[Key]int64{}}
 }
 
-// Mark notes changes that were read from the feed and the position they lead to.
-// Changes that the agent holds already (at or below the sent revision) are
-// dropped. So there is no gap between a snapshot and the deltas after it: the
-// stream first subscribes, and then reads the snapshot.
+// Mark adds changes that were read from the feed, and the position after them. It ignores changes that the
+// agent already has (at or below the sent revision). So there is no gap between a snapshot and the deltas
+// after it: the stream first subscribes, and then reads the snapshot.
 func (c *Cursor) Mark(changes []model.Change, to Position) {
 	for _, ch := range changes {
 		if ch.Revision > c.sent.Revision {
@@ -62,22 +61,21 @@ func (c *Cursor) Sent(at Position) {
 	}
 }
 
-// Idle reports whether nothing is owed.
+// Idle reports whether nothing remains to send.
 func (c *Cursor) Idle() bool { return len(c.dirty) == 0 && c.known.Revision == c.sent.Revision }
 
 // At returns the position up to which everything has been sent.
 func (c *Cursor) At() Position { return c.sent }
 
-// Batch is what to send next: the range (After, Upto.Revision] and the keys
-// whose newest state closes it.
+// Batch is the next part to send: the range (After, Upto.Revision] and the keys whose newest state closes it.
 type Batch struct {
 	After int64
 	Upto  Position
 	Keys  []Key
 }
 
-// Take returns everything owed and regards it as sent. If it then cannot be
-// sent, the stream is over, and the agent resumes from what it received.
+// Take returns everything that remains to send and marks it as sent. If it then cannot be sent, the stream
+// ends, and the agent resumes from what it received.
 func (c *Cursor) Take() (Batch, bool) {
 	if c.Idle() {
 		return Batch{}, false
@@ -91,17 +89,17 @@ func (c *Cursor) Take() (Batch, bool) {
 	return b, true
 }
 
-// Resume is what to do with the cursor that an agent brings.
+// Resume is how a stream continues from an agent's position.
 type Resume int
 
-// Verdicts of Judge.
+// These are the results of Judge.
 const (
-	// Deltas: its cursor is in our history; send what came after.
+	// Deltas means that its position is in our history. The changes after it are sent.
 	Deltas Resume = iota
-	// Snapshot: it holds nothing, or too old a revision to go on from.
+	// Snapshot means that it holds nothing, or that its revision is too old to continue from.
 	Snapshot
-	// Fork: it holds a history that is not ours (a restored backup, an
-	// asynchronous failover). A new epoch starts and a snapshot follows.
+	// Fork means that it holds a history that is not ours, after a restored backup or an asynchronous failover.
+	// A new epoch begins and a snapshot follows.
 	Fork
 )
 
@@ -117,9 +115,8 @@ func (r Resume) String() string {
 	return fmt.Sprintf("Resume(%d)", int(r))
 }
 
-// Judge compares an agent's position with the head, read from the primary.
-// chainAt is the stored chain value of the agent's revision, nil when it was
-// compacted away.
+// Judge compares an agent's position with the head, read from the primary. chainAt is the stored chain value
+// of the agent's revision, nil if it was compacted.
 //
 //	agent holds nothing                      -> snapshot
 //	agent's epoch is above the head's        -> fork: our database is the older one

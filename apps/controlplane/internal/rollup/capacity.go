@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Capacity is what the region's agent last reported that it has; nothing before it has.
+// Capacity returns what the region's agent last reported, which is empty before its first report.
 func Capacity(r model.Region) (*agentv1.Capacity, error) {
 	capacity := &agentv1.Capacity{}
 	if err := proto.Unmarshal(r.Capacity, capacity); err != nil {
@@ -19,7 +19,7 @@ func Capacity(r model.Region) (*agentv1.Capacity, error) {
 	return capacity, nil
 }
 
-// GPUs are the capacity's pools of GPUs, as the API shows them.
+// GPUs returns the capacity's pools of GPUs, as the API shows them.
 func GPUs(c *agentv1.Capacity) (out []*windlassv1.GpuCapacity) {
 	for _, g := range c.GetGpus() {
 		out = append(out, &windlassv1.GpuCapacity{

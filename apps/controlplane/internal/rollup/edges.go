@@ -2,9 +2,8 @@ package rollup
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// Edges reports whether a report crosses a value that the planner reads, so that the app must
-// be woken. All other changes (running counts, messages of progress) are for people and wake no
-// app.
+// Edges reports whether a report changes a value that the planner reads, so that the app must be woken. All
+// other changes (running counts, messages of progress) are for people and wake no app.
 func Edges(old, now model.Observed) bool {
 	switch {
 	case old.AppliedEpoch != now.AppliedEpoch,
@@ -30,13 +29,13 @@ func Edges(old, now model.Observed) bool {
 	return failing && old.Reason != now.Reason
 }
 
-// RouteEdges is Edges for the region's word on the app's routes.
+// RouteEdges is Edges for the region's reports about the app's routes.
 func RouteEdges(old, now model.RouteObserved) bool {
 	return old.Epoch != now.Epoch || old.Generation != now.Generation || old.Phase != now.Phase
 }
 
-// RouteAcknowledged reports whether the region serves the app's present route. An app that
-// never had a route in the region has nothing to wait for.
+// RouteAcknowledged reports whether the region serves the app's current route. It returns true for an app
+// that never had a route in the region.
 func RouteAcknowledged(route model.Route, o model.RouteObserved, region model.Region) bool {
 	return route.Generation == 0 ||
 		(o.Phase == phaseApplied && o.Epoch == region.SessionEpoch && o.Generation >= route.Generation)

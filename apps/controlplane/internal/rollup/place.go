@@ -1,10 +1,8 @@
-// Package rollup turns what regions report into what people and the planner
-// call progress. It is pure: facts in, verdicts out.
+// Package rollup converts what regions report to what people and the planner call progress. It is pure code.
 //
-// Everything is judged per place, a deployment in one region. A place's facts
-// count only when they speak of the present: the region's present epoch (a
-// restored backup starts a new one) and the row's present generation. What was
-// said of an older one is neither ready, nor failed, nor gone.
+// Everything is judged per place, which is a deployment in one region. A place's facts count only if they are
+// of the region's current epoch (a restored backup begins a new one) and the row's current generation. Facts
+// about an older one do not make the place ready, failed or gone.
 package rollup
 
 import (
@@ -15,16 +13,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Reasons that the control plane itself gives.
+// These are the reasons that the control plane itself gives.
 const (
-	ReasonRegionUnreachable = "RegionUnreachable" // the lease of the region's agent ran out
-	ReasonDeadlineExceeded  = "DeadlineExceeded"  // the region made no progress for as long as the progress deadline
-	ReasonRegionClosed      = "RegionClosed"      // the workspace may use the region no longer: nothing grows there until its grant is back
+	ReasonRegionUnreachable = "RegionUnreachable" // the lease of the region's agent expired
+	ReasonDeadlineExceeded  = "DeadlineExceeded"  // the region made no progress within the progress deadline
+	ReasonRegionClosed      = "RegionClosed"      // the workspace may no longer use the region: no replicas are added there until its grant is back
 	ReasonDeploymentLost    = "DeploymentMissing" // the database has no row of the deployment that the rollout goes to
 	ReasonInstancesFailed   = "InstancesFailed"   // instances fail, and the agent gave no reason
 )
 
-// Reasons of agents for which instances have no room.
+// These are the reasons of agents for which instances have no room.
 const (
 	reasonUnschedulable = "Unschedulable"
 	reasonQuotaExceeded = "QuotaExceeded"
@@ -35,17 +33,17 @@ const (
 	phaseRejected = int32(agentv1.AppliedState_PHASE_REJECTED)
 )
 
-// Place is what is wanted of a deployment in one region, and what is.
+// Place is a deployment in one region: what is wanted of it, and what the region reports.
 type Place struct {
 	Row      model.Topology
-	Observed model.Observed // zero when the region said nothing of it
+	Observed model.Observed // zero if the region reported nothing of it
 	Region   model.Region
-	// MinReady of the deployment's spec; 0 means every replica.
+	// MinReady is that of the deployment's spec. 0 means every replica.
 	MinReady int32
 }
 
-// Need is the number of ready replicas that make the place ready: MinReady,
-// else all, never below 1 unless none is wanted.
+// Need returns how many ready replicas make the place ready: MinReady if it is set and smaller, else all
+// replicas.
 func (p Place) Need() int32 {
 	if p.MinReady > 0 && p.MinReady < p.Row.Replicas {
 		return p.MinReady
@@ -53,30 +51,30 @@ func (p Place) Need() int32 {
 	return p.Row.Replicas
 }
 
-// Unreachable reports whether the region has no agent that can be told anything.
+// Unreachable reports whether the region has no connected agent.
 func (p Place) Unreachable() bool {
 	return p.Region.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED
 }
 
-// Heard reports whether the agent has said anything of the present generation.
+// Heard reports whether the agent has reported about the current generation.
 func (p Place) Heard() bool {
 	return p.Observed.AppliedEpoch == p.Region.SessionEpoch &&
 		p.Observed.AppliedGeneration >= p.Row.Generation
 }
 
-// Applied reports whether the region took the present generation.
+// Applied reports whether the region applied the current generation.
 func (p Place) Applied() bool { return p.Heard() && p.Observed.Phase == phaseApplied }
 
-// Resyncing reports whether the region's history forked and its agent has not yet come to this
-// deployment in the new epoch.
+// Resyncing reports whether the region's history forked and its agent has not yet applied this deployment in
+// the new epoch.
 func (p Place) Resyncing() bool {
 	return p.Observed.AppliedEpoch != 0 && p.Observed.AppliedEpoch < p.Region.SessionEpoch
 }
 
-// counted reports whether the counts are of the present generation.
+// counted reports whether the counts are of the current generation.
 func (p Place) counted() bool { return p.Observed.CountsGeneration >= p.Row.Generation }
 
-// Ready reports whether enough replicas of the present generation are ready.
+// Ready reports whether enough replicas of the current generation are ready.
 func (p Place) Ready() bool {
 	if p.Row.Transferred {
 		return p.Gone()
@@ -87,7 +85,7 @@ func (p Place) Ready() bool {
 	return p.Need() == 0 || (p.counted() && p.Observed.ReadyReplicas >= p.Need())
 }
 
-// Settled reports whether exactly what is wanted is there, and ready.
+// Settled reports whether exactly the wanted replicas exist and are ready.
 func (p Place) Settled() bool {
 	if p.Row.Transferred {
 		return p.Gone()
@@ -104,9 +102,9 @@ func (p Place) Gone() bool {
 	return p.Applied() && p.Observed.Deleted && p.Observed.Instances() == 0
 }
 
-// Doomed returns why waiting for the place is pointless. A final rejection is,
-// and so is one doomed instance while the place is not ready: the agent says
-// doomed only after three ends in a row or for a cause that no retry mends.
+// Doomed returns why waiting for the place is pointless. The reason is a final rejection, or a doomed
+// instance while the place is not ready. An agent calls an instance doomed only after it ended three times in
+// a row, or for a cause that no retry fixes.
 func (p Place) Doomed() (reason, message string, doomed bool) {
 	o := p.Observed
 	switch {
@@ -120,14 +118,14 @@ func (p Place) Doomed() (reason, message string, doomed bool) {
 	return "", "", false
 }
 
-// Failing reports whether something is wrong there, as opposed to being on its way: instances
-// that failed, were restarted or are doomed, or a rejection.
+// Failing reports whether something is wrong there, and it is not only on its way: instances failed, were
+// restarted or are doomed, or the region rejected it.
 func (p Place) Failing() bool {
 	o := p.Observed
 	return o.Fail > 0 || o.Doomed > 0 || o.Restarts > 0 || (p.Heard() && o.Phase == phaseRejected)
 }
 
-// Why returns the most telling reason that the place is not as wanted.
+// Why returns the most informative reason that the place is not as wanted.
 func (p Place) Why() (reason, message string) {
 	o := p.Observed
 	switch {
@@ -143,31 +141,30 @@ func (p Place) Why() (reason, message string) {
 	return "", ""
 }
 
-// LacksRoom reports whether the region has no room for what it takes to be ready.
+// LacksRoom reports whether the region has no room for the replicas that would make the place ready.
 func (p Place) LacksRoom() bool {
 	return !p.Ready() && !p.Unreachable() && p.Row.Reason == "" && noRoom(p.Observed)
 }
 
-// noRoom reports whether the region names that as its reason.
+// noRoom reports whether the region gives lack of room as its reason.
 func noRoom(o model.Observed) bool {
 	reason, _ := Place{Observed: o}.Why()
 	return reason == reasonUnschedulable || reason == reasonQuotaExceeded
 }
 
-// codeWoken is what an agent says of a generation without replicas that a request woke.
+// codeWoken is an agent's code for a generation without replicas that a request woke.
 const codeWoken = "Woken"
 
-// Woken reports whether the region runs replicas that the present generation does not have, because a
-// request came for an app at zero.
+// Woken reports whether the region runs replicas that the current generation does not have, because a request
+// came for an app at zero.
 func (p Place) Woken() bool {
 	return p.Row.Replicas == 0 && p.Applied() && p.Observed.AppliedGeneration == p.Row.Generation && p.Observed.Code == codeWoken
 }
 
-// Name of the region, for people.
+// Name returns the region's name for people.
 func (p Place) Name() string { return p.Region.ShownName() }
 
-// String is the place in one line: "us-east-1: 1 of 2 replicas ready (CrashLoop:
-// exit code 1)".
+// String describes the place in one line: "us-east-1: 1 of 2 replicas ready (CrashLoop: exit code 1)".
 func (p Place) String() string {
 	ready := min(p.Observed.ReadyReplicas, p.Row.Replicas)
 	s := fmt.Sprintf("%s: %d of %d replicas ready", p.Name(), ready, p.Row.Replicas)
@@ -194,7 +191,7 @@ func because(reason, message string) string {
 	return " (" + reason + ": " + message + ")"
 }
 
-// Proto is the place as the API shows it.
+// Proto returns the place as the API shows it.
 func (p Place) Proto() *windlassv1.RegionTopology {
 	o := p.Observed
 	t := &windlassv1.RegionTopology{

@@ -23,8 +23,8 @@ type RoutePlace struct {
 	Region   model.Region
 }
 
-// State returns the state of one of the app's hosts in the region. wanted: the app should have
-// the host. PENDING: the region has nothing of it, and nothing to do for it.
+// State returns the state of one of the app's hosts in the region. wanted is true if the app should have the
+// host. PENDING means that the region has nothing of it, and nothing to do for it.
 func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState, why string) {
 	told := slices.Contains(p.Route.Hosts, host)
 	done := RouteAcknowledged(p.Route, p.Observed, p.Region)
@@ -53,7 +53,7 @@ func (p RoutePlace) waits(what string) string {
 	return fmt.Sprintf("the region is told, and has not said yet that it does; generation %d, of %d", p.Observed.Generation, p.Route.Generation)
 }
 
-// PreviewState is that of the host of one version, in one of its regions.
+// PreviewState returns the state of a version's own host in one of its regions.
 func PreviewState(p Place) windlassv1.RouteState {
 	switch p.Row.Status {
 	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING:
@@ -67,8 +67,8 @@ func PreviewState(p Place) windlassv1.RouteState {
 	return routeTerminated
 }
 
-// RouteState is that of a host over all regions; see model.RouteMoves. ends: the app is being
-// deleted, or was.
+// RouteState returns the state of a host over all regions, see model.RouteMoves. ends is true if the app is
+// being deleted, or was deleted.
 func RouteState(regions []*windlassv1.RegionRoute, ends bool) (windlassv1.RouteState, string) {
 	n := map[windlassv1.RouteState]int{}
 	for _, r := range regions {

@@ -9,32 +9,32 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Facts are what an app's status is made of.
+// Facts are the input of an app's status.
 type Facts struct {
-	// Deleting, with every place that has not stopped yet in Live.
+	// Deleting is true for an app that is being deleted. Live then has every place that has not stopped.
 	Deleting bool
-	// Target of the rollout in flight, nil for none.
+	// Target is that of the rollout in flight, nil for none.
 	Target       *model.Deployment
 	TargetPlaces []Place
-	// Progress of a staged rollout in words; empty: it is told by TargetPlaces.
+	// Progress describes a staged rollout. Empty: TargetPlaces are described.
 	Progress string
-	// AwaitsRoom: the rollout is to wait where there is no room for an instance.
+	// AwaitsRoom is true if the rollout should wait while there is no room for an instance.
 	AwaitsRoom bool
-	// HasLive with the places of the live deployment.
+	// HasLive is true if a deployment is live. Live has its places.
 	HasLive bool
 	Live    []Place
-	// Lagging tells of regions that have yet to catch up with the live deployment, empty for
-	// none; CatchingUp reports whether any of them is on its way.
+	// Lagging describes regions that have yet to catch up with the live deployment, empty for none. CatchingUp
+	// reports whether any of them is catching up.
 	Lagging    string
 	CatchingUp bool
-	// Pins tells of pinned versions that failed, empty for none.
+	// Pins describes pinned versions that failed, empty for none.
 	Pins string
-	// Newest deployment of all, nil for none: it tells idle from failed.
+	// Newest is the newest deployment, nil for none. It decides between idle and failed.
 	Newest *model.Deployment
 }
 
-// Status is the one definition of an app's status, with a message for people
-// when it is not simply idle or ready.
+// Status returns an app's status, which only this function defines. It has a message for people unless the
+// app is simply idle or ready.
 func Status(f Facts) (windlassv1.AppStatus, string) {
 	switch {
 	case f.Deleting:
@@ -72,7 +72,7 @@ func progress(f Facts) string {
 	return v + ": about to start"
 }
 
-// pinned is live's status, unless versions that are pinned beside it failed.
+// pinned returns the live deployment's status, unless pinned versions failed.
 func pinned(f Facts) (windlassv1.AppStatus, string) {
 	status, text := behind(f)
 	switch {
@@ -87,7 +87,7 @@ func pinned(f Facts) (windlassv1.AppStatus, string) {
 	return status, text + f.Pins
 }
 
-// behind is live's status, unless regions that are behind are worse.
+// behind returns the live deployment's status, unless lagging regions are worse.
 func behind(f Facts) (windlassv1.AppStatus, string) {
 	status, text := live(f.Live)
 	switch {
@@ -129,10 +129,10 @@ func live(places []Place) (windlassv1.AppStatus, string) {
 	return windlassv1.AppStatus_APP_STATUS_PROGRESSING, bad
 }
 
-// maxDescribed places are spelled out; a status line is no report.
+// maxDescribed is how many places a status line describes.
 const maxDescribed = 3
 
-// Describe joins the places that which selects into one line.
+// Describe describes the places for which which is true, in one line.
 func Describe(places []Place, which func(Place) bool) string {
 	var parts []string
 	var more int

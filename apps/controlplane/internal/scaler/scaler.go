@@ -7,12 +7,12 @@
 //	                      v
 //	                    Rescale        one transaction for each number or limit that changed
 //
-// Windows are in memory, on the process that has the region's stream. It alone decides about the region. After
-// the stream has moved, windows fill anew, and until then replicas stay. A decision is written only if the app
-// has not changed since it was read. So a late process, a deploy and a person never undo each other's changes.
+// Windows are in memory, on the process that has the region's stream, which alone decides about the region.
+// After the stream has moved, windows fill again, and until then replicas stay. A decision is written only if
+// the app has not changed since it was read. So late processes, deploys and people never undo each other's changes.
 //
-// A step reads the apps that a commit changed, up to 500 in one query. It hears of commits of other processes by
-// nudges, which may be lost. So a load also has its app read, if that was last read a minute ago.
+// A step reads the apps that a commit changed, up to 500 in one query. Nudges report the commits of other
+// processes, but may be lost. So a load also makes its app be read, if that was last read a minute ago.
 package scaler
 
 import (
@@ -41,7 +41,7 @@ type Apps interface {
 	Rescale(ctx context.Context, r model.Rescale) error
 }
 
-// Config of a Service.
+// Config is of a Service.
 type Config struct {
 	Apps Apps
 	// Holds reports whether the region's stream is on this process.
@@ -57,7 +57,7 @@ const (
 	gather = 100 * time.Millisecond
 	// readAtOnce bounds the apps of one read.
 	readAtOnce = 500
-	// readAgain is how long it counts what was read of an app, if no commit is known to have changed it.
+	// readAgain is how long the read state of an app is valid, if no commit is known to have changed it.
 	readAgain = time.Minute
 	// writesAtOnce bounds the transactions that are under way.
 	writesAtOnce = 8
@@ -65,9 +65,9 @@ const (
 	writeTimeout = 10 * time.Second
 	// forgetAfter is how long an app's load is kept after the region's last report of it.
 	forgetAfter = 10 * time.Minute
-	// limitEvery is the shortest time between two entries of the history for a limit alone.
+	// limitEvery is the shortest time between two history entries for a limit alone.
 	limitEvery = 5 * time.Minute
-	// refusedFor is how long a refusal is taken to hold.
+	// refusedFor is how long a refusal is assumed to hold.
 	refusedFor = time.Minute
 	// maxTargets and maxNone bound the memory, because a report may name apps that do not exist.
 	maxTargets = 200_000
@@ -82,9 +82,9 @@ type Service struct {
 
 	mu   sync.Mutex
 	apps map[string]*app
-	// dirty is a set of ids: apps to read before their next decision.
+	// dirty has the ids of apps to read before their next decision.
 	dirty map[string]bool
-	// none has the apps that are known not to be scaled, by id, and when they were read.
+	// none has the apps that are known not to be scaled, by id, with the time when they were read.
 	none    map[string]time.Time
 	targets map[place]*target
 }
@@ -97,7 +97,7 @@ type app struct {
 	model.ScaledApp
 
 	readAt time.Time
-	// policies by region id.
+	// policies are by region id.
 	policies map[string]*scaling.Policy
 }
 
@@ -105,27 +105,27 @@ type app struct {
 type target struct {
 	window scaling.Window
 	kept   scaling.Kept
-	// load is the newest report, until it is in the window. heard is when it came.
+	// load is the newest report until it is added to the window. heard is when it came.
 	load  *agentv1.LoadReport
 	heard time.Time
 	next  time.Time
-	// retryAt is when a decision may be written again after one that failed.
+	// retryAt is when a decision may be written again after a failed write.
 	retryAt time.Time
-	// writing: a decision is being written.
+	// writing is true while a decision is being written.
 	writing bool
-	// shown is the newest decision, for people. recorded is the one that the next decision is compared with, to
-	// find out whether it gets an entry of the history.
+	// shown is the newest decision, for people. recorded is compared with the next decision, which gets a
+	// history entry if it differs.
 	shown      *windlassv1.RegionScaling
 	recorded   record
 	quota      *int
 	quotaUntil time.Time
-	// closedUntil is how long the region counts as closed, after a refusal.
+	// closedUntil is until when the region counts as closed, after a refusal.
 	closedUntil time.Time
-	// silent marks the missing metrics, by index, that have their entry of the history.
+	// silent marks, by index, the missing metrics that already have a history entry.
 	silent [scaling.MaxMetrics]bool
 }
 
-// record is what a decision is compared with.
+// record is the part of a decision that the next one is compared with.
 type record struct {
 	at     time.Time
 	wanted int
@@ -143,9 +143,9 @@ func New(cfg Config) (*Service, error) {
 	}, nil
 }
 
-// Observe takes loads that a region reported. It returns how many of them it dropped: of apps that are known not
-// to be scaled there, new ones above maxTargets, and all of them if the region's stream is on another process. It
-// does not block.
+// Observe stores loads that a region reported. It returns how many of them it dropped: those of apps that are
+// known not to be scaled there, new ones above maxTargets, and all if the region's stream is on another
+// process. It does not block.
 func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	if !s.cfg.Holds(regionID) {
 		return len(loads)
@@ -280,7 +280,7 @@ func (s *Service) read(ctx context.Context) error {
 	}
 }
 
-// take notes what was read of the apps.
+// take stores what was read of the apps.
 func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
 	have := map[string]bool{}
 	for _, f := range found {
@@ -302,7 +302,7 @@ func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
 		if !have[id] {
 			delete(s.apps, id)
 			if len(s.none) >= maxNone {
-				clear(s.none) // those that are named again are read again
+				clear(s.none) // apps that are reported again are read again
 			}
 			s.none[id] = now
 		}
@@ -316,7 +316,7 @@ type write struct {
 
 	decision scaling.Decision
 	heard    time.Time
-	// missing is the index of the metric that the entry of the history is about; -1: it is about none.
+	// missing is the index of the metric that the history entry is about, -1 for none.
 	missing int
 }
 
@@ -381,9 +381,9 @@ func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy,
 	}}, true
 }
 
-// what returns the kind of the history entry that the decision gets, empty for none. There is an entry for another
-// number, also if the policy only advises, for a metric that has been missing for long, and for another limit. missing
-// is the index of that metric, -1 for none.
+// what returns the kind of the decision's history entry, empty for none. There is an entry for another
+// number, also if the policy only advises, for a metric that has long been missing, and for another limit.
+// missing is the index of that metric, -1 for none.
 func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
 	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
 		return "ScalingDecided", -1

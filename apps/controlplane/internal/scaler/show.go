@@ -100,7 +100,7 @@ func amount(m scaling.Metric, v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", v), "0"), ".")
 }
 
-// limits says what each limit means.
+// limits describes each limit.
 var limits = map[scaling.Limit]string{
 	scaling.NoReport:          "the region has not reported its load",
 	scaling.WindowFilling:     "the load has not been watched for long enough",
@@ -119,7 +119,7 @@ var limits = map[scaling.Limit]string{
 	scaling.HoldLimit:         "a person set the number for a time",
 }
 
-// why returns the decision as a sentence, with the figures that it was made on.
+// why returns the decision as a sentence, with its figures.
 func why(d scaling.Decision) string {
 	wants := slices.Clone(d.Wants)
 	slices.SortStableFunc(wants, func(a, b scaling.Want) int { return b.Replicas - a.Replicas })
