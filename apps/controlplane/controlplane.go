@@ -134,7 +134,7 @@ type limitFlags struct {
 	Instances   int64 `help:"Instances of those, in all regions." default:"100000" env:"WINDLASS_LIMIT_INSTANCES"`
 	GPUs        int64 `name:"gpus" help:"GPUs of those instances." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
 	Rollouts    int64 `help:"Rollouts in flight." default:"1000" env:"WINDLASS_LIMIT_ROLLOUTS"`
-	// 20 starts a second leave about half of one replica's capacity on two cores to other workspaces.
+	// One workspace cannot use all of one replica's capacity, so that some is left for other workspaces.
 	StartsPerMinute int64 `help:"Calls that start work, in the long run." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
 	StartsBurst     int64 `help:"How many of them may come at once; 0: as many as in a minute." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
 }

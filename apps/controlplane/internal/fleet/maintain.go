@@ -31,9 +31,10 @@ import (
 //	                        (--keep-versions)               previous one stay, and what a region has
 //	history                 the newest 1,000 of an app      ten for each version
 //	                        (--keep-history)
-//	secret_versions         the newest 5 of a secret        only the newest is handed out
-//	join_tokens             24 h after one expired          so that it is told apart from none
+//	secret_versions         the newest 5 of a secret        specs may name a version
+//	join_tokens             24 h after one expired          the agent gets that as the error
 //	api_keys                30 d after one ended            they are listed
+//	browser_sessions        until one expired               it is not valid any more
 //	idempotency             24 h                            what the API promises
 //	notification_deliveries 24 h after one was delivered,   for people; a dead one may be replayed
 //	                        7 d after one died

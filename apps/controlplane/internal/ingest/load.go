@@ -24,8 +24,8 @@ const (
 	// maxPause bounds how long instances are held back. People read them, and prefer a known delay to an unknown
 	// one.
 	maxPause = 5 * time.Second
-	// smallest divides MaxInstances into the least number of instances of a report. Smaller reports would cost
-	// more than their content.
+	// smallest is the divisor of MaxInstances that gives the least number of instances of a report. Smaller
+	// reports would cost more than their content.
 	smallest = 10
 )
 

@@ -33,7 +33,7 @@ func (d Domain) ShownBy(texts []string) bool {
 	return slices.ContainsFunc(texts, func(s string) bool { return strings.TrimSpace(s) == d.Token })
 }
 
-// DomainFinding is what the DNS says of a domain's record.
+// DomainFinding is the result of a look-up of a domain's record.
 type DomainFinding int
 
 const (

@@ -14,8 +14,8 @@
 //
 // Nothing is lost when any arrow is cut. The transaction that writes an event also writes the app's wake-up
 // row. Only a step clears the row, in the transaction that reads the event. A step that dies before its
-// commit has changed nothing. One that dies after it has written the next wake-up. So a Driver may lose,
-// duplicate, delay and reorder wake-ups, or lose all its data: the row brings the app back.
+// commit has changed nothing, and its commit also writes the next wake-up. So a Driver may lose, duplicate,
+// delay and reorder wake-ups, or lose all its data: the row brings the app back.
 //
 // Two steps of one app never interleave. A step locks the app's row and begins with a compare-and-set on its
 // step number, which fails in a process that was stalled meanwhile.

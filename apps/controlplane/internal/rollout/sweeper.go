@@ -32,9 +32,8 @@ type SweeperConfig struct {
 
 // SweepTx is the queries of a Sweeper.
 type SweepTx interface {
-	// DueWakes returns the rows that are due by the database's clock, and whose step must be sent: because it
-	// never was, or because it was sent when the row was written and is lost, or because it was sent too long
-	// ago. Times are in ms.
+	// DueWakes returns rows that are due by the database's clock and must be sent. Their step was never sent, or
+	// was sent when they were written and is lost, or was sent too long ago. Times are in ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
 	// MarkWakesSent marks the wake-ups that were due by then as sent.
 	MarkWakesSent(appIDs []string, dueBy int64) error

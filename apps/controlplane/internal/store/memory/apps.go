@@ -55,7 +55,7 @@ func (t *tx) LockApps(ids []string) ([]model.App, error) {
 	return rows, nil
 }
 
-// UpdateApp does not change the step number, nor the names of the app, its project and environment.
+// UpdateApp does not change the step number, the name, the project and the environment.
 func (t *tx) UpdateApp(a model.App) error {
 	stored, ok, err := appTable.in(t).lock(a.ID)
 	switch {

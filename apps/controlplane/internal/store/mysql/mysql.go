@@ -1,5 +1,5 @@
-// Package mysql is the store on MySQL's protocol: MySQL 8.4, MariaDB 10.11, and
-// nothing that TiDB in pessimistic mode or Vitess lacks.
+// Package mysql is the store on MySQL's protocol: MySQL 8.4 and MariaDB 10.11. It uses nothing that TiDB in
+// pessimistic mode or Vitess lacks.
 //
 // # Transactions
 //
@@ -10,31 +10,28 @@
 //	View           single statements, each of its own moment
 //	Snapshot       REPEATABLE READ, READ ONLY, WITH CONSISTENT SNAPSHOT
 //
-// Isolation READ COMMITTED is set once per connection, so that a transaction
-// begins in one round trip; arguments are interpolated, which saves a prepare
-// and a close per statement and is safe because the connection's character set
-// is utf8mb4. Statements of many rows are put together here, for the same reason
-// and by the same rules.
+// The isolation level READ COMMITTED is set once for each connection, so that a transaction begins in one
+// round trip. Arguments are interpolated, which saves a prepare and a close for each statement. It is safe
+// because the connection's character set is utf8mb4. Statements of many rows are composed here, for the same
+// reason and by the same rules.
 //
-// A deadlock rolls back the whole transaction on the server, which then runs
-// what follows in autocommit mode. So the first such error is remembered:
-// nothing runs on the transaction after it, and Update tries again even if fn
-// swallowed the error.
+// A deadlock rolls back the whole transaction on the server, which then runs later statements in autocommit
+// mode. So the transaction keeps the first such error and refuses later statements. Update tries again even
+// if fn swallowed the error.
 //
 // # When a connection is lost
 //
-// Before COMMIT was sent, the server rolls back: trying again is safe, and done. When it is
-// lost while COMMIT is under way, the client cannot know whether the transaction is durable,
-// and running fn again might do its work twice. So Update returns model.ErrOutcomeUnknown and
-// repeats nothing. Each caller above may repeat its call, for a reason of its own: API
-// mutations find their idempotency record, a workflow step its compare-and-set on the step
-// number, reports lose against their own guard. Listeners are not told; they are hints, and the
-// tailer's beat and the sweep of overdue wake-ups are the net under them.
+// If it is lost before COMMIT was sent, the server rolls back, and Update tries again. If it is lost during
+// COMMIT, the client cannot know whether the transaction is durable, and another run of fn might do its work
+// twice. So Update returns model.ErrOutcomeUnknown and repeats nothing. Callers may repeat their calls. API
+// mutations find their idempotency record, a workflow step fails its compare-and-set on the step number, and
+// reports lose against their own guard. Listeners are not called. They are hints, and the tailer's beat and
+// the sweep of overdue wake-ups find what they miss.
 //
 // # The feed
 //
-// Feed reads of a View never go to the read-only handle: a replica that lags
-// would make an agent that is ahead of it look like a fork.
+// Feed reads of a View never go to the read-only handle, because an agent that is ahead of a lagging replica
+// would look like a fork.
 package mysql
 
 import (
@@ -57,31 +54,30 @@ import (
 	"github.com/windlass-run/windlass/db"
 )
 
-// Config says which database, and how hard to use it.
+// Config is of a Store.
 type Config struct {
-	// DSN as go-sql-driver/mysql reads it: user:password@tcp(host:port)/name.
-	// Character set, isolation, time zone and modes are set by Open.
+	// DSN is in the format of go-sql-driver/mysql: user:password@tcp(host:port)/name. Open sets the character
+	// set, isolation level, time zone and modes.
 	DSN string
-	// ReadDSN is a replica for lists (View, the feed aside). Empty: DSN.
+	// ReadDSN is a replica for lists, which a View reads except for the feed. Empty: DSN.
 	ReadDSN string
-	// TLS of the connections to the host; nil: as the DSN says.
+	// TLS returns the configuration of connections to the host. nil: the DSN decides.
 	TLS func(host string) (*tls.Config, error)
-	// MaxOpen connections of each handle. Default 32: past a few per core the
-	// server gains nothing, and a control plane has several replicas.
+	// MaxOpen is how many connections each handle has. Default: 32, because more than a few for each core gain
+	// nothing, and a control plane has several replicas.
 	MaxOpen int
-	// ConnLifetime after which a connection is replaced. Default 30 min, so that
-	// a failover behind a load balancer is noticed.
+	// ConnLifetime is how long a connection is used before it is replaced. Default: 30 min, so that a failover
+	// behind a load balancer is noticed.
 	ConnLifetime time.Duration
-	// StatementTimeout is the longest silence of the server during a statement.
-	// Default 30 s.
+	// StatementTimeout is the longest silence of the server during a statement. Default: 30 s.
 	StatementTimeout time.Duration
-	// LockWait is the longest wait for a row lock. Default 10 s.
+	// LockWait is the longest wait for a row lock. Default: 10 s.
 	LockWait time.Duration
-	// MaxTries of a transaction that the server asks to repeat. Default 10.
+	// MaxTries bounds the runs of a transaction that the server asks to repeat. Default: 10.
 	MaxTries int
-	// Registerer of the store's metrics; nil: none.
+	// Registerer is for the store's metrics. nil: none.
 	Registerer prometheus.Registerer
-	// Random returns numbers in [0,1) for jitter. Default math/rand.
+	// Random returns numbers in [0,1) for jitter. Default: math/rand.
 	Random func() float64
 }
 
@@ -117,10 +113,10 @@ func orDefault[T comparable](v, def T) T {
 type Store struct {
 	cfg     Config
 	db      *sql.DB
-	reads   *sql.DB // db itself when there is no replica
+	reads   *sql.DB // db itself without a replica
 	metrics *metrics
 	batches *batches
-	// patience is for tests to lengthen.
+	// patience is a field so that tests can lengthen it.
 	patience time.Duration
 
 	mu        sync.RWMutex
@@ -129,8 +125,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// Open connects, brings the schema to this program's version, and returns the
-// store. It fails with db.ErrNewerSchema on a schema that this program cannot run on.
+// Open connects, migrates the schema to this program's version, and returns the store. It fails with
+// db.ErrNewerSchema on a schema that this program cannot run on.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -188,10 +184,10 @@ func openDB(cfg Config, dsn string) (*sql.DB, error) {
 			return nil, err
 		}
 	}
-	c.ClientFoundRows = true // a compare-and-set that matches counts, changed or not
+	c.ClientFoundRows = true // a compare-and-set that matches counts, even if it changes nothing
 	c.InterpolateParams = true
 	c.MultiStatements = false
-	c.Logger = &mysql.NopLogger{} // what it would log, it returns
+	c.Logger = &mysql.NopLogger{} // the driver also returns what it would log
 	c.Collation = "utf8mb4_bin"
 	c.Timeout = orDefault(c.Timeout, 5*time.Second)
 	c.ReadTimeout = orDefault(c.ReadTimeout, cfg.StatementTimeout)
@@ -233,7 +229,7 @@ func (s *Store) notify(c store.Commit) {
 	}
 }
 
-// Ping implements store.Store: it asks the primary.
+// Ping implements store.Store. It checks the primary.
 func (s *Store) Ping(ctx context.Context) error {
 	if err := s.db.PingContext(ctx); err != nil {
 		return fmt.Errorf("store: ping: %w", err)

@@ -7,9 +7,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// prefetched are answers to questions that each batch member asks about its own app. The first member's
-// question is asked for all of them. It covers members that find and lock an app and its rows, and read what
-// it runs and what its regions report.
+// prefetched are answers to queries that each batch member runs for its own app. The first member's query
+// runs for the apps of all. It covers members that find and lock an app and its rows, and read what it runs
+// and what its regions report.
 //
 // An answer is given once, to the first member that is about its app, in that member's first part, while the
 // transaction has not changed the app. A second read or a second member queries for itself. So does every
@@ -74,8 +74,8 @@ func theNames(f *prefetched) *subjects       { return &f.names }
 func theApps(f *prefetched) *subjects        { return &f.apps }
 func theDeployments(f *prefetched) *subjects { return &f.deployments }
 
-// prefetch answers the current member's question about one subject. The first such question is asked for the
-// subjects of later members, too. If ok is false, the member queries for itself.
+// prefetch answers the current member's query for one subject. The first such query runs for the subjects of
+// later members, too. If ok is false, the member queries for itself.
 func prefetch[R any](t *tx, about func(*prefetched) *subjects, kind string, ids []string, idOf func(R) string, ask func(ids []string) ([]R, error)) (rows []R, ok bool, err error) {
 	c := t.shared
 	if c == nil || c.prefetched == nil || len(ids) != 1 {

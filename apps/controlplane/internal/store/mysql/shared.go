@@ -12,8 +12,8 @@ import (
 //
 // Rows of the most frequent kinds are deferred, and written for all requests in one statement of each kind. A
 // statement that reads one of those tables makes them be written first, unless none of the deferred rows
-// concerns it. What all requests read alike is read once, and what each reads of its own app is read for all
-// at once.
+// concerns it. A read that is the same for all requests runs once. A read that each request makes of its own
+// app runs once for all apps.
 type shared struct {
 	// member is the index of the request that runs now.
 	member int

@@ -10,7 +10,8 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// due is assigned last, because sent_at is compared with its old value. An earlier due also replaces sent_at.
+// putWakes assigns due last, because sent_at is compared with its old value. An earlier due also replaces
+// sent_at.
 var putWakes = bulk{
 	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
 	row: "(?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?, " +
