@@ -19,8 +19,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appFile is an app's file: its name and where it lives, how it is rolled out, and
-// beside them the fields of the API's DeploymentSpec, in their JSON form.
+// appFile is the content of an app's file: the app's name and place, its policies, and the fields of the
+// API's DeploymentSpec in their JSON form.
 type appFile struct {
 	App         string
 	Project     string
@@ -32,12 +32,12 @@ type appFile struct {
 	// Scaling is nil for an app whose replicas do not follow the load.
 	Scaling *windlassv1.ScalingPolicy
 
-	// path is where it was read; document has the lines of its fields.
+	// path is the file that was read. document has the lines of its fields.
 	path     string
 	document *document
 }
 
-// maxAppFile is what the API takes, with room for YAML's own words.
+// maxAppFile is more than the API accepts, because YAML needs more bytes than the API's form.
 const maxAppFile = 4 << 20
 
 // readAppFile reads a file, or standard input for "-".
@@ -170,8 +170,8 @@ func parseScaling(value any) (*windlassv1.ScalingPolicy, error) {
 	return policy, nil
 }
 
-// parseFreeze reads the app's own freeze: times as people write them, and windows as
-// `windlass freeze set` takes them.
+// parseFreeze reads the app's own freeze. It takes times as people write them, and windows as `windlass
+// freeze set` takes them.
 func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
@@ -209,7 +209,7 @@ func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 		}
 	}
 	if _, windows := fields["weekly"]; !windows {
-		delete(fields, "timeZone") // it was of the times that were written
+		delete(fields, "timeZone") // without windows only the times used it
 	}
 	freeze := &windlassv1.FileFreeze{}
 	if err := normalise("freeze", fields, freeze.ProtoReflect().Descriptor()); err != nil {
@@ -230,10 +230,10 @@ const (
 	structName   = "google.protobuf.Struct"
 )
 
-// normalise checks names against the schema and rewrites what people write and
-// protojson does not read: durations such as 10m, and choices by their short names.
+// normalise checks names against the schema, and rewrites what people write and protojson does not read:
+// durations such as 10m, and short names of choices.
 func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
-	// In one order, so that of two errors it is always the same that is told.
+	// Sorted, so that a file with two errors always gets the same one.
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		value := fields[key]
 		field := schema.Fields().ByJSONName(key)
@@ -307,7 +307,7 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 	return nil
 }
 
-// checkOptions checks a mapping whose values are texts, numbers, true or false, and lists of these.
+// checkOptions checks a mapping whose values are texts, numbers, booleans, or lists of these.
 func checkOptions(where string, value any) error {
 	m, ok := value.(map[string]any)
 	if !ok {
@@ -362,8 +362,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// listHint is how a text would be written as the list that was perhaps meant: the words
-// of a command, or one of many.
+// listHint returns the list that the user perhaps meant by a text: its words, or its parts between commas.
 func listHint(value any) string {
 	text, ok := value.(string)
 	if !ok {
@@ -383,7 +382,7 @@ func listHint(value any) string {
 	return "[" + clip(strings.Join(words, ", ")) + "]"
 }
 
-// maxShown is how much of a value an error repeats, in bytes: enough to recognise it.
+// maxShown is the most bytes of a value that an error repeats: enough to recognise it.
 const maxShown = 200
 
 func shown(value any) string {
@@ -400,7 +399,7 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:maxShown], "") + "..."
 }
 
-// suggest names the field that was perhaps meant, or all there are.
+// suggest returns a hint that names the most similar field of the schema or, without one, all its fields.
 func suggest(key string, schema protoreflect.MessageDescriptor) string {
 	var names []string
 	best, bestDistance := "", 4
@@ -418,7 +417,7 @@ func suggest(key string, schema protoreflect.MessageDescriptor) string {
 	return ": there are " + strings.Join(names, ", ")
 }
 
-// distance is Levenshtein's.
+// distance is the Levenshtein distance.
 func distance(a, b string) int {
 	prev := make([]int, len(b)+1)
 	for j := range prev {

@@ -37,7 +37,7 @@ func effectOf(resp *windlassv1.DeployResponse) windlassv1.VersionEffect {
 	return windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION
 }
 
-// finishVersion prints the result of the call, and waits for its end.
+// finishVersion prints the result of the call, and waits for the end of what the call started.
 func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting) error {
 	a.infof("%s: %s", name, x.text())
 	for _, text := range x.warnings {
@@ -51,7 +51,7 @@ func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting
 		s.done = isLive
 	case windlassv1.VersionEffect_VERSION_EFFECT_SCALED:
 		if s.rolloutID != "" {
-			break // the rollout in flight is followed
+			break // follow the rollout in flight
 		}
 		seen := false
 		s.done = isScaled
@@ -69,7 +69,7 @@ func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting
 	return a.finish(ctx, s, w)
 }
 
-// nothing begins the text of a call that made no version.
+// nothing returns the beginning of the text about a call that made no version.
 func (x asked) nothing() string {
 	if x.scalingChanged {
 		return "its scaling changed, "
@@ -124,7 +124,7 @@ func isLive(last *windlassv1.WatchAppResponse, _ time.Duration) string {
 	return fmt.Sprintf("%s %s is live: %d of %d replicas ready", app.GetName(), version(app.GetLiveVersion()), app.GetReadyReplicas(), app.GetReplicas())
 }
 
-// isScaled returns the last line for an app that has its replicas, of any version.
+// isScaled returns the last line for an app whose replicas are ready, whatever their version.
 func isScaled(last *windlassv1.WatchAppResponse, after time.Duration) string {
 	text := isReady(last, after)
 	if ro := last.GetRollout(); ro.GetId() != "" && ro.GetFinishedAt() == 0 {

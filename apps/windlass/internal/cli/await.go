@@ -44,19 +44,19 @@ func (w *waiting) check() error {
 // started is what a command started, and its answer.
 type started struct {
 	app string // its id or path
-	// rolloutID is followed to its end; empty: judge tells.
+	// rolloutID is the rollout to follow to its end. If empty, judge decides when the command is done.
 	rolloutID string
-	// deploymentID is shown as it comes up; empty: all are.
+	// deploymentID is the only deployment to show. If empty, all are shown.
 	deploymentID string
 	answer       proto.Message
-	// backIsGood: the command asked for a rollback, so that a rolled-back end is no failure.
+	// backIsGood reports that the command asked for a rollback, so that a rolled-back rollout is no failure.
 	backIsGood bool
 	judge      func(*windlassv1.WatchAppResponse) verdict
-	// done says in a line that it is.
+	// done returns the line that reports success.
 	done func(last *windlassv1.WatchAppResponse, after time.Duration) string
 }
 
-// finish waits for what was started, if it is to, and shows what came of it.
+// finish waits for what was started if w.wait is set, and shows the outcome.
 func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
 	v := verdict{over: true, outcome: outcomeAccepted}
@@ -96,8 +96,8 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	return nil
 }
 
-// watch follows what was started until it is over or patience ends, shows its progress, and
-// returns its verdict with the last picture. Without patience it looks once.
+// watch follows what was started until it is over or patience ends, and shows its progress. It returns the
+// verdict and the last state of the app. With patience <= 0 it stops at the first state.
 func (a *app) watch(ctx context.Context, p *progress, s started, until string, patience time.Duration) (v verdict, last *windlassv1.WatchAppResponse, err error) {
 	once := patience <= 0
 	if once {
@@ -106,7 +106,7 @@ func (a *app) watch(ctx context.Context, p *progress, s started, until string, p
 	err = a.follow(ctx, s.app, s.rolloutID, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		last = r
 		if ro := own(r, s.rolloutID); s.backIsGood && ro.GetProgress() != nil {
-			// It was asked to, and need not have begun.
+			// The command asked for the rollback, which may not have begun yet.
 			ro.Progress.GoingBack = true
 		}
 		p.show(r, s.rolloutID, s.deploymentID)
@@ -128,7 +128,7 @@ func (a *app) watch(ctx context.Context, p *progress, s started, until string, p
 	return v, last, err
 }
 
-// lookPatience bounds a single look.
+// lookPatience bounds a watch that needs only one state of the app.
 const lookPatience = 5 * time.Second
 
 func (s started) verdict(r *windlassv1.WatchAppResponse, until string) verdict {
@@ -145,7 +145,7 @@ func (s started) verdict(r *windlassv1.WatchAppResponse, until string) verdict {
 	return judgeRollout(r.GetApp(), ro, until, time.Now())
 }
 
-// own is the rollout of the id, nil if the picture has it not.
+// own returns the rollout with this id, or nil if the response does not contain it.
 func own(r *windlassv1.WatchAppResponse, id string) *windlassv1.Rollout {
 	for _, ro := range []*windlassv1.Rollout{r.GetRollout(), r.GetAskedRollout()} {
 		if id != "" && ro.GetId() == id {
@@ -155,18 +155,17 @@ func own(r *windlassv1.WatchAppResponse, id string) *windlassv1.Rollout {
 	return nil
 }
 
-// isReady is the line of a version that serves.
+// isReady returns the line about a version that serves.
 func isReady(last *windlassv1.WatchAppResponse, after time.Duration) string {
 	return fmt.Sprintf("%s %s is ready: %d of %d replicas in %s, after %s", last.GetApp().GetName(), version(last.GetApp().GetLiveVersion()),
 		last.GetApp().GetReadyReplicas(), last.GetApp().GetReplicas(), strings.Join(last.GetApp().GetRegions(), ", "), short(after))
 }
 
-// askEvery is the least time between two pictures without a stream, and half of the most.
+// askEvery is the shortest time between two requests without a stream. The longest time is twice that.
 const askEvery = 2 * time.Second
 
-// follow calls each with every picture of the app until it says done, with the rollout
-// that is asked for in each of them. A stream that breaks is opened again. Where there is no place
-// for one more watcher, it asks for one picture from time to time.
+// follow calls each with every state of the app, which contains the rollout rolloutID, until each returns
+// true. It reopens a stream that breaks. If the limit of watchers is reached, it polls.
 func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.Duration, each func(*windlassv1.WatchAppResponse) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -205,7 +204,7 @@ func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.D
 	}
 }
 
-// final errors do not go away by asking again.
+// final reports whether a repeated call would fail with the same error.
 func final(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound, connect.CodeInvalidArgument, connect.CodeUnimplemented:
@@ -230,7 +229,7 @@ func find(r *windlassv1.WatchAppResponse, deploymentID string) *windlassv1.Deplo
 	return nil
 }
 
-// awaitDeleted waits until nothing is left of an app.
+// awaitDeleted waits until the app is completely gone.
 func (a *app) awaitDeleted(ctx context.Context, name string, answer *windlassv1.DeleteAppResponse, patience time.Duration) error {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
 	last := &windlassv1.WatchAppResponse{App: answer.App}
@@ -242,7 +241,7 @@ func (a *app) awaitDeleted(ctx context.Context, name string, answer *windlassv1.
 		return r.Deleted, nil
 	})
 	p.end()
-	// An app that is gone before we look is not found.
+	// The app can be gone before the first call.
 	if err != nil && connect.CodeOf(err) != connect.CodeNotFound {
 		return err
 	}

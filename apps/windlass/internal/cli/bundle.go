@@ -34,7 +34,7 @@ const (
 	bundleMetrics = 16 << 20
 )
 
-// bundle is an archive that is being made. It notes calls that fail and goes on, because people make
+// bundle is an archive under construction. It records calls that fail and continues, because people make
 // bundles when something is broken.
 type bundle struct {
 	folder   string
@@ -57,7 +57,7 @@ func (b *bundle) failed(what string, err error) {
 	b.errors = append(b.errors, b.redactor.text(what+": "+firstLine(Explain(err))))
 }
 
-// json adds a value, redacted.
+// json adds a value as redacted JSON.
 func (b *bundle) json(name string, value any) {
 	data, err := json.Marshal(value)
 	if err == nil {
@@ -70,7 +70,7 @@ func (b *bundle) json(name string, value any) {
 	b.add(name, data)
 }
 
-// messages adds what a call returned, redacted.
+// messages adds the messages that a call returned, redacted.
 func messages[M proto.Message](b *bundle, name string, items []M, err error) {
 	var all []json.RawMessage
 	if err == nil {
@@ -83,7 +83,7 @@ func messages[M proto.Message](b *bundle, name string, items []M, err error) {
 	b.json(name, all)
 }
 
-// archive is the bundle as tar.gz.
+// archive returns the bundle as tar.gz.
 func (b *bundle) archive() ([]byte, error) {
 	var out bytes.Buffer
 	packed := gzip.NewWriter(&out)
@@ -146,8 +146,8 @@ of instances. --messages includes them. Look into the archive before you send it
 	return c
 }
 
-// folderExists returns an error if the folder for the file of --file does not exist. It is asked before the data is
-// collected, and a folder that is a typing error is not made.
+// folderExists returns an error if the folder for the file of --file does not exist. Callers check this
+// before they collect data. A missing folder is not created, because it may be a typing error.
 func folderExists(file string) error {
 	folder := filepath.Dir(file)
 	info, err := os.Stat(folder)
@@ -162,7 +162,7 @@ func folderExists(file string) error {
 	return nil
 }
 
-// collect makes the files, and returns how many apps are in them.
+// collect makes the files, and returns the number of apps in them.
 func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) int {
 	connected := a.connect()
 	// The key is removed from all texts.
@@ -228,7 +228,7 @@ func (a *app) collectWorkspace(ctx context.Context, b *bundle, only []string, ab
 	return len(apps)
 }
 
-// appsOfBundle returns the apps named in only, or without names those that changed last.
+// appsOfBundle returns the apps named in only. Without names it returns the apps that changed last.
 func (a *app) appsOfBundle(ctx context.Context, b *bundle, only []string, about map[string]any) []*windlassv1.App {
 	if len(only) > 0 {
 		var apps []*windlassv1.App
@@ -257,7 +257,7 @@ func (a *app) appsOfBundle(ctx context.Context, b *bundle, only []string, about 
 	return apps
 }
 
-// fetchMetrics reads a program's metrics.
+// fetchMetrics reads the metrics of a program.
 func (a *app) fetchMetrics(ctx context.Context, from string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {

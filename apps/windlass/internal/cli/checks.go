@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checksTable shows every check of the analysis in each place where it was or will be measured.
+// checksTable shows every check of the analysis, in each place where it was or will be measured.
 func checksTable(w *tabwriter.Writer, p *windlassv1.RolloutProgress) {
 	var some bool
 	for _, wave := range p.Waves {
@@ -43,7 +43,7 @@ func figure(v *float64) string {
 	return strconv.FormatFloat(*v, 'g', 4, 64)
 }
 
-// samples of the new version and of the old one, as they were counted.
+// samples returns the numbers of samples of the new version and of the old one.
 func samples(c *windlassv1.CheckProgress) string {
 	count := func(v *float64) string {
 		if v == nil {
@@ -64,8 +64,8 @@ func until(at int64) string {
 	return "in " + short(max(0, time.Until(time.UnixMilli(at))))
 }
 
-// heldBy tells which check keeps a region from going on although its time is over, and
-// what people can do; empty for none.
+// heldBy describes the check that holds a region after its time is over, and the command that goes on without
+// it. It returns "" without such a check.
 func heldBy(p *windlassv1.RolloutProgress) string {
 	c, region, on := heldCheck(p, time.Now())
 	if c == nil {
@@ -74,8 +74,8 @@ func heldBy(p *windlassv1.RolloutProgress) string {
 	return fmt.Sprintf("%s in %s for %s: %s; `windlass rollout %s` goes on without it", c.Name, region, ago(c.HeldSince), firstLine(c.Message), on)
 }
 
-// heldCheck is the check that keeps a region from going on although its time is over, and
-// the command that goes on without it.
+// heldCheck returns the check that holds a region after its time is over, the region, and the name of the
+// command that goes on without the check.
 func heldCheck(p *windlassv1.RolloutProgress, now time.Time) (_ *windlassv1.CheckProgress, region, on string) {
 	at := now.UnixMilli()
 	for _, wave := range p.GetWaves() {

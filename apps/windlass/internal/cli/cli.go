@@ -1,9 +1,7 @@
-// Package cli is the command line: every command, how it reads its input, and
-// how it shows what came back.
+// Package cli is the command line: every command, how it reads its input, and how it shows the answer.
 //
-// Output for programs (-o json, -o yaml) is the API's own JSON form. Tables are
-// for people, and plain text when they go to a pipe. What a command did goes to
-// standard output, how it is going and what went wrong to standard error.
+// Output for programs (-o json, -o yaml) is the API's own JSON form. Tables are for people, and plain text
+// when they go to a pipe. Results go to standard output. Progress and errors go to standard error.
 package cli
 
 import (
@@ -25,18 +23,18 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// Config of the command line.
+// Config is the configuration of the command line.
 type Config struct {
 	Version string
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Getenv  func(string) string
-	// HTTPClient reaches the control plane; nil makes one.
+	// HTTPClient reaches the control plane. Nil: New makes one.
 	HTTPClient *http.Client
-	// Extra commands ("dev") that are made elsewhere.
+	// Extra are commands of other packages, such as "dev".
 	Extra []*cobra.Command
-	// IsTerminal reports whether a person sees what is written there; nil asks the system.
+	// IsTerminal reports whether the writer is a terminal. Nil: the system is asked.
 	IsTerminal func(io.Writer) bool
 }
 
@@ -52,11 +50,11 @@ type app struct {
 	clients *clients
 	// http makes the clients' calls.
 	http *http.Client
-	// documents of YAML that were printed.
+	// documents is the number of YAML documents that were printed.
 	documents int
 }
 
-// clients of every service.
+// clients are the clients of every service.
 type clients struct {
 	apps          windlassv1connect.AppServiceClient
 	deployments   windlassv1connect.DeploymentServiceClient
@@ -97,7 +95,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 	}
 }
 
-// callTimeout bounds a command's single calls.
+// callTimeout bounds each call of a command.
 const callTimeout = 30 * time.Second
 
 // New builds the root command.
@@ -132,7 +130,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		// Cobra checks this later, and does not say how the command is used.
+		// Cobra checks this later, and its error does not show the usage.
 		if err := cmd.ValidateRequiredFlags(); err != nil {
 			return usageError(cmd, err)
 		}
@@ -188,7 +186,7 @@ func (a *app) connect() error {
 	return err
 }
 
-// configPath is the file with the contexts.
+// configPath returns the path of the file with the contexts.
 func (a *app) configPath() (string, error) {
 	if a.configFile != "" {
 		return a.configFile, nil
@@ -206,7 +204,7 @@ func (a *app) dial(target clientconfig.Context) (*clients, error) {
 		httpClient = rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	}
 	a.http = httpClient
-	// Around the others, so that each try has the whole time of a call.
+	// The outermost interceptor, so that each try has the whole timeout of a call.
 	options := append([]connect.ClientOption{connect.WithInterceptors(a.waitForTurn())}, rpc.ClientOptions(rpc.ClientConfig{
 		Token:     func() string { return target.APIKey },
 		UserAgent: "windlass-cli/" + a.Version,
@@ -225,8 +223,8 @@ func (a *app) run(fn func(ctx context.Context, args []string) error) func(*cobra
 	}
 }
 
-// group makes a command that only holds others say what it does not know, instead
-// of showing its help and ending well.
+// group adds subcommands to a command that only holds them. With an unknown subcommand the command fails,
+// instead of showing its help and succeeding.
 func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	c.AddCommand(commands...)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -242,8 +240,7 @@ func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// mutation gives a command's call a key of its own, so that a retry below us
-// does nothing twice.
+// mutation returns a new idempotency key for a command's call, so that retries of the call do nothing twice.
 func mutation() *windlassv1.Mutation { return &windlassv1.Mutation{IdempotencyKey: ident.New("cli")} }
 
 // appPath completes an app's name to "project/environment/name".
@@ -265,19 +262,18 @@ func (a *app) environmentPath() string {
 	return project + "/" + environment
 }
 
-// interactive reports whether a person watches the error output on a terminal that lines can
-// be redrawn on.
+// interactive reports whether standard error is a terminal on which lines can be redrawn.
 func (a *app) interactive() bool {
 	return a.canAsk() && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
 }
 
-// canAsk reports whether a person sees a question.
+// canAsk reports whether a person sees a question on standard error.
 func (a *app) canAsk() bool {
 	s, ok := a.Stderr.(*screen)
 	return ok && s.terminal
 }
 
-// data is standard output for programs.
+// data returns standard output for programs.
 func (a *app) data() io.Writer {
 	if s, ok := a.Stdout.(*screen); ok {
 		return s.data()
@@ -285,7 +281,7 @@ func (a *app) data() io.Writer {
 	return a.Stdout
 }
 
-// clear empties a terminal for the next picture of what is watched.
+// clear empties the terminal before a watch prints the next state.
 func (a *app) clear() {
 	if s, ok := a.Stdout.(*screen); ok && a.output == "table" && a.interactive() {
 		s.control("\x1b[H\x1b[2J")
@@ -296,10 +292,10 @@ func (a *app) infof(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, format+"\n", args...) //nolint:errcheck // a closed output cannot be reported
 }
 
-// forever is longer than anybody watches.
+// forever is longer than any person watches.
 const forever = 365 * 24 * time.Hour
 
-// quietly ends a watch that the user stopped: this is no error.
+// quietly removes the message from the error of a watch that the user stopped.
 func quietly(err error) error {
 	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == codeInterrupted {
 		return &ExitError{Code: exit.Code}
@@ -307,7 +303,7 @@ func quietly(err error) error {
 	return err
 }
 
-// ExitError ends the program with a code and, if it has one, a message.
+// ExitError ends the program with a code and, unless it is empty, a message.
 type ExitError struct {
 	Code    int
 	Message string
@@ -315,7 +311,7 @@ type ExitError struct {
 
 func (e *ExitError) Error() string { return e.Message }
 
-// Report says why a command failed, and returns the exit code.
+// Report prints why a command failed, and returns the exit code.
 func Report(stderr io.Writer, err error) int {
 	out := newScreen(stderr, isTerminal)
 	if exit, ok := errors.AsType[*ExitError](err); ok {
@@ -328,8 +324,8 @@ func Report(stderr io.Writer, err error) int {
 	return 1
 }
 
-// Explain turns an error into what a person reads: what went wrong, the field at
-// fault, the fix, and where its reason is explained.
+// Explain turns an error into text for people: what went wrong, the field at fault, the fix, and where its
+// reason is explained.
 func Explain(err error) string {
 	var ce *connect.Error
 	if !errors.As(err, &ce) {
@@ -339,7 +335,7 @@ func Explain(err error) string {
 	return withoutReason(err, ce, detail) + hintLine(detail.GetReason().String())
 }
 
-// withoutReason is Explain without the line about the reason.
+// withoutReason returns the text of Explain without the line about the reason.
 func withoutReason(err error, ce *connect.Error, detail *windlassv1.ErrorDetail) string {
 	var b strings.Builder
 	if fault, ok := errors.AsType[*fileFault](err); ok {

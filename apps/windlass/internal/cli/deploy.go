@@ -124,8 +124,8 @@ func (a *app) pathOf(f *appFile) string {
 	return f.Project + "/" + f.Environment + "/" + f.App
 }
 
-// showChanges prints the difference between the live version and the file. isNew reports that the app
-// does not exist yet. The caller prints that only after the deploy is accepted.
+// showChanges prints the difference between the live version and the file. isNew reports that the app does
+// not exist yet: the caller prints that only after the deploy is accepted.
 func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew bool, _ error) {
 	got, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: path})
 	if connect.CodeOf(err) == connect.CodeNotFound {

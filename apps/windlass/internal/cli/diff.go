@@ -50,8 +50,8 @@ func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 	return lines, nil
 }
 
-// changesOf returns the differences between the live spec and the file's, one line per field. What a preset makes of
-// a file is known to the control plane only, so that with serve they are those of the plan.
+// changesOf returns the differences between the live spec and the file's, one line per field. With serve they
+// come from the plan, because only the control plane knows what a preset makes of a file.
 func changesOf(live, file *windlassv1.DeploymentSpec, plan *windlassv1.PlanDeployResponse) ([]string, error) {
 	if live.GetServe() == nil && file.GetServe() == nil {
 		changes, err := diffSpecs(live, file)
@@ -92,7 +92,7 @@ var withoutDefault = []string{
 	"drainDelay", "modelCache.", "kubernetes.", "routing.",
 }
 
-// isRemoved reports whether leaving the field out of the file removes it. The two values are defaults.
+// isRemoved reports whether leaving the field out of the file removes it. Default values are not removed.
 func isRemoved(key, was string) bool {
 	if was == "ZONE_SPREAD_PREFERRED" || was == "RETENTION_DELETE" {
 		return false

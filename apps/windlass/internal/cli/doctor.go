@@ -19,12 +19,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Results of a check.
+// These are the results of a check.
 const (
 	checkOK   = "ok"
 	checkWarn = "warn"
 	checkFail = "fail"
-	// checkSkip: the check was not made, because an earlier check failed.
+	// checkSkip means that the check was not made, because an earlier check failed.
 	checkSkip = "skipped"
 )
 
@@ -33,7 +33,7 @@ type check struct {
 	Name   string `json:"check"`
 	Result string `json:"result"`
 	Detail string `json:"detail"`
-	// Fix is what to do about it.
+	// Fix describes what the user can do about the result.
 	Fix string `json:"fix,omitempty"`
 }
 
@@ -88,7 +88,7 @@ func (a *app) showChecks(checks []check) error {
 	})
 }
 
-// examine makes the checks. It skips checks that depend on one that failed.
+// examine makes the checks. It skips checks that depend on a failed check.
 func (a *app) examine(ctx context.Context) []check {
 	var checks []check
 	add := func(c check) bool {
@@ -180,10 +180,10 @@ func proxyOf(server *url.URL) *url.URL {
 	return proxy
 }
 
-// probe is an answer of the server, to any request.
+// probe is the server's answer to any request.
 type probe struct {
 	date string
-	// certificates are empty without TLS.
+	// certificates is empty without TLS.
 	certificates []*x509.Certificate
 	// before and after are the times between which the server answered.
 	before, after time.Time
@@ -237,7 +237,7 @@ func checkCertificate(server string, p probe, err error) check {
 	return c
 }
 
-// checkKey judges the answer to WhoAmI: whether the API is there and knows the key.
+// checkKey judges the answer to WhoAmI: whether the API is there and accepts the key.
 func checkKey(who *windlassv1.WhoAmIResponse, err error, now time.Time) check {
 	c := check{Name: "key", Result: checkOK}
 	if err != nil {

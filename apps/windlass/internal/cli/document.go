@@ -15,20 +15,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// document is the one mapping of a file. Its values are map[string]any, []any,
-// string, bool, json.Number, nil, and odd.
+// document is the mapping that a file contains. Its values are map[string]any, []any, string, bool,
+// json.Number, nil, and odd.
 type document struct {
 	root map[string]any
-	// lines has the line of each value by its path.
+	// lines has the line of each value, by the value's path.
 	lines map[string]int
 }
 
-// odd is a plain YAML scalar that readers disagree about: 010 is eight to YAML 1.1 and ten to
-// YAML 1.2, and no is false or a text. Only the field that it is for can decide whether one
-// reading is possible.
+// odd is a plain YAML scalar that readers interpret differently: 010 is eight in YAML 1.1 and ten in YAML
+// 1.2, and no is false or a text. Only the field that it is for can decide whether one reading is possible.
 type odd string
 
-// fieldError names what is wrong with a field of a file.
+// fieldError describes what is wrong with a field of a file.
 type fieldError struct {
 	path string
 	line int // 0: not known
@@ -46,12 +45,12 @@ func (e *fieldError) Error() string {
 	return text
 }
 
-// fieldErrorf is the error of the value at a path.
+// fieldErrorf returns an error about the value at a path.
 func fieldErrorf(path, format string, args ...any) error {
 	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
 }
 
-// locate gives an error about a field the line of that field, or of what holds it.
+// locate adds a line to an error about a field: the line of the field, or of the value that contains it.
 func (d *document) locate(err error) error {
 	var field *fieldError
 	if !errors.As(err, &field) || field.line > 0 {
@@ -67,13 +66,13 @@ func (d *document) locate(err error) error {
 }
 
 const (
-	// maxValues bounds what a document's aliases may multiply it to.
+	// maxValues bounds the number of values, because aliases can multiply them.
 	maxValues = 100_000
-	// maxDepth of mappings and lists in each other.
+	// maxDepth bounds the depth of nested mappings and lists.
 	maxDepth = 64
 )
 
-// readDocument reads the one document of a YAML or JSON file.
+// readDocument reads the document of a YAML or JSON file. A second document is an error.
 func readDocument(data []byte) (*document, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("the file is not UTF-8: save it as that")
@@ -110,7 +109,7 @@ func readDocument(data []byte) (*document, error) {
 
 var errNoMapping = errors.New("the file is not a mapping of fields: start with `app: NAME`")
 
-// isEmpty reports whether nothing is written between two document markers.
+// isEmpty reports whether a YAML document has no content.
 func isEmpty(n *yaml.Node) bool {
 	return n.Kind == 0 || len(n.Content) == 1 && n.Content[0].Kind == yaml.ScalarNode && n.Content[0].Style == 0 && n.Content[0].Value == ""
 }
@@ -134,7 +133,7 @@ func fromNode(n *yaml.Node) (*document, error) {
 type reader struct {
 	*document
 	values int
-	// within are the anchors whose values are being read.
+	// within holds the anchors whose values are being read.
 	within map[*yaml.Node]bool
 }
 
@@ -184,8 +183,7 @@ func (r *reader) value(path string, n *yaml.Node, depth int) (any, error) {
 	}
 }
 
-// mapping reads the fields that are written, and then those of what is merged (<<) for
-// which none is.
+// mapping reads the fields of a mapping. Merged mappings (<<) only add fields that the mapping does not have.
 func (r *reader) mapping(path string, n *yaml.Node, depth int) (any, error) {
 	fields, lines := map[string]any{}, map[string]int{}
 	var merged []*yaml.Node
@@ -222,7 +220,7 @@ func (r *reader) mapping(path string, n *yaml.Node, depth int) (any, error) {
 	return fields, nil
 }
 
-// merge adds the fields of a mapping, or of each of a list of them, that are not there yet.
+// merge adds to into the fields that it lacks, from a mapping or from each mapping of a list.
 func (r *reader) merge(path string, into map[string]any, n *yaml.Node, depth int) error {
 	all := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -292,7 +290,7 @@ var (
 	oddBool     = regexp.MustCompile(`^(y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF)$`)
 )
 
-// plain is the value of a scalar without quotes.
+// plain returns the value of a scalar without quotes.
 func plain(text string) any {
 	switch text {
 	case "", "~", "null", "Null", "NULL":
@@ -313,7 +311,7 @@ func plain(text string) any {
 	return text
 }
 
-// plainNumber says how to write a number that YAML's readers disagree about.
+// plainNumber returns a text that says how to write a number that YAML's readers interpret differently.
 func plainNumber(text string) string {
 	digits := strings.ReplaceAll(text, "_", "")
 	if n, err := strconv.ParseInt(strings.TrimLeft(digits, "+0"), 10, 64); err == nil && strings.Trim(digits, "+0123456789") == "" {

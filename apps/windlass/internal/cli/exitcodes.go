@@ -2,10 +2,10 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// exitCodesText is in the help of every command that waits.
+// exitCodesText is a line in the help of every command that waits.
 const exitCodesText = "Exit codes: `windlass help exit-codes`."
 
-// exitCodesTopic is `windlass help exit-codes`.
+// exitCodesTopic returns the topic `windlass help exit-codes`.
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",

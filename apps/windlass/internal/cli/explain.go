@@ -69,7 +69,7 @@ func (a *app) showReason(e explain.Entry) {
 	}
 }
 
-// unknownReason returns an error that names similar reasons: those that contain asked, or that asked
+// unknownReason returns an error that names similar reasons: reasons that contain asked, or that asked
 // contains.
 func unknownReason(asked string) error {
 	var near []string

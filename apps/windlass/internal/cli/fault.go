@@ -12,10 +12,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fileFault is a refusal of the control plane with the place in the file that it is about.
+// fileFault is a refusal of the control plane, with the place in the file that caused it.
 type fileFault struct {
 	refusal error
-	// place is the field with its file and line.
+	// place is the field with its line in the file.
 	place *fieldError
 	file  string
 }
@@ -23,8 +23,8 @@ type fileFault struct {
 func (f *fileFault) Error() string { return fmt.Sprintf("%s: %s", f.file, f.place.Error()) }
 func (f *fileFault) Unwrap() error { return f.refusal }
 
-// explain returns the error of a call that sent the file. A refusal of one of the file's
-// fields names that field as the file does, and its line.
+// explain returns the error of a call that sent the file. If the call refused a field of the file, the error
+// names the field as the file does, and its line.
 func (f *appFile) explain(err error) error {
 	var refusal *connect.Error
 	detail := rpc.DetailOf(err)
@@ -37,7 +37,7 @@ func (f *appFile) explain(err error) error {
 	return &fileFault{refusal: err, place: f.place(detail.GetField(), refusal.Message()), file: f.path}
 }
 
-// place is what a refusal says of a field, with the field's name and line in the file.
+// place returns a refusal's message, with the name and line that the refused field has in the file.
 func (f *appFile) place(field, message string) *fieldError {
 	path, ok := filePath(field)
 	if !ok {
@@ -45,14 +45,14 @@ func (f *appFile) place(field, message string) *fieldError {
 	}
 	place := &fieldError{path: path, text: strings.TrimPrefix(message, field+": ")}
 	if ok && f != nil && f.document != nil {
-		_ = f.document.locate(place) // it completes the place
+		_ = f.document.locate(place) // it only sets the line of place
 	}
 	return place
 }
 
-// filePath is the path in an app's file of a field of the request that carries it:
-// "spec.resources.cpuMillicores" is "resources.cpuMillicores". Its names are those of the
-// file's schema, also where the path has the proto's. ok: the file has such a field.
+// filePath converts the path of a field of a request into the path in an app's file:
+// "spec.resources.cpuMillicores" is "resources.cpuMillicores". It converts proto names to the names of the
+// file's schema. ok reports whether the file has such a field.
 func filePath(field string) (path string, ok bool) {
 	if field == "app" {
 		return field, true
@@ -79,7 +79,7 @@ func filePath(field string) (path string, ok bool) {
 			index = "[" + index
 		}
 		if schema == nil {
-			// A key of a mapping of texts.
+			// The name is a key of a mapping of texts.
 			path = join(path, name) + index
 			continue
 		}
@@ -99,8 +99,8 @@ func filePath(field string) (path string, ok bool) {
 	return path, true
 }
 
-// firstPart cuts a path after its first name, with the indexes and keys that follow it. A key in
-// quotes may have dots.
+// firstPart splits a path after its first name and the indexes and keys that follow the name. A quoted key
+// may contain dots.
 func firstPart(path string) (first, rest string) {
 	quoted := false
 	for i := 0; i < len(path); i++ {

@@ -223,7 +223,7 @@ func freezeTimes(f *windlassv1.Freeze) string {
 	return text
 }
 
-// holdText returns what holds a rollout, or "" without a hold.
+// holdText describes the freeze that holds a rollout, or returns "" without a hold.
 func holdText(h *windlassv1.FreezeHold) string {
 	if h == nil {
 		return ""

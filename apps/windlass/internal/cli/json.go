@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// isJSON reports whether a file must be read as JSON. YAML is a superset of JSON except for
-// tabs and for characters that are written as two escapes.
+// isJSON reports whether a file must be read as JSON. YAML is a superset of JSON except for tabs and for
+// characters that are written as two escapes.
 func isJSON(data []byte) bool {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	var first json.RawMessage
@@ -21,7 +21,7 @@ func isJSON(data []byte) bool {
 	return len(rest) == 0 || strings.ContainsRune(`{["`, rune(rest[0]))
 }
 
-// readJSON reads the one value of a JSON file.
+// readJSON reads the value of a JSON file. A second value is an error.
 func readJSON(data []byte) (*document, error) {
 	r := jsonReader{document: document{lines: map[string]int{}}, data: data, decoder: json.NewDecoder(bytes.NewReader(data)), line: 1}
 	r.decoder.UseNumber()
@@ -42,12 +42,12 @@ type jsonReader struct {
 	document
 	data    []byte
 	decoder *json.Decoder
-	// line of the byte at offset.
+	// line is the line of the byte at offset.
 	line   int
 	offset int64
 }
 
-// here is the line of what was read last.
+// here returns the line of the token that was read last.
 func (r *jsonReader) here() int {
 	now := r.decoder.InputOffset()
 	r.line += bytes.Count(r.data[r.offset:now], []byte("\n"))

@@ -18,7 +18,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// logsFlags are what to show of logs, and how.
+// logsFlags are the flags of the logs command.
 type logsFlags struct {
 	follow, timestamps   bool
 	tail                 int32
@@ -63,7 +63,7 @@ Notes about what is followed and about lines that are missing go to standard err
 	return c
 }
 
-// lastLogs shows the end of an instance's output, which agents of every release can tell.
+// lastLogs shows the end of an instance's output. Agents of every release support this.
 func (a *app) lastLogs(ctx context.Context, instance string, tail int32) error {
 	resp, err := a.clients.deployments.GetLogs(ctx, &windlassv1.GetLogsRequest{Instance: instance, TailLines: tail})
 	if err != nil {
@@ -102,8 +102,8 @@ func (f logsFlags) request(a *app, name string) (*windlassv1.FollowLogsRequest, 
 	return req, nil
 }
 
-// followLogs shows lines until there are no more, or the user stops it. It comes back to where it
-// was when a stream breaks.
+// followLogs shows lines until there are no more, or the user stops it. After a broken stream it continues at
+// the position of the last line.
 func (a *app) followLogs(ctx context.Context, name string, f logsFlags) error {
 	req, err := f.request(a, name)
 	if err != nil {
@@ -140,7 +140,7 @@ func (a *app) followLogs(ctx context.Context, name string, f logsFlags) error {
 		if attempt == 1 {
 			a.infof("the control plane is away: following again once it answers")
 		}
-		// What was shown is not shown again, and what came meanwhile is not left out.
+		// The positions prevent that lines are repeated or left out.
 		req.Positions = nil
 		for _, id := range slices.Sorted(maps.Keys(at)) {
 			req.Positions = append(req.Positions, &windlassv1.InstancePosition{Instance: id, Position: at[id]})
@@ -154,10 +154,10 @@ func (a *app) followLogs(ctx context.Context, name string, f logsFlags) error {
 	}
 }
 
-// maxPositions is what a request may have. Ids are ordered by time: the newest are kept.
+// maxPositions is the limit of the API. Ids are ordered by time, so that the newest are kept.
 const maxPositions = 1000
 
-// logPrinter shows lines, each after the name of its instance when there are several.
+// logPrinter shows lines. With several instances, each line begins with the name of its instance.
 type logPrinter struct {
 	app     *app
 	flags   logsFlags
@@ -167,7 +167,7 @@ type logPrinter struct {
 	width   int
 }
 
-// instanceColours are colours of terminals that can be read on dark and on light.
+// instanceColours are terminal colours that are readable on dark and on light backgrounds.
 var instanceColours = []string{"36", "33", "35", "32", "34", "31", "96", "95"}
 
 func (p *logPrinter) print(r *windlassv1.FollowLogsResponse) error {
@@ -211,7 +211,7 @@ func (p *logPrinter) note(n *windlassv1.LogNote) {
 	}
 }
 
-// label names an instance as people know it; empty for one that is not known.
+// label returns the name of an instance for people, or the id of an unknown instance.
 func (p *logPrinter) label(id string) string {
 	i := p.about[id]
 	if i == nil {
@@ -240,7 +240,7 @@ func (p *logPrinter) line(out io.Writer, l *windlassv1.LogLine) error {
 	return err
 }
 
-// colour sets the colour of what follows, on a terminal that shows colours.
+// colour sets the colour of the text that follows, on a terminal that shows colours.
 func (p *logPrinter) colour(code string) {
 	if s, ok := p.app.Stdout.(*screen); ok && p.app.Getenv("NO_COLOR") == "" && p.app.Getenv("TERM") != "dumb" {
 		s.control("\x1b[" + code + "m")

@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pages walks a list to its end, or to limit rows (0: all).
+// pages fetches all pages of a list, up to limit rows. 0: no limit.
 func pages[M any](limit int, fetch func(*windlassv1.PageRequest) ([]M, *windlassv1.PageResponse, error)) ([]M, error) {
 	var out []M
 	token := ""
@@ -70,7 +70,7 @@ func (a *app) statusOnce(ctx context.Context, path string) error {
 	}
 	var scaled *windlassv1.GetScalingResponse
 	if a.output == "table" && !r.GetDeleted() {
-		// A control plane of an earlier release does not know it.
+		// A control plane of an earlier release does not have this call.
 		scaled, err = a.clients.scaling.GetScaling(ctx, &windlassv1.GetScalingRequest{App: r.GetApp().GetId()})
 		if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented && connect.CodeOf(err) != connect.CodeNotFound {
 			return err
@@ -82,7 +82,7 @@ func (a *app) statusOnce(ctx context.Context, path string) error {
 	})
 }
 
-// look returns the app's picture of this moment, with the rollout that is asked for.
+// look returns the app's current state, with the rollout rolloutID.
 func (a *app) look(ctx context.Context, path, rolloutID string) (*windlassv1.WatchAppResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -348,7 +348,7 @@ They appear a minute later. Operators see those that concern the platform.`,
 	return c
 }
 
-// auditOutcome is how the calls of the entry ended, and how many they were.
+// auditOutcome returns the outcome of the calls of the entry and their number, or "changed".
 func auditOutcome(e *windlassv1.AuditEntry) string {
 	var counted struct {
 		Outcome string `json:"outcome"`

@@ -123,7 +123,7 @@ func (a *app) setEndpointCommand() *cobra.Command {
 	return c
 }
 
-// keepEndpoint fills in what the flags do not say from the endpoint of that name, if there is one.
+// keepEndpoint copies fields whose flags are not set from the existing endpoint with that name, if any.
 func (a *app) keepEndpoint(ctx context.Context, req *windlassv1.SetNotificationEndpointRequest, changed func(flag string) bool) error {
 	list, err := a.clients.notifications.ListNotificationEndpoints(ctx, &windlassv1.ListNotificationEndpointsRequest{})
 	if err != nil {
@@ -186,12 +186,12 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 }
 
 const (
-	// testPatience is how long the outcome of a test is waited for: one call of the control plane, and its turn.
+	// testPatience bounds the wait for the outcome of a test: one call of the control plane, and its turn.
 	testPatience = 20 * time.Second
 	testPoll     = 500 * time.Millisecond
 )
 
-// testEndpoint sends a test and waits for what comes of its first try.
+// testEndpoint sends a test and waits for the outcome of its first try.
 func (a *app) testEndpoint(ctx context.Context, args []string) error {
 	resp, err := a.clients.notifications.TestNotificationEndpoint(ctx, &windlassv1.TestNotificationEndpointRequest{Mutation: mutation(), Name: args[0]})
 	if err != nil {
@@ -297,7 +297,7 @@ func endpointTable(w *tabwriter.Writer, all []*windlassv1.NotificationEndpoint) 
 	}
 }
 
-// endpointKinds are the kinds of an endpoint, as --on takes them.
+// endpointKinds returns the kinds of an endpoint, as --on takes them.
 func endpointKinds(e *windlassv1.NotificationEndpoint) string {
 	var names []string
 	for name := range strings.SplitSeq(notificationKindNames, ", ") {
@@ -321,7 +321,7 @@ func deliveryState(d *windlassv1.NotificationDelivery) string {
 	return state
 }
 
-// deliverySubject is what the notification is about.
+// deliverySubject returns what the notification is about.
 func deliverySubject(d *windlassv1.NotificationDelivery) string {
 	switch {
 	case d.Events > 1:

@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// show prints a message as the user asked for it: table is called for people.
+// show prints a message in the format of --output. It calls table for people.
 func (a *app) show(msg proto.Message, table func(w *tabwriter.Writer)) error {
 	if a.output == "table" {
 		w := tabwriter.NewWriter(a.Stdout, 0, 4, 3, ' ', 0)
@@ -31,7 +31,7 @@ func (a *app) show(msg proto.Message, table func(w *tabwriter.Writer)) error {
 	return a.raw(data)
 }
 
-// done says in a line what a command did, and gives programs what the API answered.
+// done prints one line about what a command did. For programs it also prints the answer of the API.
 func (a *app) done(answer proto.Message, format string, args ...any) error {
 	a.infof(format, args...)
 	if a.output == "table" {
@@ -40,8 +40,8 @@ func (a *app) done(answer proto.Message, format string, args ...any) error {
 	return a.show(answer, nil)
 }
 
-// showOutcome gives programs what the API answered to a command that started something,
-// what came of it, and the app and its rollout as they were then.
+// showOutcome prints for programs the answer of the API to a command that started something, the outcome, and
+// the last states of the app and its rollout.
 func (a *app) showOutcome(answer proto.Message, outcome string, last *windlassv1.WatchAppResponse, ro *windlassv1.Rollout) error {
 	more := map[string]any{"outcome": outcome}
 	if app := last.GetApp(); app != nil {
@@ -53,8 +53,8 @@ func (a *app) showOutcome(answer proto.Message, outcome string, last *windlassv1
 	return a.showWith(answer, more)
 }
 
-// showWith gives programs what the API answered, with more fields: messages, and what JSON has a
-// form for.
+// showWith prints for programs the answer of the API with more fields. Values are messages, or values that
+// encoding/json encodes.
 func (a *app) showWith(answer proto.Message, more map[string]any) error {
 	fields := map[string]json.RawMessage{}
 	data, err := protojson.Marshal(answer)
@@ -101,7 +101,7 @@ func encodeAll[M proto.Message](items []M) ([]json.RawMessage, error) {
 	return all, nil
 }
 
-// showValue gives programs a value that is no message of the API.
+// showValue prints for programs a value that is no message of the API.
 func (a *app) showValue(value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -110,8 +110,8 @@ func (a *app) showValue(value any) error {
 	return a.raw(data)
 }
 
-// raw prints JSON, indented, or as YAML. protojson varies its spacing on purpose,
-// so that it is laid out again here.
+// raw prints JSON, indented or converted to YAML. It formats the JSON again, because protojson varies its
+// spacing on purpose.
 func (a *app) raw(data []byte) error {
 	if a.output == "yaml" {
 		out, err := yaml.JSONToYAML(inYAML(data))
@@ -134,7 +134,7 @@ func (a *app) raw(data []byte) error {
 	return enc.Encode(v)
 }
 
-// inYAML is JSON without the characters that YAML has in escapes only.
+// inYAML escapes the characters of JSON that YAML allows only as escapes.
 func inYAML(data []byte) []byte {
 	var b bytes.Buffer
 	for _, r := range string(data) {
@@ -158,12 +158,12 @@ func row(w io.Writer, cells ...any) {
 	fmt.Fprintln(w) //nolint:errcheck // the writer's Flush tells
 }
 
-// word turns an enum's name into what people read: APP_STATUS_READY is "ready".
+// word turns the name of an enum value into the word for people: APP_STATUS_READY is "ready".
 func word(enum fmt.Stringer, prefix string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(enum.String(), prefix)), "_", "-")
 }
 
-// ago is how long ago a time of the API was.
+// ago returns how long ago a time of the API was.
 func ago(ms int64) string {
 	if ms == 0 {
 		return "-"

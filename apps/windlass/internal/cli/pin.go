@@ -136,13 +136,13 @@ func (a *app) pinsCommand() *cobra.Command {
 	}
 }
 
-// showPin shows what a call answered, as a table of its pin.
+// showPin shows the answer of a call, as a table of its pin.
 func (a *app) showPin(resp proto.Message, pin *windlassv1.Pin) error {
 	return a.show(resp, func(w *tabwriter.Writer) { pinTable(w, []*windlassv1.Pin{pin}) })
 }
 
-// awaitPin follows the app until the pin serves everywhere, or nothing is left of it. One that
-// failed in a region is an error. It returns the pin as it is then, nil for none.
+// awaitPin follows the app until the pin serves in all its regions, or is gone. A pin that failed in a region
+// is an error. It returns the last state of the pin, or nil if it is gone.
 func (a *app) awaitPin(ctx context.Context, name, path string, number int32, patience time.Duration) (last *windlassv1.Pin, err error) {
 	gone := false
 	err = a.follow(ctx, path, "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
@@ -173,7 +173,7 @@ func (a *app) awaitPin(ctx context.Context, name, path string, number int32, pat
 	return last, nil
 }
 
-// pinSettled reports whether the pin waits for nothing that comes by itself.
+// pinSettled reports whether the pin will not change further by itself.
 func pinSettled(p *windlassv1.Pin) bool {
 	if p.Removing {
 		return false
@@ -201,7 +201,7 @@ func pinRegions(p *windlassv1.Pin) (names []string) {
 	return names
 }
 
-// pinLine is the pin in one line: "v1 10 %: us-east-1 serving, eu-west-1 failed (CrashLoop)".
+// pinLine returns the pin as one line: "v1 10 %: us-east-1 serving, eu-west-1 failed (CrashLoop)".
 func pinLine(p *windlassv1.Pin) string {
 	var parts []string
 	for _, r := range p.GetRegions() {
@@ -238,8 +238,8 @@ func pinTable(w *tabwriter.Writer, pins []*windlassv1.Pin) {
 	cut.print(w)
 }
 
-// trafficShare is the percent of a region's traffic that a deployment with the weight has: of a
-// pinned one that is the weight, and the others' are of what pins leave.
+// trafficShare returns a deployment's percent of a region's traffic. A pinned deployment gets its weight. The
+// others share the rest by their weights.
 func trafficShare(app *windlassv1.App, deploymentID, region string, weight int32) string {
 	rest := 100.0
 	for _, p := range app.GetPins() {
@@ -256,7 +256,7 @@ func trafficShare(app *windlassv1.App, deploymentID, region string, weight int32
 	return strconv.FormatFloat(math.Round(float64(weight)*rest)/100, 'f', -1, 64)
 }
 
-// versionNumber reads "v3" or "3".
+// versionNumber parses "v3" or "3".
 func versionNumber(text string) (int32, error) {
 	n, err := strconv.ParseInt(strings.TrimPrefix(text, "v"), 10, 32)
 	if err != nil || n < 1 {
@@ -265,7 +265,7 @@ func versionNumber(text string) (int32, error) {
 	return int32(n), nil
 }
 
-// percent reads "10%" or "10".
+// percent parses "10%" or "10".
 func percent(flag, text string) (int32, error) {
 	n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(text, "%")), 10, 32)
 	if err != nil || n < 1 || n > 99 {

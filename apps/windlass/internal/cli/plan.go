@@ -57,7 +57,7 @@ func (a *app) plan(ctx context.Context, f *appFile) error {
 	path := a.pathOf(f)
 	resp, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
 	if coded, ok := errors.AsType[*connect.Error](err); ok && coded.Code() == connect.CodeInvalidArgument && rpc.DetailOf(err) != nil {
-		// The schema's rules are asked before the call is: it is a refusal like others.
+		// The client checks the schema's rules before it sends the call. This is a refusal like others.
 		detail := rpc.DetailOf(err)
 		resp, err = &windlassv1.PlanDeployResponse{Findings: []*windlassv1.PlanFinding{{
 			Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Fix: detail.GetFix(), Message: coded.Message(),
@@ -79,7 +79,7 @@ func (a *app) showPlan(path string, f *appFile, p *windlassv1.PlanDeployResponse
 	if a.output == "table" {
 		return a.show(p, func(w *tabwriter.Writer) { planTable(w, path, f, p) })
 	}
-	// With what is false, 0 or empty, so that programs find every field.
+	// Fields that are false, 0 or empty are included, so that programs find every field.
 	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
@@ -150,7 +150,7 @@ func findingsTable(w *tabwriter.Writer, file *appFile, p *windlassv1.PlanDeployR
 	}
 }
 
-// waitsText is how long the rollout takes, but for the time that replicas take to load.
+// waitsText describes how long the rollout takes, without the time that replicas take to load.
 func waitsText(p *windlassv1.PlanDeployResponse) string {
 	gates, approvals := 0, 0
 	for _, s := range p.GetSteps() {
@@ -183,7 +183,7 @@ func waitsText(p *windlassv1.PlanDeployResponse) string {
 	return text
 }
 
-// gateText is what a gate waits for.
+// gateText describes what a gate waits for.
 func gateText(s *windlassv1.PlanStep, wait string) string {
 	approval := strings.TrimPrefix(approvalText(s.Approval), " and ")
 	switch {
@@ -197,7 +197,7 @@ func gateText(s *windlassv1.PlanStep, wait string) string {
 	return fmt.Sprintf("step %d of %d: waits for %s", s.Step, s.Steps, approval)
 }
 
-// section begins one: what is above it has no part in the widths of its columns.
+// section begins a section of a table. Its column widths do not depend on the text above.
 func section(w *tabwriter.Writer, title string) { fmt.Fprintf(w, "\n%s\n", title) } //nolint:errcheck // the writer's Flush tells
 
 func changesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
@@ -257,7 +257,7 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	}
 }
 
-// atText is when the step is: "10m + 2 loads".
+// atText returns when the step happens: "10m + 2 loads".
 func atText(s *windlassv1.PlanStep) string {
 	at := short(s.GetAt().AsDuration())
 	switch n := s.GetLoads(); n {
@@ -270,11 +270,11 @@ func atText(s *windlassv1.PlanStep) string {
 	}
 }
 
-// shownMoves are shown of those that follow each other, at either end: with many replicas
-// they are hundreds, and all alike. -o json has them all.
+// shownMoves is the number of moves that are shown at either end of a series. With many replicas a series is
+// long, and its moves are alike. -o json prints all of them.
 const shownMoves = 8
 
-// moves is how many steps follow each other from the first one on that are moves.
+// moves returns the number of moves at the beginning of steps.
 func moves(steps []*windlassv1.PlanStep) (n int) {
 	for n < len(steps) && steps[n].GetKind() == windlassv1.PlanStep_KIND_MOVE {
 		n++

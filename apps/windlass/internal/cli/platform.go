@@ -36,7 +36,7 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 			if err := secure.CheckURL(server); err != nil {
 				return fmt.Errorf("--server: %w", err)
 			}
-			// Absolute, because the next command may run in another folder.
+			// The path is made absolute, because the next command may run in another folder.
 			for _, path := range []*string{&secure.ServerCA, &secure.Cert, &secure.Key} {
 				if *path == "" {
 					continue
@@ -91,12 +91,12 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 	return c
 }
 
-// maxSecret is above the limit of the API, so that the API refuses values that are too large, and
-// names its limit.
+// maxSecret is above the limit of the API, so that the API refuses values that are too large and its error
+// names the limit.
 const maxSecret = 1 << 20
 
-// readSecret reads a value from standard input, without an echo on a terminal. Line ends
-// after it are not part of it.
+// readSecret reads a value from standard input, without an echo on a terminal. It removes line ends after the
+// value.
 func (a *app) readSecret(prompt string) (string, error) {
 	if f, ok := a.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fmt.Fprint(a.Stderr, prompt) //nolint:errcheck // a prompt
@@ -322,7 +322,7 @@ func (a *app) versionCommand() *cobra.Command {
 					return err
 				}
 				if err != nil {
-					// The version of this command is shown anyway.
+					// The version of this command is shown without the control plane's.
 					a.infof("control plane  unknown: %s", firstLine(Explain(err)))
 				} else {
 					versions["controlPlane"] = who.ServerVersion

@@ -30,7 +30,7 @@ list and show use those of the control plane, which makes versions of apps by it
 	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand(), a.presetDiffCommand())
 }
 
-// presetOf is a preset of the control plane as those of this program are shown.
+// presetOf converts a preset of the control plane to the form in which this program shows its own presets.
 func presetOf(p *windlassv1.Preset) presetView {
 	v := presetView{
 		Name: p.GetName(), Preset: p.GetId(), Engine: p.GetTitle(), DefaultEngine: p.GetDefaultEngineVersion(), From: p.GetEngineFrom(),
@@ -81,7 +81,7 @@ windlass plan shows what a file changes exactly.`,
 	}
 }
 
-// findingsOf are findings of the control plane as those of this program are shown.
+// findingsOf converts findings of the control plane to the type of this program's own findings.
 func findingsOf(of []*windlassv1.PresetFinding) (out []preset.Finding) {
 	for _, f := range of {
 		severity := strings.ToLower(strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_"))
@@ -90,7 +90,7 @@ func findingsOf(of []*windlassv1.PresetFinding) (out []preset.Finding) {
 	return out
 }
 
-// presetView is a preset in JSON.
+// presetView is the JSON form of a preset.
 type presetView struct {
 	Name          string            `json:"name"`
 	Preset        string            `json:"preset"`
@@ -111,7 +111,7 @@ func viewPreset(p *preset.Preset, engine string) presetView {
 	}
 }
 
-// checkedVersions are the versions of the engine that the preset is written for.
+// checkedVersions returns the versions of the engine that the preset is written for.
 func (v presetView) checkedVersions() string {
 	switch {
 	case v.From == "" && v.Before == "":
@@ -311,7 +311,7 @@ func (a *app) render(f renderFlags) error {
 	return a.printAppFile(f, fragment, spec)
 }
 
-// specFields are the fields of a fragment in their JSON form.
+// specFields returns the fields of a fragment's spec in their JSON form.
 func specFields(f preset.Fragment) (map[string]any, error) {
 	data, err := protojson.Marshal(f.Spec)
 	if err != nil {
@@ -324,7 +324,7 @@ func specFields(f preset.Fragment) (map[string]any, error) {
 	return fields, nil
 }
 
-// printAppFile prints an app file with the fields of the spec, and what the flags say of GPUs and memory.
+// printAppFile prints an app file with the fields of the spec, and the GPUs and memory that the flags name.
 func (a *app) printAppFile(f renderFlags, fragment preset.Fragment, spec map[string]any) error {
 	resources, _ := spec["resources"].(map[string]any)
 	if resources == nil {
@@ -365,7 +365,7 @@ func (a *app) printAppFile(f renderFlags, fragment preset.Fragment, spec map[str
 	return err
 }
 
-// findingLines are findings for people, one a line, with the fix on the next.
+// findingLines formats findings for people: one per line, with the fix on the next line.
 func findingLines(findings []preset.Finding) string {
 	var b strings.Builder
 	for i, f := range findings {
@@ -399,7 +399,7 @@ func parseOptions(list []string) (map[string]preset.Option, error) {
 	return options, nil
 }
 
-// maxFacts is more than a file of facts has.
+// maxFacts is larger than any valid file of facts.
 const maxFacts = 64 << 10
 
 func readFacts(path string) (*preset.Facts, error) {

@@ -10,8 +10,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// progress shows how a rollout goes: on a terminal as a block that is redrawn,
-// elsewhere as a line for each change.
+// progress shows the progress of a rollout: on a terminal as a block that is redrawn, elsewhere as a line for
+// each change.
 type progress struct {
 	app     *app
 	started time.Time
@@ -42,7 +42,7 @@ func (p *progress) show(r *windlassv1.WatchAppResponse, rolloutID, deploymentID 
 	p.last = text
 	out := p.app.Stderr.(*screen) //nolint:forcetypeassert // interactive looked
 	if p.drawn > 0 {
-		// Up to the first line of the picture before, and nothing below it.
+		// Move up to the first line of the previous block, and clear everything below.
 		out.control(fmt.Sprintf("\x1b[%dA\x1b[J", p.drawn))
 	}
 	p.drawn = 0
@@ -69,8 +69,8 @@ func (p *progress) waitsFor(last *windlassv1.WatchAppResponse, rolloutID string)
 	return text.String()
 }
 
-// progressLines are the picture: what the rollout waits for, and the deployment that is
-// waited for, or all, by region.
+// progressLines returns the lines to show: what the rollout waits for, and the regions of one deployment, or
+// of all if deploymentID is empty.
 func progressLines(r *windlassv1.WatchAppResponse, rolloutID, deploymentID string, now time.Time) []string {
 	var out []string
 	ro := own(r, rolloutID)
@@ -101,7 +101,7 @@ func progressLines(r *windlassv1.WatchAppResponse, rolloutID, deploymentID strin
 	return out
 }
 
-// bar is ten characters long.
+// bar returns a progress bar of ten characters in brackets.
 func bar(n, of int32) string {
 	if of <= 0 {
 		return "[----------]"

@@ -11,10 +11,10 @@ import (
 	"connectrpc.com/connect"
 )
 
-// plaintextToTLS is what Go's and other servers answer to HTTP on their port for HTTPS.
+// plaintextToTLS are answers of Go's and other servers to plain HTTP on their HTTPS port.
 var plaintextToTLS = []string{"HTTP request to an HTTPS server", "plain HTTP request was sent to HTTPS port"}
 
-// reachHint says what to do about a call that found no control plane.
+// reachHint returns what to do about a call that reached no control plane.
 func reachHint(err error) string {
 	text := err.Error()
 	var expired x509.CertificateInvalidError
@@ -48,12 +48,12 @@ func speaksTLS(err error) bool {
 			return true
 		}
 	}
-	// An alert of TLS where HTTP is expected begins with 0x15 0x03.
+	// A TLS alert begins with 0x15 0x03.
 	return strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`)
 }
 
-// closed reports whether a server closed the connection instead of answering. How that shows
-// depends on which side is faster.
+// closed reports whether a server closed the connection instead of answering. The error depends on which side
+// is faster.
 func closed(err error) bool {
 	for _, end := range []error{io.ErrUnexpectedEOF, io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, end) {
@@ -63,7 +63,7 @@ func closed(err error) bool {
 	return strings.Contains(err.Error(), "http2: client conn")
 }
 
-// unreached reports whether a call found no control plane that understood it.
+// unreached reports whether a call reached no control plane that understood it.
 func unreached(err *connect.Error) bool {
 	return err.Code() == connect.CodeUnavailable || speaksTLS(err)
 }

@@ -12,7 +12,7 @@ const redacted = "[redacted]"
 
 // redactor removes secrets from JSON of the API.
 type redactor struct {
-	// messages keeps messages, without the credentials in them. By default they are removed.
+	// messages keeps error messages, without the credentials in them. By default they are removed.
 	messages bool
 	// secret is removed from all texts.
 	secret string
@@ -23,7 +23,7 @@ var credentials = []struct {
 	pattern *regexp.Regexp
 	instead string
 }{
-	// API keys, and keys of apps, join tokens, credentials, sessions and links: wlk_, wlj_ ...
+	// API keys, app keys, join tokens, credentials, sessions and links: wlk_, wlj_ ...
 	{regexp.MustCompile(`wl[a-z]?_[A-Za-z0-9_-]+`), redacted},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}`), "$1 " + redacted},
 	{regexp.MustCompile(`(?i)([a-z0-9_-]*(?:password|passwd|secret|token|api_?-?key|credential)[a-z0-9_-]*["']?\s*[=:]\s*["']?)[^\s"',;&]+`), "${1}" + redacted},
@@ -31,7 +31,7 @@ var credentials = []struct {
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`), redacted},
 }
 
-// text removes what looks like a credential.
+// text removes parts that look like credentials.
 func (r redactor) text(s string) string {
 	if r.secret != "" {
 		s = strings.ReplaceAll(s, r.secret, redacted)

@@ -29,7 +29,7 @@ func (a *app) listRegions(ctx context.Context) error {
 	})
 }
 
-// isolation names what keeps instances of different workspaces apart.
+// isolation returns the name of what separates instances of different workspaces.
 func isolation(r *windlassv1.Region) string {
 	if r.Isolation == windlassv1.Isolation_ISOLATION_UNSPECIFIED {
 		return "-"
@@ -50,7 +50,7 @@ func regionStatus(r *windlassv1.Region) string {
 	return status
 }
 
-// gpus sums a region's pools up by product: "20/32 NVIDIA-H100-80GB-HBM3".
+// gpus returns the sums of a region's pools by product: "20/32 NVIDIA-H100-80GB-HBM3".
 func gpus(r *windlassv1.Region) string {
 	var order []string
 	requested, allocatable := map[string]int32{}, map[string]int32{}
@@ -149,7 +149,7 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 		}
 		hosts, free := fmt.Sprint(g.Hosts), fmt.Sprint(g.Free)
 		if g.Hosts == 0 && g.Allocatable > 0 {
-			// An agent of before these were told.
+			// An agent of an earlier release does not report these.
 			hosts, free = "-", "-"
 		}
 		row(w, dash(g.Pool), dash(g.Product), dash(g.ResourceName), memory(g.MemoryMib), hosts, g.Allocatable, g.Requested, free, g.LargestFree, quota)

@@ -88,13 +88,13 @@ func (a *app) approveCommand() *cobra.Command {
 	return c
 }
 
-// effect is an answer that says what a call did.
+// effect is an answer that contains the effect of a call.
 type effect interface {
 	proto.Message
 	GetEffect() string
 }
 
-// steer makes a command that says one thing about the rollout in flight.
+// steer makes a command that sends one instruction to the rollout in flight.
 func (a *app) steer(use, short, done string, say func(ctx context.Context, path, why string) (effect, error)) *cobra.Command {
 	var why string
 	c := &cobra.Command{
@@ -138,7 +138,7 @@ failure paused it. ` + exitCodesText,
 	return c
 }
 
-// watchRollout shows the rollout that is in flight now until it is over.
+// watchRollout shows the rollout that is in flight when it is called, until the rollout is over.
 func (a *app) watchRollout(ctx context.Context, path string) error {
 	first, err := a.look(ctx, path, "")
 	if err != nil {
@@ -167,7 +167,7 @@ func (a *app) showRollout(r *windlassv1.WatchAppResponse) error {
 	return a.show(r.Rollout, func(w *tabwriter.Writer) { rolloutTable(w, r) })
 }
 
-// rolloutTable is the picture of a rollout.
+// rolloutTable prints the state of a rollout.
 func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	ro := r.Rollout
 	row(w, "Rollout:", fmt.Sprintf("%s, %s -> %s, by %s %s ago", r.App.GetName(), version(ro.FromVersion), version(ro.Version), ro.CreatedBy, ago(ro.CreatedAt)))
@@ -219,7 +219,7 @@ func hasOthers(p *windlassv1.RolloutProgress) bool {
 	})
 }
 
-// withOthers puts the cell about other versions after that of the traffic, if there is such a column.
+// withOthers inserts the cell about other versions after the cell of the traffic, if others is set.
 func withOthers(others bool, cell any, cells ...any) []any {
 	const traffic = 6
 	if !others {
@@ -228,7 +228,7 @@ func withOthers(others bool, cell any, cells ...any) []any {
 	return slices.Insert(cells, traffic+1, cell)
 }
 
-// othersText are the versions of rollouts before that still have replicas or traffic: "v2 1/1 25%".
+// othersText lists the versions of earlier rollouts that still have replicas or traffic: "v2 1/1 25%".
 func othersText(g *windlassv1.RegionProgress) string {
 	var parts []string
 	for _, v := range g.GetOthers() {
@@ -237,7 +237,7 @@ func othersText(g *windlassv1.RegionProgress) string {
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
-// previewRows tell where the new version can be looked at before it is live.
+// previewRows prints the URLs at which the new version can be tried before it is live.
 func previewRows(w *tabwriter.Writer, ro *windlassv1.Rollout) {
 	const most = 3
 	for i, url := range ro.PreviewUrls {
@@ -289,8 +289,8 @@ func rolloutState(r *windlassv1.WatchAppResponse) string {
 	return text
 }
 
-// approvalMissing describes the approvals that a rollout needs when it waits for nothing else,
-// empty for none.
+// approvalMissing describes the approvals that a rollout needs when it waits for nothing else. It returns ""
+// if none are missing.
 func approvalMissing(p *windlassv1.RolloutProgress, now time.Time) string {
 	at := now.UnixMilli()
 	for _, w := range p.GetWaves() {
@@ -306,7 +306,7 @@ func approvalMissing(p *windlassv1.RolloutProgress, now time.Time) string {
 	return ""
 }
 
-// approvalText is a gate as a policy has it.
+// approvalText describes the gate of a policy.
 func approvalText(gate *windlassv1.Approval) string {
 	if gate == nil {
 		return ""
@@ -364,7 +364,7 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 	return strings.Join(append(parts, limitsText(p)...), ", ")
 }
 
-// limitsText is what a policy goes back for, and for how long it waits, where it says so.
+// limitsText describes the automatic rollback and the deadlines that a policy sets.
 func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 	auto := p.GetAutoRollback()
 	switch {
@@ -399,8 +399,8 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 	return parts
 }
 
-// counts are replicas that are ready, of those that the region was told to run, and those
-// that serve in their places until they are replaced.
+// counts returns the replicas that are ready, the replicas that the region should run and, if there are any,
+// the outdated replicas that still serve.
 func counts(v *windlassv1.VersionProgress) string {
 	if v.GetReplicas() == 0 && v.GetReady() == 0 {
 		return "-"
@@ -411,7 +411,7 @@ func counts(v *windlassv1.VersionProgress) string {
 	return fmt.Sprintf("%d/%d", v.Ready, v.Replicas)
 }
 
-// versionCounts are counts with the version, of a region whose versions are its own.
+// versionCounts returns the counts with the version, for a region that has versions of its own.
 func versionCounts(v *windlassv1.VersionProgress) string {
 	if v.GetVersion() == 0 {
 		return "-"
@@ -419,7 +419,7 @@ func versionCounts(v *windlassv1.VersionProgress) string {
 	return version(v.Version) + " " + counts(v)
 }
 
-// regionState is where the region is, with what may yet fail it.
+// regionState describes where the region is in the rollout, and the failures that count towards a limit.
 func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
 	text := regionPlace(wave, g)
 	if g.UnhealthySince != 0 {

@@ -91,8 +91,8 @@ func routeRegions(w *tabwriter.Writer, all []*windlassv1.Route) {
 	}
 }
 
-// routePolicies are how requests for the stable hosts are routed, by region, as told with the
-// generation above; a line of fields that are no defaults.
+// routePolicies prints how requests for the stable hosts are routed. Regions with the same policy share a
+// line. A line lists the fields that differ from their defaults.
 func routePolicies(w *tabwriter.Writer, all []*windlassv1.Route) error {
 	type said struct {
 		text    string
@@ -125,7 +125,7 @@ func routePolicies(w *tabwriter.Writer, all []*windlassv1.Route) error {
 	return nil
 }
 
-// routingText has the fields by name, as they are in a file.
+// routingText returns the fields by their names in a file.
 func routingText(p *windlassv1.RoutingPolicy) (string, error) {
 	leaves, err := flatten(&windlassv1.DeploymentSpec{Routing: p})
 	if err != nil {
@@ -153,7 +153,7 @@ func sharesText(shares []*windlassv1.RouteShare) string {
 	return strings.Join(parts, ", ")
 }
 
-// routeVersions are the shares, if they are the same in all regions.
+// routeVersions returns the shares, if they are the same in all regions.
 func routeVersions(r *windlassv1.Route) string {
 	text := ""
 	for i, in := range r.Regions {
@@ -246,10 +246,10 @@ func (a *app) verifyDomainCommand() *cobra.Command {
 	return c
 }
 
-// lookAgain is the time between two looks for a record.
+// lookAgain is the time between two checks of a DNS record.
 const lookAgain = 5 * time.Second
 
-// verifyDomain asks until the record is there, or patience is over.
+// verifyDomain repeats the call until the record is found or patience is over.
 func (a *app) verifyDomain(ctx context.Context, path, name string, patience time.Duration) (*windlassv1.Domain, error) {
 	until := time.Now().Add(patience)
 	for told := false; ; told = true {
@@ -303,7 +303,7 @@ func (a *app) domains(ctx context.Context, ofApp string) ([]*windlassv1.Domain, 
 	})
 }
 
-// domainApp is the app that a domain is of, or the one that was named.
+// domainApp returns the app of a domain. A given ofApp wins.
 func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error) {
 	if ofApp != "" {
 		return a.appPath(ofApp), nil
@@ -328,7 +328,7 @@ func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error)
 	return "", fmt.Errorf("several apps wait for domain %s: say with --app which is meant, of %s", name, strings.Join(apps, ", "))
 }
 
-// domainState is since when a domain is what it is.
+// domainState describes the state of a domain, and since when it is in this state.
 func domainState(d *windlassv1.Domain) string {
 	switch {
 	case !d.Verified:

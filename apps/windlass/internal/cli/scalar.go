@@ -11,8 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// checkScalar checks one value of the app file against its field, and returns it as
-// protojson reads it.
+// checkScalar checks one value of the app file against its field, and returns the value that protojson reads.
 func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	switch field.Kind() { //nolint:exhaustive // kinds that the schema has; protojson judges others
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
@@ -21,7 +20,7 @@ func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 		}
 		n, ok := value.(json.Number)
 		if text, quoted := value.(string); quoted && field.Kind() == protoreflect.Int64Kind {
-			// It is how `-o yaml` prints one.
+			// `-o yaml` prints an int64 as a text.
 			n, ok = json.Number(text), true
 			if _, err := n.Int64(); err != nil {
 				ok = false
@@ -75,7 +74,7 @@ func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	return value, nil
 }
 
-// whole is a number without a fraction, however it is written: 4, 4.0 or 4e0.
+// whole returns a number without a fraction, in any notation: 4, 4.0 or 4e0.
 func whole(n json.Number) (int64, error) {
 	i, err := n.Int64()
 	if err == nil {
@@ -88,7 +87,7 @@ func whole(n json.Number) (int64, error) {
 	return int64(f), nil
 }
 
-// truth is a value that is true or false to every reader that takes it for either.
+// truth returns a boolean. It accepts yes, no, on and off, which some readers take for texts.
 func truth(value any) (on, ok bool) {
 	switch v := value.(type) {
 	case bool:
@@ -104,34 +103,34 @@ func truth(value any) (on, ok bool) {
 	return false, false
 }
 
-// amounts are texts that may be a number, or a percentage or a range of them.
+// amounts are text fields that also accept a number, because a number is a valid text for them.
 var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.RolloutPolicy.max_surge":       true,
 	"windlass.v1.AutoRollback.failed_instances": true,
 	"windlass.v1.AutoRollback.unhealthy":        true,
 	"windlass.v1.RolloutPolicy.max_unavailable": true,
-	// A pause without its unit is told what is missing by the API.
+	// The API's error explains what a pause without a unit lacks.
 	"windlass.v1.CanaryStep.pause":     true,
 	"windlass.v1.ScalingMetric.target": true,
 	"windlass.v1.ScalingMetric.up":     true,
 	"windlass.v1.ScalingMetric.down":   true,
 	"windlass.v1.ScalingPace.step":     true,
-	// 204 among ranges.
+	// A code such as 204 is valid next to ranges.
 	"windlass.v1.HealthCheck.expected_codes": true,
 }
 
-// joined writes a name as one word.
+// joined removes the separators of words from a name.
 var joined = strings.NewReplacer("-", "", "_", "")
 
-// choice turns "keep" into RETENTION_KEEP, and blueGreen into STRATEGY_BLUE_GREEN. The
-// full name is taken, too: it is what `-o yaml` prints.
+// choice turns "keep" into RETENTION_KEEP, and blueGreen into STRATEGY_BLUE_GREEN. It also accepts the full
+// name, which `-o yaml` prints.
 func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 	text, _ := value.(string)
 	if unclear, ok := value.(odd); ok {
 		text = string(unclear)
 	}
 	values := enum.Values()
-	// The first value of every enum of ours is its prefix and UNSPECIFIED.
+	// The first value of every enum is the prefix followed by UNSPECIFIED.
 	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
 	var names []string
 	for i := range values.Len() {

@@ -72,7 +72,7 @@ func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
 	}
 }
 
-// metricName is the word of the app file.
+// metricName returns the name of the metric in the app file.
 func metricName(m *windlassv1.ScalingMetric) string {
 	return cmp.Or(string(scaling.TypeOf(m.GetType())), word(m.GetType(), "TYPE_"))
 }
@@ -92,7 +92,7 @@ func holdLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 	}
 }
 
-// scalingLines are what status shows of it: what limits the app, and holds.
+// scalingLines prints the part of status about scaling: the wanted replicas, their limit, and holds.
 func scalingLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 	if resp.GetPolicy() == nil {
 		return
@@ -107,7 +107,7 @@ func scalingLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 	holdLines(w, resp)
 }
 
-// scalingEntries are those of the history that are about scaling.
+// scalingEntries are the kinds of history entries about scaling.
 var scalingEntries = map[string]bool{
 	"Scaled": true, "ScalingDecided": true, "ScalingLimited": true, "ScalingMetricMissing": true, "ScalingPolicyChanged": true,
 	"ScalingHeld": true, "ScalingHoldEnded": true,
@@ -155,7 +155,7 @@ of the policy, and each hold. With --at it shows what was in force at a time: th
 	return cmd
 }
 
-// scalingHistory are the entries about scaling up to a time, newest first. newest: only the newest of each region.
+// scalingHistory returns the entries about scaling until a time. newest: only the first of each region.
 func scalingHistory(all []*windlassv1.HistoryEntry, until time.Time, newest bool) (out []*windlassv1.HistoryEntry) {
 	seen := map[string]bool{}
 	for _, h := range all {
@@ -168,7 +168,7 @@ func scalingHistory(all []*windlassv1.HistoryEntry, until time.Time, newest bool
 	return out
 }
 
-// maxTrace bounds the bytes of a trace.
+// maxTrace bounds the size of a trace, in bytes.
 const maxTrace = 64 << 20
 
 func (a *app) scalingSimulateCommand() *cobra.Command {

@@ -12,12 +12,11 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is where people read. What it is given comes from files, from programs and from
-// other users, and none of that may move a terminal's cursor, set its title or turn text
-// around. Only control sends what does.
+// screen is output for people. Its input comes from files, programs and other users, and must not move the
+// cursor, set a terminal's title or reverse text. Only control writes such sequences.
 type screen struct {
 	to io.Writer
-	// terminal: a person sees it at once.
+	// terminal reports that the output is a terminal.
 	terminal bool
 }
 
@@ -28,13 +27,13 @@ func newScreen(to io.Writer, isTerminal func(io.Writer) bool) *screen {
 	return &screen{to: to, terminal: isTerminal(to)}
 }
 
-// isTerminal reports whether a terminal is what is written to.
+// isTerminal reports whether the writer is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Write sends whole lines, or at least whole characters.
+// Write expects whole lines, or at least whole characters.
 func (s *screen) Write(p []byte) (int, error) {
 	if _, err := io.WriteString(s.to, printable(string(p))); err != nil {
 		return 0, err
@@ -42,14 +41,14 @@ func (s *screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// control sends a terminal what moves its cursor.
+// control writes a control sequence, if the output is a terminal.
 func (s *screen) control(sequence string) {
 	if s.terminal {
 		fmt.Fprint(s.to, sequence) //nolint:errcheck // a closed terminal cannot be reported
 	}
 }
 
-// width is how many columns a terminal has.
+// width returns the number of columns of the terminal, or 80.
 func (s *screen) width() int {
 	if f, ok := s.to.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
@@ -59,7 +58,7 @@ func (s *screen) width() int {
 	return 80
 }
 
-// data is where programs read: the bytes as they are, unless a person sees them.
+// data returns the writer for programs: it changes no bytes, unless the output is a terminal.
 func (s *screen) data() io.Writer {
 	if s.terminal {
 		return s
@@ -67,11 +66,11 @@ func (s *screen) data() io.Writer {
 	return s.to
 }
 
-// colours are sequences that only set how text looks: logs are full of them.
+// colours are sequences that only set the appearance of text. Logs often contain them.
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// printable is a text that moves no cursor. What would is shown as JSON shows it, so that
-// JSON stays the same.
+// printable returns a text that cannot control a terminal. It writes unsafe characters as JSON escapes, so
+// that JSON stays the same.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, unsafeToPrint) {
 		return s
@@ -81,19 +80,19 @@ func printable(s string) string {
 	for _, r := range s {
 		switch {
 		case r == '\r':
-			// A bar of progress is drawn again.
+			// Progress bars use \r to redraw themselves.
 			b.WriteByte('\n')
 		case unsafeToPrint(r) && r != unicode.ReplacementChar:
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			// Bytes that are no text become the character for those.
+			// Invalid bytes become the replacement character.
 			b.WriteRune(r)
 		}
 	}
 	return b.String()
 }
 
-// unsafeToPrint reports whether the character could be more to a terminal than a character.
+// unsafeToPrint reports whether the character could control a terminal.
 func unsafeToPrint(r rune) bool {
 	switch {
 	case r == '\n' || r == '\t':
@@ -103,19 +102,19 @@ func unsafeToPrint(r rune) bool {
 	case r == unicode.ReplacementChar:
 		return true // or a byte that is no text: 0x9b starts a sequence on some terminals
 	}
-	// Overrides, embeddings and isolates: the text is not in the order in which it is seen.
+	// Overrides, embeddings and isolates show text in another order than it has.
 	return r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
 }
 
-// oneLine is printable text without anything that would begin a line or a column.
+// oneLine returns a printable text without line ends and tabs.
 func oneLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
 }
 
-// firstWidth is how many columns of a message a table shows.
+// firstWidth is the most columns of a message that a table shows.
 const firstWidth = 100
 
-// firstLine is as much of a text as a table or a line of progress has room for.
+// firstLine returns the first line of a text, cut to the width that a table or a line of progress can show.
 func firstLine(s string) string {
 	line, _, more := strings.Cut(s, "\n")
 	switch {
@@ -127,8 +126,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// cutWidth returns the beginning of a text that takes at most width columns, in whole
-// characters as people see them.
+// cutWidth returns the beginning of a text that takes at most width columns. It does not cut characters as
+// people see them.
 func cutWidth(s string, width int) string {
 	end, state := 0, -1
 	for rest := s; rest != ""; {

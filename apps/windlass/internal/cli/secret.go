@@ -84,7 +84,7 @@ no version is made. The exit code is that of the rollout with the worst end.
 }
 
 // finishSecret prints the result of a new value and waits for the rollouts of the apps that use it. It
-// returns the error of the rollout with the worst end.
+// returns the error of the rollout with the worst outcome.
 func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretResponse, w waiting) error {
 	text := ""
 	switch pulls := len(resp.AppIds) - len(resp.Rollouts); {
@@ -139,14 +139,14 @@ func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretRespon
 	return nil
 }
 
-// worseCode reports whether one exit code is worse than another. From the worst: interrupted, failed,
-// paused, superseded, waits for people, out of patience, done.
+// worseCode reports whether one exit code is worse than another. From the worst: interrupted, failed, paused,
+// superseded, waits for people, out of patience, done.
 func worseCode(one, other int) bool {
 	order := []int{0, codePatience, codePeople, codeSuperseded, codePaused, 1, codeInterrupted}
 	return slices.Index(order, one) > slices.Index(order, other)
 }
 
-// awaitSecret follows one of the rollouts, for patience at most.
+// awaitSecret follows one of the rollouts until it is over or patience ends.
 func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, until string, patience time.Duration) (verdict, error) {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
 	v, last, err := a.watch(ctx, p, started{app: ro.AppId, rolloutID: ro.RolloutId, deploymentID: ro.DeploymentId}, until, patience)

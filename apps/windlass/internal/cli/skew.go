@@ -13,14 +13,14 @@ const (
 	agentMinors   = 2
 )
 
-// release matches the beginning of a version: v0.3.1, or v0.3.1-12-gabcdef0 of a commit after it.
+// release matches the beginning of a version: v0.3.1, or v0.3.1-12-gabcdef0 for a commit after it.
 var release = regexp.MustCompile(`^v?(\d+)\.(\d+)\.`)
 
 // skew is the difference between two versions.
 type skew struct {
-	// known is false if one of them is not a release, but "dev" or a commit.
+	// known is false if one of the versions is not a release, but "dev" or a commit.
 	known bool
-	// minors is by how many minor versions the first is newer. A major version counts as a thousand.
+	// minors is how many minor versions newer the first is. A major version counts as a thousand.
 	minors int
 }
 
@@ -30,7 +30,7 @@ func skewOf(version, from string) skew {
 	return skew{okV && okF, v - f}
 }
 
-// minorOf returns a number for the minor version, which also counts its major version.
+// minorOf returns a number for the minor version. The number includes the major version.
 func minorOf(version string) (int, bool) {
 	m := release.FindStringSubmatch(version)
 	if m == nil {

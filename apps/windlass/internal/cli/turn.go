@@ -12,12 +12,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// turnPatience is how long a command waits for its turn in all.
+// turnPatience bounds all waits of a call for its turn.
 const turnPatience = time.Minute
 
-// waitForTurn repeats a call that the workspace's rate of starts did not allow yet,
-// when it does: the same request, so with the same idempotency key. A call that has to
-// wait for longer than that fails with what it was told.
+// waitForTurn repeats a call that the workspace's rate of starts refused, when the rate allows it. The
+// repeated request has the same idempotency key. A call that must wait for longer than turnPatience fails
+// with the refusal.
 func (a *app) waitForTurn() connect.UnaryInterceptorFunc {
 	return func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -30,7 +30,7 @@ func (a *app) waitForTurn() connect.UnaryInterceptorFunc {
 				if left == turnPatience {
 					a.infof("The workspace starts work faster than it may: waiting for its turn, up to %s.", turnPatience)
 				}
-				// Some more, at random: other clients got the same time.
+				// The random part spreads clients that were given the same time.
 				wait += time.Duration(rand.Int64N(int64(wait) + 1))
 				if backoff.Sleep(ctx, wait) != nil {
 					return resp, err
@@ -41,8 +41,8 @@ func (a *app) waitForTurn() connect.UnaryInterceptorFunc {
 	}
 }
 
-// turnAfter is how long to wait before the call is made again, 0 for an answer or an
-// error that time alone does not mend.
+// turnAfter returns how long to wait before the call is repeated. It returns 0 for an answer, and for an
+// error that waiting does not mend.
 func turnAfter(err error) time.Duration {
 	detail := rpc.DetailOf(err)
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED {

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// usageError adds to an error how the command is used.
+// usageError adds the usage of the command to an error.
 func usageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w; it is used as `%s` (try --help)", cmd.CommandPath(), err, cmd.UseLine())
 }
 
-// explainArgs makes every command answer a wrong number of arguments with how it is used.
+// explainArgs makes every command answer a wrong number of arguments with its usage.
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
@@ -23,7 +23,7 @@ func explainArgs(c *cobra.Command) {
 			switch {
 			case err == nil:
 				return nil
-			// Cobra takes the argument of a command without any for a command.
+			// Cobra reports an argument of a command that takes none as an unknown command.
 			case strings.HasPrefix(err.Error(), "unknown command"):
 				return usageError(cmd, fmt.Errorf("takes no argument, found %q", args[0]))
 			}
@@ -35,7 +35,7 @@ func explainArgs(c *cobra.Command) {
 	}
 }
 
-// flagError explains flags that the command does not have, and values that a flag does not take.
+// flagError explains unknown flags, and invalid values of flags.
 func flagError(cmd *cobra.Command, err error) error {
 	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
 		if near := nearFlag(cmd.Flags(), unknown.GetSpecifiedName()); near != "" {
@@ -50,7 +50,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError(cmd, err)
 }
 
-// valueForm says which values flags of the type take; empty: the error says it.
+// valueForm describes the values that flags of the type take. It returns "" if the error already does.
 func valueForm(kind string, err error) string {
 	switch kind {
 	case "duration":

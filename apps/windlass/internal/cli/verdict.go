@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Exit codes of commands that wait, besides 0 and 1. Code 2 is notRunning of plan.
+// These are exit codes of commands that wait, besides 0 and 1. Code 2 is notRunning of plan.
 const (
 	codePatience    = 3
 	codeSuperseded  = 4
@@ -18,7 +18,7 @@ const (
 	codeInterrupted = 130
 )
 
-// Outcomes are the exit codes as words, for programs that read the JSON output.
+// The outcomes are the exit codes as words, for programs that read the JSON output.
 const (
 	outcomeAccepted    = "accepted"
 	outcomeUnchanged   = "unchanged"
@@ -38,7 +38,7 @@ type verdict struct {
 	// over reports that the command should stop waiting.
 	over    bool
 	outcome string
-	// code and message are the exit code and the error's text, 0 and empty for success.
+	// code and message are the exit code and the text of the error. For success they are 0 and empty.
 	code    int
 	message string
 }
@@ -51,7 +51,7 @@ func (v verdict) err() error {
 	return &ExitError{Code: v.code, Message: v.message}
 }
 
-// Values of --until.
+// These are the values of --until.
 const (
 	untilReady     = "ready"
 	untilPromotion = "promotion"
@@ -236,8 +236,8 @@ func behindText(ro *windlassv1.Rollout) string {
 	return strings.Join(names, ", ") + " is left out for now and catches up by itself"
 }
 
-// judgeSize returns the verdict on a scale, in a region or (empty) in all. Replicas of all versions
-// count. With asked below 0 the app's present number is right. seen is kept between calls: once the
+// judgeSize returns the verdict on a scale of one region, or of all if region is empty. Replicas of all
+// versions count. If asked is below 0, any number is right. The caller keeps seen between calls: once the
 // number was as asked, another number supersedes the scale.
 func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
 	all := sizes(r)
@@ -265,10 +265,10 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 	return verdict{over: as && settled, outcome: outcomeSucceeded}
 }
 
-// size is how many replicas a region should have, and how many are ready.
+// size holds the replicas that a region should have and those that are ready.
 type size struct{ wanted, ready int32 }
 
-// sizes returns the size by region. During a rollout it adds the replicas of both versions.
+// sizes returns the size by region. During a rollout it counts the replicas of all versions.
 func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 	out := map[string]size{}
 	for _, d := range r.GetDeployments() {
@@ -297,7 +297,7 @@ func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 	return out
 }
 
-// judgeLive returns the verdict on a version that is live again: done when all its replicas are ready.
+// judgeLive returns the verdict on a version that is live again. It is over when all replicas are ready.
 func judgeLive(r *windlassv1.WatchAppResponse, deploymentID string) verdict {
 	if r.GetApp().GetLiveDeploymentId() != deploymentID {
 		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + ": another version is live since: `windlass history " + r.GetApp().GetName() + "` tells why"}

@@ -8,21 +8,21 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// whyWidth is how wide text below a table is set: a terminal of 80 is rare by now,
-// and lines of more than 100 are hard to read.
+// whyWidth is the width of text below a table. Most terminals are wider than 80 columns, and lines of more
+// than 100 are hard to read.
 const whyWidth = 100
 
-// maxWhys bounds the texts below a table; -o json has all of them.
+// maxWhys bounds the number of texts below a table. -o json prints all of them.
 const maxWhys = 20
 
-// whys are texts that a table had to cut, each with whom it is about. Equal texts
-// are told once: a scheduler has the same to say of every instance.
+// whys are texts that a table had to cut, each with the names of what it is about. Equal texts are printed
+// once, because a scheduler often gives every instance the same reason.
 type whys struct {
 	order []string
 	about map[string][]string
 }
 
-// add notes the text, unless the table shows all of it.
+// add records the text, unless the table shows all of it.
 func (x *whys) add(about, reason, message string) {
 	full := because(reason, message)
 	if full == "" || firstLine(full) == full {
@@ -37,7 +37,7 @@ func (x *whys) add(about, reason, message string) {
 	x.about[full] = append(x.about[full], about)
 }
 
-// print writes each text in full, below whom it is about.
+// print writes each text in full, after the name of what it is about.
 func (x *whys) print(w io.Writer) {
 	for i, full := range x.order {
 		fmt.Fprintln(w) //nolint:errcheck // the writer's Flush tells
@@ -61,7 +61,7 @@ func (x *whys) print(w io.Writer) {
 	}
 }
 
-// inFull is a reason and its message: on one line if it is short, else laid out.
+// inFull returns a reason and its message: on one line if it is short, else wrapped.
 func inFull(reason, message string) string {
 	full := because(reason, message)
 	if firstLine(full) == full {
@@ -70,11 +70,11 @@ func inFull(reason, message string) string {
 	return strings.TrimPrefix(reason+"\n", "\n") + strings.Join(whyLines(message), "\n")
 }
 
-// lastOutput is how runtimes part what a program said last from how it ended.
+// lastOutput separates, in messages of runtimes, how a program ended from its last output.
 const lastOutput = "; last output: "
 
-// whyLines lays a message out: its sentences wrapped, a program's last lines one
-// below the other.
+// whyLines formats a message: its sentences wrapped, and each line of a program's last output on a line of
+// its own.
 func whyLines(message string) []string {
 	text, output, said := strings.Cut(message, lastOutput)
 	var out []string
@@ -90,8 +90,7 @@ func whyLines(message string) []string {
 	return out
 }
 
-// wrap sets words in lines of at most width, each indented. A longer word has a
-// line of its own.
+// wrap breaks text into indented lines of at most width columns. A longer word gets a line of its own.
 func wrap(s, indent string, width int) []string {
 	var out []string
 	line := indent
