@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// certificateLife is short, because renewal is a matter of course, and long enough that a machine
-	// that slept over night wakes with certificates that are good.
+	// certificateLife is short, because certificates renew themselves. It is long enough that a machine that
+	// slept over night wakes with valid certificates.
 	certificateLife = 24 * time.Hour
 	renewWithin     = 12 * time.Hour
-	// renewPoll is how often certificates are looked at.
+	// renewPoll is the time between two checks of the certificates.
 	renewPoll = time.Minute
 )
 
@@ -38,10 +38,10 @@ type certificates struct {
 
 func (l layout) tlsDir() string { return filepath.Join(l.root, "tls") }
 
-// caFile is what clients trust.
+// caFile returns the path of the CA that clients trust.
 func (l layout) caFile() string { return filepath.Join(l.tlsDir(), "ca.crt") }
 
-// openCertificates reads the CA, or makes one.
+// openCertificates reads the CA, or creates one.
 func openCertificates(l layout, now time.Time) (*certificates, error) {
 	c := &certificates{dir: l.tlsDir()}
 	keyFile := filepath.Join(c.dir, "ca.key")
@@ -137,7 +137,7 @@ func (r *run) tlsParts() []string {
 	return out
 }
 
-// Names of parts, as the state file has them.
+// These are the names of parts in the state file.
 const (
 	partMariaDB      = "mariadb"
 	partRestate      = "restate"
@@ -147,7 +147,7 @@ const (
 func partAgent(region string) string   { return "agent/" + region }
 func partGateway(region string) string { return "gateway/" + region }
 
-// openTLS makes what --tls needs, before anything is started.
+// openTLS creates what --tls needs, before any process starts.
 func (r *run) openTLS() (err error) {
 	if !r.tls {
 		return nil
@@ -159,7 +159,7 @@ func (r *run) openTLS() (err error) {
 	return err
 }
 
-// keepRenewing renews certificates until ctx ends. Programs read theirs again by themselves.
+// keepRenewing renews certificates until ctx ends. Programs reload their certificates by themselves.
 func (r *run) keepRenewing(ctx context.Context) {
 	said := ""
 	tick := time.NewTicker(renewPoll)
@@ -193,7 +193,7 @@ func (r *run) keepRenewing(ctx context.Context) {
 	}
 }
 
-// tlsArgs are the flags of the certificate of a part under a prefix such as "--metrics-tls-".
+// tlsArgs returns the flags of a part's certificate, with prefixes such as "--metrics-tls-".
 func (r *run) tlsArgs(part string, prefixes ...string) (out []string) {
 	if !r.tls {
 		return nil
@@ -204,7 +204,7 @@ func (r *run) tlsArgs(part string, prefixes ...string) (out []string) {
 	return out
 }
 
-// caArgs are flags that name the CA.
+// caArgs returns the given flags with the path of the CA, or nil without TLS.
 func (r *run) caArgs(flags ...string) (out []string) {
 	if !r.tls {
 		return nil
@@ -215,7 +215,7 @@ func (r *run) caArgs(flags ...string) (out []string) {
 	return out
 }
 
-// caFile is what a client of the dev trusts, empty without TLS.
+// caFile returns the path of the CA that clients of the dev trust. It is empty without TLS.
 func (s State) caFile(l layout) string {
 	if !s.TLS {
 		return ""

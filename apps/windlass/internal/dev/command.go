@@ -19,18 +19,18 @@ import (
 
 var defaultRegions = []string{"us-east-1", "eu-west-1"}
 
-// envPrometheus is what --prometheus-url falls back to. It is the control plane's alone: a
-// URL may hold a password.
+// envPrometheus is the default of --prometheus-url. Only the control plane gets it, because a URL may hold a
+// password.
 const envPrometheus = "WINDLASS_PROMETHEUS_URL"
 
-// options of `dev` as they were given.
+// options are the options of `dev` as the user gave them.
 type options struct {
 	dataDir string
-	// usualDir: dataDir is the one of when none is given.
+	// usualDir reports that dataDir is the default.
 	usualDir bool
 	regions  []string // nil: those of the last run
 	context  string
-	// config is the file that gets the context; empty: the CLI's usual one.
+	// config is the file that gets the context. Empty: the CLI's usual file.
 	config  string
 	gpus    string
 	runtime string   // empty: that of the last run
@@ -39,13 +39,13 @@ type options struct {
 	tls     *bool    // nil: that of the last run
 	reset   bool
 	detach  bool
-	// prometheus that the control plane asks for figures; empty: none.
+	// prometheus is the URL of the Prometheus that the control plane queries. Empty: none.
 	prometheus string
-	// reportFD is where a detached dev reports to; 0: it is not detached.
+	// reportFD is the file descriptor to which a detached dev reports. 0: it is not detached.
 	reportFD int
 }
 
-// Command is `windlass dev` with its subcommands.
+// Command returns `windlass dev` with its subcommands.
 func Command(cfg Config) *cobra.Command {
 	var opts options
 	var secure bool
@@ -115,7 +115,7 @@ started again.`,
 	return cmd
 }
 
-// forPeople refuses a form of output for programs to a command that has none.
+// forPeople returns an error if --output asks for a format for programs.
 func forPeople(cmd *cobra.Command) error {
 	if f := cmd.Flag("output"); f != nil && f.Value.String() != "table" {
 		return fmt.Errorf("--output=%s: %s speaks to people only: `windlass dev status -o %[1]s` tells programs how it is", f.Value, cmd.CommandPath())
@@ -145,7 +145,7 @@ func (o *options) completeAndCheck(cmd *cobra.Command, cfg Config) error {
 	if o.prometheus == "" {
 		o.prometheus = cfg.Getenv(envPrometheus)
 	}
-	// The CLI's flag, for all its commands.
+	// This is the CLI's flag, which all its commands have.
 	if f := cmd.Flag("config"); f != nil && f.Value.String() != "" {
 		var err error
 		if o.config, err = filepath.Abs(f.Value.String()); err != nil {
@@ -170,7 +170,7 @@ func (o *options) completeDataDir(cfg Config) (err error) {
 	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	// A dev in the background is told its directory always.
+	// A dev in the background always gets its directory as a flag.
 	o.usualDir = o.dataDir == usual
 	if st, err := os.Stat(o.dataDir); err == nil && !st.IsDir() {
 		return fmt.Errorf("--data-dir: %s is not a folder", o.dataDir)
@@ -178,7 +178,7 @@ func (o *options) completeDataDir(cfg Config) (err error) {
 	return nil
 }
 
-// runForeground runs until a signal. A second signal cuts the stop short.
+// runForeground runs until a signal. A second signal shortens the stop.
 func runForeground(cmd *cobra.Command, cfg Config, opts options) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -198,8 +198,7 @@ func runForeground(cmd *cobra.Command, cfg Config, opts options) error {
 
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	// The caller may end its context at the first signal, too, and stopping takes
-	// longer than that.
+	// The caller may end its context at the first signal, too, and stopping takes longer.
 	hurry, giveUp := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	defer giveUp()
 	signals := make(chan os.Signal, 4)
@@ -236,7 +235,7 @@ func runForeground(cmd *cobra.Command, cfg Config, opts options) error {
 	return err
 }
 
-// nextSteps is what a person wants to know when all runs.
+// nextSteps returns the text that a person needs when everything runs.
 func (r *run) nextSteps(dashboard string) string {
 	name := commandName(r.self, r.cfg.Getenv)
 	var b strings.Builder
@@ -289,8 +288,8 @@ func (r *run) nextSteps(dashboard string) string {
 	return b.String()
 }
 
-// examplesDir is where the examples of this program's repository are, empty if they are
-// not there: it is built into bin, and is also run from the repository.
+// examplesDir returns the folder of the examples, or "". It searches next to the folder of this program, and
+// below the current folder.
 func examplesDir(self string) string {
 	dirs := []string{filepath.Join(filepath.Dir(filepath.Dir(self)), "deployments", "examples")}
 	if wd, err := os.Getwd(); err == nil {
@@ -304,8 +303,7 @@ func examplesDir(self string) string {
 	return ""
 }
 
-// commandName is how to call this program from a shell in this folder: its bare
-// name only if PATH leads to it.
+// commandName returns how a shell in this folder calls this program: its bare name only if PATH leads to it.
 func commandName(self string, getenv func(string) string) string {
 	for _, dir := range filepath.SplitList(getenv("PATH")) {
 		path := filepath.Join(dir, filepath.Base(self))

@@ -106,7 +106,7 @@ func runDetached(cmd *cobra.Command, cfg Config, opts options) error {
 	for {
 		select {
 		case <-cancelled:
-			// It stops what it has started, and says so.
+			// The child stops what it has started, and reports that.
 			cancelled = nil
 			_ = child.Process.Signal(syscall.SIGTERM)
 		case e, ok := <-events:

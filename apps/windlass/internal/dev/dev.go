@@ -1,6 +1,6 @@
-// Package dev runs the whole of Windlass on one machine: MariaDB, Restate, the
-// control plane and an agent for each region, each a process of its own. A region
-// is this host, or a Kubernetes of its own.
+// Package dev runs the whole of Windlass on one machine: MariaDB, Restate, the control plane, and an agent
+// and a gateway for each region. Each is a process of its own. A region is this host, or a Kubernetes cluster
+// of its own.
 //
 //	windlass dev
 //	├── mariadbd             private data directory, one account with a password
@@ -38,55 +38,53 @@ import (
 	"log/slog"
 )
 
-// Programs are what dev runs beside MariaDB and Restate. The hidden commands call
-// the first three in processes of their own.
+// Programs are the programs that dev runs besides MariaDB and Restate. The hidden commands call the first
+// three in processes of their own.
 type Programs struct {
 	// ControlPlane, Agent and Gateway run with a command line's arguments until ctx ends.
 	ControlPlane func(ctx context.Context, args []string) error
 	Agent        func(ctx context.Context, args []string) error
 	Gateway      func(ctx context.Context, args []string) error
-	// Bootstrap migrates the database and makes what is missing; it may be run
-	// again.
+	// Bootstrap migrates the database and creates what is missing. It may run again.
 	Bootstrap func(ctx context.Context, cfg Bootstrap) (Bootstrapped, error)
-	// StopInstances stops what an agent left running on its data directory. The
-	// agent itself has ended. The next agent there starts them again.
+	// StopInstances stops the instances that an agent left running on its data directory. The agent itself
+	// has ended. The next agent on that directory starts them again.
 	StopInstances func(ctx context.Context, agentDir string, log *slog.Logger) error
 }
 
-// Bootstrap describes what an installation has at first.
+// Bootstrap describes what an installation has at the beginning.
 type Bootstrap struct {
 	MySQLDSN string
-	// MySQLCA is a PEM file with the CA of the database's certificate; empty: there is no TLS.
+	// MySQLCA is a PEM file with the CA of the database's certificate. Empty: no TLS.
 	MySQLCA   string
 	Workspace string
 	Regions   []string
-	// APIKey and OperatorKey of an earlier run; empty: they are made.
+	// APIKey and OperatorKey are keys of an earlier run. Empty: new keys are created.
 	APIKey, OperatorKey string
 }
 
-// Bootstrapped holds values that are shown nowhere else.
+// Bootstrapped holds the secrets that Bootstrap returns and nothing else shows.
 type Bootstrapped struct {
 	APIKey, OperatorKey string
-	// JoinTokens by region.
+	// JoinTokens are the join tokens by region.
 	JoinTokens map[string]string
 }
 
-// Config of the dev commands.
+// Config is the configuration of the dev commands.
 type Config struct {
 	Programs Programs
-	// Getenv is os.Getenv but in tests.
+	// Getenv is os.Getenv, except in tests.
 	Getenv func(string) string
 }
 
-// What bootstrap makes, and what the CLI's context therefore names.
+// These names are created by bootstrap, and used by the CLI's context.
 const (
 	workspace   = "default"
 	project     = "default"
 	environment = "production"
 )
 
-// ExitCode is an error that has been said already; the program only has to end
-// with it.
+// ExitCode is an error that was reported already. The program only ends with it.
 type ExitCode int
 
 func (ExitCode) Error() string { return "already reported" }

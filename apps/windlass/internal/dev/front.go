@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-// restateFront is the program that adds TLS to Restate, whose server has none on the ports that
-// clients use. Restate then listens on sockets of the data directory alone.
+// restateFront is the program that adds TLS to Restate, whose server has no TLS on its ports for clients.
+// Restate then listens only on sockets in the data directory.
 func restateFront(ctx context.Context, args []string) error {
 	var f flag.FlagSet
 	dir := f.String("dir", "", "directory of the server")
@@ -51,7 +51,7 @@ func frontReady(ctx context.Context, caFile, ingressURL, adminURL string) error 
 	return restate.PingTLS(ctx, config, ingressURL, adminURL)
 }
 
-// clientTLS trusts the CA in the file, nil for no file.
+// clientTLS returns a configuration that trusts the CA in the file, or nil without a file.
 func clientTLS(caFile string) (*tls.Config, error) {
 	if caFile == "" {
 		return nil, nil //nolint:nilnil // there is no TLS

@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// The commands with which this binary is also the programs that dev runs.
+// These commands run this binary as one of the programs that dev starts.
 const (
 	commandControlPlane = "__controlplane"
 	commandAgent        = "__agent"

@@ -21,36 +21,35 @@ type server interface {
 
 // child is a process to keep running.
 type child struct {
-	// name as the state file has it, title as people read it.
+	// name is the name in the state file, title the name for people.
 	name, title string
 	detail      string
 	log         string
 	urls        []string
-	// kubeconfig of a cluster.
+	// kubeconfig is the path of a cluster's kubeconfig.
 	kubeconfig string
 	start      func(ctx context.Context) (server, error)
-	// ready is nil when start waits for that itself; else it reports whether the
-	// process does its work, or why not yet.
+	// ready returns nil when the process does its work, else why it does not yet. It is nil if start waits
+	// for that itself.
 	ready func(ctx context.Context) error
-	// lastWords is what an ended process said last.
+	// lastWords returns the last output of an ended process.
 	lastWords func() string
 }
 
 const (
-	// readyDeadline of the first start: an agent joins and recovers, the control
-	// plane migrates and registers, all in seconds.
+	// readyDeadline bounds the first start. An agent joins and recovers and the control plane migrates and
+	// registers, which takes seconds.
 	readyDeadline = 90 * time.Second
 	readyPoll     = 50 * time.Millisecond
-	// settled is how long a child must have run for its next end to count as the
-	// first.
+	// settled is the run time after which the restart delay begins at its minimum again.
 	settled = 30 * time.Second
 )
 
-// restartDelay: a child that was killed is back before anybody's deadline, one
-// that cannot start does not heat the machine.
+// restartDelay is short at first, so that a killed child is back before its callers' deadlines. It grows, so
+// that a child that cannot start uses little CPU.
 var restartDelay = backoff.Policy{Min: 200 * time.Millisecond, Max: 10 * time.Second}
 
-// keeper starts a child and starts it again until told to stop.
+// keeper starts a child, and starts it again whenever it ends.
 type keeper struct {
 	child
 	state *stateFile
@@ -87,8 +86,8 @@ func (k *keeper) startOnce(ctx context.Context) (server, error) {
 	return srv, nil
 }
 
-// untilReady returns nil once the child is ready; an error when it ended or when
-// ctx did, which then says what it was waiting for.
+// untilReady returns nil once the child is ready. It returns an error when the child ended, or when ctx
+// ended, with what it was waiting for.
 func (k *keeper) untilReady(ctx context.Context, srv server) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -132,7 +131,7 @@ func (k *keeper) keepRunning(ctx context.Context) {
 		}
 		how := howEnded(srv)
 		k.state.updateProcess(k.name, func(p *ProcessState) { p.State, p.PID, p.LastExit = "restarting", 0, how })
-		// One that keeps ending for the same reason says it once.
+		// The same reason is reported only once.
 		if line := fmt.Sprintf("%s ended (%s)%s; starting it again", k.title, how, k.lastWordsOf(srv)); line != said {
 			k.say(line)
 			said = line
@@ -186,8 +185,8 @@ func (k *keeper) stop(ctx context.Context) error {
 	return err
 }
 
-// lastWordsOf returns the last line of an ended child's log. It is empty after a signal, because
-// then the last line is about something else.
+// lastWordsOf returns the last line of an ended child's log. It is empty after a signal, because then the
+// last line does not explain the end.
 func (k *keeper) lastWordsOf(srv server) string {
 	exit, ok := errors.AsType[*exec.ExitError](srv.Wait())
 	if k.lastWords == nil || ok && exit.ExitCode() < 0 {

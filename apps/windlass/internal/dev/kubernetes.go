@@ -21,14 +21,14 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 )
 
-// What runs instances in the regions.
+// These are the runtimes of instances in the regions.
 const (
 	runtimeProcess    = "process"
 	runtimeKubernetes = "kubernetes"
 )
 
-// defaultGroups are the nodes of a region's cluster: two kinds of GPU, so that
-// there is something to choose, spread over zones, and a node for what needs none.
+// defaultGroups are the nodes of a region's cluster: two kinds of GPU, so that users can choose one, spread
+// over zones, and a node without GPUs.
 var defaultGroups = []string{
 	"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3,zones=a|b",
 	"name=l4,nodes=2,gpu=nvidia.com/gpu=4,gpu-product=NVIDIA-L4,zones=a|b,spot=true",
@@ -39,13 +39,13 @@ const (
 	defaultNodes   = 2
 	defaultPerNode = "8"
 	defaultProduct = "NVIDIA-H100-80GB-HBM3"
-	// groupLabel is what kubelab's nodes say their group with.
+	// groupLabel is the label by which kubelab's nodes name their group.
 	groupLabel = "kubelab.windlass.run/group"
 )
 
 var errNotClusters = errors.New("--nodes and --group are about the nodes of clusters: add --runtime kubernetes")
 
-// completeKubernetes checks what is about clusters.
+// completeKubernetes checks the options about clusters.
 func (o *options) completeKubernetes() error {
 	switch o.runtime {
 	case "", runtimeProcess, runtimeKubernetes:
@@ -75,10 +75,10 @@ func (o *options) completeKubernetes() error {
 	return nil
 }
 
-// simpleNodes: --nodes or --gpus say what nodes there are.
+// simpleNodes reports whether --nodes or --gpus describe the nodes.
 func (o *options) simpleNodes() bool { return o.nodes != 0 || o.gpus != "auto" }
 
-// simpleGroup is the group of nodes that --nodes and --gpus describe.
+// simpleGroup returns the group of nodes that --nodes and --gpus describe.
 func simpleGroup(nodes int, gpus string) string {
 	if nodes == 0 {
 		nodes = defaultNodes
@@ -97,8 +97,8 @@ func simpleGroup(nodes int, gpus string) string {
 	return fmt.Sprintf("name=%s,nodes=%d,gpu=nvidia.com/gpu=%s,gpu-product=%s", name, nodes, count, product)
 }
 
-// groupName is the name in a group's description, and whether it has GPUs. All
-// else in it is kubelab's to judge.
+// groupName returns the name in a group's description, and whether the group has GPUs. kubelab checks the
+// rest of the description.
 func groupName(group string) (name string, gpus bool) {
 	for field := range strings.SplitSeq(group, ",") {
 		switch key, value, _ := strings.Cut(strings.TrimSpace(field), "="); key {
@@ -111,8 +111,8 @@ func groupName(group string) (name string, gpus bool) {
 	return name, gpus
 }
 
-// settleKubernetes takes from the last run what was not said, so that a plain
-// `windlass dev` brings back what there was.
+// settleKubernetes takes from the last run what the flags leave out, so that a plain `windlass dev` brings
+// back the same clusters.
 func (r *run) settleKubernetes(last State) (err error) {
 	r.runtime, r.groups = r.opts.runtime, r.opts.groups
 	if r.runtime == "" {
@@ -126,7 +126,7 @@ func (r *run) settleKubernetes(last State) (err error) {
 		if r.opts.nodes != 0 || r.groups != nil {
 			return errNotClusters
 		}
-		// Kept for when clusters are asked for again.
+		// The groups are kept for the next run with clusters.
 		r.groups = last.Groups
 		return nil
 	}
@@ -143,8 +143,8 @@ func (r *run) settleKubernetes(last State) (err error) {
 	return err
 }
 
-// ensureKubelab gets the program that clusters are, which takes minutes the first
-// time, before anything else is started.
+// ensureKubelab builds the program of the clusters before anything else starts, because that takes minutes
+// the first time.
 func (r *run) ensureKubelab(ctx context.Context) error {
 	begin := time.Now()
 	const step = "kubelab's program"
@@ -167,7 +167,7 @@ func (r *run) clusterChild(region string) child {
 				DataDir: dir, CIDR: networkCIDR(r.networks[region]), Groups: r.groups, Progress: r.reportNote,
 			})
 			if err != nil {
-				// Not a nil *Lab in an interface.
+				// A nil *Lab must not become a non-nil server.
 				return nil, err
 			}
 			return lab, nil
@@ -178,7 +178,7 @@ func (r *run) clusterChild(region string) child {
 // kubeconfigFile returns the kubeconfig of the cluster's administrator: see kubelab.Lab.
 func kubeconfigFile(dir string) string { return filepath.Join(dir, "kubeconfig") }
 
-// writePools names each group of nodes with GPUs as a pool of the region.
+// writePools writes the file of the region's pools: one for each group of nodes with GPUs.
 func (r *run) writePools(path string) error {
 	type pool struct {
 		Name         string            `json:"name"`
@@ -199,7 +199,7 @@ func (r *run) writePools(path string) error {
 	return atomicfile.Write(path, data, 0o600)
 }
 
-// clusterHints are what a person needs to look into the clusters.
+// clusterHints returns commands by which a person looks into the clusters.
 func clusterHints(processes []ProcessState) []string {
 	var out []string
 	for _, p := range processes {
@@ -210,8 +210,7 @@ func clusterHints(processes []ProcessState) []string {
 	return out
 }
 
-// clusterReady asks a cluster's API server, as the kubeconfig says, whether it
-// serves.
+// clusterReady asks the API server that the kubeconfig names whether it is ready.
 func clusterReady(ctx context.Context, path string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {

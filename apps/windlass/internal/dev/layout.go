@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// layout of a data directory. Everything that dev makes has a name here, so that
-// --reset removes that and nothing else: --data-dir may be any folder.
+// layout names the files of a data directory. Every file that dev creates has a name here, so that --reset
+// removes nothing else: --data-dir may be any folder.
 type layout struct {
 	root string
-	// usual: it is the data directory that dev has without --data-dir.
+	// usual reports that it is the data directory of a dev without --data-dir.
 	usual bool
 }
 
@@ -28,7 +28,7 @@ func (l layout) shellCommand(program, name string) string {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// shellWord is a text as one word of a shell.
+// shellWord quotes a text as one word of a shell command.
 func shellWord(text string) string {
 	if plainWord.MatchString(text) {
 		return text
@@ -57,30 +57,29 @@ func (l layout) kubelabDir(region string) string { return filepath.Join(l.kubela
 
 func (l layout) agentDir(region string) string { return filepath.Join(l.agentsDir(), region) }
 
-// agentSocket is where the region's agent tells gateways what to serve.
+// agentSocket returns the path of the socket on which the region's agent serves its gateways.
 func (l layout) agentSocket(region string) string {
 	return filepath.Join(dataDir(l.agentDir(region)), "gateway.sock")
 }
 
-// maxSocketPath is what the kernel takes.
+// maxSocketPath is the kernel's limit.
 const maxSocketPath = 107
 
-// takesGateway: one is no good to a region whose folder is too deep for a socket.
+// takesGateway reports whether the path of the agent's socket is short enough for a gateway.
 func (l layout) takesGateway(region string) bool { return len(l.agentSocket(region)) <= maxSocketPath }
 
-// Of the folder of a program that is this binary.
+// These files are in the folder of a program that is this binary.
 func recordFile(dir string) string { return filepath.Join(dir, "process.json") }
 func argsFile(dir string) string   { return filepath.Join(dir, "args.json") }
 func dataDir(dir string) string    { return filepath.Join(dir, "data") }
 
-// everyRegion is every region that ever had an agent here, not only those of the
-// next run.
+// everyRegion returns every region that ever had an agent here, even if the next run does not have it.
 func (l layout) everyRegion() ([]string, error) { return listFolders(l.agentsDir()) }
 
-// everyGateway is every region that ever had a gateway here.
+// everyGateway returns every region that ever had a gateway here.
 func (l layout) everyGateway() ([]string, error) { return listFolders(l.gatewaysDir()) }
 
-// everyCluster is every region that ever was a cluster here.
+// everyCluster returns every region that ever was a cluster here.
 func (l layout) everyCluster() ([]string, error) { return listFolders(l.kubelabsDir()) }
 
 func listFolders(dir string) ([]string, error) {
@@ -113,7 +112,7 @@ func (l layout) removeAll() error {
 	return nil
 }
 
-// defaultDataDir is XDG's, on every system.
+// defaultDataDir returns the data directory of the XDG specification, on every system.
 func defaultDataDir(getenv func(string) string) (string, error) {
 	if dir := getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "windlass", "dev"), nil

@@ -15,9 +15,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// Networks of pods are 127.N.0.0/16: every region's pods listen on the ports that
-// their deployments fix, and only another address tells two of them apart. 127.0
-// is everybody's, and kubelab's own default is the first of ours.
+// Networks of pods are 127.N.0.0/16. Every region's pods listen on the ports that their deployments fix, so
+// that regions need different addresses. 127.0 is in general use. firstNetwork is also kubelab's own default.
 const (
 	firstNetwork = 64
 	lastNetwork  = 127
@@ -25,9 +24,8 @@ const (
 
 func networkCIDR(network int) string { return fmt.Sprintf("127.%d.0.0/16", network) }
 
-// assignNetworks gives each region a network: that of the last run, else the next
-// free one.
-// claims is localstack.ClaimsFolder().
+// assignNetworks gives each region a network: that of the last run, else the next free one. claims is
+// localstack.ClaimsFolder().
 func assignNetworks(claims string, last map[string]int, regions []string, say func(string)) (map[string]int, error) {
 	busy, err := busyNetworks("/proc/net/tcp")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -51,7 +49,7 @@ func assignNetworks(claims string, last map[string]int, regions []string, say fu
 			continue
 		}
 		n := firstNetwork
-		// One that another region of the last run had stays its own.
+		// Networks that other regions had in the last run stay theirs.
 		for ; n <= lastNetwork && (slices.Contains(settled, n) || isOfAnother(last, region, n) || taken(n)); n++ { //nolint:revive // the condition is the search
 		}
 		if n > lastNetwork {
@@ -74,8 +72,8 @@ func isOfAnother(last map[string]int, region string, n int) bool {
 	return false
 }
 
-// busyNetworks are those in which somebody listens. A cluster without a pod is
-// known by its claim only.
+// busyNetworks returns the networks in which a process listens. It does not find a cluster without pods,
+// which only its claim shows.
 func busyNetworks(table string) (map[int]bool, error) {
 	b, err := os.ReadFile(table)
 	if err != nil {
@@ -89,7 +87,7 @@ func busyNetworks(table string) (map[int]bool, error) {
 		if len(f) < 4 || f[3] != listening {
 			continue
 		}
-		// Address as a little-endian number in hexadecimal: 0100407F:1F90.
+		// The address is a little-endian hexadecimal number: 0100407F:1F90.
 		hex, _, _ := strings.Cut(f[1], ":")
 		address, err := strconv.ParseUint(hex, 16, 32)
 		if err == nil && len(hex) == 8 && address&0xff == 127 {

@@ -7,7 +7,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack"
 )
 
-// Names of ports in the state file.
+// These are the names of ports in the state file.
 const (
 	portAPI            = "api"
 	portWorkflows      = "workflows"
@@ -20,16 +20,16 @@ const (
 
 func portAgent(region string) string { return "metrics/" + region }
 
-// portGateway is where apps of the region are reached.
+// portGateway returns the name of the port at which the region's apps are reached.
 func portGateway(region string) string { return "gateway/" + region }
 
 func portGatewayMetrics(region string) string { return "gateway-metrics/" + region }
 
-// firstPort begins a stretch that no well-known service uses; the API has it.
+// firstPort begins a range that no well-known service uses. The API has this port.
 const firstPort = 7700
 
-// assignPorts gives every name a port: that of the last run, else the usual one,
-// and a free one where that is taken, which it says.
+// assignPorts gives every name a port: that of the last run, else the usual one. If it is taken, assignPorts
+// chooses a free port and reports that with say.
 func assignPorts(last map[string]int, regions []string, say func(string)) (map[string]int, error) {
 	names := []string{
 		portAPI, portWorkflows, portMetrics, portMariaDB,
@@ -41,7 +41,7 @@ func assignPorts(last map[string]int, regions []string, say func(string)) (map[s
 	for _, r := range regions {
 		names = append(names, portGateway(r), portGatewayMetrics(r))
 	}
-	// Of all of this user's, whatever their data folders.
+	// The claims hold for all data folders of this user.
 	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	out := map[string]int{}
 	for i, name := range names {
@@ -69,7 +69,7 @@ func assignPorts(last map[string]int, regions []string, say func(string)) (map[s
 
 func localAddress(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// urlOf a port, with or without TLS.
+// urlOf returns the URL of a local port, with or without TLS.
 func urlOf(tls bool, port int) string {
 	if tls {
 		return "https://" + localAddress(port)

@@ -26,13 +26,12 @@ import (
 
 const (
 	lockPatience = 500 * time.Millisecond
-	// stopDeadline bounds the whole stop: agents, then instances with the grace
-	// that their deployments give them, then the rest.
+	// stopDeadline bounds the whole stop: agents, then instances with the grace of their deployments, then
+	// the rest.
 	stopDeadline = 3 * time.Minute
-	// instancesDeadline is a minute and a half: the default grace thrice.
+	// instancesDeadline is three times the default grace.
 	instancesDeadline = 90 * time.Second
-	// bootstrapDeadline holds all migrations on a slow disk, which they wait for some
-	// hundreds of times.
+	// bootstrapDeadline is enough for all migrations on a slow disk, because migrations wait for many writes.
 	bootstrapDeadline = 5 * time.Minute
 )
 
@@ -47,14 +46,14 @@ type run struct {
 	state   *stateFile
 	ports   map[string]int
 	regions []string
-	// runtime of all regions; groups of nodes and networks of pods are clusters'.
+	// runtime runs the instances of all regions. groups of nodes and networks of pods belong to clusters.
 	runtime string
-	// tls of all ports but those of instances; certs are there then.
+	// tls is about all ports but those of instances. certs is set with tls.
 	tls   bool
 	certs *certificates
 
 	mu    sync.Mutex
-	maria *mariadb.Server // that runs; nil before the first
+	maria *mariadb.Server // the server that runs; nil before the first start
 
 	groups   []string
 	networks map[string]int
@@ -65,10 +64,10 @@ type run struct {
 func (r *run) reportNote(text string)    { r.report(event{Kind: eventNote, Text: text}) }
 func (r *run) reportWarning(text string) { r.report(event{Kind: eventWarn, Text: text}) }
 
-// runUntilStopped runs all children until ctx ends, and then stops them. The end of hurry cuts the
-// stop short. It returns nil when ctx ended and everything stopped.
+// runUntilStopped runs all children until ctx ends, and then stops them. When hurry ends, it stops them
+// without waiting. It returns nil when ctx ended and everything stopped.
 func (r *run) runUntilStopped(ctx, hurry context.Context) (err error) {
-	// A little patience: `dev status` holds the lock for an instant to look at it.
+	// The short wait is for `dev status`, which holds the lock for an instant.
 	brief, cancel := context.WithTimeout(ctx, lockPatience)
 	lock, err := flock.Acquire(brief, r.layout.lockPath(), nil)
 	cancel()
@@ -168,7 +167,7 @@ func (r *run) prepareRun(ctx context.Context, last State) error {
 	return r.state.writeError()
 }
 
-// startAll starts all children in order. They are kept running until keeping ends.
+// startAll starts all children in order. They are started again until keeping ends.
 func (r *run) startAll(ctx, keeping context.Context) error {
 	var dsn string
 	stores := []child{r.mariaDBChild(&dsn), r.restateChild()}
@@ -242,7 +241,7 @@ func (r *run) bringUp(ctx, keeping context.Context, children ...child) error {
 	return g.Wait()
 }
 
-// bootstrapDatabase migrates the database, makes workspace, keys and regions, and makes the CLI use
+// bootstrapDatabase migrates the database, creates the workspace, keys and regions, and points the CLI at
 // this dev.
 func (r *run) bootstrapDatabase(ctx context.Context, dsn string) error {
 	begin := time.Now()
@@ -273,8 +272,8 @@ func (r *run) bootstrapDatabase(ctx context.Context, dsn string) error {
 	return r.switchContext(ctx, made.APIKey)
 }
 
-// dashboardURL returns a link that opens the dashboard signed in, or the plain address when no such
-// link can be made.
+// dashboardURL returns a link that opens the dashboard signed in. If it cannot make one, it returns the plain
+// address.
 func (r *run) dashboardURL(ctx context.Context) string {
 	address := r.urlOfPort(r.ports[portAPI]) + "/ui/"
 	kept, err := loadCredentials(r.layout.credentialsPath())
@@ -336,11 +335,10 @@ func (r *run) stopEverything(hurry context.Context) error {
 			stores = append(stores, k)
 		}
 	}
-	// Nothing takes requests any more for what is about to stop.
+	// The gateways end first, so that no more requests reach what is about to stop.
 	err := errors.Join(stopAll(ctx, gateways), stopAll(ctx, agents))
 	err = errors.Join(err, r.newSweeper().stopInstances(ctx))
-	// Control plane before its stores, so that it does not fill its log with
-	// their absence.
+	// The control plane ends before its stores, so that it does not log errors about them.
 	err = errors.Join(err, stopAll(ctx, rest), stopAll(ctx, stores))
 	r.state.update(func(s *State) { s.Phase = phaseStopped })
 	if err != nil {
@@ -362,7 +360,7 @@ func (r *run) newSweeper() sweeper {
 	return sweeper{layout: r.layout, programs: r.cfg.Programs, note: r.reportNote}
 }
 
-// sweeper stops what no running dev looks after. Its user holds the lock.
+// sweeper stops processes that no running dev supervises. The caller holds the lock.
 type sweeper struct {
 	layout   layout
 	programs Programs

@@ -22,11 +22,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// programGrace is what the control plane and an agent have to stop in; both
-// promise less.
+// programGrace is the time that the control plane and an agent have to stop. Both promise to need less.
 const programGrace = 25 * time.Second
 
-// mariaDBChild, when it starts, tells the address of its database to dsn.
+// mariaDBChild returns the child that runs MariaDB. Its start stores the address of the database in dsn.
 func (r *run) mariaDBChild(dsn *string) child {
 	dir, port := r.layout.mariaDBDir(), r.ports[portMariaDB]
 	return child{
@@ -52,7 +51,7 @@ func (r *run) mariaDBChild(dsn *string) child {
 	}
 }
 
-// setDatabase keeps the server that runs, for its certificate to be reloaded.
+// setDatabase stores the running server, so that its certificate can be reloaded.
 func (r *run) setDatabase(s *mariadb.Server) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +107,7 @@ func (r *run) restateChild() child {
 	}
 }
 
-// thisMachine are the networks that only this machine reaches.
+// thisMachine are the networks that only this machine can reach.
 const thisMachine = "127.0.0.0/8,::1/128"
 
 // appDomain returns the domain of apps' hosts.
@@ -178,18 +177,17 @@ func (r *run) agentChild(region string, runtimeArgs []string) child {
 	})
 }
 
-// hostsBelow is the domain of apps' hosts: names below it lead to this machine, without
-// anybody's help.
+// hostsBelow is the domain of apps' hosts. Names below it resolve to this machine without a DNS server.
 const hostsBelow = "localhost"
 
-// hostsBelowTLS is the same with TLS. It has a label more, because clients refuse a certificate for
-// *.localhost as one for a whole top-level domain.
+// hostsBelowTLS is the domain of apps' hosts with TLS. It has one label more, because clients refuse a
+// certificate for *.localhost, as for a whole top-level domain.
 const hostsBelowTLS = "windlass.localhost"
 
-// gatewayDrain is what requests get when all of it stops: less than programGrace.
+// gatewayDrain is the time that requests get when the gateway stops. It is less than programGrace.
 const gatewayDrain = 10 * time.Second
 
-// gatewayChild returns the gateway of a region, which reaches its agent at the agent's socket.
+// gatewayChild returns the child that runs a region's gateway, which reaches the agent at the agent's socket.
 func (r *run) gatewayChild(region string) child {
 	dir := r.layout.gatewayDir(region)
 	port, metrics := r.ports[portGateway(region)], r.ports[portGatewayMetrics(region)]
@@ -212,11 +210,11 @@ func (r *run) gatewayChild(region string) child {
 	})
 }
 
-// podPolicy allows the annotations by which examples ask kubelab for faults.
+// podPolicy allows the annotations by which examples request faults from kubelab.
 const podPolicy = "annotations: [kubelab.windlass.run/]\n"
 
-// runtimeArgs tell an agent what to run instances with. first is the one region
-// that has this machine's own GPUs.
+// runtimeArgs returns the flags of the agent's runtime. first reports that the region is the one that gets
+// this machine's own GPUs.
 func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 	if r.runtime == runtimeKubernetes {
 		pools := filepath.Join(r.layout.agentDir(region), "pools.yaml")
@@ -232,7 +230,7 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 			"--kubeconfig=" + kubeconfigFile(r.layout.kubelabDir(region)),
 			"--pools-file=" + pools,
 			"--pod-policy-file=" + policy,
-			// This program, which is the agent as well, as an image of kubelab.
+			// This program, which is also the agent, as an image for kubelab.
 			"--health-image=kubelab.local/host" + r.self + ":dev",
 		}, nil
 	}
@@ -241,16 +239,16 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 		// All regions share this machine, and a GPU is assigned to one instance.
 		gpus = "none"
 	}
-	// All of it belongs to the user who runs dev: there is one tenant, with that user's rights.
+	// Everything belongs to the user who runs dev: there is one tenant, with that user's rights.
 	return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants", "--image-command=vllm/vllm-openai=vllm serve"}, nil
 }
 
-// program is this binary under a hidden command.
+// program is this binary with a hidden command.
 type program struct {
 	name, title, command, dir string
 	urls                      []string
 	metrics                   int
-	// ready is asked instead of the metrics' listener, which the program then does not have.
+	// ready replaces the question to the metrics' listener, if the program has none.
 	ready func(ctx context.Context) error
 	args  []string
 }
@@ -267,8 +265,8 @@ func (r *run) programChild(p program) child {
 		name: p.name, title: p.title, log: log, detail: strings.Join(p.urls, " "),
 		urls: urls,
 		start: func(ctx context.Context) (server, error) {
-			// Arguments go through a file that only this user reads: a command line
-			// is for everyone on the machine, and this one has a password in it.
+			// Arguments go through a file that only this user reads, because every user of the machine can
+			// see a command line and these contain a password.
 			b, err := json.Marshal(p.args)
 			if err != nil {
 				return nil, err
@@ -328,10 +326,10 @@ func (r *run) programEnv() []string {
 	return append(out, "PATH="+path)
 }
 
-// roleActive is what an agent of a cluster says of itself once it works.
+// roleActive is the role that an agent of a cluster reports once it works.
 const roleActive = "active"
 
-// caFile is what clients of this dev trust, empty without TLS.
+// caFile returns the path of the CA that clients of this dev trust. It is empty without TLS.
 func (r *run) caFile() string { return r.state.snapshot().caFile(r.layout) }
 
 // checkReady asks a program whether it is ready. The error names the checks that fail.
@@ -358,8 +356,8 @@ func checkReady(ctx context.Context, base, caFile string) error {
 	}
 	var report service.Report
 	if decodeErr := json.Unmarshal(body, &report); resp.StatusCode == http.StatusOK {
-		// An agent that stands by is well, and does nothing yet. There is one in each
-		// region here, so it is about to be active.
+		// An agent on standby is healthy, and does nothing yet. Each region here has one agent, so it will
+		// soon be active.
 		if decodeErr == nil && report.Role != "" && report.Role != roleActive {
 			return fmt.Errorf("%w: %s", errNotReady, report.Role)
 		}
@@ -377,7 +375,7 @@ func checkReady(ctx context.Context, base, caFile string) error {
 	return fmt.Errorf("%w: %s", errNotReady, strings.Join(failing, "; "))
 }
 
-// lastLine that was written to a log since offset.
+// lastLine returns the last line that was written to a log after offset.
 func lastLine(path string, offset int64) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
 
-// Phases of a dev.
+// These are the phases of a dev.
 const (
 	phaseStarting = "starting"
 	phaseReady    = "ready"
@@ -21,43 +21,43 @@ const (
 	phaseStopped  = "stopped"
 )
 
-// State is what a dev writes down for the commands beside it, and for the next
-// one. It is a report: whether a dev runs is for the lock to say.
+// State is what a dev writes down for the other commands of dev, and for the next run. It is only a report:
+// the lock decides whether a dev runs.
 type State struct {
 	Phase string `json:"phase"`
-	// PID and Birth of the dev; see package proc.
+	// PID and Birth identify the process of the dev: see package proc.
 	PID       int       `json:"pid"`
 	Birth     string    `json:"birth"`
 	StartedAt time.Time `json:"startedAt"`
 	Regions   []string  `json:"regions"`
-	// Context of the CLI that leads here.
+	// Context is the name of the CLI's context for this dev.
 	Context string `json:"context"`
-	// Runtime of the regions. Groups of nodes of each cluster, and the networks of
-	// their pods by region; the next run wants the same.
+	// Runtime is the runtime of the regions, Groups are the groups of nodes of each cluster, and Networks are
+	// the networks of pods by region. The next run uses the same.
 	Runtime  string         `json:"runtime,omitempty"`
 	Groups   []string       `json:"groups,omitempty"`
 	Networks map[string]int `json:"networks,omitempty"`
-	// TLS of all ports but those of instances; the next run wants the same.
+	// TLS is about all ports but those of instances. The next run uses the same.
 	TLS bool `json:"tls,omitempty"`
-	// Ports by name; the next run wants the same.
+	// Ports are the ports by name. The next run uses the same.
 	Ports     map[string]int `json:"ports"`
 	Processes []ProcessState `json:"processes"`
 }
 
-// ProcessState is one child.
+// ProcessState is the state of one child.
 type ProcessState struct {
 	Name string `json:"name"`
 	// State is starting, ready, restarting or stopped.
 	State    string `json:"state"`
 	PID      int    `json:"pid,omitempty"`
 	Restarts int    `json:"restarts"`
-	// LastExit is how it ended when it last did so unasked.
+	// LastExit describes the last end that dev did not ask for.
 	LastExit string   `json:"lastExit,omitempty"`
 	URLs     []string `json:"urls,omitempty"`
 	Log      string   `json:"log"`
-	// Kubeconfig leads into a cluster.
+	// Kubeconfig is the path of a cluster's kubeconfig.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// Health is "ok" or what is wrong; found out by `dev status`.
+	// Health is "ok" or describes what is wrong. `dev status` sets it.
 	Health string `json:"health,omitempty"`
 }
 
@@ -76,8 +76,8 @@ func loadState(path string) (State, error) {
 	return s, nil
 }
 
-// stateFile is the state of the running dev. writeError returns the first write error, because the
-// dev does its work without the file.
+// stateFile is the state of the running dev. A failed write does not stop the dev: writeError returns the
+// first such error.
 type stateFile struct {
 	path string
 	mu   sync.Mutex
@@ -125,7 +125,7 @@ func (f *stateFile) writeError() error {
 	return f.err
 }
 
-// credentials are kept so that a key given out stays good from run to run.
+// credentials are stored so that keys stay valid from run to run.
 type credentials struct {
 	APIKey      string `json:"apiKey"`
 	OperatorKey string `json:"operatorKey"`

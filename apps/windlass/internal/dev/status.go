@@ -20,16 +20,16 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-// Status is what `dev status -o json` prints.
+// Status is the output of `dev status -o json`.
 type Status struct {
-	// Running: a dev holds the data directory.
+	// Running reports whether a dev holds the data directory.
 	Running bool `json:"running"`
-	// Healthy: it runs, and so does every process, and each does its work.
+	// Healthy reports whether the dev and every process run, and each process does its work.
 	Healthy bool   `json:"healthy"`
 	DataDir string `json:"dataDir"`
 	// API is the URL of the control plane.
 	API string `json:"api,omitempty"`
-	// Left are processes of a killed dev.
+	// Left are the processes that a killed dev left running.
 	Left []string `json:"left,omitempty"`
 	State
 	layout layout
@@ -70,7 +70,7 @@ when it does not run or is not healthy.`,
 	return cmd
 }
 
-// probeDeadline of one process: those here answer in milliseconds.
+// probeDeadline bounds the probe of one process. Local processes answer much faster.
 const probeDeadline = 3 * time.Second
 
 func readStatus(ctx context.Context, l layout) (Status, error) {

@@ -31,8 +31,7 @@ was killed. Apps and history stay, and the next start brings them back.`,
 	}
 }
 
-// stopDev asks the running dev, kills it when it does not listen, and then clears
-// away whatever is left.
+// stopDev asks the running dev to stop, kills it if it does not, and then stops the processes that are left.
 func stopDev(ctx context.Context, cfg Config, l layout, out io.Writer) error {
 	say := func(text string) { _, _ = fmt.Fprintln(out, text) }
 	runs, err := l.isRunning()
@@ -72,21 +71,21 @@ func stopDev(ctx context.Context, cfg Config, l layout, out io.Writer) error {
 	return nil
 }
 
-// askToStop returns once the dev has ended.
+// askToStop stops the running dev, and returns once it has ended.
 func askToStop(ctx context.Context, l layout, say func(string)) error {
 	state, err := loadState(l.statePath())
 	if err != nil {
 		return err
 	}
 	if !proc.Alive(state.PID, state.Birth) {
-		// It holds the lock, but has not written its state yet.
+		// The process holds the lock, but has not written its state yet.
 		return fmt.Errorf("windlass dev is just starting on %s; try again in a moment", shortPath(l.root))
 	}
 	say(fmt.Sprintf("stopping windlass dev (pid %d)", state.PID))
 	if err := syscall.Kill(state.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop windlass dev (pid %d): %w", state.PID, err)
 	}
-	// It keeps to stopDeadline itself; a little more, then it hangs.
+	// The dev observes stopDeadline itself. After a little more it hangs.
 	wait, cancel := context.WithTimeout(ctx, stopDeadline+10*time.Second)
 	defer cancel()
 	if proc.Ended(wait, state.PID, state.Birth) {

@@ -24,7 +24,7 @@ func (s sweeper) stopAgents(ctx context.Context) error {
 	return err
 }
 
-// stopProcesses stops the children that a killed dev left running, in the order of a stop. Instances
+// stopProcesses stops the children that a killed dev left running, in the order of a normal stop. Instances
 // keep running, because the next agent takes them over.
 func (s sweeper) stopProcesses(ctx context.Context) error {
 	regions, err := s.layout.everyRegion()
@@ -78,7 +78,7 @@ func (l layout) hasState() bool {
 	return err == nil
 }
 
-// listStrays returns the children that run although no dev runs.
+// listStrays returns the children that still run although no dev runs.
 func (l layout) listStrays() ([]string, error) {
 	regions, err := l.everyRegion()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// event is one thing that a dev tells its user. A detached dev sends its events
-// through a pipe to the command that started it.
+// event is one message of a dev to its user. A detached dev sends its events through a pipe to the command
+// that started it.
 type event struct {
 	Kind    eventKind     `json:"kind"`
 	Name    string        `json:"name,omitempty"`
@@ -26,7 +26,7 @@ type eventKind string
 
 const (
 	eventBegin  eventKind = "begin"  // a step that takes a while
-	eventDone   eventKind = "done"   // the step of that name is done; Text is where
+	eventDone   eventKind = "done"   // the step of that name is done; Text is its place
 	eventNote   eventKind = "note"   // something worth knowing
 	eventWarn   eventKind = "warn"   // something that went wrong, and what follows
 	eventReady  eventKind = "ready"  // everything runs; Text says how to go on
@@ -35,8 +35,7 @@ const (
 
 type reporter func(event)
 
-// terminal shows events to a person: with a line that moves on a terminal, and
-// without anything of the kind elsewhere.
+// terminal shows events to a person. On a terminal it shows the running steps in a line that moves.
 type terminal struct {
 	w     io.Writer
 	live  bool
@@ -51,7 +50,7 @@ type terminal struct {
 
 const spin = 100 * time.Millisecond
 
-// newTerminal writes to w; close it to end the line that moves.
+// newTerminal returns a terminal that writes to w. close ends the line that moves.
 func newTerminal(w io.Writer, getenv func(string) string) *terminal {
 	t := &terminal{w: w, stop: make(chan struct{})}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && getenv("TERM") != "dumb" {
@@ -169,7 +168,7 @@ func combineReporters(a, b reporter) reporter {
 	}
 }
 
-// shortPath writes a path as a person would.
+// shortPath writes a path in the home folder with ~.
 func shortPath(path string) string {
 	if home, err := os.UserHomeDir(); err == nil && home != "/" {
 		if rest, ok := strings.CutPrefix(path, home+"/"); ok {
