@@ -1,6 +1,6 @@
-// Package windlass is the command line program. Beside the commands that speak
-// to a control plane it holds the control plane and the agent themselves, so that
-// `windlass dev` needs no other file to run the whole system on one machine.
+// Package windlass is the command line program. Besides the commands that call a control plane it contains
+// the control plane, the agent and the gateway. So `windlass dev` needs no other file to run the whole system
+// on one machine.
 package windlass
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
 )
 
-// Version of the build, set by the linker.
+// Version is the version of the build. The linker sets it.
 var Version = "dev"
 
 // Main runs the program and returns its exit code.
@@ -55,7 +55,7 @@ func commands() *cobra.Command {
 	})
 }
 
-// programs are what `windlass dev` runs.
+// programs returns the programs that `windlass dev` runs.
 func programs() dev.Programs {
 	return dev.Programs{
 		ControlPlane: controlplane.Main,

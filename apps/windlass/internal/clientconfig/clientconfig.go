@@ -1,9 +1,9 @@
-// Package clientconfig keeps what the CLI must know to talk to a control plane:
-// contexts, each a server with a key and the defaults of its commands.
+// Package clientconfig keeps what the CLI needs to call a control plane: contexts, each with a server, a key
+// and defaults of commands.
 //
-// The file holds keys, so only its user can read it. Update is the only way to change it: it
-// reads, changes and replaces the file under a lock. So two commands at once keep each other's
-// changes, and a killed one leaves the old file.
+// Only its user can read the file, because it holds keys. Update is the only way to change it: it reads,
+// changes and replaces the file under a lock. So two commands at once keep each other's changes, and a killed
+// command leaves the old file.
 package clientconfig
 
 import (
@@ -28,22 +28,22 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
 
-// The environment overrides the file: EnvContext chooses a context, the others
-// replace one value of it. EnvServer and EnvAPIKey together need no file at all.
+// The environment overrides the file: EnvContext chooses a context, the others replace one value of it. With
+// EnvServer and EnvAPIKey no file is needed.
 const (
 	EnvContext = "WINDLASS_CONTEXT"
 	EnvServer  = "WINDLASS_SERVER"
 	EnvAPIKey  = "WINDLASS_API_KEY"
-	// EnvServerCA, EnvClientCert, EnvClientKey and EnvInsecure are about the connection.
+	// EnvServerCA, EnvClientCert, EnvClientKey and EnvInsecure set how to connect.
 	EnvServerCA   = "WINDLASS_SERVER_CA"
 	EnvClientCert = "WINDLASS_CLIENT_CERT"
 	EnvClientKey  = "WINDLASS_CLIENT_KEY"
 	EnvInsecure   = "WINDLASS_INSECURE"
-	// EnvFile is another place for the file.
+	// EnvFile is the path of the file, instead of the usual one.
 	EnvFile = "WINDLASS_CONFIG"
 )
 
-// lockDeadline: an update takes milliseconds.
+// lockDeadline bounds the wait for other updates, which are short.
 const lockDeadline = 10 * time.Second
 
 // Context is one control plane as one user sees it.
@@ -52,31 +52,30 @@ type Context struct {
 	// Server is the URL of the API.
 	Server string `json:"server"`
 	APIKey string `json:"apiKey,omitempty"`
-	// ServerCA, ClientCert and ClientKey are paths of PEM files: the CAs of the server's
-	// certificate (empty: those of this machine), and a client certificate with its key.
+	// ServerCA, ClientCert and ClientKey are paths of PEM files: the CAs of the server's certificate (empty:
+	// those of this machine), and a client certificate with its key.
 	ServerCA   string `json:"serverCA,omitempty"`
 	ClientCert string `json:"clientCert,omitempty"`
 	ClientKey  string `json:"clientKey,omitempty"`
 	// Insecure allows an http:// URL of another machine.
 	Insecure bool `json:"insecure,omitempty"`
-	// Defaults of commands that name none.
+	// Workspace, Project and Environment are defaults of commands that name none.
 	Workspace   string `json:"workspace,omitempty"`
 	Project     string `json:"project,omitempty"`
 	Environment string `json:"environment,omitempty"`
 }
 
-// File is the whole configuration. The zero value is an empty one.
+// File is the whole configuration. The zero value is an empty configuration.
 type File struct {
 	// Current names the context of commands that choose none.
 	Current  string    `json:"currentContext,omitempty"`
 	Contexts []Context `json:"contexts,omitempty"`
 }
 
-// ErrNoContext says that nothing is configured.
+// ErrNoContext means that no server is configured.
 var ErrNoContext = errors.New("no server is configured: run `windlass dev` to start one here, or `windlass login` for another")
 
-// Path of the file: that of the environment, else windlass/config.yaml in the
-// user's configuration folder.
+// Path returns the path of the file: EnvFile, else windlass/config.yaml in the user's configuration folder.
 func Path(getenv func(string) string) (string, error) {
 	if path := getenv(EnvFile); path != "" {
 		return path, nil
@@ -88,7 +87,7 @@ func Path(getenv func(string) string) (string, error) {
 	return filepath.Join(dir, "windlass", "config.yaml"), nil
 }
 
-// Load reads the file; one that does not exist is empty.
+// Load reads the file. A missing file is an empty configuration.
 func Load(path string) (File, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +103,7 @@ func Load(path string) (File, error) {
 	documents := yamlv3.NewDecoder(bytes.NewReader(b))
 	var content yamlv3.Node
 	if documents.Decode(&content) == nil && !errors.Is(documents.Decode(&content), io.EOF) {
-		// The next change of the file would lose it.
+		// The next change of the file would lose the other documents.
 		return File{}, fmt.Errorf("read configuration %s: there is something after the first document: remove it", path)
 	}
 	for i, c := range f.Contexts {
@@ -115,7 +114,7 @@ func Load(path string) (File, error) {
 	return f, nil
 }
 
-// Update changes the file; when change fails, nothing is written.
+// Update changes the file. If change fails, nothing is written.
 func Update(ctx context.Context, path string, change func(*File) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockDeadline, errors.New("another command holds it"))
 	defer cancel()
@@ -141,7 +140,7 @@ func Update(ctx context.Context, path string, change func(*File) error) error {
 	return nil
 }
 
-// Put adds a context, or replaces the one of its name.
+// Put adds a context, or replaces the context of the same name.
 func (f *File) Put(c Context) {
 	i := slices.IndexFunc(f.Contexts, func(o Context) bool { return o.Name == c.Name })
 	if i < 0 {
@@ -151,7 +150,7 @@ func (f *File) Put(c Context) {
 	f.Contexts[i] = c
 }
 
-// Remove takes a context out; reports whether there was one.
+// Remove removes a context, and reports whether it existed.
 func (f *File) Remove(name string) bool {
 	n := len(f.Contexts)
 	f.Contexts = slices.DeleteFunc(f.Contexts, func(c Context) bool { return c.Name == name })
@@ -170,10 +169,9 @@ func (f *File) Get(name string) (Context, bool) {
 	return f.Contexts[i], true
 }
 
-// Resolve returns the context to use: the named one (a flag's), else that of the
-// environment, else the current one; with the environment's server and key put
-// over it. A key is never sent to a server that it was not given for: when the
-// environment names another server, it must name the key too.
+// Resolve returns the context to use: name (a flag's), else EnvContext, else the current context. Then the
+// environment's server and key replace those of the context. A key is never sent to a server that it was not
+// given for: if the environment names another server, it must name the key, too.
 func (f *File) Resolve(name string, getenv func(string) string) (Context, error) {
 	server, key := getenv(EnvServer), getenv(EnvAPIKey)
 	if name == "" {
@@ -193,7 +191,7 @@ func (f *File) Resolve(name string, getenv func(string) string) (Context, error)
 		return Context{}, ErrNoContext
 	}
 	if server != "" && strings.TrimRight(server, "/") != strings.TrimRight(c.Server, "/") {
-		// What the context knows of another server is not true of this one.
+		// The context's key and TLS files belong to its own server.
 		c.Server, c.APIKey = server, ""
 		c.ServerCA, c.ClientCert, c.ClientKey, c.Insecure = "", "", "", false
 	}
@@ -219,7 +217,7 @@ func (f *File) Resolve(name string, getenv func(string) string) (Context, error)
 	return c, nil
 }
 
-// TLS is how the server is called.
+// TLS returns the TLS settings of calls to the server.
 func (c Context) TLS() certfile.ClientFlags {
 	return certfile.ClientFlags{ServerCA: c.ServerCA, Cert: c.ClientCert, Key: c.ClientKey, Insecure: c.Insecure}
 }

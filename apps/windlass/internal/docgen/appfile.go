@@ -23,7 +23,7 @@ const (
 	scalingMetric = "windlass.v1.ScalingMetric"
 )
 
-// top are the fields of an app's file that are not the deployment's.
+// top are the fields of an app's file that do not belong to the deployment.
 var top = []struct{ name, kind, text string }{
 	{"app", "text", "Name of the app. Required."},
 	{"project", "text", "Name of the project. Default: the context's, else default."},
@@ -33,7 +33,7 @@ var top = []struct{ name, kind, text string }{
 	{"scaling", "[ScalingPolicy](#scalingpolicy)", "How the app's replicas follow the load."},
 }
 
-// messages of the app file: the spec, the policy and the freeze, and what their fields are.
+// messages returns the messages of the app file: the spec, the policies, the freeze and their fields.
 func messages() []protoreflect.MessageDescriptor {
 	var out []protoreflect.MessageDescriptor
 	seen := map[protoreflect.FullName]bool{}
@@ -98,7 +98,7 @@ func appFile(s *source) (string, error) {
 	return out.String(), nil
 }
 
-// paragraphs keeps the blank lines of a comment and what it indents.
+// paragraphs returns a comment as Markdown. It keeps blank lines, and turns indented lines into code.
 func paragraphs(text string) string {
 	var out []string
 	indented := false
@@ -179,7 +179,7 @@ func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) 
 // choiceName is one value of an enum in the forms that people write.
 type choiceName struct{ full, kebab, camel string }
 
-// choices of a field's enum, without UNSPECIFIED and what the schema forbids.
+// choices returns the values of a field's enum, without UNSPECIFIED and the values that the schema forbids.
 func choices(f protoreflect.FieldDescriptor) []choiceName {
 	var out []choiceName
 	values := f.Enum().Values()
@@ -197,7 +197,7 @@ func choices(f protoreflect.FieldDescriptor) []choiceName {
 	return out
 }
 
-// rules of a field, empty ones for none.
+// rules returns the rules of a field, or empty rules.
 func rules(f protoreflect.FieldDescriptor) *validate.FieldRules {
 	r, err := protovalidate.ResolveFieldRules(f)
 	if err != nil || r == nil {
@@ -206,7 +206,7 @@ func rules(f protoreflect.FieldDescriptor) *validate.FieldRules {
 	return r
 }
 
-// limits of a field, for people.
+// limits describes the limits of a field for people.
 func limits(f protoreflect.FieldDescriptor) string {
 	r := rules(f)
 	var out []string

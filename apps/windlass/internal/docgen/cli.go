@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
 )
 
-// commands is the command line of windlass, with nothing behind it.
+// commands returns the command line of windlass, with programs that do nothing.
 func commands() *cobra.Command {
 	nothing := func(string) string { return "" }
 	unused := func(context.Context, []string) error { return nil }
@@ -68,7 +68,7 @@ func commandLine(*source) (string, error) {
 	return out.String(), nil
 }
 
-// visit calls f for each command below one that people see, in alphabetical order.
+// visit calls f for each visible command below c, in alphabetical order.
 func visit(c *cobra.Command, f func(*cobra.Command)) {
 	for _, sub := range c.Commands() {
 		if sub.Hidden || sub.Deprecated != "" || sub.Name() == "help" {
@@ -106,7 +106,7 @@ func writeFlags(out *strings.Builder, flags *pflag.FlagSet) {
 	out.WriteString(t.String())
 }
 
-// anchor is the fragment that GitHub gives a heading.
+// anchor returns the fragment that GitHub gives a heading.
 func anchor(heading string) string {
 	var out strings.Builder
 	for _, r := range strings.ToLower(heading) {

@@ -18,8 +18,8 @@ var (
 	markdownLink = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
 )
 
-// explanations returns the JSON of what `windlass explain` knows: each row of the page about
-// troubleshooting, with the sentence of its section that says where a reason is seen.
+// explanations returns the JSON of the data of `windlass explain`: each row of the page about
+// troubleshooting, with the sentence of its section that names the commands that show a reason.
 func explanations(root string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(root, troubleshooting))
 	if err != nil {

@@ -1,8 +1,7 @@
-// Command docgen writes the reference of docs/reference from the code: the commands and
-// flags of every program, metrics, reasons, history entries, and the app file with its
-// JSON schema. Nothing in that folder is written by hand, and `go tool task drift` fails
-// when the folder is not what this program writes. With --explain it also writes what
-// `windlass explain` knows, from docs/guides/troubleshooting.md.
+// Command docgen writes the reference of docs/reference from the code: the commands and flags of every
+// program, metrics, reasons, history entries, and the app file with its JSON schema. All files of that folder
+// are generated, and `go tool task drift` fails when a file differs from the output of this program. With
+// --explain it also writes the data of `windlass explain`, from docs/guides/troubleshooting.md.
 //
 // The programs' flags and the CLI's commands are read from the values that the programs
 // parse with. Metrics, reasons and history entries are read from the syntax of the
@@ -35,7 +34,7 @@ func main() {
 	}
 }
 
-// run writes the pages into a folder, which has no other files afterwards.
+// run writes the pages into a folder. It does not remove other files.
 func run(root, folder string) error {
 	if folder == "" {
 		return errors.New("name the folder to write, for example docs/reference")
@@ -141,7 +140,7 @@ func (t *table) row(cells ...string) {
 	t.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 }
 
-// code writes a text as code, and nothing for an empty one.
+// code formats a text as code. It returns "" for an empty text.
 func code(text string) string {
 	if text == "" {
 		return ""
@@ -149,8 +148,8 @@ func code(text string) string {
 	return "`" + text + "`"
 }
 
-// prose keeps a text of the code from being read as HTML, a link or emphasis. What is
-// between backquotes stays as it is.
+// prose escapes a text so that Markdown does not read it as HTML, a link or emphasis. Text between backquotes
+// stays as it is.
 func prose(text string) string {
 	parts := strings.Split(strings.TrimSpace(text), "`")
 	for i := range parts {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// metric is one that the code registers.
+// metric is a metric that the code registers.
 type metric struct {
 	name, kind, help string
 	labels           []string
@@ -44,7 +44,7 @@ func metrics(s *source) (string, error) {
 			all = append(all, found...)
 		}
 		slices.SortFunc(all, func(a, b metric) int { return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.help, b.help)) })
-		// A program may make a metric in two places, of which it uses one.
+		// A program may create a metric in two places and use only one.
 		all = slices.CompactFunc(all, func(a, b metric) bool {
 			return a.name == b.name && a.kind == b.kind && a.help == b.help && slices.Equal(a.labels, b.labels)
 		})
@@ -65,7 +65,7 @@ func metrics(s *source) (string, error) {
 	return out.String(), nil
 }
 
-// metricsOf are the metrics that a package makes.
+// metricsOf returns the metrics that a package creates.
 func (s *source) metricsOf(p *pkg) ([]metric, error) {
 	var out []metric
 	var failure error
@@ -120,7 +120,7 @@ func (s *source) metricsOf(p *pkg) ([]metric, error) {
 	return out, failure
 }
 
-// prometheusCall is the name of the function of client_golang that is called.
+// prometheusCall returns the name of the function of client_golang that is called, or "".
 func prometheusCall(call *ast.CallExpr) string {
 	sel, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -142,7 +142,7 @@ func isOptions(e ast.Expr) bool {
 	return ok && strings.HasSuffix(sel.Sel.Name, "Opts") && sel.Sel.Name != "HandlerOpts"
 }
 
-// kindName is the type of a metric from the name of its constructor.
+// kindName returns the type of a metric by the name of its constructor.
 func kindName(constructor string) string {
 	for _, suffix := range []string{"Vec", "Func"} {
 		constructor = strings.TrimSuffix(constructor, suffix)
@@ -150,8 +150,8 @@ func kindName(constructor string) string {
 	return strings.ToLower(strings.TrimPrefix(constructor, "New"))
 }
 
-// localMakers are local functions whose first two parameters are the name and help of a metric
-// that they make: the type of the metric by the function's name.
+// localMakers returns the local functions that create a metric from their first two parameters, name and
+// help. It returns the type of the metric by the function's name.
 func localMakers(decl ast.Decl) map[string]string {
 	out := map[string]string{}
 	ast.Inspect(decl, func(n ast.Node) bool {
@@ -171,7 +171,7 @@ func localMakers(decl ast.Decl) map[string]string {
 	return out
 }
 
-// makers are functions of the package like localMakers.
+// makers returns the functions of the package that are like localMakers.
 func (p *pkg) makers() map[string]string {
 	out := map[string]string{}
 	for _, f := range p.files {
@@ -186,8 +186,8 @@ func (p *pkg) makers() map[string]string {
 	return out
 }
 
-// madeBy is the type of the metric that a function makes of its parameters name and help, empty for
-// another function.
+// madeBy returns the type of the metric that a function creates from its parameters name and help. It returns
+// "" for other functions.
 func madeBy(fn *ast.FuncType, body *ast.BlockStmt) (kind string) {
 	if len(fn.Params.List) == 0 {
 		return ""
@@ -205,7 +205,7 @@ func madeBy(fn *ast.FuncType, body *ast.BlockStmt) (kind string) {
 	return kind
 }
 
-// evaluator resolves texts and lists of texts that are written out in a package.
+// evaluator resolves texts and lists of texts that are literals in a package.
 type evaluator struct {
 	p      *pkg
 	locals map[string]ast.Expr
@@ -309,7 +309,7 @@ func (e evaluator) options(call *ast.CallExpr, constructor string) (m metric, pr
 		case key.Name == "Name":
 			if m.name, ok = e.text(pair.Value); !ok {
 				if v, isParameter := pair.Value.(*ast.Ident); isParameter && v.Name == "name" {
-					return metric{}, "" // of a function that makers finds
+					return metric{}, "" // makers finds the function
 				}
 				return m, "the metric's name is not written out"
 			}
@@ -360,8 +360,8 @@ func (e evaluator) desc(call *ast.CallExpr) (m metric, problem string) {
 	return m, ""
 }
 
-// kindOf is the type that the values of a description have: that of the call which uses the
-// variable or field that holds it.
+// kindOf returns the type of a description's values. It finds the variable or field that holds the
+// description, and the call that uses it.
 func (p *pkg) kindOf(desc *ast.CallExpr) string {
 	holder := ""
 	for _, f := range p.files {

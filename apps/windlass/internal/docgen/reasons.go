@@ -21,7 +21,7 @@ const (
 	errorPrefix = "ERROR_REASON_"
 )
 
-// errorNames are the reasons of errors without UNSPECIFIED, by number.
+// errorNames returns the reasons of errors, by number, without UNSPECIFIED.
 func errorNames() []string {
 	var out []string
 	values := windlassv1.ErrorReason(0).Descriptor().Values()
@@ -55,8 +55,8 @@ func instanceReasons(s *source) (string, error) {
 		remedy + reasonTable(all), nil
 }
 
-// rolloutConstants are the reasons that the control plane gives itself. Some have the name of
-// an agent's.
+// rolloutConstants returns the reasons that the control plane sets. Some have the same name as a reason of an
+// agent.
 func rolloutConstants(s *source) ([]constant, error) {
 	all, err := s.constants(planDir, "Reason")
 	if err != nil {
@@ -95,7 +95,7 @@ type entry struct{ name, by string }
 
 var camel = regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]+)*$`)
 
-// writers of history by the folder of their package.
+// writers are the packages that write history, by folder.
 var writers = map[string]string{
 	planDir:                             "the planner",
 	pinsDir:                             "the planner",
@@ -106,9 +106,8 @@ var writers = map[string]string{
 	"apps/controlplane/internal/model":  "the control plane's check of domains",
 }
 
-// historyEntries finds what the field What of model.History may be: literals of that field,
-// arguments of parameters named what, assignments to variables named what, and what a
-// function named what returns first.
+// historyEntries finds the values of the field What of model.History: literals of that field, arguments of
+// parameters named what, assignments to variables named what, and first results of a function named what.
 func historyEntries(s *source) ([]entry, error) {
 	found := map[string]string{}
 	for dir, by := range writers {
@@ -165,7 +164,7 @@ func historyEntries(s *source) ([]entry, error) {
 	return out, nil
 }
 
-// whatParameters has the position of the parameter what of each function that has one.
+// whatParameters returns the position of the parameter what, by function.
 func whatParameters(p *pkg) map[string]int {
 	out := map[string]int{}
 	for _, f := range p.files {
@@ -196,7 +195,7 @@ func whatParameters(p *pkg) map[string]int {
 	return out
 }
 
-// position of a parameter, -1 without it.
+// position returns the position of a parameter, or -1 without it.
 func position(params *ast.FieldList, name string) int {
 	if params == nil {
 		return -1
@@ -223,8 +222,8 @@ func calleeName(call *ast.CallExpr) string {
 	return ""
 }
 
-// complete fails for a text of the planner or the scaler that looks like an entry and was not found to be
-// one, so that a new way to write history is seen here.
+// complete returns an error if the planner or the scaler contains a text that looks like a history entry and
+// was not found. So a new way to write history is noticed here.
 func complete(s *source, found map[string]string) error {
 	known := map[string]bool{}
 	for _, dir := range []string{runtimeDir, planDir, rollupDir} {

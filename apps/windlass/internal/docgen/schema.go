@@ -14,10 +14,10 @@ import (
 // object is a JSON object; encoding/json sorts its keys, which makes the schema deterministic.
 type object = map[string]any
 
-// durationPattern is what time.ParseDuration reads and the API takes.
+// durationPattern matches texts that time.ParseDuration parses and the API accepts.
 const durationPattern = `^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 
-// amounts are texts that may be a number in a file, as the CLI's are.
+// amounts are text fields that also accept a number in a file, as in the CLI.
 var amounts = map[protoreflect.FullName]bool{
 	policyName + ".max_surge":                   true,
 	policyName + ".max_unavailable":             true,
@@ -30,13 +30,13 @@ var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.ScalingPace.step":              true,
 }
 
-// schema is the JSON schema of an app's file.
+// schema returns the JSON schema of an app's file.
 func schema(s *source) (string, error) {
 	definitions := object{}
 	for _, m := range messages() {
 		definitions[string(m.Name())] = s.messageSchema(m)
 	}
-	// What the CLI takes besides the API's form.
+	// The CLI also accepts these forms.
 	freeze := definitions["FileFreeze"].(object)["properties"].(object) //nolint:forcetypeassert // made above
 	for _, name := range []string{"from", "until"} {
 		freeze[name] = object{"description": freeze[name].(object)["description"], "type": []string{"string", "integer"}} //nolint:forcetypeassert // made above
@@ -89,7 +89,7 @@ func (s *source) messageSchema(m protoreflect.MessageDescriptor) object {
 			one["description"] = about
 		}
 		properties[f.JSONName()] = one
-		// The proto's own name is taken, and not suggested.
+		// The proto's own name is accepted, but not suggested.
 		if name := string(f.Name()); name != f.JSONName() {
 			aliases["^"+name+"$"] = s.fieldSchema(f)
 			if isRequired(f) {
@@ -112,7 +112,7 @@ func (s *source) messageSchema(m protoreflect.MessageDescriptor) object {
 	return out
 }
 
-// isRequired reports whether a field that is left out breaks its own rules.
+// isRequired reports whether a missing field breaks its own rules.
 func isRequired(f protoreflect.FieldDescriptor) bool {
 	r := rules(f)
 	if f.HasPresence() {
@@ -181,7 +181,7 @@ func (s *source) fieldSchema(f protoreflect.FieldDescriptor) object {
 	return out
 }
 
-// one value of a field, without the rules of lists and numbers.
+// one returns the schema of one value of a field, without the rules of lists and numbers.
 func (s *source) one(f protoreflect.FieldDescriptor, pattern string, in []string) object {
 	switch {
 	case f.Message() != nil && f.Message().FullName() == durationName:

@@ -17,9 +17,9 @@ import (
 type source struct {
 	root string
 	fset *token.FileSet
-	// packages by folder, from the root: apps/controlplane/internal/plan.
+	// packages are the packages by folder, from the root: apps/controlplane/internal/plan.
 	packages map[string]*pkg
-	// comments of the protos by the full name of message, field, enum or value:
+	// comments are the comments of the protos, by the full name of message, field, enum or value:
 	// windlass.v1.Port, windlass.v1.Port.name.
 	comments map[string]string
 }
@@ -32,7 +32,7 @@ type pkg struct {
 	vars map[string]ast.Expr
 }
 
-// read are the trees that are looked through; pages of gen are read for comments only.
+// read are the trees of Go code that readSource parses.
 var read = []string{"apps/controlplane", "apps/agent", "apps/gateway", "apps/modelserver", "pkg"}
 
 func readSource(root string) (*source, error) {
@@ -94,7 +94,7 @@ func (p *pkg) findVars() {
 	}
 }
 
-// literal is the value of a text in the code.
+// literal returns the value of a string literal.
 func literal(e ast.Expr) (string, bool) {
 	l, ok := e.(*ast.BasicLit)
 	if !ok || l.Kind != token.STRING {
@@ -104,10 +104,10 @@ func literal(e ast.Expr) (string, bool) {
 	return text, err == nil
 }
 
-// constant is a named text of a package, with the comment at its side or above it.
+// constant is a named text of a package, with the comment beside it or above it.
 type constant struct{ name, value, comment string }
 
-// constants are the texts of a package whose names begin with a prefix, in the order of the code.
+// constants returns the texts of a package whose names begin with a prefix, in the order of the code.
 func (s *source) constants(dir, prefix string) ([]constant, error) {
 	p := s.packages[dir]
 	if p == nil {
@@ -155,8 +155,8 @@ var (
 	protoPackage = regexp.MustCompile(`^package\s+([\w.]+);`)
 )
 
-// readComments reads the comments above what the protos of the user API declare. They are
-// not in the descriptors that the programs hold.
+// readComments reads the comments of the protos of the user API, because the descriptors in the programs do
+// not contain them.
 func (s *source) readComments() error {
 	files, err := filepath.Glob(filepath.Join(s.root, "proto/windlass/v1/*.proto"))
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *source) commentsOf(text string) error {
 			scope[0] = protoPackage.FindStringSubmatch(line)[1]
 		case protoOpen.MatchString(line):
 			m := protoOpen.FindStringSubmatch(line)
-			// Fields of a oneof are the message's.
+			// Fields of a oneof belong to the message.
 			if opened = m[2]; m[1] == "oneof" {
 				opened = ""
 			} else {

@@ -1,5 +1,5 @@
-// Package explain has the cause and the remedy of every reason that Windlass gives. Its data
-// is generated from docs/guides/troubleshooting.md.
+// Package explain returns the cause and the remedy of every reason that Windlass reports. Its data is
+// generated from docs/guides/troubleshooting.md.
 package explain
 
 import (
@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// page is the address of the page that the entries are from.
+// page is the address of the page from which the entries are generated.
 const page = "https://github.com/windlass-run/windlass/blob/main/docs/guides/troubleshooting.md"
 
 //go:embed gen/reasons.json
 var data []byte
 
-// Entry is what is known of a reason.
+// Entry is the explanation of a reason.
 type Entry struct {
 	Reason string `json:"reason"`
 	// Kind is the title of the page's section, such as "Instance reasons".
@@ -25,11 +25,11 @@ type Entry struct {
 	See string `json:"see"`
 	// Do is the remedy.
 	Do string `json:"do"`
-	// Anchor of the section in the page.
+	// Anchor is the fragment of the section in the page.
 	Anchor string `json:"anchor"`
 }
 
-// URL is the address of the entry's section.
+// URL returns the address of the entry's section.
 func (e Entry) URL() string { return page + "#" + e.Anchor }
 
 // All returns the entries in the page's order.
@@ -53,11 +53,11 @@ func Find(reason string) []Entry {
 	return out
 }
 
-// Name returns how a reason of errors is written for people: without its prefix.
+// Name returns the name of an error's reason for people: without its prefix.
 func Name(reason string) string { return strings.TrimPrefix(reason, "ERROR_REASON_") }
 
-// Hint returns the line that leads from an error to its reason's explanation. It is empty for
-// a reason that no entry is about.
+// Hint returns the line that leads from an error to its reason's explanation. It is empty if no entry
+// explains the reason.
 func Hint(reason string) string {
 	if len(Find(reason)) == 0 {
 		return ""

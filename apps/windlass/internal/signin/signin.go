@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// timeout of a call.
+// timeout bounds a call.
 const timeout = 10 * time.Second
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer bounds the bytes of an answer that are read.
 const maxAnswer = 64 << 10
 
-// Link is good for one sign-in.
+// Link is a link for one sign-in.
 type Link struct {
 	URL       string
 	ExpiresIn time.Duration
 }
 
-// plainLink can be shown on a terminal, whatever server it comes from.
+// plainLink matches secrets of links that are safe to print on a terminal, whatever server sent them.
 var plainLink = regexp.MustCompile(`^wll_[A-Za-z0-9_-]{1,64}$`)
 
-// New makes a link to the dashboard of the control plane at server (a URL). The browser that opens
-// it is signed in as the API key. The secret is behind the URL's #, which no browser sends anywhere.
+// New creates a link to the dashboard of the control plane at server (a URL). The browser that opens it is
+// signed in as the API key. The secret follows the URL's #, so that browsers do not send it.
 func New(ctx context.Context, client *http.Client, server, key string) (Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
