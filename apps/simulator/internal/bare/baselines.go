@@ -13,9 +13,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Upserts is how many rows of instances a second the database takes alone, in
-// guarded multi-row upserts of batch rows: what storing reports comes down to. The
-// rows exist already, and each time the guard is newer.
+// Upserts returns how many rows of instances a second the database alone stores, in guarded multi-row upserts
+// of batch rows. Storing reports consists of these. The rows exist already, and each guard is newer than the
+// last.
 func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch int) (float64, error) {
 	columns := []string{
 		"id", "region", "guard_no", "workspace_id", "app_id", "deployment_id", "role", "group_no", "slot_no", "status", "reason", "message",
@@ -25,7 +25,7 @@ func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch 
 	for _, c := range columns[3:] {
 		tail.WriteString(c + " = IF(region = VALUES(region) AND VALUES(guard_no) > guard_no, VALUES(" + c + "), " + c + "), ")
 	}
-	// The guard last: assignments see the ones before them.
+	// The guard is last, because an assignment sees the values of the assignments before it.
 	query := "INSERT INTO instances (" + strings.Join(columns, ", ") + ") VALUES " + values(batch, len(columns)) +
 		" ON DUPLICATE KEY UPDATE " + tail.String() + "guard_no = IF(VALUES(guard_no) > guard_no, VALUES(guard_no), guard_no)"
 
@@ -68,12 +68,11 @@ func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch 
 	return perSecond * float64(batch), err
 }
 
-// Trips commits changes of one region to the feed, some a second and one after the
-// other, and reads each as a control plane reads it: the change, and what is sent of it.
-// It returns the times from the revision to the last row. No change gets
-// to an agent in less.
+// Trips commits n changes of one region to the feed, one every interval, and reads each as a control plane
+// does: the change, and the rows that are sent for it. It returns the times from the revision to the last
+// row. A change cannot reach an agent in less time.
 func (db *DB) Trips(ctx context.Context, n int, every time.Duration, region string) (*measure.Durations, error) {
-	var sent string // as large as any that is sent, and the writer's own has no spec
+	var sent string // a sent deployment, because the writer's own deployment has no spec
 	if err := db.QueryRowContext(ctx, "SELECT id FROM deployments LIMIT 1").Scan(&sent); err != nil {
 		return nil, fmt.Errorf("find a deployment: %w", err)
 	}
@@ -118,8 +117,8 @@ func (db *DB) Trips(ctx context.Context, n int, every time.Duration, region stri
 	return &trips, err
 }
 
-// FeedTransactions is how many transactions of the feed a second the database takes
-// alone, each a change in all of the given regions, by id.
+// FeedTransactions returns how many transactions of the feed a second the database alone makes. Each is a
+// change in all of the given regions (ids).
 func (db *DB) FeedTransactions(ctx context.Context, window time.Duration, writers int, regions []string) (float64, error) {
 	const deployments = 64
 	regions = slices.Sorted(slices.Values(regions))

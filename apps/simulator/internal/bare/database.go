@@ -1,7 +1,6 @@
-// Package bare speaks to what Windlass stands on without Windlass: SQL, Restate
-// and Connect. It measures what each of them can do alone on this machine, so that
-// the figures of a scenario can be read as ratios; and it reads the database of a
-// run, which is the one witness that no part of Windlass can influence.
+// Package bare uses SQL, Restate and Connect without Windlass. It measures what each of them can do alone on
+// this machine, so that the figures of a scenario can be read as ratios. It also reads the database of a run,
+// because no part of Windlass can influence that.
 package bare
 
 import (
@@ -19,14 +18,14 @@ import (
 // DB is the database of a run.
 type DB struct{ *sql.DB }
 
-// OpenDB opens a small pool.
+// OpenDB opens a database with a small pool.
 func OpenDB(dsn string) (*DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	cfg.InterpolateParams = true
-	cfg.Logger = &mysql.NopLogger{} // what it would print is returned as errors too
+	cfg.Logger = &mysql.NopLogger{} // the driver also returns what it would log as errors
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -37,20 +36,20 @@ func OpenDB(dsn string) (*DB, error) {
 	return &DB{db}, nil
 }
 
-// inTx commits what fn does, unless it fails.
+// inTx runs fn in a transaction, and commits unless fn fails.
 func (db *DB) inTx(ctx context.Context, fn func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := fn(tx); err != nil {
-		_ = tx.Rollback() // the server has often done so itself
+		_ = tx.Rollback() // the server has often rolled back already
 		return err
 	}
 	return tx.Commit()
 }
 
-// Count is what a query for one number says.
+// Count returns the result of a query for one number.
 func (db *DB) Count(ctx context.Context, query string, args ...any) (n int64, err error) {
 	if err := db.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count: %w", err)
@@ -58,7 +57,7 @@ func (db *DB) Count(ctx context.Context, query string, args ...any) (n int64, er
 	return n, nil
 }
 
-// Strings is the first column of a query.
+// Strings returns the first column of a query.
 func (db *DB) Strings(ctx context.Context, query string, args ...any) ([]string, error) {
 	var out []string
 	err := each(ctx, db, query, args, func(rows *sql.Rows) error {
@@ -70,8 +69,7 @@ func (db *DB) Strings(ctx context.Context, query string, args ...any) ([]string,
 	return out, err
 }
 
-// Questions is how many statements the server was ever sent by anybody, this one
-// included.
+// Questions returns the number of all statements that the server has ever received, including this one.
 func (db *DB) Questions(ctx context.Context) (n int64, err error) {
 	var name string
 	if err := db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
@@ -80,7 +78,7 @@ func (db *DB) Questions(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// Regions are ids by name.
+// Regions returns the ids of regions by name.
 func (db *DB) Regions(ctx context.Context) (map[string]string, error) {
 	out := map[string]string{}
 	err := each(ctx, db, "SELECT name, id FROM regions", nil, func(rows *sql.Rows) error {
@@ -92,7 +90,7 @@ func (db *DB) Regions(ctx context.Context) (map[string]string, error) {
 	return out, err
 }
 
-// Heads are the newest revisions by region id.
+// Heads returns the newest revisions by region id.
 func (db *DB) Heads(ctx context.Context) (map[string]int64, error) {
 	out := map[string]int64{}
 	err := each(ctx, db, "SELECT region, revision FROM region_heads", nil, func(rows *sql.Rows) error {
@@ -105,7 +103,7 @@ func (db *DB) Heads(ctx context.Context) (map[string]int64, error) {
 	return out, err
 }
 
-// Kinds of changes, as the feed numbers them.
+// These are the kinds of changes, as the feed numbers them.
 const (
 	KindDeployment = 1
 	KindRoutes     = 2
@@ -118,12 +116,12 @@ type Change struct {
 	Kind       int
 	Key        string
 	Generation int64
-	// At is when its revision was taken, inside the transaction and just before its
-	// commit, on this machine's clock.
+	// At is when the change got its revision on this machine's clock: inside the transaction and just before
+	// its commit.
 	At time.Time
 }
 
-// ChangesSince are those above the given heads, in order.
+// ChangesSince returns the changes above the given heads, in order.
 func (db *DB) ChangesSince(ctx context.Context, heads map[string]int64) ([]Change, error) {
 	var out []Change
 	query := "SELECT region, revision, kind, change_key, generation, id FROM region_changes ORDER BY region, revision"
@@ -144,8 +142,8 @@ func (db *DB) ChangesSince(ctx context.Context, heads map[string]int64) ([]Chang
 	return out, err
 }
 
-// IDTime is when an id was made: ids are UUIDv7, with the milliseconds in their
-// first 48 bits and 1/4096ths of one in the 12 after the version.
+// IDTime returns when an id was made. Ids are UUIDv7: their first 48 bits are milliseconds, and the 12 bits
+// after the version are 1/4096 of a millisecond.
 func IDTime(id string) (time.Time, error) {
 	_, digits, _ := strings.Cut(id, "_")
 	raw, err := hex.DecodeString(digits)
@@ -161,13 +159,13 @@ func IDTime(id string) (time.Time, error) {
 	return time.UnixMilli(millis).Add(time.Duration(part << 8)), nil
 }
 
-// Row is one of a result, as text.
+// Row is one row of a result, as text.
 type Row []sql.NullString
 
-// Text of a column.
+// Text returns the text of a column.
 func (r Row) Text(i int) string { return r[i].String }
 
-// Int is the number in a column, 0 when there is none.
+// Int returns the number in a column, or 0 without a number.
 func (r Row) Int(i int) int64 {
 	n, err := strconv.ParseInt(r[i].String, 10, 64)
 	if err != nil {
@@ -176,7 +174,7 @@ func (r Row) Int(i int) int64 {
 	return n
 }
 
-// Rows of a query, all of them.
+// Rows returns all rows of a query.
 func (db *DB) Rows(ctx context.Context, query string, args ...any) ([]Row, error) {
 	var out []Row
 	err := each(ctx, db, query, args, func(rows *sql.Rows) error {

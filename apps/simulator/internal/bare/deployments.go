@@ -11,33 +11,31 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Deployments returns how many deployments a second to one region would be possible if Windlass
-// did nothing, with a number of them under way. The rows that must outlive a crash are
-// committed, and Restate invokes the two steps. There is no call to answer, and nothing is
-// read, planned, streamed, checked or run.
+// Deployments returns how many deployments a second to one region would be possible without the work of
+// Windlass, with underWay of them at a time. The rows that must outlive a crash are committed, and Restate
+// invokes the two steps. No call is answered, and nothing is read, planned, streamed, checked or run.
 //
 //	call      commit the row               send step 1
 //	step 1    commit the change (feed)
 //	agent     commit the instance          send step 2
 //	step 2    commit that it is ready
 //
-// With least, only the first is committed: less than that is not durable, whatever is
-// coalesced.
+// With least, only the first row is committed. Fewer commits would not be durable, even with coalesced work.
 func (db *DB) Deployments(ctx context.Context, ingress, admin string, window time.Duration, underWay int, least bool) (perSecond float64, err error) {
 	feed, region := NewFeedWriter(db), "reg_bare_"+nonce()
-	// A region without an agent, so that nothing is sent.
+	// The region has no agent, so that nothing is sent.
 	origin := make([]byte, sha256.Size)
 	if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+values(1, 6),
 		region, 1, 0, origin, 0, origin); err != nil {
 		return 0, fmt.Errorf("add a region: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.clear(ctx, region)) }()
-	var waiting sync.Map // what is under way, by deployment
-	var first sync.Map   // those whose first step was made
+	var waiting sync.Map // channels of deployments under way, by id
+	var first sync.Map   // deployments whose first step was made
 	steps, err := serve(ctx, ingress, admin, underWay, func(ctx context.Context, id string) error {
 		done, ok := waiting.Load(id)
 		if !ok {
-			return nil // it is invoked again, and was done
+			return nil // a repeated invocation, which is done already
 		}
 		_, again := first.LoadOrStore(id, true)
 		var err error
@@ -90,7 +88,7 @@ func (db *DB) Deployments(ctx context.Context, ingress, admin string, window tim
 	return perSecond, err
 }
 
-// putInstances puts one of each deployment.
+// putInstances inserts one instance of each deployment.
 func (db *DB) putInstances(ctx context.Context, deploymentIDs []string, region string) error {
 	at := time.Now().UnixMilli()
 	var rows []any
@@ -101,12 +99,12 @@ func (db *DB) putInstances(ctx context.Context, deploymentIDs []string, region s
 		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at)", 20, rows)
 }
 
-// clear removes all that there is of a region.
+// clear removes all rows of a region.
 func (db *DB) clear(ctx context.Context, region string) error {
 	return db.remove(ctx, "region", region, "instances", "deployment_topology", "region_changes", "region_heads")
 }
 
-// remove the rows of tables that have the value in a column.
+// remove deletes the rows of tables that have the value in a column.
 func (db *DB) remove(ctx context.Context, column, value string, tables ...string) error {
 	for _, table := range tables {
 		if _, err := db.ExecContext(ctx, "DELETE FROM "+table+" WHERE "+column+" = ?", value); err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// FeedWriter commits changes of topology to the feed by SQL alone, in the one transaction that
-// every writer of the feed uses: rows first, heads locked last and held to the commit. To a
-// control plane it is another replica, which it sees only through the database.
+// FeedWriter commits changes of topology to the feed by SQL alone. It uses the transaction that every writer
+// of the feed uses: rows first, heads locked last and held to the commit. A control plane takes it for
+// another replica.
 type FeedWriter struct{ db *DB }
 
-// NewFeedWriter writes to a database that was migrated.
+// NewFeedWriter returns a writer to a migrated database.
 func NewFeedWriter(db *DB) *FeedWriter { return &FeedWriter{db} }
 
-// maxTries of a transaction that the database rolls back for another's sake.
+// maxTries bounds the tries of a transaction that the database rolls back in favour of another.
 const maxTries = 100
 
 // Commit sets the replicas of a deployment in some regions, whose ids are sorted.
@@ -40,7 +40,7 @@ func (w *FeedWriter) Commit(ctx context.Context, deploymentID string, regions []
 	return nil
 }
 
-// again: lock wait timeout, deadlock, and a record that changed since it was read.
+// again reports a lock wait timeout, a deadlock, or a record that changed since it was read.
 func again(err error) bool {
 	var refused *mysql.MySQLError
 	return errors.As(err, &refused) && (refused.Number == 1205 || refused.Number == 1213 || refused.Number == 1020)
@@ -69,7 +69,7 @@ func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []
 	})
 }
 
-// appendChanges of the deployments to the feeds of the regions, whose heads it locks.
+// appendChanges appends the deployments' changes to the regions' feeds. It locks the feeds' heads.
 func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []string, generation func(deployment, region string) int64) error {
 	var heads, changes []any
 	if err := each(ctx, tx, "SELECT region, epoch, revision, chain, base_revision, base_chain FROM region_heads WHERE region IN "+values(1, len(regions))+
@@ -83,7 +83,7 @@ func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []str
 			}
 			for _, deployment := range deploymentIDs {
 				id := ident.New("chg")
-				// Part of the protocol: SHA-256(previous chain || change id).
+				// The link is part of the protocol: SHA-256(previous chain || change id).
 				link := sha256.Sum256(append(chain, id...))
 				revision++
 				chain = link[:]
@@ -105,8 +105,7 @@ func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []str
 	return insert(ctx, tx, "region_changes (region, revision, kind, change_key, generation, id, chain)", 7, changes)
 }
 
-// insert inserts rows into a table, which is given with the names of its columns. columns is
-// their number.
+// insert inserts rows into a table. table contains the names of the columns, and columns is their number.
 func insert(ctx context.Context, tx execer, table string, columns int, rows []any) error {
 	if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES "+values(len(rows)/columns, columns), rows...); err != nil {
 		return fmt.Errorf("insert into %s: %w", table, err)
@@ -118,7 +117,7 @@ type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// values are placeholders for rows.
+// values returns placeholders for rows.
 func values(rows, columns int) string {
 	row := "(?" + strings.Repeat(", ?", columns-1) + ")"
 	return row + strings.Repeat(", "+row, rows-1)
@@ -143,7 +142,7 @@ func each(ctx context.Context, q querier, query string, args []any, fn func(*sql
 	return rows.Err()
 }
 
-// SeedTopology gives a deployment that no app has a row in each of the regions.
+// SeedTopology gives a deployment that belongs to no app a row in each of the regions.
 func (w *FeedWriter) SeedTopology(ctx context.Context, deploymentID string, regions []string) error {
 	return seed(ctx, w.db, []string{deploymentID}, regions)
 }
@@ -159,5 +158,5 @@ func seed(ctx context.Context, to execer, deploymentIDs, regions []string) error
 		"app_id, generation, weight, reason, traceparent)", 12, rows)
 }
 
-// nonce sets what a run makes apart from what another one made.
+// nonce returns a text that distinguishes the rows of one run from those of other runs.
 func nonce() string { return rand.Text()[:8] }

@@ -35,7 +35,7 @@ func Invocations(ctx context.Context, ingress, admin string, window time.Duratio
 		if err := steps.send(ctx, fmt.Sprintf("key-%d", i%int64(keys))); err != nil {
 			return err
 		}
-		// What is sent and not yet done is bounded, so that the rate is that of
+		// The number of calls that are sent and not yet done is bounded, so that the rate is that of
 		// invocations and not of sends.
 		for i-done.Load() > int64(8*senders) && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
@@ -49,7 +49,7 @@ func Invocations(ctx context.Context, ingress, admin string, window time.Duratio
 	return float64(done.Load()) / time.Since(begin).Seconds(), nil
 }
 
-// object is a virtual object with one handler, served to a Restate.
+// object is a virtual object with one handler, which serves a Restate.
 type object struct {
 	ingress, service string
 	client           *http.Client
@@ -57,8 +57,8 @@ type object struct {
 	served           chan error
 }
 
-// serve registers a virtual object whose handler is called with the key. senders bounds the
-// calls that are sent to it at once.
+// serve registers a virtual object, and calls handler with the key of each call. senders bounds the calls
+// that are sent at the same time.
 func serve(ctx context.Context, ingress, admin string, senders int, handler func(ctx context.Context, key string) error) (*object, error) {
 	service := ident.New("Bare")
 	def := sdk.NewObject(service, sdk.WithJournalRetention(time.Second))
@@ -89,7 +89,7 @@ func serve(ctx context.Context, ingress, admin string, senders int, handler func
 	return o, nil
 }
 
-// send a call of a key, and do not wait for its end.
+// send sends a call of a key, and does not wait for its end.
 func (o *object) send(ctx context.Context, key string) error {
 	if err := post(ctx, o.client, fmt.Sprintf("%s/%s/%s/Step/send", o.ingress, o.service, key), ""); err != nil {
 		return fmt.Errorf("bare Restate: send: %w", err)

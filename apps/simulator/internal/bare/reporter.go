@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Reporter is a region that only reports: it speaks the protocol as an agent does
-// and has its reports ready made. One report of it is in flight at a time.
+// Reporter is a region that only reports: it uses the protocol of an agent, with prepared reports. One report
+// at a time is in flight.
 type Reporter struct {
 	http     *http.Client
 	client   agentv1connect.AgentServiceClient
@@ -27,13 +27,13 @@ type Reporter struct {
 	hello    *agentv1.Hello
 	session  string
 	sequence int64
-	// reports of a deployment each, sent in turn.
+	// reports has a report for each deployment. They are sent in turn.
 	reports [][]*agentv1.InstanceState
 	next    int
 }
 
-// NewReporter joins the token's region, opens a stream, and reports a complete inventory: the
-// replicas of each deployment.
+// NewReporter joins the token's region, opens a stream, and reports a complete inventory: the replicas of
+// each deployment.
 func NewReporter(ctx context.Context, url, token string, deployments []string, replicas int) (_ *Reporter, err error) {
 	r := &Reporter{http: rpc.NewHTTPClient(rpc.HTTPClientConfig{}), session: ident.New("ses"), ended: make(chan struct{})}
 	credential := ""
@@ -59,7 +59,7 @@ func NewReporter(ctx context.Context, url, token string, deployments []string, r
 	r.hello = r.stream.Msg().GetHello()
 	go func() {
 		defer close(r.ended)
-		for r.stream.Receive() { // what is sent is not ours to do
+		for r.stream.Receive() { // the reporter ignores what it receives
 		}
 	}()
 	for _, id := range deployments {
@@ -95,8 +95,8 @@ func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 			return nil
 		case connect.CodeOf(err) == connect.CodeUnavailable:
 		case connect.CodeOf(err) == connect.CodeResourceExhausted:
-			// It is asked to come later, and comes at once, so that there is always
-			// as much to store as the control plane takes.
+			// The control plane asks it to come later. It comes at once, so that the control plane always has
+			// as much to store as it takes.
 		default:
 			return err
 		}
@@ -118,7 +118,7 @@ func (r *Reporter) Report(ctx context.Context) error {
 	return r.send(ctx, &agentv1.ReportRequest{Instances: report})
 }
 
-// Restarts is what the instances' counters add up to.
+// Restarts returns the sum of the instances' counters.
 func (r *Reporter) Restarts() int64 {
 	n := int64(0)
 	for _, report := range r.reports {

@@ -27,11 +27,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Shared returns how many deployments a second, each to a number of regions, a minimal system could
-// do. It does only the work that a durable workflow of two steps needs, and shares all work that can
-// be shared. Calls that come while a commit runs form the next commit. An agent gets all changes in
-// one frame, and reports all of them in one report. A step reads the rows of a decision, but nothing
-// is checked, planned or run, and of each object only a row is kept.
+// Shared returns how many deployments a second, each to a number of regions, a minimal system could make. It
+// does only what a durable workflow of two steps needs, and shares all work that can be shared. Calls that
+// come during a commit form the next commit. An agent gets all changes in one frame, and reports all of them
+// in one report. A step reads the rows of a decision, but nothing is checked, planned or run, and each object
+// has only one row.
 //
 //	user      call               commit a row for each region, and who did what and why; send step 1
 //	step 1                       read the rows, commit the changes (feed), an event on each agent's stream
@@ -74,7 +74,7 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 	defer parts.Wait()
 	defer stop()
 	parts.Go(func() {
-		// Streams that are left at the end are cut, which is what is wanted.
+		// Streams that are left at the end are cut on purpose.
 		_ = rpc.Serve(serving, rpc.NewServer(rpc.ServerConfig{Handler: handler}), listener, time.Second)
 	})
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
@@ -109,14 +109,14 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 	})
 }
 
-// deployment is one that is under way.
+// deployment is a deployment under way.
 type deployment struct {
 	begun   atomic.Bool  // by its first step
-	reports atomic.Int32 // that are still to come
+	reports atomic.Int32 // reports that are still missing
 	done    chan error
 }
 
-// userCall is the session of a report that stands for a user's call.
+// userCall is the session of a report that represents a user's call.
 const userCall = "user"
 
 type shared struct {
@@ -127,10 +127,10 @@ type shared struct {
 	rows, changes, ready conveyor
 	waiting              sync.Map // deployments, by id
 	regions              []string
-	events               []chan string // of each
+	events               []chan string // of each region
 }
 
-// conveyor commits together what comes while it commits.
+// conveyor makes one commit of all calls that come during the commit before.
 type conveyor struct {
 	commit func(ctx context.Context, ids []string) error
 
@@ -179,11 +179,11 @@ func (c *conveyor) work(ctx context.Context) {
 	}
 }
 
-// step is what Restate invokes.
+// step is the handler that Restate invokes.
 func (s *shared) step(ctx context.Context, id string) error {
 	found, ok := s.waiting.Load(id)
 	if !ok {
-		return nil // it is invoked again, and was done
+		return nil // a repeated invocation, which is done already
 	}
 	d := found.(*deployment)
 	if d.begun.Swap(true) {
@@ -201,7 +201,7 @@ func (s *shared) step(ctx context.Context, id string) error {
 	return nil
 }
 
-// Report is the user's call, or the agent's.
+// Report handles the call of a user or an agent.
 func (s *shared) Report(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
 	var ids []string
 	for _, in := range req.Instances {
@@ -234,7 +234,7 @@ func (s *shared) Report(ctx context.Context, req *agentv1.ReportRequest) (*agent
 	return &agentv1.ReportResponse{}, sends.Wait()
 }
 
-// place of the region whose agent has the session.
+// place returns the index of the region whose agent has the session.
 func (s *shared) place(session string) (int, error) {
 	n, err := strconv.Atoi(session)
 	if err != nil || n < 0 || n >= len(s.regions) {
@@ -243,7 +243,7 @@ func (s *shared) place(session string) (int, error) {
 	return n, nil
 }
 
-// Watch tells the agent of what is new.
+// Watch sends new changes to the agent.
 func (s *shared) Watch(ctx context.Context, req *agentv1.WatchRequest, out *connect.ServerStream[agentv1.WatchResponse]) error {
 	n, err := s.place(req.SessionId)
 	if err != nil {
@@ -272,7 +272,7 @@ func (s *shared) Watch(ctx context.Context, req *agentv1.WatchRequest, out *conn
 	}
 }
 
-// itemOf a deployment: what an agent has to know to run it.
+// itemOf returns the item with all that an agent needs to run a deployment.
 func itemOf(id string) *agentv1.Item {
 	replicas := int32(1)
 	return &agentv1.Item{
@@ -287,7 +287,7 @@ func itemOf(id string) *agentv1.Item {
 	}
 }
 
-// inbox is what an agent keeps of what it was told.
+// inbox is the agent's file of received changes.
 type inbox struct{ *bbolt.DB }
 
 var bucketItems = []byte("items")
@@ -326,7 +326,7 @@ func (in inbox) put(items []*agentv1.Item) error {
 	return nil
 }
 
-// agent keeps and reports what it is told of, one report after the other, until ctx ends.
+// agent stores and reports the changes that it receives, in one report after the other, until ctx ends.
 func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceClient, session, folder string) (err error) {
 	in, err := openInbox(filepath.Join(folder, session))
 	if err != nil {
@@ -394,7 +394,7 @@ func anyOf(ids []string, first ...any) []any {
 	return first
 }
 
-// addRows adds the rows of deployments that a user asks for, and the records of that call.
+// addRows adds the rows of deployments that a user requests, and the records of that call.
 func (s *shared) addRows(ctx context.Context, ids []string) error {
 	return s.db.inTx(ctx, func(tx *sql.Tx) error {
 		at := time.Now().UnixMilli()
@@ -412,7 +412,7 @@ func (s *shared) addRows(ctx context.Context, ids []string) error {
 	})
 }
 
-// markReady those of which all instances are.
+// markReady marks the deployments whose instances are all ready.
 func (s *shared) markReady(ctx context.Context, ids []string) error {
 	return s.db.inTx(ctx, func(tx *sql.Tx) error {
 		if err := lockRows(ctx, tx, ids); err != nil {
@@ -432,7 +432,7 @@ func (s *shared) markReady(ctx context.Context, ids []string) error {
 	})
 }
 
-// addChanges is FeedWriter.Commit for many deployments, of which the generation is known.
+// addChanges is FeedWriter.Commit for many deployments whose generation is known.
 func (s *shared) addChanges(ctx context.Context, ids []string) error {
 	return s.db.inTx(ctx, func(tx *sql.Tx) error {
 		if err := lockRows(ctx, tx, ids); err != nil {
@@ -446,7 +446,7 @@ func (s *shared) addChanges(ctx context.Context, ids []string) error {
 	})
 }
 
-// lockRows reads what a step would decide about.
+// lockRows reads and locks the rows that a step decides about.
 func lockRows(ctx context.Context, tx *sql.Tx, ids []string) error {
 	return each(ctx, tx, "SELECT deployment_id, region, replicas, status, generation FROM deployment_topology WHERE deployment_id IN "+
 		values(1, len(ids))+" FOR UPDATE", anyOf(ids), func(rows *sql.Rows) error {

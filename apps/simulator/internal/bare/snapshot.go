@@ -11,8 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// desiredRows are what agents are told of deployments, by the same joins as the control
-// plane's.
+// desiredRows selects what agents receive about deployments, by the same joins as the control plane.
 const desiredRows = `SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image, a.name, a.project_id, a.environment_id, e.name, p.name
@@ -21,14 +20,14 @@ LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id `
 
-// snapshotQueries read what a snapshot of a region (its id) is made of.
+// snapshotQueries read the rows of a region's snapshot, by the region's id.
 var snapshotQueries = []string{
 	desiredRows + "WHERE t.region = ? ORDER BY t.deployment_id",
 	"SELECT * FROM app_routes WHERE region = ? ORDER BY app_id",
 }
 
-// SnapshotRead reads every row that a snapshot of the region (its id) is made of, makes
-// nothing of them, and returns how long that took.
+// SnapshotRead reads every row of the snapshot of a region (its id), ignores the rows, and returns how long
+// that took.
 func (db *DB) SnapshotRead(ctx context.Context, region string) (time.Duration, error) {
 	begin := time.Now()
 	for _, query := range snapshotQueries {
@@ -52,9 +51,8 @@ func (db *DB) SnapshotRead(ctx context.Context, region string) (time.Duration, e
 	return time.Since(begin), nil
 }
 
-// InboxWrite writes everything that the agent's file of that path holds, which no agent
-// has open, into a new file: in one transaction, in order, and with sync down to the disk.
-// It returns how long the transaction took.
+// InboxWrite copies an agent's file, which no agent has open, into a new file: in one transaction, in order,
+// and with sync down to the disk. It returns how long the transaction took.
 func InboxWrite(path string, sync bool) (took time.Duration, err error) {
 	from, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {

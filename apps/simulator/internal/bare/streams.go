@@ -17,9 +17,9 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 )
 
-// Frames returns how many empty frames a second a Connect server of this process sends to
-// clients of this process over a number of streams, and how many streams a second it opens and
-// ends. This is the bound of dispatch.
+// Frames returns how many empty frames a second a Connect server of this process sends to clients of this
+// process over a number of streams. It also returns how many streams a second it opens and ends. This is the
+// bound of dispatch.
 func Frames(ctx context.Context, window time.Duration, streams int) (frames, opened float64, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -30,7 +30,7 @@ func Frames(ctx context.Context, window time.Duration, streams int) (frames, ope
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		// Streams that are left at the end are cut, which is what is wanted.
+		// Streams that are left at the end are cut on purpose.
 		_ = rpc.Serve(serving, rpc.NewServer(rpc.ServerConfig{Handler: handler}), listener, time.Second)
 	}()
 	defer func() {
@@ -61,8 +61,8 @@ func Frames(ctx context.Context, window time.Duration, streams int) (frames, ope
 	return frames, opened, err
 }
 
-// framesOf returns the frames per second of a number of streams. The window begins when each
-// has had its first.
+// framesOf returns the frames per second of a number of streams. The window begins when each stream has
+// received its first frame.
 func framesOf(ctx context.Context, agents agentv1connect.AgentServiceClient, window time.Duration, streams int) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -106,8 +106,7 @@ func framesOf(ctx context.Context, agents agentv1connect.AgentServiceClient, win
 
 const onlyOne = "one frame"
 
-// emptyFrames answers Watch with frames that hold nothing, for as long as somebody
-// reads them.
+// emptyFrames answers Watch with empty frames, as long as the client reads them.
 type emptyFrames struct {
 	agentv1connect.UnimplementedAgentServiceHandler
 }
