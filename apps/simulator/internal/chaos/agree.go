@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// disagreement is why things are not yet, or never will be, as they should.
+// disagreement describes why the database and the regions do not agree, yet or for ever.
 type disagreement struct {
 	kind, app string
 	place     place
@@ -25,7 +25,7 @@ func (d *disagreement) String() string {
 	return fmt.Sprintf("%s: %s: %s", d.kind, d.place, d.text)
 }
 
-// sight is what runs and what is ready: by region, then by deployment.
+// sight has what runs and what is ready: by region, then by deployment.
 type sight struct {
 	running map[string]map[string]int
 	ready   map[string]map[string][]string
@@ -39,8 +39,8 @@ func (c *checker) see() sight {
 	return s
 }
 
-// agree holds the database against what runs: nil when all is settled and the same.
-// Nothing is broken while it is asked.
+// agree compares the database with what runs. It returns nil when everything is settled and equal. Nothing is
+// broken during the call.
 func (c *checker) agree(ctx context.Context) (*disagreement, error) {
 	for _, p := range c.w.Stack.Planes() {
 		if !c.w.Stack.Runs(p.Name) {
@@ -59,12 +59,12 @@ func (c *checker) agree(ctx context.Context) (*disagreement, error) {
 	return c.compare(b, c.see()), nil
 }
 
-// compare holds what the database has against what is seen.
+// compare compares the content of the database with what is seen.
 func (c *checker) compare(b books, s sight) *disagreement {
 	if len(b.holes) > 0 {
 		return &disagreement{kind: "a feed has a hole", place: place{region: b.holes[0]}, text: fmt.Sprint(b.holes)}
 	}
-	// A place that is behind says more than the rollout that waits for it.
+	// A place that is behind explains more than the rollout that waits for it.
 	if d := c.agreeRows(b, s); d != nil {
 		return d
 	}
@@ -85,12 +85,11 @@ func (c *checker) compare(b books, s sight) *disagreement {
 	return nil
 }
 
-// patience is how long it is waited for until everything is settled.
+// patience has the times in which everything should settle, and after which it counts as stuck.
 type patience struct{ converge, end time.Duration }
 
-// unsettled is told what still disagrees so long after everything was mended. That it
-// took too long is a violation, and what never ends is one of its own kind; it tells which
-// of the two it is.
+// unsettled records that something still disagrees at this time after the mending. A settling that takes too
+// long is a violation. One that never ends is a violation of another kind. It reports which of them happened.
 func (c *checker) unsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
 	if late = took > p.converge; late {
 		c.violatef("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
@@ -101,7 +100,7 @@ func (c *checker) unsettled(took time.Duration, p patience, why *disagreement) (
 	return late, stuck
 }
 
-// agreeRows holds every place that the database has against its region.
+// agreeRows compares every place of the database with its region.
 func (c *checker) agreeRows(b books, s sight) *disagreement {
 	running, ready := s.running, s.ready
 	known := map[place]bool{}
@@ -148,7 +147,7 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 	return nil
 }
 
-// agreeInstances holds the rows of instances against those that run, one by one.
+// agreeInstances compares the rows of instances with the instances that run, one by one.
 func (c *checker) agreeInstances(b books, s sight) *disagreement {
 	runs := map[string]place{}
 	for region, deployments := range s.ready {
@@ -176,8 +175,7 @@ func (c *checker) agreeInstances(b books, s sight) *disagreement {
 	return nil
 }
 
-// prune has what a restored database no longer knows stopped, as its operator would
-// after looking at it.
+// prune stops what a restored database no longer knows, as its operator would after a review.
 func (c *checker) prune(ctx context.Context) error {
 	for _, m := range c.w.Fleet.Members() {
 		if err := c.pruneRegion(ctx, m); err != nil {

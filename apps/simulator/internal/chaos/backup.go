@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 )
 
-// backup is a copy of the database's files, taken while the server does not run. A
-// server that was killed leaves files that it recovers from: the copy does, too.
+// backup is a copy of the database's files, taken while the server does not run. A killed server leaves files
+// that it recovers from, and so does the copy.
 type backup struct{ data, copied string }
 
-// take a copy in place of the last one.
+// take replaces the last copy by a new one.
 func (b *backup) take() error {
 	tmp := b.copied + ".tmp"
 	if err := errors.Join(os.RemoveAll(tmp), copyTree(b.data, tmp), os.RemoveAll(b.copied), os.Rename(tmp, b.copied)); err != nil {
@@ -22,7 +22,7 @@ func (b *backup) take() error {
 	return nil
 }
 
-// restore the copy; the server does not run.
+// restore replaces the files by the copy. The server must not run.
 func (b *backup) restore() error {
 	if err := errors.Join(os.RemoveAll(b.data), copyTree(b.copied, b.data)); err != nil {
 		return fmt.Errorf("restore the backup: %w", err)
@@ -30,7 +30,7 @@ func (b *backup) restore() error {
 	return nil
 }
 
-// copyTree copies files and folders; sockets are left out.
+// copyTree copies files and folders, but no sockets.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

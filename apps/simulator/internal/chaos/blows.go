@@ -12,17 +12,17 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// blow is something bad that happens. It returns how to mend it, and after how
-// long; nil when there is nothing to mend.
+// blow is one fault. hit returns a function that mends it and after how long, or nil when nothing has to be
+// mended.
 type blow struct {
 	name   string
 	weight int
-	// target is what it hits: two blows on one target do not overlap.
+	// target returns what the blow hits. Two blows on one target do not overlap.
 	target func(rnd *rand.Rand) string
 	hit    func(ctx context.Context, rnd *rand.Rand, target string) (mend func(context.Context) error, after time.Duration, err error)
 }
 
-// storm knows what can be broken, and how.
+// storm makes blows.
 type storm struct {
 	w         *testbed.Testbed
 	net       *network
@@ -33,13 +33,13 @@ type storm struct {
 	backup    *backup
 }
 
-// span draws a duration.
+// span returns a random duration between low and high.
 func span(rnd *rand.Rand, low, high time.Duration) time.Duration {
 	return low + time.Duration(rnd.Float64()*float64(high-low))
 }
 
-// linkToControlPlane is the name of an agent's link, linkBetween that of a replica's to
-// MariaDB and to Restate, and of Restate's back.
+// linkToControlPlane returns the name of an agent's link. linkBetween returns the name of a replica's link to
+// MariaDB or Restate, or of Restate's link back.
 func linkToControlPlane(region string) string { return linkBetween(region, "controlplane") }
 func linkBetween(from, to string) string      { return from + "/" + to }
 
@@ -78,7 +78,7 @@ func (s *storm) blows() []blow {
 			return l.halfOpen([][]string{{"upstream"}, {"downstream"}, {"upstream", "downstream"}}[rnd.IntN(3)]...)
 		}, 2*time.Second, 40*time.Second)},
 	}
-	// What a replica depends on is near it, so that its links are not as bad as those of agents.
+	// A replica is near its backends, so that its links are not as bad as those of agents.
 	for _, backend := range []func(*rand.Rand) string{database, restate} {
 		out = append(out,
 			blow{"cut", 3, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
@@ -101,10 +101,10 @@ func (s *storm) blows() []blow {
 	return out
 }
 
-// wire is a link, under a name that the function above does not shadow.
+// wire is another name for link, because blows has a variable named link.
 type wire = link
 
-// kill -9 a part, and start it again after a while.
+// kill sends kill -9 to a part, and its mend starts the part again.
 func (s *storm) kill(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 		return s.start(part), span(rnd, low, high), s.w.Stack.Kill(part)
@@ -119,7 +119,7 @@ func (s *storm) terminate(ctx context.Context, rnd *rand.Rand, part string) (fun
 	return s.start(part), span(rnd, 0, 3*time.Second), s.w.Stack.Terminate(ctx, part)
 }
 
-// loseData has Restate come back with nothing of what it had.
+// loseData kills Restate, which then starts without its data.
 func (s *storm) loseData(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 	if err := s.w.Stack.Kill(part); err != nil {
 		return nil, 0, err
@@ -127,8 +127,8 @@ func (s *storm) loseData(_ context.Context, rnd *rand.Rand, part string) (func(c
 	return s.start(part), span(rnd, 0, 3*time.Second), os.RemoveAll(s.w.Stack.Folder(part))
 }
 
-// freeze is worse than a kill: what stood still goes on where it was, and does not
-// know that the testbed went on.
+// freeze stops a part without ending it. This is worse than a kill: the part continues where it was, and does
+// not know that time has passed.
 func (s *storm) freeze(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 		return func(context.Context) error { return s.w.Stack.Thaw(part) }, span(rnd, low, high), s.w.Stack.Freeze(part)
@@ -167,8 +167,8 @@ func (s *storm) crash(_ context.Context, rnd *rand.Rand, region string) (func(co
 	return nil, 0, nil
 }
 
-// silence has the API server of a region, so to speak, go away: instances run on, and
-// its agent can neither change nor see anything.
+// silence simulates that the API server of a region is away: instances run on, but the region's agent can
+// neither change nor see anything.
 func (s *storm) silence(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m := s.w.Fleet.Member(region)
 	m.Runtime.Silence(true)
@@ -203,7 +203,7 @@ func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func
 		return nil, 0, nil
 	}
 	s.history.add(event{part: plane, text: fmt.Sprintf("its clock jumps by %s", by.Round(time.Second))})
-	// A process that was started meanwhile has a clock that is right.
+	// A process that was started meanwhile has the right clock.
 	mend := func(context.Context) error {
 		if s.w.Stack.PIDs()[plane] != pid {
 			return nil
@@ -213,7 +213,7 @@ func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func
 	return mend, span(rnd, time.Second, 15*time.Second), setClock(pid, by)
 }
 
-// restore kills the database and brings it back as it was at the last backup.
+// restore kills the database and restores the last backup.
 func (s *storm) restore(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 	if err := s.w.Stack.Kill(part); err != nil {
 		return nil, 0, err

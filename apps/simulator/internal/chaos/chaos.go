@@ -1,5 +1,4 @@
-// Package chaos breaks a running installation at random, and checks that nothing of
-// what was promised breaks with it.
+// Package chaos breaks a running installation at random, and checks that every promise still holds.
 //
 //	users ----------------> balancer ---> controlplane-1 --.-- link --> MariaDB
 //	agents -- link, ------->   |    `---> controlplane-2 --'-- link --> Restate
@@ -8,10 +7,9 @@
 //	                           and late reports, silent executors, full disks,
 //	                           clocks, backups
 //
-// It goes in rounds. In each, users change apps while blows fall; then everything
-// is mended, the users rest, and within some seconds all has to be settled and the
-// same everywhere: see checker. A seed decides what happens and when, though not
-// how the parts take it: a run of the same seed tells much the same story.
+// It works in rounds. In each, users change apps while blows fall. Then everything is mended, the users rest,
+// and within some seconds everything must be settled and the same everywhere: see checker. A seed decides
+// what happens and when, but not how the parts react: runs of the same seed are similar.
 package chaos
 
 import (
@@ -33,10 +31,9 @@ import (
 
 // Chaos is the scenario.
 //
-// What limits it: time, since nothing is measured but whether all is in order. A round is
-// its storm and what it takes to settle, which is mostly waiting: for leases and connections
-// that are found dead, retries that have backed off (some 3 s), and then for the rollouts that the
-// storm left under way: region after region, and replica after replica.
+// What limits it: time, because only correctness is checked. A round is its storm and the time to settle.
+// Most of that is waiting for leases, dead connections and retries that have backed off. Then come the
+// rollouts that the storm left under way, region by region and replica by replica.
 type Chaos struct {
 	Minutes  float64       `help:"How long to go on; a round that has begun is ended." default:"5"`
 	Regions  int           `help:"Regions, each with an agent." default:"8"`
@@ -53,7 +50,7 @@ func (s *Chaos) Deadline() time.Duration {
 	return 10*time.Minute + time.Duration(2*s.Minutes*float64(time.Minute)) + s.Storm + s.Patience
 }
 
-// run is one run of it.
+// run is one run of the scenario.
 type run struct {
 	*Chaos
 	w       *testbed.Testbed
@@ -108,15 +105,15 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	return violationsError(violations)
 }
 
-// start the testbed with everything that can be broken in between.
+// start starts the testbed, with everything between its parts that can be broken.
 func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *testbed.Testbed, *testbed.Balancer, error) {
 	var balancer *testbed.Balancer
 	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, mischiefs: map[string]*mischief{}}
 	ctx, w, err := testbed.Start(ctx, testbed.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
 		Route: func(from, to, address string) (string, error) { return r.net.add(linkBetween(from, to), address) },
-		// Many users make more versions of an app than are kept, and an acknowledged one must
-		// not be deleted.
+		// Users make more versions of an app than are usually kept, and an acknowledged version must not be
+		// deleted.
 		ServeFlags: []string{"--keep-versions=100000"},
 		Prepare: func(s *stack.Stack) (err error) {
 			balancer, err = testbed.NewBalancer(ctx, s)
@@ -145,8 +142,8 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *te
 	return ctx, w, balancer, err
 }
 
-// runtime of a region: instances take up to a second to start and half a second to
-// stop, and some starts fail.
+// runtime returns the runtime of a region: instances take random short times to start and to stop, and some
+// starts fail.
 func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
 	var mu sync.Mutex
 	float := func() float64 {
@@ -155,8 +152,8 @@ func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
 		return rnd.Float64()
 	}
 	return agent.SimulatedConfig{
-		// A rollout waits for up to twelve of these, one after the other, and must end within the
-		// time in which all has to settle.
+		// A rollout may wait for twelve starts, one after the other, and must end within the time in which
+		// everything has to settle.
 		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second/2)) },
 		Stop:    func() time.Duration { return time.Duration(float() * float64(time.Second/2)) },
 		Crashes: func(label string) bool { return label == crashes },
@@ -171,7 +168,7 @@ func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
 	}
 }
 
-// rounds of breaking and mending, until the time is over or a promise is broken.
+// rounds breaks and mends, until the time is over or a promise is broken.
 func (r *run) rounds(ctx context.Context) (n int, slowest time.Duration, err error) {
 	watching, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -197,7 +194,7 @@ func (r *run) rounds(ctx context.Context) (n int, slowest time.Duration, err err
 	return n, slowest, nil
 }
 
-// backUp takes a backup now and then, while all is in order.
+// backUp takes a backup of the database while everything is in order.
 func (r *run) backUp(ctx context.Context) error {
 	if r.storm.backup == nil {
 		return nil
@@ -229,12 +226,12 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 	return err
 }
 
-// settle waits until all is in order and says how long that took. What does not
-// settle in time is a violation, and one of another kind when it never does.
+// settle waits until everything is in order, and returns how long that took. Not settling in time is a
+// violation. Never settling is a violation of another kind.
 func (r *run) settle(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
 	var why, last *disagreement
-	var waits []string // for what, one after the other
+	var waits []string // what it waited for, in order
 	slow := false
 	for {
 		if why != nil && (last == nil || last.String() != why.String()) {
@@ -242,8 +239,7 @@ func (r *run) settle(ctx context.Context) (time.Duration, error) {
 		}
 		last = why
 		bounded, cancel := context.WithTimeout(ctx, r.Converge)
-		// What a restored database does not know runs on until its operator has
-		// looked at it.
+		// Workloads that a restored database does not know run on until its operator reviews them.
 		err := r.checker.prune(bounded)
 		if err == nil {
 			why, err = r.checker.agree(bounded)
@@ -285,7 +281,7 @@ func (r *run) settle(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// tell the result.
+// tell writes the result.
 func (r *run) tell(env scenario.Env, rounds int, slowest time.Duration, violations []Violation) {
 	blows := 0
 	for _, n := range r.blows {

@@ -23,7 +23,7 @@ type Violation struct {
 	History    []string `json:"history"`
 }
 
-// String is all that it takes to look into it.
+// String returns all that a person needs to investigate the violation.
 func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s (--seed=%d)\n%s", v.Kind, v.Text, v.Seed, strings.Join(v.History, "\n"))
 }
@@ -36,9 +36,8 @@ func violationsError(violations []Violation) error {
 	return fmt.Errorf("%d promise(s) broken; first: %s", len(violations), violations[0])
 }
 
-// checker holds what happens against what is promised, for each (deployment,
-// region). It hears what the executors do, which nothing else knows, and reads the
-// database, which everything else believes.
+// checker checks what happens against the promises, for each (deployment, region). It observes the executors,
+// independently of everything else, and reads the database, on which everything else relies.
 //
 //	while things break                     when everything was mended
 //	  no generation goes back                every rollout has ended
@@ -49,10 +48,9 @@ func violationsError(violations []Violation) error {
 //	                                         feeds have no hole
 //	                                         what was acknowledged is there
 //
-// A database that was restored is another history: generations and revisions may
-// be lower after it, and what was acknowledged in between may be gone. Its agents tell the
-// control plane so by their inboxes, and a new epoch begins; one that lost its inbox as
-// well knows of no other history, and goes on in the same epoch.
+// A restored database is another history: generations and revisions may be lower than before, and
+// acknowledged changes may be gone. The inboxes of agents show the control plane the difference, and a new
+// epoch begins. An agent that lost its inbox as well knows no other history, and the same epoch continues.
 type checker struct {
 	w       *testbed.Testbed
 	seed    uint64
@@ -62,12 +60,12 @@ type checker struct {
 
 	mu      sync.Mutex
 	applied map[place]applied
-	ready   map[instance]bool // those that ever were, each as every deployment's that had it
-	count   map[place]int     // of them
-	// epochs and heads by region, as last read.
+	ready   map[instance]bool // instances that were ever ready, with each deployment that they had
+	count   map[place]int     // of instances in ready
+	// epochs and heads are the last values that were read, by region.
 	epochs, heads map[string]int64
 	claimed       map[string]bool // deployments whose claim to be ready was checked
-	told          map[string]bool // instances likewise
+	told          map[string]bool // instances whose row with status ready was checked
 	acknowledged  map[string]string
 	restores      int               // of the database
 	losses        map[string]int    // of inboxes, by region
@@ -77,11 +75,11 @@ type checker struct {
 
 type applied struct {
 	epoch, generation int64
-	// restores and losses until then.
+	// restores and losses are the counts at that time.
 	restores, losses int
 }
 
-// below reports whether a is of before b.
+// below reports whether a is older than b.
 func (a applied) below(b applied) bool {
 	return a.epoch < b.epoch || a.epoch == b.epoch && a.generation < b.generation
 }
@@ -93,7 +91,7 @@ func newChecker(h *history, seed uint64) *checker {
 	}
 }
 
-// onApplied is told by every agent of what it hands to its runtime.
+// onApplied is called for every assignment that an agent hands to its runtime.
 func (c *checker) onApplied(region, deployment string, epoch, generation int64) {
 	p := place{region, deployment}
 	c.history.add(event{region: region, deployment: deployment, text: fmt.Sprintf("the agent applies generation %d of epoch %d", generation, epoch)})
@@ -122,15 +120,14 @@ func (c *checker) onReady(region, deployment, id string) {
 	}
 }
 
-// acknowledge notes a deployment that a user was told of.
+// acknowledge records a deployment that a user got as an answer.
 func (c *checker) acknowledge(app, deployment string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acknowledged[deployment], c.apps[deployment] = app, app
 }
 
-// restored is called while the database is away, before it comes back as it was
-// some time ago.
+// restored is called while the database is away, before it starts from an older backup.
 func (c *checker) restored() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +149,7 @@ func (c *checker) lost(region string) {
 	c.losses[region]++
 }
 
-// violatef notes a violation, the first of each kind.
+// violatef records a violation, if it is the first of its kind.
 func (c *checker) violatef(kind, app string, p place, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,10 +171,10 @@ func (c *checker) broken() []Violation {
 	return append([]Violation(nil), c.violations...)
 }
 
-// watchEvery is how often the database is asked while things break.
+// watchEvery is the interval between queries of the database while things break.
 const watchEvery = 200 * time.Millisecond
 
-// watch until ctx ends. A database that is away is asked again.
+// watch checks the database until ctx ends. Failed queries are repeated.
 func (c *checker) watch(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -193,7 +190,7 @@ func (c *checker) watch(ctx context.Context) {
 	}
 }
 
-// look holds what the database says right now against what happened.
+// look reads what the database says now, and checks it against what happened.
 func (c *checker) look(ctx context.Context) error {
 	before := c.restoresSoFar()
 	s, err := readClaims(ctx, c.w.DB)
@@ -203,7 +200,7 @@ func (c *checker) look(ctx context.Context) error {
 	return err
 }
 
-// hear holds what the database says against what happened.
+// hear checks what the database says against what happened.
 func (c *checker) hear(s claims) {
 	type found struct {
 		kind, app string

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// claims is what the database says at one moment that must never be untrue.
+// claims are statements of the database at one moment that must always be true.
 type claims struct {
 	heads  []head
 	ready  []instance
@@ -56,7 +56,7 @@ func readClaims(ctx context.Context, db *bare.DB) (c claims, err error) {
 	return c, err
 }
 
-// row is a place as the database has it.
+// row is the row of a place in the database.
 type row struct {
 	place
 	app                  string
@@ -66,18 +66,17 @@ type row struct {
 	appliedGeneration    int64
 	countsGeneration     int64
 	readyReplicas, count int
-	// says is what the region's agent gave as the reason for what is not done, and
-	// what became of the region.
+	// says contains the reason that the region's agent gave for unfinished work, and the state of the region.
 	says string
 }
 
-// moving is what is not yet as it should be.
+// moving is a deployment, a rollout or an app that is still changing.
 type moving struct{ app, deployment, text string }
 
-// books is everything in the database that has to agree with what runs.
+// books are all rows of the database that must agree with what runs.
 type books struct {
 	rows        []row
-	instances   []instance // that live
+	instances   []instance // that are alive
 	quarantined map[place]bool
 	moving      []moving
 	// holes are regions whose feed lacks a revision.

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// clocksCanJump reports whether the clock of another process can be set.
+// clocksCanJump reports whether setClock works here.
 const clocksCanJump = true
 
-// setClock shifts the wall clock of one process by a number of whole seconds. Its monotonic
-// clock goes on, as on a machine whose clock is set.
+// setClock shifts the wall clock of one process by a number of whole seconds. Its monotonic clock is not
+// changed, as on a machine whose clock is set.
 //
-// Programs read the clock through code that the kernel maps into them, the vDSO. We
-// write other code over the function clock_gettime, in that process's own copy: it
-// asks the kernel and adds the offset.
+// Programs read the clock through the vDSO: code that the kernel maps into them. setClock overwrites the
+// function clock_gettime in that process's copy with other code. That code asks the kernel and adds the
+// offset.
 //
 //	endbr64
 //	mov  eax, 228        ; clock_gettime
@@ -72,7 +72,7 @@ func setClock(pid int, offset time.Duration) (err error) {
 	if bytes.Equal(image[at:at+uint64(len(code))], code) {
 		return nil
 	}
-	// No thread may run in the code that is overwritten.
+	// No thread may be in the code while it is overwritten.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func setClock(pid int, offset time.Duration) (err error) {
 	return errors.New("its threads do not stop outside of the vDSO")
 }
 
-// vdso is where the code lies in a process.
+// vdso returns the addresses of the vDSO of a process.
 func vdso(pid int) (start, end uint64, err error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -127,8 +127,7 @@ func function(image []byte, name string, room uint64) (uint64, error) {
 	return 0, fmt.Errorf("the vDSO has no %s of %d bytes", name, room)
 }
 
-// stoppedOutside reports whether every thread of a process stands still and none does so
-// between two addresses.
+// stoppedOutside reports whether every thread of a process is stopped outside of an address range.
 func stoppedOutside(pid int, start, end uint64) (bool, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil || len(tasks) == 0 {
@@ -143,7 +142,7 @@ func stoppedOutside(pid int, start, end uint64) (bool, error) {
 		if !bytes.HasPrefix(state, []byte("T")) {
 			return false, nil
 		}
-		// The last of its fields is the address of the next instruction.
+		// The last field is the address of the next instruction.
 		where, err := os.ReadFile(filepath.Join(task, "syscall"))
 		if err != nil {
 			return false, err

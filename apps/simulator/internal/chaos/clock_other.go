@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// clocksCanJump: see clock_linux_amd64.go.
+// clocksCanJump is false here: see clock_linux_amd64.go.
 const clocksCanJump = false
 
 func setClock(int, time.Duration) error {

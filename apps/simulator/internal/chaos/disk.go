@@ -9,19 +9,18 @@ import (
 	"syscall"
 )
 
-// disks are small file systems of the agents' own, so that one can be full. They
-// need the right to mount, which root has; without it no disk is ever full, and the
-// result says so.
+// disks are small file systems for agents, so that one can become full. They need the right to mount, which
+// root has. Without it no disk becomes full, and the result mentions that.
 type disks struct {
 	mu      sync.Mutex
 	mounted []string
 	failed  error
 }
 
-// diskBytes hold an inbox and its growth.
+// diskBytes is enough for an inbox and its growth.
 const diskBytes = 16 << 20
 
-// make is a fleet's Folder.
+// make creates the folder of a member: see fleet.Config.
 func (d *disks) make(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -29,7 +28,7 @@ func (d *disks) make(path string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.failed != nil {
-		// Without disks of their own, agents have a folder.
+		// Without a disk, the agent gets a normal folder.
 		return nil
 	}
 	if d.failed = mountDisk(path, diskBytes); d.failed == nil {
@@ -46,7 +45,7 @@ func (d *disks) usable() bool {
 
 const filler = "filler"
 
-// fill what is left of a disk.
+// fill fills the rest of a disk.
 func (d *disks) fill(folder string) error {
 	f, err := os.Create(filepath.Join(folder, filler))
 	if err != nil {
@@ -55,7 +54,7 @@ func (d *disks) fill(folder string) error {
 		}
 		return fmt.Errorf("fill the disk: %w", err)
 	}
-	// In ever smaller pieces, so that not even a page is left.
+	// The pieces become smaller, so that not even a page is left.
 	for size := 1 << 20; size > 0; size /= 2 {
 		for err == nil {
 			_, err = f.Write(make([]byte, size))
@@ -75,7 +74,7 @@ func (d *disks) free(folder string) error {
 	return nil
 }
 
-// close takes the disks away. What is open on them stays until it is closed.
+// close unmounts the disks. Open files stay usable until they are closed.
 func (d *disks) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

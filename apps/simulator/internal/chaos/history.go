@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// place is where a deployment runs; region is a name.
+// place is a deployment in a region. region is a name.
 type place struct{ region, deployment string }
 
 func (p place) String() string { return p.deployment + " in " + p.region }
 
-// event is something that happened. An empty field means that it is about none in
-// particular.
+// event is something that happened. An empty field means that the event is about no particular one.
 type event struct {
 	at                      time.Time
 	part                    string // what was broken or mended
@@ -38,7 +37,7 @@ func (e event) concerns(app string, p place) bool {
 	return e.app == "" || e.app == app
 }
 
-// history is all that happened since everything was last in order.
+// history has the events since everything was last in order.
 type history struct {
 	now   func() time.Time
 	begin time.Time
@@ -48,12 +47,12 @@ type history struct {
 	total  int
 }
 
-// maxEvents is far more than a storm has.
+// maxEvents is far more than a storm produces.
 const maxEvents = 200_000
 
 func newHistory(now func() time.Time) *history { return &history{now: now, begin: now()} }
 
-// since is how long it goes back.
+// since returns the time since the history began.
 func (h *history) since() time.Duration { return h.now().Sub(h.begin) }
 
 func (h *history) add(e event) {
@@ -62,25 +61,24 @@ func (h *history) add(e event) {
 	e.at = h.now()
 	h.total++
 	if len(h.events) == maxEvents {
-		// What shows a violation is what came shortly before it.
+		// The newest events explain a violation.
 		h.events = slices.Delete(h.events, 0, maxEvents/8)
 	}
 	h.events = append(h.events, e)
 }
 
-// settled forgets what led to a state that was found in order.
+// settled deletes the events, because the state was found in order.
 func (h *history) settled() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = h.events[:0]
 }
 
-// maxLines of a history that is printed, the newest: what is read on one screen.
+// maxLines is the number of newest lines that are printed: about one screen.
 const maxLines = 50
 
-// about is the shortest history that shows something: since everything was in
-// order, what was done to the app, what happened in the place, and what broke that
-// this place depends on.
+// about returns the events since everything was in order that concern the app and the place: changes to the
+// app, events in the place, and faults of what the place depends on.
 func (h *history) about(app string, p place) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

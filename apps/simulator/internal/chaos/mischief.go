@@ -12,29 +12,28 @@ import (
 	"time"
 )
 
-// mischief is an agent's way to the control plane on which reports get lost, come
-// twice, and come late: after others that were sent later. What the agent is told
-// of a lost one is that the connection broke.
+// mischief is the transport of an agent's calls. It loses, doubles and delays reports, so that they arrive
+// after reports that were sent later. For a lost report the agent gets the error of a broken connection.
 type mischief struct {
 	next http.RoundTripper
 	on   atomic.Bool
 
 	mu  sync.Mutex
 	rnd *rand.Rand
-	// What was done, for the result.
+	// doubled, delayed and lost count reports, for the result.
 	doubled, delayed, lost atomic.Int64
 }
 
 var errLost = errors.New("the answer was lost")
 
-// latest is how late a copy may come: past the agent's next reports, and past its
-// next session.
+// latest is the longest delay of a copy. It is longer than the agent's next reports and next session take to
+// begin.
 const latest = 4 * time.Second
 
-// maxCopy bounds the reports that are copied.
+// maxCopy bounds the size of reports that are copied.
 const maxCopy = 4 << 20
 
-// tell adds what was done to reports, by kind.
+// tell adds the numbers of changed reports to counts, by kind.
 func (m *mischief) tell(counts map[string]int64) {
 	counts["doubled"] += m.doubled.Load()
 	counts["delayed"] += m.delayed.Load()
@@ -58,18 +57,18 @@ func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
 	m.mu.Unlock()
 	switch what {
 	case 0:
-		// Twice, at once and some time later.
+		// The report is sent twice: at once and some time later.
 		m.doubled.Add(1)
 		m.again(req, body, after)
 		return m.next.RoundTrip(first)
 	case 1:
-		// It comes late, and the agent believes it lost: it sends it again, under the
-		// same sequence, and perhaps others before it arrives.
+		// The report arrives late, and the agent believes it lost. So the agent sends it again with the same
+		// sequence, and perhaps others before the late one arrives.
 		m.delayed.Add(1)
 		m.again(req, body, after)
 		return nil, errLost
 	case 2:
-		// It arrives, and its answer does not.
+		// The report arrives, and its answer is lost.
 		m.lost.Add(1)
 		resp, err := m.next.RoundTrip(first)
 		if err == nil {
@@ -99,7 +98,7 @@ func (m *mischief) again(req *http.Request, body []byte, after time.Duration) {
 	})
 }
 
-// CloseIdleConnections is found by http.Client's method of that name.
+// CloseIdleConnections is called by http.Client's method of the same name.
 func (m *mischief) CloseIdleConnections() {
 	if c, ok := m.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

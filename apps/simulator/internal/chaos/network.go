@@ -13,8 +13,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// network is every connection that can be broken: one Toxiproxy for each agent, for each
-// replica's ways to MariaDB and to Restate, and for Restate's back.
+// network has every connection that can be broken: one Toxiproxy for each agent, for each replica's links to
+// MariaDB and Restate, and for Restate's links back.
 type network struct {
 	server *toxiproxy.ApiServer
 
@@ -22,7 +22,7 @@ type network struct {
 	links map[string]*link
 }
 
-// link is one way, such as an agent's to the control plane.
+// link is one direction of calls, such as an agent's to the control plane.
 type link struct {
 	name   string
 	server *toxiproxy.ApiServer
@@ -33,7 +33,7 @@ type link struct {
 }
 
 func newNetwork() *network {
-	// Its toxics log to the library's own global logger.
+	// The toxics log to the library's own global logger.
 	zerolog.SetGlobalLevel(zerolog.Disabled)
 	return &network{
 		server: toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop()),
@@ -41,7 +41,7 @@ func newNetwork() *network {
 	}
 }
 
-// add a link to an upstream; it is listened on at the address that is returned.
+// add adds a link to an upstream, and returns the address on which the link listens.
 func (n *network) add(name, upstream string) (string, error) {
 	proxy := toxiproxy.NewProxy(n.server, name, "127.0.0.1:0", upstream)
 	if err := proxy.Start(); err != nil {
@@ -67,7 +67,7 @@ func (n *network) close() {
 	}
 }
 
-// cut breaks every connection; new ones are taken.
+// cut breaks every connection, and accepts new ones.
 func (l *link) cut() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,18 +89,18 @@ func (l *link) start() error {
 	return nil
 }
 
-// delay everything that passes, both ways, by so much and up to jitter more.
+// delay delays everything that passes, both ways, by latency and up to jitter more.
 func (l *link) delay(latency, jitter time.Duration) error {
 	attributes := fmt.Sprintf(`{"latency": %d, "jitter": %d}`, latency.Milliseconds(), jitter.Milliseconds())
 	return l.poison("latency", attributes, "upstream", "downstream")
 }
 
-// halfOpen has what is sent in the directions vanish while connections stay open.
+// halfOpen drops what is sent in the directions, while connections stay open.
 func (l *link) halfOpen(streams ...string) error {
 	return l.poison("timeout", `{"timeout": 0}`, streams...)
 }
 
-// trickle lets rate KiB a second pass to the agent.
+// trickle limits what passes to the agent to rate KiB a second.
 func (l *link) trickle(rate int) error {
 	return l.poison("bandwidth", fmt.Sprintf(`{"rate": %d}`, rate), "downstream")
 }
@@ -119,15 +119,13 @@ func (l *link) poison(kind, attributes string, streams ...string) error {
 	return nil
 }
 
-// up undoes everything. Connections that were poisoned are broken: bytes that went
-// missing in them cannot come back.
+// up undoes everything. Poisoned connections are broken, because their lost bytes cannot come back.
 func (l *link) up(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.poisoned {
 		l.proxy.Stop()
-		// Another one: what takes a poison out of a proxy waits, now and then for ever,
-		// for connections that have ended.
+		// It makes a new proxy, because removing a toxic waits for ended connections, sometimes for ever.
 		l.proxy, l.poisoned = toxiproxy.NewProxy(l.server, l.name, l.proxy.Listen, l.proxy.Upstream), false
 	}
 	return l.start()

@@ -18,11 +18,11 @@ type mend struct {
 	do   func(context.Context) error
 }
 
-// mendTimeout holds a start of a database that has to recover.
+// mendTimeout is long enough for the start of a database that has to recover.
 const mendTimeout = 2 * time.Minute
 
-// rage breaks things at random for a while, mending each in its time, and then
-// mends all that is left. It returns how often it did what.
+// rage breaks things at random for a while and mends each in its time. Then it mends the rest. It returns the
+// number of blows by kind.
 func (s *storm) rage(ctx context.Context, rnd *rand.Rand, duration, rest time.Duration) (map[string]int, error) {
 	blows := s.blows()
 	total := 0
@@ -50,7 +50,7 @@ func (s *storm) rage(ctx context.Context, rnd *rand.Rand, duration, rest time.Du
 		case <-time.After(wait):
 		}
 	}
-	// What was begun is undone, whatever ended the storm.
+	// Everything is mended, whatever ended the storm.
 	healing, cancel := context.WithTimeout(context.WithoutCancel(ctx), mendTimeout)
 	defer cancel()
 	return counts, errors.Join(failed, s.mendDue(healing, mends, time.Now().Add(time.Hour)))
@@ -72,8 +72,7 @@ func (s *storm) strike(ctx context.Context, rnd *rand.Rand, b blow, target strin
 	return nil
 }
 
-// mendDue undoes what is due by a time, in the order of its times: a database
-// before those who were broken after it.
+// mendDue mends what is due by a time, in the order of due times: a database before what was broken after it.
 func (s *storm) mendDue(ctx context.Context, mends map[string]mend, by time.Time) error {
 	targets := slices.SortedFunc(maps.Keys(mends), func(a, b string) int { return mends[a].at.Compare(mends[b].at) })
 	var err error
@@ -94,7 +93,7 @@ func (s *storm) mendDue(ctx context.Context, mends map[string]mend, by time.Time
 	return err
 }
 
-// regionOf a target is the region that alone feels what becomes of it; "": others do, too.
+// regionOf returns the only region that a target's fault affects, or "" if it affects more.
 func (s *storm) regionOf(target string) string {
 	region, _, _ := strings.Cut(target, "/") // of a link
 	if slices.Contains(s.w.Regions, region) {
@@ -103,7 +102,7 @@ func (s *storm) regionOf(target string) string {
 	return ""
 }
 
-// kindOf a target: what all of its like are counted as.
+// kindOf returns the name under which targets of the same kind are counted.
 func kindOf(target string) string {
 	for i := range len(target) {
 		if target[i] >= '0' && target[i] <= '9' {

@@ -17,8 +17,7 @@ import (
 
 func mutation() *windlassv1.Mutation { return testbed.Mutation() }
 
-// user changes apps at random. Its connection goes through the balancer, to either
-// replica.
+// user changes apps at random. Its connection goes through the balancer to any replica.
 type user struct {
 	api     *testbed.Client
 	checker *checker
@@ -30,8 +29,8 @@ type user struct {
 	calls map[string]int
 }
 
-// Apps: the first few have a fixed number of replicas, so that what ready means for
-// them is known; the others are changed in every way.
+// The first apps have a fixed number of replicas, so that the checker knows what ready means for them. The
+// others are changed in every way.
 const (
 	fixedApps     = 2
 	fixedReplicas = 2
@@ -45,10 +44,10 @@ func appName(i int) string {
 	return "loose-" + strconv.Itoa(i-fixedApps)
 }
 
-// callTimeout is short enough to go on when a replica stands still.
+// callTimeout is short, so that a user continues when a replica is frozen.
 const callTimeout = 5 * time.Second
 
-// run until ctx ends, resting up to rest between two calls.
+// run makes calls until ctx ends. Between two calls it rests for up to rest.
 func (u *user) run(ctx context.Context, rest time.Duration) {
 	for ctx.Err() == nil {
 		u.act(ctx)
@@ -66,7 +65,7 @@ func (u *user) act(ctx context.Context) {
 	app := appName(i)
 	what := u.rnd.IntN(10)
 	if i < fixedApps {
-		// What changes neither replicas nor whether there are any.
+		// These calls change neither the number of replicas nor whether the app runs.
 		what = []int{0, 1, 2, 6, 7, 8}[u.rnd.IntN(6)]
 	}
 	path := testbed.Path(app)
@@ -118,7 +117,7 @@ func (u *user) deploy(ctx context.Context, i int, app, label string) (string, er
 	return did, err
 }
 
-// placesOf an app: fixed ones stay where they are.
+// placesOf returns the regions of an app. Fixed apps stay in theirs.
 func (u *user) placesOf(i int) []string {
 	n := len(u.regions)
 	if i < fixedApps {
@@ -137,7 +136,7 @@ func (u *user) acknowledge(app, deployment string) {
 	}
 }
 
-// note counts a call; an answer that makes no sense is a violation.
+// note counts a call. An answer that makes no sense is a violation.
 func (u *user) note(app, did string, err error) {
 	code := connect.CodeOf(err)
 	said := "done"
