@@ -1,5 +1,5 @@
-// Package child runs parts of a scenario that are other machines outside of a test, such as attackers: processes of the
-// simulator's own binary, with descriptors of their own and a lower priority, that end with the one that started them.
+// Package child runs parts of a scenario that outside of a test are other machines. They are processes of the
+// simulator's binary, with own descriptors and a lower priority, and end with their parent.
 package child
 
 import (
@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// nice is the priority of a child.
+	// nice is the niceness of a child.
 	nice = 10
-	// stopTimeout is the time that a child has to end in.
+	// stopTimeout bounds the end of a child.
 	stopTimeout = 10 * time.Second
 )
 
-// Become lowers the priority of this process, and takes it out of the real-time class. The context that it returns
-// ends with the process that started this one.
+// Become lowers the priority of this process, and removes it from the real-time class. The returned context
+// ends with the parent process.
 func Become(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if err := errors.Join(measure.NormalTime(), syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)); err != nil {
 		return nil, nil, fmt.Errorf("lower the priority: %w", err)
@@ -37,12 +37,12 @@ func Become(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	return ctx, cancel, nil
 }
 
-// Start starts self, the simulator's binary, with arguments and further variables of the environment, and calls line for
-// each line that it writes. It ends with ctx, and closes ended.
+// Start starts self, the simulator's binary, with arguments and additional environment variables. It calls
+// line for each line that the process writes. The process ends with ctx, and ended is then closed.
 func Start(ctx context.Context, self string, env []string, line func(string), args ...string) (ended <-chan struct{}, err error) {
 	cmd := exec.CommandContext(ctx, self, args...)
 	cmd.Stderr, cmd.Env = os.Stderr, append(os.Environ(), env...)
-	in, err := cmd.StdinPipe() // which ends with this process, too
+	in, err := cmd.StdinPipe() // the pipe also ends with this process
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// events is an agent's log: it hears when a stream begins and when a snapshot is
-// stored, and hands warnings on.
+// events is the handler of an agent's log. It notices when a stream begins and when a snapshot is stored, and
+// passes warnings on.
 type events struct {
 	region   string
 	snapshot func(region string, items int, took time.Duration)
@@ -19,7 +19,7 @@ type events struct {
 	connected time.Time
 }
 
-// What the agent says at the two moments.
+// These are the agent's messages at the two moments.
 const (
 	saysConnected = "connected to the control plane"
 	saysSnapshot  = "snapshot received"

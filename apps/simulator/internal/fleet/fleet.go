@@ -1,15 +1,14 @@
-// Package fleet runs thousands of shipped agents in one process, each with a TCP
-// connection of its own to the control plane, its own inbox on disk, and a
-// simulated runtime. Everything but the runtime is what runs in a region.
+// Package fleet runs thousands of shipped agents in one process. Each has a TCP connection of its own to the
+// control plane, its own inbox on disk, and a simulated runtime. Everything but the runtime is what runs in a
+// region.
 //
 //	control plane <--TCP--> wire (may be cut, stalled) <--> agent --> simulated
 //	                                                          ^ killed and started
 //	                                                            again on its inbox
 //
-// A member's runtime outlives its agent, as pods and processes do. Agents only ever end by
-// being killed. Inboxes are not flushed to the disk and, where the system has one, lie in
-// memory: they stand for as many disks as there are regions, and what a kill leaves of
-// them is the same.
+// A member's runtime outlives its agent, as pods and processes do. Agents only end by being killed. Inboxes
+// are not flushed to the disk and lie in memory where possible, because one machine has fewer disks than the
+// fleet has regions. A kill leaves the same content as on disk.
 package fleet
 
 import (
@@ -31,17 +30,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// Config of a Fleet.
+// Config is the configuration of a Fleet.
 type Config struct {
-	// Dir for inboxes and credentials.
+	// Dir is the folder of inboxes and credentials.
 	Dir string
-	// URL of the control plane for a member, by its number.
+	// URL returns the URL of the control plane for a member, by its number.
 	URL func(n int) string
-	// Token to join a region with.
+	// Token returns the token with which a region joins.
 	Token func(region string) string
-	// Seed of every agent's jitter and every runtime's draws.
+	// Seed seeds every agent's jitter and every runtime's random numbers.
 	Seed uint64
-	// Runtime of a region; its Region is filled in.
+	// Runtime returns the runtime of a region. New sets its Region.
 	Runtime func(n int, rnd *rand.Rand) agent.SimulatedConfig
 	// Applied is called for every assignment that an agent hands to its runtime, if it is not
 	// nil.
@@ -50,11 +49,11 @@ type Config struct {
 	Snapshot func(region string, items int, took time.Duration)
 	// Connected is called for every stream that begins, if it is not nil.
 	Connected func(region string, resumed bool)
-	// Folder makes the folder of a member; nil: os.MkdirAll.
+	// Folder makes the folder of a member. Nil: os.MkdirAll.
 	Folder func(path string) error
-	// Transport wraps the way of a member's calls; nil: they go as they are.
+	// Transport wraps the transport of a member's calls. Nil: it is not wrapped.
 	Transport func(region string, next http.RoundTripper) http.RoundTripper
-	// Log gets the agents' records at level warn and above; nil: they are dropped.
+	// Log gets the agents' records at level warn and above. Nil: they are dropped.
 	Log slog.Handler
 }
 
@@ -66,7 +65,7 @@ type Fleet struct {
 	byName  map[string]*Member
 }
 
-// New makes a member for each region; none runs yet.
+// New makes a member for each region. No agent runs yet.
 func New(cfg Config, regions []string) (*Fleet, error) {
 	if cfg.Dir == "" || cfg.URL == nil || cfg.Token == nil {
 		return nil, errors.New("fleet: Dir, URL and Token are required")
@@ -86,14 +85,14 @@ func New(cfg Config, regions []string) (*Fleet, error) {
 	return f, nil
 }
 
-// joins is how many agents join at once: a join is a transaction and a file that
-// is flushed to the disk.
+// joins is how many agents join at the same time, because a join is a transaction and a file that is flushed
+// to the disk.
 const joins = 32
 
-// Start every member and return once each has joined, or ctx ended.
+// Start starts every member, and returns once each has joined or ctx ended.
 func (f *Fleet) Start(ctx context.Context) error { return f.StartFirst(ctx, len(f.members)) }
 
-// StartFirst is Start for the first n members.
+// StartFirst starts the first n members, as Start does.
 func (f *Fleet) StartFirst(ctx context.Context, n int) error {
 	slots := make(chan struct{}, joins)
 	errs := make(chan error, n)
@@ -111,13 +110,13 @@ func (f *Fleet) StartFirst(ctx context.Context, n int) error {
 	return err
 }
 
-// Members in the order of their regions.
+// Members returns the members in the order of their regions.
 func (f *Fleet) Members() []*Member { return f.members }
 
-// Member of a region; nil if there is none.
+// Member returns the member of a region, or nil without one.
 func (f *Fleet) Member(region string) *Member { return f.byName[region] }
 
-// Connected is how many members have a stream.
+// Connected returns how many members have a stream.
 func (f *Fleet) Connected() int {
 	n := 0
 	for _, m := range f.members {
@@ -128,7 +127,7 @@ func (f *Fleet) Connected() int {
 	return n
 }
 
-// Stop every member.
+// Stop kills every member.
 func (f *Fleet) Stop() {
 	var wg sync.WaitGroup
 	for _, m := range f.members {
@@ -140,7 +139,7 @@ func (f *Fleet) Stop() {
 	}
 }
 
-// Member is one region: its agent comes and goes, its runtime and disk stay.
+// Member is one region. Its agent is killed and started again, but its runtime and disk stay.
 type Member struct {
 	Region  string
 	Runtime *agent.Simulated
@@ -196,19 +195,18 @@ func (f *Fleet) newMember(n int, region string) (*Member, error) {
 
 func (m *Member) token() string { return filepath.Join(m.dir, "token") }
 
-// float is the agent's randomness.
+// float returns a random number for the agent.
 func (m *Member) float() float64 {
 	m.rndMu.Lock()
 	defer m.rndMu.Unlock()
 	return m.rnd.Float64()
 }
 
-// stopGrace is what an agent's parts have to end in.
+// stopGrace is the time that an agent's parts have to end.
 const stopGrace = 20 * time.Second
 
-// Start the member's agent on what the one before it left; it returns once the
-// agent has joined its region. An agent that runs is left alone. The agent ends
-// with Kill, not with ctx.
+// Start starts the member's agent on the data of its last agent, and returns once the agent has joined its
+// region. A running agent is left alone. The agent ends with Kill, not with ctx.
 func (m *Member) Start(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -237,9 +235,8 @@ func (m *Member) Start(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends the agent as kill -9 does: at one moment it can say nothing more, change
-// nothing more of what runs, and store nothing more, not even the rest of what it is
-// storing. Then its goroutines, which no longer matter to anybody, are waited for.
+// Kill ends the agent as kill -9 does: from one moment on it sends nothing, changes no instances, and stores
+// nothing, not even the rest of a write. Then Kill waits for its goroutines, which have no more effect.
 // Instances stay as they are.
 func (m *Member) Kill() {
 	m.mu.Lock()
@@ -269,17 +266,16 @@ func (m *Member) Connected() bool {
 	return m.agent != nil && m.agent.Connected()
 }
 
-// Cut breaks every connection of the member; its agent opens new ones.
+// Cut breaks every connection of the member. Its agent opens new ones.
 func (m *Member) Cut() { m.wire.cut() }
 
-// Stall has nothing of what the control plane sends arrive any more, while
-// connections stay open; false lets it go on.
+// Stall holds everything that the control plane sends, while connections stay open. Stall(false) releases it.
 func (m *Member) Stall(on bool) { m.wire.stall(on) }
 
-// Folder of what the agent keeps.
+// Folder returns the folder of the agent's data.
 func (m *Member) Folder() string { return m.dir }
 
-// Inbox is the file of what the agent was told.
+// Inbox returns the path of the agent's inbox.
 func (m *Member) Inbox() string { return filepath.Join(m.dir, "inbox.db") }
 
 // Lose deletes the inbox of an agent that does not run.

@@ -11,8 +11,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// wire is a member's network: it knows every connection, so that it can break or
-// stall them.
+// wire is a member's network. It knows every connection, so that it can break or stall them.
 type wire struct {
 	mu      sync.Mutex
 	open    map[*conn]struct{}
@@ -21,7 +20,7 @@ type wire struct {
 
 func newWire() *wire { return &wire{open: map[*conn]struct{}{}} }
 
-// client is the shipped one, but for who opens its connections.
+// client returns the shipped client, which opens its connections through the wire.
 func (w *wire) client() *http.Client { return rpc.NewHTTPClient(rpc.HTTPClientConfig{Dial: w.dial}) }
 
 func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -67,8 +66,8 @@ func (w *wire) stalledNow() chan struct{} {
 	return w.stalled
 }
 
-// voice is one agent's way to its member's network: a member's agents follow one another,
-// and one that was killed opens no further connection on which it would be heard.
+// voice is one agent's transport over its member's network. A member's agents follow one another, and a
+// killed agent must not open another connection.
 type voice struct {
 	next   http.RoundTripper
 	silent atomic.Bool
@@ -84,7 +83,7 @@ func (v *voice) RoundTrip(req *http.Request) (*http.Response, error) {
 	return v.next.RoundTrip(req)
 }
 
-// CloseIdleConnections is found by http.Client's method of that name.
+// CloseIdleConnections is called by http.Client's method of the same name.
 func (v *voice) CloseIdleConnections() {
 	if c, ok := v.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
@@ -99,8 +98,8 @@ type conn struct {
 	closed chan struct{}
 }
 
-// Read hands on what arrived, once the wire is not stalled: what is read from the
-// socket meanwhile is at most one buffer, and then the sender's window closes.
+// Read returns what arrived once the wire is not stalled. During a stall it reads at most one buffer from the
+// socket, and then the sender's window closes.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if stalled := c.wire.stalledNow(); stalled != nil {

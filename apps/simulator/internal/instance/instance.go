@@ -1,4 +1,4 @@
-// Package instance plays an instance behind a gateway, which answers by a handler.
+// Package instance simulates an instance behind a gateway, which answers with a handler.
 package instance
 
 import (
