@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
-// all runs what the project's benchmark table lists.
+// all runs the entries of the project's benchmark table.
 type all struct {
 	Small bool     `help:"Small sizes: takes minutes, and the figures only show whether something broke."`
 	Out   string   `help:"File for the results; empty: one in .cache/bench, by time and commit." type:"path"`
@@ -26,8 +26,8 @@ type all struct {
 	Skip  []string `help:"Leave out those whose name begins so."`
 }
 
-// entry is one line of the table: flags for a small run and for the real one. An
-// entry without small flags is left out of small runs.
+// entry is one line of the table: flags for a small run and for the full run. An entry without small flags is
+// left out of small runs.
 type entry struct {
 	name        string
 	small, full string
@@ -62,7 +62,7 @@ var table = []entry{
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
 }
 
-// runs reports whether the entry is in a run, and with which flags.
+// runs reports whether the entry is in a run, and returns its flags there.
 func (e entry) runs(small bool) (flags []string, ok bool) {
 	switch {
 	case !small:
@@ -87,7 +87,7 @@ func (a *all) wants(name string) bool {
 	return len(a.Only) == 0
 }
 
-// report is the file of results.
+// report is the content of the file of results.
 type report struct {
 	Scenario string            `json:"scenario"` // "all"
 	OK       bool              `json:"ok"`
@@ -127,7 +127,7 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 			out.OK = false
 			failed = append(failed, e.name)
 		}
-		// After each, so that what was measured is there whatever comes.
+		// The file is written after each entry, so that a later failure does not lose results.
 		if err := out.write(); err != nil {
 			return err
 		}
@@ -148,8 +148,8 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 	return nil
 }
 
-// one runs an entry as its command line would, in a process of its own: what the one before
-// had in memory is not to be measured with it.
+// one runs an entry as its command line would. Each entry has a process of its own, so that it is not
+// measured with the memory of the entry before.
 func (a *all) one(ctx context.Context, self, name string, more []string, flags common, stdout, stderr io.Writer) (json.RawMessage, error) {
 	dir, err := os.MkdirTemp("", "windlass-sim-all-")
 	if err != nil {
@@ -159,7 +159,7 @@ func (a *all) one(ctx context.Context, self, name string, more []string, flags c
 	flags.As, flags.Result = name, filepath.Join(dir, "result.json")
 	command, _, _ := strings.Cut(name, "-")
 	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, more, flags.args())...)
-	// A Ctrl-C at the terminal reaches this process alone, which then stops the other.
+	// Ctrl-C at the terminal reaches only this process, which then stops the other.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = leaveWithin
@@ -168,7 +168,7 @@ func (a *all) one(ctx context.Context, self, name string, more []string, flags c
 		cmd.Stdout = stdout
 	}
 	failed := cmd.Run()
-	// One that failed has a result that says why, unless it never came to that.
+	// A failed entry has a result with the reason, unless it failed before it could write one.
 	text, err := os.ReadFile(flags.Result)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, errors.Join(context.Cause(ctx), failed, err))
@@ -176,17 +176,17 @@ func (a *all) one(ctx context.Context, self, name string, more []string, flags c
 	return text, nil
 }
 
-// leaveWithin is how long a scenario may take to stop what it has started.
+// leaveWithin bounds the time in which a scenario stops what it has started.
 const leaveWithin = time.Minute
 
-// args are the flags as a command line has them.
+// args returns the flags as arguments of a command line.
 func (f common) args() []string {
 	out := []string{
 		"--seed=" + strconv.FormatUint(f.Seed, 10),
 		"--max-memory-gib=" + strconv.FormatFloat(f.MaxMemoryGiB, 'g', -1, 64), "--deadline=" + f.Deadline.String(),
 		"--as=" + f.As, "--result=" + f.Result,
 	}
-	if f.ControlPlanes > 1 { // else an entry of the table may have its own
+	if f.ControlPlanes > 1 { // without it, an entry of the table may have its own
 		out = append(out, "--control-planes="+strconv.Itoa(f.ControlPlanes))
 	}
 	for name, value := range map[string]string{"--control-plane=": f.ControlPlane, "--pprof=": f.Pprof} {

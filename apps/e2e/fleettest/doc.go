@@ -7,15 +7,14 @@
 //	agents -'                 `-- cp-3 --'
 //	                             (peers)
 //
-// A seed decides everything: what users do, how long each message and each
-// transaction takes, what is cut, held, doubled, delayed, stalled, killed and
-// restored. While that goes on, every commit is held against what is promised (see
-// checker), and afterwards everything must converge and agree.
+// A seed decides everything: what users do, how long each message and each transaction takes, and what is
+// cut, held, doubled, delayed, stalled, killed and restored. Meanwhile every commit is checked against what
+// is promised (see checker). Afterwards everything must converge and agree.
 //
 // # One seed, one history
 //
-// The same seed gives the same history, to the byte on the wire, in any process. What
-// would make two runs differ is settled one by one:
+// The same seed gives the same history, to the byte on the wire, in any process. Each possible difference
+// between two runs is removed:
 //
 //	time                  the bubble's
 //	ids, keys, jitter     crypto/rand and every random function, from the seed
@@ -24,8 +23,7 @@
 //	maps                  nothing depends on a map's order, which differs
 //	                      in another process
 //
-// Fleets are therefore run one after the other, in as many processes as there are
-// CPUs.
+// Therefore fleets run one after the other, in as many processes as there are CPUs.
 //
 // The in-memory store and driver are trusted because they pass the suites that
 // MySQL and Restate pass.
