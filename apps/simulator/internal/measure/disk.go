@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// between two writes of a DiskProbe. A pause of a disk that is longer falls into one of them.
+// betweenProbes is the pause between two writes of a DiskProbe. A longer pause of a disk includes a write.
 const betweenProbes = 20 * time.Millisecond
 
-// DiskProbe writes a block to a disk again and again, and notes how long the longest sync took. The rest of the
-// machine, other guests of its host among it, can pause a disk for longer than what is measured takes.
+// DiskProbe writes a block to a disk repeatedly, and records the longest sync. Other work on the machine or
+// its host can pause a disk for longer than the measured work takes.
 type DiskProbe struct {
 	stop chan struct{}
 	done chan struct{}
@@ -19,7 +19,7 @@ type DiskProbe struct {
 	err     error
 }
 
-// ProbeDisk begins to write to a file of its own in the folder, until Stop.
+// ProbeDisk writes to a file of its own in the folder, until Stop.
 func ProbeDisk(folder string) (*DiskProbe, error) {
 	f, err := os.CreateTemp(folder, "probe-")
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *DiskProbe) run(f *os.File) {
 	}
 }
 
-// Stop ends the probe, removes its file and returns the longest sync. It is called once.
+// Stop ends the probe, removes its file and returns the longest sync. Call it once.
 func (p *DiskProbe) Stop() (longest time.Duration, err error) {
 	close(p.stop)
 	<-p.done

@@ -1,4 +1,3 @@
-// Package measure reads what a run costs: processor time and memory of each part
-// from /proc, counters from /metrics, profiles from /debug/pprof; and sums up what
-// was timed.
+// Package measure reads what a run costs: processor time and memory of each part from /proc, counters from
+// /metrics, and profiles from /debug/pprof. It also summarises durations.
 package measure

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// Machine is where a result was measured. Fields that cannot be had are empty.
+// Machine describes where a result was measured. Unknown fields are empty.
 type Machine struct {
 	CPU       string  `json:"cpu"`
 	Cores     int     `json:"cores"`
 	MemoryGiB float64 `json:"memory_gib"`
 	Kernel    string  `json:"kernel"`
 	Go        string  `json:"go"`
-	// Load is the mean number of processes that wanted a processor in the minute
-	// before the run: above Cores, the figures say little.
+	// Load is the mean number of processes that wanted a processor in the minute before the run. If it is
+	// above Cores, the figures are not reliable.
 	Load float64 `json:"load"`
 }
 
-// ThisMachine describes where we run.
+// ThisMachine describes this machine.
 func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
 	m.CPU = strings.TrimSpace(after(read("/proc/cpuinfo"), "model name", ":"))
@@ -35,8 +35,8 @@ func ThisMachine() Machine {
 	return m
 }
 
-// Commit of the sources in the working directory, with a + when they were changed
-// since; "none" outside of a checkout.
+// Commit returns the commit of the sources in the working directory, with a + if they were changed since. It
+// returns "none" outside of a checkout.
 func Commit() string {
 	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {
@@ -57,8 +57,7 @@ func read(path string) []byte {
 	return b
 }
 
-// after returns the rest of the first line that begins with a name, behind a
-// separator.
+// after returns the rest of the first line that begins with name, after a separator.
 func after(text []byte, name, separator string) string {
 	for line := range bytes.Lines(text) {
 		if rest, ok := bytes.CutPrefix(line, []byte(name)); ok {

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// Metrics are the samples of a page in Prometheus' text format, by name and labels
-// as they stand there: `windlass_feed_snapshots_total{cause="fork"}`.
+// Metrics are the samples of a page in Prometheus' text format, by name and labels as on the page:
+// `windlass_feed_snapshots_total{cause="fork"}`.
 type Metrics map[string]float64
 
-// Sum of all samples of a metric whose labels contain text.
+// Sum returns the sum of all samples of a metric whose labels contain text.
 func (m Metrics) Sum(name, text string) float64 {
 	sum := 0.0
 	for key, value := range m {
@@ -28,7 +28,7 @@ func (m Metrics) Sum(name, text string) float64 {
 	return sum
 }
 
-// scrapeTimeout is longer than a program that works on all processors takes.
+// scrapeTimeout is long enough for a program that uses all processors.
 const scrapeTimeout = 20 * time.Second
 
 var plainHTTP = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// ticksPerSecond of the kernel's processor accounting: USER_HZ, 100 on every
-// architecture that Linux runs Go on.
+// ticksPerSecond is the unit of the kernel's processor accounting: USER_HZ, which is 100 on every
+// architecture of Go on Linux.
 const ticksPerSecond = 100
 
-// Usage of one process since its start.
+// Usage is what one process used since its start.
 type Usage struct {
 	CPU time.Duration
-	// RSS now and at its highest, in bytes.
+	// RSS is the present memory and PeakRSS the highest, in bytes.
 	RSS, PeakRSS int64
 }
 
-// ReadUsage of a process that runs.
+// ReadUsage returns the usage of a running process.
 func ReadUsage(pid int) (Usage, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return Usage{}, fmt.Errorf("read usage of process %d: %w", pid, err)
 	}
-	// The name in parentheses may hold anything: fields are counted from its end.
+	// The name in parentheses may contain any characters: fields are counted from its end.
 	_, rest, ok := bytes.Cut(stat, []byte(") "))
 	for ok && bytes.Contains(rest, []byte(") ")) {
 		_, rest, _ = bytes.Cut(rest, []byte(") "))
@@ -64,7 +64,7 @@ func ReadUsage(pid int) (Usage, error) {
 	return u, nil
 }
 
-// ReadFamily adds up the usage of a process and of its children.
+// ReadFamily returns the sum of the usage of a process and its children.
 func ReadFamily(pid int) (Usage, error) {
 	sum, err := ReadUsage(pid)
 	if err != nil {

@@ -11,14 +11,12 @@ import (
 	"sync"
 )
 
-// profileSeconds is the length of one piece. A profile that is cut short is lost,
-// so a window of unknown length is covered by short ones; `go tool pprof` adds up
-// the files that it is given.
+// profileSeconds is the length of one profile. A profile that is cut short is lost, so a window of unknown
+// length is covered by short ones. `go tool pprof` adds up the given files.
 const profileSeconds = 2
 
-// Profile collects CPU profiles of other processes, from their /debug/pprof, and of
-// this one until the function that it returns is called. urls are by the name that
-// the files get.
+// Profile collects CPU profiles of other processes, from their /debug/pprof, and of this one, until stop is
+// called. urls has the address of each process by the name that its files get.
 func Profile(ctx context.Context, dir, label string, urls map[string]string) (stop func() error, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("profile: %w", err)

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// Durations summarises what was measured. Add is for one goroutine at a time.
+// Durations summarises measured durations. It is not safe for concurrent use.
 type Durations struct {
 	values []time.Duration
 	sorted bool
 }
 
-// Add one measurement.
+// Add adds one measurement.
 func (d *Durations) Add(v time.Duration) {
 	d.values, d.sorted = append(d.values, v), false
 }
 
-// Len is how many there are.
+// Len returns the number of measurements.
 func (d *Durations) Len() int { return len(d.values) }
 
-// Quantile returns the smallest measurement that at least the share q of all does
-// not exceed; 0 when there is none.
+// Quantile returns the smallest measurement that at least the share q of all does not exceed, or 0 without
+// measurements.
 func (d *Durations) Quantile(q float64) time.Duration {
 	if len(d.values) == 0 {
 		return 0
@@ -33,5 +33,5 @@ func (d *Durations) Quantile(q float64) time.Duration {
 	return d.values[min(max(i, 0), len(d.values)-1)]
 }
 
-// Millis is a duration as results show it.
+// Millis returns a duration in milliseconds, as results show it.
 func Millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// realtimePriority is the lowest of the real-time class, which comes before everything that is not of it.
+// realtimePriority is the lowest priority of the real-time class, which precedes all other classes.
 const realtimePriority = 1
 
-// Realtime moves this process to the real-time class of the scheduler, and processes that it starts. Other work
-// on the machine then delays none of them. normal moves this process back.
+// Realtime moves this process, and processes that it starts, to the real-time class of the scheduler, so that
+// other work on the machine does not delay them. normal moves this process back.
 func Realtime() (normal func() error, err error) {
 	err = schedule(unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: realtimePriority})
 	if err != nil {
@@ -27,8 +27,8 @@ func NormalTime() error {
 	return schedule(unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL})
 }
 
-// schedule sets the attributes of every thread of this process. A thread has those of the thread that made it, so
-// that it looks again until it finds no new thread.
+// schedule sets the attributes of every thread of this process. A new thread has the attributes of the thread
+// that created it, so that schedule repeats until it finds no new thread.
 func schedule(attributes unix.SchedAttr) error {
 	done := map[int]bool{}
 	for found := true; found; {

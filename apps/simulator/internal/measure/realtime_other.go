@@ -4,7 +4,7 @@ package measure
 
 import "errors"
 
-// Realtime is not supported here.
+// Realtime returns an error, because only Linux has the class.
 func Realtime() (normal func() error, err error) {
 	return nil, errors.New("the real-time class needs Linux")
 }

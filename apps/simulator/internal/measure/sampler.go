@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// sampleEvery is short enough to see a peak that lasts as long as people notice,
-// and costs a few file reads.
+// sampleEvery is short enough to see a peak that people notice. A sample costs a few file reads.
 const sampleEvery = 100 * time.Millisecond
 
-// Sampler follows the processes of a run. Make it with NewSampler.
+// Sampler measures the processes of a run. Make it with NewSampler.
 type Sampler struct {
-	// pids tells what runs now, by part. A part that is restarted has another pid
-	// and goes on.
+	// pids returns the running processes by part. A part that is restarted has another pid, and its sums
+	// continue.
 	pids func() map[string]int
-	// limit of all parts' memory together, in bytes, and what to do above it.
+	// limit bounds the memory of all parts together, in bytes. exceeded is called above it.
 	limit    int64
 	exceeded func(error)
 
@@ -32,7 +31,7 @@ type sampled struct {
 	at   time.Time
 	// before is the processor time of the part's earlier processes.
 	before time.Duration
-	// Of the window.
+	// These fields are about the window.
 	peakCPU      float64
 	rss, peakRSS int64
 	cpuAtBegin   time.Duration
@@ -40,20 +39,20 @@ type sampled struct {
 	begun        bool
 }
 
-// Part is what one part of a run cost in a window.
+// Part is the cost of one part of a run in a window.
 type Part struct {
 	CPUSeconds float64 `json:"cpu_s"`
-	// CPUPercent of one processor, on average and at its highest.
+	// CPUPercent and PeakCPUPercent are percents of one processor: the average and the highest.
 	CPUPercent     float64 `json:"cpu_percent"`
 	PeakCPUPercent float64 `json:"peak_cpu_percent"`
-	// RSS at the begin, at the end, and at its highest.
+	// RSSBeginMiB, RSSMiB and PeakRSSMiB are the memory at the beginning, at the end, and at its highest.
 	RSSBeginMiB float64 `json:"rss_begin_mib"`
 	RSSMiB      float64 `json:"rss_mib"`
 	PeakRSSMiB  float64 `json:"peak_rss_mib"`
 }
 
-// NewSampler follows the processes that pids names; exceeded is called, once, when
-// their memory is above limit bytes together (0: no limit).
+// NewSampler returns a sampler of the processes that pids names. It calls exceeded once, when their memory
+// together is above limit bytes (0: no limit).
 func NewSampler(pids func() map[string]int, limit int64, exceeded func(error)) *Sampler {
 	return &Sampler{pids: pids, limit: limit, exceeded: exceeded, parts: map[string]*sampled{}}
 }
@@ -80,7 +79,7 @@ func (s *Sampler) sample() {
 	for name, pid := range pids {
 		usage, err := ReadUsage(pid)
 		if err != nil {
-			continue // it ends or begins just now
+			continue // the process is just ending or beginning
 		}
 		now := time.Now()
 		p := s.parts[name]
@@ -105,7 +104,7 @@ func (s *Sampler) sample() {
 	}
 }
 
-// largest says who uses the memory.
+// largest lists the memory of the parts.
 func (s *Sampler) largest() string {
 	var out []string
 	for name, p := range s.parts {
@@ -115,7 +114,7 @@ func (s *Sampler) largest() string {
 	return strings.Join(out, ", ")
 }
 
-// Window measures from now to the call of the function that it returns.
+// Window measures from now until the returned function is called.
 func (s *Sampler) Window() func() map[string]Part {
 	s.sample()
 	begin := time.Now()
@@ -146,7 +145,7 @@ func (s *Sampler) Window() func() map[string]Part {
 	}
 }
 
-// cpu is all the part ever used, as of the moment.
+// cpu returns all processor time that the part has used until now.
 func (p *sampled) cpu() time.Duration {
 	if usage, err := ReadUsage(p.pid); err == nil {
 		return p.before + usage.CPU

@@ -1,9 +1,7 @@
-// Package result is what a scenario says at its end: to a person as a table, to a
-// program as one line of JSON.
+// Package result is the result of a scenario: for people as a table, for programs as one line of JSON.
 //
-// Figures stand at the top level of the object under the names that the benchmark
-// table of the project uses, beside "scenario", "seed", "sizes", "parts", "rounds",
-// "machine", "commit" and "error".
+// Figures are at the top level of the object, under the names in the project's benchmark table, next to
+// "scenario", "seed", "sizes", "parts", "rounds", "machine", "commit" and "error".
 package result
 
 import (
@@ -19,22 +17,22 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
-// Result of one scenario. It is filled in by one goroutine.
+// Result is the result of one scenario. Only one goroutine may set it.
 type Result struct {
 	Scenario string
 	Seed     uint64
 	Commit   string
 	Started  time.Time
 	Machine  measure.Machine
-	// Sizes are what the scenario was asked for.
+	// Sizes are the requested sizes of the scenario.
 	Sizes map[string]any
-	// Parts by name, in the measured window.
+	// Parts are the costs of the parts in the measured window, by name.
 	Parts map[string]measure.Part
-	// Rounds of a scenario that measures the same at several sizes.
+	// Rounds are the results of a scenario that measures the same at several sizes.
 	Rounds []map[string]any
-	// Details beside the figures, under their names.
+	// Details are further values, by name.
 	Details map[string]any
-	// Error says why there are no figures, or why they do not count.
+	// Error is why there are no figures, or why they do not count.
 	Error string
 
 	names   []string
@@ -46,7 +44,7 @@ type figure struct {
 	unit  string
 }
 
-// New result of a scenario.
+// New returns an empty result of a scenario.
 func New(scenario string, seed uint64) *Result {
 	return &Result{
 		Scenario: scenario, Seed: seed, Commit: measure.Commit(), Started: time.Now(), Machine: measure.ThisMachine(),
@@ -54,7 +52,7 @@ func New(scenario string, seed uint64) *Result {
 	}
 }
 
-// Figure notes one; unit is for people.
+// Figure sets a figure. unit is for people.
 func (r *Result) Figure(name string, value float64, unit string) {
 	if _, ok := r.figures[name]; !ok {
 		r.names = append(r.names, name)
@@ -62,10 +60,10 @@ func (r *Result) Figure(name string, value float64, unit string) {
 	r.figures[name] = figure{value, unit}
 }
 
-// Value of a figure, 0 if there is none.
+// Value returns a figure, or 0 without one.
 func (r *Result) Value(name string) float64 { return r.figures[name].value }
 
-// MarshalJSON writes figures beside the rest.
+// MarshalJSON writes figures next to the other fields.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	out := map[string]any{
 		"scenario": r.Scenario, "ok": r.Error == "", "seed": r.Seed, "commit": r.Commit,
@@ -84,7 +82,7 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 		if math.IsNaN(f.value) || math.IsInf(f.value, 0) {
 			f.value = 0
 		}
-		// Four digits behind the point are more than any of it is worth.
+		// The figures are not more exact than four digits after the point.
 		out[name] = math.Round(f.value*1e4) / 1e4
 	}
 	return json.Marshal(out)
