@@ -16,10 +16,10 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
 )
 
-// streamsHost is the host of what streams.
+// streamsHost is the host of the app that streams.
 const streamsHost = "streams." + Host
 
-// agent tells a gateway two routes, which never change.
+// agent serves two routes, which never change, to a gateway.
 type agent struct {
 	socket string
 	apps   []*gatewayv1.AppRoutes
@@ -46,12 +46,12 @@ func newAgent(ctx context.Context, socket string, answering, streaming []string)
 	return a, err
 }
 
-// Reports are called with what a gateway reports of instances.
+// Reports receives what a gateway reports about instances.
 type Reports interface {
 	Reported(*gatewayv1.ReportRequest)
 }
 
-// Reported implements Reports: it ignores them.
+// Reported implements Reports, and ignores the reports.
 func (a *agent) Reported(*gatewayv1.ReportRequest) {}
 
 // Routes serves routes to gateways on a socket, as an agent does, until stop is called.
@@ -70,7 +70,7 @@ func Routes(ctx context.Context, socket string, reports Reports, apps []*gateway
 	return func() error { end(); return <-ended }, nil
 }
 
-// routes are what a gateway is told, which never changes.
+// routes serves routes that never change to gateways.
 type routes struct {
 	gatewayv1connect.UnimplementedRouteServiceHandler
 

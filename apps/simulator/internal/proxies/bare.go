@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// BareCommand has the simulator's binary be a proxy of net/http alone, which knows nothing
-// but to send requests on: what the gateway is made from, and cannot be faster than. Its
-// arguments are an address to listen on and those of instances, "at=to,to", for each.
+// BareCommand runs the simulator's binary as a proxy of net/http alone, which only forwards requests. The
+// gateway uses net/http and cannot be faster than this proxy. The arguments are an address to listen on and
+// addresses of instances, "at=to,to", for each.
 const BareCommand = "run-bare-proxy"
 
-// Bare is what BareCommand runs until ctx ends.
+// Bare runs BareCommand until ctx ends.
 func Bare(ctx context.Context, args []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, arg := range args {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// body is what instances answer at once: a small completion.
+// body is the immediate answer of instances: a small completion.
 const body = `{"id":"chatcmpl-1","object":"chat.completion","model":"echo","choices":[{"index":0,"message":{"role":"assistant","content":"one two three four five"},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":5,"total_tokens":10}}`
 
-// nginxArgs run nginx in the foreground with all that it writes below dir/name.
+// nginxArgs returns the start of nginx in the foreground, with all its files below dir/name.
 func nginxArgs(dir, name, http string) configured {
 	home := filepath.Join(dir, name)
 	file := filepath.Join(home, "nginx.conf")
-	// Two workers, as there are cores; root keeps its rights, so that the folder may be its alone.
+	// Two workers for two cores. As root they can use a folder that only root may use.
 	text := fmt.Sprintf(`daemon off;
 user root;
 worker_processes 2;

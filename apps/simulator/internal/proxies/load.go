@@ -20,13 +20,13 @@ import (
 
 // Seen is what clients saw.
 type Seen struct {
-	// PerSecond are answers, or events of streams.
+	// PerSecond is the rate of answers, or of events of streams.
 	PerSecond float64
-	// P99 of an answer, or of a whole stream.
+	// P99 is the 99th percentile of the time of an answer, or of a whole stream.
 	P99 time.Duration
 }
 
-// Answers sends requests that are answered at once, by wrk, over a number of connections.
+// Answers sends requests that are answered at once, with wrk, over a number of connections.
 func (p *Proxy) Answers(ctx context.Context, window time.Duration, connections int) (Seen, error) {
 	seconds := max(1, int(window.Round(time.Second)/time.Second))
 	out, err := exec.CommandContext(ctx, "wrk", "--latency", "-t1", "-c"+strconv.Itoa(connections), fmt.Sprintf("-d%ds", seconds),
@@ -37,7 +37,7 @@ func (p *Proxy) Answers(ctx context.Context, window time.Duration, connections i
 	return readWrk(out)
 }
 
-// readWrk finds the figures in what wrk says; answers that are none are an error.
+// readWrk parses the figures in wrk's output. Answers with an error status or without an answer are an error.
 func readWrk(out []byte) (s Seen, err error) {
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
@@ -59,7 +59,7 @@ func readWrk(out []byte) (s Seen, err error) {
 	return s, nil
 }
 
-// Events reads streams to their end, a number of them at a time.
+// Events reads streams to their end, a number of them at the same time.
 func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, events int) (Seen, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams, DisableCompression: true}}
 	defer client.CloseIdleConnections()
@@ -92,7 +92,7 @@ func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, event
 	return Seen{PerSecond: float64(times.Len()*events) / time.Since(begin).Seconds(), P99: times.Quantile(0.99)}, ctx.Err()
 }
 
-// stream takes one to its end, or what is answered at once.
+// stream reads one answer to its end, either a stream or an immediate answer.
 func stream(ctx context.Context, client *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
 	if err != nil {
@@ -129,8 +129,8 @@ func stream(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// streaming is an instance that answers each request with a number of events, as fast as it
-// can, each written on its own.
+// streaming serves an instance that answers each request with a number of events, as fast as possible, each
+// written on its own.
 func streaming(ctx context.Context, events int) (at string, stop func() error, err error) {
 	event := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"token "}}]}` + "\n\n")
 	done := []byte("data: [DONE]\n\n")

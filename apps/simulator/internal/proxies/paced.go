@@ -14,10 +14,10 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
-// Paced sends perSecond requests a second, however long the answers take, in turn over a number
-// of connections. Each request is answered at once. This measures latency at a load that every
-// proxy can bear: at a proxy's limit, latency only shows where requests queue. The first request of
-// a connection is not measured, because it waits for the connection, too: see Fresh.
+// Paced sends perSecond requests a second in turn over a number of connections, independently of how long
+// answers take. Each is answered at once. The load is one that every proxy can bear, because at a proxy's
+// limit latency only shows queues. The first request of a connection is not measured, because it also waits
+// for the connection: see Fresh.
 func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int, perSecond float64) (Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, window+startTimeout)
 	defer cancel()
@@ -42,7 +42,7 @@ func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int
 	return paced(ctx, window, connections, perSecond, func(i int) error { return clients[i].ask() })
 }
 
-// Fresh is Paced with a new connection for each request. What is measured begins before the connection.
+// Fresh is Paced with a new connection for each request. The measured time includes the connection.
 func (p *Proxy) Fresh(ctx context.Context, window time.Duration, clients int, perSecond float64) (Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, window+startTimeout)
 	defer cancel()
@@ -56,7 +56,7 @@ func (p *Proxy) Fresh(ctx context.Context, window time.Duration, clients int, pe
 	})
 }
 
-// paced calls ask perSecond times a second until the window has passed, in turn for each of a number of clients.
+// paced calls ask perSecond times a second until the window has passed, for each client in turn.
 func paced(ctx context.Context, window time.Duration, clients int, perSecond float64, ask func(client int) error) (Seen, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -88,8 +88,8 @@ func paced(ctx context.Context, window time.Duration, clients int, perSecond flo
 	return Seen{PerSecond: float64(times.Len()) / time.Since(begin).Seconds(), P99: times.Quantile(0.99)}, nil
 }
 
-// inTime is one client. A request that is due while the one before it is not answered has
-// waited since it was due. The delay of a late timer does not count.
+// inTime sends the requests of one client. A request that is due before the last one was answered is measured
+// from when it was due. The delay of a late timer does not count.
 func inTime(ctx context.Context, due, end time.Time, every time.Duration, ask func() error) (took []time.Duration, err error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -119,7 +119,7 @@ type client struct {
 	stop func() bool
 }
 
-// dial connects a client, whose connection is cut when ctx ends.
+// dial connects a client, whose connection is closed when ctx ends.
 func (p *Proxy) dial(ctx context.Context) (*client, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.Address)
 	if err != nil {

@@ -1,12 +1,11 @@
-// Package proxies runs proxies beside each other before the same instances: the gateway,
-// and those that people know, from the system's packages. It has the instances, the
-// configuration of each proxy, and the load.
+// Package proxies runs proxies in front of the same instances: the gateway, and well-known ones from the
+// system's packages. It contains the instances, the configuration of each proxy, and the load.
 //
 //	wrk, or streams of this process ──▶ one proxy, two cores ──▶ two instances
 //
-// Instances that answer at once are nginx, which costs less than any proxy before it; those
-// that stream are of this process. Every proxy keeps connections to both open, balances
-// between them in turn, passes streams on as they come, and writes no log.
+// Instances that answer at once are nginx, which costs less than any proxy in front of it. Instances that
+// stream are in this process. Every proxy keeps connections to both instances, balances between them in turn,
+// forwards streams without delay, and writes no log.
 package proxies
 
 import (
@@ -27,42 +26,42 @@ import (
 )
 
 const (
-	// GatewayCommand has the simulator's binary be the gateway.
+	// GatewayCommand runs the simulator's binary as the gateway.
 	GatewayCommand = "run-gateway"
-	// Host that requests are for.
+	// Host is the host of the requests.
 	Host = "bench.test"
 
 	startTimeout = 30 * time.Second
 	stopTimeout  = 10 * time.Second
 )
 
-// Proxy is one that runs.
+// Proxy is a running proxy.
 type Proxy struct {
 	Name string
-	// Address is host:port of what answers at once, Streams of what streams.
+	// Address is the host:port of immediate answers, and Streams that of streams.
 	Address, Streams string
 	*proc.Process
 }
 
-// Close stops it.
+// Close stops the proxy.
 func (p *Proxy) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	return p.Stop(ctx, stopTimeout/2)
 }
 
-// Harness runs the proxies that are compared, and their instances.
+// Harness runs the compared proxies and their instances.
 type Harness struct {
 	dir, self, libraries string
 	ports                localstack.Ports
 	agent                *agent
-	// answering and streaming are the instances' addresses.
+	// answering and streaming are addresses of the instances.
 	answering, streaming []string
 	close                []func() error
 }
 
-// Missing names the programs that are not there, and what to do. libraries is the program of .ci/peers, or
-// empty.
+// Missing returns an error that names missing programs and what to do. libraries is the program of .ci/peers,
+// or empty.
 func Missing(peers []string, libraries string) error {
 	var missing []string
 	for _, name := range append([]string{"wrk", "nginx"}, peers...) {
@@ -90,7 +89,7 @@ func unknown(name string) error {
 	return fmt.Errorf("--peers: %q: use net, bare, fasthttp, hertz, nginx or haproxy", name)
 }
 
-// find looks where system's packages put daemons, too, which is not in everybody's PATH.
+// find also searches the folder of daemons, which is not in the PATH of every user.
 func find(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
@@ -98,8 +97,8 @@ func find(name string) (string, error) {
 	return exec.LookPath(filepath.Join("/usr/sbin", name))
 }
 
-// Open starts the instances in dir; self is the simulator's binary, and libraries that of .ci/peers. events
-// is the number of events in a stream.
+// Open starts the instances in dir. self is the simulator's binary, and libraries the program of .ci/peers.
+// events is the number of events in a stream.
 func Open(ctx context.Context, dir, self, libraries string, events int) (h *Harness, err error) {
 	h = &Harness{dir: dir, self: self, libraries: libraries, ports: localstack.Ports{Claims: localstack.ClaimsFolder()}}
 	defer func() {
@@ -141,8 +140,8 @@ func (h *Harness) Close() error {
 	return errors.Join(errs...)
 }
 
-// Start a proxy by name: gateway, net (the gateway with the engine net), bare, fasthttp, hertz, nginx or
-// haproxy. It runs until Close.
+// Start starts a proxy by name: gateway, net (the gateway with the engine net), bare, fasthttp, hertz, nginx
+// or haproxy. It runs until Close.
 func (h *Harness) Start(ctx context.Context, name string) (*Proxy, error) {
 	var at [2]string
 	for i := range at {
@@ -156,7 +155,7 @@ func (h *Harness) Start(ctx context.Context, name string) (*Proxy, error) {
 	var args configured
 	switch name {
 	case "gateway", "net":
-		// The hosts are of one gateway, which tells them apart by name.
+		// One gateway serves both hosts, which it distinguishes by name.
 		at[1] = at[0]
 		path = h.self
 		engine := "auto"
@@ -192,7 +191,7 @@ func (h *Harness) Start(ctx context.Context, name string) (*Proxy, error) {
 	return out, nil
 }
 
-// configured is how a program is started.
+// configured describes how a program is started.
 type configured struct {
 	file, text string
 	args       []string
@@ -250,7 +249,7 @@ func listening(ctx context.Context, p *proc.Process, at string) error {
 	}
 }
 
-// answers waits for a route to be served.
+// answers waits until a route is served.
 func answers(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not answer"))
 	defer cancel()
