@@ -10,11 +10,10 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// setupConcurrency is how many calls prepare a testbed at once.
+// setupConcurrency is how many calls prepare a testbed at the same time.
 const setupConcurrency = 16
 
-// spread deploys apps and waits until they are ready. Each app is in regionsEach regions, which
-// it takes in turn.
+// spread deploys apps and waits until they are ready. Each app is in regionsEach regions.
 func spread(ctx context.Context, w *testbed.Testbed, count, regionsEach int) ([]testbed.App, error) {
 	regions := w.Regions[:len(w.Fleet.Members())]
 	if regionsEach > len(regions) {
@@ -24,8 +23,8 @@ func spread(ctx context.Context, w *testbed.Testbed, count, regionsEach int) ([]
 	for i := range apps {
 		a := testbed.App{Name: testbed.AppName(i), Replicas: 1, Version: "v1"}
 		for r := range regionsEach {
-			// Steps of the whole fleet divided by the apps, so that few apps do not
-			// crowd into the first regions.
+			// The steps divide the whole fleet by the apps, so that few apps do not all get the first
+			// regions.
 			a.Regions = append(a.Regions, regions[(i*max(len(regions)/count, 1)+r*max(len(regions)/regionsEach, 1))%len(regions)])
 		}
 		apps[i] = a
@@ -42,15 +41,15 @@ func spread(ctx context.Context, w *testbed.Testbed, count, regionsEach int) ([]
 	return apps, nil
 }
 
-// scaler changes apps one way and back.
+// scaler scales apps up and down again.
 type scaler struct {
 	w  *testbed.Testbed
 	mu sync.Mutex
 	at map[string]*flips
 }
 
-// flips of one app, one after the other: of two that overtake each other, one would
-// change nothing.
+// flips makes the changes of one app one after the other, because two calls in the wrong order would change
+// nothing.
 type flips struct {
 	mu sync.Mutex
 	n  int
@@ -58,8 +57,7 @@ type flips struct {
 
 func newScaler(w *testbed.Testbed) *scaler { return &scaler{w: w, at: map[string]*flips{}} }
 
-// flip is one change in each region of the app: from one replica to two, and back
-// the next time.
+// flip makes one change in each region of the app: from one replica to two, and back with the next call.
 func (s *scaler) flip(ctx context.Context, app testbed.App) error {
 	s.mu.Lock()
 	f := s.at[app.Name]
@@ -87,7 +85,7 @@ func makeChanges(ctx context.Context, w *testbed.Testbed, apps []testbed.App, ch
 	due := time.Duration(0)
 	times := rand.New(rand.NewPCG(w.Rand.Uint64(), 0))
 	var mu sync.Mutex
-	// InParallel starts them in order: each waits for its time.
+	// InParallel starts the calls in order, and each waits for its time.
 	return testbed.InParallel(changes, maxInFlight, func(i int) error {
 		mu.Lock()
 		due += time.Duration(times.ExpFloat64() / rate * float64(time.Second))

@@ -9,11 +9,11 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Baselines measures what the parts under Windlass do alone on this machine, so
-// that the figures of the other scenarios can be read as ratios.
+// Baselines measures what the parts under Windlass do alone on this machine, so that the figures of other
+// scenarios can be read as ratios.
 //
-// What limits it: the processor, for each of them alone, with the client that measures on
-// the same cores; the feed's transactions wait for the disk as well, unless relaxed.
+// What limits it: for each part the processor, which the measuring client shares. Transactions of the feed
+// also wait for the disk, unless relaxed.
 type Baselines struct {
 	Window  time.Duration `help:"How long each is measured." default:"5s"`
 	Writers int           `help:"Connections that write to the database at once." default:"8"`

@@ -12,22 +12,20 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Burst makes many changes as fast as they can be made, and measures how many a
-// second arrive, from the first commit to the last arrival.
+// Burst makes many changes as fast as possible, and measures how many a second arrive, from the first commit
+// to the last arrival.
 //
-// It does so twice: by calls of the API, where each is authorised, audited and made
-// safe to repeat; and by SQL alone, as another replica commits them, which leaves
-// what the feed and its streams can do.
+// It does so twice. Calls of the API are each authorised, audited and safe to repeat. Changes by SQL alone,
+// as another replica commits them, show the limit of the feed and its streams.
 //
-// The processor limits it: a call with its ten changes needs processor time in MariaDB, the
-// control plane and the ten agents, about a third each. shared_events_per_s is the bound of the
-// same run: deployments of two steps each, with nothing authorised, checked, planned or run, and
-// all work shared that can be shared. Calls read and write together, so that two statements are
-// left for each. Reports about an app that no rollout waits for are handled after the burst, by
-// one step for all of them.
+// What limits it: the processor, which MariaDB, the control plane and the agents share. shared_events_per_s
+// is the bound of the same run: deployments of two steps each, where all work is shared that can be shared,
+// and nothing is authorised, checked, planned or run. Calls share reads and writes, so that two statements
+// are left for each. Reports about an app without a rollout are handled after the burst, by one step for all
+// of them.
 //
-// That is what a burst can be. Where calls go on coming, the steps come along, and an agent looks
-// through all deployments that it has then.
+// This is the limit of a burst. If calls keep coming, steps run at the same time, and an agent looks through
+// all its deployments.
 type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`
 	Regions     int `help:"Regions; a call makes a change in each." default:"10"`
@@ -90,7 +88,7 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("feed_committed_per_s", bySQL.committed, "changes committed by SQL")
 	env.Result.Figure("feed_p99_ms", measure.Millis(late.Quantile(0.99)), "ms from commit to agent")
 
-	// Last, so that nothing else is measured while the database clears up after it.
+	// This is the last measurement, because the database cleans up after it.
 	w.Progressf("measuring bare calls")
 	ingress, admin := w.Stack.RestateURLs()
 	shared, err := w.DB.Shared(ctx, ingress, admin, 3*time.Second, s.Concurrency, s.Regions)
@@ -102,7 +100,7 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// pace is how many changes a second were committed, and arrived.
+// pace has the rates at which changes were committed and arrived, per second.
 type pace struct{ committed, arrived float64 }
 
 // bursts makes s.Rounds bursts, each with count changes in each region, and returns the rate of
@@ -111,7 +109,7 @@ func (s *Burst) bursts(ctx context.Context, env Env, w *testbed.Testbed, seen *d
 	var paces []pace
 	var all []arrival
 	for n := range s.Rounds {
-		// What the workflows still do about the changes before is not of this burst.
+		// The pause lets the workflows finish the changes of the burst before.
 		if err := pause(ctx, time.Second); err != nil {
 			return pace{}, nil, err
 		}

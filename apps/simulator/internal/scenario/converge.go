@@ -10,16 +10,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Converge deploys a number of instances at once and measures the time from the
-// first call until every deployment is ready and the database holds every instance
-// as ready. Further rounds deploy, in all regions at once as the first, another version of
-// the same apps, beside the one before and then instead of it, or as many apps more.
+// Converge deploys a number of instances at once and measures the time from the first call until every
+// deployment is ready and the database has every instance as ready. Further rounds also deploy in all regions
+// at once: another version of the same apps, first beside the old version and then instead of it, or as many
+// new apps.
 //
-// What limits it: the processor. Another version of as many instances takes longer, because those
-// of the version before are stopped meanwhile, which is twice as many states. A round is slower
-// when a region's report was refused because it would have waited too long, and came again. A
-// control plane that has just started is not ready before its workflows' runtime is compiled:
-// otherwise the first deployment would wait for that.
+// What limits it: the processor. Another version of as many instances takes longer, because the instances of
+// the old version are stopped meanwhile, which doubles the states. A round is slower when a region's report
+// was refused, because it would have waited too long, and came again. A new control plane is ready only after
+// the runtime of its workflows is compiled, so that the first deployment does not wait for that.
 type Converge struct {
 	Instances   int    `help:"Instances in all." default:"1000"`
 	Regions     int    `help:"Regions; each deployment runs in all of them." default:"10"`
@@ -32,7 +31,7 @@ type Converge struct {
 	Executors
 }
 
-// Deadline implements Scenario: 6,100 real hosts took 22 minutes for 2,000,000.
+// Deadline implements Scenario. It allows two milliseconds for each instance of a round.
 func (s *Converge) Deadline() time.Duration {
 	return 10*time.Minute + time.Duration(s.Rounds*s.Instances)*2*time.Millisecond
 }
@@ -48,8 +47,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
 	pool := s.BufferPool
 	if pool == 0 {
-		// An instance takes some 700 bytes with its indexes, twice while versions
-		// overlap.
+		// An instance takes about 700 bytes with its indexes, twice while versions overlap.
 		pool = 512 + instances/1000
 	}
 	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Runtime: s.runtime, BufferPoolMiB: min(pool, 4096)})
@@ -60,7 +58,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 
 	first := 0.0
 	for round := 1; round <= s.Rounds; round++ {
-		// At the end of the round, that number of instances of that version is alive.
+		// At the end of the round, times groups of apps have living instances of this version.
 		version, times := round, 1
 		if s.Again == "apps" {
 			version, times = 1, round
@@ -133,7 +131,7 @@ func (s *Converge) check() (each int, err error) {
 	return each, s.Executors.check()
 }
 
-// allInstancesReady waits until the rows of a version's instances say so.
+// allInstancesReady waits until the rows of a version's instances are ready.
 func allInstancesReady(ctx context.Context, w *testbed.Testbed, version, want int) error {
 	var ready int64
 	return testbed.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
@@ -143,13 +141,13 @@ func allInstancesReady(ctx context.Context, w *testbed.Testbed, version, want in
 		if err != nil || ready >= int64(want) {
 			return err == nil, err
 		}
-		// Counting millions must not be what the database is busy with.
+		// The pause keeps the database from being busy with counting millions of rows.
 		return false, pause(ctx, 2*time.Since(begin))
 	}, func() string { return fmt.Sprintf("%d of %d instances are ready", ready, want) })
 }
 
-// settled waits until exactly rows rows of topology are started, nothing else is on its way,
-// and exactly instances instances are alive.
+// settled waits until exactly rows rows of topology are started, no other row is changing, and exactly
+// instances instances are alive.
 func settled(ctx context.Context, w *testbed.Testbed, rows, instances int) error {
 	var started, moving, alive int64
 	return testbed.Until(ctx, 20*time.Millisecond, func() (bool, error) {

@@ -17,21 +17,20 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Deploys measures whole deployments a second: from the call to ready, each of a new app in one
-// region, by a number of users who each wait for one before the next.
+// Deploys measures whole deployments a second, from the call to ready. Each is of a new app in one region. A
+// number of users each wait for one deployment before they make the next.
 //
-// All have to complete. In the same run it measures Restate and MariaDB without Windlass. Bare
-// invocations are the first bound: a deployment needs two at least. The second are deployments
-// that only write the rows that must last: each by itself (see bare.DB.Deployments), or with all
-// work shared that can be shared (see bare.DB.Shared).
+// All must complete. The same run measures Restate and MariaDB without Windlass. Bare invocations are the
+// first bound, because a deployment needs at least two. The second bound are deployments that only write the
+// rows that must last: each by itself (see bare.DB.Deployments), or with all work shared that can be shared
+// (see bare.DB.Shared).
 //
-// What limits it: the processor, of which the control plane, MariaDB and Restate take about as
-// much each. A deployment takes more where a region has thousands, since the agent looks through
-// all of them for each report. With many at once, calls share transactions, and so do steps and
-// reports. One at a time takes ten times as many statements.
+// What limits it: the processor, which the control plane, MariaDB and Restate share. A deployment takes
+// longer in a region with thousands, because the agent looks through all of them for each report. Many at
+// once share the transactions of calls, steps and reports. One at a time needs many more statements.
 //
-// shared_per_s is the bound: what two steps cannot leave out, with one row of each thing committed
-// together with those of others, and nothing checked, planned or run.
+// shared_per_s is the bound: the work that two steps need, with rows committed together, and nothing checked,
+// planned or run.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`
@@ -56,7 +55,7 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 		}
 	}
 	env.sizes("apps", s.Apps, "concurrency", s.Concurrency, "regions", 1)
-	// Each concurrency has a region to itself, so that none finds what the one before left.
+	// Each concurrency has its own region, so that nothing is left from the one before.
 	ctx, w, err := env.start(ctx, testbed.Config{Regions: len(s.Concurrency)})
 	if err != nil {
 		return err
@@ -131,8 +130,8 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 
 const stepsMetric = "deployment_workflow_step_duration_seconds_count"
 
-// costs of n pieces of work of a kind, each: statements, steps, and the processor's time, in all
-// and of each part.
+// costs returns the costs of each of n pieces of work: statements, steps and processor time, in total and by
+// part.
 func costs(before, after measure.Metrics, parts map[string]measure.Part, n int, piece string) map[string]any {
 	all, byName := statements(before, after, n)
 	out := map[string]any{
@@ -146,9 +145,9 @@ func costs(before, after measure.Metrics, parts map[string]measure.Part, n int, 
 	return out
 }
 
-// statements of the control plane between two looks at its metrics, for each of n pieces of
-// work, in total and by the query's name. Statements that begin and end transactions are not
-// counted, and queries with less than one statement in twenty pieces are left out.
+// statements returns the control plane's statements between two readings of its metrics, for each of n pieces
+// of work: in total and by the query's name. It does not count statements that begin and end transactions,
+// and leaves out queries with less than one statement in twenty pieces.
 func statements(before, after measure.Metrics, n int) (all float64, byName map[string]float64) {
 	byName = map[string]float64{}
 	for key, value := range after {
@@ -187,8 +186,7 @@ func (s *Deploys) round(ctx context.Context, w *testbed.Testbed, region string, 
 	})
 }
 
-// readiness asks the database, in one query for all who wait, whether deployments
-// have become ready.
+// readiness asks the database whether deployments have become ready, with one query for all waiting callers.
 type readiness struct {
 	db *bare.DB
 
@@ -197,10 +195,9 @@ type readiness struct {
 }
 
 const (
-	// askEvery is a small part of what a deployment takes.
+	// askEvery is much shorter than a deployment.
 	askEvery = 5 * time.Millisecond
-	// askShare keeps who asks from being what is measured: a tenth of the time at most is
-	// spent on it.
+	// askShare limits the time that queries take to a tenth, so that they do not change what is measured.
 	askShare = 9
 )
 
@@ -208,7 +205,7 @@ func newReadiness(db *bare.DB) *readiness {
 	return &readiness{db: db, waiting: map[string]chan error{}}
 }
 
-// start lets the deployments that wait for it be asked for, until the result is called.
+// start asks about the deployments that callers of wait wait for, until stop is called.
 func (r *readiness) start(ctx context.Context) (stop func()) {
 	asking, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -216,7 +213,7 @@ func (r *readiness) start(ctx context.Context) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// wait waits until the deployment is ready, for as long as wedged. app is named in the error.
+// wait waits until the deployment is ready, but at most for wedged. The error names app.
 func (r *readiness) wait(ctx context.Context, id, app string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app, wedged))
 	defer cancel()

@@ -12,22 +12,22 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// edges crash single replicas and measure the time until the database knows, and
-// again when they are ready.
+// edges crashes single replicas, and measures the times until the database has them as not ready, and as
+// ready again.
 type edges struct {
 	deployments []string // of one replica each
 
 	mu      sync.Mutex
-	ready   map[place]time.Time // when the executor said so last
+	ready   map[place]time.Time // when the executor last reported ready
 	stored  map[place]counted
-	changed chan struct{} // closed when either did
+	changed chan struct{} // closed when ready or stored changed
 	failed  error
 }
 
 // place is a deployment in a region.
 type place struct{ region, deployment string }
 
-// counted are ready replicas in the database, and since when they were seen there.
+// counted is the number of ready replicas in the database, and when it was first seen.
 type counted struct {
 	ready int
 	at    time.Time
@@ -37,7 +37,7 @@ func newEdges() *edges {
 	return &edges{ready: map[place]time.Time{}, stored: map[place]counted{}, changed: make(chan struct{})}
 }
 
-// up is told by executors.
+// up is called by executors when a replica is ready.
 func (e *edges) up(p place) {
 	now := time.Now()
 	e.mu.Lock()
@@ -51,11 +51,11 @@ func (e *edges) tell() {
 	e.changed = make(chan struct{})
 }
 
-// lookEvery is how often the database is asked: what is measured is longer by half of
-// it, and by what the question takes.
+// lookEvery is the interval between queries of the database. The measured times are longer by half of it, and
+// by the time of a query.
 const lookEvery = 10 * time.Millisecond
 
-// watch the counts until ctx ends.
+// watch reads the counts until ctx ends.
 func (e *edges) watch(ctx context.Context, w *testbed.Testbed) {
 	err := func() error {
 		regions, err := w.DB.Regions(ctx)
@@ -118,7 +118,7 @@ func (e *edges) look(ctx context.Context, w *testbed.Testbed, names map[string]s
 	return rows.Err()
 }
 
-// wait until done returns a time, which is looked up whenever anything changed.
+// wait waits until done returns a time. It calls done whenever something changed.
 func (e *edges) wait(ctx context.Context, done func() (time.Time, bool)) (time.Time, error) {
 	for {
 		e.mu.Lock()
@@ -136,8 +136,8 @@ func (e *edges) wait(ctx context.Context, done func() (time.Time, bool)) (time.T
 	}
 }
 
-// crash every replica again and again for so long, and return how long each time
-// took until the database said that it is not ready, and that it is again.
+// crash crashes every replica again and again for the window. It returns the times until the database had the
+// replica as not ready, and as ready again.
 func (e *edges) crash(ctx context.Context, w *testbed.Testbed, window time.Duration) (*measure.Durations, error) {
 	end := time.Now().Add(window)
 	var mu sync.Mutex
@@ -147,7 +147,7 @@ func (e *edges) crash(ctx context.Context, w *testbed.Testbed, window time.Durat
 	for n, m := range w.Fleet.Members() {
 		for k, id := range e.deployments {
 			p := place{m.Region, id}
-			// Spread over the time of a start, so that they do not crash together.
+			// The offsets spread over the time of a start, so that replicas do not crash together.
 			offset := time.Duration(n*len(e.deployments)+k) * time.Second / time.Duration(len(w.Regions)*len(e.deployments))
 			wg.Go(func() {
 				err := pause(ctx, offset)
@@ -175,9 +175,9 @@ func (e *edges) crash(ctx context.Context, w *testbed.Testbed, window time.Durat
 	return &all, failed
 }
 
-// once crashes a replica, and waits for both edges. Of one that came later than the
-// replica was ready again, nothing is ever seen: it counts with that time, and the
-// other one does not.
+// once crashes a replica, and waits for both edges. If the replica was ready again before the first edge was
+// stored, that edge is never seen. Then the time until the replica was ready counts, and the second edge does
+// not.
 func (e *edges) once(ctx context.Context, w *testbed.Testbed, p place) (took []time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("the counts of %s did not follow within %s", p.deployment, wedged))
 	defer cancel()

@@ -10,8 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent"
 )
 
-// Executors say how simulated instances start. They are flags of the scenarios in
-// which instances start.
+// Executors are flags about how simulated instances start, for scenarios in which instances start.
 type Executors struct {
 	StartP50 time.Duration `name:"start-p50" help:"Half of the instances take longer to start; 0: none takes any time." default:"0s"`
 	StartP99 time.Duration `name:"start-p99" help:"One in a hundred takes longer." default:"0s"`
@@ -28,12 +27,11 @@ func (x *Executors) check() error {
 	return nil
 }
 
-// z99 is how many standard deviations the 99th percentile of a normal distribution
-// lies above its middle.
+// z99 is how many standard deviations the 99th percentile of a normal distribution is above its mean.
 const z99 = 2.3263
 
-// runtime draws start times from the log-normal distribution that has the two
-// percentiles: never negative, and with a long tail, as loading models has.
+// runtime draws start times from the log-normal distribution with the two percentiles. They are never
+// negative and have a long tail, as the times of loading models do.
 func (x *Executors) runtime(_ int, rnd *rand.Rand) agent.SimulatedConfig {
 	var mu sync.Mutex
 	var cfg agent.SimulatedConfig

@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// deliveries are the assignments that agents handed to their runtimes.
+// deliveries are the assignments that agents passed to their runtimes.
 type deliveries struct {
 	mu    sync.Mutex
 	byKey map[deliveryKey][]delivery
@@ -36,7 +36,7 @@ func (d *deliveries) applied(region, deployment string, _, generation int64) {
 	d.byKey[k] = append(d.byKey[k], delivery{generation, now})
 }
 
-// first is when a generation, or one above it, arrived.
+// first returns when a generation, or a newer one, arrived.
 func (d *deliveries) first(k deliveryKey, generation int64) (time.Time, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -48,7 +48,7 @@ func (d *deliveries) first(k deliveryKey, generation int64) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// feed follows the changes from one moment on, in the database and at the agents.
+// feed observes the changes from one moment on, in the database and at the agents.
 type feed struct {
 	w     *testbed.Testbed
 	seen  *deliveries
@@ -69,7 +69,7 @@ func watchFeed(ctx context.Context, w *testbed.Testbed, seen *deliveries) (*feed
 	return f, err
 }
 
-// arrival is one change and when it came.
+// arrival is one change and when it arrived.
 type arrival struct {
 	bare.Change
 	region string // name
@@ -78,13 +78,12 @@ type arrival struct {
 
 func (a arrival) latency() time.Duration { return a.at.Sub(a.At) }
 
-// grace is how long after the last commit a change may be on its way before it
-// counts as lost: past every reconnect and retry of an agent.
+// grace is how long after the last commit a change may take before it counts as lost. It is longer than every
+// reconnect and retry of an agent.
 const grace = time.Minute
 
-// wait until every change of a deployment that was committed since is at its agent,
-// and return them in the order of their commits. One that does not come is an
-// error, and so is a feed that has a hole.
+// wait waits until every change of a deployment since heads has arrived at its agent, and returns them in the
+// order of their commits. A change that does not arrive is an error, and so is a hole in the feed.
 func (f *feed) wait(ctx context.Context) ([]arrival, error) {
 	changes, err := f.w.DB.ChangesSince(ctx, f.heads)
 	if err != nil {
@@ -129,8 +128,7 @@ func latencies(arrivals []arrival) *measure.Durations {
 	return &d
 }
 
-// span is the time from the first commit to the last commit, and to the last
-// arrival.
+// span returns the time from the first commit to the last commit, and to the last arrival.
 func span(arrivals []arrival) (committed, arrived time.Duration) {
 	for _, a := range arrivals {
 		committed = max(committed, a.At.Sub(arrivals[0].At))

@@ -20,14 +20,13 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// Flood measures what a workspace that deploys far too fast costs another: the time
-// from call to ready of the other's deployments, without the flood and with it in
-// turn. The flood comes at a steady rate of calls, whatever is answered. What passes
-// of it has to be what its quota allows, and each refusal has to say how long to wait.
+// Flood measures what a workspace that deploys far too fast costs another: the time from call to ready of the
+// other's deployments, in turn without and with the flood. The flood has a fixed rate of calls, whatever
+// their answers. The admitted calls must match its quota, and each refusal must contain how long to wait.
 //
-// The processor limits it. A refused call is authenticated and then refused in memory, by its
-// process's gate. An admitted one is a deployment like any other, and the other workspace waits
-// behind at most a burst of them (--burst).
+// What limits it: the processor. A refused call is authenticated and then refused in memory, by its process's
+// gate. An admitted call is a normal deployment, and the other workspace waits behind at most a burst of them
+// (--burst).
 type Flood struct {
 	Deploys         int `help:"Deployments of the other workspace, in each phase." default:"100"`
 	Concurrency     int `help:"Of them under way at once." default:"2"`
@@ -99,17 +98,17 @@ func (s *Flood) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// allowed is how many calls may pass in so long: one more than there is time for,
-// because the bucket may have been about to gain one.
+// allowed returns how many calls may pass within a time. It adds one, because the bucket may have been about
+// to gain one.
 func (s *Flood) allowed(took time.Duration) int {
 	return s.Burst + int(took.Minutes()*float64(s.StartsPerMinute)) + 1
 }
 
-// warmUp is how many deployments come before those that count: the first ones of an
-// installation are slow.
+// warmUp is the number of deployments before those that count, because the first ones of an installation are
+// slow.
 const warmUp = 5
 
-// phase deploys new apps of the workspace that does not flood, and waits for each.
+// phase deploys new apps of the workspace that does not flood, and waits until each is ready.
 func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
 	w.Progressf("making %d deployments beside %s", count, beside)
 	watch := newReadiness(w.DB)
@@ -139,7 +138,7 @@ func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, co
 	return parts, err
 }
 
-// flooder is a workspace with a region of its own, and its user.
+// flooder is a workspace with a region and a user of its own.
 type flooder struct {
 	s          *Flood
 	workspace  string
@@ -148,7 +147,7 @@ type flooder struct {
 	fleet      *fleet.Fleet
 	dir        string
 
-	// Of the flood that is under way: when it began, what was answered.
+	// These fields are about the flood under way: when it began, and its answers.
 	ended    context.CancelFunc
 	done     chan struct{}
 	began    time.Time
@@ -201,7 +200,7 @@ func (f *flooder) stop() {
 	f.api.Close()
 }
 
-// begin a flood.
+// begin begins a flood.
 func (f *flooder) begin(ctx context.Context) error {
 	have, err := f.workspaces.GetQuota(ctx, &windlassv1.GetQuotaRequest{Workspace: f.workspace})
 	if err != nil {
@@ -221,7 +220,7 @@ func (f *flooder) begin(ctx context.Context) error {
 	return nil
 }
 
-// flood calls at its rate until ctx ends, and waits for all answers.
+// flood makes calls at its rate until ctx ends, and waits for all answers.
 func (f *flooder) flood(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	var calls sync.WaitGroup
@@ -242,11 +241,11 @@ func (f *flooder) flood(ctx context.Context, done chan<- struct{}) {
 		select {
 		case slots <- struct{}{}:
 		default:
-			continue // no client can have more unanswered calls
+			continue // the limit of unanswered calls is reached
 		}
 		calls.Go(func() {
 			defer func() { <-slots }()
-			// Calls that are under way when the flood ends are answered, too.
+			// Calls that are under way when the flood ends still get an answer.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), wedged)
 			defer cancel()
 			_, err := f.api.Apps.Deploy(bounded, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(app.Name), Spec: app.Spec()})
@@ -269,8 +268,8 @@ func (f *flooder) answered(err error) {
 	}
 }
 
-// end the flood and tell how long it was. No more than the quota allows must have
-// passed, and some calls must have been refused.
+// end ends the flood and returns how long it lasted. It fails if more calls passed than the quota allows, or
+// if no call was refused.
 func (f *flooder) end() (time.Duration, error) {
 	f.ended()
 	<-f.done

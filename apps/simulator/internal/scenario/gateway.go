@@ -14,18 +14,15 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
 )
 
-// Gateway sends the same load through the gateway and through proxies that people know, one
-// after the other, round by round, so that what else the machine does meets all of them. The
-// medians of the rounds count; ratios are those within a round, to the last peer. How long an
-// answer takes is measured twice: where each is asked for as much as it can, and where all are
-// asked for the same, half of what the slowest can.
+// Gateway sends the same load through the gateway and through well-known proxies. They take turns in each
+// round, so that other work of the machine affects all of them. The medians of the rounds count. Ratios are
+// to the last peer, within a round. Latency is measured twice: when each proxy gets as many requests as it
+// can answer, and when all get half of what the slowest can answer.
 //
-// What limits it: calls to the system, which are four for a request (five for one that cannot be
-// sent again) and two for an event, and what the system does in them: more than half of its
-// processor. In p99 it shows who of the machine has to wait for a turn on a core. What
-// goes the long way is limited by net/http, which has two goroutines for each connection to an
-// instance, and an allocation for each header: of HAProxy's answers a second it had a fifth, and
-// so had net/http's ReverseProxy alone (bare).
+// What limits it: system calls, and what the system does in them. A request needs four (five if it cannot be
+// sent again), an event two. p99 shows which process must wait for a core. Requests that take the long way
+// are limited by net/http, which has two goroutines for each connection to an instance and an allocation for
+// each header.
 type Gateway struct {
 	Window      time.Duration `help:"How long each is under each load." default:"5s"`
 	Rounds      int           `help:"How often each is." default:"3"`
@@ -100,13 +97,13 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 		}
 	}
 	for _, name := range names[:len(names)-1] {
-		// The gateway's own have no name in front: they are compared over time.
+		// The gateway's own ratios have no prefix, because they are compared over time.
 		env.ratios(strings.TrimPrefix(name+"_", "gateway_"), all[name], peer)
 	}
 	return nil
 }
 
-// ratios are medians of those within a round.
+// ratios sets figures that are medians of the ratios within a round.
 func (e Env) ratios(prefix string, own, peer *rounds) {
 	e.Result.Figure(prefix+"json_ratio", own.answers.over(peer.answers).median(), "of "+peer.Name+"'s answers/s")
 	e.Result.Figure(prefix+"json_p99_ratio", own.answersP99.over(peer.answersP99).median(), "of its p99")
@@ -115,7 +112,7 @@ func (e Env) ratios(prefix string, own, peer *rounds) {
 	e.Result.Figure(prefix+"sse_p99_ratio", own.eventsP99.over(peer.eventsP99).median(), "of its p99")
 }
 
-// rounds of one proxy.
+// rounds are the measurements of one proxy in all rounds.
 type rounds struct {
 	*proxies.Proxy
 	answers, answersP99, pacedP99, events, eventsP99 series
@@ -125,7 +122,7 @@ type series []float64
 
 func (s series) last() float64 { return s[len(s)-1] }
 
-// over is the ratio in each round.
+// over returns the ratio in each round.
 func (s series) over(other series) series {
 	ratios := make(series, len(s))
 	for i := range s {
@@ -158,7 +155,7 @@ func (r *rounds) stream(ctx context.Context, s *Gateway) error {
 }
 
 func (r *rounds) note(env Env) error {
-	// Children of nginx do the work: theirs is the memory of all its workers.
+	// The memory of nginx includes its children, which do the work.
 	usage, err := measure.ReadFamily(r.PID())
 	if err != nil {
 		return err

@@ -12,21 +12,17 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Idle measures what agents cost while nothing happens: statements of the database,
-// processor time and memory of the control plane, by the number of agents.
+// Idle measures what agents cost while nothing happens: statements of the database, and processor time and
+// memory of the control plane, by the number of agents.
 //
-// What limits it: waking up. A process that rests pays for each time that it does, some 0.25
-// ms here, and little for what it does then. So what 1,000 agents need is done for all that
-// are due at once: pings twice a second, 200 of them, and bookmarks twice a second, 75, in
-// answer to which agents give their sign of life: 2.0 to 2.5 % of a core in all as the kernel
-// counts it, of which pings are 0.7 %. It was some 8 % while 60 signs of life a
-// second came one by one, and pings alone were 8 % while each connection had timers of its
-// own. Answers come together only as far as ways are equally long, as here.
+// What limits it: wake-ups. An idle process pays mostly for waking up, and little for the work that it then
+// does. So the control plane does the work for all agents that are due in one wake-up: pings twice a second,
+// and bookmarks twice a second, which agents answer with their sign of life. Answers arrive together only if
+// all agents are equally far away, as here.
 //
-// For the most of their first minute agents tell what they run, and 60 statements a second
-// are what that takes; after it 12 are, for 100 agents as for 1,000: the sum of their heads,
-// five times a second, which is hardly seen here and 1 % of MariaDB, and two for each batch
-// of signs of life.
+// In their first minute agents report what they run, which needs more statements. After it the number of
+// statements does not depend on the number of agents: the sum of their heads, five times a second, and two
+// for each batch of signs of life.
 type Idle struct {
 	Agents []int         `help:"Agents, one measurement each, ascending." default:"0,100,1000"`
 	Window time.Duration `help:"How long each is measured." default:"30s"`
@@ -48,7 +44,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 	}
 	most := slices.Max(s.Agents)
 	env.sizes("agents", s.Agents, "window", s.Window.String())
-	// An agent is at rest once it has its first snapshot: the control plane limits how many it
+	// An agent is at rest once it has its first snapshot. The control plane limits how many snapshots it
 	// sends a second.
 	var synced atomic.Int64
 	ctx, w, err := env.start(ctx, testbed.Config{Regions: max(most, 1), Idle: true, Snapshot: func(string, int, time.Duration) { synced.Add(1) }})
@@ -99,7 +95,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 			return err
 		}
 		_, byName := statements(metrics, metricsAfter, 1)
-		// One of them is our own second question.
+		// One of them is the second query for the counter itself.
 		qps := float64(after-before-1) / took.Seconds()
 		round := map[string]any{
 			"agents": agents, "qps": qps, "cpu_percent": parts[plane].CPUPercent, "rss_mib": parts[plane].RSSMiB,

@@ -11,21 +11,19 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Ingest measures how many states of instances a second become durable while every
-// instance of every region changes all the time. A state counts when the control
-// plane has stored it; at the end the database has to hold the last state of each
-// instance.
+// Ingest measures how many states of instances a second become durable while all instances of all regions
+// change constantly. A state counts when the control plane has stored it. At the end the database must have
+// the last state of each instance.
 //
-// The agents that report share the machine. With --bare the reports come ready made
-// from a client that speaks the protocol and does nothing else, which shows what
-// the control plane and the database can do.
+// The reporting agents share the machine. With --bare a client that only speaks the protocol sends prepared
+// reports, which shows the limit of the control plane and the database.
 //
-// What limits it: the processor, of which MariaDB takes the most. The agents and the control plane
-// share the rest. A third of the control plane's part makes the statement's text.
+// What limits it: the processor, of which MariaDB takes the most. The agents and the control plane share the
+// rest. The control plane spends much of its part on the statement's text.
 //
-// An upsert of all twenty columns spends most of its time on reading the values, finding the
-// row and changing it, little on the guard. Columns with their usual value are left out. The
-// five indexes next to the key cost nothing while their columns do not change.
+// An upsert of all twenty columns spends most of its time on reading the values, finding the row and changing
+// it, and little on the guard. Columns with their usual value are left out. The five secondary indexes cost
+// nothing while their columns do not change.
 type Ingest struct {
 	Instances int           `help:"Instances in all." default:"20000"`
 	Regions   int           `help:"Regions." default:"10"`
@@ -38,8 +36,7 @@ func (s *Ingest) Deadline() time.Duration {
 	return 10*time.Minute + s.Window + time.Duration(s.Instances)*2*time.Millisecond
 }
 
-// replicasEach is how many instances a deployment has in a region: as many as a
-// report holds.
+// replicasEach is the number of a deployment's instances in a region: the size of a report.
 const replicasEach = 1000
 
 // Run implements Scenario.
@@ -114,12 +111,11 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// churnEvery is shorter than an agent takes to report a region, so that there is
-// always something new when it has.
+// churnEvery is shorter than an agent needs to report a region, so that there is always something new to
+// report.
 const churnEvery = 100 * time.Millisecond
 
-// churn has every instance change until the window ends, and then waits for the
-// last states.
+// churn changes every instance until the window ends, and then waits until the last states are stored.
 func (s *Ingest) churn(ctx context.Context, w *testbed.Testbed) error {
 	begin := time.Now()
 	restarts := int64(0)
@@ -134,8 +130,8 @@ func (s *Ingest) churn(ctx context.Context, w *testbed.Testbed) error {
 	return waitRestarts(ctx, w, restarts)
 }
 
-// waitRestarts waits until the instances' counters add up to n: the last state of
-// each is stored.
+// waitRestarts waits until the sum of the instances' counters is n, which means that the last state of each
+// is stored.
 func waitRestarts(ctx context.Context, w *testbed.Testbed, n int64) error {
 	var stored int64
 	return testbed.Until(ctx, 20*time.Millisecond, func() (_ bool, err error) {
@@ -148,10 +144,10 @@ func waitRestarts(ctx context.Context, w *testbed.Testbed, n int64) error {
 	}, func() string { return fmt.Sprintf("the stored states add up to %d, and it has to be %d", stored, n) })
 }
 
-// reporters joins each region with a client that reports ready made states, and
-// returns what has all of them report until the window ends.
+// reporters joins each region with a client that reports prepared states, and returns a function that makes
+// all of them report until the window ends.
 func (s *Ingest) reporters(ctx context.Context, w *testbed.Testbed, deployments []string, replicas int) (func(context.Context, *testbed.Testbed) error, error) {
-	// What a region says of a deployment counts once it is assigned there.
+	// Reports about a deployment count only once it is assigned to the region.
 	places := len(deployments) * len(w.Regions)
 	var assigned int64
 	err := testbed.Until(ctx, 10*time.Millisecond, func() (_ bool, err error) {

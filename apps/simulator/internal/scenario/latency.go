@@ -9,12 +9,11 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Latency measures how long a committed change takes to reach the agent that it is
-// for, while a large fleet is connected and little happens.
+// Latency measures how long a committed change takes to reach its agent, while a large fleet is connected and
+// little happens.
 //
-// A change's time begins when its revision was taken, inside the transaction, so
-// that the commit itself is part of it; it ends when the agent hands the assignment
-// to its runtime. Both are read on the same clock.
+// The time begins when the change gets its revision, inside the transaction, so that it includes the commit.
+// It ends when the agent passes the assignment to its runtime. Both times are read from the same clock.
 //
 // What limits it: round trips to the database. floor_p50_ms is the time of the commit and of the two
 // reads that follow it, measured in the same run.
@@ -25,7 +24,7 @@ type Latency struct {
 	Rate    float64 `help:"Changes per second, at random times." default:"20"`
 }
 
-// floorTrips are enough for a 99th percentile.
+// floorTrips is enough for a 99th percentile.
 const floorTrips = 200
 
 // Deadline implements Scenario.

@@ -15,20 +15,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Overload has instances change ten times as often as their states can be stored,
-// and measures what somebody waits for meanwhile: the time from the moment at which
-// a replica is lost, or is ready again, until the counts in the database say so.
-// What can be stored is measured first, and then what is offered: each change of an
-// instance in an executor is a state, whether anybody comes to see it or not.
+// Overload changes instances ten times as often as their states can be stored, and measures the edges that
+// users wait for. An edge is the time from the moment at which a replica is lost, or ready again, until the
+// counts in the database show that. First it measures what can be stored, and then what is offered: each
+// change of an instance is a state, even if it is never read.
 //
-// At the end nothing changes any more, and the database has to hold the last state
-// of each instance: one that is missing or another fails the run, and so does a
-// control plane that needs more memory than it may. How long edges take is a figure.
+// At the end the changes stop, and the database must have the last state of each instance. A missing or
+// different state fails the run, and so does a control plane that uses more memory than allowed. The time of
+// edges is only a figure.
 //
-// What limits it: the processor, which agents, executors and MariaDB share; what can be
-// stored is the figure of ingest where the machine is free, and ten times as much makes
-// agents wait, 4 s between reports at the most. Edges have a lane of their own and wait for
-// the batch that is being stored, not for the states that came before them.
+// What limits it: the processor, which agents, executors and MariaDB share. Ten times as many states as can
+// be stored make agents wait between reports. Edges have a lane of their own: they wait for the batch that is
+// being stored, but not for states that came before them.
 type Overload struct {
 	Instances   int           `help:"Instances that change, in all." default:"30000"`
 	Regions     int           `help:"Regions." default:"30"`
@@ -150,7 +148,7 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// deploy what changes and what crashes.
+// deploy deploys the apps that change and the apps that crash.
 func (s *Overload) deploy(ctx context.Context, w *testbed.Testbed, edges *edges, deployments, replicas int) error {
 	var apps []testbed.App
 	for i := range deployments + s.Edges {
@@ -172,20 +170,20 @@ func (s *Overload) deploy(ctx context.Context, w *testbed.Testbed, edges *edges,
 	return allInstancesReady(ctx, w, 1, (replicas*deployments+s.Edges)*s.Regions)
 }
 
-// churned is what came of instances that changed for a while.
+// churned is the outcome of changing instances for a while.
 type churned struct {
 	ended            time.Time
 	took             time.Duration
 	offered, stored  float64
 	refused, halfMiB float64
-	// The most that was asked of agents, and the fewest instances.
+	// These are the highest limits that agents were given, and the lowest number of instances.
 	delay, interval, pause, instances float64
 }
 
-// sampleLimits is how often it is looked up what is asked of agents.
+// sampleLimits is the interval between readings of the limits that agents are given.
 const sampleLimits = 250 * time.Millisecond
 
-// churn has every instance change, each time that every has passed.
+// churn changes every instance once per interval every.
 func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every time.Duration) (out churned, err error) {
 	before, err := w.Metrics(ctx)
 	if err != nil {
@@ -203,7 +201,7 @@ func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every 
 		if out.halfMiB == 0 && time.Since(begin) > window/2 {
 			out.halfMiB = planeMiB(w)
 		}
-		// At fixed times, so that a busy machine does not offer less.
+		// The times are fixed, so that a busy machine does not offer less.
 		err = pause(ctx, time.Until(begin.Add(time.Duration(n)*every)))
 	}
 	out.ended = time.Now()
@@ -219,13 +217,13 @@ func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every 
 	return out, nil
 }
 
-// sample what agents are asked for until ctx ends.
+// sample records the limits that agents are given until ctx ends.
 func (c *churned) sample(ctx context.Context, w *testbed.Testbed) {
 	planes := float64(len(w.Stack.Planes()))
 	for pause(ctx, sampleLimits) == nil {
 		m, err := w.Metrics(ctx)
 		if err != nil {
-			continue // the next one tells
+			continue // the next reading replaces this one
 		}
 		c.delay = max(c.delay, m.Sum("windlass_report_delay_seconds", "")/planes)
 		c.interval = max(c.interval, m.Sum("windlass_report_interval_seconds", "")/planes)
@@ -236,7 +234,7 @@ func (c *churned) sample(ctx context.Context, w *testbed.Testbed) {
 	}
 }
 
-// planeMiB is the memory of the first control plane.
+// planeMiB returns the memory of the first control plane.
 func planeMiB(w *testbed.Testbed) float64 {
 	usage, err := measure.ReadUsage(w.Stack.PIDs()[stack.ControlPlane(1)])
 	if err != nil {
@@ -245,14 +243,14 @@ func planeMiB(w *testbed.Testbed) float64 {
 	return float64(usage.RSS) / (1 << 20)
 }
 
-// state of an instance that lives.
+// state is the state of a living instance.
 type state struct {
 	restarts int
 	status   windlassv1.InstanceStatus
 }
 
-// level waits until the database says of every instance what its executor does, and
-// returns how long that was after the last change.
+// level waits until the database has the state of every instance that its executor has, and returns how long
+// after since that was.
 func (s *Overload) level(ctx context.Context, w *testbed.Testbed, since time.Time) (time.Duration, error) {
 	want := map[string]state{}
 	for _, m := range w.Fleet.Members() {
@@ -281,7 +279,7 @@ func (s *Overload) level(ctx context.Context, w *testbed.Testbed, since time.Tim
 	return time.Since(since), err
 }
 
-// differences between the instances that live and those that the database says do.
+// differences compares the living instances with those of the database.
 func differences(ctx context.Context, w *testbed.Testbed, want map[string]state) (wrong int, example string, err error) {
 	rows, err := w.DB.QueryContext(ctx, "SELECT id, restarts, status FROM instances WHERE terminated_at = 0")
 	if err != nil {

@@ -12,14 +12,13 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Reconnect cuts the connections of a whole fleet at once and measures how long it
-// takes until every agent has a stream again, and what that costs.
+// Reconnect cuts the connections of a whole fleet at once. It measures the time until every agent has a
+// stream again, and the cost.
 //
-// What limits it: the agents, which come back at random times of their first attempts;
-// a session costs a transaction on its region's row, and no read of its items before its
-// first bookmark. After an outage, which is what --dead makes, the last agent is back after the
-// longest delay between attempts. A snapshot fails the run: an agent that still has its inbox
-// needs none.
+// What limits it: the agents, whose first attempts come at random times. A session costs a transaction on its
+// region's row, and no read of its items before its first bookmark. After an outage (--dead), the last agent
+// is back after the longest delay between attempts. A snapshot fails the run, because an agent that has its
+// inbox needs none.
 type Reconnect struct {
 	Agents int           `help:"Agents, each with a region." default:"1000"`
 	Apps   int           `help:"Apps, each in one region, so that there is something to send." default:"100"`
@@ -50,8 +49,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 	plane := stack.ControlPlane(1)
 	worst, sent := 0.0, 0.0
 	for range s.Cuts {
-		// A stream counts as settled after ten seconds, and its agent's next attempt
-		// as the first.
+		// After ten seconds a stream counts as settled, and its agent's next attempt as the first.
 		if err := pause(ctx, 11*time.Second); err != nil {
 			return err
 		}
@@ -66,7 +64,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 			if begin, err = outage(ctx, w, plane, s.Dead); err != nil {
 				return err
 			}
-			before, cut = nil, nil // it counts from nothing again, and all are
+			before, cut = nil, nil // the metrics begin at 0 again, and all connections are cut
 		}
 		_, parts, err := measured(ctx, w, func() error {
 			for _, m := range cut {
@@ -106,7 +104,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// outage kills the part, and has it start again after a while: then.
+// outage kills the part and starts it again after a while. then is when it started again.
 func outage(ctx context.Context, w *testbed.Testbed, part string, lasts time.Duration) (then time.Time, err error) {
 	if err := errors.Join(w.Stack.Kill(part), pause(ctx, lasts)); err != nil {
 		return time.Time{}, err
@@ -115,10 +113,10 @@ func outage(ctx context.Context, w *testbed.Testbed, part string, lasts time.Dur
 	return then, w.Stack.Launch(ctx, part)
 }
 
-// streams counts the streams that began.
+// streams counts the streams that begin.
 type streams struct {
 	mu      sync.Mutex
-	at      map[string]time.Time // by region, the first since the reset
+	at      map[string]time.Time // by region: the first since the reset
 	resumed int
 }
 

@@ -11,13 +11,12 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Regions does the same work in a small fleet and in a large one, and compares what
-// a change costs: it may grow with the regions that a change touches, and not with
-// those that exist. What the fleet costs while nothing happens is measured apart
-// and taken off.
+// Regions does the same work in a small fleet and in a large one, and compares the cost of a change. The cost
+// may grow with the regions that a change touches, but not with those that exist. The cost of the idle fleet
+// is measured separately and subtracted.
 //
-// What limits it: the processor, for the call and its workflow, and then for each region that
-// it touches. What the fleet costs at rest is taken off as it was for five seconds before.
+// What limits it: the processor, for the call and its workflow, and for each region that it touches. The idle
+// cost is measured for five seconds before.
 type Regions struct {
 	Exist   []int   `help:"Regions with agents, one fleet each." default:"10,1000"`
 	Touch   []int   `help:"Regions that a change touches, one measurement each." default:"1,10"`
@@ -41,8 +40,7 @@ func (s *Regions) Run(ctx context.Context, env Env) (err error) {
 		return errors.New("--touch: from 1 to the smallest of --exist, and 32 at most")
 	}
 	env.sizes("exist", s.Exist, "touch", s.Touch, "apps", s.Apps, "changes", s.Changes, "rate", s.Rate)
-	// Cost of a call, in ms of processor time, by regions that exist and that it
-	// touches.
+	// cost is the processor time of a call in ms, by the regions that exist and that it touches.
 	cost := map[[2]int]float64{}
 	for _, exist := range s.Exist {
 		if err := s.fleet(ctx, env, exist, cost); err != nil {

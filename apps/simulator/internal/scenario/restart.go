@@ -14,13 +14,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Restart restarts every replica of the control plane, one after the other, as a
-// rolling update does, while users change apps. All replicas are behind one address,
-// as a service's are. It measures what that does to changes under way, to the
-// agents' streams and to the users' calls.
+// Restart restarts every replica of the control plane, one after the other, as a rolling update does, while
+// users change apps. All replicas are behind one address, as those of a service are. It measures the effect
+// on changes under way, on the agents' streams and on the users' calls.
 //
-// What limits it: the processor, which the replicas that start share with those that serve. No
-// call has to be made again.
+// What limits it: the processor, which starting replicas share with serving ones. Users do not have to repeat
+// calls.
 type Restart struct {
 	Agents int           `help:"Agents, each with a region." default:"300"`
 	Apps   int           `help:"Apps, each in one region, that are changed." default:"100"`
@@ -33,13 +32,13 @@ type Restart struct {
 // Deadline implements Scenario.
 func (s *Restart) Deadline() time.Duration { return 15*time.Minute + s.Quiet + s.Even + 10*s.Pause }
 
-// minReplicas: with one, there is no rolling restart.
+// A rolling restart needs at least two replicas.
 const (
 	minReplicas     = 2
 	defaultReplicas = 3
 )
 
-// restarting is one run of it.
+// restarting is one run of the scenario.
 type restarting struct {
 	*Restart
 	env   Env
@@ -135,7 +134,7 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// figures of the changes in one window.
+// figures sets the figures of the changes in one window.
 func (r *restarting) figures(name string, arrivals []arrival) {
 	late := latencies(arrivals)
 	r.env.Result.Figure("changes_"+name, float64(late.Len()), "changes, none missing")
@@ -150,7 +149,7 @@ func (r *restarting) taken() int {
 	return r.snapshots
 }
 
-// changes makes changes while fn runs, and returns when each came to its agent.
+// changes makes changes while fn runs, and returns them when each has arrived at its agent.
 func (r *restarting) changes(ctx context.Context, seen *deliveries, fn func() error) ([]arrival, error) {
 	feed, err := watchFeed(ctx, r.w, seen)
 	if err != nil {
@@ -177,8 +176,8 @@ func (r *restarting) changes(ctx context.Context, seen *deliveries, fn func() er
 	return arrivals, err
 }
 
-// trickle changes apps at random times, each from one replica to two or back, until it
-// is over, and returns once every call was answered.
+// trickle changes apps at random times, each from one replica to two or back, until over is closed. It
+// returns once every call was answered.
 func (r *restarting) trickle(ctx context.Context, over <-chan struct{}) error {
 	rnd := rand.New(rand.NewPCG(r.w.Rand.Uint64(), 0))
 	order := rnd.Perm(len(r.apps))
@@ -210,7 +209,7 @@ func (r *restarting) trickle(ctx context.Context, over <-chan struct{}) error {
 	}
 }
 
-// calls counts what users did.
+// calls counts the calls of users.
 type calls struct {
 	mu sync.Mutex
 	called
@@ -245,7 +244,7 @@ func (c *calls) make(ctx context.Context, w *testbed.Testbed, req *windlassv1.Sc
 	}
 }
 
-// take returns what was counted and begins anew.
+// take returns the counts and resets them.
 func (c *calls) take() *called {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,12 +284,12 @@ func (r *restarting) roll(ctx context.Context) error {
 	return nil
 }
 
-// settle waits until the streams are spread over the replicas: until none has many
-// more than its share.
+// settle waits until the streams are spread over the replicas, so that no replica has many more than its
+// share.
 func (r *restarting) settle(ctx context.Context) error {
 	begin := time.Now()
 	counts := map[string]float64{}
-	// A few above the share are not worth moving, in a small fleet.
+	// In a small fleet, a few streams above the share are not worth moving.
 	uneven := unevenness + few*float64(len(r.w.Stack.Planes()))/float64(r.Agents)
 	look := func() (all bool, share float64, err error) {
 		sum, most := 0.0, 0.0
@@ -326,8 +325,8 @@ func (r *restarting) settle(ctx context.Context) error {
 	return err
 }
 
-// unevenness is how many times its share a replica may have, and few how many more
-// than that: what is left to chance when each stream goes to the next replica.
+// unevenness is the factor of its share that a replica may have, and few the number of streams above that.
+// Both allow for chance, because each stream goes to the next replica.
 const (
 	unevenness = 1.5
 	few        = 2.0

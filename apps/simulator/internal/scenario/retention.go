@@ -19,23 +19,18 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// Retention has days of changes go by and looks at what each leaves in the database.
-// The changes are real: calls to the API, workflows, agents, reports; each day as many
-// as the day before. Only the time between the days is not: when a day's changes are
-// done, every time that retention goes by is set back by 24 hours in the database, and
-// the control plane, which looks each second or so, forgets what is due. How long
-// things are kept is as shipped. Of what is kept by number, versions and history are,
-// too; a feed keeps fewer changes than the shipped 20,000, and the audit two days
-// instead of 90, so that a week reaches their bounds.
+// Retention simulates days of changes, and checks what each day leaves in the database. The changes are real:
+// calls to the API, workflows, agents and reports, equally many each day. Only the time between the days is
+// not. When a day's changes are done, every time that retention uses is set back by 24 hours in the database.
+// The control plane looks each second or so, and forgets what is due. Most limits are as shipped. A feed
+// keeps fewer changes than the shipped 20,000, and the audit two days instead of 90, so that a week reaches
+// their bounds.
 //
-// From the day on which every bound is reached no table may hold more rows than it
-// did before, whichever table it is, nor the files of the database more bytes; both
-// with a tenth of slack, which counts have themselves.
+// From the day on which every bound is reached no table may have more rows than before, and the files of the
+// database no more bytes. A slack of a tenth allows for the counts themselves.
 //
-// What limits it: the day's changes, which are real: 124 in four days of one app took 8.2 s
-// of the processor in all parts, forgetting 770 rows among them, and 4 s a day, on two cores
-// that other work shared. What eight days of the full size leave is in the comment of the
-// control plane's fleet (maintain.go).
+// What limits it: the day's changes, which are real. The comment of the control plane's fleet (maintain.go)
+// describes what eight days of the full size leave.
 type Retention struct {
 	Days     int `help:"Days that go by." default:"8"`
 	Settle   int `help:"The day by whose end every bound is reached." default:"5"`
@@ -56,12 +51,12 @@ func (s *Retention) Deadline() time.Duration {
 
 const (
 	aDay = 24 * time.Hour
-	// keepAudit is how long the audit is kept here.
+	// keepAudit is how long this scenario keeps the audit.
 	keepAudit = 48 * time.Hour
-	// forgetEvery is how often the control plane looks for what is due here.
+	// forgetEvery is how often the control plane of this scenario looks for what is due.
 	forgetEvery = time.Second
-	// slackRows and slackBytes beside a tenth: small tables, and the steps in which
-	// files grow.
+	// slackRows and slackBytes are allowed besides a tenth, for small tables and for the steps in which files
+	// grow.
 	slackRows  = 20
 	slackBytes = 8 << 20
 )
@@ -122,7 +117,7 @@ func (s *Retention) Run(ctx context.Context, env Env) (err error) {
 	return grows(settled, all[s.Settle:])
 }
 
-// leftover is what a day leaves.
+// leftover is the size of the data after a day.
 type leftover struct {
 	rows           map[string]int64
 	bytes, restate int64
@@ -140,7 +135,7 @@ func (l leftover) String() string {
 	return fmt.Sprintf("%d rows, %.1f MiB, %.1f s", l.total(), mib(l.bytes), l.seconds)
 }
 
-// round is the day as results show it: the tables that have the most, and all.
+// round returns the day's figures for the results: the total and the largest tables.
 func (l leftover) round(day int) map[string]any {
 	out := map[string]any{"day": day, "rows": l.total(), "mib": mib(l.bytes), "restate_mib": mib(l.restate), "seconds": l.seconds}
 	for _, table := range []string{"region_changes", "deployment_topology", "instances", "deployments", "rollouts", "history", "idempotency", "audit", "apps"} {
@@ -151,7 +146,7 @@ func (l leftover) round(day int) map[string]any {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// peak is the most that each table ever held.
+// peak returns the highest number of rows of each table, and of bytes.
 func peak(days []leftover) leftover {
 	out := leftover{rows: map[string]int64{}}
 	for _, d := range days {
@@ -163,7 +158,7 @@ func peak(days []leftover) leftover {
 	return out
 }
 
-// grows tells what is more than it was at its highest before.
+// grows returns an error that names what is larger than its highest value before.
 func grows(before leftover, later []leftover) error {
 	now := peak(later)
 	var errs []error
@@ -178,7 +173,7 @@ func grows(before leftover, later []leftover) error {
 	return errors.Join(errs...)
 }
 
-// days go by.
+// days simulates the days.
 type days struct {
 	s       *Retention
 	w       *testbed.Testbed
@@ -205,7 +200,7 @@ func (d *days) called(n int) {
 	d.calls += n
 }
 
-// pass has a day go by: its changes, then its night.
+// pass simulates a day: its changes, then its night.
 func (d *days) pass(ctx context.Context, day int) (leftover, error) {
 	begin := time.Now()
 	stopWatch := d.watch.start(ctx)
@@ -239,7 +234,7 @@ func (d *days) pass(ctx context.Context, day int) (leftover, error) {
 	return left, err
 }
 
-// live is a day of one app.
+// live makes the changes of one app on one day.
 func (d *days) live(ctx context.Context, name string) error {
 	app := testbed.App{Name: name, Regions: d.w.Regions, Replicas: 2}
 	id := ""
@@ -275,8 +270,8 @@ func (d *days) live(ctx context.Context, name string) error {
 	return nil
 }
 
-// chores are what else is done on a day: an environment with a secret comes and goes,
-// as does a region, a token to join one is made, a secret is rotated.
+// chores makes the other changes of a day: it creates and deletes an environment with a secret and a region,
+// makes a join token, and rotates a secret.
 func (d *days) chores(ctx context.Context, day int) error {
 	name := fmt.Sprintf("brief-%d", day)
 	path := strings.Split(testbed.Environment, "/")[0] + "/" + name
@@ -331,7 +326,7 @@ func (d *days) secret(ctx context.Context, environment, name string) error {
 	return err
 }
 
-// rest waits until nothing of the day is on its way.
+// rest waits until no change of the day is under way.
 func (d *days) rest(ctx context.Context) error {
 	var moving, rollouts, deleting int64
 	return testbed.Until(ctx, 50*time.Millisecond, func() (bool, error) {
@@ -347,8 +342,7 @@ func (d *days) rest(ctx context.Context) error {
 	})
 }
 
-// night sets back by a day what retention goes by, and waits until everything was
-// looked through after that.
+// night sets back by a day the times that retention uses, and waits until everything was checked after that.
 func (d *days) night(ctx context.Context) error {
 	ms := aDay.Milliseconds()
 	for _, query := range []string{
@@ -357,7 +351,7 @@ func (d *days) night(ctx context.Context) error {
 		"UPDATE apps SET deleted_at = deleted_at - ? WHERE deleted_at > 0",
 		"UPDATE idempotency SET created_at = created_at - ?",
 		"UPDATE join_tokens SET expires_at = expires_at - ?",
-		// The audit goes by its ids, which begin with the time.
+		// Retention of the audit uses its ids, which begin with the time.
 		"UPDATE audit SET id = CONCAT('aud_', LPAD(LOWER(HEX(CONV(SUBSTRING(id, 5, 12), 16, 10) - ?)), 12, '0'), SUBSTRING(id, 17))",
 	} {
 		if _, err := d.w.DB.ExecContext(ctx, query, ms); err != nil {
@@ -372,7 +366,7 @@ func (d *days) night(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// One of each replica may have begun before.
+	// One round of each replica may have begun before.
 	want := before + 2*float64(len(d.w.Stack.Planes()))
 	var now float64
 	return testbed.Until(ctx, 100*time.Millisecond, func() (_ bool, err error) {
@@ -383,7 +377,7 @@ func (d *days) night(ctx context.Context) error {
 	})
 }
 
-// look counts every table that there is.
+// look counts the rows of every table.
 func (d *days) look(ctx context.Context) (leftover, error) {
 	out := leftover{rows: map[string]int64{}}
 	tables, err := d.w.DB.Strings(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")
@@ -402,7 +396,7 @@ func (d *days) look(ctx context.Context) (leftover, error) {
 	return out, err
 }
 
-// size of the files in a folder whose names end so. Some of them may vanish meanwhile.
+// size returns the size of the files in a folder whose names have the suffix. Files may vanish meanwhile.
 func size(folder, suffix string) (n int64, err error) {
 	err = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, suffix) {

@@ -20,17 +20,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollouts moves many apps to a new version at the same time, each under a policy with
-// waves, and measures what a rollout costs the database and the workflow's runtime: the
-// same, however many replicas it moves in a step. At the end all of the apps get a
-// version that crashes in one wave: those before it, and it, go back, and no region
-// after it ever sees that version.
+// Rollouts moves many apps to a new version at the same time, each under a policy with waves. It measures
+// what a rollout costs the database and the workflow's runtime: the same for any number of replicas in a
+// step. At the end all apps get a version that crashes in one wave. That wave and the waves before go back,
+// and no later region gets that version.
 //
-// The processor limits it. A smaller surge needs more steps, statements and processor time per
-// rollout: a region that may move at once needs the fewest.
+// What limits it: the processor. A smaller surge needs more steps, statements and processor time per rollout:
+// a region that may move at once needs the fewest.
 //
-// A rollout ends when its last wave does; the figures of a run in which one failed, or
-// left an instance of the old version, do not count.
+// A rollout ends with its last wave. The figures of a run do not count if a rollout failed, or left an
+// instance of the old version.
 type Rollouts struct {
 	Apps        int           `help:"Apps that move at once." default:"200"`
 	Regions     int           `help:"Regions of each app." default:"10"`
@@ -112,7 +111,7 @@ func (s *Rollouts) check() error {
 	return s.Executors.check()
 }
 
-// waveOf region n: one region is the first wave, and the others are in equal parts.
+// waveOf returns the wave of region n. One region is the first wave, and the others are in equal parts.
 func (s *Rollouts) waveOf(n int) int {
 	if n == 0 || s.Waves == 1 {
 		return 1
@@ -133,10 +132,10 @@ func (s *Rollouts) policy(regions []string) *windlassv1.RolloutPolicy {
 	return p
 }
 
-// badVersion is the label of the one that crashes.
+// badVersion is the label of the version that crashes.
 const badVersion = "bad"
 
-// sightings are the deployments that each region was ever handed.
+// sightings are the deployments that each region ever received.
 type sightings struct {
 	mu sync.Mutex
 	at map[string]map[string]bool
@@ -160,8 +159,8 @@ func (s *sightings) of(region, deployment string) bool {
 	return s.at[region][deployment]
 }
 
-// goBack gives the apps of the last round a version that crashes in one wave, and waits
-// until all that ran before runs again.
+// goBack gives the apps of the last round a version that crashes in one wave, and waits until the version
+// before runs everywhere again.
 func (s *Rollouts) goBack(ctx context.Context, env Env, w *testbed.Testbed, seen *sightings, instances int) error {
 	n := len(s.Replicas) - 1
 	apps := s.apps(w, n, badVersion)
@@ -202,7 +201,7 @@ func (s *Rollouts) goBack(ctx context.Context, env Env, w *testbed.Testbed, seen
 	return nil
 }
 
-// apps of round n.
+// apps returns the apps of round n.
 func (s *Rollouts) apps(w *testbed.Testbed, n int, version string) []testbed.App {
 	apps := make([]testbed.App, s.Apps)
 	for i := range apps {
@@ -273,7 +272,7 @@ func (s *Rollouts) round(ctx context.Context, env Env, w *testbed.Testbed, n int
 	return round, nil
 }
 
-// cost is what was ever asked of the database and of the workflow.
+// cost is the number of statements that the database received, and of the workflow's steps.
 type cost struct{ statements, steps float64 }
 
 func counts(ctx context.Context, w *testbed.Testbed) (cost, error) {
@@ -285,7 +284,7 @@ func counts(ctx context.Context, w *testbed.Testbed) (cost, error) {
 	return cost{float64(statements), metrics.Sum("deployment_workflow_step_duration_seconds_count", "")}, err
 }
 
-// ended waits until the rollouts of deployments have ended, and all in the same way.
+// ended waits until the rollouts of deployments have ended as asked. Another end is an error.
 func (s *Rollouts) ended(ctx context.Context, w *testbed.Testbed, deployments []string, as windlassv1.RolloutStatus) error {
 	args := make([]any, len(deployments))
 	for i, id := range deployments {
@@ -322,7 +321,7 @@ func (s *Rollouts) ended(ctx context.Context, w *testbed.Testbed, deployments []
 	})
 }
 
-// times of rollouts from their creation to their end, as the database has them.
+// times returns how long rollouts took from their creation to their end, by the database.
 func (s *Rollouts) times(ctx context.Context, w *testbed.Testbed, deployments []string) (*measure.Durations, error) {
 	var out measure.Durations
 	for chunk := range slices.Chunk(deployments, 500) {

@@ -1,7 +1,6 @@
-// Package scenario holds the measurements, each under its name and with its sizes
-// as flags. A scenario starts a testbed of its own, prepares it, measures one thing,
-// and checks that what it measured happened: figures of a run that lost a change
-// do not count.
+// Package scenario has the measurements. Each has a name, and its sizes are flags. A scenario starts a
+// testbed of its own, prepares it, measures one thing, and checks that what it measured happened: the figures
+// of a run that lost a change do not count.
 package scenario
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Env is what a scenario runs in.
+// Env is the environment of a scenario.
 type Env struct {
 	testbed.Options
 	Result *result.Result
@@ -24,11 +23,11 @@ type Env struct {
 // Scenario measures one thing and puts it into the Env's result.
 type Scenario interface {
 	Run(ctx context.Context, env Env) error
-	// Deadline of the whole run on a machine that does nothing else.
+	// Deadline returns the deadline of the whole run on a machine without other work.
 	Deadline() time.Duration
 }
 
-// start a testbed for a scenario; cfg says what is special about it.
+// start starts a testbed for a scenario. cfg has what is special about it.
 func (e Env) start(ctx context.Context, cfg testbed.Config) (context.Context, *testbed.Testbed, error) {
 	cfg.Options, cfg.Name = e.Options, e.Result.Scenario
 	e.Result.Sizes["control_planes"] = max(e.ControlPlanes, 1)
@@ -36,14 +35,14 @@ func (e Env) start(ctx context.Context, cfg testbed.Config) (context.Context, *t
 	return testbed.Start(ctx, cfg)
 }
 
-// sizes notes what was asked for: names and values in turn.
+// sizes records the requested sizes: names and values in turn.
 func (e Env) sizes(pairs ...any) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		e.Result.Sizes[pairs[i].(string)] = pairs[i+1]
 	}
 }
 
-// measured runs fn in a window and returns how long that took, and what it cost.
+// measured runs fn in a window, and returns how long that took and what it cost.
 func measured(ctx context.Context, w *testbed.Testbed, fn func() error) (time.Duration, map[string]measure.Part, error) {
 	end, err := w.Measure(ctx)
 	if err != nil {
@@ -56,7 +55,7 @@ func measured(ctx context.Context, w *testbed.Testbed, fn func() error) (time.Du
 	return took, parts, errors.Join(err, profiled)
 }
 
-// cpuSeconds of all parts together, or of those that are named.
+// cpuSeconds returns the processor time of the named parts, or of all parts without names.
 func cpuSeconds(parts map[string]measure.Part, names ...string) float64 {
 	sum := 0.0
 	for name, p := range parts {
@@ -72,7 +71,7 @@ func cpuSeconds(parts map[string]measure.Part, names ...string) float64 {
 	return sum
 }
 
-// positive checks sizes: names and values in turn.
+// positive returns an error about a size that is not above 0. pairs are names and values in turn.
 func positive(pairs ...any) error {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if v, ok := pairs[i+1].(int); ok && v < 1 {
@@ -88,7 +87,7 @@ func positive(pairs ...any) error {
 	return nil
 }
 
-// pause waits for a part of the preparation.
+// pause waits for a duration, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

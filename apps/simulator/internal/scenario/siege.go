@@ -12,10 +12,10 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/siege"
 )
 
-// Siege attacks a gateway in the ways that cost an attacker least, one after the other, while the app of
-// another tenant has a steady load. It fails if p99 of that tenant's requests is above the floor and more than
-// twice what it was before, on connections that stay or on new ones. It also fails if a request of that tenant
-// fails, if the gateway uses more memory than it may, or if a sound instance is ejected.
+// Siege makes the attacks that cost an attacker least, one after the other, while another tenant's app has a
+// steady load. It fails if p99 of that tenant's requests is above the floor and more than twice the value
+// before, on old or on new connections. It also fails if a request of that tenant fails, if the gateway uses
+// more memory than allowed, or if a healthy instance is ejected.
 //
 // What limits it: the attacker and the instances share the processor with the gateway.
 type Siege struct {
@@ -88,7 +88,7 @@ func (s *Siege) Run(ctx context.Context, env Env) (err error) {
 	return errors.Join(failures...)
 }
 
-// judge returns what went wrong for others than the attacker; nil: nothing did.
+// judge returns an error that describes all damage to others than the attacker, or nil.
 func (s *Siege) judge(kind string, out siege.Outcome) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(kind+": "+format, args...)) }

@@ -13,17 +13,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Slow measures what one agent that reads nothing any more costs the others: the
-// time from commit to agent of all others, with it and without it in turn. Its
-// region is sent far more than the buffers between hold, so that the control plane
-// has to wait for it; and in the end it has to have everything.
+// Slow measures what an agent that stops reading costs the others: the time from commit to agent of all
+// others, in turn with it and without it. Its region is sent far more than the buffers in between hold, so
+// that the control plane must wait for it. At the end the agent must have everything.
 //
-// What limits it: streams share the processor, the database and the reads of items, which
-// the large specs that the stalled region is owed take as well; none waits for another's
-// connection.
+// What limits it: streams share the processor, the database and the reads of items. The large specs for the
+// stalled region use these, too. No stream waits for another's connection.
 //
-// A p99 of 300 changes is the third worst, and a pause of the machine can halve or double it.
-// So the ratio is the median over many pairs of phases, with and without a stalled agent.
+// A p99 of 300 changes is the third highest, and a pause of the machine can halve or double it. So the ratio
+// is the median over many pairs of phases, with and without a stalled agent.
 type Slow struct {
 	Agents  int     `help:"Agents, one of which stalls." default:"100"`
 	Changes int     `help:"Changes at the others, in each phase." default:"300"`
@@ -36,9 +34,8 @@ func (s *Slow) Deadline() time.Duration {
 	return 10*time.Minute + time.Duration(float64(8*s.Rounds*s.Changes)/s.Rate*float64(time.Second))
 }
 
-// heavyBytes of a variable of the stalled region's app: at most what a spec may
-// hold. A hundred changes of it are more than the windows and buffers of a
-// connection take.
+// heavyBytes is the size of a variable of the stalled region's app, near the limit of a spec. A hundred such
+// changes are more than the windows and buffers of a connection hold.
 const heavyBytes = 120 << 10
 
 // Run implements Scenario.
@@ -116,7 +113,7 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// phase changes the others' apps, and the heavy one all the time beside them.
+// phase changes the others' apps, and the heavy app all the time meanwhile.
 func (s *Slow) phase(ctx context.Context, w *testbed.Testbed, others []testbed.App, heavy testbed.App) error {
 	flooding, stop := context.WithCancel(ctx)
 	defer stop()
@@ -128,7 +125,7 @@ func (s *Slow) phase(ctx context.Context, w *testbed.Testbed, others []testbed.A
 				flood <- err
 				return
 			}
-			_ = pause(flooding, 20*time.Millisecond) // or the end, which the loop sees
+			_ = pause(flooding, 20*time.Millisecond) // the loop checks the end of flooding
 		}
 		flood <- nil
 	}()

@@ -12,23 +12,19 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Snapshot measures how fast an agent that lost its inbox has everything again: from
-// the begin of its stream until the last item is stored. An app is two items, a
-// deployment and its routes.
+// Snapshot measures how fast an agent that lost its inbox receives everything again: from the beginning of
+// its stream until the last item is stored. An app is two items: a deployment and its routes.
 //
-// The processor limits it. Reading, encoding, sending, decoding and preparing for the agent's
-// file run at the same time. So the last item arrives soon after it was read, and then only
-// storing is left. cpu_us_per_item is the processor time of all processes, with the agent's work
-// before and after.
+// What limits it: the processor. Reading, encoding, sending, decoding and preparing for the agent's file run
+// at the same time. So the last item arrives soon after it was read, and then only storing is left.
+// cpu_us_per_item is the processor time of all processes, with the agent's work before and after.
 //
-// Nothing below them stands in the way. floor_read_items_per_s is how fast the database alone reads
-// the same rows, and floor_store_... how fast the agent's file alone stores them, synced or not.
-// A snapshot of few items is round trips above all. Those of the read and those of the session's
-// begin are made side by side.
+// The layers below are faster. floor_read_items_per_s is how fast the database alone reads the same rows, and
+// floor_store_... how fast the agent's file alone stores them, synced or not. A snapshot of few items mostly
+// waits for round trips. The round trips of the read and of the session's beginning run in parallel.
 //
-// The agent is killed here once the last item is stored. The inventory of what runs comes after
-// that, so that it is in no figure. The start of each agent is in the parts, and in the processor
-// time of an item.
+// The agent is killed once the last item is stored. Its later inventory of what runs is therefore in no
+// figure. The start of each agent is in the parts, and in the processor time of an item.
 type Snapshot struct {
 	Items  []int `help:"Items of the region, one measurement each, ascending." default:"250,10000"`
 	Repeat int   `help:"Snapshots of each size; the median counts." default:"15"`
@@ -59,7 +55,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1, Snapshot: func(_ string, items int, took time.Duration) {
 		select {
 		case received <- snapshot{items, took}:
-		default: // the one of the first start, for which the scenario does not wait
+		default: // the snapshot of the first start, for which the scenario does not wait
 		}
 	}})
 	if err != nil {
@@ -125,8 +121,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// floors measures what the two ends of a snapshot stand on, alone, with the rows that
-// were just sent.
+// floors measures the layers below both ends of a snapshot alone, with the rows that were just sent.
 func (s *Snapshot) floors(ctx context.Context, env Env, w *testbed.Testbed, items int) error {
 	w.Progressf("reading and storing the same without Windlass")
 	regions, err := w.DB.Regions(ctx)

@@ -21,35 +21,35 @@ import (
 )
 
 const (
-	// ViewersCommand has the simulator's binary be the clients of a workspace that watch. Its argument and its lines are
-	// JSON: viewersConfig and viewersState. The environment has the keys.
+	// ViewersCommand runs the simulator's binary as the clients of a workspace that watch. Its argument and
+	// its output lines are JSON: viewersConfig and viewersState. The environment has the keys.
 	ViewersCommand = "run-viewers"
-	// viewersKeys is the variable with the keys, in turn, by spaces.
+	// viewersKeys is the variable with the keys, separated by spaces, which are used in turn.
 	viewersKeys = "WINDLASS_SIMULATOR_KEYS"
 
 	watchedRegion = "watched"
-	// watchesEach is how many streams a connection of HTTP/2 has.
+	// watchesEach is the number of streams on a connection of HTTP/2.
 	watchesEach = 200
-	// dials is how many streams are opened at a time.
+	// dials is the number of streams that are opened at the same time.
 	dials = 256
-	// tells is how often viewers say what they have.
+	// tells is the interval at which viewers write their state.
 	tells = 50 * time.Millisecond
-	// answerIn is how long the first try of a stream is waited for before the next stream is opened: a control plane
-	// that slows a connection answers late.
+	// answerIn bounds the wait for the first try of a stream before the next stream is opened. A control
+	// plane that slows a connection answers late.
 	answerIn = time.Second
 )
 
 var watchedApp = testbed.App{Name: "watched", Regions: []string{watchedRegion}, Replicas: 1, Version: "v1"}
 
-// viewersConfig is what viewers are told.
+// viewersConfig is the configuration of viewers.
 type viewersConfig struct {
 	URL     string        `json:"url"`
 	Streams int           `json:"streams"`
 	Again   time.Duration `json:"again"`
 }
 
-// viewersState is what viewers say: open streams, how many there were at most, tries that were refused, and streams that
-// were opened, refused or without an answer for answerIn once.
+// viewersState is the state of viewers: open streams, the most that were open, refused tries, and streams
+// that were opened, refused or without an answer for answerIn once.
 type viewersState struct {
 	Open    int64 `json:"open"`
 	Most    int64 `json:"most"`
@@ -57,7 +57,7 @@ type viewersState struct {
 	Tried   int64 `json:"tried"`
 }
 
-// viewers are the process of the clients that watch.
+// viewers is the process of the clients that watch.
 type viewers struct {
 	self   string
 	config viewersConfig
@@ -67,7 +67,7 @@ type viewers struct {
 	ended  <-chan struct{}
 }
 
-// viewers makes the workspace, its app and its keys.
+// viewers creates the workspace, its app and its keys.
 func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed, self string) (*viewers, error) {
 	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
 		MySQLDSN: w.Stack.DSN(), Workspace: "watchers", Regions: []string{watchedRegion},
@@ -96,7 +96,7 @@ func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed, self string)
 	return v, nil
 }
 
-// begin opens the streams, and returns once each was opened, refused, or without an answer for answerIn.
+// begin opens the streams. It returns once each was opened, refused, or without an answer for answerIn.
 func (v *viewers) begin(ctx context.Context) error {
 	config, err := json.Marshal(v.config)
 	if err != nil {
@@ -125,7 +125,7 @@ func (v *viewers) now() viewersState { return *v.state.Load() }
 
 func (v *viewers) told(line string) {
 	var state viewersState
-	if err := json.Unmarshal([]byte(line), &state); err == nil { // a line that is cut short is its last one
+	if err := json.Unmarshal([]byte(line), &state); err == nil { // a line that is cut short is the last one
 		v.state.Store(&state)
 	}
 }
@@ -138,14 +138,14 @@ func (v *viewers) stop() {
 	}
 }
 
-// watching are viewers in their own process.
+// watching has the viewers in their own process.
 type watching struct {
 	config                     viewersConfig
 	clients                    []*testbed.Client
 	open, most, refused, tried atomic.Int64
 }
 
-// Viewers opens streams, each again when it was refused or has ended, until its standard input ends.
+// Viewers opens streams until its standard input ends. It reopens each stream that was refused or has ended.
 func Viewers(ctx context.Context, args []string) error {
 	ctx, cancel, err := child.Become(ctx)
 	if err != nil {
@@ -170,7 +170,7 @@ func Viewers(ctx context.Context, args []string) error {
 	for tick := time.Tick(tells); ; {
 		if err := out.Encode(viewersState{Open: v.open.Load(), Most: v.most.Load(), Refused: v.refused.Load(), Tried: v.tried.Load()}); err != nil {
 			cancel()
-			return nil // the process that reads has ended
+			return nil // the reading process has ended
 		}
 		select {
 		case <-ctx.Done():
@@ -180,7 +180,7 @@ func Viewers(ctx context.Context, args []string) error {
 	}
 }
 
-// run keeps the streams until ctx ends.
+// run keeps the streams open until ctx ends.
 func (v *watching) run(ctx context.Context) {
 	slots := make(chan struct{}, dials)
 	var all sync.WaitGroup
@@ -203,7 +203,7 @@ func (v *watching) run(ctx context.Context) {
 	}
 }
 
-// opened counts a stream that was opened.
+// opened counts an open stream.
 func (v *watching) opened() {
 	now := v.open.Add(1)
 	for most := v.most.Load(); now > most; most = v.most.Load() {
@@ -213,7 +213,7 @@ func (v *watching) opened() {
 	}
 }
 
-// watch has a stream until it ends, and calls first once it is open.
+// watch reads a stream until it ends, and calls first once it is open.
 func (v *watching) watch(ctx context.Context, client *testbed.Client, first func()) {
 	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: testbed.Path(watchedApp.Name)})
 	if err == nil {
@@ -230,7 +230,7 @@ func (v *watching) watch(ctx context.Context, client *testbed.Client, first func
 		}
 		err = errors.Join(stream.Err(), stream.Close())
 	}
-	if err != nil && ctx.Err() == nil { // in whatever way
+	if err != nil && ctx.Err() == nil { // for any reason
 		v.refused.Add(1)
 	}
 }

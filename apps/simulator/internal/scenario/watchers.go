@@ -14,15 +14,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Watchers measures what a workspace that opens far too many WatchApp streams costs another: p99 of the other's
-// reads, of its calls that deploy, and from such a call to ready, before and during. The latter goes through the feed
-// to a region and back. Each stream that is refused is tried again. It fails where more streams are open than a
-// workspace may have. It also fails where p99 is more than twice what it was and above the floor, or where the control
-// plane uses more memory than it may. A window in which the disk paused for longer than the floor says nothing of the
-// control plane, and is measured again.
+// Watchers measures what a workspace that opens far too many WatchApp streams costs another workspace. It
+// measures p99 of the other's reads, of its calls that deploy, and from such a call to ready, before and
+// during. The last goes through the feed to a region and back. Each refused stream is tried again. It fails
+// if more streams are open than a workspace may have. It also fails if p99 is above the floor and more than
+// twice the value before, or if the control plane uses more memory than allowed. A window in which the disk
+// pauses for longer than the floor is measured again.
 //
-// What limits it: the clients of the streams, a process of lower priority, share the processor with the control plane
-// and the database.
+// What limits it: the clients of the streams, a process of lower priority, share the processor with the
+// control plane and the database.
 type Watchers struct {
 	Window   time.Duration `help:"How long the other workspace is measured, before and during." default:"15s"`
 	Streams  int           `help:"Streams that the workspace opens." default:"10000"`
@@ -110,14 +110,14 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 	return errors.Join(failures...)
 }
 
-// windows is how often a window is measured whose disk pauses, before its figures are taken as they are.
+// windows bounds how often a window is measured because the disk pauses. The figures of the last one count.
 const windows = 3
 
-// served is p99 of calls, and from a call that deploys to ready, how long was measured, and the longest sync of the
-// disk in that time.
+// served has p99 of reads, of calls that deploy, and from these calls to ready. took is the measured time,
+// and pause the longest sync of the disk in it.
 type served struct{ reads, deploys, ready, took, pause time.Duration }
 
-// quiet is load in a window whose disk does not pause for longer than the floor, or else in the last of a few.
+// quiet calls load until the disk does not pause for longer than the floor, but at most windows times.
 func (s *Watchers) quiet(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
 	for n := 1; ; n++ {
 		probe, err := measure.ProbeDisk(w.Stack.Dir())
@@ -134,7 +134,7 @@ func (s *Watchers) quiet(ctx context.Context, w *testbed.Testbed) (out served, p
 	}
 }
 
-// load is the other workspace's, for a window. Each deployment is of a new app.
+// load makes the other workspace's calls for a window. Each deployment is of a new app.
 func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
 	var mu sync.Mutex
 	var reads, calls, ready measure.Durations
@@ -160,7 +160,7 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 		note(&ready, began)
 		return nil
 	}
-	if err := deploy(); err != nil { // there is an app to read
+	if err := deploy(); err != nil { // so that there is an app to read
 		return out, nil, err
 	}
 	path := testbed.Path(testbed.AppName(1))
@@ -184,7 +184,7 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 	return out, parts, err
 }
 
-// paced begins a call perSecond times a second until end, however long those before it take, and waits for all.
+// paced begins a call perSecond times a second until end, even if calls overlap, and waits for all calls.
 func paced(ctx context.Context, end time.Time, perSecond float64, call func() error) error {
 	every := time.Duration(float64(time.Second) / perSecond)
 	var calls sync.WaitGroup

@@ -27,14 +27,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Zero takes an app to zero and back, again and again, with an agent, a gateway and instances that are real
-// processes. In every other round requests come at a random time around the decision. In the rounds between, the
-// control plane is killed once the app is at zero, and requests come then. It fails if a request fails, if a request
-// wakes nothing, or if p99 of the hold's overhead is above the floor: the time from an instance's first answer to a
-// health check until a request that waited arrives there.
+// Zero takes an app to zero and back repeatedly, with an agent, a gateway and instances that are real
+// processes. In every other round requests come at random times around the decision. In the other rounds the
+// control plane is killed once the app is at zero, and requests come then. It fails if a request fails, if a
+// request wakes nothing, or if p99 of the hold's overhead is above the floor. That is the time from an
+// instance's first answer to a health check until a waiting request arrives there.
 //
-// What limits it: the agent looks at the health of instances every 100 ms, and the first answer that it gets is when
-// the overhead begins.
+// What limits it: the agent checks the health of instances every 100 ms, and the overhead begins with the
+// first answer that the agent gets.
 type Zero struct {
 	Times    int           `help:"How often it goes to zero and back." default:"100"`
 	Requests int           `help:"Requests of a round." default:"5"`
@@ -43,7 +43,7 @@ type Zero struct {
 	Floor    time.Duration `help:"p99 of the overhead that is no failure." default:"100ms"`
 }
 
-// Hidden commands of the simulator for this scenario.
+// These are hidden commands of the simulator for this scenario.
 const (
 	ZeroAgentCommand    = "__agent"
 	ZeroInstanceCommand = "__cold-instance"
@@ -52,12 +52,12 @@ const (
 // Deadline implements Scenario.
 func (s *Zero) Deadline() time.Duration { return 5*time.Minute + time.Duration(s.Times)*30*time.Second }
 
-// coldAnswer is what an instance answers: when it was asked, and when it first passed its health check, unix us.
+// coldAnswer is an instance's answer: when the request arrived, and the instance became healthy, in unix us.
 type coldAnswer struct {
 	Arrived, Healthy int64
 }
 
-// ColdInstance serves on PORT. It fails its health check for as long as the argument says.
+// ColdInstance serves on PORT. It fails its health check for the time in the argument.
 func ColdInstance(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("use one argument: how long the start takes")
@@ -83,7 +83,7 @@ func ColdInstance(ctx context.Context, args []string) error {
 			}
 			return
 		}
-		_ = json.NewEncoder(w).Encode(coldAnswer{Arrived: now.UnixMicro(), Healthy: healthy}) // its client counts it as failed
+		_ = json.NewEncoder(w).Encode(coldAnswer{Arrived: now.UnixMicro(), Healthy: healthy}) // the client counts a failed answer
 	})
 	server := &http.Server{Addr: net.JoinHostPort("127.0.0.1", os.Getenv("PORT")), Handler: handler, ReadHeaderTimeout: time.Minute}
 	ended := make(chan error, 1)
@@ -96,7 +96,7 @@ func ColdInstance(ctx context.Context, args []string) error {
 	}
 }
 
-// zeroRun is a region with a gateway.
+// zeroRun is a run with one region and its gateway.
 type zeroRun struct {
 	*testbed.Testbed
 	s       *Zero
@@ -175,7 +175,7 @@ func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err
 		}
 		return errors.Join(errs...)
 	}
-	dir, err := os.MkdirTemp("", "zero") // short, as it has a socket
+	dir, err := os.MkdirTemp("", "zero") // short, because it contains a socket
 	if err != nil {
 		return stop, err
 	}
@@ -240,7 +240,7 @@ func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err
 	}, func() string { return "the gateway does not serve the app" })
 }
 
-// until waits until the app has that number of replicas, in the database and as the region reports.
+// until waits until the app has this number of replicas, in the database and in the region's reports.
 func (r *zeroRun) until(ctx context.Context, what string, replicas int) error {
 	var wanted, ready, existing int
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("it takes too long"))
@@ -287,7 +287,7 @@ func (r *zeroRun) round(ctx context.Context, kill bool) error {
 		}
 		return r.until(ctx, "the control plane wants what was woken", 1)
 	}
-	// All requests may have come before the decision took effect. One that comes after it wakes the app.
+	// All requests may have come before the decision took effect. One after it wakes the app.
 	if err := pause(ctx, r.s.Spread); err != nil {
 		return err
 	}
