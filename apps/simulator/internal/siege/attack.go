@@ -23,28 +23,28 @@ import (
 )
 
 const (
-	// AttackCommand has the simulator's binary attack a gateway: KIND COUNT ADDRESS ADDRESS-OF-TLS.
+	// AttackCommand makes the simulator's binary an attacker: KIND COUNT ADDRESS ADDRESS-OF-TLS.
 	AttackCommand = "run-attack"
 
-	// ready is what an attack says when it has begun.
+	// ready is the line that an attack writes when it has begun.
 	ready = "ready"
-	// addresses of the loopback network are the attacker's, each of which opens a part of the connections.
+	// addresses is the number of the attacker's loopback addresses. Each opens a part of the connections.
 	addresses = 16
-	// dialers open connections at a time, so that no queue of the system overflows.
+	// dialers bounds the connections that open at the same time, so that no queue of the system overflows.
 	dialers = 32
-	// streamsEach is how many requests a connection has: of HTTP/2 and 3.
+	// streams2 and streams3 are the requests on a connection of HTTP/2 and of HTTP/3.
 	streams2, streams3 = 500, 99
-	// tries of what the gateway ended are this far apart, and so are requests for poisonous answers.
+	// tries is the pause after the gateway ended something, and asks that between poisonous requests.
 	tries, asks = 5 * time.Second, 500 * time.Millisecond
 )
 
-// Kinds of attacks, in the order in which they are run.
+// Kinds are the kinds of attacks, in the order in which they run.
 var Kinds = []string{"idle", "uploads", "poison", "watches", "half"}
 
-// attacker is one that goes on.
+// attacker is a running attack.
 type attacker struct {
 	address, secure string
-	// begun counts what has begun once, of count.
+	// begun counts how many of count have begun once.
 	begun atomic.Int64
 	count int64
 	once  sync.Once
@@ -65,7 +65,7 @@ func Attack(ctx context.Context, args []string) error {
 	}
 	defer cancel()
 	a := &attacker{address: args[2], secure: args[3], count: int64(count)}
-	// one is repeated until the end, each by a goroutine of its own; weight is what one counts for.
+	// one is repeated until the end, in many goroutines. Each call counts as weight of count.
 	one, weight := map[string]func(context.Context, int) error{
 		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half,
 	}[args[0]], map[string]int{"watches": streams2, "half": streams3}[args[0]]
@@ -88,7 +88,7 @@ func Attack(ctx context.Context, args []string) error {
 				if !first {
 					done = func() {}
 				}
-				_ = one(context.WithValue(ctx, begunKey{}, done), i) // whatever the gateway does to it, it goes on
+				_ = one(context.WithValue(ctx, begunKey{}, done), i) // it is repeated, whatever the gateway does
 				done()
 				select {
 				case <-ctx.Done():
@@ -103,7 +103,7 @@ func Attack(ctx context.Context, args []string) error {
 
 type begunKey struct{}
 
-// begun is called when one of the attack has begun.
+// begun is called when one connection or request of the attack has begun.
 func begun(ctx context.Context) { ctx.Value(begunKey{}).(func())() }
 
 func (a *attacker) did(n int64) {
@@ -123,7 +123,7 @@ func (a *attacker) dial(ctx context.Context, i int) (net.Conn, func(), error) {
 	return conn, func() { stop(); _ = conn.Close() }, nil
 }
 
-// idle has a connection without a request.
+// idle holds a connection without a request.
 func (a *attacker) idle(ctx context.Context, i int) error {
 	conn, end, err := a.dial(ctx, i)
 	if err != nil {
@@ -135,7 +135,7 @@ func (a *attacker) idle(ctx context.Context, i int) error {
 	return err
 }
 
-// upload sends a byte now and then.
+// upload sends a byte from time to time.
 func (a *attacker) upload(ctx context.Context, i int) error {
 	conn, end, err := a.dial(ctx, i)
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *attacker) upload(ctx context.Context, i int) error {
 	}
 }
 
-// poisoned asks for a poisonous answer.
+// poisoned requests poisonous answers.
 func (a *attacker) poisoned(ctx context.Context, i int) error {
 	conn, end, err := a.dial(ctx, i)
 	if err != nil {
@@ -182,12 +182,12 @@ func (a *attacker) poisoned(ctx context.Context, i int) error {
 	}
 }
 
-// trusting is the attacker's TLS: it is sure of its victim.
+// trusting returns the attacker's TLS configuration, which trusts every certificate.
 func trusting(host string, protocol string) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, ServerName: host, NextProtos: []string{protocol}, MinVersion: tls.VersionTLS13} //nolint:gosec // see above
 }
 
-// watches reads streams that do not end, many on a connection of HTTP/2.
+// watches reads streams that do not end, many on each connection of HTTP/2.
 func (a *attacker) watches(ctx context.Context, i int) error {
 	transport := &http.Transport{TLSClientConfig: trusting(AttackedHost, "h2"), Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from(i)}, Timeout: startTimeout}).DialContext(ctx, network, address)
@@ -219,7 +219,7 @@ func (a *attacker) watches(ctx context.Context, i int) error {
 	return nil
 }
 
-// half has a connection of HTTP/3 with one whole request, and then halves of as many as it may have at a time.
+// half sends one whole request on a connection of HTTP/3, and then as many half requests as allowed.
 func (a *attacker) half(ctx context.Context, i int) error {
 	to, err := net.ResolveUDPAddr("udp", a.secure)
 	if err != nil {

@@ -21,10 +21,10 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/instance"
 )
 
-// poison is an answer whose header has very many fields, and a Connection that names one.
+// poison is an answer whose header has very many fields, and a Connection field that names one.
 var poison = []byte("HTTP/1.1 200 OK\r\nConnection: x-nothing\r\n" + strings.Repeat("a:b\r\n", 50_000) + "Content-Length: 0\r\n\r\n")
 
-// InstancesCommand has the simulator's binary be a number of instances: COUNT.
+// InstancesCommand runs the simulator's binary as a number of instances: COUNT.
 const InstancesCommand = "run-attacked"
 
 // Instances runs instances until its standard input ends, and writes a line with their addresses to out.
@@ -62,8 +62,8 @@ func Instances(ctx context.Context, args []string, out io.Writer) (err error) {
 	return nil
 }
 
-// startInstance starts an instance that answers by path: /poison as above, /stream with a stream that does not end, and others at once,
-// when it has read the request.
+// startInstance starts an instance that answers by path: /poison with poison, /stream with a stream that does
+// not end, and other paths when it has read the request.
 func startInstance(ctx context.Context) (address string, stop func() error, err error) {
 	return instance.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -73,7 +73,7 @@ func startInstance(ctx context.Context) (address string, stop func() error, err 
 				return
 			}
 			_, _ = conn.Write(poison) // the gateway may refuse it midway
-			_ = conn.Close()          // it is at its end
+			_ = conn.Close()          // the answer is at its end
 		case "/stream":
 			if _, err := io.WriteString(w, "data: begun\n\n"); err == nil && http.NewResponseController(w).Flush() == nil {
 				<-r.Context().Done()

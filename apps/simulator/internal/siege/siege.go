@@ -3,9 +3,9 @@
 //	this process:  steady load ─▶ gateway, a child ─▶ instances, of this process
 //	another child:    attack ─▶───┘ └──────────────▶ instances that are attacked or poisonous, of a third child
 //
-// The attacker and the instances of the apps that it uses are processes of their own, with descriptors of their
-// own, and a lower priority: outside of a test they are other machines. The attacker comes from several addresses of
-// the loopback network. The load is measured when the attack has begun in full, and goes on.
+// The attacker and the instances that it uses are processes of their own, because outside of a test they are
+// other machines. They have descriptors of their own and a lower priority. The attacker uses several
+// addresses of the loopback network. The load is measured while the whole attack is running.
 package siege
 
 import (
@@ -31,21 +31,21 @@ import (
 )
 
 const (
-	// AttackedHost is the host of the app that is attacked, which is sound, and PoisonHost that of one whose
+	// AttackedHost is the host of the attacked app, which is healthy. PoisonHost is the host of an app whose
 	// answers are the attack.
 	AttackedHost = "attacked.test"
 	PoisonHost   = "poison.test"
 
 	startTimeout = 30 * time.Second
-	// settleTimeout is how long the end of an attack may take to be over.
+	// settleTimeout bounds the time until an ended attack has no more effect.
 	settleTimeout = 60 * time.Second
-	// instancesEach is how many instances an app has.
+	// instancesEach is the number of instances of an app.
 	instancesEach = 2
-	// reads is how often the memory is looked at.
+	// reads is the interval between readings of the memory.
 	reads = 100 * time.Millisecond
 )
 
-// Gateway that is attacked.
+// Gateway is a gateway that is attacked.
 type Gateway struct {
 	*proxies.Proxy
 
@@ -54,11 +54,11 @@ type Gateway struct {
 	close           []func() error
 
 	mu sync.Mutex
-	// ejected are instances by id that were, since the last attack began, and why.
+	// ejected has the reason of each instance that was ejected since the last attack began, by id.
 	ejected map[string]string
 }
 
-// Start the instances, and a gateway in front of them; self is the simulator's binary.
+// Start starts the instances, and a gateway in front of them. self is the simulator's binary.
 func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
 	g = &Gateway{self: self, dir: dir, ejected: map[string]string{}}
 	defer func() {
@@ -152,7 +152,7 @@ func (g *Gateway) Reported(r *gatewayv1.ReportRequest) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, h := range r.Instances {
-		// Those of PoisonHost do answer what no gateway can pass on.
+		// Instances of PoisonHost give answers that no gateway can forward.
 		if h.Ejected && !strings.HasPrefix(h.InstanceId, PoisonHost) {
 			g.ejected[h.InstanceId] = h.Reason
 		}
@@ -168,37 +168,37 @@ func (g *Gateway) Close() error {
 	return errors.Join(errs...)
 }
 
-// Load is the other tenant's.
+// Load is the other tenant's load.
 type Load struct {
 	Window      time.Duration
 	Connections int
-	// PerSecond are requests on connections that stay, NewPerSecond those that each come on a new one.
+	// PerSecond are requests on connections that stay. NewPerSecond are requests on new connections.
 	PerSecond, NewPerSecond float64
 }
 
-// Seen is what the other tenant saw, and what the gateway needed.
+// Seen is what the other tenant measured, and what the gateway used.
 type Seen struct {
-	// P99 of requests on connections that stay, and New of those on new connections.
+	// P99 is of requests on connections that stay open, and New of requests on new connections.
 	P99, New time.Duration
-	// Cores that the gateway used.
+	// Cores are the processors that the gateway used.
 	Cores float64
 }
 
-// Outcome of an attack.
+// Outcome is the outcome of an attack.
 type Outcome struct {
-	// Before and During the attack.
+	// Before and During are the measurements before and during the attack.
 	Before, During Seen
-	// RSS of the gateway at its highest, in bytes.
+	// RSS is the highest memory of the gateway, in bytes.
 	RSS int64
-	// Ejected are instances that were, although they are sound, and why.
+	// Ejected has the reasons of ejected instances that are healthy, by id.
 	Ejected map[string]string
-	// Refused and Shed are connections for which there was no room.
+	// Refused and Shed count connections for which the gateway had no room.
 	Refused, Shed float64
-	// Failed is what a request of the other tenant's came to; nil: all were answered.
+	// Failed is the error of a request of the other tenant. Nil: all requests were answered.
 	Failed error
 }
 
-// Attack has the gateway attacked, by a number of whatever the kind is, while it has the load.
+// Attack attacks the gateway with count connections or requests of the kind, while the gateway has the load.
 func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load) (out Outcome, err error) {
 	if out.Before, err = g.measure(ctx, load); err != nil {
 		return out, fmt.Errorf("before the attack: %w", err)
@@ -235,7 +235,7 @@ func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load)
 	return out, g.settle(ctx)
 }
 
-// measure the load.
+// measure measures the load.
 func (g *Gateway) measure(ctx context.Context, load Load) (seen Seen, err error) {
 	before, err := measure.ReadUsage(g.PID())
 	if err != nil {
@@ -266,7 +266,7 @@ func (g *Gateway) figures(ctx context.Context) (measure.Metrics, error) {
 	return measure.Scrape(ctx, "http://"+g.metrics+"/metrics")
 }
 
-// settle waits until what the attack left has gone.
+// settle waits until the gateway has nothing left of the attack.
 func (g *Gateway) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("the gateway keeps connections or requests of an attack that is over"))
 	defer cancel()
@@ -283,7 +283,7 @@ func (g *Gateway) settle(ctx context.Context) error {
 	}
 }
 
-// highest is what the gateway has of memory at most until ctx ends.
+// highest returns the highest memory of the gateway until ctx ends.
 func (g *Gateway) highest(ctx context.Context) (rss int64) {
 	for {
 		if u, err := measure.ReadUsage(g.PID()); err == nil {
@@ -297,7 +297,7 @@ func (g *Gateway) highest(ctx context.Context) (rss int64) {
 	}
 }
 
-// attacker starts the process that attacks, and returns when it has all that it attacks with. It ends with ctx.
+// attacker starts the attacking process, and returns when its attack runs in full. It ends with ctx.
 func (g *Gateway) attacker(ctx context.Context, kind string, count int) (ended <-chan struct{}, err error) {
 	line, done, err := g.child(ctx, AttackCommand, kind, strconv.Itoa(count), g.Address, g.secure)
 	if err != nil || line != ready {
@@ -321,13 +321,13 @@ func (g *Gateway) attackedInstances(ctx context.Context, count int) (addresses [
 	return addresses, stop, nil
 }
 
-// child starts this program with arguments, and returns the first line that it writes. It ends with ctx.
+// child starts this program, and returns the first line that it writes. The process ends with ctx.
 func (g *Gateway) child(ctx context.Context, args ...string) (line string, ended <-chan struct{}, err error) {
 	first := make(chan string, 1)
 	ended, err = child.Start(ctx, g.self, nil, func(line string) {
 		select {
 		case first <- line:
-		default: // only the first one is asked for
+		default: // only the first line is used
 		}
 	}, args...)
 	if err != nil {

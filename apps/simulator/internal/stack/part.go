@@ -21,11 +21,10 @@ type server interface {
 	Stop(ctx context.Context) error
 }
 
-// Part can be killed, and started again on what it left behind.
+// Part is a process that can be killed, and started again on its data.
 type Part struct {
 	name, log string
-	// ready answers 200 when the part can do its work; empty: it can when start
-	// returns.
+	// ready is a URL that answers 200 when the part can do its work. Empty: it can when start returns.
 	ready string
 	start func(ctx context.Context) (server, error)
 
@@ -38,7 +37,7 @@ type program struct{ *proc.Process }
 
 func (p program) Stop(ctx context.Context) error { return p.Process.Stop(ctx, planeGrace) }
 
-// PID of the process that runs, 0 if none does.
+// PID returns the pid of the running process, or 0.
 func (p *Part) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,8 +76,8 @@ func (s *Stack) Launch(ctx context.Context, name string) error {
 	return nil
 }
 
-// Kill a part, and it alone, as kill -9 does; it returns once it has ended. A part
-// that does not run stays so.
+// Kill ends only this part, as kill -9 does, and returns once it has ended. It does nothing if the part does
+// not run.
 func (s *Stack) Kill(name string) error {
 	if pid := s.parts[name].PID(); pid != 0 {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -99,10 +98,10 @@ func (s *Stack) Kill(name string) error {
 	}
 }
 
-// Freeze has a part stand still, with all its connections open, until Thaw.
+// Freeze stops a part, with all its connections open, until Thaw.
 func (s *Stack) Freeze(name string) error { return s.signal(name, syscall.SIGSTOP) }
 
-// Thaw lets a part go on; one that does not stand still is left alone.
+// Thaw continues a frozen part. Other parts are left alone.
 func (s *Stack) Thaw(name string) error { return s.signal(name, syscall.SIGCONT) }
 
 func (s *Stack) signal(name string, sig syscall.Signal) error {
@@ -116,7 +115,7 @@ func (s *Stack) signal(name string, sig syscall.Signal) error {
 	return nil
 }
 
-// Terminate a part as an operator does, and wait until it has ended.
+// Terminate stops a part as an operator does, and waits until it has ended.
 func (s *Stack) Terminate(ctx context.Context, name string) error {
 	if err := s.parts[name].stop(ctx); err != nil {
 		return fmt.Errorf("stop %s: %w", name, err)
@@ -164,10 +163,10 @@ func ready(ctx context.Context, client *http.Client, url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// Log is the last lines that a part wrote.
+// Log returns the last lines that a part wrote.
 func (s *Stack) Log(name string, lines int) string { return Tail(s.parts[name].log, lines) }
 
-// Tail of a file, its last lines.
+// Tail returns the last lines of a file.
 func Tail(path string, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Package stack runs a whole installation for a measurement: MariaDB, Restate and
-// one or more replicas of the shipped control plane, each a process of its own, so
-// that /proc tells what each part costs and kill -9 means what it says.
+// Package stack runs a whole installation for a measurement: MariaDB, Restate and replicas of the shipped
+// control plane. Each is a process of its own, so that /proc shows the cost of each part and that kill -9
+// ends only one.
 //
 //	MariaDB, Restate      pkg/localstack, data on disk, durable unless told not to
 //	controlplane-1..n     this program executed again, or the binary that is named
 //
-// All of them die with this process, however it ends. What they leave on disk lies
-// in one folder under a lock; the next run removes the folders of those that died.
+// All of them end with this process, however it ends. Their data is in one folder under a lock. The next run
+// removes the folders of ended runs.
 package stack
 
 import (
@@ -32,43 +32,42 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-// ControlPlaneCommand is the hidden command under which this program is the
-// control plane.
+// ControlPlaneCommand is the hidden command that runs this program as the control plane.
 const ControlPlaneCommand = "__controlplane"
 
-// Names of the parts.
+// These are the names of the parts.
 const (
 	MariaDB = "mariadb"
 	Restate = "restate"
 )
 
-// ControlPlane is the name of replica n, from 1.
+// ControlPlane returns the name of replica n, from 1.
 func ControlPlane(n int) string { return "controlplane-" + strconv.Itoa(n) }
 
-// Config of a Stack.
+// Config is the configuration of a Stack.
 type Config struct {
-	// Self is this program, which can be executed as the control plane.
+	// Self is this program, which can also run as the control plane.
 	Self string
-	// ControlPlane is a binary to run instead; empty: Self.
+	// ControlPlane is the binary of the control plane. Empty: Self.
 	ControlPlane string
-	// ControlPlanes is how many replicas run; 0: one.
+	// ControlPlanes is the number of replicas. 0: one.
 	ControlPlanes int
-	// Regions to make, with a join token each.
+	// Regions are created, with a join token for each.
 	Regions []string
-	// Relaxed: commits survive kill -9 of the servers and not of the machine.
+	// Relaxed reports that commits survive kill -9 of the servers, but not a crash of the machine.
 	Relaxed bool
-	// BufferPoolMiB of MariaDB; 0: 512, which holds the rows of some hundred
-	// thousand instances.
+	// BufferPoolMiB is the buffer pool of MariaDB. 0: 512, which holds the rows of some hundred thousand
+	// instances.
 	BufferPoolMiB int
-	// LeaseTTL of agents; 0: the control plane's own.
+	// LeaseTTL is the lease of agents. 0: the control plane's default.
 	LeaseTTL time.Duration
-	// Route gives the address at which a part reaches another, which listens elsewhere: a
-	// place to break the connection. It is asked for the ways between replicas and MariaDB and
-	// Restate, and for that from Restate back to a replica. nil: directly.
+	// Route returns the address at which one part reaches another, so that the connection can be broken. It
+	// is called for the connections of replicas to MariaDB and Restate, and of Restate to replicas. Nil:
+	// directly.
 	Route func(from, to, address string) (string, error)
-	// ServeFlags are more flags of every control plane.
+	// ServeFlags are additional flags of every control plane.
 	ServeFlags []string
-	// Keep the folder at the end.
+	// Keep keeps the folder at the end.
 	Keep bool
 	// Progress receives lines for a person.
 	Progress func(string)
@@ -95,21 +94,21 @@ type Stack struct {
 // Plane is one replica of the control plane.
 type Plane struct {
 	Name string
-	// URL of the API, Admin of metrics and profiles.
+	// URL is the URL of the API, and Admin that of metrics and profiles.
 	URL, Admin string
 }
 
 const (
 	rootPrefix = "windlass-sim-"
 	keptPrefix = "windlass-kept-"
-	// startDeadline holds the installation of a server on a new machine.
+	// startDeadline includes the installation of a server on a new machine.
 	startDeadline = 10 * time.Minute
 	stopDeadline  = time.Minute
 	database      = "windlass"
 )
 
-// Start brings everything up; it returns once every replica is ready. What was
-// started is stopped again when something fails.
+// Start starts everything, and returns once every replica is ready. If something fails, it stops what it has
+// started.
 func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if cfg.Self == "" || cfg.Progress == nil {
 		return nil, errors.New("stack: Self and Progress are required")
@@ -161,10 +160,10 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	return s, nil
 }
 
-// plenty of anything: of calls a minute one each microsecond, which is the finest that there is.
+// plenty is a limit that is never reached. As a rate it is one call each microsecond, the finest unit.
 const plenty = "60000000"
 
-// wire chooses ports and says how each part is started, now and after a kill.
+// wire chooses ports and sets how each part starts, now and after a kill.
 func (s *Stack) wire() error {
 	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	var err error
@@ -197,7 +196,7 @@ func (s *Stack) wire() error {
 	return err
 }
 
-// ways are the addresses at which a replica reaches MariaDB and Restate, and Restate it.
+// ways are the addresses from a replica to MariaDB and to Restate, and from Restate back.
 type ways struct{ database, restate, back string }
 
 // freePort returns a port below the range that the kernel gives to clients, so that it is still
@@ -255,7 +254,7 @@ func (s *Stack) restate() *Part {
 	}}
 }
 
-// planeGrace is what a control plane has to stop in; it promises less.
+// planeGrace is the time that a control plane has to stop. It promises to need less.
 const planeGrace = 25 * time.Second
 
 func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int) {
@@ -276,7 +275,7 @@ func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int)
 		"--restate-admin=http://"+address(s.ports.admin),
 		"--key-file="+filepath.Join(s.dir, "keyset.json"), "--create-keyset",
 		"--pprof",
-		// Limits that no scenario reaches: they are checked, as for users, and refuse nothing.
+		// No scenario reaches these limits: they are checked, as for users, and refuse nothing.
 		"--limit-apps="+plenty, "--limit-deployments="+plenty, "--limit-instances="+plenty, "--limit-gpus="+plenty,
 		"--max-reads=0", "--limit-rollouts="+plenty, "--limit-starts-per-minute="+plenty, "--limit-starts-burst="+plenty,
 	)
@@ -300,49 +299,49 @@ func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int)
 	}})
 }
 
-// environ without settings that were meant for another control plane.
+// environ returns the environment without settings for another control plane.
 func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "WINDLASS_") })
 }
 
 func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// DSN of the database.
+// DSN returns the DSN of the database.
 func (s *Stack) DSN() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.database.DSN(database)
 }
 
-// dsnAt is the DSN with another address of the same server.
+// dsnAt returns the DSN with another address of the same server.
 func (s *Stack) dsnAt(listens string) string {
 	return strings.Replace(s.DSN(), "tcp("+address(s.ports.mariadb)+")", "tcp("+listens+")", 1)
 }
 
-// Dir is the folder of the run.
+// Dir returns the folder of the run.
 func (s *Stack) Dir() string { return s.dir }
 
-// Planes are the replicas of the control plane.
+// Planes returns the replicas of the control plane.
 func (s *Stack) Planes() []*Plane { return s.planes }
 
-// RestateURLs are those of the ingress and the admin API.
+// RestateURLs returns the URLs of the ingress and the admin API.
 func (s *Stack) RestateURLs() (ingress, admin string) {
 	return "http://" + address(s.ports.ingress), "http://" + address(s.ports.admin)
 }
 
-// JoinToken of a region.
+// JoinToken returns the join token of a region.
 func (s *Stack) JoinToken(region string) string { return s.keys.JoinTokens[region] }
 
-// APIKey is an owner's, OperatorKey the platform's.
+// APIKey returns the key of an owner.
 func (s *Stack) APIKey() string { return s.keys.APIKey }
 
-// WorkspaceID of everything that is made with the API key.
+// WorkspaceID returns the workspace of the API key.
 func (s *Stack) WorkspaceID() string { return s.keys.WorkspaceID }
 
-// Folder in which a part keeps what it has.
+// Folder returns the folder of a part's data.
 func (s *Stack) Folder(name string) string { return filepath.Join(s.dir, name) }
 
-// PIDs of the parts that run.
+// PIDs returns the pids of the running parts.
 func (s *Stack) PIDs() map[string]int {
 	out := map[string]int{}
 	for name, p := range s.parts {
@@ -358,7 +357,7 @@ func (s *Stack) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopDeadline)
 	defer cancel()
 	var err error
-	// The replicas first, together; what they stand on after them.
+	// The replicas stop first, together, and then their backends.
 	var group errgroup.Group
 	for _, p := range s.planes {
 		group.Go(func() error { return s.parts[p.Name].stop(ctx) })
@@ -373,7 +372,7 @@ func (s *Stack) Stop() error {
 		return err
 	}
 	if s.cfg.Keep {
-		// Under another name, or the next run takes it for what a dead one left.
+		// The folder is renamed, because the next run removes folders of ended runs.
 		kept := filepath.Join(filepath.Dir(s.dir), keptPrefix+strings.TrimPrefix(filepath.Base(s.dir), rootPrefix))
 		if moved := os.Rename(s.dir, kept); moved != nil {
 			err = errors.Join(err, moved)
@@ -386,15 +385,15 @@ func (s *Stack) Stop() error {
 	return errors.Join(err, s.lock.Unlock())
 }
 
-// MakeRoot makes the folder of a run, locked for as long as this process lives,
-// and removes those of processes that have died.
+// MakeRoot makes the folder of a run, locked as long as this process lives, and removes the folders of
+// processes that have ended.
 func MakeRoot(temp string) (string, *flock.Lock, error) {
 	dead, err := filepath.Glob(filepath.Join(temp, rootPrefix+"*"))
 	if err != nil {
 		return "", nil, fmt.Errorf("stack: %w", err)
 	}
 	for _, dir := range dead {
-		// A folder exists for a moment before its lock does.
+		// For a moment a new folder has no lock yet.
 		if info, err := os.Stat(dir); err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 )
 
-// Balancer is a TCP load balancer before the replicas of the control plane: each
-// new connection goes to the next one that takes it. It is what agents and users see
-// of a service with several replicas: one address, and nothing of who answers.
+// Balancer is a TCP load balancer in front of the replicas of the control plane. Each new connection goes to
+// the next replica that accepts it. As with a service of several replicas, agents and users see one address,
+// and not which replica answers.
 type Balancer struct {
 	listener net.Listener
 	backends []string
@@ -28,10 +28,10 @@ type Balancer struct {
 	done  bool
 }
 
-// dialTimeout of a backend: one that is down refuses at once.
+// dialTimeout bounds the dial of a backend. A backend that is down refuses at once.
 const dialTimeout = time.Second
 
-// NewBalancer listens on a free port, before the replicas of s.
+// NewBalancer returns a balancer that listens on a free port, in front of the replicas of s.
 func NewBalancer(ctx context.Context, s *stack.Stack) (*Balancer, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -55,7 +55,7 @@ func NewBalancer(ctx context.Context, s *stack.Stack) (*Balancer, error) {
 	return b, nil
 }
 
-// Address is host:port of it.
+// Address returns the host:port of the balancer.
 func (b *Balancer) Address() string { return b.listener.Addr().String() }
 
 func (b *Balancer) join(client net.Conn) {

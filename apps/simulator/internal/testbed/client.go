@@ -27,7 +27,7 @@ type Client struct {
 	http *http.Client
 }
 
-// NewClient calls the control plane at a URL with a key.
+// NewClient returns a client that calls the control plane at a URL with a key.
 func NewClient(url, key string) *Client {
 	c := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
 	options := rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return key }, UserAgent: "windlass-simulator"})
@@ -40,20 +40,20 @@ func NewClient(url, key string) *Client {
 	}
 }
 
-// Close lets go of its connections.
+// Close closes its idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Mutation has a key of its own, so that a call may be repeated.
+// Mutation returns a new idempotency key, so that a call may be repeated.
 func Mutation() *windlassv1.Mutation {
 	return &windlassv1.Mutation{IdempotencyKey: ident.New("sim")}
 }
 
-// persist is how long an answer is waited for.
+// persist bounds the time in which Persist repeats a call.
 const persist = 2 * time.Minute
 
 var retry = backoff.Policy{Min: 20 * time.Millisecond, Max: time.Second}
 
-// Persist makes a call, again while the control plane is out of reach.
+// Persist makes a call, and repeats it while the control plane is unavailable.
 func Persist[Req, Resp any](ctx context.Context, call func(context.Context, *Req) (*Resp, error), req *Req) (*Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, persist)
 	defer cancel()
@@ -68,7 +68,7 @@ func Persist[Req, Resp any](ctx context.Context, call func(context.Context, *Req
 	}
 }
 
-// Unavailable tells an answer that only asks to try again.
+// Unavailable reports whether the error only asks to try again.
 func Unavailable(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeAborted:
@@ -77,33 +77,33 @@ func Unavailable(err error) bool {
 	return false
 }
 
-// Environment is the one that every app is in.
+// Environment is the environment of every app.
 const Environment = "default/production"
 
-// App is one to deploy.
+// App is an app to deploy.
 type App struct {
 	Name     string
 	Regions  []string
 	Replicas int
-	// Version names what runs: another one makes another version.
+	// Version is a value in the spec: another value makes another version.
 	Version string
-	// Rollout is the app's policy; nil: the one by default.
+	// Rollout is the app's policy. Nil: the default.
 	Rollout *windlassv1.RolloutPolicy
 }
 
-// AtOnce is the policy by which all regions move at the same time, the new version beside
-// the old one: what takes least time, and most room.
+// AtOnce returns the policy that moves all regions at the same time, with the new version beside the old one.
+// It needs the least time and the most resources.
 func AtOnce() *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{MaxSurge: "100%", Waves: []*windlassv1.Wave{{MaxParallel: 32}}}
 }
 
-// AppName of number n.
+// AppName returns the name of app n.
 func AppName(n int) string { return fmt.Sprintf("app-%05d", n) }
 
-// Path of an app in the API.
+// Path returns the path of an app in the API.
 func Path(app string) string { return Environment + "/" + app }
 
-// Spec of the app.
+// Spec returns the spec of the app.
 func (a App) Spec() *windlassv1.DeploymentSpec {
 	replicas := int32(a.Replicas)
 	return &windlassv1.DeploymentSpec{
@@ -113,7 +113,7 @@ func (a App) Spec() *windlassv1.DeploymentSpec {
 	}
 }
 
-// Deploy calls the API once and returns the deployment's id.
+// Deploy makes one deploy call, and returns the deployment's id.
 func (w *Testbed) Deploy(ctx context.Context, app App) (string, error) {
 	resp, err := Persist(ctx, w.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: Mutation(), App: Path(app.Name), Spec: app.Spec(), Rollout: app.Rollout})
 	if err != nil {
@@ -122,7 +122,7 @@ func (w *Testbed) Deploy(ctx context.Context, app App) (string, error) {
 	return resp.DeploymentId, nil
 }
 
-// Scale calls the API once; an empty region means all of them.
+// Scale makes one scale call. An empty region means all regions.
 func (w *Testbed) Scale(ctx context.Context, app, region string, replicas int) error {
 	_, err := Persist(ctx, w.API.Apps.Scale, &windlassv1.ScaleRequest{
 		Mutation: Mutation(), App: Path(app), Region: region, Replicas: int32(replicas),
@@ -133,8 +133,8 @@ func (w *Testbed) Scale(ctx context.Context, app, region string, replicas int) e
 	return nil
 }
 
-// DeployAll deploys apps, at most concurrency at a time, and returns the deployments' ids in
-// their order once every call was answered.
+// DeployAll deploys apps, at most concurrency at a time. Once every call was answered, it returns the
+// deployments' ids in the order of apps.
 func (w *Testbed) DeployAll(ctx context.Context, apps []App, concurrency int) ([]string, error) {
 	ids := make([]string, len(apps))
 	err := InParallel(len(apps), concurrency, func(i int) (err error) {
@@ -171,7 +171,7 @@ func InParallel(n, concurrency int, do func(i int) error) error {
 	return failed
 }
 
-// WaitReady waits until n deployments of a version are ready; a failed one is an error.
+// WaitReady waits until n deployments of a version are ready. A failed deployment is an error.
 func (w *Testbed) WaitReady(ctx context.Context, version, n int) error {
 	var ready, failed int64
 	ask := func() (bool, error) {

@@ -1,5 +1,5 @@
-// Package testbed is one run: an installation, a fleet of agents, users who call the
-// API, and the instruments that measure all of them.
+// Package testbed is one run: an installation, a fleet of agents, users of the API, and the instruments that
+// measure all of them.
 package testbed
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// Options are the same for every scenario; they come from the command line.
+// Options are the same for every scenario. They come from the command line.
 type Options struct {
 	Self          string
 	ControlPlane  string
@@ -28,55 +28,53 @@ type Options struct {
 	Seed          uint64
 	Relaxed       bool
 	Keep          bool
-	// Pprof is the folder that gets CPU profiles of measured windows; empty: none
-	// are taken.
+	// Pprof is the folder for CPU profiles of measured windows. Empty: no profiles.
 	Pprof string
-	// MaxMemory of all parts together in bytes; a run that needs more fails.
+	// MaxMemory bounds the memory of all parts together, in bytes. A run that needs more fails.
 	MaxMemory int64
-	// Log gets warnings of agents; nil: they are dropped.
+	// Log gets warnings of agents. Nil: they are dropped.
 	Log      slog.Handler
 	Progress func(string)
 }
 
-// Config of a Testbed.
+// Config is the configuration of a Testbed.
 type Config struct {
 	Options
-	// Name of the scenario, for the files of profiles.
+	// Name is the name of the scenario, for the files of profiles.
 	Name string
-	// Regions is how many there are, Agents how many of them have an agent; 0: all.
+	// Regions is the number of regions, and Agents how many of them have an agent. 0: all.
 	Regions, Agents int
-	// BufferPoolMiB and LeaseTTL: see stack.Config.
+	// BufferPoolMiB and LeaseTTL are described in stack.Config.
 	BufferPoolMiB int
 	LeaseTTL      time.Duration
-	// ServeFlags and Route: see stack.Config.
+	// ServeFlags and Route are described in stack.Config.
 	ServeFlags []string
 	Route      func(from, to, address string) (string, error)
-	// Prepare is called when the installation runs and before there are agents.
+	// Prepare is called when the installation runs, and before agents exist.
 	Prepare func(s *stack.Stack) error
-	// URL of the control plane for an agent and for users (-1); nil: the replicas in
-	// turn.
+	// URL returns the URL of the control plane for agent n, or for users (-1). Nil: the replicas in turn.
 	URL func(s *stack.Stack, n int) string
-	// Folder makes the folder of an agent; nil: os.MkdirAll.
+	// Folder makes the folder of an agent. Nil: os.MkdirAll.
 	Folder func(path string) error
-	// Transport wraps the way of an agent's calls; nil: they go as they are.
+	// Transport wraps the transport of an agent's calls. Nil: it is not wrapped.
 	Transport func(region string, next http.RoundTripper) http.RoundTripper
-	// Runtime, Applied, Snapshot and Connected: see fleet.Config.
+	// Runtime, Applied, Snapshot and Connected are described in fleet.Config.
 	Runtime   func(n int, rnd *rand.Rand) agent.SimulatedConfig
 	Applied   func(region, deploymentID string, epoch, generation int64)
 	Snapshot  func(region string, items int, took time.Duration)
 	Connected func(region string, resumed bool)
-	// Idle leaves the agents unstarted.
+	// Idle reports that Start does not start the agents.
 	Idle bool
 }
 
-// Testbed is running. Make it with Start, end it with Stop.
+// Testbed is a running testbed. Make it with Start, end it with Stop.
 type Testbed struct {
 	Stack *stack.Stack
 	Fleet *fleet.Fleet
 	API   *Client
 	DB    *bare.DB
 	Rand  *rand.Rand
-	// Regions are their names, in order.
+	// Regions are the names of the regions, in order.
 	Regions []string
 
 	cfg     Config
@@ -87,11 +85,11 @@ type Testbed struct {
 	windows int
 }
 
-// RegionName of number n.
+// RegionName returns the name of region n.
 func RegionName(n int) string { return fmt.Sprintf("region-%05d", n) }
 
-// Start everything; ctx ends with a cause when the run exceeds its memory. The
-// returned context is the one to work under.
+// Start starts everything. The returned context is the context of the run: it ends with a cause when the run
+// exceeds its memory.
 func Start(ctx context.Context, cfg Config) (_ context.Context, _ *Testbed, err error) {
 	if cfg.Agents == 0 {
 		cfg.Agents = cfg.Regions
@@ -128,7 +126,7 @@ func Start(ctx context.Context, cfg Config) (_ context.Context, _ *Testbed, err 
 	if w.DB, err = bare.OpenDB(w.Stack.DSN()); err != nil {
 		return nil, nil, err
 	}
-	// In memory where there is such a place: inboxes stand for a disk per region.
+	// Inboxes are in memory if possible, because they represent one disk per region.
 	temp := "/dev/shm"
 	if _, err := os.Stat(temp); err != nil {
 		temp = os.TempDir()
@@ -156,10 +154,10 @@ func Start(ctx context.Context, cfg Config) (_ context.Context, _ *Testbed, err 
 	return ctx, w, nil
 }
 
-// URL of the control plane for users.
+// URL returns the URL of the control plane for users.
 func (w *Testbed) URL() string { return w.url(-1) }
 
-// url of the control plane for agent n, or for users (-1).
+// url returns the URL of the control plane for agent n, or for users (-1).
 func (w *Testbed) url(n int) string {
 	if w.cfg.URL != nil {
 		return w.cfg.URL(w.Stack, n)
@@ -201,7 +199,7 @@ func (w *Testbed) pids() map[string]int {
 	return out
 }
 
-// Progressf tells a person.
+// Progressf reports progress to a person.
 func (w *Testbed) Progressf(format string, args ...any) { w.cfg.Progress(fmt.Sprintf(format, args...)) }
 
 // WaitConnected waits until n agents have a stream.
@@ -210,8 +208,7 @@ func (w *Testbed) WaitConnected(ctx context.Context, n int) error {
 		func() string { return fmt.Sprintf("%d of %d agents are connected", w.Fleet.Connected(), n) })
 }
 
-// Until polls until done says so; when ctx ends, or done fails, the error carries
-// what state says.
+// Until polls until done returns true. When ctx ends or done fails, the error contains the text of state.
 func Until(ctx context.Context, every time.Duration, done func() (bool, error), state func() string) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -233,8 +230,7 @@ func Until(ctx context.Context, every time.Duration, done func() (bool, error), 
 	}
 }
 
-// Measure begins a window; the function that it returns ends it and tells what
-// each part cost.
+// Measure begins a window. The returned function ends the window, and returns the cost of each part.
 func (w *Testbed) Measure(ctx context.Context) (func() (map[string]measure.Part, error), error) {
 	stopProfile := func() error { return nil }
 	w.windows++
@@ -256,7 +252,7 @@ func (w *Testbed) Measure(ctx context.Context) (func() (map[string]measure.Part,
 	}, nil
 }
 
-// Metrics of all replicas of the control plane, added up.
+// Metrics returns the sum of the metrics of all running replicas of the control plane.
 func (w *Testbed) Metrics(ctx context.Context) (measure.Metrics, error) {
 	sum := measure.Metrics{}
 	for _, p := range w.Stack.Planes() {
