@@ -1,5 +1,5 @@
-// Package simulator runs a fleet of thousands of agents on one machine against a
-// real installation, and measures what the design promises at scale.
+// Package simulator runs a fleet of thousands of agents on one machine against a real installation, and
+// measures what the design promises at scale.
 //
 //	this process                       child processes
 //	  users ------ API ------------->  control plane, 1..n replicas
@@ -7,11 +7,10 @@
 //	   `- simulated runtimes           MariaDB    Restate
 //	  instruments: /proc, /metrics, SQL
 //
-// Only the executors are simulated: agents, protocol, control plane and what it
-// stands on are the shipped code over loopback sockets. Every scenario checks that
-// what it timed also happened, and fails when it did not.
+// Only the executors are simulated. Agents, protocol, control plane and its backends are the shipped code
+// over loopback sockets. Every scenario checks that what it timed also happened, and fails otherwise.
 //
-// This file is the program's only wiring.
+// Only this file connects the program's packages.
 package simulator
 
 import (
@@ -131,7 +130,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// parse the command line; chosen is nil for a command that is no scenario.
+// parse parses the command line. chosen is nil for a command that is no scenario.
 func parse(args []string, stdout, stderr io.Writer) (flags *cli, name string, chosen scenario.Scenario, err error) {
 	flags = &cli{}
 	parser, err := kong.New(flags, kong.Name("simulator"), kong.Writers(stdout, stderr),
@@ -147,14 +146,14 @@ func parse(args []string, stdout, stderr io.Writer) (flags *cli, name string, ch
 	return flags, command.Selected().Name, chosen, nil
 }
 
-// run a scenario within its deadline; what goes wrong with it is in the result.
+// run runs a scenario within its deadline. The result contains the scenario's error.
 func (f common) run(ctx context.Context, name string, chosen scenario.Scenario, stderr io.Writer) (*result.Result, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	limit := int64(f.MaxMemoryGiB * (1 << 30))
-	// This process collects garbage harder before the run fails for memory.
+	// The garbage collector of this process works harder before the run fails because of its memory.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit * 3 / 4))
 	begin := time.Now()
 	options := testbed.Options{
