@@ -37,7 +37,7 @@ func (x *whys) add(about, reason, message string) {
 	x.about[full] = append(x.about[full], about)
 }
 
-// print writes each text in full, after the name of what it is about.
+// print writes each text in full, after the name of its subject.
 func (x *whys) print(w io.Writer) {
 	for i, full := range x.order {
 		fmt.Fprintln(w) //nolint:errcheck // the writer's Flush tells

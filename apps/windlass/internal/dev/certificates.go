@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// certificateLife is short, because certificates renew themselves. It is long enough that a machine that
+	// certificateLife is short, because dev renews certificates by itself. It is long enough that a machine that
 	// slept over night wakes with valid certificates.
 	certificateLife = 24 * time.Hour
 	renewWithin     = 12 * time.Hour

@@ -14,23 +14,22 @@
 //
 // What a user may rely on, and why it holds:
 //
-//   - One `dev` for each data directory: it holds a lock on it, which the kernel
-//     takes back however it ends.
-//   - A child that dies is started again, on the same ports, so that the others
-//     notice no more than a pause.
-//   - When dev was told to stop, nothing of it runs any more: agents first, so
-//     that no instance is started again, then the instances, then control
-//     plane, Restate and MariaDB. What was wanted stays on disk, so the next dev
-//     brings it back.
-//   - kill -9 of dev leaves its children running, and the next dev or `dev stop`
-//     finds each by the record that package proc keeps of it.
+//   - One `dev` runs for each data directory, because it holds a lock on it. The kernel
+//     releases the lock however dev ends.
+//   - A child that dies is started again on the same ports, so that the other
+//     programs notice only a pause.
+//   - After a stop nothing of dev runs any more. The agents end first, so that they
+//     start no instance again, then the instances, then control plane, Restate and
+//     MariaDB. The desired state stays on disk, so the next dev brings it back.
+//   - kill -9 of dev leaves its children running. The next dev or `dev stop` finds
+//     each by the record that package proc keeps of it.
 //   - Ports, and the networks of clusters, stay the same from one run to the next,
-//     unless somebody took one.
-//   - What a cluster holds stays with it: its pods end with kubelab, however that
-//     ends, and begin again with the next.
+//     unless another process uses one.
+//   - The data of a cluster is kept. Its pods end with kubelab, however that ends,
+//     and start again with the next kubelab.
 //
-// The control plane and the agents are this same program, run again with hidden
-// commands, so that there is one binary to install and to rebuild.
+// The control plane, the agents and the gateways are this same program, run again with
+// hidden commands, so that there is one binary to install and to rebuild.
 package dev
 
 import (

@@ -104,7 +104,7 @@ func literal(e ast.Expr) (string, bool) {
 	return text, err == nil
 }
 
-// constant is a named text of a package, with the comment beside it or above it.
+// constant is a named text of a package, with the comment next to it or above it.
 type constant struct{ name, value, comment string }
 
 // constants returns the texts of a package whose names begin with a prefix, in the order of the code.
