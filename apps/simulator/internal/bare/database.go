@@ -25,7 +25,7 @@ func OpenDB(dsn string) (*DB, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	cfg.InterpolateParams = true
-	cfg.Logger = &mysql.NopLogger{} // the driver also returns what it would log as errors
+	cfg.Logger = &mysql.NopLogger{} // the driver returns these messages as errors, too
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

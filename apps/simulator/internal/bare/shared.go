@@ -33,7 +33,7 @@ import (
 // in one report. A step reads the rows of a decision, but nothing is checked, planned or run, and each object
 // has only one row.
 //
-//	user      call               commit a row for each region, and who did what and why; send step 1
+//	user      call               commit a row for each region, and the records of the call; send step 1
 //	step 1                       read the rows, commit the changes (feed), an event on each agent's stream
 //	agents                       commit the events of a frame to their inboxes, without a flush
 //	agents    report             commit the instance; the last sends step 2

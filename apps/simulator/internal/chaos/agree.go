@@ -59,7 +59,7 @@ func (c *checker) agree(ctx context.Context) (*disagreement, error) {
 	return c.compare(b, c.see()), nil
 }
 
-// compare compares the content of the database with what is seen.
+// compare compares the content of the database with what runs.
 func (c *checker) compare(b books, s sight) *disagreement {
 	if len(b.holes) > 0 {
 		return &disagreement{kind: "a feed has a hole", place: place{region: b.holes[0]}, text: fmt.Sprint(b.holes)}

@@ -190,7 +190,7 @@ func (c *checker) watch(ctx context.Context) {
 	}
 }
 
-// look reads what the database says now, and checks it against what happened.
+// look reads the present claims of the database, and checks them against what happened.
 func (c *checker) look(ctx context.Context) error {
 	before := c.restoresSoFar()
 	s, err := readClaims(ctx, c.w.DB)
@@ -200,7 +200,7 @@ func (c *checker) look(ctx context.Context) error {
 	return err
 }
 
-// hear checks what the database says against what happened.
+// hear checks the claims of the database against what happened.
 func (c *checker) hear(s claims) {
 	type found struct {
 		kind, app string

@@ -12,7 +12,7 @@ import (
 
 // Converge deploys a number of instances at once and measures the time from the first call until every
 // deployment is ready and the database has every instance as ready. Further rounds also deploy in all regions
-// at once: another version of the same apps, first beside the old version and then instead of it, or as many
+// at once: another version of the same apps, first next to the old version and then instead of it, or as many
 // new apps.
 //
 // What limits it: the processor. Another version of as many instances takes longer, because the instances of

@@ -2,7 +2,7 @@
 // control plane. Each is a process of its own, so that /proc shows the cost of each part and that kill -9
 // ends only one.
 //
-//	MariaDB, Restate      pkg/localstack, data on disk, durable unless told not to
+//	MariaDB, Restate      pkg/localstack, data on disk, durable unless Relaxed
 //	controlplane-1..n     this program executed again, or the binary that is named
 //
 // All of them end with this process, however it ends. Their data is in one folder under a lock. The next run

@@ -91,7 +91,7 @@ type App struct {
 	Rollout *windlassv1.RolloutPolicy
 }
 
-// AtOnce returns the policy that moves all regions at the same time, with the new version beside the old one.
+// AtOnce returns the policy that moves all regions at the same time, with the new version next to the old one.
 // It needs the least time and the most resources.
 func AtOnce() *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{MaxSurge: "100%", Waves: []*windlassv1.Wave{{MaxParallel: 32}}}
