@@ -26,8 +26,8 @@ type mischief struct {
 
 var errLost = errors.New("the answer was lost")
 
-// latest is the longest delay of a copy. It is longer than the agent's next reports and next session take to
-// begin.
+// latest is the longest delay of a copy. A copy may arrive after the agent's next reports, and in its next
+// session.
 const latest = 4 * time.Second
 
 // maxCopy bounds the size of reports that are copied.

@@ -72,7 +72,8 @@ func (s *storm) strike(ctx context.Context, rnd *rand.Rand, b blow, target strin
 	return nil
 }
 
-// mendDue mends what is due by a time, in the order of due times: a database before parts that were broken later.
+// mendDue mends what is due by a time, in the order of due times: a database before parts that were broken
+// later.
 func (s *storm) mendDue(ctx context.Context, mends map[string]mend, by time.Time) error {
 	targets := slices.SortedFunc(maps.Keys(mends), func(a, b string) int { return mends[a].at.Compare(mends[b].at) })
 	var err error

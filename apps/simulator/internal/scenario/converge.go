@@ -58,7 +58,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 
 	first := 0.0
 	for round := 1; round <= s.Rounds; round++ {
-		// At the end of the round, times groups of apps have living instances of this version.
+		// At the end of the round, times*instances instances of this version are alive.
 		version, times := round, 1
 		if s.Again == "apps" {
 			version, times = 1, round
@@ -146,8 +146,8 @@ func allInstancesReady(ctx context.Context, w *testbed.Testbed, version, want in
 	}, func() string { return fmt.Sprintf("%d of %d instances are ready", ready, want) })
 }
 
-// settled waits until exactly rows rows of topology are started, no other row is changing, and exactly
-// instances instances are alive.
+// settled waits until the given numbers of topology rows are started and of instances are alive, and no other
+// row is changing.
 func settled(ctx context.Context, w *testbed.Testbed, rows, instances int) error {
 	var started, moving, alive int64
 	return testbed.Until(ctx, 20*time.Millisecond, func() (bool, error) {
