@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// certificateLife is short, because dev renews certificates by itself. It is long enough that a machine that
-	// slept over night wakes with valid certificates.
+	// certificateLife is short, because dev renews certificates by itself. It is long enough that a machine
+	// that slept over night wakes with valid certificates.
 	certificateLife = 24 * time.Hour
 	renewWithin     = 12 * time.Hour
 	// renewPoll is the time between two checks of the certificates.
