@@ -6,15 +6,14 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// Held is the runtime in the hands of one agent, of which a region may have two for
-// a while: one of them holds the region's Lease, and only that one can touch
-// anything.
+// Held is the runtime as one agent holds it. A region may have two agents for a while. Only the one that
+// holds the region's Lease can use the runtime.
 type Held struct {
 	*Runtime
 	changes chan struct{}
 }
 
-// Take gives the runtime to the caller, and takes it from the caller before.
+// Take gives the runtime to the caller, and takes it from the previous holder.
 func (r *Runtime) Take() *Held {
 	r.mu.Lock()
 	defer r.mu.Unlock()

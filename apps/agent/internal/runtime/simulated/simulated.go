@@ -1,14 +1,11 @@
-// Package simulated is a runtime that runs nothing: instances become ready after
-// a time that is drawn, and may fail. It serves tests in virtual time and fleets
-// larger than one machine could run. What it holds outlives the agent that uses
-// it, as processes and pods do: give the same *Runtime to the next agent.
+// Package simulated is a runtime without processes. Instances become ready after a drawn time, and may fail.
+// It serves tests in virtual time and fleets larger than one machine could run. Its state outlives the agent
+// that uses it, as processes and pods do: give the same *Runtime to the next agent.
 //
-// It holds hundreds of thousands of instances in a region. An instance is a row in
-// its deployment's slice, without a pointer or a timer of its own: what is due to
-// happen to it lies in one timeline, which one timer serves, and refers to the row
-// by (group, serial). A row that was replaced meanwhile has another serial, and
-// what was due to its predecessor finds nothing. An observation shares the lists
-// of the deployments that did not change since the one before.
+// It holds hundreds of thousands of instances in a region. An instance is a row in its workload's slice,
+// without a pointer or a timer. One timeline with one timer has the events that are due, which refer to a row
+// by (group, serial). A replaced row has another serial, so that events of its predecessor find nothing. An
+// observation shares the lists of deployments that did not change since the one before.
 package simulated
 
 import (
@@ -24,29 +21,28 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Config of a Runtime.
+// Config configures a Runtime.
 type Config struct {
-	// Start and Stop draw how long an instance takes to become ready and to end;
-	// nil means at once.
+	// Start and Stop draw how long an instance takes to become ready and to end. Nil means at once.
 	Start, Stop func() time.Duration
-	// Failures draws how many starts of a new instance fail before one succeeds;
-	// nil means none. Doomed and more make a crash loop.
+	// Failures draws how many starts of a new instance fail before one succeeds. Nil means none. Doomed or
+	// more failures are a crash loop.
 	Failures func(d *agentv1.Deployment) int
 	// Region makes instance names unique over a fleet.
 	Region string
-	// Applied and Removed are called for every call, before it takes effect, on the caller's
-	// goroutine; nil: they are not called.
+	// Applied and Removed are called on each Apply and Remove, before it takes effect, on the caller's
+	// goroutine. They may be nil.
 	Applied func(deploymentID string, epoch, generation int64)
 	Removed func(deploymentID string)
-	// Ready is called for every instance that becomes ready, and for every ready one that another
-	// deployment of its template takes over, before Observe can return it; nil: it is not called.
-	// It must not call the runtime.
+	// Ready is called for each instance that becomes ready, and for each ready one that another deployment of
+	// its template takes over. It is called before Observe can return the instance. It must not call the
+	// runtime. It may be nil.
 	Ready func(deploymentID, instanceID string)
-	// Usage returns what a ready instance of the deployment uses; nil: that is not known.
+	// Usage returns what a ready instance of the deployment uses. Nil means that usage is not known.
 	Usage func(d *agentv1.Deployment, instanceID string) (runtime.Usage, bool)
 }
 
-// Doomed is how many failures make a crash loop, as with real runtimes.
+// Doomed is how many failures make a crash loop, as in real runtimes.
 const Doomed = runtime.LoopAfter
 
 // Runtime is a simulated runtime. It is safe for concurrent use.
@@ -61,7 +57,7 @@ type Runtime struct {
 	timeline    timeline
 	starts      int
 	serial      uint32
-	holder      *Held // nil: every caller
+	holder      *Held // nil if Take was not called
 }
 
 type deployment struct {
@@ -70,7 +66,7 @@ type deployment struct {
 	workload   *workload
 }
 
-// same reports whether the assignment says nothing new.
+// same reports whether the assignment changes nothing.
 func (d *deployment) same(a runtime.Assignment) bool {
 	return !d.removing && d.assignment.Generation == a.Generation && d.assignment.TemplateHash == a.TemplateHash &&
 		d.assignment.Deployment.Replicas == a.Deployment.Replicas && d.assignment.MaxUnavailable() == a.MaxUnavailable()
@@ -78,17 +74,17 @@ func (d *deployment) same(a runtime.Assignment) bool {
 
 type instance struct {
 	id, name string
-	hash     string // of the template that it was made from
-	// startedAt and readyAt are unix ms, 0 for not yet.
+	hash     string // hash of its template
+	// startedAt and readyAt are in Unix ms. 0 means not yet.
 	startedAt, readyAt int64
 	serial             uint32
 	restarts           int32
-	// failures are those still to come.
+	// failures is how many starts will still fail.
 	failures int8
 	status   windlassv1.InstanceStatus
 }
 
-// New returns a runtime that runs nothing yet.
+// New returns a runtime without deployments.
 func New(cfg Config) *Runtime {
 	return &Runtime{cfg: cfg, changes: make(chan struct{}, 1), deployments: map[string]*deployment{}, workloads: map[string]*workload{}}
 }
@@ -98,15 +94,15 @@ var (
 	_ runtime.Meter   = (*Runtime)(nil)
 )
 
-// Starts is how many instances were ever started.
+// Starts returns how many instances were ever started.
 func (r *Runtime) Starts() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.starts
 }
 
-// Silence has Apply, Remove and Observe fail as they do while an API server is away,
-// until it is called with false. Instances go on.
+// Silence makes Apply, Remove, Observe and Usage fail, as without an API server, until it is called with
+// false. Instances go on.
 func (r *Runtime) Silence(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,9 +118,8 @@ func (r *Runtime) answers() error {
 	return nil
 }
 
-// Apply takes the assignment. It has the workload that it names from then on, with the
-// instances that are there; those of another template are replaced, MaxUnavailable at a
-// time.
+// Apply takes the assignment. Its deployment then has the workload that it names, with the existing
+// instances. Instances of another template are replaced, MaxUnavailable at a time.
 func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	if err := r.answers(); err != nil {
 		return err
@@ -152,7 +147,7 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	return nil
 }
 
-// Remove ends every instance, unless another deployment has them by now.
+// Remove ends every instance of the deployment, unless another one has taken them over.
 func (r *Runtime) Remove(_ context.Context, id string) error {
 	if err := r.answers(); err != nil {
 		return err
@@ -172,7 +167,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	return nil
 }
 
-// Observe lists what there is.
+// Observe returns all deployments with their instances.
 func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	if err := r.answers(); err != nil {
 		return runtime.Observation{}, err
@@ -224,10 +219,10 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 	return out, nil
 }
 
-// Changes is signalled after a change.
+// Changes returns a channel that is signalled after a change.
 func (r *Runtime) Changes() <-chan struct{} { return r.changes }
 
-// Logs has none.
+// Logs returns a fixed text, because instances write no logs.
 func (r *Runtime) Logs(_ context.Context, id string, _ int) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +232,7 @@ func (r *Runtime) Logs(_ context.Context, id string, _ int) ([]byte, error) {
 	return []byte("simulated instances write nothing\n"), nil
 }
 
-// ReadLog has nothing.
+// ReadLog returns an empty page.
 func (r *Runtime) ReadLog(_ context.Context, id string, _ runtime.LogQuery) (runtime.LogPage, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +242,7 @@ func (r *Runtime) ReadLog(_ context.Context, id string, _ runtime.LogQuery) (run
 	return runtime.LogPage{}, nil
 }
 
-// Restart starts the instance anew.
+// Restart counts a restart of the instance.
 func (r *Runtime) Restart(_ context.Context, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -261,8 +256,8 @@ func (r *Runtime) Restart(_ context.Context, id string) error {
 	return nil
 }
 
-// Churn restarts every instance that is ready, at once, and returns how many
-// that were: as many states to report.
+// Churn restarts every ready instance at once, and returns their number, which is how many states must be
+// reported.
 func (r *Runtime) Churn() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -280,7 +275,7 @@ func (r *Runtime) Churn() int {
 	return n
 }
 
-// Crash ends one instance of the deployment; a new one starts in its place.
+// Crash ends one instance of the deployment, and starts a new one in its place.
 func (r *Runtime) Crash(deploymentID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,7 +291,7 @@ func (r *Runtime) Crash(deploymentID string) error {
 	return nil
 }
 
-// find looks at all workloads: single instances of large regions are not asked for.
+// find looks through all workloads, because single instances of large regions are not asked for.
 func (r *Runtime) find(id string) (*workload, *instance) {
 	for _, w := range r.workloads {
 		for g := range w.instances {
@@ -326,8 +321,8 @@ func (r *Runtime) signal() {
 	}
 }
 
-// Running is the number of instances by deployment id; a deployment that is
-// known and has none is listed with 0.
+// Running returns the number of instances by deployment id. A known deployment without instances is listed
+// with 0.
 func (r *Runtime) Running() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,7 +336,7 @@ func (r *Runtime) Running() map[string]int {
 	return out
 }
 
-// Ready lists the ids of the instances that are ready, by deployment id.
+// Ready returns the ids of ready instances, by deployment id.
 func (r *Runtime) Ready() map[string][]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// what happens at an event's time.
+// what is the kind of an event.
 type what uint8
 
 const (
-	started what = iota // a start comes to its end, good or bad
+	started what = iota // a start has succeeded or failed
 	stopped             // an instance has ended
 )
 
-// event is something due. Events of one time happen in the order that they were
-// made in, so that equal seeds give equal histories.
+// event is an event that is due. Events of one time happen in the order of their creation, so that equal
+// seeds give equal histories.
 type event struct {
 	at       int64 // unix ns
 	order    uint64
@@ -24,12 +24,12 @@ type event struct {
 	what     what
 }
 
-// timeline holds what is due, earliest first, under its runtime's lock.
+// timeline holds the events that are due, earliest first, under its runtime's lock.
 type timeline struct {
 	events []event
 	order  uint64
 	timer  *time.Timer
-	// doing: what is due is being done, and the timer is set when that is over.
+	// doing is whether due is handling events. It sets the timer at its end.
 	doing bool
 }
 
@@ -52,7 +52,7 @@ func (t *timeline) Pop() any {
 	return e
 }
 
-// after has the event happen, at once or later.
+// after schedules the event after a drawn delay, or handles it at once without one.
 func (r *Runtime) after(draw func() time.Duration, e event) {
 	delay := time.Duration(0)
 	if draw != nil {
@@ -75,7 +75,7 @@ func (r *Runtime) after(draw func() time.Duration, e event) {
 	}
 }
 
-// due does everything whose time has come.
+// due handles all events whose time has come.
 func (r *Runtime) due() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,24 +10,24 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// workload is what runs under one key. All of it is called with the runtime's mu held.
+// workload is the instances under one key. Its methods are called with the runtime's mu held.
 type workload struct {
 	key string
 	// names are the deployments that name it, in the order in which they were assigned.
 	names     []*deployment
-	instances []instance // by group; a row without a serial is none
+	instances []instance // by group; a row without a serial is empty
 	count     int
 	stopping  int
-	// told of whose ready instances somebody was.
+	// told is the deployment for which Config.Ready was last called after a takeover.
 	told *deployment
-	// rolling: some are of another template, and wait for others to be ready.
+	// rolling is whether instances of another template wait until others are ready.
 	rolling bool
-	// view is what Observe tells of it; nil after a change.
+	// view is what Observe returns of it. Nil after a change.
 	view []runtime.Instance
 }
 
-// owner is the deployment that has it: of those that are wanted the one that was
-// assigned last. While none is, it is the last of all, of which instances are ending.
+// owner returns the deployment that has the workload: the wanted one that was assigned last. If none is
+// wanted, it is the last of all, and its instances are ending.
 func (w *workload) owner() *deployment {
 	for _, d := range slices.Backward(w.names) {
 		if !d.removing {
@@ -40,7 +40,7 @@ func (w *workload) owner() *deployment {
 // has reports whether the workload is the deployment's.
 func (d *deployment) has() bool { return d.workload.owner() == d }
 
-// last makes d the one that was assigned last.
+// last makes d the deployment that was assigned last.
 func (w *workload) last(d *deployment) {
 	w.names = append(slices.DeleteFunc(w.names, func(o *deployment) bool { return o == d }), d)
 }
@@ -55,7 +55,7 @@ func (r *Runtime) join(d *deployment, key string) {
 	d.workload = w
 }
 
-// leave has the deployment name its workload no more.
+// leave takes the deployment off its workload.
 func (r *Runtime) leave(d *deployment) {
 	w := d.workload
 	if w == nil {
@@ -72,7 +72,7 @@ func (r *Runtime) leave(d *deployment) {
 	w.instances = nil
 }
 
-// work brings the workload to what its owner wants, as far as it can go now.
+// work brings the workload to what its owner wants, as far as possible now.
 func (r *Runtime) work(w *workload) {
 	d := w.owner()
 	want := 0
@@ -101,7 +101,7 @@ func (r *Runtime) work(w *workload) {
 	r.sweep(w)
 }
 
-// tell of the instances that d has taken over as they were.
+// tell calls Config.Ready for the ready instances that d has taken over.
 func (r *Runtime) tell(w *workload, d *deployment) {
 	if w.told == d || d.removing {
 		return
@@ -114,8 +114,7 @@ func (r *Runtime) tell(w *workload, d *deployment) {
 	}
 }
 
-// roll replaces instances that are ready and of another template, as long as no more
-// are out of service than may be.
+// roll replaces ready instances of another template, with at most MaxUnavailable out of service.
 func (r *Runtime) roll(w *workload) {
 	w.rolling = false
 	if len(w.names) == 0 {
@@ -176,7 +175,7 @@ func (r *Runtime) stop(w *workload, group int) {
 	r.after(r.cfg.Stop, event{workload: w, what: stopped})
 }
 
-// happen does what was due.
+// happen handles an event.
 func (r *Runtime) happen(e event) {
 	w := e.workload
 	if e.what == stopped {
@@ -209,7 +208,7 @@ func (r *Runtime) happen(e event) {
 	r.after(r.cfg.Start, e)
 }
 
-// sweep forgets the deployments of which nothing is left.
+// sweep forgets removed deployments without instances.
 func (r *Runtime) sweep(w *workload) {
 	if len(w.names) == 0 {
 		return // it was left
