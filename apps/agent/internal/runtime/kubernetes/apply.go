@@ -19,11 +19,11 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
-// putAtOnce bounds the calls in flight for one assignment.
+// putAtOnce is the maximum number of calls in flight for one assignment.
 const putAtOnce = 4
 
-// Apply makes a the wanted state of its deployment: it returns when all objects are
-// as a wants them, which is durable, and Kubernetes' controllers take it from there.
+// Apply makes a the wanted state of its deployment. It returns when all objects are in the cluster as a wants
+// them. Kubernetes stores them, and its controllers do the rest.
 func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err := r.ready(ctx); err != nil {
 		return err
@@ -40,8 +40,8 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	return r.ensure(ctx, w, a, objects, false)
 }
 
-// rendered is what an assignment comes to. An environment keeps the namespace that
-// it has: namespaces cannot be renamed, projects can.
+// rendered returns the objects of an assignment. An environment keeps its namespace, because a project can be
+// renamed and a namespace cannot.
 func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
 	cfg := r.render
 	if id := a.Deployment.GetEnvironmentId(); id != "" {
@@ -56,13 +56,12 @@ func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
 	return render.Render(cfg, a)
 }
 
-// ensure makes the objects of an assignment what they should be. The caller holds
-// the workload. No call is made when all is well.
+// ensure makes the objects of an assignment what they should be. The caller holds the workload's lock. When
+// all objects are as they should be, ensure makes no call.
 //
-// The workload comes first, without replicas, because it owns the other objects: an
-// agent that is killed after that leaves only objects that Kubernetes collects with it.
-// The workload comes last again, complete and with its hash. While the hash is missing
-// or differs, the next agent knows that not everything is done.
+// The workload is written first, without replicas, because it owns the other objects. If the agent is killed
+// after that, Kubernetes collects the objects together with the workload. The workload is written again at
+// the end, complete and with its hash. A missing or different hash shows the next agent that work is left.
 func (r *Runtime) ensure(ctx context.Context, w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
 	s, err := r.plan(w, a, objects, suspect)
 	if err != nil {
@@ -98,7 +97,7 @@ func paused(w render.Ref) *runtime.Rejection {
 	}
 }
 
-// plan is what has to be put, and what comes before pods are taken away.
+// plan is the objects to put, and the drain of pods before they are taken away.
 type plan struct {
 	*desired.Plan
 
@@ -109,7 +108,7 @@ func (s *plan) idle() bool {
 	return s.Plan.Idle() && !s.drain.Marks()
 }
 
-// plan finds out what has to be put, in order. It calls nothing.
+// plan returns the objects to put, in order. It makes no call.
 func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*plan, error) {
 	in := desired.Input{
 		Ref: w, Assignment: a, Objects: objects, Seen: r.caches, Suspect: suspect,
@@ -131,7 +130,7 @@ func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objec
 	return &plan{Plan: p, drain: d}, p.Decide(d.Hold, d.Shape)
 }
 
-// carryOut makes what is planned.
+// carryOut puts the planned objects and marks pods.
 func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, suspect bool) (err error) {
 	w := s.Ref
 	if s.Namespace != nil {
@@ -145,7 +144,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 		return err
 	}
 	if s.Live != nil && s.Live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
-		// What the server would refuse it must refuse before anything is changed.
+		// A dry run, so that the server refuses an invalid workload before anything is changed.
 		if _, err := r.put(ctx, desired.Step{Ref: w, Config: s.Goal, Live: s.Live}, true); err != nil {
 			return err
 		}
@@ -155,7 +154,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 		if s.Live, err = r.seed(ctx, s); err != nil {
 			return err
 		}
-		// Now that there is an owner, its dependents can name it.
+		// The plan is made again, because its objects can name their owner only now.
 		if s, err = r.plan(w, a, s.Objects, suspect); err != nil {
 			return err
 		}
@@ -174,7 +173,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 	return nil
 }
 
-// seed makes the workload without replicas, so that there is an owner.
+// seed creates the workload without replicas, so that other objects can name it as their owner.
 func (r *Runtime) seed(ctx context.Context, s *plan) (*appsv1.Deployment, error) {
 	o, err := r.put(ctx, s.Plan.Seed(), false)
 	if err != nil {
@@ -183,7 +182,7 @@ func (r *Runtime) seed(ctx context.Context, s *plan) (*appsv1.Deployment, error)
 	return o.(*appsv1.Deployment), nil
 }
 
-// putAll puts what is needed: the dependents, some at a time, then the workload.
+// putAll puts the objects of the plan: the dependents, putAtOnce at a time, and then the workload.
 func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 	var mu sync.Mutex
 	var errs []error
@@ -219,7 +218,7 @@ func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 	return worst(errs)
 }
 
-// worst is the one error that says most: a final one before one that may pass.
+// worst returns the most serious error: the first one that is not retryable, or else the first one.
 func worst(errs []error) error {
 	for _, err := range errs {
 		if rej, ok := errors.AsType[*runtime.Rejection](err); !ok || !rej.Retryable {
@@ -235,8 +234,8 @@ func worst(errs []error) error {
 // put applies one object.
 func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Object, error) {
 	if st.Shared() {
-		// Versions of an app share the claim: each names all that there are by now, one
-		// after the other, so that the last has missed none.
+		// Versions of an app share the claim. Each one names all owners that exist now, one version at a
+		// time, so that the last one misses none.
 		unlock := r.locks.Alone(st.Ref.String())
 		defer unlock()
 		if err := st.Reown(); err != nil {
@@ -246,7 +245,7 @@ func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Ob
 	return r.api.Apply(ctx, st.Ref, st.Config, st.Live, dry)
 }
 
-// settled notes that the workload is as a wants it.
+// settled records that the workload is as a wants it.
 func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 	now := s.Contest()
 	began, said := r.wanted.settle(w, a, s.Hash, s.drain.Waits, now)
@@ -254,7 +253,7 @@ func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 		r.repairs.queue.AddAfter(w, s.drain.Left)
 	}
 	if began && len(s.drain.Mark) == 0 {
-		r.repairs.add(w) // what gateways said before anybody listened is not lost
+		r.repairs.add(w) // gateways may have released the pods already
 	}
 	if now != "" && now != said {
 		r.metrics.conflicts.Inc()

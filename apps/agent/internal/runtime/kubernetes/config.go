@@ -18,32 +18,32 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// Config of a Runtime.
+// Config configures a Runtime.
 type Config struct {
 	// Client says how to reach the API server. Its rate limits are replaced.
 	Client *rest.Config
-	// Region's name; what carries it as a label is ours.
+	// Region is the region's name. Objects that carry it as a label belong to this agent.
 	Region string
-	// NamespacePrefix of the namespaces that are made; empty: render's default.
+	// NamespacePrefix begins the names of created namespaces. Default: render's.
 	NamespacePrefix string
-	// Pools of the region by name; nil: none.
+	// Pools are the region's pools by name. Nil means none.
 	Pools map[string]render.Pool
-	// Policy is what pods may ask for; see render.Config.
+	// Policy limits what pods may ask for; see render.Config.
 	Policy render.Policy
 	// Gateway selects the pods that may reach instances.
 	Gateway render.GatewaySelector
-	// Monitoring selects those that may, too, beside the gateway's.
+	// Monitoring selects other pods that may reach instances.
 	Monitoring []render.GatewaySelector
-	// HealthImage has the agent's program; see render.Config.
+	// HealthImage is an image with the agent's program; see render.Config.
 	HealthImage string
 	// NameKey is the key of hashes of secret values; see render.Config.
 	NameKey []byte
-	// AgentVersion is what namespaces and requests name as their author.
+	// AgentVersion is the version that namespaces and requests name as their author.
 	AgentVersion string
-	// ForceDeleteLostAfter is how long a node must have been lost before pods that
-	// cannot end on it are deleted without its word. 0: never.
+	// ForceDeleteLostAfter is how long a node must have been lost before its terminating pods are deleted
+	// without its confirmation. 0 means never.
 	ForceDeleteLostAfter time.Duration
-	// Ended says how long pods that are over stay.
+	// Ended configures how long ended pods stay.
 	Ended replacement.EndedPods
 
 	Log        *slog.Logger
@@ -51,14 +51,14 @@ type Config struct {
 	// Random draws from [0, 1).
 	Random func() float64
 
-	// CallTimeout bounds one call that is not a watch: 10 s.
+	// CallTimeout limits one call that is not a watch. Default: 10 s.
 	CallTimeout time.Duration
-	// Repair spaces out repairs of one workload that somebody keeps undoing: 1 s to
-	// 5 min. The first is at once.
+	// Repair is the backoff between repairs of one workload that another client keeps undoing. The first
+	// repair does not wait. Default: 1 s to 5 min.
 	Repair backoff.Policy
-	// Outage spaces out calls while the API server refuses all: 0.5 s to 3 s.
+	// Outage is the backoff between calls while the API server fails all of them. Default: 0.5 s to 3 s.
 	Outage backoff.Policy
-	// Reopen spaces out the openings of a watch that does not last: 0.5 s to 4 s.
+	// Reopen is the backoff between openings of a watch that keeps closing. Default: 0.5 s to 4 s.
 	Reopen backoff.Policy
 }
 
@@ -93,7 +93,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// fleetConfig is what observe needs to know of the pools.
+// fleetConfig returns the pools as observe needs them.
 func fleetConfig(pools map[string]render.Pool) observe.FleetConfig {
 	var out observe.FleetConfig
 	for _, p := range pools {

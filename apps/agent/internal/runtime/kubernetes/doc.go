@@ -1,6 +1,5 @@
-// Package kubernetes is the runtime of a region that is a Kubernetes cluster, or a
-// part of one. It makes native objects only, so that the region keeps healing
-// itself while its agent is away.
+// Package kubernetes is the runtime of a region that is a Kubernetes cluster, or a part of one. It creates
+// native objects only, so that Kubernetes keeps the region healthy while its agent is away.
 //
 //	Apply:  assignment --render--> objects --(differs?)--> server-side apply
 //	        watches ----> caches --observe--> instances, capacity
@@ -18,53 +17,48 @@
 //
 // # What is ours
 //
-// An object is this agent's when it carries the labels managed-by=windlass and
-// windlass.run/region=ours. Nothing else is written or deleted: a name that is
-// taken by an object without them is a conflict, and said so. Fields that we do
-// not set belong to the client that sets them. The number of replicas is left to another
-// client that has set it to another value than ours.
+// An object belongs to this agent when it carries the labels managed-by=windlass and
+// windlass.run/region=ours. The agent writes and deletes no other object. If an object without these labels
+// has a name that the agent needs, the agent reports a conflict. Fields that we do not set belong to the
+// client that sets them. If another client has set another number of replicas, the agent leaves that number
+// alone.
 //
 // # Why being killed leaves nothing behind
 //
-// The first write for a deployment (after the namespace, which goes when it is
-// empty) is the workload without replicas. All other objects of the deployment
-// are owned by it from the start, so that deleting it deletes them even without an agent.
-// The last write is the workload again, complete, with a hash of all that it should be:
+// The first write for a deployment is the workload without replicas. (The namespace is written before it, and
+// is removed when it is empty.) The workload owns all other objects of the deployment from the start, so that
+// deleting it deletes them even without an agent. The last write is the complete workload with a hash of its
+// content:
 //
 //	Namespace -> Deployment, 0 replicas -> ServiceAccount, Secrets, claim,
 //	NetworkPolicy, Service, PodDisruptionBudget (owned) -> Deployment + hash
 //
-// A workload whose hash is not that of the assignment is not done, and the next
-// Apply, of this agent or another, goes on from what it finds: each object is
-// compared by its own hash, and each write is idempotent. Names are functions of
-// the assignment, so that no write makes a second object. The same holds for a
-// change: Secrets of variables are immutable and have other names for other
-// contents, so that they are there before the template that names them, and are
-// removed when no pod refers to them any more.
+// A workload with another hash than its assignment is incomplete. The next Apply, of this agent or another,
+// continues from what it finds. It compares each object by its own hash, and each write is idempotent. Names
+// are functions of the assignment, so that no write creates a second object. Changes are safe in the same
+// way. Secrets of variables are immutable, and each content has its own name. They are written before the
+// template that names them, and removed when no pod refers to them any more.
 //
-// Removal is one deletion in the foreground: pods first, then the workload, then
-// what it owned. Pods that were evicted or refused stay behind until the agent takes
-// them away (see replacement.EndedPods).
+// Removal is one foreground deletion. Kubernetes deletes the pods, then the workload, then the objects that
+// it owned. Evicted or refused pods stay until the agent removes them (see replacement.EndedPods).
 //
-// Fewer replicas come in two steps: pods that are to go are marked as draining, and the
-// number is lowered when gateways are done with them (see replacement/drain.go). Pods of another template
-// come in as many steps as they are replaced in: the agent says how many may be of it by now,
-// and Kubernetes makes it so (see replacement/replace.go). The pods that there are count as all that
-// there will be once Kubernetes can make no more of what was asked for before (see replacement/settle.go).
+// Scaling down has two steps. The agent marks the pods that will go as draining, and lowers the number of
+// replicas when gateways have released them (see replacement/drain.go). A new template is rolled out in
+// steps. In each step the agent sets how many pods may have it, and Kubernetes replaces them (see
+// replacement/replace.go). The agent trusts the count of pods only when Kubernetes can create no more for
+// earlier requests (see replacement/settle.go).
 //
 // # How few calls are made
 //
-// Whether a write is needed is decided from the caches and from what the server
-// answered to our own writes, which the caches may not show yet. An assignment
-// that is in place costs no call. An idle agent has its watches open and renews its
-// lease. While the server answers nothing, one call in a while finds out whether
-// it is back, however many deployments wait (see access).
+// The agent decides whether a write is needed from its caches and from the server's answers to its own
+// writes, which the caches may not show yet. An assignment that is in place costs no call. An idle agent
+// keeps its watches open and renews its lease. During an outage, single calls probe whether the server is
+// back, however many deployments wait (see access).
 //
 // # What is watched
 //
-// Of our kinds of objects, those with our labels; the ReplicaSets that Kubernetes makes of
-// them, of which the counts are kept; nodes; pods of others, of which only what they take of
-// the nodes is kept; Warning events of pods, of which one line each is kept. Secrets are not
-// watched, because a right to list the Secrets of a label is a right to read those of the
-// whole cluster. A Secret that was removed is missed when a pod needs it, and put back then.
+// The agent watches objects of its kinds that have its labels. It also watches their ReplicaSets, and keeps
+// the counts. It watches nodes. Of other clients' pods it keeps the resources that they use on nodes. Of each
+// Warning event of a pod it keeps one line. It does not watch Secrets, because the right to list Secrets by a
+// label is the right to read all Secrets of the cluster. It puts a removed Secret back when a pod needs it.
 package kubernetes

@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// pod is the pod that an instance is.
+// pod returns the pod of an instance.
 func (r *Runtime) pod(instanceID string) (*corev1.Pod, error) {
 	uid, ok := render.UIDOf(instanceID)
 	if !ok {
@@ -25,9 +25,8 @@ func (r *Runtime) pod(instanceID string) (*corev1.Pod, error) {
 	return found[0], nil
 }
 
-// Logs reads the container's log from its node, through the API server. When the
-// container has just been started again and said nothing yet, the run before is
-// what people want to read.
+// Logs reads the container's log from its node, through the API server. While a restarted container has
+// written nothing yet, Logs returns the log of the run before.
 func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error) {
 	if err := r.ready(ctx); err != nil {
 		return nil, err
@@ -61,8 +60,8 @@ func restarted(p *corev1.Pod) bool {
 	return false
 }
 
-// Restart deletes the pod with its grace: Kubernetes has no way to stop a container
-// and start it again in its place. Another pod takes its place, as a new instance.
+// Restart deletes the pod with its grace period, because Kubernetes cannot restart a container in place.
+// Another pod takes its place, as a new instance.
 func (r *Runtime) Restart(ctx context.Context, instanceID string) error {
 	if err := r.ready(ctx); err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
-// Runtime is runtime.Runtime on a Kubernetes cluster. Make it with New; Run must
-// run for anything else to return.
+// Runtime implements runtime.Runtime on a Kubernetes cluster. Create it with New. Other methods block until
+// Run has filled the caches.
 type Runtime struct {
 	cfg       Config
 	render    render.Config
@@ -41,19 +41,19 @@ type Runtime struct {
 	tidier    tidier
 	notices   notices
 	usages    usages
-	// released and patience are Drain's; nil: no gateway sends to instances.
+	// released and patience are the arguments of Drain. Nil means that no gateway sends to instances.
 	released func(instanceID string) bool
 	patience time.Duration
 
 	wanted *wanted
 
-	// look lets one Observe at a time use the memories.
+	// look guards memories: one Observe at a time uses them.
 	look     sync.Mutex
 	memories map[string]*observe.Memory
 	heard    news
 }
 
-// New returns a runtime that has not asked the API server anything yet.
+// New returns a runtime. It makes no call to the API server.
 func New(cfg Config) (*Runtime, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func New(cfg Config) (*Runtime, error) {
 	return r, r.handle()
 }
 
-// handle has the caches tell of what happens.
+// handle registers the handlers of changes in the caches.
 func (r *Runtime) handle() error {
 	return r.caches.Handle(access.Handlers{
 		Object:     r.touched,
@@ -102,7 +102,7 @@ func (r *Runtime) handle() error {
 	})
 }
 
-// podMoved takes in that a pod of ours is new, has changed or is gone.
+// podMoved handles a pod of ours that is new, has changed or is gone.
 func (r *Runtime) podMoved(old, now *corev1.Pod) {
 	switch {
 	case now == nil:
@@ -125,11 +125,11 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 	}
 }
 
-// touched looks at the workload that an object of ours belongs to.
+// touched queues the workloads that an object of ours belongs to for a look.
 func (r *Runtime) touched(k render.Kind, before, o render.Object) {
-	// Kinds with a status have a generation, which is of the spec alone.
+	// Kinds with a status have a generation, which counts changes of the spec only.
 	if before != nil && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && replacement.SameMeta(before, o) {
-		// The status moved, which says nothing about what is wanted.
+		// Only the status changed, so nothing needs a repair.
 		if k == render.KindWorkload {
 			r.signal()
 			r.finished(o)
@@ -148,7 +148,7 @@ func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 	r.signal()
 }
 
-// podChanged takes in what a pod of ours tells.
+// podChanged records the state of a pod of ours.
 func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.fleet.SetPod(p)
 	r.heardOf(p)
@@ -160,8 +160,8 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.signal()
 }
 
-// counted takes in what a ReplicaSet tells: whether its workload has settled, and whether a
-// workload that waits for its ReplicaSets has them as they should be.
+// counted handles a ReplicaSet's change. It signals a change if the workload may have settled by it. It
+// queues a workload that drains for a look.
 func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 	if now == nil {
 		r.signal()
@@ -176,7 +176,7 @@ func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 	}
 }
 
-// nodeMoved takes in that a node is new, has changed or is gone.
+// nodeMoved handles a node that is new, has changed or is gone.
 func (r *Runtime) nodeMoved(old, now *corev1.Node) {
 	if now == nil {
 		r.fleet.RemoveNode(old.Name)
@@ -187,7 +187,7 @@ func (r *Runtime) nodeMoved(old, now *corev1.Node) {
 	r.nodeChanged(old, now)
 }
 
-// nodeChanged takes in what a node tells. Its heartbeats are no news.
+// nodeChanged records the state of a node. Heartbeats alone signal no change.
 func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 	changed := r.fleet.SetNode(now)
 	r.heardOfNode(now.Name)
@@ -196,7 +196,7 @@ func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 	}
 }
 
-// heardOf has the next look tell of the pods anew.
+// heardOf makes the next Observe look at the pods again.
 func (r *Runtime) heardOf(pods ...*corev1.Pod) {
 	for _, p := range pods {
 		r.heard.add(access.Namespaced(p, render.LabelWorkload))
@@ -216,7 +216,7 @@ func answers(n *corev1.Node) bool {
 	return false
 }
 
-// warned takes in a Warning event of a pod, if the pod is in a namespace of ours.
+// warned records a Warning event of a pod, if the pod is in a namespace of ours.
 func (r *Runtime) warned(e *corev1.Event) {
 	if _, ours := r.caches.Cached(render.NewRef(render.KindNamespace, "", e.Namespace)); !ours {
 		return
@@ -227,8 +227,8 @@ func (r *Runtime) warned(e *corev1.Event) {
 	}
 }
 
-// Changes is signalled, with a buffer of one, after anything that Observe would
-// tell changed.
+// Changes returns a channel with a buffer of one. It is signalled after a change of what Observe would
+// return.
 func (r *Runtime) Changes() <-chan struct{} { return r.changes }
 
 func (r *Runtime) signal() {
@@ -238,14 +238,13 @@ func (r *Runtime) signal() {
 	}
 }
 
-// Run watches, repairs and tidies until ctx ends. What runs in the cluster keeps
-// running.
+// Run watches, repairs and tidies until ctx ends. Workloads in the cluster keep running after it.
 func (r *Runtime) Run(ctx context.Context) error {
 	defer r.broadcast.Shutdown()
 	defer r.broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.api.CoreV1().Events("")}).Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	// Namespaces before events, which are of no use until one knows which are ours.
+	// Namespaces are read before events, because warned needs to know which namespaces are ours.
 	wg.Go(func() { r.caches.Run(ctx) })
 	others := &access.Neighbours{
 		Set:    func(p *corev1.Pod) { r.changedIf(r.fleet.SetPod(p)) },
@@ -277,8 +276,7 @@ func (r *Runtime) changedIf(changed bool) {
 	}
 }
 
-// syncPoll is how often a cache that fills is looked at; it has no better way to
-// tell.
+// syncPoll is the interval of checks whether a cache is filled, because caches do not signal it.
 const syncPoll = 20 * time.Millisecond
 
 func await(ctx context.Context, done func() bool) bool {
@@ -292,7 +290,7 @@ func await(ctx context.Context, done func() bool) bool {
 	return true
 }
 
-// ready waits until the caches have held the whole truth once.
+// ready waits until the caches have been filled once.
 func (r *Runtime) ready(ctx context.Context) error {
 	select {
 	case <-r.synced:

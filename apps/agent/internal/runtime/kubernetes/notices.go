@@ -10,31 +10,31 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// What happens to one object again and again is told at once, then summed up: after
-// firstPause, and while it goes on after pauses that double up to longestPause. So a
-// client that keeps changing an object back does not push everything else out of an app's
-// history: it gets some ten entries on the first day and four on each later day.
+// The first event of an object is reported at once. Repeated ones are summed up after firstPause, and then
+// after pauses that double up to longestPause. So a client that keeps changing an object does not push
+// everything else out of an app's history. It gets about ten entries on the first day and four on each later
+// day.
 const (
 	firstPause   = 10 * time.Minute
 	longestPause = 6 * time.Hour
 )
 
-// notices are what people should know of. Safe for concurrent use.
+// notices collects what people should know. It is safe for concurrent use.
 type notices struct {
 	mu  sync.Mutex
 	seq int64
-	// told are the newest. The list is replaced and never changed.
+	// told has the newest notices. The list is replaced and never modified.
 	told []runtime.Notice
 	sums map[subject]*sum
 }
 
-// subject is what notices are summed up by.
+// subject is the key by which notices are summed up.
 type subject struct {
 	kind               agentv1.Notice_Kind
 	deployment, object string
 }
 
-// sum is what happened since it was last told.
+// sum is what happened since the last notice of a subject.
 type sum struct {
 	told    time.Time
 	pause   time.Duration
@@ -43,7 +43,7 @@ type sum struct {
 	at      time.Time
 }
 
-// add notes that something happened, and tells of it if it is the first time.
+// add records an event, and makes a notice of it if it is the first of its subject.
 func (n *notices) add(about subject, message string, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,8 +60,8 @@ func (n *notices) add(about subject, message string, now time.Time) {
 	s.message, s.at = message, now
 }
 
-// sumUp tells what is due, and forgets what did not happen again. It says whether it
-// told anything.
+// sumUp makes the notices that are due, and forgets subjects without new events. It reports whether it made a
+// notice.
 func (n *notices) sumUp(now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +95,7 @@ func (n *notices) tell(about subject, times int, message string, at time.Time) {
 	})
 }
 
-// newest are those to be told, oldest first; read only.
+// newest returns the notices, oldest first. The list is read only.
 func (n *notices) newest() []runtime.Notice {
 	n.mu.Lock()
 	defer n.mu.Unlock()

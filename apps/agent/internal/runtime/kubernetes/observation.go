@@ -18,9 +18,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
-// Observe tells what the caches hold. It calls nothing, and looks only at the pods of
-// those workloads of which something was heard since the look before: the lists of the
-// others are the same ones again.
+// Observe returns what the caches hold, without a call. It looks only at pods of workloads with news since
+// the last Observe. For other workloads it returns the same list as before.
 func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	if err := r.ready(ctx); err != nil {
 		return runtime.Observation{}, err
@@ -43,7 +42,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	memories := make(map[string]*observe.Memory, len(r.memories))
 	look := func(key, template string, w *appsv1.Deployment) []runtime.Instance {
 		if memories[key] != nil {
-			return nil // its pods were told of already
+			return nil // its pods are listed already
 		}
 		m := r.memories[key]
 		if m == nil {
@@ -78,8 +77,8 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		d.Instances = joined(d.Instances, look(access.Namespaced(w, render.LabelWorkload), w.Annotations[render.AnnotationTemplateHash], w))
 		d.Unsettled = d.Unsettled || r.unsettled(w)
 	}
-	// Pods that outlive their workload are told of under the name that it was made
-	// for: the deployment's, unless another had adopted it.
+	// Pods that outlive their workload are listed under the name that it was made for. That is the
+	// deployment, unless another one had adopted the workload.
 	for _, key := range r.caches.PodKeys() {
 		if memories[key] != nil {
 			continue
@@ -88,14 +87,14 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		d := at(name)
 		d.Instances = joined(d.Instances, look(key, "", nil))
 	}
-	// So are those that are to make pods, and have not.
+	// So are ReplicaSets without pods.
 	for _, key := range r.caches.ReplicaSetKeys() {
 		if memories[key] == nil {
 			_, name, _ := strings.Cut(key, "/")
 			at(name)
 		}
 	}
-	// What is collected after the workload is the last of a deployment.
+	// Kubernetes collects these kinds after the workload, so they are the last objects of a deployment.
 	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindServiceAccount} {
 		for _, id := range r.caches.Deployments(k) {
 			at(id)
@@ -111,7 +110,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	return out, nil
 }
 
-// joined shares a list where it is the only one.
+// joined concatenates two lists. It returns list itself, not a copy, if before is empty.
 func joined(before, list []runtime.Instance) []runtime.Instance {
 	if len(before) == 0 {
 		return list
@@ -119,8 +118,7 @@ func joined(before, list []runtime.Instance) []runtime.Instance {
 	return slices.Concat(before, list)
 }
 
-// news are the workloads of which something was heard since the last look, by
-// namespace and label.
+// news has the workloads with a change since the last Observe, by namespace and label.
 type news struct {
 	mu   sync.Mutex
 	keys map[string]bool

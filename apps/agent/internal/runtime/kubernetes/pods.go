@@ -26,7 +26,7 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Dur
 	}
 }
 
-// drainOf finds out what must be done before the workload is as planned.
+// drainOf returns what must be done before the workload can be as planned.
 func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	if r.released == nil || p.Live == nil {
 		return replacement.Drain{}
@@ -38,7 +38,7 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	})
 }
 
-// mark tells pods that they stay, or that they leave.
+// mark annotates pods with whether they leave or stay.
 func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d replacement.Drain, now time.Time) error {
 	var errs []error
 	for _, n := range d.Notes(w, now) {
@@ -47,10 +47,10 @@ func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d replacement.
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-// unsettled reports whether pods may come to be that the workload's assignment does not ask for.
+// unsettled reports whether Kubernetes may still create pods that the workload's assignment does not ask for.
 func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	if w.DeletionTimestamp != nil {
-		return false // it is told of until all of it has gone
+		return false // Observe lists it until all of it is gone
 	}
 	wanted := int(ptr.Deref(w.Spec.Replicas, 1))
 	if known := r.wanted.get(render.NewRef(render.KindWorkload, w.Namespace, w.Name)); known != nil {
@@ -61,8 +61,7 @@ func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	})
 }
 
-// forceLost deletes pods that end for ever because their node cannot say that they
-// did, when the policy allows it.
+// forceLost deletes pods that stay terminating because their node is lost, if the configuration allows it.
 func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 	after := r.cfg.ForceDeleteLostAfter
 	if after == 0 {
@@ -83,7 +82,7 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// removeEnded deletes pods that are over, of each workload all but the newest few.
+// removeEnded deletes the ended pods of each workload, except the newest few.
 func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
 	for _, p := range r.cfg.Ended.Due(r.caches.EveryPod(), r.caches.Get, now) {
 		if err := r.api.DeletePod(ctx, p, nil); err != nil && !access.IsNotFound(err) {

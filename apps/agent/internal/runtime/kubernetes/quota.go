@@ -15,14 +15,13 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// quota keeps pools within what Windlass may use of them. What is used is what
-// workloads ask for, whether or not it was scheduled: a quota that counted only
-// what runs would be passed by all who wait.
+// quota keeps workloads within what Windlass may use of each pool. It counts what workloads ask for, whether
+// or not their pods are scheduled. If it counted only running pods, the waiting ones would exceed it later.
 type quota struct {
 	pools map[string]render.Pool
 
 	mu sync.Mutex
-	// claimed by workloads that are being applied, which the caches may not show yet.
+	// claimed has the claims of workloads that are being applied, which the caches may not show yet.
 	claimed map[render.Ref]claim
 }
 
@@ -36,7 +35,7 @@ func newQuota(pools map[string]render.Pool) *quota {
 	return &quota{pools: pools, claimed: map[render.Ref]claim{}}
 }
 
-// claimOf is what an assignment takes of a pool with a quota.
+// claimOf returns what an assignment takes of a pool with a quota.
 func (q *quota) claimOf(a runtime.Assignment) claim {
 	gpu := a.Deployment.GetSpec().GetResources().GetGpu()
 	if q.pools[gpu.GetPool()].Quota == 0 {
@@ -45,9 +44,9 @@ func (q *quota) claimOf(a runtime.Assignment) claim {
 	return claim{gpu.GetPool(), int(gpu.GetCount()) * int(a.Deployment.GetReplicas()), a.Deployment.GetAppName()}
 }
 
-// claim takes what the assignment needs of its pool, unless that would bring the
-// pool above its quota. What takes no more than before passes also when the quota
-// was lowered below what is used. workloads are all that there are. undo takes the claim back.
+// claim takes what the assignment needs of its pool, unless that would exceed the quota. An assignment that
+// takes no more than before passes even if the quota was lowered. workloads returns all workloads. undo takes
+// the claim back.
 func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []render.Object) (undo func(), err error) {
 	asked := q.claimOf(a)
 	q.mu.Lock()
@@ -96,7 +95,7 @@ func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []ren
 	return undo, nil
 }
 
-// held is what a workload asks for, as it is.
+// held returns what a workload in the cluster asks for.
 func (q *quota) held(d *appsv1.Deployment) claim {
 	pool := d.Annotations[desired.AnnotationPool]
 	if pool == "" || d.Spec.Replicas == nil {
@@ -115,10 +114,10 @@ func (q *quota) release(w render.Ref) {
 	delete(q.claimed, w)
 }
 
-// maxShares are named in a message.
+// maxShares is the number of apps that a message names.
 const maxShares = 5
 
-// shares tells who uses what.
+// shares returns a text that says how many GPUs each app uses and how many are free.
 func shares(used map[render.Ref]claim, free int) string {
 	all := make([]claim, 0, len(used))
 	for _, u := range used {

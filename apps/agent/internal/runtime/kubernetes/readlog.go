@@ -16,16 +16,15 @@ import (
 )
 
 const (
-	// readAhead times the limit of a page are read of a log from a time on. An instance that wrote
-	// more is read from the end of its log.
+	// readAhead times the page's limit is how much of a log is read after a time. If there is more, the end
+	// of the log is read.
 	readAhead = 4
-	// floodLines are read from that end.
+	// floodLines is how many lines are read from the end.
 	floodLines = 500
 )
 
-// ReadLog reads the container's log from its node, through the API server. Positions are the times
-// of lines in ns, as the node has them: a node has no other place to begin a log at. Lines are not
-// counted.
+// ReadLog reads the container's log from its node, through the API server. Positions are the node's times of
+// lines in ns, because a log can be read from a time on only. Lines are not counted.
 func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQuery) (page runtime.LogPage, err error) {
 	if err := r.ready(ctx); err != nil {
 		return page, err
@@ -56,7 +55,7 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 	if q.After != nil {
 		page.Lost = cut
 	}
-	// Blanked as one text, because a value may have several lines.
+	// The lines are blanked as one text, because a value may have several lines.
 	texts := make([]string, len(lines))
 	for i, l := range lines {
 		texts[i] = l.Text
@@ -71,7 +70,7 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 	return page, nil
 }
 
-// cutToNewest returns the last lines, of limit bytes at most, and how many were cut.
+// cutToNewest returns the last lines, limit bytes at most but at least one, and how many it cut.
 func cutToNewest(lines []runtime.LogLine, limit int) (kept []runtime.LogLine, cut int64) {
 	size := 0
 	for i, line := range slices.Backward(lines) {
@@ -88,7 +87,7 @@ type podLog struct {
 	pod *corev1.Pod
 }
 
-// lines reads the lines that q asks for, and reports whether others are missing before them.
+// lines returns the lines that q asks for, and reports whether lines before them are missing.
 func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.LogLine, missing bool, err error) {
 	var after time.Time
 	options := corev1.PodLogOptions{}
@@ -106,7 +105,7 @@ func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.
 		options.SinceTime = &metav1.Time{Time: after.Truncate(time.Second)}
 	}
 	if began := containerStart(l.pod); restarted(l.pod) && (q.After != nil || !q.Since.IsZero()) && after.Before(began) {
-		// The run before may have said more before it ended. Its log may be gone, too.
+		// The run before may have written more, and its log may be gone: an error is ignored.
 		before := options
 		before.Previous = true
 		lines, missing, _ = l.after(ctx, before, after, q.Limit)
@@ -118,7 +117,7 @@ func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.
 	return append(lines, more...), missing || missed, err
 }
 
-// after reads lines later than a time.
+// after returns the lines later than a time, and reports whether lines before them are missing.
 func (l podLog) after(ctx context.Context, options corev1.PodLogOptions, after time.Time, limit int) ([]runtime.LogLine, bool, error) {
 	most := int64(readAhead * limit)
 	if options.TailLines == nil {
@@ -128,7 +127,7 @@ func (l podLog) after(ctx context.Context, options corev1.PodLogOptions, after t
 	if err != nil || options.TailLines != nil || size < most {
 		return lines, false, err
 	}
-	// There is more than was read: what is newest is at the end.
+	// The log has more than was read, so the newest lines are read from its end.
 	options.LimitBytes = nil
 	n := int64(floodLines)
 	options.TailLines = &n
@@ -150,8 +149,8 @@ func (l podLog) read(ctx context.Context, options corev1.PodLogOptions, after ti
 	return linesOf(string(text), after), size, err
 }
 
-// linesOf cuts a log with times into its lines. The last line is left out when it has no end: it was
-// cut, or is being written.
+// linesOf splits a log with times into lines. It leaves out a last line without an end, which was cut or is
+// being written.
 func linesOf(text string, after time.Time) []runtime.LogLine {
 	var out []runtime.LogLine
 	text = text[:strings.LastIndexByte(text, '\n')+1]
@@ -166,7 +165,7 @@ func linesOf(text string, after time.Time) []runtime.LogLine {
 	return out
 }
 
-// containerStart is when the container that runs now started.
+// containerStart returns when the running container started, or the zero time.
 func containerStart(p *corev1.Pod) time.Time {
 	for i := range p.Status.ContainerStatuses {
 		if c := &p.Status.ContainerStatuses[i]; c.Name == render.ContainerName && c.State.Running != nil {

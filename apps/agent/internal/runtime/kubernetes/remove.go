@@ -14,9 +14,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Remove deletes the workload of a deployment, and with it what it owns: the order
-// is Kubernetes' then, and is carried out whether or not an agent looks on. A
-// workload that a newer deployment has adopted is not this one's any more.
+// Remove deletes the workload of a deployment and the objects that it owns. Kubernetes decides the order and
+// carries it out, even without an agent. A workload that a newer deployment has adopted is left alone.
 func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	if err := r.ready(ctx); err != nil {
 		return err
@@ -29,8 +28,8 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	return r.removeOrphans(ctx, deploymentID)
 }
 
-// workloadsToRemove are the deployment's workloads that are there, and those that are wanted:
-// one that was deleted may be made again at this moment.
+// workloadsToRemove returns the deployment's workloads that exist, and those that are wanted, because a
+// repair may be creating one again right now.
 func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 	var out []render.Ref
 	for _, o := range r.caches.List(render.KindWorkload, access.ByDeployment, deploymentID) {
@@ -44,8 +43,8 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 	return out
 }
 
-// unwant forgets what the deployment's workload should be. The caller holds the workload:
-// a repair that is under way would want it again.
+// unwant forgets what the deployment's workload should be. The caller holds the workload's lock, so that a
+// running repair does not want it again.
 func (r *Runtime) unwant(w render.Ref, deploymentID string) {
 	if r.wanted.forget(w, deploymentID) {
 		r.repairs.Forget(w)
@@ -53,8 +52,8 @@ func (r *Runtime) unwant(w render.Ref, deploymentID string) {
 	}
 }
 
-// removeAttempts is how often a workload is looked at anew that changes while it is
-// removed. Its status does, too: often while it comes up, and then no more.
+// removeAttempts is how often the removal of a workload is tried when the workload changes meanwhile. Its
+// status changes often, but only while it starts.
 const removeAttempts = 5
 
 func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID string) error {
@@ -73,8 +72,7 @@ func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID
 		if rej, ok := errors.AsType[*runtime.Rejection](err); !ok || rej.Code != runtime.ReasonConflict || attempt == removeAttempts {
 			return err
 		}
-		// It is not what the cache, which may lag behind, says that it is: another
-		// deployment may have adopted it since.
+		// The cache may lag behind: another deployment may have adopted the workload since.
 		o, err = r.api.Get(ctx, w)
 		if access.IsNotFound(err) {
 			return nil
@@ -85,7 +83,7 @@ func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID
 	}
 }
 
-// removeAsSeen removes the workload if it is still as it was seen.
+// removeAsSeen removes the workload if it is still the version o.
 func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Object) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	foreground := metav1.DeletePropagationForeground
@@ -101,8 +99,8 @@ func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Objec
 	return nil
 }
 
-// removeOrphans removes what carries the deployment's label and has no workload: an
-// object that lost its owner to somebody's kubectl delete --cascade=orphan.
+// removeOrphans removes objects with the deployment's label that have no owner, as after a kubectl delete
+// --cascade=orphan.
 func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error {
 	spaces := map[string]bool{}
 	for _, o := range r.leftovers(deploymentID) {
@@ -110,8 +108,8 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 			spaces[o.GetNamespace()] = true
 		}
 	}
-	// Pods name no deployment; a workload is named after the one that made it. When
-	// another has it and it is gone, it is repaired, and its pods are that one's.
+	// Pods have the label of their workload, which is named after the deployment that made it. If another
+	// deployment has adopted the workload, the pods belong to that one.
 	adopted := r.wanted.adopted(deploymentID)
 	for _, p := range r.caches.EveryPod() {
 		if !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.Get(render.WorkloadOf(p)) == nil {
@@ -131,7 +129,7 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	return nil
 }
 
-// leftovers are the objects of a deployment beside its workload and pods.
+// leftovers returns the objects of a deployment other than its workload and pods.
 func (r *Runtime) leftovers(deploymentID string) []render.Object {
 	var out []render.Object
 	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindServiceAccount, render.KindClaim} {
@@ -140,23 +138,22 @@ func (r *Runtime) leftovers(deploymentID string) []render.Object {
 	return out
 }
 
-// Tidying: work that no event starts.
+// Times of tidying, which is work that no event starts.
 const (
 	tidyEvery = 5 * time.Second
-	// emptyFor is how long a namespace must have been empty before it goes: the next
-	// version of an app often comes right after the last one went.
+	// emptyFor is how long a namespace must be empty before it is removed, because the next version of an app
+	// often comes right after the last one is gone.
 	emptyFor = 10 * time.Second
 )
 
-// tidier remembers since when namespaces are empty.
+// tidier records since when namespaces are empty.
 type tidier struct {
 	mu    sync.Mutex
 	empty map[string]time.Time
 }
 
-// tidy removes namespaces that are empty, and pods that are lost or over, and sums up
-// what happened, until ctx ends. It reads the caches, and calls only when there is
-// something to do.
+// tidy removes empty namespaces, pods of lost nodes and ended pods, and sums up notices, until ctx ends. It
+// reads the caches, and makes a call only when there is something to do.
 func (r *Runtime) tidy(ctx context.Context) {
 	for {
 		select {
@@ -180,8 +177,8 @@ func (r *Runtime) tidy(ctx context.Context) {
 	}
 }
 
-// idleNamespace reports whether, as far as the caches know, nothing is and nothing
-// shall be in a namespace that we made.
+// idleNamespace reports whether a namespace that the agent created is empty according to the caches, and
+// nothing is wanted in it.
 func (r *Runtime) idleNamespace(name string) bool {
 	o := r.caches.Get(render.NewRef(render.KindNamespace, "", name))
 	if o == nil || o.GetDeletionTimestamp() != nil || o.GetAnnotations()[render.AnnotationCreatedBy] == "" || o.GetAnnotations()[keepNamespace] == "true" {
@@ -203,7 +200,7 @@ func (r *Runtime) idleNamespace(name string) bool {
 	return !r.caches.HoldsPods(name)
 }
 
-// keepNamespace on a namespace says that it stays when it is empty.
+// keepNamespace is the annotation of a namespace that stays when it is empty.
 const keepNamespace = "windlass.run/keep"
 
 func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time) error {
@@ -230,7 +227,7 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 	empty, err := r.api.NothingElse(ctx, name)
 	if err != nil || !empty {
 		r.tidier.mu.Lock()
-		// Somebody else is in there, or we cannot tell: ask again much later.
+		// Other clients use the namespace, or the check failed: ask again after tidyAgain.
 		r.tidier.empty[name] = now.Add(tidyAgain)
 		r.tidier.mu.Unlock()
 		return err
@@ -245,6 +242,5 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 	return nil
 }
 
-// tidyAgain is how long a namespace in which somebody else has something is left
-// alone.
+// tidyAgain is how long a namespace that holds objects of other clients is left alone.
 const tidyAgain = 10 * time.Minute

@@ -20,11 +20,11 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// repairWorkers look at workloads that something happened to. Looking is cheap and
-// calls nothing; two of them keep one slow repair from holding up the next.
+// repairWorkers is the number of goroutines that look at changed workloads. A look makes no call. With two
+// goroutines, one slow repair does not delay the next.
 const repairWorkers = 2
 
-// repairs are the workloads to look at: something happened to an object of theirs.
+// repairs has the queue of workloads with a changed object.
 type repairs struct {
 	*replacement.History
 
@@ -64,7 +64,7 @@ func (r *Runtime) repair(ctx context.Context) {
 		default:
 			rej, ok := errors.AsType[*runtime.Rejection](err)
 			if ok && (!rej.Retryable || rej.Code == runtime.ReasonPaused) {
-				// Something has to change first, and we will be told.
+				// Something has to change first, and its event queues the workload again.
 				r.repairs.queue.Forget(w)
 				continue
 			}
@@ -85,8 +85,8 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	defer unlock()
 	known := r.wanted.get(w)
 	if known == nil || known.hash == "" {
-		// The assignment was taken back while we waited, or is not applied yet: Remove or Apply
-		// does all that is needed.
+		// The assignment was removed while we waited, or is not applied yet. Remove or Apply does all that is
+		// needed.
 		return nil
 	}
 	objects, err := r.rendered(known.assignment)
@@ -118,8 +118,8 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	return nil
 }
 
-// tellDrift says, on the object and to the deployment's people, what somebody changed
-// and that it is put back.
+// tellDrift reports what another client changed and that it was put back, as an event of the object and as a
+// notice.
 func (r *Runtime) tellDrift(s *plan, st desired.Step, now render.Object) {
 	if !st.Drift || now == nil {
 		return
@@ -135,7 +135,7 @@ func (r *Runtime) tellDrift(s *plan, st desired.Step, now render.Object) {
 	r.signal()
 }
 
-// ownersOf are the workloads that an object is for.
+// ownersOf returns the workloads that an object belongs to.
 func (r *Runtime) ownersOf(o render.Object) []render.Ref {
 	if _, ok := o.(*appsv1.Deployment); ok {
 		return []render.Ref{render.NewRef(render.KindWorkload, o.GetNamespace(), o.GetName())}
@@ -149,8 +149,8 @@ func (r *Runtime) ownersOf(o render.Object) []render.Ref {
 	return r.workloadsOf(o.GetNamespace(), "", "")
 }
 
-// workloadsOf are the workloads that are there with the value in the index. Without any, they
-// are all workloads that are wanted in the namespace.
+// workloadsOf returns the existing workloads with the value in the index. If there are none, it returns all
+// workloads that are wanted in the namespace.
 func (r *Runtime) workloadsOf(namespace, index, value string) []render.Ref {
 	var out []render.Ref
 	if index != "" {
@@ -164,8 +164,8 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []render.Ref {
 	return r.wanted.in(namespace)
 }
 
-// finished looks at a workload again when Kubernetes has done what it was told: more may
-// be to do, and when a rollout of it is over, Secrets of the template before may go.
+// finished queues a workload after its status changed. One that drains may be ready for its next step. After
+// a rollout, Secrets of the old template can be removed.
 func (r *Runtime) finished(o render.Object) {
 	d, ok := o.(*appsv1.Deployment)
 	if !ok {
@@ -176,8 +176,7 @@ func (r *Runtime) finished(o render.Object) {
 	}
 }
 
-// prune removes Secrets that no pod and no template refers to any more. Until it
-// has, the workload lists them.
+// prune removes Secrets that no pod and no template refers to any more. The workload lists them until then.
 func (r *Runtime) prune(ctx context.Context, s *plan) error {
 	if s.Live == nil || !replacement.RolledOut(s.Live) {
 		return nil
@@ -198,7 +197,7 @@ func (r *Runtime) prune(ctx context.Context, s *plan) error {
 		}
 		r.wanted.prune(at)
 	}
-	// Its list is shorter now.
+	// The workload has to be written again, with a shorter list.
 	r.repairs.add(s.Ref)
 	return nil
 }

@@ -15,24 +15,24 @@ var _ runtime.Meter = (*Runtime)(nil)
 const (
 	// usageFor is how long the metrics of a namespace are used. The metrics API makes new ones every 15 s.
 	usageFor = 10 * time.Second
-	// absentFor is how long an absent metrics API is not asked again, nor a namespace for which it failed.
+	// absentFor is the time before the next call if the metrics API is absent, or failed for a namespace.
 	absentFor = time.Minute
 )
 
-// usages has the last answers of the metrics API, by namespace.
+// usages caches the answers of the metrics API, by namespace.
 type usages struct {
 	mu     sync.Mutex
 	lists  map[string]usageList
-	absent time.Time // the metrics API is not asked before
+	absent time.Time // until then the metrics API is not asked
 }
 
 type usageList struct {
-	until time.Time                // it is used until then
+	until time.Time                // when the list is read again
 	pods  map[string]runtime.Usage // by name; empty if the namespace could not be listed
 }
 
-// Usage implements runtime.Meter by the cluster's metrics API. Without it, nothing is known. If it fails for a
-// namespace, the usage of pods in other namespaces is returned with the error.
+// Usage implements runtime.Meter with the cluster's metrics API. Without that API it returns an empty map. If
+// the API fails for a namespace, Usage returns the usage of pods in other namespaces with the error.
 func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
 	if err := r.ready(ctx); err != nil {
 		return nil, err

@@ -13,22 +13,22 @@ import (
 // want is what a workload should be.
 type want struct {
 	assignment runtime.Assignment
-	// secrets are all values that its pods were given since the agent started: those of an
-	// older template go on with values from before.
+	// secrets are all values that its pods were given since the agent started, because pods of an older
+	// template keep their values.
 	secrets *redact.Values
-	// hash that the workload had when all of it was as wanted; empty before.
+	// hash is the workload's hash when all of it was last as wanted. Empty before that.
 	hash string
-	// drains: pods will be taken away, but not yet.
+	// drains is whether pods will be taken away later.
 	drains bool
-	// contested is what was last told about fields that others own.
+	// contested is what was last reported about fields that other clients own.
 	contested string
 }
 
-// wanted is what each workload should be, since Apply said so. Safe for concurrent use.
+// wanted has what each workload should be, as Apply set it. It is safe for concurrent use.
 type wanted struct {
 	mu        sync.Mutex
 	workloads map[render.Ref]*want
-	// pruned are Secrets that were removed and may still be listed.
+	// pruned has Secrets that were removed and may still be listed.
 	pruned map[render.Ref]bool
 }
 
@@ -36,7 +36,7 @@ func newWanted() *wanted {
 	return &wanted{workloads: map[render.Ref]*want{}, pruned: map[render.Ref]bool{}}
 }
 
-// want notes what a workload should be.
+// want records what a workload should be.
 func (w *wanted) want(at render.Ref, a runtime.Assignment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,8 +54,8 @@ func (w *wanted) note(at render.Ref, a runtime.Assignment) *want {
 	return known
 }
 
-// settle notes that a workload is as a wants it, with that hash. began: it drains, and did not before. said is
-// what was last told about fields that others own, before contested.
+// settle records that a workload is as a wants it, with that hash. began reports whether it started to drain
+// now. said is the value of contested before this call.
 func (w *wanted) settle(at render.Ref, a runtime.Assignment, hash string, drains bool, contested string) (began bool, said string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,7 +65,7 @@ func (w *wanted) settle(at render.Ref, a runtime.Assignment, hash string, drains
 	return began, said
 }
 
-// get returns what a workload should be, nil if it is not wanted.
+// get returns a copy of what a workload should be, or nil if it is not wanted.
 func (w *wanted) get(at render.Ref) *want {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,7 +88,7 @@ func (w *wanted) forget(at render.Ref, deploymentID string) bool {
 	return true
 }
 
-// secretsOf returns the secrets of a workload's pods, nil while they are not known.
+// secretsOf returns the secrets of a workload's pods, or nil while they are not known.
 func (w *wanted) secretsOf(at render.Ref) *redact.Values {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,28 +98,28 @@ func (w *wanted) secretsOf(at render.Ref) *redact.Values {
 	return nil
 }
 
-// drains reports whether pods of a workload are to go when it is time.
+// drains reports whether pods of a workload will be taken away later.
 func (w *wanted) drains(at render.Ref) bool {
 	known := w.get(at)
 	return known != nil && known.drains
 }
 
-// draining are the workloads with pods that are to go when it is time.
+// draining returns the workloads with pods that will be taken away later.
 func (w *wanted) draining() []render.Ref {
 	return w.which(func(_ render.Ref, known *want) bool { return known.drains })
 }
 
-// in are the workloads that are wanted in a namespace.
+// in returns the workloads that are wanted in a namespace.
 func (w *wanted) in(namespace string) []render.Ref {
 	return w.which(func(at render.Ref, _ *want) bool { return at.Namespace == namespace })
 }
 
-// of are the workloads that are wanted for a deployment.
+// of returns the workloads that are wanted for a deployment.
 func (w *wanted) of(deploymentID string) []render.Ref {
 	return w.which(func(_ render.Ref, known *want) bool { return known.assignment.Deployment.GetId() == deploymentID })
 }
 
-// adopted reports whether the workload that the deployment made is another's by now.
+// adopted reports whether another deployment has the workload that this deployment made.
 func (w *wanted) adopted(deploymentID string) bool {
 	return len(w.which(func(_ render.Ref, known *want) bool {
 		a := known.assignment
@@ -138,7 +138,7 @@ func (w *wanted) which(is func(at render.Ref, known *want) bool) (out []render.R
 	return out
 }
 
-// prune notes that a Secret was removed.
+// prune records that a Secret was removed.
 func (w *wanted) prune(secret render.Ref) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

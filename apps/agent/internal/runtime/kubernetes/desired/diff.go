@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// difference is one field of ours that is not as we want it.
+// difference is one field of ours that has another value than wanted.
 type difference struct {
 	path        string
 	want, found string
@@ -23,8 +23,8 @@ func (d difference) String() string {
 	return fmt.Sprintf("%s: want %s, found %s", d.path, d.want, d.found)
 }
 
-// differences lists the fields that config names and that are different in the
-// object. What the object has beyond config belongs to others, or is a default.
+// differences returns the fields of config that have another value in the object. Other fields of the object
+// belong to other clients, or have defaults.
 func differences(config any, live render.Object) ([]difference, error) {
 	data, err := json.Marshal(config)
 	if err != nil {
@@ -38,7 +38,7 @@ func differences(config any, live render.Object) ([]difference, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decode %T: %w", live, err)
 	}
-	// What a typed object does not carry, and what the status subresource has.
+	// A typed object has no kind and apiVersion, and the status belongs to a subresource.
 	delete(want, "kind")
 	delete(want, "apiVersion")
 	delete(want, "status")
@@ -76,8 +76,8 @@ func compare(path string, want, found any, out *[]difference) {
 	}
 }
 
-// keyOf names the field that tells the items of a list apart where items of others
-// may stand beside ours, as the API's schema has it. Other lists are ours whole.
+// keyOf has the field that identifies an item, as in the API's schema, for lists in which other clients may
+// have items too. Other lists are ours as a whole.
 var keyOf = map[string]string{
 	"containers": "name", "initContainers": "name", "env": "name", "volumes": "name",
 	"imagePullSecrets": "name", "volumeMounts": "mountPath", "ownerReferences": "uid",
@@ -110,8 +110,8 @@ func compareLists(path string, want, found []any, out *[]difference) {
 	}
 }
 
-// same compares two leaves. The server writes quantities in its own way, and leaves
-// out what is zero.
+// same reports whether two leaves are equal. The server writes quantities in its own way, and leaves out zero
+// values.
 func same(want, found any) bool {
 	switch w := want.(type) {
 	case nil:
@@ -165,7 +165,7 @@ func join(path, field string) string {
 	return path + "." + field
 }
 
-// maxShown bounds what an event shows of one value.
+// maxShown is the maximum length in bytes of one value in an event.
 const maxShown = 120
 
 func show(v any) string {
@@ -182,10 +182,10 @@ func show(v any) string {
 	return strings.ToValidUTF8(string(data[:maxShown]), "") + "..."
 }
 
-// maxDifferences are told of one by one; an event has room for 1024 bytes.
+// maxDifferences is how many differences an event lists. An event has room for 1024 bytes.
 const maxDifferences = 5
 
-// Summary tells differences in one line. A Secret's values stay unsaid.
+// Summary returns differences as one line. It leaves out the values of a Secret.
 func Summary(k render.Kind, all []difference) string {
 	var b strings.Builder
 	for i, d := range all {

@@ -19,25 +19,25 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Annotations that this package reads and writes; render has the others.
+// These annotations are read and written by this package only.
 const (
-	// hashAnnotation is of all that was sent of an object.
+	// hashAnnotation has the hash of the whole object as it was sent.
 	hashAnnotation = render.Domain + "hash"
-	// keptTemplate is the pod template as it was sent, packed.
+	// keptTemplate has the packed pod template as it was sent.
 	keptTemplate = render.Domain + "pod-template"
 	// keptSecrets lists the workload's Secrets, newest first, until they are pruned.
 	keptSecrets = render.Domain + "secrets"
 )
 
-// What a workload takes of a pool, for each replica.
+// AnnotationPool and AnnotationGpus are the pool that a workload uses, and the GPUs of it for each replica.
 const (
 	AnnotationPool = render.Domain + "pool"
 	AnnotationGpus = render.Domain + "gpus"
 )
 
-// Seen is what a plan knows of the cluster: the caches.
+// Seen reads the cluster's objects from the caches.
 type Seen interface {
-	// Get returns the newest that is known of an object of ours, nil if there is none. It is read only.
+	// Get returns the newest known version of an object of ours, or nil. The object is read only.
 	Get(at render.Ref) render.Object
 	// WorkloadsOf returns the workloads of an app.
 	WorkloadsOf(namespace, app string) []render.Object
@@ -45,32 +45,32 @@ type Seen interface {
 
 // Input is what a plan depends on.
 type Input struct {
-	// Ref is the workload.
+	// Ref names the workload.
 	Ref        render.Ref
 	Assignment runtime.Assignment
-	// Objects are what the assignment is rendered as.
+	// Objects are the rendered objects of the assignment.
 	Objects *render.Objects
 	Seen    Seen
-	// Before is the hash that the workload had when all of it was as wanted last; empty: it never was.
+	// Before is the workload's hash when all of it was last as wanted. Empty means that it never was.
 	Before string
-	// Suspect: a pod lacks a Secret.
+	// Suspect is whether a pod lacks a Secret.
 	Suspect bool
-	// Pruned reports whether a Secret of the workload was removed, and may still be listed.
+	// Pruned reports whether a Secret of the workload was removed. The workload may still list it.
 	Pruned func(secret string) bool
 }
 
-// Plan is what an assignment comes to: one object of each kind, or several.
+// Plan is the objects of an assignment, and the steps to put them.
 type Plan struct {
 	Input
 
-	// Unreadable says why the template that live has kept cannot be read, and is rendered anew; nil: it can.
+	// Unreadable is why Live's kept template cannot be read and is rendered anew. It is nil otherwise.
 	Unreadable error
-	// Live is the workload as it is; nil: there is none.
+	// Live is the workload as it is. Nil means that there is none.
 	Live *appsv1.Deployment
 	// config is the workload as it should be now, and Goal is the workload as it should be when
 	// nothing has to wait.
 	config, Goal *appsac.DeploymentApplyConfiguration
-	// Hash of config, and whether live has it already.
+	// Hash is the hash of config. Complete is whether Live has it already.
 	Hash     string
 	Complete bool
 	// Namespace is nil when it is as it should be.
@@ -91,16 +91,16 @@ func (s *Plan) Drifted() bool {
 type Step struct {
 	Ref    render.Ref
 	Config any
-	// own names the owners that there are now; nil: it has none.
+	// own sets the present owners in Config. Nil means that the object has none.
 	own  func()
 	hash string
 	Live render.Object
-	// Drift: somebody changed it, or took it away, behind our back.
+	// Drift is whether another client changed or removed the object.
 	Drift bool
 	Diffs []difference
 }
 
-// New finds out what the workload should be when nothing has to wait.
+// New returns a plan with Goal, the workload as it should be when nothing has to wait.
 func New(in Input) (*Plan, error) {
 	s := &Plan{Input: in}
 	if o := in.Seen.Get(in.Ref); o != nil {
@@ -112,14 +112,14 @@ func New(in Input) (*Plan, error) {
 	return s, err
 }
 
-// Switched reports whether the workload has the wanted template already. Without the template as it was sent
-// there is nothing to hold on to.
+// Switched reports whether the workload has the wanted template already. It returns true without a kept
+// template, because then there is none to hold.
 func (s *Plan) Switched() bool {
 	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash
 }
 
-// Decide finds out what has to be put, in order. With hold the workload keeps its template for now. shape
-// changes the workload while its pods are replaced.
+// Decide sets the steps, in order. With hold the workload keeps its template for now. shape changes the
+// workload while its pods are replaced.
 func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration)) (err error) {
 	if s.config = s.Goal; hold {
 		if s.config, err = s.finish(s.kept.template); err != nil {
@@ -145,8 +145,8 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 			return err
 		}
 		if at.Kind == render.KindSecret {
-			// Secrets are not watched: the workload's hash vouches for those that it
-			// names. A pod that cannot find one is a reason to put it again.
+			// Secrets are not watched. The workload's hash shows that those that it names were put. If a pod
+			// lacks one, it is put again.
 			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.Complete && !s.has(st)) {
 				s.Steps = append(s.Steps, st)
 			}
@@ -173,7 +173,7 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 	if err != nil {
 		return err
 	}
-	// With the hash that we last gave it gone, somebody took it.
+	// The agent had set this hash, so another client has changed it.
 	if s.Before != "" && s.Before == s.Hash && !s.Complete {
 		st.Drift = true
 	}
@@ -183,26 +183,25 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 	return nil
 }
 
-// Shared reports whether objects of several workloads are this one, whose owners have to be named anew
-// right before it is put.
+// Shared reports whether several workloads share the object. Its owners must be set anew right before it is
+// put.
 func (st *Step) Shared() bool { return st.Ref.Kind == render.KindClaim && st.own != nil }
 
-// Reown names the owners that there are by now.
+// Reown sets the owners that exist now.
 func (st *Step) Reown() error {
 	st.own()
 	_, err := seal(st.Config)
 	return err
 }
 
-// has reports whether a Secret that cannot change is there: the workload lists it, and
-// was complete once with it.
+// has reports whether an immutable Secret was put before: the workload lists it and was complete once.
 func (s *Plan) has(st Step) bool {
 	c, ok := st.Config.(*coreac.SecretApplyConfiguration)
 	return ok && c.Immutable != nil && *c.Immutable && s.Live != nil && s.Live.Annotations[hashAnnotation] != "" &&
 		slices.Contains(split(s.Live.Annotations[keptSecrets]), st.Ref.Name)
 }
 
-// check reports whether the step is needed. complete: all was as it should be once.
+// check reports whether the step is needed. complete is whether the workload has the plan's hash.
 func (st *Step) check(complete bool) (bool, error) {
 	if st.Live == nil {
 		st.Drift = complete
@@ -223,13 +222,13 @@ func (st *Step) check(complete bool) (bool, error) {
 	return len(st.Diffs) > 0, nil
 }
 
-// keptPods is a template as a workload has kept it.
+// keptPods is the kept pod template of a workload.
 type keptPods struct {
 	template *coreac.PodTemplateSpecApplyConfiguration
 	hash     string
 }
 
-// keptOf is the template that live was sent last; nil: there is none, or none that can be read, and the error says why.
+// keptOf returns the template that was last sent for live, or nil if live has none.
 func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	if live == nil || live.Annotations[keptTemplate] == "" {
 		return nil, nil //nolint:nilnil // it has kept none
@@ -245,8 +244,8 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	return k, nil
 }
 
-// template is the one that all pods of the assignment should have: the one that was kept, if it is of the
-// assignment.
+// template returns the template that all pods of the assignment should have. It is the kept one if that has
+// the assignment's hash.
 func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
 	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash {
 		return s.Objects.Workload.Spec.Template
@@ -256,14 +255,13 @@ func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
 		rendered[*o.GetName()] = true
 	}
 	if s.Suspect && !vouched(secretsNamed(s.kept.template), rendered) {
-		// A Secret that running pods were made with is gone, and cannot be made again under
-		// its name.
+		// A Secret of running pods is gone, and cannot be created again under its name.
 		return s.Objects.Workload.Spec.Template
 	}
 	return s.kept.template
 }
 
-// finish completes the rendered workload with what depends on what is there.
+// finish returns the rendered workload with template, completed with what depends on the cluster.
 func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	c := *s.Objects.Workload
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
@@ -304,14 +302,14 @@ func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*apps
 		meta.Annotations[keptSecrets] = strings.Join(secrets, ",")
 	}
 
-	// Somebody else has scaled it, and to another number: the number is theirs.
+	// Another client has set another number of replicas, and keeps it.
 	if owner := contested(s.Live, spec.Replicas); owner != "" {
 		spec.Replicas = nil
 	}
 	return &c, nil
 }
 
-// contested names who has set another number of replicas than ours.
+// contested returns the client that has set another number of replicas than ours, or "".
 func contested(live *appsv1.Deployment, replicas *int32) string {
 	if live == nil || replicas == nil || live.Spec.Replicas == nil || *live.Spec.Replicas == *replicas {
 		return ""
@@ -335,7 +333,7 @@ func split(s string) []string {
 	return strings.Split(s, ",")
 }
 
-// Contest says which number of replicas another client has set and keeps, empty for none.
+// Contest returns a text about the number of replicas that another client has set, or "".
 func (s *Plan) Contest() string {
 	want := s.Objects.Workload.Spec.Replicas
 	owner := contested(s.Live, want)
@@ -345,7 +343,7 @@ func (s *Plan) Contest() string {
 	return fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *want, owner, *s.Live.Spec.Replicas)
 }
 
-// Seed is the workload without replicas, so that there is an owner.
+// Seed returns the step for the workload without replicas, which other objects name as their owner.
 func (s *Plan) Seed() Step {
 	c := *s.config
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
@@ -357,7 +355,7 @@ func (s *Plan) Seed() Step {
 	return Step{Ref: s.Ref, Config: &c}
 }
 
-// seal hashes a config and writes the hash on it.
+// seal hashes a config, writes the hash into its annotations and returns the hash.
 func seal(config any) (string, error) {
 	meta := render.MetaOf(config)
 	delete(meta.Annotations, hashAnnotation)
@@ -376,7 +374,7 @@ func seal(config any) (string, error) {
 	return hash, nil
 }
 
-// dependents of the workload, in the order of their use.
+// dependents returns the dependents of the workload, in the order of their use.
 func dependents(o *render.Objects) []any {
 	var out []any
 	if o.ServiceAccount != nil {
@@ -400,8 +398,8 @@ func dependents(o *render.Objects) []any {
 	return out
 }
 
-// own names the owner of an object, so that Kubernetes collects it with the last
-// one. What belongs to the whole environment goes with its namespace.
+// own sets the owners of an object, so that Kubernetes collects it with the last owner. Objects of the whole
+// environment go with its namespace.
 func (s *Plan) own(at render.Ref, config any) {
 	if claim, ok := config.(*coreac.PersistentVolumeClaimApplyConfiguration); ok {
 		s.share(at, claim)
@@ -418,7 +416,7 @@ func ownerReference(w render.Object) metaac.OwnerReferenceApplyConfiguration {
 	return *metaac.OwnerReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName(w.GetName()).WithUID(w.GetUID())
 }
 
-// StaleSecrets are those that the present template does not name.
+// StaleSecrets returns the listed Secrets that the present template does not name.
 func StaleSecrets(d *appsv1.Deployment) []string {
 	current := render.SecretsOf(&d.Spec.Template.Spec)
 	return slices.DeleteFunc(split(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })

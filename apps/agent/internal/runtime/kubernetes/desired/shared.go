@@ -13,13 +13,12 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Namespaces and claims are shared: by all that an environment has, and by all
-// versions of an app. Two assignments may describe one of them differently, for as
-// long as it takes until both are told of a new name or size. So neither takes back
-// what the other has written; each makes sure of the least that it needs.
+// All apps of an environment share its namespace, and all versions of an app share its claim. Two assignments
+// may describe one of them differently, until both have a new name or size. So neither takes back what the
+// other has written, and each ensures only what it needs.
 
-// planNamespace finds out whether the namespace must be put. One that was there
-// before us is not ours: the annotation that says that we made it is not put on it.
+// planNamespace returns the step for the namespace, or nil if it is as it should be. A namespace that existed
+// before does not get the annotation that says that the agent created it.
 func (s *Plan) planNamespace() (*Step, error) {
 	st := Step{Config: render.CopyOf(s.Objects.Namespace)}
 	st.Ref = render.RefOf(render.KindNamespace, st.Config)
@@ -49,8 +48,8 @@ func (s *Plan) planNamespace() (*Step, error) {
 	return &st, err
 }
 
-// share completes the config of an app's claim with what is there: all workloads of
-// the app own it, unless its retention is to keep it, and its size does not shrink.
+// share completes the config of an app's claim. All workloads of the app own the claim, unless its retention
+// is to keep it. Its size does not shrink.
 func (s *Plan) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfiguration) {
 	meta := c.ObjectMetaApplyConfiguration
 	meta.OwnerReferences = nil
@@ -69,7 +68,7 @@ func (s *Plan) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfigur
 	if !ok || c.Spec == nil {
 		return
 	}
-	// What cannot change stays as it is.
+	// Fields that cannot change stay as they are.
 	spec := *c.Spec
 	spec.AccessModes = live.Spec.AccessModes
 	if spec.StorageClassName != nil {
@@ -88,8 +87,8 @@ func sizeOf(c *coreac.PersistentVolumeClaimApplyConfiguration) quantity.Quantity
 	return (*c.Spec.Resources.Requests)[corev1.ResourceStorage]
 }
 
-// checkClaim reports whether the claim has to be put: it is missing, too small, or does
-// not know this owner.
+// checkClaim reports whether the claim has to be put, because it is missing or too small, or lacks an owner,
+// a label or its retention.
 func (st *Step) checkClaim(complete bool) (bool, error) {
 	live, ok := st.Live.(*corev1.PersistentVolumeClaim)
 	if !ok || live.DeletionTimestamp != nil {

@@ -14,13 +14,12 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// A pod template is rendered once per template hash and kept on the workload as it
-// was sent. Scaling, adoption by a newer deployment and an agent that renders
-// differently than the one before would else each give the pods a new template, and
-// replace instances without being asked to.
+// A pod template is rendered once per template hash and kept on the workload as it was sent. Otherwise
+// scaling, adoption by a newer deployment and an agent that renders differently would give pods a new
+// template. That would replace instances for no reason.
 
-// maxTemplate bounds the kept template, as Kubernetes bounds annotations: 256 KiB
-// for all of an object's.
+// maxTemplate is the maximum size of the kept template. Kubernetes limits all annotations of an object to 256
+// KiB.
 const maxTemplate = 192 << 10
 
 func packTemplate(t *coreac.PodTemplateSpecApplyConfiguration) (string, error) {
@@ -51,7 +50,7 @@ func unpackTemplate(s string) (*coreac.PodTemplateSpecApplyConfiguration, error)
 	if err != nil {
 		return nil, fmt.Errorf("the kept pod template: %w", err)
 	}
-	// A template that somebody made by hand may claim any size.
+	// A template that was written by hand may unpack to any size.
 	if data, err = io.ReadAll(io.LimitReader(z, 16<<20)); err != nil {
 		return nil, fmt.Errorf("the kept pod template: %w", err)
 	}
@@ -62,12 +61,12 @@ func unpackTemplate(s string) (*coreac.PodTemplateSpecApplyConfiguration, error)
 	return t, nil
 }
 
-// secretsNamed are the Secrets that pods of a template need, sorted.
+// secretsNamed returns the names of the Secrets that pods of a template need, sorted.
 func secretsNamed(t *coreac.PodTemplateSpecApplyConfiguration) []string {
 	if t == nil || t.Spec == nil {
 		return nil
 	}
-	// The typed pod spec knows its references; what is sent has the same form.
+	// SecretsOf takes the typed pod spec, which has the same JSON as the one that is sent.
 	data, err := json.Marshal(t.Spec)
 	if err != nil {
 		return nil

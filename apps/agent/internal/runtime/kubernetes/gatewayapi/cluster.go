@@ -25,14 +25,14 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// kind of object.
+// kind is a kind of object.
 type kind struct{ resource schema.GroupVersionResource }
 
 var (
 	serviceKind = kind{schema.GroupVersionResource{Version: "v1", Resource: "services"}}
 	sliceKind   = kind{schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}}
 	routeKind   = kind{schema.GroupVersionResource{Group: gwv1.GroupName, Version: "v1", Resource: "httproutes"}}
-	// kinds in the order in which they are written.
+	// kinds has the kinds in the order in which they are written.
 	kinds = []kind{serviceKind, sliceKind, routeKind}
 )
 
@@ -41,14 +41,14 @@ type key struct {
 	name string
 }
 
-// version is an object as it was written. generation is 0 for kinds that have none.
+// version is the version of an object that was written. generation is 0 for kinds that have none.
 type version struct {
 	hash       string
 	generation int64
 	resource   string
 }
 
-// encode returns the objects as they are written, each with a hash of its content.
+// encode returns the objects in the form in which they are written, each with a hash of its content.
 func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 	out := map[kind]map[string]*unstructured.Unstructured{serviceKind: {}, sliceKind: {}, routeKind: {}}
 	add := func(k kind, name string, typed any) error {
@@ -57,7 +57,7 @@ func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 			return fmt.Errorf("encode %s %s: %w", k.resource.Resource, name, err)
 		}
 		u := &unstructured.Unstructured{Object: content}
-		// Others set these.
+		// Other clients set these fields.
 		unstructured.RemoveNestedField(u.Object, "status")
 		unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
 		data, err := json.Marshal(u.Object)
@@ -82,7 +82,7 @@ func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 	return out, errors.Join(errs...)
 }
 
-// cached has the objects of ours that are in the cluster.
+// cached caches our objects in the cluster.
 type cached struct {
 	stores map[kind]cache.SharedIndexInformer
 	// changed is signalled, with a buffer of one.
@@ -105,8 +105,8 @@ func newCached(client dynamic.Interface, namespace, region string) *cached {
 	return c
 }
 
-// informer caches the objects of a resource that have labels. Client-go's dynamicinformer is the same, but a
-// program that imports it compiles the informers of all API groups.
+// informer caches the objects of a resource that have labels. It does the same as client-go's
+// dynamicinformer, which would pull the informers of all API groups into the program.
 func informer(client dynamic.ResourceInterface, labels string) cache.SharedIndexInformer {
 	return cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
@@ -120,7 +120,7 @@ func informer(client dynamic.ResourceInterface, labels string) cache.SharedIndex
 	}, &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
-// seenWithin bounds the first list of all objects.
+// seenWithin limits the time for the first list of all objects.
 const seenWithin = time.Minute
 
 // run watches until stop is called, and returns once all objects were listed.
@@ -167,7 +167,7 @@ func (c *cached) run(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// get returns the object with the name; nil: there is none.
+// get returns the object with the name, or nil.
 func (c *cached) get(k kind, name string) *unstructured.Unstructured {
 	found, ok, err := c.stores[k].GetStore().GetByKey(c.namespace + "/" + name)
 	if err != nil || !ok {
@@ -176,7 +176,7 @@ func (c *cached) get(k kind, name string) *unstructured.Unstructured {
 	return found.(*unstructured.Unstructured)
 }
 
-// isGone reports whether the deletion of an object was seen. here records that it was written since.
+// isGone reports whether the deletion of an object was seen. here records that it was written again.
 func (c *cached) isGone(k kind, name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +204,7 @@ func (c *cached) all(k kind) []*unstructured.Unstructured {
 	return out
 }
 
-// write writes the objects of a kind that are not as they are wanted.
+// write writes the objects of a kind that differ from what is wanted.
 func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructured.Unstructured) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -228,8 +228,8 @@ func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructu
 	return errors.Join(errs...)
 }
 
-// isWritten reports whether the object is as wanted, as far as the cache shows. A change since it
-// was written has changed its generation, or its resource version where a kind has no generation.
+// isWritten reports whether the object is as wanted, according to the cache. A later change by another client
+// shows in its generation, or in its resource version if the kind has no generation.
 func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) bool {
 	was, ok := f.written[key{k, name}]
 	if !ok || was.hash != u.GetAnnotations()[annotationHash] {
@@ -238,7 +238,7 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	live := f.cache.get(k, name)
 	switch {
 	case live == nil:
-		// The cache has not seen it yet, or others removed it.
+		// The cache has not seen it yet, or another client removed it.
 		return !f.cache.isGone(k, name)
 	case live.GetResourceVersion() == was.resource:
 		return true
@@ -248,7 +248,7 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	return !newer(live.GetResourceVersion(), was.resource)
 }
 
-// remove deletes the objects of a kind that are not wanted, except those of apps that wait.
+// remove deletes the objects of a kind that are not wanted, except those of apps in waiting.
 func (f *Follower) remove(ctx context.Context, k kind, want map[string]*unstructured.Unstructured, waiting map[string]bool) error {
 	var errs []error
 	for _, live := range f.cache.all(k) {

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// patience is how long a route may be unserved before people are told, by default.
+	// patience is the default of Config.Patience.
 	patience = 30 * time.Second
-	// callTimeout bounds one call of the API server.
+	// callTimeout limits one call of the API server.
 	callTimeout = 15 * time.Second
-	// callsPerSecond and callBurst are this client's own.
+	// callsPerSecond and callBurst limit the calls of this client.
 	callsPerSecond, callBurst = 50, 100
 )
 
-// again spaces out attempts after failures.
+// again is the backoff between attempts after failures.
 var again = backoff.Policy{Min: 200 * time.Millisecond, Max: 15 * time.Second}
 
 // Feed is the region's table of routes; see gateways.Feed.
@@ -41,23 +41,23 @@ type Feed interface {
 	Serves(changes map[string]int64, anybody bool, notes []string)
 }
 
-// Config of a Follower; every field but Patience is required.
+// Config configures a Follower. Every field except Patience is required.
 type Config struct {
 	Feed   Feed
 	Client *rest.Config
-	// Namespace that objects are in. It is there, and labelled as Windlass's.
+	// Namespace is the namespace of the objects. It must exist, with Windlass's labels.
 	Namespace string
 	Region    string
 	Parent    Parent
-	// UserAgent and FieldManager are what the API server knows the agent by.
+	// UserAgent and FieldManager name the agent to the API server.
 	UserAgent, FieldManager string
 	Log                     *slog.Logger
 	Rand                    func() float64
-	// Patience is how long a route may be unserved before people are told; 0: 30 s.
+	// Patience is how long a route may be unserved before it is reported to people. Default: 30 s.
 	Patience time.Duration
 }
 
-// Follower writes the table to the cluster. Make it with New, run it once.
+// Follower writes the table to the cluster. Create it with New, and call Run once.
 type Follower struct {
 	cfg    Config
 	at     place
@@ -65,15 +65,15 @@ type Follower struct {
 	cache  *cached
 
 	apps map[string]*app
-	// want has the objects of all apps, by kind and name.
+	// want has the wanted objects of all apps, by kind and name.
 	want map[kind]map[string]*unstructured.Unstructured
-	// owed has, by app, the change that tell has not reported as served yet.
+	// owed has the change of each app that tell has not reported as served yet.
 	owed map[string]int64
-	// written is what this process wrote, by kind and name.
+	// written has the version of each object that this process wrote, by kind and name.
 	written map[key]version
-	// unserved has, by name, the time from which a route was not served.
+	// unserved has the time since which a route is not served, by name.
 	unserved map[string]time.Time
-	// verdicts has, by name, what the last version of a route said.
+	// verdicts has the result for the last version of a route, by name.
 	verdicts map[string]verdict
 	told     said
 }
@@ -85,18 +85,18 @@ type app struct {
 }
 
 type verdict struct {
-	resource string // version that was judged
+	resource string // the version that was judged
 	why      string
 }
 
-// said is what tell sent to the feed last. any: it was called. began: the objects in the cluster are those of this
-// table.
+// said is what tell sent to the feed last. any is whether it sent anything. began is whether the table was
+// written to the cluster once.
 type said struct {
 	any, began bool
 	notes      []string
 }
 
-// New returns a follower that has asked the API server nothing yet.
+// New returns a follower. It makes no call to the API server.
 func New(cfg Config) (*Follower, error) {
 	if cfg.Feed == nil || cfg.Client == nil || cfg.Namespace == "" || cfg.Region == "" || cfg.Parent == (Parent{}) || cfg.FieldManager == "" || cfg.Log == nil || cfg.Rand == nil {
 		return nil, errors.New("gatewayapi: every field of Config but Patience is required")
@@ -117,22 +117,22 @@ func New(cfg Config) (*Follower, error) {
 	}, nil
 }
 
-// Run writes until ctx ends. It counts as a gateway from the beginning: whatever is in the
-// cluster may be served by a data plane.
+// Run writes until ctx ends. It counts as a gateway from the beginning, because a data plane may already
+// serve the routes in the cluster.
 func (f *Follower) Run(ctx context.Context) error {
 	f.tell(nil, nil)
 	for failures := 0; ctx.Err() == nil; failures++ {
 		if err := f.once(ctx); err != nil && ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "cannot write HTTPRoutes; will try again", "error", err)
 			f.tell(nil, []string{"HTTPRoutes are not written: " + err.Error()})
-			// Its error is that ctx ended, which the loop sees.
+			// Sleep fails only when ctx ends, which the loop checks.
 			_ = backoff.Sleep(ctx, again.Delay(failures, f.cfg.Rand))
 		}
 	}
 	return nil
 }
 
-// once watches the cluster and follows the table until ctx ends; an error is why it cannot.
+// once watches the cluster and follows the table until ctx ends. It returns an error if it cannot begin.
 func (f *Follower) once(ctx context.Context) error {
 	if err := f.ready(ctx); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (f *Follower) once(ctx context.Context) error {
 	return nil
 }
 
-// follow looks at everything whenever something has changed.
+// follow calls sync whenever something has changed.
 func (f *Follower) follow(ctx context.Context) {
 	failures := 0
 	timer := time.NewTimer(0)
@@ -164,7 +164,7 @@ func (f *Follower) follow(ctx context.Context) {
 		case <-f.cache.changed:
 		case <-timer.C:
 		}
-		next := f.cfg.Patience // for what people are told
+		next := f.cfg.Patience // when notes may change
 		if err := f.sync(ctx); err != nil {
 			if ctx.Err() != nil {
 				return
@@ -199,15 +199,14 @@ func (f *Follower) ready(ctx context.Context) error {
 	return nil
 }
 
-// sync takes the apps that changed and writes and removes objects accordingly. Its error joins
-// those of what failed.
+// sync takes the changed apps from the feed, and writes and removes objects. It returns the joined errors.
 func (f *Follower) sync(ctx context.Context) error {
 	var errs []error
 	for _, r := range f.cfg.Feed.Take() {
 		f.owed[r.AppId] = r.Change
 		errs = append(errs, f.take(r))
 	}
-	// Services and slices are written before the routes that lead to them, and removed after them.
+	// Services and slices are written before the routes that refer to them, and removed after these.
 	for _, k := range kinds {
 		errs = append(errs, f.write(ctx, k, f.want[k]))
 	}
@@ -216,7 +215,7 @@ func (f *Follower) sync(ctx context.Context) error {
 		return err
 	}
 	waiting := f.judge(time.Now())
-	// A data plane that still has the route as it was may be sending requests to these.
+	// A data plane that still has the old route may be sending requests to these.
 	for _, k := range []kind{sliceKind, serviceKind} {
 		errs = append(errs, f.remove(ctx, k, f.want[k], waiting))
 	}
@@ -231,7 +230,7 @@ func (f *Follower) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// take replaces the wanted objects of an app by those that the table now asks for.
+// take replaces the wanted objects of an app with those of the table's new routes.
 func (f *Follower) take(r *gatewayv1.AppRoutes) error {
 	if was := f.apps[r.AppId]; was != nil {
 		for k, objects := range was.objects {
@@ -253,7 +252,7 @@ func (f *Follower) take(r *gatewayv1.AppRoutes) error {
 	return err
 }
 
-// judge returns the apps with a route that is not served yet as it is now.
+// judge returns the apps with a route whose present version is not served yet.
 func (f *Follower) judge(now time.Time) map[string]bool {
 	waiting := map[string]bool{}
 	still := map[string]time.Time{}
@@ -275,7 +274,7 @@ func (f *Follower) judge(now time.Time) map[string]bool {
 	return waiting
 }
 
-// why returns why a route is not served; "" when it is.
+// why returns why a route is not served, or "" if it is.
 func (f *Follower) why(name string) string {
 	live := f.cache.get(routeKind, name)
 	if live == nil {
@@ -314,7 +313,7 @@ func (f *Follower) notes(now time.Time) []string {
 	return out
 }
 
-// tell sends served changes and notes to the feed, if there is something new.
+// tell sends served changes and notes to the feed, if they are new.
 func (f *Follower) tell(served map[string]int64, notes []string) {
 	now := said{any: true, began: served != nil || f.told.began, notes: notes}
 	if len(served) == 0 && f.told.any && f.told.began == now.began && slices.Equal(notes, f.told.notes) {

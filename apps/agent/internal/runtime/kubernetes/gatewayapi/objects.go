@@ -17,29 +17,28 @@ import (
 )
 
 const (
-	// maxHosts and maxBackends are what an HTTPRoute takes.
+	// maxHosts and maxBackends are limits of an HTTPRoute.
 	maxHosts, maxBackends = 16, 16
-	// maxEndpoints is how many one EndpointSlice has, as Kubernetes' own.
+	// maxEndpoints is the limit of one EndpointSlice, as in Kubernetes' own slices.
 	maxEndpoints = 100
-	// servicePort is the Services', whatever their instances'.
+	// servicePort is the port of Services. Instances may have other ports.
 	servicePort = 80
 	portName    = "http"
 )
 
 // Labels of all objects here.
 const (
-	// labelManagedBy and labelRegion find them: they are not workloads' objects, which have
-	// the same labels with other values.
+	// labelManagedBy and labelRegion select these objects. Objects of workloads have these labels too, with
+	// another managed-by.
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "windlass-routes"
 	labelRegion    = "windlass.run/region"
 	labelApp       = "windlass.run/app"
-	// annotationHash has a hash of the content that was written.
+	// annotationHash is the annotation with the hash of the written content.
 	annotationHash = "windlass.run/hash"
 )
 
-// Parent is the Gateway that routes are attached to; Section is one of its listeners, empty for
-// all.
+// Parent is the Gateway that routes are attached to. Section is one of its listeners. Empty means all.
 type Parent struct{ Namespace, Name, Section string }
 
 // ParseParent reads NAMESPACE/NAME[:SECTION].
@@ -60,7 +59,7 @@ func (p Parent) String() string {
 	return s
 }
 
-// place is where objects are, and what they are attached to.
+// place is the namespace and the region of objects, and the Gateway that they are attached to.
 type place struct {
 	namespace, region string
 	parent            Parent
@@ -75,7 +74,7 @@ type objects struct {
 	notes []string
 }
 
-// objectsOf makes the objects of an app. The same app makes the same objects.
+// objectsOf returns the objects of an app. Equal routes give equal objects.
 func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 	o := objects{services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{}, routes: map[string]*gwv1.HTTPRoute{}}
 	for _, t := range r.Targets {
@@ -143,7 +142,7 @@ func inexpressible(p *gatewayv1.RoutePolicy) []string {
 	return out
 }
 
-// objectName returns an id as a name of an object: of letters, digits and dashes.
+// objectName returns an id as a valid name of an object: lower-case letters, digits and dashes.
 func objectName(id string) string { return strings.ReplaceAll(strings.ToLower(id), "_", "-") }
 
 func meta(r *gatewayv1.AppRoutes, name string, at place) metav1.ObjectMeta {
@@ -171,15 +170,14 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 	for _, in := range slices.SortedFunc(slices.Values(t.Instances), func(a, b *gatewayv1.Instance) int { return cmp.Compare(a.InstanceId, b.InstanceId) }) {
 		address, err := netip.ParseAddrPort(in.Address)
 		if err != nil {
-			continue // instances of a cluster have addresses, and no names
+			continue // instances of a cluster have IP addresses
 		}
 		g := group{discoveryv1.AddressTypeIPv4, address.Port()}
 		if address.Addr().Unmap().Is6() {
 			g.family = discoveryv1.AddressTypeIPv6
 		}
 		ready, draining := in.State == gatewayv1.Instance_STATE_READY, in.State == gatewayv1.Instance_STATE_DRAINING
-		// An instance that drains answers the requests that it has. As "serving" it would get
-		// new ones where none is ready.
+		// A draining instance finishes its requests. As "serving" it would get new ones if none is ready.
 		serving := ready
 		groups[g] = append(groups[g], discoveryv1.Endpoint{
 			Addresses:  []string{address.Addr().Unmap().String()},
@@ -201,8 +199,8 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 	}
 }
 
-// route adds the HTTPRoute of hosts, to deployments by weight. Without any it leads to a Service
-// without endpoints, because data planes answer 503 for one, and 500 for a route without backends.
+// route adds the HTTPRoute from hosts to deployments by weight. Without deployments it leads to a Service
+// without endpoints. For that, data planes answer 503, and for a route without backends 500.
 func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at place) {
 	group, kind, namespace := gwv1.Group(gwv1.GroupName), gwv1.Kind("Gateway"), gwv1.Namespace(at.parent.Namespace)
 	parent := gwv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gwv1.ObjectName(at.parent.Name)}
@@ -237,8 +235,8 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 	o.routes[name] = out
 }
 
-// timeout returns a time as the API writes it, in at most four parts. 0 is no timeout, which a
-// stream needs, because a data plane's default may be seconds.
+// timeout returns a time in the API's format, with at most four units. 0 means no timeout. It is always set,
+// because a data plane's default may be too short for streams.
 func timeout(d time.Duration) gwv1.Duration {
 	if d <= 0 {
 		return "0s"

@@ -7,8 +7,8 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// whyNotServed returns why the route is not served yet as it is now; "" when it is served: the parent's
-// controller accepts it and finds all that it names.
+// whyNotServed returns why the present version of the route is not served, or "" if it is. It is served if
+// the parent's controller accepts it and resolves all its references.
 func whyNotServed(route *gwv1.HTTPRoute, parent Parent) (why string) {
 	said := false
 	for _, p := range route.Status.Parents {

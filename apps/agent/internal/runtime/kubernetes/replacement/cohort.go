@@ -13,8 +13,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// replacementOf is what is known of a workload whose pods should be of a's template.
-// switched: the workload has that template already.
+// replacementOf returns the state of a workload whose pods should have a's template. switched is whether the
+// workload has that template already.
 func replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, sets []*appsv1.ReplicaSet, a runtime.Assignment, switched bool) replacement {
 	m := replacement{
 		replicas: int(*live.Spec.Replicas), most: a.MaxUnavailable(),
@@ -47,7 +47,7 @@ func replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, sets []*appsv1.R
 	return m
 }
 
-// sum is how many pods the controllers should make, of all templates.
+// sum returns how many pods of all templates the ReplicaSets should have.
 func (m *replacement) sum() (n int) {
 	for _, c := range m.cohorts {
 		n += c.replicas
@@ -55,7 +55,7 @@ func (m *replacement) sum() (n int) {
 	return n
 }
 
-// mixed reports whether there are, or will be, pods of several templates.
+// mixed reports whether there are or will be pods of several templates.
 func (m *replacement) mixed() bool {
 	n := 0
 	for _, c := range m.cohorts {
@@ -66,15 +66,15 @@ func (m *replacement) mixed() bool {
 	return n > 1
 }
 
-// failing reports whether a ReplicaSet's controller cannot make the pods that are missing, as
-// where a quota forbids it.
+// failing reports whether a ReplicaSet's controller cannot create missing pods, for example because of a
+// quota.
 func failing(s *appsv1.ReplicaSet) bool {
 	return slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
 		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue
 	})
 }
 
-// ReplicaSetMoved reports whether a ReplicaSet counts otherwise than before.
+// ReplicaSetMoved reports whether the counts of a ReplicaSet have changed.
 func ReplicaSetMoved(old, now *appsv1.ReplicaSet) bool {
 	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas

@@ -14,68 +14,67 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Scaling down takes pods out of rotation first, and lowers the number of replicas when
-// gateways are done with them, or have had their time:
+// Scaling down takes pods out of rotation first. It lowers the number of replicas when gateways have released
+// the pods, or when their patience is over:
 //
 //	serving --mark--> draining --released, or patience is over--> fewer replicas
 //	   ^                 |
 //	   '---- unmark -----' wanted after all
 //
-// A mark is two annotations of the pod: since when it drains, by which it is told as
-// draining, and the least deletion cost, by which its replica set takes it before others
-// that are ready. So all that an agent needs to know is in the cluster, and an agent that starts
-// in the middle of it goes on from there. Pods to which no gateway sends are not marked.
+// A mark is two annotations of the pod. One is the time since which it drains, by which it is reported as
+// draining. The other is the least deletion cost, by which its ReplicaSet takes it before other ready pods.
+// So the whole state is in the cluster, and an agent that starts in the middle continues from there. Pods to
+// which no gateway sends are not marked.
 //
-// Pods of another template go in the same way, see replace.go. Scaling down and replacing wait for
-// each other, because the controller chooses which of several templates' pods go when their
-// number is lowered. The number is lowered before the pods that are left are replaced; once some
-// are replaced, all are before the number is lowered. Scaling to zero does not wait: it leaves the
-// controller nothing to choose.
+// Pods of another template go in the same way, see replace.go. Scaling down and replacing wait for each
+// other, because the controller chooses among pods of several templates when the number is lowered. If no pod
+// is replaced yet, the number is lowered first. If some are replaced, the rest is replaced first. Scaling to
+// zero does not wait, because it leaves the controller no choice.
 //
-// Only what the agent decides waits. A pod that is evicted, as when its node is drained, has
-// the delay of its preStop, in which gateways hear that it goes. The Eviction API asks only
-// budgets, and an image need not have code of ours that waits. A budget that allows nothing until
-// an agent says so would block node drains for as long as the agent is away. The same holds for a
-// pod that is deleted by hand, and for a template that another client edits.
+// Only decisions of the agent wait. An evicted pod, as of a drained node, has the delay of its preStop, in
+// which gateways hear that it goes. The Eviction API asks only budgets, and an image need not contain our
+// code that waits. A budget that allows nothing until an agent agrees would block node drains while the agent
+// is away. The same holds for a pod that is deleted by hand, and for a template that another client edits.
 
-// Drain is what taking pods away comes to at one moment.
+// Drain is the decision, at one moment, on how pods are taken away.
 type Drain struct {
-	// waits: there is more to do, when something happens or after left, if that is not 0.
+	// Waits is whether more has to be done later: on an event, or after Left if that is not 0.
 	Waits bool
 	Left  time.Duration
-	// replicas that the workload keeps for now; nil: as many as are wanted.
+	// replicas is the number that the workload keeps for now. Nil means as many as are wanted.
 	replicas *int32
-	// hold: it keeps its template for now.
+	// Hold is whether the workload keeps its template for now.
 	Hold bool
-	// may is how many pods may be of its template; 0: as Kubernetes finds.
+	// may is how many pods may have the workload's template. 0 leaves that to Kubernetes.
 	may int
-	// Mark are the pods that are to leave and do not know yet; unmark stay after all.
+	// Mark has the pods that will leave and have no mark yet. Unmark has the marked pods that stay after all.
 	Mark, Unmark []*corev1.Pod
 }
 
 // Input is a workload whose pods may have to go, as it was seen.
 type Input struct {
-	// Live is the workload as it is, Goal as it should be when nothing has to wait.
+	// Live is the workload as it is. Goal is the workload as it should be when nothing has to wait.
 	Live *appsv1.Deployment
 	Goal *appsac.DeploymentApplyConfiguration
-	// Pods and Sets are all of the workload.
+	// Pods and Sets are all pods and ReplicaSets of the workload.
 	Pods       []*corev1.Pod
 	Sets       []*appsv1.ReplicaSet
 	Assignment runtime.Assignment
-	// Switched: Live has the template of the assignment already.
+	// Switched is whether Live has the template of the assignment already.
 	Switched bool
-	// Released reports whether no gateway sends to an instance. Patience is how long a pod that drains waits for that.
+	// Released reports whether no gateway sends to an instance. Patience limits a draining pod's wait for
+	// that.
 	Released func(instanceID string) bool
 	Patience time.Duration
 	Now      time.Time
 }
 
-// DrainOf finds out what must be done before the workload is as it should be.
+// DrainOf decides what must be done before the workload can be as it should be.
 func DrainOf(in Input) Drain {
 	if in.Live.Spec.Replicas == nil {
 		return Drain{}
 	}
-	want := int(*in.Live.Spec.Replicas) // another client sets it
+	want := int(*in.Live.Spec.Replicas) // another client sets the number
 	if in.Goal.Spec.Replicas != nil {
 		want = int(*in.Goal.Spec.Replicas)
 	}
@@ -85,19 +84,19 @@ func DrainOf(in Input) Drain {
 	return m.decide(pods, want, in.Switched, released, in.Patience, in.Now)
 }
 
-// decide what must be done before the workload has want replicas, of the wanted template.
-// pods are all that count. It is pure.
+// decide returns what must be done before the workload has want replicas of the wanted template. pods are all
+// that count. decide is a pure function.
 func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
-	// A pod that is not ready, or not made yet, may become one that gateways send to before it
-	// goes. Pods to which no gateway sends are not marked.
+	// A pod that is not ready, or not created yet, may become ready before it goes, and gateways would send
+	// to it. Pods to which no gateway sends are not marked.
 	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
 		return !isReady(p) || render.Drains(p) || !released(p)
 	})
 	replaces := m.may > 0 || sends && (!switched || m.mixed())
 	switch {
 	case want != m.replicas && max(len(pods), m.sum()) > m.replicas, want < m.replicas && m.may > 0 && !m.settled():
-		// Kubernetes chooses among all that are marked: until it has taken those that it was
-		// told to, no more are, and none is that stays after all.
+		// Kubernetes chooses among all marked pods. Until it has taken as many as it should, no pod is marked
+		// or unmarked.
 		return Drain{Waits: true, Hold: replaces && !switched, may: m.may, replicas: new(int32(m.replicas))}
 	case m.replicas == 0:
 		return drained(pods, 0, want, true, released, patience, now)
@@ -117,7 +116,7 @@ func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, releas
 	return d
 }
 
-// Shape has the workload wait as it is to.
+// Shape changes the workload so that Kubernetes does no more than d allows.
 func (d *Drain) Shape(c *appsac.DeploymentApplyConfiguration) {
 	if d.replicas != nil {
 		c.Spec.Replicas = d.replicas
@@ -129,19 +128,19 @@ func (d *Drain) Shape(c *appsac.DeploymentApplyConfiguration) {
 	}
 }
 
-// counts reports whether the pod is one of those that replicas count.
+// counts reports whether the number of replicas includes the pod.
 func counts(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// drained decides for the pods of a workload that count. replaces: some are being replaced.
-// It is pure.
+// drained decides which pods to mark and unmark. pods are all that count. replaces is whether pods are being
+// replaced. drained is a pure function.
 func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
 	var out Drain
 	surplus := len(pods) - want
 	switch {
 	case surplus <= 0:
-		// Those that Kubernetes has yet to take stay marked until it has.
+		// Pods that Kubernetes has yet to take stay marked.
 		out.Unmark = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !render.Drains(p) })
 		return out
 	case replicas <= want || replaces:
@@ -169,8 +168,8 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 	return out
 }
 
-// leavesFirst orders pods by who goes when there are too many: those that were told
-// already, so that no wait begins anew; then as a replica set chooses.
+// leavesFirst orders pods by which goes first when there are too many. Marked pods come first, so that no
+// wait begins anew. The rest is in the order of a ReplicaSet's choice.
 func leavesFirst(a, b *corev1.Pod) int {
 	return cmp.Or(
 		-compareBool(render.Drains(a), render.Drains(b)),
@@ -206,22 +205,22 @@ func deletionCost(p *corev1.Pod) int64 {
 	return cost
 }
 
-// leastCost is below any that a person gives.
+// leastCost is the least deletion cost that Kubernetes accepts.
 const leastCost = "-2147483648"
 
-// drainsSince is when the pod was marked; the zero time if its annotation cannot be read.
+// drainsSince returns when the pod was marked, or the zero time if its annotation cannot be read.
 func drainsSince(p *corev1.Pod) time.Time {
 	t, _ := time.Parse(time.RFC3339, p.Annotations[render.AnnotationDraining])
 	return t
 }
 
-// Note is what the annotations of a pod change to; nil removes one.
+// Note has changes of a pod's annotations. Nil removes an annotation.
 type Note struct {
 	Pod         *corev1.Pod
 	Annotations map[string]any
 }
 
-// Notes tell pods of w that they stay, and others, which may go in their stead, that they leave.
+// Notes returns the changes that unmark and mark pods of w.
 func (d *Drain) Notes(w *appsv1.Deployment, now time.Time) []Note {
 	var out []Note
 	for _, p := range d.Unmark {
@@ -239,10 +238,10 @@ func (d *Drain) Notes(w *appsv1.Deployment, now time.Time) []Note {
 	return out
 }
 
-// Marks reports whether pods have to be told.
+// Marks reports whether pods have to be marked or unmarked.
 func (d *Drain) Marks() bool { return len(d.Mark)+len(d.Unmark) > 0 }
 
-// DrainMoved reports whether what became of a pod matters to who is to go.
+// DrainMoved reports whether a pod's change matters for the decision which pods go.
 func DrainMoved(old, now *corev1.Pod) bool {
 	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now) || isReady(old) != isReady(now)
 }

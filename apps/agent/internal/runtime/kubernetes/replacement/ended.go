@@ -12,16 +12,14 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// EndedPods says how long pods that are over stay. Kubernetes makes another one in
-// the place of each that was evicted, preempted or refused by its node, and leaves
-// the old one there for people to read, until the whole cluster has thousands. Of a
-// workload's, the newest few are enough to read, and an hour is long enough.
+// EndedPods configures how long ended pods stay. Kubernetes replaces each pod that was evicted, preempted or
+// refused by its node. It keeps the old one for people to read, until the cluster has thousands. For each
+// workload, the newest few and an hour are enough.
 type EndedPods struct {
-	// Newest of a workload's pods that are over stay for Longest: 3, and 1 h.
+	// Newest is how many ended pods of a workload stay for Longest. Default: 3 and 1 h.
 	Newest  int
 	Longest time.Duration
-	// Shortest is how long each of them stays, so that what it says is seen and
-	// reported before it goes: 1 min.
+	// Shortest is how long each ended pod stays, so that its status is seen and reported. Default: 1 min.
 	Shortest time.Duration
 }
 
@@ -29,9 +27,8 @@ const (
 	defaultNewestEnded   = 3
 	defaultLongestEnded  = time.Hour
 	defaultShortestEnded = time.Minute
-	// endedAtOnce bounds the deletions of one round of tidying: a region whose every
-	// pod was evicted is tidied within minutes, by a tenth of our share of the API
-	// server.
+	// endedAtOnce is the maximum number of deletions in one round of tidying, so that they take a small part
+	// of the calls that the agent may make.
 	endedAtOnce = 25
 )
 
@@ -45,7 +42,7 @@ func (e *EndedPods) Check() error {
 	return nil
 }
 
-// surplus are those of a workload's ended pods that may go, the oldest first.
+// surplus returns the ended pods of a workload that may go, oldest first.
 func (e *EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
 	newest := slices.SortedFunc(slices.Values(ended), func(a, b *corev1.Pod) int {
 		return cmp.Or(EndedAt(b).Compare(EndedAt(a)), cmp.Compare(b.Name, a.Name))
@@ -64,7 +61,7 @@ func (e *EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
 	return out
 }
 
-// EndedAt is the last that happened to a pod that is over.
+// EndedAt returns the time of the last event of an ended pod.
 func EndedAt(p *corev1.Pod) time.Time {
 	at := p.CreationTimestamp.Time
 	later := func(t metav1.Time) {
@@ -83,9 +80,9 @@ func EndedAt(p *corev1.Pod) time.Time {
 	return at
 }
 
-// leftBehind reports whether a pod of ours is over and only the agent takes it away: one
-// that its replica set has replaced. A pod that a person made is that person's,
-// whatever labels it has. workload returns the workload that a pod is of, nil if there is none.
+// leftBehind reports whether a pod of ours has ended and only the agent will remove it, because its
+// ReplicaSet has replaced it. Pods that people created are left alone, whatever their labels. workload
+// returns the workload of a pod, or nil if there is none.
 func leftBehind(p *corev1.Pod, workload func(render.Ref) render.Object) bool {
 	if p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded || p.DeletionTimestamp != nil {
 		return false
@@ -98,8 +95,7 @@ func leftBehind(p *corev1.Pod, workload func(render.Ref) render.Object) bool {
 	return w == nil || w.GetAnnotations()[render.AnnotationPaused] != render.True
 }
 
-// Due are those of all pods that are over and may go now: of each workload all but the newest few, the oldest
-// first.
+// Due returns the ended pods that may go now, oldest first: of each workload all but the newest few.
 func (e *EndedPods) Due(pods []*corev1.Pod, workload func(render.Ref) render.Object, now time.Time) []*corev1.Pod {
 	ended := map[string][]*corev1.Pod{}
 	for _, p := range pods {

@@ -13,20 +13,20 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// calmAfter without a repair, the next one is at once again.
+// calmAfter is the time without a repair after which the next repair does not wait.
 const calmAfter = 10 * time.Minute
 
-// History remembers how often workloads had to be repaired, and which lack a Secret. Safe for concurrent use.
+// History records how often workloads were repaired, and which lack a Secret. It is safe for concurrent use.
 type History struct {
 	policy backoff.Policy
 
 	mu sync.Mutex
-	// suspects lack a Secret, as their pods tell.
+	// suspects has the workloads with a pod that lacks a Secret.
 	suspects map[render.Ref]bool
 	of       map[render.Ref]*repaired
 }
 
-// repaired is how often a workload had to be repaired, and when last.
+// repaired is how often a workload was repaired, and when last.
 type repaired struct {
 	times int
 	last  time.Time
@@ -36,7 +36,7 @@ func NewHistory(policy backoff.Policy) *History {
 	return &History{policy: policy, suspects: map[render.Ref]bool{}, of: map[render.Ref]*repaired{}}
 }
 
-// Suspect notes that a pod of w lacks a Secret.
+// Suspect records that a pod of w lacks a Secret.
 func (h *History) Suspect(w render.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,8 +50,8 @@ func (h *History) Suspected(w render.Ref) bool {
 	return h.suspects[w]
 }
 
-// Wait is how long the next repair of w has to wait: a client that undoes every repair
-// must not keep the agent and the API server busy.
+// Wait returns how long the next repair of w must wait, so that a client that undoes every repair does not
+// keep the agent and the API server busy.
 func (h *History) Wait(w render.Ref, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,11 +60,11 @@ func (h *History) Wait(w render.Ref, now time.Time) time.Duration {
 		delete(h.of, w)
 		return 0
 	}
-	// The same delay however often one asks in between.
+	// Without randomness, repeated calls give the same delay.
 	return max(0, was.last.Add(h.policy.Delay(was.times-1, func() float64 { return 0.5 })).Sub(now))
 }
 
-// Done notes a repair.
+// Done records a repair.
 func (h *History) Done(w render.Ref, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,7 +78,7 @@ func (h *History) Done(w render.Ref, now time.Time) {
 	was.last = now
 }
 
-// Forget drops what is known of w.
+// Forget drops the history of w.
 func (h *History) Forget(w render.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,14 +86,15 @@ func (h *History) Forget(w render.Ref) {
 	delete(h.of, w)
 }
 
-// LacksSecret reports whether a pod cannot start for want of a Secret.
+// LacksSecret reports whether a pod cannot start, as when it lacks a Secret.
 func LacksSecret(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"
 	})
 }
 
-// SameMeta reports whether labels and annotations are the same, and both objects are about to go, or neither.
+// SameMeta reports whether labels and annotations are the same, and both objects or neither are being
+// deleted.
 func SameMeta(a, b metav1.Object) bool {
 	return sameMap(a.GetLabels(), b.GetLabels()) && sameMap(a.GetAnnotations(), b.GetAnnotations()) &&
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
@@ -111,7 +112,7 @@ func sameMap(a, b map[string]string) bool {
 	return true
 }
 
-// RolledOut reports whether all pods of a workload are of its present template.
+// RolledOut reports whether all pods of a workload have its present template.
 func RolledOut(d *appsv1.Deployment) bool {
 	return d.Status.ObservedGeneration >= d.Generation && d.Spec.Replicas != nil &&
 		d.Status.UpdatedReplicas == *d.Spec.Replicas && d.Status.Replicas == d.Status.UpdatedReplicas

@@ -11,12 +11,12 @@ import (
 // a node is down and stays down.
 const outOfService = "node.kubernetes.io/out-of-service"
 
-// LostFor reports whether a pod that is to end should have ended, and its node has been
-// lost for at least that long. The replacement of such a pod has long been made. A pod whose node merely does
-// not answer may still run: two of it would hold one volume, or serve twice. So somebody who knows has to say
-// that the node is down: by the out-of-service taint, or by having removed the node.
+// LostFor reports whether a terminating pod is past its grace period and its node has been lost for at least
+// after. Kubernetes has replaced such a pod already. If its node only does not answer, the pod may still run,
+// and two pods would use one volume or serve twice. So an operator has to declare the node down, by the
+// out-of-service taint or by removing the node.
 func LostFor(p *corev1.Pod, node *corev1.Node, after time.Duration, now time.Time) bool {
-	// The deletion timestamp is when the grace is over.
+	// The deletion timestamp is the end of the grace period.
 	if p.DeletionTimestamp == nil || p.Spec.NodeName == "" || now.Before(p.DeletionTimestamp.Time) {
 		return false
 	}

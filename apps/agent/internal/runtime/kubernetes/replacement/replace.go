@@ -11,84 +11,81 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Pods of another template are replaced in place: no GPU is free for one more. Where gateways
-// send, the agent decides which pod goes when, as it does to scale down:
+// Pods of another template are replaced in place, because no GPU is free for one more. If gateways send to
+// pods, the agent decides which pod goes when, as it does to scale down:
 //
 //	old template kept --mark--> draining --released--> new template, one may be of it
 //	                              ^                       |
 //	                              '------- next pods -----'  ready: one more may be of it
 //
-// It is a native Deployment all the while, whose controller takes old pods down to
+// The workload stays a native Deployment. Its controller takes this number of old pods down:
 //
 //	all - (replicas - maxUnavailable) - (new - available of the new)
 //
-// With no surge, all is replicas. With a minReadySeconds that never passes no new pod is ever
-// available, and what is left is maxUnavailable - new: maxUnavailable says how many pods may
-// be of the new template, and the controller makes it so and stops. It takes those that are
-// not ready first and then those with the least deletion cost, which the marks are. So the
-// agent raises that number by as many as it has marked and gateways have released, and puts
-// the ordinary fields back when no old pod is left.
+// Without surge, all equals replicas. With a minReadySeconds that never passes, no new pod ever becomes
+// available, and maxUnavailable - new is left. So maxUnavailable says how many pods may have the new
+// template, and the controller stops there. It takes pods that are not ready first, and then those with the
+// least deletion cost, which marks set. So the agent raises maxUnavailable by the number of pods that it has
+// marked and gateways have released. It puts the ordinary fields back when no old pod is left.
 //
-// What the agent needs to go on is in the cluster: marks, the fields, and how many may be new
-// as an annotation. While the agent is away no pod is replaced, and pods that crash or lose
-// their node are made again from the template that they had.
+// All state is in the cluster: marks, the fields, and an annotation with how many pods may be new. While the
+// agent is away no pod is replaced. Pods that crash or lose their node are created again from the template
+// that they had.
 //
-// A change of mind is a replacement like any other, whichever templates there are: the pods
-// that are of the wanted one count as new. A replacement that Kubernetes began by itself is one,
-// too, from when the agent sees it: no gateway sent then, or another client edited the template.
-// Where the template changes twice before the first replacement is over, up to twice as many pods
-// as allowed may be out of service: the controller takes pods of the oldest template that was
-// given up, though those of a younger one are not ready.
+// Going back to an earlier template is a replacement like any other: pods that have it count as new. A
+// replacement that Kubernetes began by itself is one too, as soon as the agent sees it. (No gateway sent
+// then, or another client edited the template.) If the template changes twice before the first replacement is
+// over, twice as many pods as allowed may be out of service. The reason is that the controller takes pods of
+// the oldest template first, even if younger ones are not ready.
 
-// mayReplace says how many pods may be of the workload's template, while the agent replaces
-// them; without it, that is Kubernetes' own to find out.
+// mayReplace is the annotation with how many pods may have the workload's template while the agent replaces
+// them. Without it, Kubernetes decides.
 const mayReplace = render.Domain + "may-replace"
 
 // Fields of a workload whose pods the agent replaces.
 const (
 	// neverAvailable is a minReadySeconds of 68 years.
 	neverAvailable = noDeadline - 1
-	// noDeadline is how a progressDeadlineSeconds says that there is none. It must be more
-	// than minReadySeconds. Windlass has its own eye on the progress.
+	// noDeadline is a progressDeadlineSeconds that means no deadline. It must be more than minReadySeconds.
+	// Windlass checks the progress itself.
 	noDeadline = math.MaxInt32
 )
 
-// cohort are the pods of one template: a ReplicaSet, as its controller counts.
+// cohort is the pods of one template, which are a ReplicaSet as its controller counts.
 type cohort struct {
-	// wanted: it is of the template that all pods should have; live: of the one that the
-	// workload has.
+	// wanted is whether it has the template that all pods should have. live is whether it has the workload's
+	// present template.
 	wanted, live        bool
 	created             time.Time
 	replicas, available int
-	// guarded: its pods never become available.
+	// guarded is whether its pods never become available.
 	guarded bool
-	// failing: its controller cannot make pods that are missing.
+	// failing is whether its controller cannot create missing pods.
 	failing bool
-	// pods are those that count.
+	// pods are its pods that count.
 	pods []*corev1.Pod
 }
 
-// replacement is what there is to decide on.
+// replacement is the state of a workload that a decision depends on.
 type replacement struct {
 	cohorts  []cohort
 	replicas int
-	// most may be out of service for the replacement.
+	// most is how many pods may be out of service for the replacement.
 	most int
-	// may is what mayReplace says; 0: nothing.
+	// may is the value of mayReplace, or 0 without it.
 	may int
-	// observed: the controller has acted on the workload as it is. available is how many
-	// available pods it counted.
+	// observed is whether the controller has seen the workload's present spec. available is how many
+	// available pods the controller counted.
 	observed  bool
 	available int
 }
 
-// next decides what must be done now. It is pure.
+// next decides what must be done now. It is a pure function.
 //
-// It waits until what was decided before has happened, because with any count that is too low
-// the controller would take a pod that is not marked. So no cohort may have more pods than its
-// controller knows of, and the workload must have the number that it should have. A pod that is
-// yet to be made, and could be ready when a pod has to go, is waited for as well, unless its
-// controller reports a failure.
+// It waits until the decision before has been carried out, because with a count that is too low the
+// controller would take an unmarked pod. So no cohort may have more pods than its controller knows of, and
+// the workload must have its full number. next also waits for missing pods, which could be ready when a pod
+// has to go, unless their controller reports a failure.
 func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
 	var old, fresh []cohort
 	left, freshReplicas, ready := 0, 0, 0
@@ -121,7 +118,7 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 	told := leaves
 	unready := func(p *corev1.Pod) bool { return p == nil || !isReady(p) }
 	for told > 0 && told < len(order) && unready(order[told-1]) && unready(order[told]) {
-		told++ // any of those that are not ready may be the one that goes, and be ready by then
+		told++ // any pod that is not ready may be the one that goes, and may be ready by then
 	}
 	leaving := order[:told]
 	for _, p := range leaving {
@@ -142,14 +139,14 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 	}
 	out.Hold, out.may = false, freshReplicas+leaves
 	if !switched || m.may == 0 {
-		// Pods of the template that are there are available until their controller has heard
-		// that they never are: no more than these go even if all are.
+		// Existing pods of the template count as available until their controller knows minReadySeconds. So
+		// no more than leaves pods go, even if all are available.
 		out.may = leaves
 	}
 	return out
 }
 
-// settled reports whether what was decided has happened, and all that is known is of after it.
+// settled reports whether the decision before has been carried out, and all that is known is newer than that.
 func (m *replacement) settled() bool {
 	sum, available, old, live := 0, 0, 0, -1
 	for n, c := range m.cohorts {
@@ -175,8 +172,8 @@ func (m *replacement) settled() bool {
 	return c.guarded && c.available == 0 && (old == 0 || m.may <= c.replicas)
 }
 
-// goes orders pods as the controller takes them: of the oldest ReplicaSet before others,
-// those that are not available before those that are. nil is one that is yet to be made.
+// goes returns pods in the order in which the controller takes them. Unavailable pods come before available
+// ones, and older ReplicaSets before younger ones. Nil stands for a pod that is not created yet.
 func goes(old []cohort) (order []*corev1.Pod) {
 	var rest []*corev1.Pod
 	for _, c := range slices.SortedStableFunc(slices.Values(old), func(a, b cohort) int { return a.created.Compare(b.created) }) {
@@ -190,7 +187,7 @@ func goes(old []cohort) (order []*corev1.Pod) {
 	return append(order, rest...)
 }
 
-// marked are the pods that drain, but for some.
+// marked returns the marked pods, except those in but.
 func marked(all []cohort, but []*corev1.Pod) (out []*corev1.Pod) {
 	for _, c := range all {
 		for _, p := range c.pods {

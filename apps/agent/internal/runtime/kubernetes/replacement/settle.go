@@ -8,14 +8,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Kubernetes' controllers act on what they saw last. Told of two replicas and then of none,
-// they may make two pods after that, and only then see that the pods are not wanted. A caller that
-// took the workload to have no pods, because none were there, would count on room that those two
-// pods then take.
+// Kubernetes' controllers act on what they saw last. If replicas change to two and then to none, they may
+// still create two pods, and see only then that these are not wanted. A caller that saw no pods and believed
+// that the room is free would be wrong.
 
-// IsUnsettled reports whether pods may come to be that are not asked for: wanted replicas of the workload are. pods
-// counts its pods, some of which may be over or about to go. It is called only where the result depends on
-// them.
+// IsUnsettled reports whether Kubernetes may create more pods of the workload than the wanted number. pods
+// counts its pods, including ended and terminating ones. It is called only if the result depends on it.
 func IsUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
 	if w.Status.ObservedGeneration < w.Generation {
 		return true
@@ -33,7 +31,7 @@ func IsUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, po
 	return most > wanted && most > pods()
 }
 
-// refusesSets reports whether the API server lets no ReplicaSet of the workload be made.
+// refusesSets reports whether the API server refuses to create a ReplicaSet of the workload.
 func refusesSets(w *appsv1.Deployment) bool {
 	return slices.ContainsFunc(w.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
 		return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
@@ -41,7 +39,7 @@ func refusesSets(w *appsv1.Deployment) bool {
 	})
 }
 
-// ReplicaSetSettles reports whether a ReplicaSet bounds its pods otherwise than before.
+// ReplicaSetSettles reports whether the number of pods that a ReplicaSet may have has changed.
 func ReplicaSetSettles(old, now *appsv1.ReplicaSet) bool {
 	return old.Generation != now.Generation || old.Status.ObservedGeneration != now.Status.ObservedGeneration || old.Status.Replicas != now.Status.Replicas
 }
