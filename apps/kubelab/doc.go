@@ -1,5 +1,5 @@
-// Package kubelab is a real Kubernetes control plane in one program, with nodes
-// that are not real and pods that answer.
+// Package kubelab is a real Kubernetes control plane in one program, with simulated nodes and pods that
+// answer.
 //
 //	kubelab up ── etcd                      children: this binary, re-executed
 //	           ├─ kube-apiserver
@@ -8,19 +8,19 @@
 //	           ├─ kwok                      nodes: Ready, leases
 //	           └─ (in process) node agent   pods: everything below "scheduled"
 //
-// Who writes what, so that no field has two writers:
+// Each field has one writer:
 //
 //   - kubelab creates the Node objects: labels, taints, capacity. It also keeps
 //     the label kubelab.windlass.run/online, by which KWOK selects nodes: a node
 //     with the annotation kubelab.windlass.run/lost: "true" loses the label, and
 //     with it its heartbeats.
 //   - KWOK writes the status conditions of nodes and their leases. It has no
-//     stages for pods: it would hand an address out twice after its restart
-//     (its pool is not rebuilt from the pods that run), and it ends a deleted
-//     pod before the containers have ended.
-//   - The node agent owns the status of every pod with spec.nodeName, whole: it
-//     takes an address from the CIDR that no pod object has, sets hostIP, podIP,
-//     phase, conditions and container statuses, and at the end of a deleted pod
-//     deletes it with grace 0. It does so for a pod that was deleted before it
-//     ever ran, too. What is on a lost node it leaves alone.
+//     stages for pods: after a restart it would give an address to two pods,
+//     because it does not rebuild its pool from running pods. It also ends a
+//     deleted pod before the containers have ended.
+//   - The node agent owns the whole status of every pod with spec.nodeName. It
+//     takes an address from the CIDR that no pod object has, and sets hostIP,
+//     podIP, phase, conditions and container statuses. When a deleted pod has
+//     ended, or never ran, it deletes the pod with grace 0. It leaves pods on a
+//     lost node alone.
 package kubelab

@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// settleDeadline bounds the time from an API server that serves to a cluster
-	// that works: nodes ready, the default service account there.
+	// settleDeadline limits the time from a serving API server to a working cluster, with ready nodes and the
+	// default service account.
 	settleDeadline = 2 * time.Minute
 	settlePoll     = 50 * time.Millisecond
-	// stopGrace is for the programs in pods, which get two seconds themselves.
+	// stopGrace is the time to stop for all parts. Programs in pods get two seconds of it.
 	stopGrace = 15 * time.Second
-	// crashBackoffGrowth is how far the delay between crashes grows: a kubelet's
-	// goes from 10 s to 5 min.
+	// crashBackoffGrowth is the factor by which the delay between crashes grows, as a kubelet's from 10 s to
+	// 5 min.
 	crashBackoffGrowth = 30
 )
 
-// config of one cluster.
+// config configures one cluster.
 type config struct {
 	dataDir, kubeconfig, readyFile string
 	apiPort                        int
@@ -49,9 +49,9 @@ type config struct {
 	ready func(kubeconfig string) error
 }
 
-// up runs a cluster until ctx ends. All wiring is here, in the order of things.
+// up runs a cluster until ctx ends.
 func up(ctx context.Context, cfg config) error {
-	// What an earlier run wrote does not speak of this one.
+	// The files of an earlier run would announce this one too early.
 	for _, path := range []string{cfg.kubeconfig, cfg.readyFile} {
 		if err := os.Remove(path); err != nil && path != "" && !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -65,8 +65,8 @@ func up(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
-	// The control plane ends last, so that what uses it can say goodbye; and if it
-	// ends of itself, so does the rest.
+	// The control plane ends last, because the other parts use it until they end. If it ends by itself, the
+	// other parts end too.
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	planeCtx, stopPlane := context.WithCancel(context.WithoutCancel(ctx))
@@ -81,7 +81,7 @@ func up(ctx context.Context, cfg config) error {
 	return errors.Join(err, <-planeEnded)
 }
 
-// inhabit puts nodes, storage and pods into a control plane until ctx ends.
+// inhabit runs nodes, storage and pods in a control plane until ctx ends.
 func inhabit(ctx context.Context, cfg config, plane *controlplane.Plane, began time.Time) error {
 	client, err := plane.Client()
 	if err != nil {
@@ -115,7 +115,7 @@ func inhabit(ctx context.Context, cfg config, plane *controlplane.Plane, began t
 	)
 }
 
-// settle makes the nodes and waits until pods could be created and scheduled.
+// settle creates the nodes and waits until pods can be created and scheduled.
 func settle(ctx context.Context, cfg config, client kubernetes.Interface, storage *volumes.Provisioner, kubeletPort int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleDeadline, fmt.Errorf("the cluster has not settled after %s", settleDeadline))
 	defer cancel()
@@ -132,7 +132,7 @@ func settle(ctx context.Context, cfg config, client kubernetes.Interface, storag
 	return backoff.Retry(ctx, policy, func(ctx context.Context) error { return unsettled(ctx, client) })
 }
 
-// unsettled says what a pod would still have to wait for.
+// unsettled returns an error that says what pods still wait for, or nil.
 func unsettled(ctx context.Context, client kubernetes.Interface) error {
 	// Admission refuses pods before their namespace has its service account.
 	_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
@@ -149,7 +149,7 @@ func unsettled(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// announce writes what callers wait for, the kubeconfig first.
+// announce writes the files that callers wait for, the kubeconfig first.
 func announce(cfg config, kubeconfig []byte, began time.Time) error {
 	if err := atomicfile.Write(cfg.kubeconfig, kubeconfig, 0o600); err != nil {
 		return err

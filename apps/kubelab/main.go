@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// Main is the program: args as os.Args, the result is the exit code.
+// Main runs the program with args like os.Args, and returns its exit code.
 func Main(args []string) int {
 	if code, ok := component.Run(args); ok {
 		return code
@@ -42,7 +42,7 @@ type commands struct {
 	} `cmd:"" help:"Look at nodes, lose them, bring them back."`
 }
 
-// streams are what commands write to.
+// streams are the outputs of commands.
 type streams struct{ out, err io.Writer }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return parsed.Run()
 }
 
-// where a running cluster is found.
+// where says where a running cluster is.
 type where struct {
 	DataDir    string `type:"path" default:".windlass/kubelab" env:"KUBELAB_DATA_DIR" help:"Data directory of the cluster."`
 	Kubeconfig string `type:"path" help:"Kubeconfig of the cluster; by default that in the data directory."`
@@ -127,7 +127,7 @@ func setLost(ctx context.Context, w where, names []string, lost bool) error {
 	return nil
 }
 
-// newLogger of `up`: text for people on a terminal, JSON for collectors.
+// newLogger returns the logger of `up`, with text for people or JSON for collectors.
 func newLogger(w io.Writer, format string, verbose bool) *slog.Logger {
 	options := &slog.HandlerOptions{}
 	if verbose {

@@ -47,7 +47,7 @@ func nodeStatus(n *corev1.Node) string {
 	return "NotReady"
 }
 
-// gpuText is the count and product of a node's GPUs.
+// gpuText returns the count and product of a node's GPUs.
 func gpuText(n *corev1.Node) string {
 	count, product := nodes.GPUs(n)
 	if count == 0 {

@@ -68,7 +68,7 @@ func (c *upCommand) Run(ctx context.Context, s streams) error {
 	return up(ctx, cfg)
 }
 
-// config that the flags say, with their errors.
+// config returns the configuration that the flags give, or an error that names the wrong flag.
 func (c *upCommand) config() (config, error) {
 	prefix, err := netip.ParsePrefix(c.CIDR)
 	if err != nil {

@@ -1,10 +1,9 @@
 // Package component holds the programs of a Kubernetes control plane inside the
 // kubelab binary.
 //
-// kubelab starts each of them as a child process: itself, re-executed with the
-// component's name as the first argument. They are processes and not goroutines
-// because Kubernetes' components keep their feature gates, metrics and loggers in
-// globals, and because a process can be killed like the real thing.
+// kubelab starts each of them as a child process, by executing itself with the component's name as the first
+// argument. They are not goroutines, because Kubernetes' components keep feature gates, metrics and loggers
+// in globals. Besides, a process can be killed as in a real cluster.
 package component
 
 import (
@@ -25,7 +24,7 @@ import (
 	"sigs.k8s.io/kwok/pkg/utils/signals"
 )
 
-// Names of the components, which are also the names that they have elsewhere.
+// Names of the components, as in other clusters.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -34,9 +33,8 @@ const (
 	KWOK              = "kwok"
 )
 
-// Run becomes the component that args name: args[0] is this program, args[1] the
-// component and the rest its flags. It reports false when args name none, and
-// does not return before the component ends otherwise.
+// Run runs the component that args name: args[0] is this program, args[1] the component and the rest its
+// flags. It returns when the component ends. ok is false if args name no component.
 func Run(args []string) (code int, ok bool) {
 	if len(args) < 2 {
 		return 0, false
@@ -59,17 +57,17 @@ func Run(args []string) (code int, ok bool) {
 }
 
 func runCobra(cmd *cobra.Command, args []string) int {
-	// The components' own usage text and completion look at os.Args.
+	// The components' usage text and completion read os.Args.
 	os.Args = args[1:]
 	cmd.SetArgs(args[2:])
 	return cli.Run(cmd)
 }
 
-// runKWOK is what the main function of KWOK's controller does.
+// runKWOK does what the main function of KWOK's controller does.
 func runKWOK(args []string) int {
 	os.Args = args[1:]
-	// Cobra adds the process's global flags to every command, and Kubernetes'
-	// packages have put a --version there that is not cobra's.
+	// Cobra adds the process's global flags to every command. Kubernetes' packages define a global --version
+	// that collides with cobra's.
 	pflag.CommandLine = pflag.NewFlagSet(args[1], pflag.ContinueOnError)
 	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true

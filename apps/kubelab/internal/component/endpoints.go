@@ -19,17 +19,16 @@ import (
 	discoveryrest "k8s.io/kubernetes/pkg/registry/discovery/rest"
 )
 
-// WithoutEndpointSlices is the flag of the API server that switches its own
-// EndpointSlices off, whose place those of allowLoopbackEndpoints take.
+// WithoutEndpointSlices is the flag that switches the API server's EndpointSlices off. Those of
+// allowLoopbackEndpoints replace them.
 const WithoutEndpointSlices = "--runtime-config=discovery.k8s.io/v1=false"
 
-// allowLoopbackEndpoints makes the API server accept EndpointSlices with loopback
-// addresses. Kubernetes refuses them, because an endpoint on 127.0.0.1 would be
-// each node's own; but a kubelab is one host, and its pods have loopback addresses
-// so that it needs no privilege. Everything else about them is validated as ever.
+// allowLoopbackEndpoints makes the API server accept EndpointSlices with loopback addresses. Kubernetes
+// refuses them, because 127.0.0.1 is another endpoint on each node. But a kubelab is one host, and its pods
+// have loopback addresses so that it needs no privilege. Everything else is validated as usual.
 //
-// Kubernetes lets tests add groups of APIs to its server. So the group is switched
-// off by flag and added again, with the same storage behind another validation.
+// Kubernetes lets tests add API groups to its server. So a flag switches the group off, and this function
+// adds it again with the same storage and another validation.
 func allowLoopbackEndpoints() {
 	controlplane.AdditionalStorageProvidersForTests = func(*kubernetes.Clientset) []controlplaneapiserver.RESTStorageProvider {
 		return []controlplaneapiserver.RESTStorageProvider{endpointSlices{}}
@@ -38,7 +37,7 @@ func allowLoopbackEndpoints() {
 
 type endpointSlices struct{ discoveryrest.StorageProvider }
 
-// NewRESTStorage is that of Kubernetes with loopbackStrategy in it.
+// NewRESTStorage returns Kubernetes' storage with loopbackCreate and loopbackUpdate as strategies.
 func (p endpointSlices) NewRESTStorage(_ serverstorage.APIResourceConfigSource, options generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	enabled := serverstorage.NewResourceConfig()
 	enabled.EnableVersions(discoveryv1.SchemeGroupVersion)
@@ -59,20 +58,20 @@ func (p endpointSlices) NewRESTStorage(_ serverstorage.APIResourceConfigSource, 
 
 type loopbackCreate struct{ rest.RESTCreateStrategy }
 
-// Validate as Kubernetes does, but for loopback addresses.
+// Validate validates as Kubernetes does, except loopback addresses.
 func (s loopbackCreate) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	return withoutLoopback(s.RESTCreateStrategy.Validate(ctx, obj))
 }
 
 type loopbackUpdate struct{ rest.RESTUpdateStrategy }
 
-// ValidateUpdate as Kubernetes does, but for loopback addresses.
+// ValidateUpdate validates as Kubernetes does, except loopback addresses.
 func (s loopbackUpdate) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	return withoutLoopback(s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
 }
 
-// withoutLoopback drops the errors that say of a loopback address that it is one:
-// for such an address, the rule of that origin has nothing else to say.
+// withoutLoopback drops the errors of the rule that refuses loopback addresses. For a loopback address, that
+// rule has no other error.
 func withoutLoopback(errs field.ErrorList) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool {
 		text, ok := e.BadValue.(string)

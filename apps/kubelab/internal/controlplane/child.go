@@ -15,24 +15,22 @@ import (
 )
 
 const (
-	// stopGrace lets etcd and the API server end in order; they take about a
-	// second when nothing is stuck.
+	// stopGrace is the time for a component to end in order.
 	stopGrace = 10 * time.Second
-	// healthyAfter: a component that ran this long and then ended is started
-	// again at once, and counts as a first failure.
+	// healthyAfter is how long a component must run so that its end counts as a first failure.
 	healthyAfter = 30 * time.Second
-	// restarts in a row after which the cluster is given up: whatever ends a
-	// component five times is not going to pass.
+	// restarts is the maximum number of restarts in a row. After more failures the cluster ends, because the
+	// cause will not pass.
 	restarts = 5
 )
 
-// child is one component: a process that is started again when it ends.
+// child is one component, a process that is started again when it ends.
 type child struct {
 	name string
 	spec proc.Spec
 	log  *slog.Logger
 	rnd  func() float64
-	// from is where the log of this start begins.
+	// from is the offset at which the log of this start begins.
 	from int64
 	proc *proc.Process
 }
@@ -63,7 +61,7 @@ func (c *child) start() error {
 	return err
 }
 
-// ended describes how the process ended, with its last words.
+// ended returns an error that says how the process ended, with its last log lines.
 func (c *child) ended() error {
 	err := c.proc.Wait()
 	if err == nil {
@@ -72,8 +70,8 @@ func (c *child) ended() error {
 	return fmt.Errorf("%s ended (%w): %s (log: %s)", c.name, err, lastWords(c.spec.LogFile, c.from), c.spec.LogFile)
 }
 
-// keep starts the process again whenever it ends, until ctx ends; then it stops
-// it. It returns an error when that is hopeless.
+// keep restarts the process whenever it ends. When ctx ends, it stops the process. It returns an error if the
+// process keeps ending or cannot be started.
 func (c *child) keep(ctx context.Context) error {
 	policy := backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for failures := 0; ; {
@@ -102,8 +100,8 @@ func (c *child) keep(ctx context.Context) error {
 	}
 }
 
-// lastWords are the last lines of a log since offset, in one line: enough to see
-// the flag that was refused, or the port that is taken.
+// lastWords returns the last lines of a log after offset, joined to one line. They usually show a refused
+// flag or a taken port.
 func lastWords(path string, offset int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) <= offset {

@@ -3,10 +3,10 @@
 //	Start:  etcd, kube-apiserver ──/readyz──> controller manager, scheduler, KWOK ──/healthz──> ready
 //	Run:    start again what ends; at the end stop in the opposite order
 //
-// The kernel ends every process with this one, and package proc records each before it starts.
-// The process that uses a data directory locks it. So there is never a second etcd on one set
-// of files, whatever was killed when. A component that ends is started again, as static pods
-// are. One that keeps ending ends the cluster, with its last log lines as the error.
+// The kernel ends every child with this process, and package proc records each child before it starts. The
+// process that uses a data directory locks it. So two etcd never use the same files, even after a kill. A
+// component that ends is started again, as static pods are. One that keeps ending ends the cluster, with its
+// last log lines as the error.
 package controlplane
 
 import (
@@ -31,33 +31,33 @@ import (
 )
 
 const (
-	// startDeadline: some 8 s on two idle cores, and tests run many things beside.
+	// startDeadline limits the start. It is long because tests share the machine with other work.
 	startDeadline = 3 * time.Minute
-	// portAttempts: a free port may be taken between the look and the listen.
+	// portAttempts is how often ports are tried: another process may take a free one first.
 	portAttempts = 3
 	poll         = 50 * time.Millisecond
-	// MinNodeGrace: KWOK renews leases at a quarter of whole seconds, and with a shorter grace
-	// a busy machine would lose healthy nodes.
+	// MinNodeGrace is the minimum of Config.NodeGrace. With less, a busy machine would lose healthy nodes,
+	// because KWOK's leases last whole seconds.
 	MinNodeGrace = 2 * time.Second
 )
 
-// Config of a control plane.
+// Config configures a control plane.
 type Config struct {
-	// DataDir keeps everything; made when missing. The caller holds its lock.
+	// DataDir is the directory of all files, created if missing. The caller holds its lock.
 	DataDir string
-	// APIPort of 127.0.0.1; 0: that of the last run, or a free one.
+	// APIPort is the port on 127.0.0.1. 0 means the port of the last run, or a free one.
 	APIPort int
 	// NodeGrace is how long a node may be silent before it is NotReady.
 	NodeGrace time.Duration
-	// EvictAfter is how long pods stay on a node that is NotReady, unless their
-	// tolerations say otherwise. In whole seconds.
+	// EvictAfter is how long pods stay on a NotReady node, unless their tolerations say otherwise. Fractions
+	// of seconds are cut.
 	EvictAfter time.Duration
-	// Assets is a folder with other binaries of etcd and kube-apiserver, such as
-	// KUBEBUILDER_ASSETS names; empty: those in this binary.
+	// Assets is a folder with other binaries of etcd and kube-apiserver, like KUBEBUILDER_ASSETS. Empty means
+	// those in this binary.
 	Assets string
 	// Log is required.
 	Log *slog.Logger
-	// Rand returns numbers in [0, 1) for backoff; nil: the runtime's own.
+	// Rand returns numbers in [0, 1) for backoff. Default: package backoff's.
 	Rand func() float64
 }
 
@@ -71,12 +71,12 @@ type Plane struct {
 	ports   ports
 
 	etcd, api *child
-	// clients of the API server: started after it, stopped before it.
+	// clients are the API server's clients, which start after it and stop before it.
 	clients []*child
 }
 
-// Start the control plane; when it returns, every component serves. Run must be
-// called to keep and to end it.
+// Start starts the control plane and returns when every component serves. The caller must call Run, which
+// keeps the components running and stops them.
 func Start(ctx context.Context, cfg Config) (*Plane, error) {
 	p, err := newPlane(cfg)
 	if err != nil {
@@ -84,7 +84,7 @@ func Start(ctx context.Context, cfg Config) (*Plane, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not ready after %s", startDeadline))
 	defer cancel()
-	// First of all: their ports are wanted again.
+	// Strays are stopped first, because they hold the ports.
 	if err := p.stopStrays(ctx); err != nil {
 		return nil, fmt.Errorf("start the control plane: %w", err)
 	}
@@ -129,7 +129,7 @@ func newPlane(cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// CredentialsDir is where the credentials of a data directory are.
+// CredentialsDir returns the folder of credentials in a data directory.
 func CredentialsDir(dataDir string) string { return filepath.Join(dataDir, "credentials") }
 
 func (p *Plane) start(ctx context.Context) error {
@@ -160,9 +160,8 @@ func (p *Plane) start(ctx context.Context) error {
 	return p.waitHealthy(ctx, p.ports.scheduler, "/healthz", p.children()...)
 }
 
-// Run keeps the components running until ctx ends, then stops them in order: who
-// uses a component ends before it. An error means that the control plane could
-// not be kept; nothing of it runs any more.
+// Run keeps the components running until ctx ends, and then stops them in order, clients before servers. An
+// error means that a component could not be kept running. No component runs after Run.
 func (p *Plane) Run(ctx context.Context) error {
 	group, running := errgroup.WithContext(ctx)
 	// Each tier has a context of its own, which ends when the tier above has ended.
@@ -189,7 +188,7 @@ func (p *Plane) Run(ctx context.Context) error {
 
 func (p *Plane) children() []*child { return append([]*child{p.etcd, p.api}, p.clients...) }
 
-// stop what start has started, the last first.
+// stop stops the started components in reverse order.
 func (p *Plane) stop(ctx context.Context) error {
 	var errs []error
 	for _, c := range slices.Backward(p.children()) {
@@ -200,8 +199,8 @@ func (p *Plane) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stopStrays stops what a killed kubelab left behind where the kernel does not do
-// that: etcd must be alone on its files.
+// stopStrays stops components that a killed kubelab left behind, on systems whose kernel does not. etcd must
+// be alone on its files.
 func (p *Plane) stopStrays(ctx context.Context) error {
 	for _, name := range []string{component.KWOK, component.Scheduler, component.ControllerManager, component.APIServer, component.Etcd} {
 		c := p.newChild(name, nil)
@@ -216,7 +215,7 @@ func (p *Plane) stopStrays(ctx context.Context) error {
 	return nil
 }
 
-// writeFiles that the components read: their kubeconfigs and configurations.
+// writeFiles writes the components' kubeconfigs and configurations.
 func (p *Plane) writeFiles() error {
 	files := map[string][]byte{
 		p.schedulerConfigFile(): p.schedulerConfig(),
@@ -247,8 +246,7 @@ func (p *Plane) kubeconfig(name string) string { return p.config(name + ".kubeco
 func (p *Plane) schedulerConfigFile() string   { return p.config("kube-scheduler.yaml") }
 func (p *Plane) kwokConfigFile() string        { return p.config("kwok.yaml") }
 
-// environ of the components: ours, without settings that are meant for another
-// etcd, KWOK or cluster.
+// environ returns this process's environment without settings for another etcd, KWOK or cluster.
 func (p *Plane) environ() []string {
 	var out []string
 	for _, kv := range os.Environ() {
@@ -263,14 +261,14 @@ func (p *Plane) environ() []string {
 	return append(out, "KWOK_WORKDIR="+filepath.Join(p.cfg.DataDir, "kwok"))
 }
 
-// URL of the API server.
+// URL returns the URL of the API server.
 func (p *Plane) URL() string { return url("https", p.ports.api) }
 
-// REST is how the administrator reaches the API server.
+// REST returns the administrator's client configuration.
 func (p *Plane) REST() *rest.Config { return p.creds.REST(credentials.Admin, p.URL()) }
 
-// Kubeconfig of the administrator, as a file's content.
+// Kubeconfig returns the content of the administrator's kubeconfig.
 func (p *Plane) Kubeconfig() ([]byte, error) { return p.creds.Kubeconfig(credentials.Admin, p.URL()) }
 
-// Client of the API server, as the administrator.
+// Client returns a client of the API server, as the administrator.
 func (p *Plane) Client() (kubernetes.Interface, error) { return kubernetes.NewForConfig(p.REST()) }

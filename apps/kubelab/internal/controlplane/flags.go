@@ -10,23 +10,22 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodes"
 )
 
-// serviceCIDR is where Services get their addresses. Nothing answers there: a
-// kubelab has no kube-proxy.
+// serviceCIDR is the network of Services' addresses. They do not answer, because a kubelab has no kube-proxy.
 const serviceCIDR = "10.96.0.0/16"
 
 func url(scheme string, port int) string { return scheme + "://" + local(port) }
 
 func local(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// etcdArgs: nothing waits for the disk, so what is stored survives the death of
-// any process but not that of the machine.
+// etcdArgs returns etcd's flags. etcd does not wait for the disk, so its data survives a kill of processes
+// but not a crash of the machine.
 func (p *Plane) etcdArgs() []string {
 	return []string{
 		"--name=kubelab",
 		"--data-dir=" + filepath.Join(p.cfg.DataDir, "etcd"),
 		"--listen-client-urls=" + url("http", p.ports.etcd),
 		"--advertise-client-urls=" + url("http", p.ports.etcd),
-		// A cluster of one has no peers, but must listen.
+		// A cluster of one member has no peers, but it must listen for them.
 		"--listen-peer-urls=http://127.0.0.1:0",
 		"--initial-advertise-peer-urls=http://127.0.0.1:0",
 		"--initial-cluster=kubelab=http://127.0.0.1:0",
@@ -51,8 +50,8 @@ func (p *Plane) apiServerArgs() []string {
 		"--service-account-signing-key-file=" + c.ServiceAccountKeyFile(),
 		"--service-account-key-file=" + c.ServiceAccountKeyFile(),
 		"--service-cluster-ip-range=" + serviceCIDR,
-		// The service "kubernetes" gets no endpoints: they may not be loopback addresses, and
-		// no client would use them.
+		// The service "kubernetes" gets no endpoints, because no client would use them and the API server
+		// refuses loopback addresses.
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none",
 		"--kubelet-preferred-address-types=InternalIP",
@@ -78,20 +77,19 @@ func (p *Plane) controllerManagerArgs() []string {
 		"--controllers="+p.controllers(),
 		"--node-monitor-period="+monitorPeriod(p.cfg.NodeGrace).String(),
 		"--node-monitor-grace-period="+p.cfg.NodeGrace.String(),
-		// The brakes on evictions are for outages of real data centres; here a
-		// lost node is the test.
+		// Kubernetes slows evictions down in outages of data centres. Here tests lose nodes on purpose.
 		"--node-eviction-rate=100",
 		"--secondary-node-eviction-rate=100",
 		"--large-cluster-size-threshold=0",
-		// Its 20 queries a second would make a thousand deployments take minutes.
+		// The default of 20 queries per second is too slow for a thousand deployments.
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
 		"--profiling=false",
 	)
 }
 
-// controllers that run: all but those that write Endpoints, which EndpointSlices
-// have replaced and which may not hold loopback addresses. An API server that is
-// not ours refuses such EndpointSlices too.
+// controllers returns the controllers that run: all except those that write Endpoints. Endpoints may not have
+// loopback addresses, and EndpointSlices have replaced them. With a foreign API server the same holds for
+// EndpointSlices.
 func (p *Plane) controllers() string {
 	const most = "*,-endpoints-controller,-endpointslice-mirroring-controller"
 	if p.foreign[component.APIServer] != "" {
@@ -100,8 +98,8 @@ func (p *Plane) controllers() string {
 	return most
 }
 
-// monitorPeriod of the node lifecycle controller: often enough that the grace
-// period is what decides.
+// monitorPeriod returns how often the node lifecycle controller looks, which is a fraction of the grace
+// period.
 func monitorPeriod(grace time.Duration) time.Duration { return max(grace/4, 250*time.Millisecond) }
 
 func (p *Plane) schedulerArgs() []string {
@@ -109,7 +107,7 @@ func (p *Plane) schedulerArgs() []string {
 		"--config="+p.schedulerConfigFile())
 }
 
-// servingArgs of a component's own health and metrics. Health is for everyone.
+// servingArgs returns the flags for a component's health and metrics. Health needs no credentials.
 func (p *Plane) servingArgs(port int, kubeconfig string) []string {
 	return []string{
 		"--bind-address=127.0.0.1",
@@ -146,6 +144,6 @@ func (p *Plane) kwokArgs() []string {
 	}
 }
 
-// leaseSeconds of nodes. KWOK renews four times in that span, so that a node
-// must miss several renewals before the grace period is over.
+// leaseSeconds returns the duration of nodes' leases. KWOK renews a lease four times in it, so that a node
+// misses several renewals before the grace period ends.
 func leaseSeconds(grace time.Duration) int { return max(1, int(grace.Seconds())) }

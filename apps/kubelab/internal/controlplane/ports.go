@@ -12,11 +12,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
 
-// ports of 127.0.0.1.
+// ports are the components' ports on 127.0.0.1.
 type ports struct{ etcd, api, controllerManager, scheduler int }
 
-// takePorts gives each component the port of the last run when it is free, so that an old
-// kubeconfig still works, else another one. A wanted port of the API server is not negotiable.
+// takePorts gives each component the port of the last run if it is free, so that an old kubeconfig still
+// works, or else another one. It returns an error if wantAPI is taken.
 func takePorts(dataDir string, wantAPI int) (ports, error) {
 	file := filepath.Join(dataDir, "ports.json")
 	last := map[string]int{}
@@ -32,7 +32,7 @@ func takePorts(dataDir string, wantAPI int) (ports, error) {
 	if wantAPI != 0 {
 		last["api"] = wantAPI
 	}
-	// Of all of this user's, whatever their data directories.
+	// The folder of claims is shared by all clusters of this user.
 	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	var out ports
 	for _, p := range []struct {

@@ -1,10 +1,8 @@
 package controlplane
 
-// stages are what KWOK does to a node: it reports it ready, and again after the
-// node lifecycle controller has said otherwise, as a kubelet that comes back
-// does. Heartbeats are leases and need no stage. Derived from KWOK's own
-// node-initialize; addresses, capacity and the kubelet's port are in the node
-// from its creation.
+// stages configures what KWOK does to a node. KWOK reports a node ready whenever it is not, as a kubelet does
+// that comes back. Heartbeats are leases and need no stage. The stage is derived from KWOK's node-initialize.
+// Addresses, capacity and the kubelet's port are set when the node is created.
 const stages = `apiVersion: kwok.x-k8s.io/v1alpha1
 kind: Stage
 metadata:

@@ -1,10 +1,9 @@
-// Package credentials makes and keeps what the components of one cluster know
-// each other by: a certificate authority, the serving certificate, the key that
-// signs service accounts' tokens, and one bearer token per component.
+// Package credentials creates and stores the credentials of one cluster's components. They are a certificate
+// authority, a serving certificate, the key of service accounts' tokens, and a bearer token for each
+// component.
 //
-// They are made once per data directory, as one folder that is renamed into place when it is
-// complete. So a cluster that keeps its objects also keeps the certificate authority that is
-// written in them.
+// They are created once for each data directory, as a folder that is renamed into place when it is complete.
+// So a cluster that keeps its objects also keeps the certificate authority that they contain.
 package credentials
 
 import (
@@ -32,8 +31,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// validity of certificates: a lab whose data directory is older has been
-// forgotten, not used.
+// validity is the lifetime of certificates, longer than any data directory is used.
 const validity = 10 * 365 * 24 * time.Hour
 
 // User is one identity of the token file.
@@ -42,27 +40,27 @@ type User struct {
 	Groups []string
 }
 
-// The users. The controller manager and the scheduler are who they are in any
-// cluster, and get their rights from the bootstrap policy of RBAC.
+// The users of the cluster. The controller manager and the scheduler have their usual names, and get their
+// rights from the bootstrap policy of RBAC.
 var (
 	Admin             = User{Name: "kubelab-admin", Groups: []string{"system:masters"}}
 	ControllerManager = User{Name: "system:kube-controller-manager"}
 	Scheduler         = User{Name: "system:kube-scheduler"}
-	// KWOK writes nodes' status and leases; there is no role for that but a
-	// kubelet's, which is bound to one node.
+	// KWOK writes the status and leases of all nodes. The only built-in role for that is a kubelet's, which
+	// covers one node.
 	KWOK = User{Name: "kubelab-kwok", Groups: []string{"system:masters"}}
 )
 
 func users() []User { return []User{Admin, ControllerManager, Scheduler, KWOK} }
 
-// Credentials of one cluster, in files under Dir.
+// Credentials are the credentials of one cluster, in files.
 type Credentials struct {
 	dir    string
 	ca     []byte
 	tokens map[string]string
 }
 
-// Ensure reads the credentials in dir, and makes them first when there are none.
+// Ensure reads the credentials in dir, and creates them first if there are none.
 func Ensure(dir string) (*Credentials, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		if err := create(dir); err != nil {
@@ -106,25 +104,25 @@ func Load(dir string) (*Credentials, error) {
 	return c, nil
 }
 
-// CAFile is the certificate authority, in PEM.
+// CAFile returns the path of the certificate authority, in PEM.
 func (c *Credentials) CAFile() string { return filepath.Join(c.dir, "ca.crt") }
 
-// CertFile is the certificate that components serve with on 127.0.0.1.
+// CertFile returns the path of the certificate that components serve with on 127.0.0.1.
 func (c *Credentials) CertFile() string { return filepath.Join(c.dir, "serving.crt") }
 
-// KeyFile is the private key of CertFile.
+// KeyFile returns the path of CertFile's private key.
 func (c *Credentials) KeyFile() string { return filepath.Join(c.dir, "serving.key") }
 
-// ServiceAccountKeyFile is the private key of service accounts' tokens.
+// ServiceAccountKeyFile returns the path of the private key of service accounts' tokens.
 func (c *Credentials) ServiceAccountKeyFile() string {
 	return filepath.Join(c.dir, "service-account.key")
 }
 
-// TokenFile is what the API server's --token-auth-file reads.
+// TokenFile returns the path of the file for the API server's --token-auth-file.
 func (c *Credentials) TokenFile() string { return filepath.Join(c.dir, "tokens.csv") }
 
-// REST is how a user reaches the API server at url, without a limit on queries:
-// the API server has its own.
+// REST returns a user's client configuration for the API server at url. It does not limit queries, because
+// the API server has its own limits.
 func (c *Credentials) REST(u User, url string) *rest.Config {
 	return &rest.Config{
 		Host: url, BearerToken: c.tokens[u.Name], UserAgent: "kubelab",
@@ -133,8 +131,8 @@ func (c *Credentials) REST(u User, url string) *rest.Config {
 	}
 }
 
-// Kubeconfig is how a user reaches the API server at url, as a file's content.
-// It is complete in itself, so that it may be copied elsewhere.
+// Kubeconfig returns the content of a user's kubeconfig for the API server at url. It refers to no other
+// file, so that it can be copied.
 func (c *Credentials) Kubeconfig(u User, url string) ([]byte, error) {
 	const name = "kubelab"
 	return clientcmd.Write(clientcmdapi.Config{
@@ -145,7 +143,7 @@ func (c *Credentials) Kubeconfig(u User, url string) ([]byte, error) {
 	})
 }
 
-// create makes dir in one step: if it exists, it is complete.
+// create creates dir by a rename, so that it is complete if it exists.
 func create(dir string) error {
 	tmp := dir + ".tmp"
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {

@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// addresses are the pods' addresses. Each belongs to one pod at a time, and the
-// one that was given back last is given out last: who still has an address from
-// before should not find a stranger behind it.
+// addresses gives addresses to pods. Each address belongs to one pod at a time. A released address is given
+// out again as late as possible, so that clients of the old pod do not reach another one.
 type addresses struct {
 	cidr  netip.Prefix
 	next  netip.Addr
@@ -21,8 +20,8 @@ func newAddresses(cidr netip.Prefix) *addresses {
 	return &addresses{cidr: cidr, next: cidr.Addr().Next(), owner: map[netip.Addr]types.UID{}}
 }
 
-// reserveFor keeps for a pod the address that its status has; false: it is not of
-// the CIDR, or another pod's.
+// reserveFor reserves the address in a pod's status for it. It returns false if the address is outside the
+// CIDR, or another pod's.
 func (a *addresses) reserveFor(addr netip.Addr, uid types.UID) bool {
 	if owner, taken := a.owner[addr]; taken {
 		return owner == uid
@@ -34,8 +33,8 @@ func (a *addresses) reserveFor(addr netip.Addr, uid types.UID) bool {
 	return true
 }
 
-// takeFree finds a free address. The network's first and last are never given: a few
-// programs treat them as special.
+// takeFree takes a free address. It skips the network's first and last address, which a few programs treat as
+// special.
 func (a *addresses) takeFree(uid types.UID) (netip.Addr, error) {
 	for range 1 << (32 - a.cidr.Bits()) {
 		addr := a.next

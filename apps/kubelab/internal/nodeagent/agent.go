@@ -18,10 +18,10 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodes"
 )
 
-// stopPatience is how long programs get to end after SIGTERM when the agent ends.
+// stopPatience is the time for programs to end after SIGTERM when the agent ends.
 const stopPatience = 2 * time.Second
 
-// Agent runs the pods of every node. New makes it, Run runs it, once.
+// Agent runs the pods of every node. Create it with New, and call Run once.
 type Agent struct {
 	cfg      Config
 	client   kubernetes.Interface
@@ -29,8 +29,7 @@ type Agent struct {
 	listener net.Listener
 }
 
-// New checks cfg and binds the port under which the API server finds logs. Nothing
-// runs yet.
+// New checks cfg and binds the port on which the API server reads logs. It starts nothing.
 func New(cfg Config) (*Agent, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -51,8 +50,8 @@ func New(cfg Config) (*Agent, error) {
 	return &Agent{cfg: cfg, client: client, endpoint: endpoint, listener: listener}, nil
 }
 
-// clientConfig has no limit on the client's side: what runs at once is bounded
-// here, and the API server has its own fairness.
+// clientConfig returns a configuration without client-side limits, because the lanes limit concurrent calls
+// and the API server has its own fairness.
 func clientConfig(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
 	c.QPS = -1
@@ -62,17 +61,17 @@ func clientConfig(c *rest.Config) *rest.Config {
 	return c
 }
 
-// KubeletPort is the port that nodes are to name as their kubelet's.
+// KubeletPort returns the port that nodes name as their kubelet's.
 func (a *Agent) KubeletPort() int { return a.listener.Addr().(*net.TCPAddr).Port }
 
-// Run makes pods real until ctx ends; then every program is ended, and Run
-// returns nil. What the API says about the pods stays as it was.
+// Run runs pods until ctx ends. Then it ends every program and returns nil. The pods' status in the API is
+// not changed at the end.
 func (a *Agent) Run(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	served := make(chan error, 1)
 
-	// Processes outlive the loop by their grace, never the spawner.
+	// Processes may outlive the loop by their grace period, but never the spawner.
 	spawning, stopSpawning := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpawning()
 	l := newLoop(a.cfg, a.client, workload.NewSpawner(spawning))
@@ -95,8 +94,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(looping.Done(), podInformer.HasSynced, nodeInformer.HasSynced) {
 		return nil
 	}
-	// Addresses that are in use, and nodes that are lost, are known before the
-	// first pod is looked at.
+	// Used addresses and lost nodes must be known before the first pod is handled.
 	for _, obj := range nodeInformer.GetStore().List() {
 		l.nodeChanged(obj.(*corev1.Node))
 	}
@@ -125,8 +123,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// withoutManagedFields drops the managed fields, which are half of a pod's size and are not
-// read here.
+// withoutManagedFields drops a pod's managed fields, which are large and not read here.
 func withoutManagedFields(obj any) (any, error) {
 	if p, ok := obj.(*corev1.Pod); ok {
 		p.ManagedFields = nil
@@ -134,7 +131,7 @@ func withoutManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// onlyMetadata keeps of a node what is looked at.
+// onlyMetadata keeps only the fields of a node that are read.
 func onlyMetadata(obj any) (any, error) {
 	if n, ok := obj.(*corev1.Node); ok {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{

@@ -21,9 +21,8 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-// checker asks probes. Model servers of this process are asked by a function
-// call, with the answers, and the words for them, that a socket would give; all
-// else is asked by the kubelet's own code.
+// checker runs probes. It probes model servers of this process by a function call, with the same results and
+// messages as over a socket. For all other probes it uses the kubelet's code.
 type checker struct {
 	http    httpprobe.Prober
 	tcp     tcpprobe.Prober
@@ -35,7 +34,7 @@ func newChecker(spawner *workload.Spawner) *checker {
 	return &checker{http: httpprobe.New(false), tcp: tcpprobe.New(), grpc: grpcprobe.New(), spawner: spawner}
 }
 
-// target is the container that is asked.
+// target is the container that is probed.
 type target struct {
 	object    *corev1.Pod
 	container *corev1.Container
@@ -57,7 +56,7 @@ func (l *loop) targetOf(p *pod, r lifecycle.Ref) (target, bool) {
 func (l *loop) startCheck(p *pod, c lifecycle.Check) {
 	t, ok := l.targetOf(p, c.Ref)
 	if !ok {
-		// It has ended, and its end is on the way here.
+		// The run has ended, and the loop will handle its exit.
 		return
 	}
 	if call := inProcess(t, c.Spec); call != nil {
@@ -83,7 +82,7 @@ func (l *loop) handleAnswer(p *pod, c lifecycle.Check, a lifecycle.Answer, now t
 		return
 	}
 	if p.lost {
-		// What a lost node says is not heard. When it is back it is asked again.
+		// Answers from a lost node are dropped. When the node is back, the probe runs again.
 		p.held = append(p.held, func(time.Time) { p.machine.Forget(c.Ref, c.Kind) })
 		return
 	}
@@ -94,7 +93,7 @@ func (l *loop) handleAnswer(p *pod, c lifecycle.Check, a lifecycle.Answer, now t
 	l.scheduleWake(p)
 }
 
-// inProcess returns the check as a function call; nil: it takes a socket.
+// inProcess returns the check as a function call, or nil if it needs a socket.
 func inProcess(t target, spec *corev1.Probe) func() lifecycle.Answer {
 	var host string
 	switch {
@@ -144,8 +143,7 @@ func probeTimeout(spec *corev1.Probe) time.Duration {
 	return time.Duration(max(spec.TimeoutSeconds, 1)) * time.Second
 }
 
-// callHandler is an HTTP request without a network. The handler must end with its
-// context, as net/http's do.
+// callHandler makes an HTTP request without a network. The handler must end when its request's context ends.
 func callHandler(handler http.Handler, req *http.Request, limit time.Duration) (a lifecycle.Answer) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -172,7 +170,7 @@ func callHandler(handler http.Handler, req *http.Request, limit time.Duration) (
 	return lifecycle.Answer{OK: code >= 200 && code < 400, Output: fmt.Sprintf("HTTP probe failed with statuscode: %d", code)}
 }
 
-// answerWriter keeps of an answer what a probe looks at.
+// answerWriter keeps only the status code and headers of a response.
 type answerWriter struct {
 	header http.Header
 	code   int
@@ -187,7 +185,7 @@ func (w *answerWriter) WriteHeader(code int) {
 	}
 }
 
-// runProbe asks over the network, or runs the command.
+// runProbe probes over the network, or runs the command.
 func (c *checker) runProbe(t target, spec *corev1.Probe) lifecycle.Answer {
 	var result probe.Result
 	var output string
@@ -229,7 +227,7 @@ func (c *checker) runProbe(t target, spec *corev1.Probe) lifecycle.Answer {
 	return lifecycle.Answer{OK: result == probe.Success || result == probe.Warning, Output: output}
 }
 
-// execInContainer runs a command where the container runs.
+// execInContainer runs a command with the container's environment and working directory.
 func (c *checker) execInContainer(ctx context.Context, t target, command []string) error {
 	if _, host := hostImage(t.container.Image); !host {
 		return fmt.Errorf("a model server of kubelab has no shell to run %q in; check it by httpGet", strings.Join(command, " "))

@@ -13,30 +13,28 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
 )
 
-// HostRepository is the repository of images, whatever their tag or digest, whose
-// containers are processes of this host. An image under it is named by its entrypoint:
-// that of "kubelab.local/host/usr/bin/env:v1" is /usr/bin/env.
+// HostRepository is the image repository whose containers are processes of this host. The rest of an image's
+// name is its entrypoint: that of "kubelab.local/host/usr/bin/env:v1" is /usr/bin/env. Tag and digest do not
+// matter.
 const HostRepository = "kubelab.local/host"
 
-// Config of an Agent. Kubeconfig, CIDR and Log are required.
+// Config configures an Agent. Kubeconfig, CIDR and Log are required.
 type Config struct {
-	// Kubeconfig reaches the API server as someone who may do everything to pods,
-	// and read nodes, secrets and config maps.
+	// Kubeconfig reaches the API server as a user with all rights on pods, who may read nodes, secrets and
+	// config maps.
 	Kubeconfig *rest.Config
-	// CIDR is where pods get their addresses, of this host's loopback network.
+	// CIDR is the network of pods' addresses, in this host's loopback network.
 	CIDR netip.Prefix
-	// NodeAddress is the address of all nodes; empty: 127.0.0.1.
+	// NodeAddress is the address of all nodes. Default: 127.0.0.1.
 	NodeAddress string
 	Log         *slog.Logger
 
-	// RestartBackoff spaces out the runs of a container that keeps ending; zero: 1 s to 30 s, a
-	// tenth of the kubelet's, so that tests of a lab are quick.
+	// RestartBackoff is the delay between runs of a container that keeps ending. Default: 1 s to 30 s, a
+	// tenth of the kubelet's, so that tests are quick.
 	RestartBackoff lifecycle.Backoff
-	// PullBackoff spaces out attempts at an image that cannot be had; zero: as
-	// RestartBackoff.
+	// PullBackoff is the delay between attempts to pull a missing image. Default: RestartBackoff.
 	PullBackoff lifecycle.Backoff
-	// Random returns numbers in [0, 1) for the jitter of retries; nil: the
-	// runtime's own.
+	// Random returns numbers in [0, 1) for the jitter of retries. Default: package backoff's.
 	Random func() float64
 }
 

@@ -1,5 +1,4 @@
-// Package nodeagent makes the pods of all nodes of a kubelab real, as one kubelet
-// per node would.
+// Package nodeagent runs the pods of all nodes of a kubelab, like one kubelet for each node.
 //
 //	API server ──pods, nodes──> informers ─┐
 //	programs ──started, exited─────────────┤            ┌─> start, end, check, hook
@@ -7,31 +6,28 @@
 //	heap of wake-ups ──time────────────────┘     │      └─> status patch, last deletion
 //	                                        one lifecycle.Machine per pod
 //
-// One goroutine, the loop, owns every pod; what blocks (calls of the API, starts of
-// programs, checks) runs outside of it, bounded in number, and answers through its
-// inbox. A pod costs no goroutine of its own beyond its program's, and no time
-// while nothing about it is due.
+// One goroutine, the loop, owns every pod. Blocking work (API calls, starts of programs, checks) runs outside
+// of it, limited in number, and answers through its inbox. A pod needs no goroutine except its program's, and
+// no time while nothing is due.
 //
-// The node agent is the only writer of the status of a pod that is bound to a
-// node, and the only one that takes such a pod away:
+// For pods that are bound to a node, only the node agent writes the status and takes the pod away:
 //
 //   - A pod gets an address from the CIDR that no pod object has, and keeps it
 //     for as long as its object is there.
-//   - Its status is a function of the machine's state and is compared with what
-//     the API says whenever one of the two changes. So a write that failed, or was
-//     overwritten (the node lifecycle controller marks the pods of silent nodes not
-//     ready), is made again, and writes that came too close become one.
-//   - A deleted pod is taken away, with its uid as the condition, when nothing of
-//     it runs any more and its last status was written.
-//   - On a lost node nothing of this happens. What came in meanwhile is looked at
-//     when the node is back.
+//   - Its status is a function of the machine's state. It is compared with the
+//     API's whenever one of the two changes. So a failed or overwritten write is
+//     made again, and several quick changes become one write. (For example, the
+//     node lifecycle controller marks the pods of silent nodes not ready.)
+//   - A deleted pod is taken away, by its uid, when none of its containers runs
+//     any more and its last status was written.
+//   - On a lost node nothing of this happens. Inputs that came meanwhile are
+//     handled when the node is back.
 //
-// Programs live and die with this process. The next node agent finds in the API
-// what ran, and runs it again as after a reboot: same addresses, one restart more.
+// Programs end with this process. The next node agent reads from the API what ran, and runs it again as after
+// a reboot, with the same addresses and one more restart.
 //
-// Containers of the image repository HostRepository are processes of this host:
-// they see its files and inherit its PATH, HOME, TMPDIR and LANG, and mounts, users
-// and resource limits mean nothing to them.
-// All others are model servers, of which a setup (init) container has done its
-// work at once. Not carried out: postStart hooks, terminationMessagePath.
+// Containers of the image repository HostRepository are processes of this host. They see its files and
+// inherit its PATH, HOME, TMPDIR and LANG. Mounts, users and resource limits are ignored. All other
+// containers are model servers. As setup (init) containers they end at once with success. postStart hooks and
+// terminationMessagePath are not supported.
 package nodeagent

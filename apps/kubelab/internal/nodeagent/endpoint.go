@@ -64,12 +64,12 @@ func (e *endpoint) serveLogs(ctx context.Context, listener net.Listener, source 
 	return nil
 }
 
-// logOptions is what may be asked of a log.
+// logOptions are the options of a log request.
 type logOptions struct {
 	follow, previous, timestamps bool
-	tail                         int // -1: everything
+	tail                         int // -1 means all lines
 	since                        time.Time
-	limit                        int64 // -1: none
+	limit                        int64 // -1 means no limit
 }
 
 func parseLogOptions(q url.Values, now time.Time) (logOptions, error) {
@@ -128,11 +128,11 @@ func serveLog(w http.ResponseWriter, r *http.Request, source logSource) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
-	// A reader that is done, or gone, ends it; the error has no reader.
+	// copyLog ends when the client is gone, and then its error cannot be sent.
 	_ = copyLog(r.Context(), &flusher{w: w, control: http.NewResponseController(w)}, log, options)
 }
 
-// copyLog writes what options ask for, and with follow until the log is complete.
+// copyLog writes the lines that o selects. With follow it writes until the log is complete.
 func copyLog(ctx context.Context, w io.Writer, log *workload.Log, o logOptions) error {
 	lines, next, more := log.Since(0)
 	if o.tail >= 0 {
@@ -230,7 +230,7 @@ func (l *loop) findLog(name types.NamespacedName, container string, previous boo
 	case logs == nil:
 		return nil, fmt.Errorf("container %q in pod %q is waiting to start", container, name.Name)
 	case previous && logs.current.Closed():
-		// Between two runs the one that ended is the previous one.
+		// Between two runs, the run that ended is the previous one.
 		return logs.current, nil
 	case previous && logs.previous == nil:
 		return nil, fmt.Errorf("previous terminated container %q in pod %q not found", container, name.Name)

@@ -12,9 +12,8 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
 )
 
-// recorders write events, each node's in the name of its kubelet and in a queue of
-// its own: a busy node delays and drops its own events only, as it does in a
-// cluster. It belongs to the loop, but for stop.
+// recorders writes events in the name of each node's kubelet. Each node has a queue, so that a busy node
+// delays and drops only its own events, as in a cluster. Only the loop uses it, except stopAll.
 type recorders struct {
 	client kubernetes.Interface
 	byNode map[string]*recorder

@@ -1,7 +1,6 @@
 package nodeagent
 
-// lane runs jobs, no more than its width at once; the others wait in order. It
-// belongs to the loop, which also makes every call of jobDone.
+// lane runs at most width jobs at once. Other jobs wait in order. Only the loop calls its methods.
 type lane struct {
 	width   int
 	running int

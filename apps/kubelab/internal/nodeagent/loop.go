@@ -20,24 +20,23 @@ import (
 )
 
 const (
-	// Widths of the lanes. Writes and starts are calls of the API server, which
-	// shares a small machine with everything else; checks by socket mostly wait.
+	// Widths of the lanes. Writes and starts call the API server, which shares a small machine with other
+	// processes. Checks over a socket mostly wait.
 	writesAtOnce = 16
 	startsAtOnce = 32
 	checksAtOnce = 512
 
-	// configRetry is how often a container is tried whose secret is not there yet.
+	// configRetry is the delay between starts of a container with a missing secret or config map.
 	configRetry = 2 * time.Second
-	// firstCheck is what small programs need to listen.
+	// firstCheck is the delay of the first check, after which small programs listen.
 	firstCheck = 200 * time.Millisecond
-	// addressRetry is how often a pod asks for an address when none is free.
+	// addressRetry is the delay between attempts to get an address when none is free.
 	addressRetry = 2 * time.Second
-	// idle is how long the loop sleeps when nothing is due.
+	// idle is the longest sleep of the loop.
 	idle = time.Hour
 )
 
-// loop owns the pods. Its fields are touched by its own goroutine only, but for
-// those that say otherwise.
+// loop owns the pods. Only its goroutine uses its fields, except where a field's comment says otherwise.
 type loop struct {
 	cfg       Config
 	log       *slog.Logger
@@ -63,16 +62,16 @@ type loop struct {
 	live liveRuns
 }
 
-// pod is one pod and what runs of it.
+// pod is one pod and its runs.
 type pod struct {
-	// object is the newest that is known, from the watch or a write's answer.
+	// object is the newest known version, from the watch or the answer to a write.
 	object  *corev1.Pod
 	machine *lifecycle.Machine
 	addr    netip.Addr
-	// foreign: it had ended before this node agent saw it; its status stays.
+	// foreign is whether the pod had ended before this node agent saw it. Then its status stays.
 	foreign bool
 
-	runs map[string]*podRun // by container; none that has ended
+	runs map[string]*podRun // by container, without ended ones
 	logs map[string]*podLogs
 
 	lost bool
@@ -81,8 +80,8 @@ type pod struct {
 
 	writing  bool
 	failures int
-	// When to try again; the zero time unless something waits for it, for what is
-	// past would wake the loop for ever.
+	// writeAfter and askAddress are times of the next try, or zero without one. A past time would wake the
+	// loop for ever.
 	writeAfter time.Time
 	askAddress time.Time
 	preempt    bool
@@ -94,8 +93,8 @@ type pod struct {
 
 type podRun struct {
 	ref lifecycle.Ref
-	run *workload.Run // nil: on its way
-	// ended came before the start was known.
+	run *workload.Run // nil until it is started
+	// ended is set if the run's end came before its start was known.
 	ended *lifecycle.Exit
 }
 
@@ -120,8 +119,8 @@ func newLoop(cfg Config, client kubernetes.Interface, spawner *workload.Spawner)
 	}
 }
 
-// post has the loop call f. It waits for room, and drops f when the loop has
-// ended. Not for the loop itself.
+// post makes the loop call f. It waits for room in the inbox, and drops f if the loop has ended. The loop
+// itself must not call it.
 func (l *loop) post(f func(now time.Time)) {
 	select {
 	case l.inbox <- f:
@@ -160,8 +159,8 @@ func (l *loop) followInformers(ctx context.Context, pods, nodeInformer cache.Sha
 		},
 	})
 	see := func(obj any) { post(func(time.Time) { l.nodeChanged(obj.(*corev1.Node)) }) }
-	// A lost node that is deleted was not found again: its pods stay as they are
-	// until Kubernetes gives them up.
+	// The deletion of a lost node does not bring it back: its pods stay as they are until Kubernetes deletes
+	// them.
 	_, errNodes := nodeInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: see, UpdateFunc: func(_, obj any) { see(obj) },
 	})
@@ -193,7 +192,7 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// podSeen takes in what the API says about a pod.
+// podSeen handles a pod's version from the API.
 func (l *loop) podSeen(object *corev1.Pod, now time.Time) {
 	p := l.pods[object.UID]
 	if p == nil {
@@ -217,8 +216,7 @@ func (l *loop) podSeen(object *corev1.Pod, now time.Time) {
 	l.advancePod(p, now)
 }
 
-// podGone ends what is left of a pod whose object is no more. Its address is free
-// once nothing uses it.
+// podGone kills the runs of a pod whose object is gone. Its address is released when the last run has ended.
 func (l *loop) podGone(uid types.UID) {
 	p := l.pods[uid]
 	if p == nil || p.gone {
@@ -247,7 +245,7 @@ func (l *loop) forgetPod(p *pod) {
 	}
 }
 
-// nodeChanged loses a node or finds it again.
+// nodeChanged handles a node that is lost or back.
 func (l *loop) nodeChanged(n *corev1.Node) {
 	lost := n.Annotations[nodes.AnnotationLost] == "true"
 	if lost == l.lost[n.Name] {
@@ -293,7 +291,7 @@ func (l *loop) feedMachine(p *pod, now time.Time, f func(now time.Time)) {
 	}
 }
 
-// reserveAddress keeps the address that a pod's status has for it.
+// reserveAddress reserves the address in a pod's status for the pod.
 func (l *loop) reserveAddress(object *corev1.Pod) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(object.Status.PodIP)
 	if err != nil || object.Spec.HostNetwork || !l.addresses.reserveFor(addr, object.UID) {
@@ -330,8 +328,8 @@ func (l *loop) assignAddress(p *pod, now time.Time) {
 	p.machine.SetAddress(now, node.String(), addr.String())
 }
 
-// wakePod is advancePod for a pod whose time has come. Most often it only sends checks,
-// which change no status.
+// wakePod advances a pod whose time has come. It compares the status only if an action other than a check, or
+// a retry, may have changed it.
 func (l *loop) wakePod(p *pod, now time.Time) {
 	retries := !p.writeAfter.IsZero() || !p.askAddress.IsZero()
 	if l.takeActions(p, now) || retries {
@@ -340,15 +338,14 @@ func (l *loop) wakePod(p *pod, now time.Time) {
 	l.scheduleWake(p)
 }
 
-// advancePod does everything that is due for a pod.
+// advancePod does all that is due for a pod.
 func (l *loop) advancePod(p *pod, now time.Time) {
 	l.takeActions(p, now)
 	l.syncPod(p, now)
 	l.scheduleWake(p)
 }
 
-// takeActions carries out the machine's actions and reports whether its status may have
-// changed.
+// takeActions carries out the machine's actions, and reports whether the status may have changed.
 func (l *loop) takeActions(p *pod, now time.Time) (changed bool) {
 	l.assignAddress(p, now)
 	for _, action := range p.machine.Advance(now) {
@@ -374,7 +371,7 @@ func nameOf(object *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: object.Namespace, Name: object.Name}
 }
 
-// liveRuns is every run that has not ended, also those that no pod knows yet.
+// liveRuns has every run that has not ended, including those that no pod knows yet.
 type liveRuns struct {
 	mu      sync.Mutex
 	runs    map[*workload.Run]struct{}

@@ -16,10 +16,10 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-// startTimeout bounds what a start asks of the API server.
+// startTimeout limits the calls of the API server for a start.
 const startTimeout = 30 * time.Second
 
-// defaultModelPort is where the model server listens that is told nothing else.
+// defaultModelPort is the port of a model server without other settings.
 const defaultModelPort = 8000
 
 func (l *loop) carryOut(p *pod, action lifecycle.Action) {
@@ -46,7 +46,7 @@ func (l *loop) carryOut(p *pod, action lifecycle.Action) {
 	}
 }
 
-// runOf returns the run of r, or nil when it is not the container's newest.
+// runOf returns the run of r, or nil if r is not the container's newest.
 func (p *pod) runOf(r lifecycle.Ref) *workload.Run {
 	if have := p.runs[r.Container]; have != nil && have.ref == r {
 		return have.run
@@ -54,7 +54,7 @@ func (p *pod) runOf(r lifecycle.Ref) *workload.Run {
 	return nil
 }
 
-// launch is what a start works with, taken from the loop's pod.
+// launch is the input of a start, copied from the loop's pod.
 type launch struct {
 	object    *corev1.Pod
 	container *corev1.Container
@@ -149,15 +149,15 @@ func modelServer(j launch, env map[string]string) workload.Model {
 			m.Ports = append(m.Ports, int(port.ContainerPort))
 		}
 	}
-	// Without a word about ports, the one of a pod's only container is known.
+	// A pod's only container has the default port if it names none.
 	if len(m.Ports) == 0 && len(j.object.Spec.Containers)+len(j.object.Spec.InitContainers) == 1 {
 		m.Ports = []int{defaultModelPort}
 	}
 	return m
 }
 
-// hostEnv is the environment of a process of this host: the container's, and what
-// an image would have brought.
+// hostEnv returns the environment of a host process: the container's, and the variables that an image would
+// set.
 func hostEnv(object *corev1.Pod, env map[string]string) []string {
 	all := map[string]string{"HOSTNAME": object.Name}
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG"} {
@@ -174,8 +174,7 @@ func hostEnv(object *corev1.Pod, env map[string]string) []string {
 	return list
 }
 
-// hostImage reports whether an image is of HostRepository, and what its entrypoint is; empty:
-// it has none.
+// hostImage reports whether an image is of HostRepository, and returns its entrypoint, if any.
 func hostImage(image string) (entrypoint string, ok bool) {
 	name, _, _ := strings.Cut(image, "@")
 	if tag := strings.LastIndexByte(name, ':'); tag > strings.LastIndexByte(name, '/') {
@@ -188,8 +187,7 @@ func hostImage(image string) (entrypoint string, ok bool) {
 	return entrypoint, true
 }
 
-// containerOf finds a container's spec, and whether it is one that runs to its end
-// before others begin.
+// containerOf returns a container's spec, and whether the container must end before others start.
 func containerOf(object *corev1.Pod, name string) (c *corev1.Container, setup bool) {
 	for i := range object.Spec.InitContainers {
 		if c := &object.Spec.InitContainers[i]; c.Name == name {
@@ -204,7 +202,7 @@ func containerOf(object *corev1.Pod, name string) (c *corev1.Container, setup bo
 	return nil, false
 }
 
-// handleStart takes in the outcome of a start, which may come after its run's end.
+// handleStart handles the result of a start, which may come after its run's end.
 func (l *loop) handleStart(p *pod, pr *podRun, run *workload.Run, err error, now time.Time) {
 	pr.run = run
 	if err != nil || pr.ended != nil {
@@ -235,8 +233,8 @@ func (l *loop) handleExit(p *pod, pr *podRun, e lifecycle.Exit, now time.Time) {
 	l.feedMachine(p, now, func(now time.Time) { p.machine.Exited(now, pr.ref, e) })
 }
 
-// endAll ends every run, in the time given or by force, and returns when none is
-// left, or shortly after force.
+// endAll terminates every run, and kills those left after patience. It returns when none is left, or after
+// patience once more.
 func (l *loop) endAll(patience time.Duration) {
 	l.live.forEach(true, (*workload.Run).Terminate)
 	if l.live.waitEmpty(patience) {

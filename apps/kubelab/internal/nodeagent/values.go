@@ -17,14 +17,14 @@ import (
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 )
 
-// values finds out what a container's environment is.
+// values computes the environment of containers.
 type values struct {
 	client kubernetes.Interface
-	// Pods of one deployment start together and ask for the same objects.
+	// flight joins equal reads, because pods of one deployment start together and read the same objects.
 	flight singleflight.Group
 }
 
-// address is where a pod is.
+// address has the addresses of a pod and its node.
 type address struct {
 	pod  netip.Addr
 	node string
@@ -32,9 +32,9 @@ type address struct {
 
 func newValues(client kubernetes.Interface) *values { return &values{client: client} }
 
-// containerEnv returns the container's environment as the kubelet makes it: envFrom in
-// order, over it env in order, each of which may refer to those before it as
-// $(NAME). Variables of services are left out. The error names what is missing.
+// containerEnv returns the container's environment as the kubelet makes it. It sets envFrom and then env in
+// order, and each env may refer to earlier ones as $(NAME). Variables of services are left out. The error
+// names what is missing.
 func (v *values) containerEnv(ctx context.Context, pod *corev1.Pod, c *corev1.Container, at address) (map[string]string, error) {
 	env := map[string]string{}
 	for _, from := range c.EnvFrom {
@@ -43,7 +43,7 @@ func (v *values) containerEnv(ctx context.Context, pod *corev1.Pod, c *corev1.Co
 			return nil, err
 		}
 		for name, value := range data {
-			// What cannot be a variable is passed over.
+			// Invalid names of variables are skipped.
 			if name = from.Prefix + name; name != "" && !strings.Contains(name, "=") {
 				env[name] = value
 			}
@@ -172,7 +172,7 @@ func (v *values) secretData(ctx context.Context, namespace, name string, optiona
 
 func (v *values) fetchData(ctx context.Context, kind, namespace, name string, optional bool, get func(context.Context) (map[string]string, error)) (map[string]string, bool, error) {
 	data, err, _ := v.flight.Do(kind+"/"+namespace+"/"+name, func() (any, error) {
-		// Others wait for this answer too: it must not end with one of them.
+		// Several callers share this call, so it must not end with one caller's context.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
 		return get(ctx)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// wakes is when each pod wants attention next, soonest first.
+// wakes is a heap of pods by their next wake-up time.
 type wakes []*pod
 
 // Len implements heap.Interface.
@@ -38,7 +38,7 @@ func (w *wakes) Pop() any {
 	return p
 }
 
-// setTime moves a pod to a new time; the zero time takes it out.
+// setTime sets a pod's time. The zero time removes the pod.
 func (w *wakes) setTime(p *pod, at time.Time) {
 	switch {
 	case at.IsZero() && p.wakeIndex >= 0:

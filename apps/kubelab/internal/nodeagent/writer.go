@@ -17,11 +17,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// writeTimeout bounds one call of the API server.
+// writeTimeout limits one call of the API server.
 const writeTimeout = 30 * time.Second
 
-// syncPod writes a pod's state to the API where they differ. At most one write per pod is on its
-// way. The next write takes the changes that come meanwhile.
+// syncPod writes a pod's state to the API if they differ. Each pod has at most one write in flight. The next
+// write takes the changes that come meanwhile.
 func (l *loop) syncPod(p *pod, now time.Time) {
 	if p.writing || p.gone || p.removed || now.Before(p.writeAfter) {
 		return
@@ -30,8 +30,7 @@ func (l *loop) syncPod(p *pod, now time.Time) {
 		p.writeAfter = time.Time{}
 		return
 	}
-	// The time of the next try is past once the try is made: left standing, it would
-	// wake the pod over and over and let nothing else happen.
+	// The time of this try is cleared. A past time would wake the pod again and again.
 	p.writing, p.writeAfter = true, time.Time{}
 	l.writes.addJob(func() func() {
 		w := l.dueWrite(p, time.Now())
@@ -54,9 +53,9 @@ func (l *loop) syncPod(p *pod, now time.Time) {
 // write is a change of a pod to send to the API.
 type write struct {
 	base    *corev1.Pod
-	status  *corev1.PodStatus // nil: it says what it should
-	remove  bool              // its end, for good
-	preempt bool              // the order to end
+	status  *corev1.PodStatus // nil if it needs no change
+	remove  bool              // deletion of a pod that has ended
+	preempt bool              // deletion with grace
 }
 
 // dueWrite returns the write that the pod needs now, or nil.
@@ -65,8 +64,7 @@ func (l *loop) dueWrite(p *pod, now time.Time) *write {
 		return nil
 	}
 	w := &write{base: p.object, remove: p.machine.Removable(), preempt: p.preempt && p.object.DeletionTimestamp == nil}
-	// A pod that never got as far as an address, or had ended before, has nothing
-	// of ours to tell.
+	// The status of a pod without an address, or that had ended before, is left alone.
 	if p.addr.IsValid() && !p.foreign {
 		status := p.machine.Status(now, &p.object.Status)
 		if !equality.Semantic.DeepEqual(status, p.object.Status) {
@@ -94,7 +92,7 @@ func (w *write) send(ctx context.Context, client kubernetes.Interface) (*corev1.
 	if !w.remove && !w.preempt {
 		return object, nil
 	}
-	// Another pod may have the name by now.
+	// Another pod may have the same name now.
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(w.base.UID))}
 	if w.remove {
 		options.GracePeriodSeconds = new(int64)
@@ -105,7 +103,7 @@ func (w *write) send(ctx context.Context, client kubernetes.Interface) (*corev1.
 	return object, nil
 }
 
-// statusPatch changes what differs, and only in the pod with this uid.
+// statusPatch returns a patch with the changed fields, which applies only to the pod with this uid.
 func statusPatch(base *corev1.Pod, status *corev1.PodStatus) ([]byte, error) {
 	before, err := json.Marshal(corev1.Pod{Status: base.Status})
 	if err != nil {
@@ -122,12 +120,12 @@ func statusPatch(base *corev1.Pod, status *corev1.PodStatus) ([]byte, error) {
 	return patch, nil
 }
 
-// handleWritten takes in the outcome of a write.
+// handleWritten handles the result of a write.
 func (l *loop) handleWritten(p *pod, w *write, written *corev1.Pod, err error, now time.Time) {
 	p.writing = false
 	if written != nil && !p.gone && l.isNewer(written, p.object) {
-		// It may say more than what was written: that the pod was deleted meanwhile. The
-		// watch says so too, and is not heard any more, since this is newer.
+		// The answer may show more than what was written, such as a deletion meanwhile. The watch's event for
+		// that is ignored later, because it is not newer.
 		if p.object = written; !p.lost {
 			p.machine.Observe(now, written)
 		}
@@ -140,7 +138,7 @@ func (l *loop) handleWritten(p *pod, w *write, written *corev1.Pod, err error, n
 			p.preempt = false
 		}
 	case isGone(err):
-		// The watch will say so; should it not, the next try asks again.
+		// The watch will report the deletion. If it does not, the next try asks again.
 		p.writeAfter = now.Add(l.retry.Delay(p.failures, l.cfg.Random))
 		p.failures++
 	default:
@@ -153,7 +151,7 @@ func (l *loop) handleWritten(p *pod, w *write, written *corev1.Pod, err error, n
 	}
 }
 
-// isGone tells that the pod which was meant is no more.
+// isGone reports whether err means that the pod with this uid is gone.
 func isGone(err error) bool {
 	if apierrors.IsNotFound(err) {
 		return true
@@ -169,7 +167,7 @@ func (l *loop) isNewer(a, b *corev1.Pod) bool {
 	}
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	if err != nil {
-		// It is the API server's own rule that they can be compared.
+		// The API server guarantees that resource versions can be compared.
 		l.log.Error("resource versions do not compare", "error", err, "pod", nameOf(a).String())
 		return true
 	}

@@ -17,13 +17,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// parallel requests while nodes are made: a thousand nodes in some seconds,
-// without keeping the API server from anything else.
+// parallel is the number of concurrent requests of Ensure, few enough for the API server to serve other
+// clients.
 const parallel = 8
 
-// Ensure makes the nodes of the groups, brings those of an earlier run up to
-// date, and removes those that no group has any more. Taints are set on new nodes
-// only: later they are Kubernetes' and people's.
+// Ensure creates the nodes of the groups, updates those of an earlier run, and removes those that no group
+// has any more. It sets taints on new nodes only, because Kubernetes and people change them later.
 func Ensure(ctx context.Context, client kubernetes.Interface, groups []Group, kubeletPort int) error {
 	if err := ValidateAll(groups); err != nil {
 		return err
@@ -76,7 +75,7 @@ func create(ctx context.Context, client kubernetes.Interface, n *corev1.Node) er
 	return nil
 }
 
-// update leaves the label online to the Keeper: the node may be lost.
+// update leaves the label online to the Keeper, because the node may be lost.
 func update(ctx context.Context, client kubernetes.Interface, n *corev1.Node) error {
 	labels := maps.Clone(n.Labels)
 	delete(labels, LabelOnline)
@@ -100,7 +99,7 @@ func update(ctx context.Context, client kubernetes.Interface, n *corev1.Node) er
 	return nil
 }
 
-// SetLost loses a node, or finds it again.
+// SetLost marks a node as lost, or removes the mark.
 func SetLost(ctx context.Context, client kubernetes.Interface, name string, lost bool) error {
 	var value any // null removes the annotation
 	if lost {
@@ -121,8 +120,8 @@ func SetLost(ctx context.Context, client kubernetes.Interface, name string, lost
 	return err
 }
 
-// Ready reports how many of kubelab's nodes are ready, of how many that have
-// heartbeats: one that an earlier run has lost stays lost.
+// Ready returns how many of kubelab's nodes are ready, and how many are not lost. A node that was lost in an
+// earlier run stays lost.
 func Ready(ctx context.Context, client kubernetes.Interface) (ready, online int, err error) {
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: LabelGroup})
 	if err != nil {
@@ -140,7 +139,7 @@ func Ready(ctx context.Context, client kubernetes.Interface) (ready, online int,
 	return ready, online, nil
 }
 
-// IsReady says what the node's Ready condition says.
+// IsReady reports whether the node's Ready condition is true.
 func IsReady(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -150,5 +149,5 @@ func IsReady(n *corev1.Node) bool {
 	return false
 }
 
-// IsLost says whether the node was annotated as lost.
+// IsLost reports whether the node is annotated as lost.
 func IsLost(n *corev1.Node) bool { return n.Annotations[AnnotationLost] == "true" }

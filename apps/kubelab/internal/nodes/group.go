@@ -13,37 +13,37 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Group is a number of nodes that are alike but for their zone.
+// Group is a number of nodes that differ only in name and zone.
 type Group struct {
 	// Name begins the names of the nodes: <name>-0, <name>-1 ...
 	Name string
-	// Count of nodes, 0 to MaxNodes.
+	// Count is the number of nodes, 0 to MaxNodes.
 	Count int
-	// GPU is the extended resource, such as nvidia.com/gpu; empty: no GPUs.
+	// GPU is the extended resource, such as nvidia.com/gpu. Empty means no GPUs.
 	GPU string
-	// GPUs on each node.
+	// GPUs is the number of GPUs of each node.
 	GPUs int
 	// Product is the GPU's name in the spelling of GPU feature discovery.
 	Product string
-	// MemoryMiB of one GPU; 0: what Product is known to have.
+	// MemoryMiB is the memory of one GPU. Default: that of Product, if known.
 	MemoryMiB int
-	// CPU and Memory of each node; zero: 64 and 512Gi.
+	// CPU and Memory are those of each node. Default: 64 and 512Gi.
 	CPU, Memory resource.Quantity
-	// Pods that fit a node; 0: 110, a kubelet's default.
+	// Pods is how many pods fit a node. Default: 110, as a kubelet's.
 	Pods int
-	// Zones over which the nodes are spread, one after the other; empty: one, "a".
+	// Zones are the zones over which nodes are spread in turn. Default: "a".
 	Zones []string
-	// Region of all zones; empty: lab.
+	// Region is the region of all zones. Default: lab.
 	Region string
 	// Spot marks nodes that the provider may take away.
 	Spot bool
-	// Taints and Labels of each node.
+	// Taints and Labels are set on each node.
 	Taints []corev1.Taint
 	Labels map[string]string
 }
 
-// MaxNodes of a group. KWOK renews a lease per node every second or two, and
-// that is what one machine has room for.
+// MaxNodes is the maximum of Group.Count. KWOK renews a lease for each node every few seconds, which limits
+// how many nodes one machine can run.
 const MaxNodes = 2000
 
 // gpuMemory in MiB is what GPU feature discovery reports for a whole GPU.
@@ -65,12 +65,12 @@ var gpuMemory = map[string]int{
 	"NVIDIA-GH200-480GB":      97871,
 }
 
-// ParseGroup reads the form of the command line: keys and values such as
+// ParseGroup parses a group on the command line, which is a list of keys and values such as
 //
 //	name=h100,nodes=4,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3,zones=a|b,spot=true
 //
-// with the further keys gpu-memory (MiB), cpu, memory, pods, region, and the
-// repeatable taint=key=value:Effect and label=key=value. The result is valid.
+// The other keys are gpu-memory (MiB), cpu, memory, pods, region, and the repeatable taint=key=value:Effect
+// and label=key=value. The result is valid.
 func ParseGroup(s string) (Group, error) {
 	g := Group{Count: 1}
 	seen := map[string]bool{}
@@ -93,7 +93,7 @@ func ParseGroup(s string) (Group, error) {
 	return g, nil
 }
 
-// set one field by its key.
+// set sets one field by its key.
 func set(g *Group, key, value string) (err error) {
 	switch key {
 	case "name":
@@ -137,7 +137,7 @@ func set(g *Group, key, value string) (err error) {
 	return err
 }
 
-// ParseGPU reads resource=count, such as nvidia.com/gpu=8.
+// ParseGPU parses resource=count, such as nvidia.com/gpu=8.
 func ParseGPU(s string) (name string, count int, err error) {
 	name, number, ok := strings.Cut(s, "=")
 	if !ok {
@@ -147,7 +147,7 @@ func ParseGPU(s string) (name string, count int, err error) {
 	return name, count, err
 }
 
-// ParseTaint reads key=value:Effect or key:Effect, as kubectl does.
+// ParseTaint parses key=value:Effect or key:Effect, as kubectl does.
 func ParseTaint(s string) (corev1.Taint, error) {
 	rest, effect, ok := strings.Cut(s, ":")
 	if !ok {
@@ -157,8 +157,8 @@ func ParseTaint(s string) (corev1.Taint, error) {
 	return corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}, nil
 }
 
-// Validate reports every field that Kubernetes would refuse or that makes no
-// sense, by the name of its key.
+// Validate returns an error for every field that Kubernetes would refuse or that makes no sense, by the name
+// of its key.
 func (g Group) Validate() error {
 	var errs []error
 	refuse := func(bad bool, format string, args ...any) {
@@ -200,7 +200,7 @@ func (g Group) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ValidateAll refuses groups that would make a node twice.
+// ValidateAll validates all groups, and refuses two with the same name.
 func ValidateAll(groups []Group) error {
 	var errs []error
 	names := map[string]bool{}

@@ -17,18 +17,18 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Keeper keeps the label online at the opposite of the annotation lost.
+// Keeper sets the label online on nodes without the annotation lost, and removes it from the others.
 type Keeper struct {
 	client kubernetes.Interface
 	log    *slog.Logger
 }
 
-// NewKeeper for the nodes that client sees.
+// NewKeeper returns a keeper for the nodes that client reads.
 func NewKeeper(client kubernetes.Interface, log *slog.Logger) *Keeper {
 	return &Keeper{client: client, log: log}
 }
 
-// Run until ctx ends.
+// Run keeps the labels until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(k.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = LabelGroup }))
@@ -66,7 +66,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// wrong: lost and online, or neither.
+// wrong reports whether the node is lost and online, or neither.
 func wrong(n *corev1.Node) bool { return IsLost(n) == (n.Labels[LabelOnline] == "true") }
 
 func (k *Keeper) settle(ctx context.Context, lister corelisters.NodeLister, name string) error {

@@ -10,14 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Address that every node has: kubelab's node agent answers for all of them.
+// Address is the address of every node, because kubelab's node agent answers for all of them.
 const Address = "127.0.0.1"
 
-// kubeletVersion that nodes report: that of the Kubernetes modules in go.mod.
+// kubeletVersion is the version that nodes report, which is that of the Kubernetes modules in go.mod.
 const kubeletVersion = "v1.36.3"
 
-// objects are the nodes of a group as they are created. kubeletPort is where the
-// API server finds their logs.
+// objects returns the nodes of a group as they are created. kubeletPort is the port on which the API server
+// reads their logs.
 func (g Group) objects(kubeletPort int) []*corev1.Node {
 	g = g.withDefaults()
 	nodes := make([]*corev1.Node, g.Count)
@@ -60,8 +60,8 @@ func (g Group) capacity() corev1.ResourceList {
 	return list
 }
 
-// labels of one node. Those of its GPUs are the resource's name with a suffix,
-// which for nvidia.com/gpu is what GPU feature discovery writes.
+// labels returns the labels of one node. Labels of its GPUs are the resource's name with a suffix, as GPU
+// feature discovery writes them for nvidia.com/gpu.
 func (g Group) labels(name, zone string) map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname:           name,
@@ -90,7 +90,7 @@ func (g Group) labels(name, zone string) map[string]string {
 	return labels
 }
 
-// GPUs of a node.
+// GPUs returns the number and the product of a node's GPUs.
 func GPUs(n *corev1.Node) (count int64, product string) {
 	for name, quantity := range n.Status.Capacity {
 		if n.Labels[string(name)+".present"] == "true" {

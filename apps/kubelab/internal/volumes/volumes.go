@@ -1,11 +1,9 @@
-// Package volumes makes claims of volumes come true, as a cluster's storage does:
-// a default StorageClass, and a provisioner that gives every claim a folder on
-// this host.
+// Package volumes is the storage of a cluster: a default StorageClass, and a provisioner that gives every
+// claim a folder on this host.
 //
-// The class binds when a pod needs the claim, as clouds' classes do; by then the
-// scheduler has named a node on the claim, and Kubernetes' own volume controller
-// has asked this provisioner by annotation. A volume's name is the claim's uid, so
-// that a claim never gets two, and its folder goes with it.
+// The class binds when a pod needs the claim, as clouds' classes do. By then the scheduler has named a node
+// on the claim, and Kubernetes' volume controller has set this provisioner's annotation. A volume is named
+// after the claim's uid, so that a claim never gets two. Its folder is removed with it.
 package volumes
 
 import (
@@ -42,7 +40,7 @@ const (
 	defaultClassYes = "true"
 )
 
-// key of the queue: what changed, by kind and cache key.
+// key is a key of the queue: a changed object, by kind and cache key.
 type key struct{ kind, name string }
 
 // Provisioner serves the claims of one cluster.
@@ -55,12 +53,12 @@ type Provisioner struct {
 	volumes corelisters.PersistentVolumeLister
 }
 
-// New provisioner whose volumes are folders in dir.
+// New returns a provisioner whose volumes are folders in dir.
 func New(client kubernetes.Interface, dir string, log *slog.Logger) *Provisioner {
 	return &Provisioner{client: client, dir: dir, log: log}
 }
 
-// EnsureClass makes the default StorageClass unless there is one of its name.
+// EnsureClass creates the default StorageClass, unless its name exists.
 func (p *Provisioner) EnsureClass(ctx context.Context) error {
 	mode, policy := storagev1.VolumeBindingWaitForFirstConsumer, corev1.PersistentVolumeReclaimDelete
 	_, err := p.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
@@ -73,7 +71,7 @@ func (p *Provisioner) EnsureClass(ctx context.Context) error {
 	return nil
 }
 
-// Run until ctx ends.
+// Run provisions and reclaims volumes until ctx ends.
 func (p *Provisioner) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactory(p.client, 0)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[key]())
@@ -171,8 +169,8 @@ func (p *Provisioner) volumeOf(claim *corev1.PersistentVolumeClaim) *corev1.Pers
 	}
 }
 
-// reclaim removes a volume whose claim is gone. Its folder goes first: if this
-// ends in between, the object brings us back here.
+// reclaim removes a volume whose claim is gone. It removes the folder first. If the process ends before the
+// object is removed, the next run tries again.
 func (p *Provisioner) reclaim(ctx context.Context, name string) error {
 	volume, err := p.volumes.Get(name)
 	if apierrors.IsNotFound(err) {

@@ -6,25 +6,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Action is something that the owner of a Machine is to do.
+// Action is something that the owner of a Machine must do.
 //
 //sumtype:decl
 type Action interface{ action() }
 
-// Ref names one run of one container. Runs of a container count from 0, across
-// restarts of the node agent too.
+// Ref names one run of one container. A container's runs count from 0, and the count survives restarts of the
+// node agent.
 type Ref struct {
 	Container string
 	Run       int32
 }
 
-// Start runs the container. The caller must call Started with the outcome, and after a nil one
+// Start runs the container. The caller must call Started with the result. After a nil result it must call
 // Exited exactly once.
 type Start struct {
 	Ref
-	// Idle: the program is not to run, only something that can be ended.
+	// Idle is whether the program does not run, so that the run only waits for its end.
 	Idle bool
-	// Delay passes before the program runs.
+	// Delay is the time before the program starts.
 	Delay time.Duration
 }
 
@@ -34,21 +34,20 @@ type Terminate struct{ Ref }
 // Kill ends the run.
 type Kill struct {
 	Ref
-	// As is the end to report, when it is staged; nil: the real one.
+	// As is the exit to report, if it is staged. Nil means the real one.
 	As *Exit
-	// LastWords go to the container's log first.
+	// LastWords is written to the container's log before the kill.
 	LastWords string
 }
 
-// Check asks one of a container's probes. The caller must call Probed with the answer.
+// Check runs one of a container's probes. The caller must call Probed with the answer.
 type Check struct {
 	Ref
 	Kind ProbeKind
 	Spec *corev1.Probe
 }
 
-// Hook runs a container's preStop hook. The caller must call HookDone, within Timeout or later:
-// the machine does not wait longer.
+// Hook runs a container's preStop hook. The caller must call HookDone. The machine waits for Timeout at most.
 type Hook struct {
 	Ref
 	Handler *corev1.LifecycleHandler
@@ -63,8 +62,7 @@ type Record struct {
 	Message   string
 }
 
-// Preempt deletes the pod through the API with the grace period that it asks
-// for, as the scheduler does when it makes room.
+// Preempt deletes the pod through the API with the pod's grace period, as the scheduler does to make room.
 type Preempt struct{}
 
 func (Start) action()     {}
@@ -79,29 +77,27 @@ func (Preempt) action()   {}
 type Exit struct {
 	Code   int32
 	Signal int32
-	// Reason as the API has it; empty: Completed for code 0, else Error.
+	// Reason is the reason in the API. Default: Completed for code 0, else Error.
 	Reason string
-	// Message is what the program left as its termination message.
+	// Message is the program's termination message.
 	Message string
-	// LogTail is the end of its log, which stands in for the message where the
-	// container's policy says so.
+	// LogTail is the end of its log. It replaces an empty message if the container's policy says so.
 	LogTail string
 }
 
-// Answer is what a probe said.
+// Answer is the result of a probe.
 type Answer struct {
 	OK bool
-	// Output is the reason of a failure.
+	// Output says why the probe failed.
 	Output string
-	// Err says that the probe could not be asked at all; that counts as neither.
+	// Err says why the probe could not run. Such an answer counts as neither success nor failure.
 	Err error
 }
 
 // StartError is why a container could not be started.
 type StartError struct {
-	// Reason is the waiting reason: CreateContainerConfigError when what the
-	// container's environment refers to is missing; anything else counts as a run
-	// that ended at once.
+	// Reason is the waiting reason: CreateContainerConfigError if an object that the environment refers to is
+	// missing. Any other reason counts as a run that ended at once.
 	Reason string
 	Err    error
 }

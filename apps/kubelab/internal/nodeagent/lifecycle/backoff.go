@@ -2,21 +2,20 @@ package lifecycle
 
 import "time"
 
-// Backoff bounds the wait before a container is run again or an image is pulled
-// again. It doubles from Base to Max.
+// Backoff is the wait before a container runs again or an image is pulled again. The wait doubles from Base
+// to Max.
 type Backoff struct{ Base, Max time.Duration }
 
 // delay is one container's position in a Backoff.
 //
-// As the kubelet does it: the first failure is answered at once, the wait begins with the
-// second, and a container that ran without trouble for twice Max starts afresh.
+// It works like the kubelet's. After the first failure there is no wait. Waits begin with the second failure,
+// and end after twice Max without a failure.
 type delay struct {
 	current time.Duration
 	grownAt time.Time
 }
 
-// nextAttempt returns when the next attempt may begin, after a failure at the given
-// time, and how long a wait that is.
+// nextAttempt returns when the next attempt after a failure at failedAt may begin, and the wait until then.
 func (d *delay) nextAttempt(b Backoff, failedAt time.Time) (time.Time, time.Duration) {
 	if d.current == 0 || failedAt.Sub(d.grownAt) > 2*b.Max {
 		d.current = 0

@@ -14,10 +14,9 @@ type role int
 
 const (
 	regular role = iota
-	// setup is an init container that runs to its end before the next begins.
+	// setup is an init container that must end before the next one begins.
 	setup
-	// sidecar is an init container that goes on running; the next begins once it
-	// has started.
+	// sidecar is an init container that keeps running. The next one begins when it has started.
 	sidecar
 )
 
@@ -36,22 +35,22 @@ type container struct {
 	role  role
 	phase phase
 
-	// Why it waits, and until when.
+	// reason and message say why it waits. notBefore is the end of the wait.
 	reason, message string
 	notBefore       time.Time
-	// pullFlips is when a failed pull is told as a backed off one.
+	// pullFlips is when a failed pull is reported as ImagePullBackOff.
 	pullFlips time.Time
 
-	// run is the newest run, or the one that Start asked for; -1: none yet.
+	// run is the newest run, or the one that Start asked for. -1 means none yet.
 	run       int32
 	startedAt time.Time
 	started   bool // past its startup probe
 	ready     bool
 	probers   []*prober
 
-	// end is the newest run's end, before the end of the run before it.
+	// end is the end of the newest run that ended. before is the end of the run before that.
 	end, before *corev1.ContainerStateTerminated
-	// endedAt is end's time as it was, not in whole seconds.
+	// endedAt is the exact time of end, not in whole seconds.
 	endedAt time.Time
 
 	stop    *stop
@@ -61,22 +60,22 @@ type container struct {
 	pull    delay
 }
 
-// stop is a run's way to its end: hook, TERM, KILL.
+// stop is the state of stopping a run: hook, TERM, KILL.
 type stop struct {
 	deadline time.Time
-	// hooked: the preStop hook is running, until hookEnds at the latest.
+	// hooked is whether the preStop hook is running. It runs until hookEnds at most.
 	hooked   bool
 	hookEnds time.Time
 	asked    bool
 	killed   bool
 }
 
-// minimumAfterHook is what the kubelet leaves a container between its hook and
-// SIGKILL, even when the hook used up the whole grace period.
+// minimumAfterHook is the kubelet's minimum time between the end of a hook and SIGKILL, even if the hook used
+// the whole grace period.
 const minimumAfterHook = 2 * time.Second
 
-// idPrefix marks the container ids that this package makes, so that a node agent
-// knows in a status what an earlier one ran.
+// idPrefix begins the container ids of this package, so that a node agent finds in a status what an earlier
+// one ran.
 const idPrefix = "kubelab://"
 
 func newContainer(spec *corev1.Container, r role) *container {
@@ -89,8 +88,8 @@ func newContainer(spec *corev1.Container, r role) *container {
 	return c
 }
 
-// restoreFrom takes up what an earlier node agent wrote about the container. Its runs
-// ended with that agent, as they do when a machine restarts.
+// restoreFrom restores the state that an earlier node agent wrote about the container. Its runs ended with
+// that agent, as when a machine restarts.
 func (c *container) restoreFrom(s *corev1.ContainerStatus, now time.Time) {
 	if !strings.HasPrefix(s.ContainerID, idPrefix) {
 		return
@@ -127,7 +126,7 @@ func (c *container) proberOf(kind ProbeKind) *prober {
 	return nil
 }
 
-// initDone reports whether the container lets the next one begin.
+// initDone reports whether the next container may begin.
 func (c *container) initDone() bool {
 	if c.role == sidecar {
 		return c.phase == running && c.started
@@ -150,7 +149,7 @@ func (c *container) beginRun(now time.Time, firstCheck time.Duration) {
 	c.ready = c.started && c.proberOf(Readiness) == nil
 }
 
-// passedStartup lets the other two probes begin.
+// passedStartup records success of the startup probe, and starts the other two probes.
 func (c *container) passedStartup(now time.Time) {
 	c.started = true
 	c.ready = c.proberOf(Readiness) == nil
@@ -182,8 +181,8 @@ func (c *container) endRun(pod *corev1.Pod, e Exit, now time.Time) {
 	c.started, c.ready, c.stop, c.crash, c.crashAt = false, false, nil, nil, time.Time{}
 }
 
-// isProbeEnabled reports whether a probe of this kind is asked now. While the pod is being taken down
-// only readiness is.
+// isProbeEnabled reports whether a probe of this kind runs now. While the pod is being taken down only
+// readiness probes run.
 func (c *container) isProbeEnabled(kind ProbeKind, podStopping bool) bool {
 	switch kind {
 	case Startup:
@@ -202,7 +201,7 @@ func (c *container) apiStatus(pod *corev1.Pod) corev1.ContainerStatus {
 		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: c.reason, Message: c.message}
 		s.LastTerminationState.Terminated = c.end
 	case starting:
-		// The run is not there yet: what shows is the one before it.
+		// The run does not exist yet, so the status shows the run before.
 		if c.end != nil {
 			s.State.Terminated, s.LastTerminationState.Terminated = c.end, c.before
 		} else {
@@ -214,7 +213,7 @@ func (c *container) apiStatus(pod *corev1.Pod) corev1.ContainerStatus {
 		s.Ready, *s.Started = c.ready, c.started
 	case ended:
 		s.State.Terminated, s.LastTerminationState.Terminated = c.end, c.before
-		// A setup container is ready by having done its work.
+		// A setup container is ready when it has ended with success.
 		s.Ready = c.role == setup && c.end.ExitCode == 0
 	}
 	if run := c.shownRun(); run >= 0 {
@@ -225,7 +224,7 @@ func (c *container) apiStatus(pod *corev1.Pod) corev1.ContainerStatus {
 	return s
 }
 
-// shownRun is the newest run that exists.
+// shownRun returns the number of the newest run that exists.
 func (c *container) shownRun() int32 {
 	if c.phase == starting {
 		return c.run - 1
@@ -248,7 +247,7 @@ func imageID(image string) string {
 	return fmt.Sprintf("%s@sha256:%x", repository, sha256.Sum256([]byte(image)))
 }
 
-// apiTime returns t as the API keeps it: in whole seconds.
+// apiTime returns t in whole seconds, as the API stores it.
 func apiTime(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}

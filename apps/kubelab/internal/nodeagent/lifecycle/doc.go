@@ -1,11 +1,11 @@
-// Package lifecycle is the life of one pod on a node, as a kubelet would live it, without a
-// clock, a process or a socket: time is an argument, events are inputs, actions are outputs.
+// Package lifecycle is the lifecycle of one pod on a node, as in a kubelet. It uses no clock, process or
+// socket: time is an argument, events are inputs, actions are outputs.
 //
 //	Observe (spec, annotations, deletion) ─┐
 //	Started, Exited, Probed, HookDone ─────┤──> Machine ──> Advance: actions
-//	time (Advance at NextWake) ────────────┘            └─> Status: what the API is to say
+//	time (Advance at NextWake) ────────────┘            └─> Status: the pod's status
 //
-// A container goes round one loop, and every run of it has a number of its own:
+// A container goes through one loop, and each of its runs has a number:
 //
 //	waiting ──Start──> starting ──Started──> running ──Exited──> ended
 //	   ^  (PodInitializing, ContainerCreating, │ (probed; stopped by
@@ -13,13 +13,12 @@
 //	   │   CreateContainerConfigError)         │  eviction: hook, TERM, KILL)
 //	   └───────── CrashLoopBackOff <───────────┴── when its policy restarts it
 //
-// What holds:
+// Invariants:
 //
-//   - Inputs carry the run that they are about. One that is late, of a run that is
-//     no more, changes nothing; so the one who carries out actions may answer in
-//     any order and more than once.
-//   - At most one action per run and purpose is open: a probe is not sent while
-//     its predecessor has not been answered, a run not started while another is.
-//   - Status is a function of the machine alone. Calling it, or Advance, twice at
-//     the same time yields the same and no further action.
+//   - An input names its run. A late input of a run that is gone changes nothing.
+//     So the caller may answer actions in any order, and more than once.
+//   - Each run has at most one open action for a purpose. A probe is not sent
+//     before the answer to the one before. A run does not start during another.
+//   - Status depends only on the machine. A second call of it, or of Advance, at
+//     the same time returns the same status and no further action.
 package lifecycle

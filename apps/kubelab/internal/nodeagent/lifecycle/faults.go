@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// FaultAnnotation is the annotation of a pod that stages failures: names
-// separated by commas, some with a time, "slow-start=30s,oom=5m".
+// FaultAnnotation is the annotation of a pod that stages failures. Its value is a list of names, some with a
+// time, like "slow-start=30s,oom=5m".
 const FaultAnnotation = "kubelab.windlass.run/fault"
 
-// Faults is what a pod's annotation stages. The zero value: nothing.
+// Faults are the failures that a pod's annotation stages. The zero value stages nothing.
 type Faults struct {
-	// ImagePullError fails every pull for as long as the annotation says so.
+	// ImagePullError makes every pull fail while the annotation has it.
 	ImagePullError bool
-	// NeverReady fails startup and readiness checks without asking the container.
+	// NeverReady makes startup and readiness checks fail without running them.
 	NeverReady bool
-	// SlowStart passes between a container's start and its program's.
+	// SlowStart is the time between the start of a container and of its program.
 	SlowStart time.Duration
-	// CrashLoop and OOM end each run. Without a time the program never gets to
-	// run; with one it runs for that long.
+	// CrashLoop and OOM end each run. The program runs for the given time. Without a time it does not run.
 	CrashLoop, OOM Crash
-	// EvictAfter and PreemptAfter count from the pod's start on its node; 0: never.
+	// EvictAfter and PreemptAfter count from the pod's start on its node. 0 means never.
 	EvictAfter, PreemptAfter time.Duration
 }
 
@@ -31,7 +30,7 @@ type Crash struct {
 	After time.Duration
 }
 
-// ParseFaults reads the annotation's value; an empty one stages nothing.
+// ParseFaults parses the annotation's value. An empty value stages nothing.
 func ParseFaults(value string) (Faults, error) {
 	var f Faults
 	for word := range strings.SplitSeq(value, ",") {

@@ -8,14 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Started tells how a Start went.
+// Started records the result of a Start.
 func (m *Machine) Started(now time.Time, r Ref, err error) {
 	c := m.currentRun(r, starting)
 	if c == nil {
 		return
 	}
 	if failed := new(StartError); errors.As(err, &failed) && failed.Reason == ReasonConfigError {
-		// No run came of it.
+		// The run does not count.
 		c.run--
 		c.setWaiting(ReasonConfigError, err.Error(), now.Add(m.tuning.ConfigRetry))
 		m.recordf(c.spec.Name, corev1.EventTypeWarning, eventFailed, "Error: %v", err)
@@ -51,7 +51,7 @@ func (m *Machine) Started(now time.Time, r Ref, err error) {
 	}
 }
 
-// Exited tells how a run ended.
+// Exited records how a run ended.
 func (m *Machine) Exited(now time.Time, r Ref, e Exit) {
 	c := m.currentRun(r, running)
 	if c == nil {
@@ -63,8 +63,7 @@ func (m *Machine) Exited(now time.Time, r Ref, e Exit) {
 	c.endRun(m.pod, e, now)
 }
 
-// Probed takes the answer to a Check. It reports false when everything is as it
-// was, as it is after most answers.
+// Probed records the answer to a Check, and reports whether the status may have changed.
 func (m *Machine) Probed(now time.Time, r Ref, kind ProbeKind, a Answer) (changed bool) {
 	c := m.currentRun(r, running)
 	if c == nil {
@@ -112,7 +111,7 @@ func (m *Machine) failProbe(c *container, p *prober, now time.Time, what string)
 	m.stopRun(c, now, m.gracePeriod(p.spec), message)
 }
 
-// HookDone tells that a preStop hook has ended; err is why it failed.
+// HookDone records that a preStop hook has ended. err says why it failed.
 func (m *Machine) HookDone(now time.Time, r Ref, err error) {
 	c := m.currentRun(r, running)
 	if c == nil || c.stop == nil || !c.stop.hooked {
@@ -124,7 +123,8 @@ func (m *Machine) HookDone(now time.Time, r Ref, err error) {
 	m.endHook(c, now)
 }
 
-// gracePeriod returns the grace of a run that a failed probe ends. Without a probe it is the pod's.
+// gracePeriod returns the grace period of a run that a failed probe ends. Without a probe it returns the
+// pod's.
 func (m *Machine) gracePeriod(p *corev1.Probe) time.Duration {
 	if p != nil && p.TerminationGracePeriodSeconds != nil {
 		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
@@ -135,7 +135,7 @@ func (m *Machine) gracePeriod(p *corev1.Probe) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// restartsNow reports whether the container runs again after the end of its newest run.
+// restartsNow reports whether the container will run again after its newest run.
 func (m *Machine) restartsNow(c *container) bool { return m.restartsAfter(c, c.end.ExitCode) }
 
 func (m *Machine) restartsAfter(c *container, code int32) bool {
@@ -161,7 +161,7 @@ func (m *Machine) restartsAfter(c *container, code int32) bool {
 	}
 }
 
-// Forget takes back a Check that will get no answer, so that the next beat asks again.
+// Forget drops a Check that gets no answer, so that the probe runs again at its next time.
 func (m *Machine) Forget(r Ref, kind ProbeKind) {
 	if c := m.currentRun(r, running); c != nil {
 		if p := c.proberOf(kind); p != nil {

@@ -8,27 +8,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Tuning is how long things take that a kubelet has flags for.
+// Tuning has the delays for which a kubelet has flags.
 type Tuning struct {
-	// Restart spaces out runs of a container that keeps ending, Pull attempts at
-	// an image that is not to be had.
+	// Restart is the delay between runs of a container that keeps ending. Pull is the delay between pulls of
+	// a missing image.
 	Restart, Pull Backoff
-	// ConfigRetry passes before a container whose environment could not be
-	// resolved is tried again.
+	// ConfigRetry is the delay before another start of a container whose environment could not be resolved.
 	ConfigRetry time.Duration
-	// FirstCheck passes between a start and the first check when the probe asks
-	// for no initial delay: no program listens in the instant that it starts.
+	// FirstCheck is the minimum time between a start and the first check, because no program listens at once.
 	FirstCheck time.Duration
 }
 
 const (
-	// soon is when a staged crash without a time ends the run: late enough to be
-	// seen running.
+	// soon is when a staged crash without a time ends the run. Until then the container is seen running.
 	soon = 250 * time.Millisecond
-	// evictionGrace is what the kubelet's hard evictions leave a container.
+	// evictionGrace is the grace period of the kubelet's hard evictions.
 	evictionGrace = time.Second
-	// shownPull is for how long a failed pull shows as failed before it shows as
-	// backed off.
+	// shownPull is how long a failed pull shows as ErrImagePull before it shows as ImagePullBackOff.
 	shownPull = time.Second
 )
 
@@ -46,20 +42,20 @@ type Machine struct {
 	addressed     bool
 	initialized   bool
 
-	// stopping is set once and for ever: the pod is deleted, evicted or at its end.
+	// stopping is whether the pod is deleted, evicted or at its end. It is never unset.
 	stopping   bool
 	deadline   time.Time
 	deleted    bool
 	evicted    bool
 	preempted  bool
 	disruption *corev1.PodCondition
-	// terminal is the phase that the pod ended in; empty: it has not.
+	// terminal is the phase in which the pod ended. Empty means that it has not ended.
 	terminal corev1.PodPhase
 
 	out []Action
 }
 
-// New takes up a pod that is bound to a node. Nothing runs before SetAddress.
+// New returns the machine of a pod that is bound to a node. No container starts before SetAddress.
 func New(tuning *Tuning, pod *corev1.Pod, now time.Time) *Machine {
 	m := &Machine{tuning: tuning}
 	for i := range pod.Spec.InitContainers {
@@ -100,8 +96,7 @@ func New(tuning *Tuning, pod *corev1.Pod, now time.Time) *Machine {
 	return m
 }
 
-// Observe takes in what the API says about the pod: annotations, images and
-// whether it is deleted. Its status is not read.
+// Observe takes the pod's annotations, images and deletion from the API. It does not read the pod's status.
 func (m *Machine) Observe(now time.Time, pod *corev1.Pod) {
 	m.pod = pod
 	for i := range pod.Spec.InitContainers {
@@ -125,7 +120,7 @@ func (m *Machine) Observe(now time.Time, pod *corev1.Pod) {
 	if s := pod.DeletionGracePeriodSeconds; s != nil {
 		grace = time.Duration(*s) * time.Second
 	}
-	// Asked again with less grace, it gets less; more it never gets.
+	// A second deletion may shorten the grace period, but never extend it.
 	if deadline := now.Add(grace); !m.stopping || deadline.Before(m.deadline) {
 		m.deadline = deadline
 		for _, c := range m.containers {
@@ -150,8 +145,8 @@ func (m *Machine) updateSpec(now time.Time, spec *corev1.Container) {
 	}
 }
 
-// SetAddress lets the containers run. now becomes the pod's start time unless an
-// earlier node agent gave it one.
+// SetAddress sets the pod's addresses, so that its containers may run. now becomes the start time, unless the
+// pod has one.
 func (m *Machine) SetAddress(now time.Time, hostIP, podIP string) {
 	m.hostIP, m.podIP, m.addressed = hostIP, podIP, true
 	if m.startTime.IsZero() {
@@ -162,7 +157,7 @@ func (m *Machine) SetAddress(now time.Time, hostIP, podIP string) {
 // Terminal reports whether the pod has ended for good.
 func (m *Machine) Terminal() bool { return m.terminal != "" }
 
-// Removable reports whether the pod was deleted and nothing of it runs any more.
+// Removable reports whether the pod was deleted and none of its containers runs.
 func (m *Machine) Removable() bool {
 	if !m.deleted {
 		return false
@@ -175,7 +170,7 @@ func (m *Machine) Removable() bool {
 	return true
 }
 
-// Advance does what is due at now and returns the actions for its caller. Call it after every
+// Advance does what is due at now, and returns the actions for its caller. It must be called after every
 // input and at NextWake.
 func (m *Machine) Advance(now time.Time) []Action {
 	if m.addressed && m.terminal == "" {
@@ -219,10 +214,10 @@ func (m *Machine) applyFaults(now time.Time) {
 	}
 }
 
-// bringUp starts what may start: setup containers and sidecars one after the
-// other, then everything else.
+// bringUp starts the containers that may start: setup containers and sidecars one by one, and then the
+// others.
 func (m *Machine) bringUp(now time.Time) {
-	before := true // all before this one let it begin
+	before := true // whether all earlier containers let this one begin
 	finished := true
 	for _, c := range m.containers {
 		if c.role == regular {
@@ -299,11 +294,11 @@ func (m *Machine) startRun(c *container, now time.Time) {
 	m.out = append(m.out, Start{Ref: c.runRef(), Idle: idle, Delay: m.faults.SlowStart})
 }
 
-// takeDown begins to stop what runs: everything at once but the sidecars, which
-// go last and the last of them first.
+// takeDown begins to stop all containers at once, except sidecars. Sidecars stop after the others, one by one
+// in reverse order.
 func (m *Machine) takeDown(now time.Time) {
 	grace := max(m.deadline.Sub(now), 0)
-	later := false // something that goes first is still there
+	later := false // whether a container that stops first is still active
 	for _, c := range slices.Backward(m.containers) {
 		if !c.isActive() {
 			continue
@@ -346,7 +341,7 @@ func (m *Machine) endHook(c *container, now time.Time) {
 	}
 }
 
-// tickContainer carries out what is due for one container.
+// tickContainer does what is due for one container.
 func (m *Machine) tickContainer(c *container, now time.Time) {
 	if c.phase == waiting && !c.pullFlips.IsZero() && !now.Before(c.pullFlips) {
 		c.pullFlips = time.Time{}
@@ -407,8 +402,7 @@ func (m *Machine) updateTerminal() {
 	m.terminal = phase
 }
 
-// NextWake returns when to call Advance even if nothing happens; the zero time means that
-// nothing will be due.
+// NextWake returns when to call Advance if no input comes. The zero time means never.
 func (m *Machine) NextWake() time.Time {
 	var next time.Time
 	at := func(t time.Time) {
@@ -459,7 +453,7 @@ func (m *Machine) containerNamed(name string) *container {
 	return nil
 }
 
-// currentRun returns the container whose newest run r is, in the given phase.
+// currentRun returns the container of r if r is its newest run and its phase is p, or nil.
 func (m *Machine) currentRun(r Ref, p phase) *container {
 	if c := m.containerNamed(r.Container); c != nil && c.run == r.Run && c.phase == p {
 		return c

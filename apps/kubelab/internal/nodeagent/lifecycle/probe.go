@@ -9,39 +9,38 @@ import (
 // ProbeKind is one of the three probes that a container may have.
 type ProbeKind int
 
-// In the order in which they matter.
+// The kinds of probes, with the startup probe first.
 const (
 	Startup ProbeKind = iota
 	Readiness
 	Liveness
 )
 
-// String is the word that begins the kubelet's events.
+// String returns the word that begins the kubelet's events.
 func (k ProbeKind) String() string {
 	return [...]string{"Startup", "Readiness", "Liveness"}[k]
 }
 
-// prober decides when one probe of one run is asked, and what its answers mean.
+// prober decides when one probe of one run is due, and what its answers mean.
 type prober struct {
 	spec *corev1.Probe
 	kind ProbeKind
 	next time.Time
-	// open: asked and not yet answered.
+	// open is whether a check waits for its answer.
 	open bool
-	// held: it said what it had to say about this run.
+	// held is whether the probe has given its final verdict on this run.
 	held bool
 	last bool
 	run  int32
 }
 
-// beginRun is called when a run begins. least is the shortest delay of its first
-// check.
+// beginRun is called when a run begins. least is the minimum delay of its first check.
 func (p *prober) beginRun(now time.Time, least time.Duration) {
 	*p = prober{spec: p.spec, kind: p.kind, next: now.Add(max(seconds(p.spec.InitialDelaySeconds), least))}
 }
 
-// takeDue reports whether to ask now, and if so counts it as asked. Beats are kept: a late question
-// does not move the ones after it, and missed ones are not made up for.
+// takeDue reports whether a check is due now, and if so marks it as open. A late check does not move later
+// ones, and missed checks are skipped.
 func (p *prober) takeDue(now time.Time) bool {
 	if p.open || p.held || now.Before(p.next) {
 		return false
@@ -55,8 +54,7 @@ func (p *prober) takeDue(now time.Time) bool {
 	return true
 }
 
-// recordAnswer takes in one result and reports the verdict once enough of the same kind
-// came in a row.
+// recordAnswer records a result. final reports whether enough equal results came in a row to give a verdict.
 func (p *prober) recordAnswer(ok bool) (verdict, final bool) {
 	if p.run == 0 || p.last != ok {
 		p.last, p.run = ok, 0

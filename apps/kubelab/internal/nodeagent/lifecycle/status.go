@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reasons of conditions, as the kubelet has them.
+// Reasons and messages of conditions, as in the kubelet.
 const (
 	conditionPodCompleted    = "PodCompleted"
 	conditionPodFailed       = "PodFailed"
@@ -22,9 +22,8 @@ const (
 	incompleteInitContainers = "containers with incomplete status: %s"
 )
 
-// Status is what the API is to say about the pod. base is what it says now:
-// conditions that others own are kept from it, and the times of those that do not
-// change.
+// Status returns the pod's status for the API. base is its present status in the API. Status keeps from it
+// the conditions of other owners, and the times of unchanged conditions.
 func (m *Machine) Status(now time.Time, base *corev1.PodStatus) corev1.PodStatus {
 	s := *base.DeepCopy()
 	s.ObservedGeneration = m.pod.Generation
@@ -66,8 +65,7 @@ func (m *Machine) Status(now time.Time, base *corev1.PodStatus) corev1.PodStatus
 	return s
 }
 
-// podPhase is derived as the kubelet derives it: a container that has never run
-// keeps the pod pending, one that waits for its next run does not.
+// podPhase returns the phase as the kubelet does. A pod is pending until each container has run once.
 func (m *Machine) podPhase() corev1.PodPhase {
 	if m.terminal != "" {
 		return m.terminal

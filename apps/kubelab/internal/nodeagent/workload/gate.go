@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// gate holds up the bytes of a pod's connections while its node is lost.
+// gate blocks the bytes of a pod's connections while its node is lost.
 type gate struct {
 	mu   sync.Mutex
-	shut chan struct{} // nil: open; closed when it opens
+	shut chan struct{} // nil while open; closed when the gate opens
 }
 
 func (g *gate) freeze(frozen bool) {
@@ -40,13 +40,12 @@ func (g *gate) waitOpen(done <-chan struct{}) {
 	}
 }
 
-// listener is all listeners of one run, whose connections pass its gate and end
-// with it.
+// listener joins all listeners of one run. Its connections pass its gate, and closeAll closes them.
 type listener struct {
 	gate  gate
 	inner []net.Listener
 
-	accepted chan net.Conn // nil with one inner listener, which is asked directly
+	accepted chan net.Conn // nil with one inner listener, which Accept uses directly
 	closed   chan struct{}
 
 	mu    sync.Mutex
@@ -103,8 +102,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return wrapped, nil
 }
 
-// Close implements net.Listener: no connection comes after it, those that are
-// stay.
+// Close implements net.Listener. It accepts no more connections, and keeps the open ones.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
 )
 
-// outputPatience is how long a process that has ended, and whose group was
-// killed, may keep its output open: by a descendant that left the group.
+// outputPatience is how long the output of an ended process is read. A descendant that left the killed group
+// may keep it open.
 const outputPatience = 2 * time.Second
 
 // Host is a container that runs as a process of this host.
 type Host struct {
 	Log    *Log
 	Timing Timing
-	// Argv is the program, looked up in Env's PATH, and its arguments.
+	// Argv is the program, which is looked up in Env's PATH, and its arguments.
 	Argv []string
 	// Env is the whole environment.
 	Env []string
@@ -30,7 +30,7 @@ type Host struct {
 	Dir string
 }
 
-// StartHost starts a process. An error says why it cannot be started.
+// StartHost starts a process.
 func (s *Spawner) StartHost(h Host, exit func(lifecycle.Exit)) (*Run, error) {
 	return startRun(h.Log, h.Timing, func(exit func(lifecycle.Exit)) (program, error) { return s.launchHost(h, exit) }, exit)
 }
@@ -38,7 +38,7 @@ func (s *Spawner) StartHost(h Host, exit func(lifecycle.Exit)) (*Run, error) {
 type host struct {
 	mu    sync.Mutex
 	pid   int
-	ended bool // then the number may be another's
+	ended bool // then another process may have the pid
 }
 
 func (s *Spawner) launchHost(h Host, exit func(lifecycle.Exit)) (program, error) {
@@ -55,7 +55,7 @@ func (s *Spawner) launchHost(h Host, exit func(lifecycle.Exit)) (program, error)
 	}
 	cmd := &exec.Cmd{
 		Path: path, Args: h.Argv, Env: h.Env, Dir: h.Dir, Stdout: write, Stderr: write,
-		// Its own group, so that all of it can be killed; and never without us.
+		// Its group makes it possible to kill all of it. It dies with this process.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	err = s.startProcess(cmd)
@@ -94,11 +94,10 @@ func copyOutput(log *Log, read *os.File) {
 	}
 }
 
-// awaitExit waits for the process and ends what it left in its group, as the end of a
-// container's first process ends the container.
+// awaitExit waits for the process and kills the rest of its group, as the end of a container's first process
+// ends the container.
 func (p *host) awaitExit(cmd *exec.Cmd) lifecycle.Exit {
-	// It is waited for in two steps: until it is reaped, no other process or group gets its
-	// number.
+	// Wait without reaping first: until it is reaped, no other process or group gets its pid.
 	for {
 		if err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, syscall.EINTR) {
 			break
@@ -131,7 +130,7 @@ func (p *host) sendSignal(group bool, sig syscall.Signal) {
 	_ = syscall.Kill(pid, sig)
 }
 
-// terminate reaches the first process only, as it does in a container.
+// terminate signals only the first process, as in a container.
 func (p *host) terminate() { p.sendSignal(false, syscall.SIGTERM) }
 
 func (p *host) kill() { p.sendSignal(true, syscall.SIGKILL) }

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// logLimit is how much of a run's log is kept: some thousand lines, and yet
-	// 5,000 chatty pods fit in memory.
+	// logLimit is how many bytes of a run's log are kept, so that the logs of thousands of pods fit in
+	// memory.
 	logLimit = 128 << 10
-	// lineLimit ends a line that never ends.
+	// lineLimit is the length at which a line without an end is cut.
 	lineLimit = 16 << 10
-	// What the kubelet takes of a log for a termination message.
+	// tailBytes and tailLines limit a log in a termination message, as in the kubelet.
 	tailBytes, tailLines = 2048, 80
 )
 
@@ -23,7 +23,7 @@ type Line struct {
 	Text string
 }
 
-// Log keeps the end of what a program wrote. It is for concurrent use.
+// Log keeps the end of a program's output. It is safe for concurrent use.
 type Log struct {
 	mu      sync.Mutex
 	lines   []Line
@@ -34,7 +34,7 @@ type Log struct {
 	changed chan struct{} // nil while no reader waits
 }
 
-// Write appends; it never fails.
+// Write appends p. It never fails.
 func (l *Log) Write(p []byte) (int, error) {
 	now := time.Now()
 	l.mu.Lock()
@@ -82,7 +82,7 @@ func (l *Log) close() {
 	l.wakeReaders()
 }
 
-// Closed tells that the run has ended, so that nothing will be added.
+// Closed reports whether the run has ended, so that the log is complete.
 func (l *Log) Closed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,9 +96,8 @@ func (l *Log) wakeReaders() {
 	}
 }
 
-// Since returns the lines from number n on, the number after them, and, when the
-// log is still being written, a channel that closes when there may be more. Lines
-// that were dropped are passed over.
+// Since returns the lines from number n on, without dropped ones, and the number of the next line. If the log
+// is not closed, more is a channel that closes when there may be more lines.
 func (l *Log) Since(n int) (lines []Line, next int, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +114,7 @@ func (l *Log) Since(n int) (lines []Line, next int, more <-chan struct{}) {
 	return lines, next, l.changed
 }
 
-// Tail is the end of the log as it stands in for a termination message.
+// Tail returns the end of the log for a termination message.
 func (l *Log) Tail() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,32 +17,31 @@ import (
 	"github.com/windlass-run/windlass/apps/modelserver"
 )
 
-// killPatience is how long a killed server gets to return. Its listeners and
-// connections are closed by then; what is left is a handler at work.
+// killPatience is how long a killed server may take to return. Its listeners and connections are closed, but
+// a handler may still run.
 const killPatience = time.Second
 
 // Model is a container that runs as a model server.
 type Model struct {
 	Log    *Log
 	Timing Timing
-	// Image is the container's, if it has no command: the entrypoint of an engine's
-	// image comes before Args. Empty: it has one.
+	// Image is the container's image if the container has no command, else empty. The entrypoint of an
+	// engine's image is put before Args.
 	Image string
-	// Args are the container's command and arguments; of them and of Env
-	// ("NAME=value") counts what the model server knows. The command line of an
-	// engine is read with that engine's flags.
+	// Args are the container's command and arguments. Args and variables of Env that the model server does
+	// not know are ignored. The command line of an engine is read with that engine's flags.
 	Args []string
 	Env  map[string]string
-	// Address is the pod's, Ports the container's ports. Without any it does not
-	// listen, unless Args or Env name a port.
+	// Address is the pod's address, and Ports are the container's ports. Without ports the server does not
+	// listen, unless Args or Env name one.
 	Address netip.Addr
 	Ports   []int
-	// Done: it has no work and ends at once, with success.
+	// Done is whether the run ends at once, with success.
 	Done bool
 }
 
-// StartModel starts a server. What keeps it from serving, be it a flag's value or
-// a port that is taken, ends the run and is in its log.
+// StartModel starts a server. An error of the server, such as a bad flag or a taken port, ends the run and is
+// in its log.
 func StartModel(m Model, exit func(lifecycle.Exit)) (*Run, error) {
 	return startRun(m.Log, m.Timing, m.launchServer, exit)
 }
@@ -55,7 +54,7 @@ type model struct {
 	exit func(lifecycle.Exit)
 
 	mu       sync.Mutex
-	listener *listener // nil: does not listen yet
+	listener *listener // nil until it listens
 	frozen   bool
 	killed   bool
 	told     bool
@@ -103,7 +102,7 @@ func (p *model) prepareServer(ctx context.Context, m Model) error {
 	return err
 }
 
-// openPorts opens all ports, when the server wants them.
+// openPorts opens all ports.
 func (p *model) openPorts(ctx context.Context, address netip.Addr) (net.Listener, error) {
 	var inner []net.Listener
 	discard := func() {
@@ -135,7 +134,7 @@ func (p *model) runServer(ctx context.Context, log *Log, err error) {
 	switch {
 	case err != nil:
 	case p.server == nil:
-		// A container that listens nowhere just runs.
+		// A container without ports runs until it is ended.
 		<-ctx.Done()
 		p.reportExit(lifecycle.Exit{Code: exitTerminated})
 		return
@@ -157,8 +156,7 @@ func (p *model) runServer(ctx context.Context, log *Log, err error) {
 	p.reportExit(e)
 }
 
-// reportExit reports the server's end once. A killed server is reported as killed, whatever it says
-// itself.
+// reportExit calls exit once. A killed server is reported as killed, whatever e is.
 func (p *model) reportExit(e lifecycle.Exit) {
 	p.mu.Lock()
 	told := p.told
@@ -172,7 +170,7 @@ func (p *model) reportExit(e lifecycle.Exit) {
 	}
 }
 
-// closeListener closes what the server listens on, and its connections.
+// closeListener closes the server's listeners and connections.
 func (p *model) closeListener() {
 	p.mu.Lock()
 	l := p.listener

@@ -10,28 +10,27 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
 )
 
-// Exit codes of runs whose program is not there to give its own.
+// Exit codes of runs without a program that gives one.
 const (
 	exitTerminated = 128 + 15
 	exitKilled     = 128 + 9
 	exitNotStarted = 128
 )
 
-// program is what a Run runs. Each method may be called at any time, also after
-// its end.
+// program is the program of a Run. Its methods may be called at any time, even after its end.
 type program interface {
 	terminate()
 	kill()
 	freeze(bool)
 }
 
-// launcher starts a program, which calls exit once when it has ended. An error
-// means that nothing runs and exit is not called.
+// launcher starts a program, which calls exit once when it has ended. After an error nothing runs, and exit
+// is not called.
 type launcher func(exit func(lifecycle.Exit)) (program, error)
 
 // Run is one run of one container.
 type Run struct {
-	// Log is what the program wrote.
+	// Log is the program's output.
 	Log *Log
 
 	exit func(lifecycle.Exit)
@@ -40,15 +39,15 @@ type Run struct {
 	inner  program
 	frozen bool
 	ended  bool
-	stop   chan struct{} // closed when the run is to end before its program started
-	early  int32         // the exit code of that
+	stop   chan struct{} // closed if the run must end before its program has started
+	early  int32         // the exit code for that case
 }
 
-// Timing says when the program is to run.
+// Timing says when the program starts.
 type Timing struct {
-	// Idle: never; there is only something that can be ended.
+	// Idle is whether the program never starts, so that the run only waits for its end.
 	Idle bool
-	// Delay passes first.
+	// Delay is the time before the program starts.
 	Delay time.Duration
 }
 
@@ -65,7 +64,7 @@ func startRun(log *Log, timing Timing, launch launcher, exit func(lifecycle.Exit
 	return r, nil
 }
 
-// startProgram starts the program, unless the run was told to end before.
+// startProgram starts the program, unless the run was ended before.
 func (r *Run) startProgram(launch launcher) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +118,7 @@ func (r *Run) reportExit(code int32, reason string) {
 	r.exit(e)
 }
 
-// Terminate asks the run to end.
+// Terminate asks the program to end, or ends the run if no program has started.
 func (r *Run) Terminate() { r.endProgram(exitTerminated, program.terminate) }
 
 // Kill ends the run.
@@ -138,7 +137,7 @@ func (r *Run) endProgram(code int32, tell func(program)) {
 	}
 }
 
-// Freeze stops the run from saying anything, or lets it go on.
+// Freeze stops all output of the run, or lets it continue.
 func (r *Run) Freeze(frozen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,9 +147,8 @@ func (r *Run) Freeze(frozen bool) {
 	}
 }
 
-// Handler answers in the place of the server that listens on port of the pod's
-// address. inProcess is false when the run is no model server, so that only its
-// sockets can tell; then, and where nothing listens on port, the handler is nil.
+// Handler returns the handler of the model server that listens on port, or nil if none listens. inProcess is
+// false if the run is not a model server, which can be reached only through its sockets.
 func (r *Run) Handler(port int) (handler http.Handler, inProcess bool) {
 	r.mu.Lock()
 	inner := r.inner

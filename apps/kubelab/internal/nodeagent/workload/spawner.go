@@ -15,9 +15,8 @@ import (
 
 // Spawner starts processes that do not outlive it.
 //
-// The kernel sends a process's parent-death signal when the *thread* that started
-// it ends. All are therefore started by one thread, which lives as long as the
-// spawner does, or this process.
+// The kernel sends a process's parent-death signal when the thread that started it ends. So one thread starts
+// all processes, and lives as long as the spawner.
 type Spawner struct {
 	requests chan request
 	done     chan struct{}
@@ -28,14 +27,12 @@ type request struct {
 	err chan error
 }
 
-// NewSpawner makes one that lives until ctx ends; then everything that it started
-// is killed.
+// NewSpawner returns a spawner that lives until ctx ends. Then all processes that it started are killed.
 func NewSpawner(ctx context.Context) *Spawner {
 	s := &Spawner{requests: make(chan request), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		// Never unlocked: the thread, and with it the children, ends with the
-		// goroutine.
+		// The thread is never unlocked, so that it ends with the goroutine, and the children with it.
 		runtime.LockOSThread()
 		for {
 			select {
@@ -59,8 +56,8 @@ func (s *Spawner) startProcess(cmd *exec.Cmd) error {
 	}
 }
 
-// Exec runs a command to its end, as an exec probe or hook does, and returns what
-// it wrote. ctx bounds it.
+// Exec runs a command, as an exec probe or hook does, and returns the end of its output. It kills the command
+// when ctx ends.
 func (s *Spawner) Exec(ctx context.Context, h Host) (string, error) {
 	h.Log = &Log{}
 	ended := make(chan lifecycle.Exit, 1)
@@ -80,7 +77,7 @@ func (s *Spawner) Exec(ctx context.Context, h Host) (string, error) {
 	}
 }
 
-// lookPath finds a program in the PATH of env, which is not this process's.
+// lookPath finds a program in the PATH of env, instead of this process's PATH.
 func lookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
