@@ -9,9 +9,8 @@ import (
 
 var errQueueFull = errors.New("the queue is full")
 
-// admission hands out a fixed number of slots, first come first served, to at most queue
-// waiters. A freed slot passes directly to the oldest waiter: running never dips while a
-// request waits, so no later request can overtake it.
+// admission gives a fixed number of slots to requests in order of arrival. At most queue requests wait. A
+// freed slot passes directly to the oldest waiter, so that no later request can overtake it.
 type admission struct {
 	mu      sync.Mutex
 	slots   int
@@ -20,7 +19,7 @@ type admission struct {
 	waiters list.List // of chan struct{}; closed when the slot is handed over
 }
 
-// acquire waits for a slot until ctx ends. The caller calls release once.
+// acquire waits for a slot until ctx ends. The caller must call release once.
 func (a *admission) acquire(ctx context.Context) (release func(), err error) {
 	a.mu.Lock()
 	if a.running < a.slots {
@@ -44,7 +43,7 @@ func (a *admission) acquire(ctx context.Context) (release func(), err error) {
 	a.mu.Lock()
 	select {
 	case <-granted:
-		// The slot came while we gave up: pass it on.
+		// The slot came after ctx had ended: pass it on.
 		a.mu.Unlock()
 		a.release()
 	default:

@@ -10,15 +10,13 @@ import (
 	"strings"
 )
 
-// CommandLineError is a command line that the engine refuses, or its help. The
-// text is the engine's own.
+// CommandLineError says that the engine refuses a command line, or is its help. The text is the engine's own.
 type CommandLineError struct {
-	// Usage is the line before the message, without its end; empty: none.
+	// Usage is the line before the message, without its end. It may be empty.
 	Usage string
 	// Message begins with the engine's name.
 	Message string
-	// Code is the exit code: 2 for flags, 1 for values that the engine refuses
-	// after it has read them, 0 for help.
+	// Code is the exit code: 2 for flags, 1 for values that the engine refuses after parsing, 0 for help.
 	Code int
 }
 
@@ -29,7 +27,7 @@ func (e *CommandLineError) Error() string {
 	return e.Usage + "\n" + e.Message
 }
 
-// ExitCode is the code that the process is to end with.
+// ExitCode returns the code that the process must end with.
 func (e *CommandLineError) ExitCode() int { return e.Code }
 
 // kind is the type of a flag's value.
@@ -38,7 +36,7 @@ type kind int
 const (
 	text kind = iota
 	integer
-	optionalInteger // says differently what is wrong
+	optionalInteger // has another error message
 	humanInteger    // 32k is 32,000 and 32K is 32,768
 	humanIntegerOrAuto
 	decimal
@@ -60,8 +58,8 @@ const (
 
 // flag is one flag of an engine.
 type flag struct {
-	// names are joined by a slash as the engine's messages do:
-	// --tensor-parallel-size/-tp. The first is the key of its values.
+	// names are joined by a slash, as in the engine's messages: --tensor-parallel-size/-tp. The first name is
+	// the key of its values.
 	names   string
 	kind    kind
 	count   count
@@ -91,12 +89,12 @@ func listFlags(k kind, names ...string) []flag {
 	return all
 }
 
-// oneOf makes a flag whose values are words of a list.
+// oneOf returns a flag that takes one of the choices.
 func oneOf(name string, choices ...string) []flag {
 	return []flag{{names: name, choices: choices}}
 }
 
-// arguments are what a command line says: values by the flag's first name.
+// arguments are the parsed command line, with values by the flag's first name.
 type arguments struct {
 	values     map[string][]string
 	positional []string
@@ -104,8 +102,7 @@ type arguments struct {
 
 func (a *arguments) has(key string) bool { _, ok := a.values[key]; return ok }
 
-// textOf returns a flag's only value, or false without one. None is Python's
-// word for no value.
+// textOf returns a flag's only value, or false without one. "None" is Python's word for no value.
 func (a *arguments) textOf(key string) (string, bool) {
 	v := a.values[key]
 	if len(v) != 1 || v[0] == "None" || v[0] == "" {
@@ -114,7 +111,7 @@ func (a *arguments) textOf(key string) (string, bool) {
 	return v[0], true
 }
 
-// isOn reports whether a switch or boolean was given and not negated later.
+// isOn reports whether a switch or boolean was given, and not negated later.
 func (a *arguments) isOn(key string) bool { v := a.values[key]; return len(v) == 1 && v[0] == "true" }
 
 // integerOf returns a flag's integer value, which the parser has checked.
@@ -136,15 +133,15 @@ func (a *arguments) decimalOf(key string) (float64, bool) {
 	return n, err == nil
 }
 
-// parser reads a command line as Python's argparse does, which both engines use.
+// parser parses a command line like Python's argparse, which both engines use.
 type parser struct {
 	program string
 	usage   string
 	byName  map[string]*flag
-	// negated has the --no- forms.
+	// negated has the flags with a --no- form, by that form.
 	negated map[string]*flag
 	names   []string
-	// positionals is how many words without a flag are taken.
+	// positionals is how many words without a flag are allowed.
 	positionals int
 }
 
@@ -181,7 +178,7 @@ var negativeNumber = regexp.MustCompile(`^-(\d+|\d*\.\d+)$`)
 
 // option is one word of the command line that is a flag.
 type option struct {
-	flag   *flag // nil: unknown
+	flag   *flag // nil if unknown
 	no     bool
 	value  string // after an equals sign
 	joined bool
@@ -216,7 +213,7 @@ func (p *parser) readOption(word string) (*option, error) {
 		o.value, o.joined = value, joined
 		return o, nil
 	}
-	// A flag of one letter may have its value at its side.
+	// The value of a flag of one letter may follow without a space.
 	if f := p.byName[word[:2]]; f != nil && word[1] != '-' {
 		return &option{flag: f, value: word[2:], joined: true}, nil
 	}
@@ -270,7 +267,7 @@ func (p *parser) parseWords(words []string) (*arguments, error) {
 				break
 			}
 			if o, err := p.readOption(next); err != nil || o != nil {
-				break // an error is said when the word's turn comes
+				break // an error is returned when the loop reaches the word
 			}
 		}
 		taken, err := p.takeValues(out, o, following)
@@ -326,8 +323,8 @@ func (p *parser) takeValues(out *arguments, o *option, following []string) (int,
 	return len(values), nil
 }
 
-// checkValue refuses a value that does not fit its flag. The error has argparse's words, or those
-// of vLLM's types where a value may be absent.
+// checkValue returns an error for a value that does not fit its flag. The text is argparse's, or that of
+// vLLM's types for flags whose value may be absent.
 func (p *parser) checkValue(f *flag, value string) error {
 	absent := value == "" || value == "None"
 	var wrong string
@@ -372,7 +369,7 @@ func (p *parser) checkValue(f *flag, value string) error {
 	return nil
 }
 
-// helpError returns the list of flags as an error, because the process must end as the engine does.
+// helpError returns the list of flags as an error, so that the process ends like the engine after --help.
 func (p *parser) helpError() error {
 	names := slices.Clone(p.names)
 	slices.Sort(names)
@@ -389,8 +386,8 @@ func quotePython(s string) string {
 
 var human = regexp.MustCompile(`^(\d+(?:\.\d+)?)([kKmMgGtT])$`)
 
-// humanInt reads 32k as 32,000 and 32K as 32,768, and a plain number as itself.
-// The problem is in the engine's words.
+// humanInt parses an integer, which may have a suffix: 32k is 32,000 and 32K is 32,768. problem is the
+// engine's message, or "".
 func humanInt(value string) (n int, problem string) {
 	value = strings.TrimSpace(value)
 	m := human.FindStringSubmatch(value)

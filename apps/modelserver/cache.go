@@ -2,7 +2,7 @@ package modelserver
 
 import "sync/atomic"
 
-// cache counts the tokens of running requests as a KV cache holds them.
+// cache counts the tokens of running requests in the KV cache.
 type cache struct {
 	size int
 	held atomic.Int64

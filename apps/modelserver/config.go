@@ -12,107 +12,104 @@ import (
 	"time"
 )
 
-// Config says what to serve and how. The zero value is a server that answers at
-// full speed on a free port of the loopback address; where a zero stands for
-// something else, the field says so. The tags are the command line's.
+// Config configures a Server. The zero value is a server that answers at full speed on a free port of the
+// loopback address. A field's comment names its default, if that is not zero. The tags are for the command
+// line.
 type Config struct {
-	// Host is the address to bind; empty: 127.0.0.1.
+	// Host is the address to bind. Default: 127.0.0.1.
 	Host string `default:"127.0.0.1" help:"Address to listen on (0.0.0.0 in a container)."`
-	// Port to bind; 0: any free one.
+	// Port is the port to bind. 0 means any free port.
 	Port int `default:"8000" env:"MODELSERVER_PORT,PORT" help:"Port to listen on."`
-	// Listener is served instead of Host and Port when it is set. Run closes it.
+	// Listener replaces Host and Port if it is set. Run closes it.
 	Listener net.Listener `kong:"-"`
-	// Listen makes the listener when the server is to listen, for engines that do
-	// so when the model is loaded; nil: Listener, or Host and Port.
+	// Listen creates the listener when the server listens, which some engines do only when the model is
+	// loaded. Default: Listener, or Host and Port.
 	Listen func(ctx context.Context) (net.Listener, error) `kong:"-"`
 
-	// Model is the name under which requests find the model; empty: echo.
+	// Model is the name of the model in requests. Default: echo.
 	Model string `default:"echo" help:"Name of the served model. Whatever its name, it repeats the prompt's words."`
-	// VersionLabel tells versions apart: it is sent as X-Model-Version and as
-	// system_fingerprint. Empty: dev.
+	// VersionLabel distinguishes versions. It is sent as X-Model-Version and as system_fingerprint. Default:
+	// dev.
 	VersionLabel string `default:"dev" help:"Label that answers carry, so that one sees which version answered."`
-	// MaxModelLen bounds prompt plus generated tokens; 0: 32768.
+	// MaxModelLen is the maximum of prompt plus generated tokens. Default: 32768.
 	MaxModelLen int `default:"32768" help:"Longest prompt plus answer, in tokens."`
 
-	// LoadTime passes before the server is healthy.
+	// LoadTime is the time until the model is loaded.
 	LoadTime time.Duration `default:"0s" help:"Time that loading the model takes. Until then health is 503, or connections are refused as vLLM and SGLang do."`
-	// WarmUpTime passes after that, for engines that listen before they are healthy.
+	// WarmUpTime is the time from then until the server is healthy, for engines that warm up.
 	WarmUpTime time.Duration `default:"0s" help:"Time from listening to being healthy, of SGLang's command line."`
-	// EngineVersion chooses between names of metrics; empty: the newest.
+	// EngineVersion is the reported version, which also selects names of metrics. Default: the newest.
 	EngineVersion string `help:"Version of the engine whose command line is used: it says so, and has that version's metrics. Default: the newest."`
-	// TimeToFirstToken passes between a request's slot and its first token.
+	// TimeToFirstToken is the time from a request's slot to its first token.
 	TimeToFirstToken time.Duration `default:"20ms" help:"Time from a free slot to the first token."`
-	// TokenRate is tokens per second and request after the first; 0: no pacing.
+	// TokenRate is the number of tokens per second of one request after its first. 0 means no pacing.
 	TokenRate float64 `default:"50" help:"Tokens per second of one request; 0 for no pacing."`
-	// Concurrency is the number of requests that generate at once; 0: 8.
+	// Concurrency is the number of requests that generate at once. Default: 8.
 	Concurrency int `default:"8" help:"Requests that run at once."`
-	// Queue is the number of requests that may wait for a slot; 0: none.
+	// Queue is the number of requests that may wait for a slot.
 	Queue int `default:"64" help:"Requests that may wait; more are refused with 429."`
-	// KVCacheTokens is the size of the cache that the metric of its usage is a
-	// share of; 0: 131072.
+	// KVCacheTokens is the size of the KV cache, for the metric of its usage. Default: 131072.
 	KVCacheTokens int `default:"131072" help:"Tokens that fit the KV cache; only its usage metric reads it."`
-	// MaxBodyBytes bounds a request's body; 0: 4 MiB.
+	// MaxBodyBytes is the maximum size of a request's body. Default: 4 MiB.
 	MaxBodyBytes int64 `default:"4194304" help:"Largest request body, in bytes."`
-	// RequestTimeout bounds a request from its headers to its last token; 0: 10 min.
+	// RequestTimeout limits a request from its headers to its last token. Default: 10 min.
 	RequestTimeout time.Duration `default:"10m" help:"Longest life of one request, queueing included."`
-	// DrainDelay is how long the server goes on accepting after SIGTERM, already
-	// unhealthy, so that routers can turn away first.
+	// DrainDelay is how long the server accepts requests after SIGTERM, although it is unhealthy, so that
+	// routers can turn away first.
 	DrainDelay time.Duration `default:"0s" help:"Time after SIGTERM in which requests are still accepted while health is 503."`
-	// DrainTimeout is how long requests in flight get after that; 0: 30 s.
+	// DrainTimeout is the time after that for requests in flight. Default: 30 s.
 	DrainTimeout time.Duration `default:"30s" help:"Time that requests in flight get to finish after SIGTERM."`
-	// Seed makes ids and injected errors repeatable; 0: random.
+	// Seed makes ids and injected errors repeatable. 0 means a random seed.
 	Seed uint64 `default:"0" help:"Seed of ids and injected errors; 0 for a random one."`
 
-	// Engine is what only the command lines of vLLM and SGLang say.
+	// Engine has settings that only the command lines of vLLM and SGLang have.
 	Engine EngineConfig `kong:"-"`
 
 	// Faults are the faults to start with.
 	Faults Faults `embed:"" prefix:"fault-"`
-	// AllowFaultAPI serves /faults, which anyone who reaches the port may use.
+	// AllowFaultAPI serves /faults, without authentication.
 	AllowFaultAPI bool `help:"Serve /faults, where faults are read (GET), changed (POST) and cleared (DELETE)."`
 
-	// LogFormat is text or json, for NewLogger; empty: text.
+	// LogFormat is the format of NewLogger, text or json. Default: text.
 	LogFormat string `default:"text" enum:"text,json" help:"Form of the log on standard error: ${enum}."`
-	// Logger receives the server's log; nil: discarded.
+	// Logger receives the server's log. Nil discards it.
 	Logger *slog.Logger `kong:"-"`
 }
 
-// EngineConfig is what the command line of an engine says and the program's own does not.
-// The zero value is the program itself.
+// EngineConfig has the settings of an engine's command line that the program's own command line does not
+// have.
 type EngineConfig struct {
-	// Name is the engine whose endpoints and metrics the server has: echo, vllm or
-	// sglang; empty: echo.
+	// Name is the engine whose endpoints and metrics the server has: echo, vllm or sglang. Default: echo.
 	Name string
-	// ModelPath is where the model would be loaded from.
+	// ModelPath is the path from which the engine would load the model.
 	ModelPath string
-	// Aliases are further names of the model.
+	// Aliases are other names of the model.
 	Aliases []string
-	// APIKeys: requests need one of them; empty: none.
+	// APIKeys are the accepted keys. Empty means that requests need no key.
 	APIKeys []string
 	// RootPath is the path under which a proxy serves the engine.
 	RootPath string
-	// CertFile and KeyFile make it HTTPS.
+	// CertFile and KeyFile are set for HTTPS.
 	CertFile, KeyFile string
-	// NoMetrics: the engine shows none.
+	// NoMetrics switches the engine's metrics off.
 	NoMetrics bool
-	// CountLoad: vLLM's /load counts requests.
+	// CountLoad makes vLLM's /load count requests.
 	CountLoad bool
-	// Tensor, Pipeline and Data are the sizes of its parallelism; 0: 1.
+	// Tensor, Pipeline and Data are the sizes of its parallelism. Default: 1.
 	Tensor, Pipeline, Data int
-	// Memory is the share of a GPU's memory; 0: the engine's default.
+	// Memory is the share of a GPU's memory. 0 means the engine's default.
 	Memory float64
-	// Role is its part in disaggregated serving, in the engine's words; empty: none.
+	// Role is its role in disaggregated serving, in the engine's words. It may be empty.
 	Role string
-	// KVTransfer is how it hands on the KV cache of prompts.
+	// KVTransfer configures how a vLLM hands over the KV cache of prompts.
 	KVTransfer KVTransfer
-	// Bootstrap is how prefill and decode servers of SGLang meet.
+	// Bootstrap configures how prefill and decode servers of SGLang meet.
 	Bootstrap Bootstrap
-	// Arguments is the command line by flag, for those endpoints that show it.
+	// Arguments is the command line by flag, for endpoints that show it.
 	Arguments map[string][]string
 }
 
-// ListensWhenLoaded reports whether connections are refused until the model is
-// loaded, as the engine does it.
+// ListensWhenLoaded reports whether the engine refuses connections until the model is loaded.
 func (c Config) ListensWhenLoaded() bool {
 	e := engineNamed(c.withDefaults().Engine.Name)
 	return e != nil && e.listensWhenLoaded
@@ -140,7 +137,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// NewLogger makes the logger that a program gives to Logger.
+// NewLogger returns a logger for the field Logger.
 func (c Config) NewLogger(w io.Writer) *slog.Logger {
 	if c.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, nil))
@@ -148,8 +145,8 @@ func (c Config) NewLogger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, nil))
 }
 
-// Validate reports every field that is out of range, by the name of its flag.
-// Kong calls it for the command line, New for everyone else.
+// Validate returns an error for every field that is out of range, by the name of its flag. Kong calls it for
+// the command line, and New for all other callers.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error
@@ -166,8 +163,8 @@ func (c Config) Validate() error {
 	refuse(engineNamed(c.Engine.Name) == nil, "there is no engine %q", c.Engine.Name)
 	refuse(c.EngineVersion != "" && !versionForm.MatchString(c.EngineVersion), "--engine-version must be like 0.11.0, not %q", c.EngineVersion)
 	refuse(c.TimeToFirstToken < 0, "--time-to-first-token must not be negative")
-	// A rate below one token in a thousand seconds is a typing error, and its
-	// interval would come near the end of what a Duration holds.
+	// A rate below one token in a thousand seconds is a typing error, and its interval could overflow a
+	// Duration.
 	refuse(c.TokenRate != 0 && !(c.TokenRate >= 0.001 && c.TokenRate <= 1e6), "--token-rate must be 0 or between 0.001 and 1000000, not %g", c.TokenRate)
 	refuse(c.Concurrency < 1, "--concurrency must be at least 1, not %d", c.Concurrency)
 	refuse(c.Queue < 0, "--queue must not be negative, not %d", c.Queue)

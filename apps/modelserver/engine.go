@@ -10,42 +10,39 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// engine is an inference engine whose command line, endpoints and metrics the
-// server has. Each is one file, engine_NAME.go, a function of metrics.go, and one
-// entry of engines.
+// engine is an inference engine that the server imitates in command line, endpoints and metrics. Each engine
+// has a file, engine_NAME.go, a function in metrics.go, and an entry in engines.
 type engine struct {
 	name string
 
-	// program is the engine's name in its messages, usage the line before them.
+	// program is the engine's name in its messages. usage is the line before them.
 	program, usage string
-	// images are the repositories whose containers run the engine, entrypoint is theirs.
+	// images are the repositories of the engine's images. entrypoint is the entrypoint of these images.
 	images     []string
 	entrypoint []string
-	// match returns the words after the engine's program, or false for another
-	// program's command line.
+	// match returns the words after the engine's program. ok is false for another program's command line.
 	match func(words []string) (rest []string, ok bool)
-	// flags is all that the engine takes, positionals how many words without a flag.
+	// flags are all flags of the engine. positionals is how many words without a flag it takes.
 	flags       []flag
 	positionals int
-	// rewrite changes the words before they are parsed; nil: it does not.
+	// rewrite changes the words before they are parsed. It may be nil.
 	rewrite func(p *parser, words []string) ([]string, error)
-	// configure turns what was parsed into cfg, which has the values of
-	// MODELSERVER_*.
+	// configure sets cfg from the parsed arguments. cfg already has the values of MODELSERVER_*.
 	configure func(p *parser, cfg *Config, args *arguments, own ownSettings) error
 
-	// listensWhenLoaded: connections are refused while the model is loaded.
+	// listensWhenLoaded is whether connections are refused until the model is loaded.
 	listensWhenLoaded bool
-	// warmsUp: health is 503 for a while after the server listens.
+	// warmsUp is whether health is 503 for a while after the server listens.
 	warmsUp bool
-	// acceptsUntilIdle: after SIGTERM requests are accepted until none is left.
+	// acceptsUntilIdle is whether requests are accepted after SIGTERM until none is left.
 	acceptsUntilIdle bool
-	// abrupt: requests that are cut at the end of the drain get no last word.
+	// abrupt is whether requests that are cut at the end of the drain get no error answer.
 	abrupt bool
-	// anyModel: requests may name any model, or none.
+	// anyModel is whether requests may name any model, or none.
 	anyModel bool
-	// statusQueueFull is the answer to a request when the queue is full.
+	// statusQueueFull is the HTTP status of a request that finds the queue full.
 	statusQueueFull int
-	// ownedBy is in the list of models.
+	// ownedBy is the field owned_by in the list of models.
 	ownedBy string
 
 	// guards reports whether a path needs one of the API keys.
@@ -54,11 +51,11 @@ type engine struct {
 	errorBody func(*apiError) any
 	// routes adds the endpoints that the other engines do not have, health included.
 	routes func(s *Server, route func(method, path string, handle http.HandlerFunc))
-	// metrics makes the engine's registry.
+	// metrics creates the engine's recorder and registry.
 	metrics func(m measured) (recorder, *prometheus.Registry)
 }
 
-// engines are all that there are. The first is used without a command line of another.
+// engines are all engines. The first one is the default.
 var engines = []*engine{&echo, &vllm, &sglang}
 
 func engineNamed(name string) *engine {
@@ -70,15 +67,15 @@ func engineNamed(name string) *engine {
 	return nil
 }
 
-// ownSettings is what the environment says besides the engine's command line.
+// ownSettings are the settings from the environment.
 type ownSettings struct {
-	// given has the flags of the program's own that a MODELSERVER_* stands for.
+	// given has the program's own flags that a variable MODELSERVER_* sets.
 	given  map[string]bool
 	lookup func(name string) (value string, ok bool)
 }
 
-// engineOf returns the engine whose command line this is, and the words after
-// its program; nil for another program's.
+// engineOf returns the engine of a command line, and the words after its program. It returns nil for another
+// program's command line.
 func engineOf(words []string) (*engine, []string) {
 	for _, e := range engines {
 		if e.match == nil {
@@ -91,15 +88,13 @@ func engineOf(words []string) (*engine, []string) {
 	return nil, nil
 }
 
-// IsEngineCommand reports whether words are the command line of an engine that
-// ParseArgs reads with its flags, such as vllm serve MODEL.
+// IsEngineCommand reports whether words are the command line of an engine, such as vllm serve MODEL.
 func IsEngineCommand(words []string) bool {
 	e, _ := engineOf(words)
 	return e != nil
 }
 
-// ImageEntrypoint returns the entrypoint of an engine's published image, nil for
-// other images.
+// ImageEntrypoint returns the entrypoint of an engine's published image, or nil for other images.
 func ImageEntrypoint(image string) []string {
 	repository, _, _ := strings.Cut(image, "@")
 	if colon := strings.LastIndexByte(repository, ':'); colon > strings.LastIndexByte(repository, '/') {
@@ -123,7 +118,7 @@ func pythonModule(words []string, module string) ([]string, bool) {
 	return nil, false
 }
 
-// parseFlags reads the words after the engine's program into cfg.
+// parseFlags parses the words after the engine's program into cfg.
 func (e *engine) parseFlags(cfg *Config, words []string, own ownSettings) error {
 	p := newParser(e)
 	if e.rewrite != nil {
@@ -143,7 +138,7 @@ func (e *engine) parseFlags(cfg *Config, words []string, own ownSettings) error 
 	return e.configure(p, cfg, args, own)
 }
 
-// measured is what the metrics of an engine read.
+// measured has what the metrics of an engine read.
 type measured struct {
 	cfg   *Config
 	queue *admission
@@ -162,15 +157,14 @@ func (m measured) waitingRequests() float64 {
 	return float64(n)
 }
 
-// recorder counts what the server does, under an engine's names. All methods
-// are for concurrent use.
+// recorder counts what the server does, under an engine's names. Its methods are safe for concurrent use.
 type recorder interface {
 	// recordAdmission counts a request that got a slot after waiting for it.
 	recordAdmission(waited time.Duration)
 	// recordPrefill counts the tokens of a request's prompt.
 	recordPrefill(tokens int)
-	// recordToken counts a request's nth token, from 0. It came total after the request and since
-	// after the token before.
+	// recordToken counts a request's token number n, from 0. total is the time since the request arrived, and
+	// since the time since the token before.
 	recordToken(n int, total, since time.Duration)
 	// recordEnd counts a request that held a slot and has ended.
 	recordEnd(request)
@@ -178,7 +172,7 @@ type recorder interface {
 	recordStatus(path string, status int)
 }
 
-// request is one that held a slot.
+// request has the numbers of a request that held a slot.
 type request struct {
 	finish                       string
 	prompt, generated, limit     int

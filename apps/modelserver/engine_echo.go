@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// echo is the server under its own command line. Its metrics carry vLLM's names,
-// so that dashboards, alerts and autoscalers made for vLLM work unchanged.
+// echo is the server with its own command line. Its metrics have vLLM's names, so that dashboards, alerts and
+// autoscalers for vLLM work unchanged.
 var echo = engine{
 	name:            "echo",
 	statusQueueFull: http.StatusTooManyRequests,

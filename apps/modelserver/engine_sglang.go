@@ -18,8 +18,8 @@ import (
 
 // sglang is SGLang's server, python3 -m sglang.launch_server or sglang serve.
 //
-// It listens when the model is loaded and is healthy when it has warmed up. At
-// SIGTERM it is unhealthy, accepts requests until none is left, and exits.
+// It listens when the model is loaded, and is healthy when it has warmed up. After SIGTERM it is unhealthy,
+// accepts requests until none is left, and exits.
 var sglang = engine{
 	name:       "sglang",
 	program:    "launch_server.py",
@@ -59,13 +59,13 @@ var sglang = engine{
 	metrics: newSGLangMetrics,
 }
 
-// sglangVersion is the version that the flags and metrics are of.
+// sglangVersion is the version of SGLang whose flags and metrics these are.
 const sglangVersion = "0.5.9"
 
-// What SGLang calls the parts of disaggregated serving.
+// SGLang's names of the roles in disaggregated serving.
 const sglangPrefill, sglangDecode = "prefill", "decode"
 
-const sglangDrain = 365 * 24 * time.Hour // it waits for as long as it is let
+const sglangDrain = 365 * 24 * time.Hour // SGLang has no limit
 
 var (
 	sglangDtypes     = []string{"auto", "half", "float16", "bfloat16", "float", "float32"}
@@ -84,8 +84,8 @@ var (
 	}
 )
 
-// sglangFlags are of SGLang's page docs/advanced_features/server_arguments.md as of
-// summer 2026, in its order.
+// sglangFlags are the flags in SGLang's page docs/advanced_features/server_arguments.md as of summer 2026, in
+// its order.
 var sglangFlags = slices.Concat(
 	// Model and tokenizer, HTTP server.
 	makeFlags(text, "--model-path/--model", "--tokenizer-path", "--model-loader-extra-config", "--revision", "--model-impl", "--host",
@@ -257,7 +257,7 @@ var sglangFlags = slices.Concat(
 	listFlags(text, "--encoder-urls"),
 	makeFlags(switched, "--disaggregation-decode-enable-offload-kvcache", "--encoder-only", "--language-only"),
 
-	// Loading of weights, multiplexing, modalities, and what is deprecated.
+	// Loading of weights, multiplexing, modalities, and deprecated flags.
 	listFlags(text, "--custom-weight-loader"),
 	makeFlags(integer, "--weight-loader-prefetch-num-threads", "--remote-instance-weight-loader-seed-instance-service-port", "--sm-group-num",
 		"--mm-max-concurrent-calls"),
@@ -411,7 +411,7 @@ func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, info)
 }
 
-// plainValue is a flag's value as JSON has it.
+// plainValue returns a flag's value as a JSON number, boolean or string.
 func plainValue(value string) any {
 	if n, err := strconv.ParseInt(value, 10, 64); err == nil {
 		return n
@@ -448,7 +448,7 @@ func (t *throughput) countToken() {
 	t.now++
 }
 
-// perSecond is how many came in the last whole second.
+// perSecond returns how many tokens came in the last whole second.
 func (t *throughput) perSecond() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

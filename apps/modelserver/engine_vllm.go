@@ -18,8 +18,8 @@ import (
 
 // vllm is vLLM's OpenAI-compatible server, vllm serve.
 //
-// It listens when the model is loaded, queues requests without bound, and at
-// SIGTERM aborts requests unless --shutdown-timeout lets it drain.
+// It listens when the model is loaded, and queues requests without a limit. At SIGTERM it aborts requests,
+// unless --shutdown-timeout gives them time.
 var vllm = engine{
 	name:        "vllm",
 	program:     "vllm serve",
@@ -55,14 +55,14 @@ var vllm = engine{
 	metrics: newVLLMMetrics,
 }
 
-// vllmVersion is the version that the flags and metrics are of.
+// vllmVersion is the version of vLLM whose flags and metrics these are.
 const vllmVersion = "0.20.0"
 
-// vllmFlags are of vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py
-// as of summer 2026, which register them from the fields of vLLM's configurations.
-// Where a field takes any text besides its listed words, so does the flag here.
+// vllmFlags are the flags that vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py register, as
+// of summer 2026, from the fields of vLLM's configurations. If a field takes any text besides its listed
+// words, so does the flag.
 var vllmFlags = slices.Concat(
-	// The command, and the server that it starts.
+	// The command and the server that it starts.
 	makeFlags(switched, "--headless", "--grpc", "--disable-log-stats", "--aggregate-engine-logging", "--data-parallel-multi-port-external-lb/-dpm"),
 	makeFlags(optionalInteger, "--api-server-count/-asc", "--max-log-len"),
 	makeFlags(integer, "--port", "--data-parallel-supervisor-port", "--dp-supervisor-probe-failure-threshold", "--ssl-cert-reqs",
@@ -182,9 +182,8 @@ var vllmFlags = slices.Concat(
 	oneOf("--kda-prefill-backend", "auto", "flashkda", "triton"),
 )
 
-// rewriteVLLM does what vLLM's parser does before argparse: underscores in names
-// are dashes, -O3 is --optimization-level 3, and --x-config.key value is a key of
-// a JSON flag.
+// rewriteVLLM does what vLLM's parser does before argparse. It replaces underscores in names with dashes, and
+// -O3 with --optimization-level 3. It collects --x-config.key value as a key of a JSON flag.
 func rewriteVLLM(p *parser, words []string) ([]string, error) {
 	var out []string
 	nested := map[string]map[string]any{}
@@ -311,7 +310,7 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 	e.Arguments = args.values
 
 	var refused []string
-	// atLeast reads a number, as pydantic checks it.
+	// atLeast reads a number and checks it like pydantic.
 	atLeast := func(config, flag string, least int, set func(int)) {
 		n, ok := args.integerOf(flag)
 		switch {
@@ -333,15 +332,15 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 	if !own.given["queue"] {
 		cfg.Queue = math.MaxInt
 	}
-	// Of those that run, too.
+	// The limit includes the running requests.
 	atLeast("SchedulerConfig", "--max-num-queued-reqs", 1, func(n int) { cfg.Queue = max(0, n-cfg.Concurrency) })
-	// -1 stands for what the model has.
+	// -1 stands for the model's own length.
 	if n, ok := args.integerOf("--max-model-len"); ok && n != -1 {
 		atLeast("ModelConfig", "--max-model-len", 1, func(n int) { cfg.MaxModelLen = n })
 	}
 	atLeast("ModelConfig", "--seed", 0, func(n int) { cfg.Seed = uint64(n) })
 	if !own.given["drain-timeout"] {
-		// As good as none: 0 stands for the default.
+		// The shortest timeout, because 0 stands for the default.
 		cfg.DrainTimeout = time.Nanosecond
 	}
 	atLeast("VllmConfig", "--shutdown-timeout", 0, func(n int) { cfg.DrainTimeout = max(time.Nanosecond, time.Duration(n)*time.Second) })
@@ -374,7 +373,7 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 	return nil
 }
 
-// loraName reads a LoRA module, name=path or JSON.
+// loraName returns the name of a LoRA module, which is given as name=path or JSON.
 func loraName(p *parser, module string) (string, error) {
 	if name, _, ok := strings.Cut(module, "="); ok && !strings.Contains(module, ",") {
 		return name, nil
@@ -389,7 +388,7 @@ func loraName(p *parser, module string) (string, error) {
 	return v.Name, nil
 }
 
-// kvTransfer checks a KVTransferConfig and returns what of it has an effect.
+// kvTransfer checks a KVTransferConfig and returns the fields that have an effect.
 func kvTransfer(value string) (role, connector, engineID, problem string) {
 	var v struct {
 		Connector      *string        `json:"kv_connector"`
@@ -443,7 +442,7 @@ func vllmRoutes(s *Server, route func(method, path string, handle http.HandlerFu
 	route("GET", "/metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP)
 }
 
-// openAIError is the object of both engines' errors.
+// openAIError returns the error object of both engines.
 func openAIError(e *apiError) map[string]any {
 	var param any
 	if e.param != "" {
@@ -455,8 +454,7 @@ func openAIError(e *apiError) map[string]any {
 	return map[string]any{"message": e.message, "type": cmp.Or(kind, strings.ReplaceAll(http.StatusText(e.status), " ", "")), "param": param, "code": e.status}
 }
 
-// fastAPIDetail is the body for a path or method that FastAPI does not know, nil
-// for other errors.
+// fastAPIDetail returns FastAPI's body for an unknown path or method, or nil for other errors.
 func fastAPIDetail(e *apiError) map[string]string {
 	if e.code == codeNotFound || e.code == codeMethodNotAllowed {
 		return map[string]string{"detail": http.StatusText(e.status)}
@@ -466,7 +464,7 @@ func fastAPIDetail(e *apiError) map[string]string {
 
 var numbers = regexp.MustCompile(`\d+`)
 
-// olderThan compares the first two numbers of versions. No version is the newest.
+// olderThan reports whether a version is older than major.minor. An empty version is the newest.
 func olderThan(version string, major, minor int) bool {
 	if version == "" {
 		return false

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Faults is what goes wrong on purpose. The zero value: nothing. Times count
-// from the moment the faults were set: from the start for flags, from the
-// request for /faults.
+// Faults are injected faults. The zero value injects none. Times count from when the faults were set: from
+// the start for flags, from the request for /faults.
 type Faults struct {
 	NeverReady      bool     `json:"neverReady" help:"Load forever: health stays 503."`
 	CrashAtStart    bool     `json:"crashAtStart" help:"Exit before listening."`
@@ -27,13 +26,13 @@ type Faults struct {
 	LogLines        int      `json:"logLines" default:"0" help:"Write this many log lines per second."`
 }
 
-// Duration is a time.Duration that reads and writes itself as text ("1m30s").
+// Duration is a time.Duration with a text form ("1m30s").
 type Duration time.Duration
 
-// MarshalText writes d in Go's form.
+// MarshalText returns d in Go's form.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads Go's form.
+// UnmarshalText parses Go's form.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	*d = Duration(v)
@@ -50,7 +49,7 @@ func (f Faults) withDefaults() Faults {
 	return f
 }
 
-// Upper bounds of what a fault may cost the host that it runs on.
+// Upper limits of what a fault may cost its host.
 const (
 	maxMemoryMiB = 1 << 20
 	maxLogLines  = 100_000
@@ -64,7 +63,7 @@ func (f Faults) validate() error {
 		}
 	}
 	refuse(f.CrashAfter < 0, "fault crashAfter must not be negative")
-	// 0 would make a crash look like a clean end.
+	// Exit code 0 would make a crash look like a clean end.
 	refuse(f.ExitCode < 1 || f.ExitCode > 255, "fault exitCode must be 1 to 255, not %d", f.ExitCode)
 	refuse(f.FailHealthAfter < 0, "fault failHealthAfter must not be negative")
 	refuse(f.FailHealthUntil != 0 && f.FailHealthUntil <= f.FailHealthAfter, "fault failHealthUntil must be later than failHealthAfter, or 0")
@@ -81,9 +80,8 @@ func (f Faults) healthFails(since time.Duration) bool {
 		(f.FailHealthUntil == 0 || since < time.Duration(f.FailHealthUntil))
 }
 
-// ExitError is how Run tells its caller to end the process with Code: the
-// injected crash. The package itself never exits, so that it can be run
-// in-process.
+// ExitError is the error of Run after an injected crash. The caller must end the process with Code. The
+// package itself never exits, so that it can run inside another process.
 type ExitError struct {
 	Code   int
 	Reason string
@@ -93,10 +91,10 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s (injected fault, exit code %d)", e.Reason, e.Code)
 }
 
-// ExitCode is the code that the process is to end with.
+// ExitCode returns the code that the process must end with.
 func (e *ExitError) ExitCode() int { return e.Code }
 
-// faultBoard holds the current faults and tells those who wait when they change.
+// faultBoard holds the current faults, and a channel that closes when they change.
 type faultBoard struct {
 	mu      sync.Mutex
 	faults  Faults
@@ -135,7 +133,7 @@ func (b *faultBoard) changeFaults(now time.Time, change func(*Faults) error) (Fa
 	return next, nil
 }
 
-// drawError decides whether this request is one of those that fail.
+// drawError decides at random whether this request fails.
 func (b *faultBoard) drawError() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,26 +6,24 @@ import (
 	"time"
 )
 
-// Reasons why generation ended, in OpenAI's words; abort is vLLM's, for metrics.
+// Reasons why generation ended, in OpenAI's words. Abort is vLLM's, for metrics only.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
 	finishAbort  = "abort"
 )
 
-// plan is the whole answer to one request. The echo model knows it before the
-// first token; only the pace makes it look like work.
+// plan is the whole answer to one request, which the echo model knows before the first token.
 type plan struct {
 	promptTokens int
-	prompt       []string // the same, as a KV cache holds them
-	tokens       []string // joined, they are the text
+	prompt       []string // the tokens of the prompt, for KV transfers
+	tokens       []string // tokens of the answer; joined, they are its text
 	limit        int      // tokens that the answer may have
 	finish       string
 }
 
-// planEcho repeats the words of echo up to limit tokens. With ignoreEOS it
-// starts over until the limit, which is how benchmarks ask for answers of an
-// exact length. The text ends before the first stop sequence.
+// planEcho repeats the words of echo, at most limit tokens. With ignoreEOS it starts over until the limit,
+// because benchmarks ask so for answers of an exact length. The text ends before the first stop sequence.
 func planEcho(promptTokens int, echo string, limit int, ignoreEOS bool, stop []string) plan {
 	words := strings.Fields(echo)
 	p := plan{promptTokens: promptTokens, finish: finishStop, limit: limit}
@@ -65,7 +63,7 @@ func planEcho(promptTokens int, echo string, limit int, ignoreEOS bool, stop []s
 	return p
 }
 
-// pace is how fast tokens come.
+// pace is the delay of the first token and of each later one.
 type pace struct {
 	first time.Duration
 	each  time.Duration
@@ -89,9 +87,8 @@ func scaleDuration(d time.Duration, factor float64) time.Duration {
 	return longest
 }
 
-// emitTokens calls emit for every token when its time has come. Times count from the
-// start, not from the token before, so that a slow reader does not lower the
-// rate of what follows.
+// emitTokens calls emit for every token at its time. Times count from the start, not from the token before,
+// so that a slow reader does not lower the rate of later tokens.
 func (p pace) emitTokens(ctx context.Context, tokens []string, emit func(i int, token string) error) error {
 	due := time.Now().Add(p.first)
 	for i, token := range tokens {

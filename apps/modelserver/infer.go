@@ -11,13 +11,11 @@ import (
 )
 
 const (
-	// bodyTimeout is ample for the largest body over a poor line.
+	// bodyTimeout limits the time to read a body. It is enough for the largest body over a slow line.
 	bodyTimeout = 30 * time.Second
-	// writeTimeout ends a request whose client stopped reading: it would hold a slot for no
-	// reader.
+	// writeTimeout ends a request when its client stops reading, because the request would hold a slot.
 	writeTimeout = 30 * time.Second
-	// statusClosedRequest is nginx's code for a request that ended without an
-	// answer. Only metrics see it.
+	// statusClosedRequest is nginx's code for a request that ended without an answer. Only metrics use it.
 	statusClosedRequest = 499
 )
 
@@ -26,18 +24,18 @@ var (
 	errDrainTimeout   = errors.New("the server stopped before the request was done")
 )
 
-// shape is what differs between the two endpoints' answers.
+// shape has the differences between the answers of the two endpoints.
 type shape struct {
 	idPrefix    string
 	object      string
 	chunkObject string
 	whole       func(text string) choice
-	opening     func() (choice, bool) // a chunk before the first token, if there is one
+	opening     func() (choice, bool) // a chunk before the first token, if any
 	chunk       func(token string) choice
 	last        func() choice // the chunk that carries the finish reason
 }
 
-// serveInference takes a request of either endpoint through the stages in the package comment.
+// serveInference handles a request of either endpoint in the stages of the package comment.
 func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse func() (*sampling, plan, shape, *apiError)) {
 	arrived := time.Now()
 	code := http.StatusOK
@@ -58,7 +56,7 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		refuse(problem)
 		return
 	}
-	// Only after the body: a disconnect is noticed once it has been read.
+	// This comes after the body, because net/http notices a disconnect only then.
 	if s.blockWhileHung(ctx) {
 		code = statusClosedRequest
 		panic(http.ErrAbortHandler)
@@ -173,8 +171,7 @@ func interruptionError(err error) *apiError {
 	return e
 }
 
-// retryAfter guesses when a slot will be free: the time that a typical answer
-// takes.
+// retryAfter returns a guess when a slot will be free, which is the time of a typical answer.
 func (s *Server) retryAfter() time.Duration {
 	const typicalTokens = 64
 	if s.cfg.TokenRate <= 0 {
@@ -183,8 +180,7 @@ func (s *Server) retryAfter() time.Duration {
 	return s.cfg.TimeToFirstToken + time.Duration(typicalTokens/s.cfg.TokenRate*float64(time.Second))
 }
 
-// stream writes server-sent events, each flushed, so that a token leaves the
-// server when it is generated.
+// stream writes server-sent events. It flushes each, so that a token leaves the server when it is generated.
 type stream struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
@@ -194,7 +190,7 @@ type stream struct {
 func (s *stream) writeOpening(form shape) error {
 	s.w.Header().Set("Content-Type", "text/event-stream")
 	s.w.Header().Set("Cache-Control", "no-cache")
-	// Proxies of nginx's kind would otherwise hold tokens back.
+	// Proxies like nginx would otherwise buffer tokens.
 	s.w.Header().Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
 	if first, ok := form.opening(); ok {

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Both ways to hand over a KV cache exchange two JSON messages on a connection of their own: what the
-// decode server asks for, and blocks or an error.
+// Both ways to hand over a KV cache exchange two JSON messages on a separate connection: the decode server's
+// request, and an answer with blocks or an error.
 
-// The limits of a message.
+// The limits of an exchange in time, and of a message in bytes.
 const (
 	kvExchangeTimeout = 10 * time.Second
 	kvMessageLimit    = 64 << 20
@@ -33,8 +33,8 @@ func incompatibleCaches(prefill, decode string) kvBlocks {
 	return kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", prefill, decode)}
 }
 
-// listenKV opens the port for decode servers and returns its number. callers and flag are for the
-// error.
+// listenKV opens the port for decode servers, and returns its listener and number. callers and flag are for
+// the error.
 func listenKV(ctx context.Context, host string, port int, callers, flag string) (net.Listener, int, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -63,14 +63,14 @@ func serveKV(l net.Listener, exchange func(net.Conn)) {
 	}
 }
 
-// readKV reads what a decode server asks for, and reports whether it did in time.
+// readKV reads the request of a decode server into ask, and reports whether a valid one came in time.
 func readKV(c net.Conn, ask any) bool {
 	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
 	return json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(ask) == nil
 }
 
-// fetchKV asks a prefill server, which is named for the error, and returns the tokens of the blocks
-// that it answers.
+// fetchKV sends ask to a prefill server, and returns the tokens of the blocks in its answer. server names it
+// in errors.
 func fetchKV(ctx context.Context, host string, port int, ask any, server string) ([]string, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

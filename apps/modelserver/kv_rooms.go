@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// Bootstrap is how an SGLang prefill server hands the KV cache of a prompt to a
-// decode server: both get the request at once, with the prefill server's bootstrap
-// address and a room in which they meet. The zero value: not at all.
+// Bootstrap configures how an SGLang prefill server hands the KV cache of a prompt to a decode server. Both
+// get the request at the same time, with the prefill server's bootstrap address and the number of a room in
+// which they meet.
 //
 //	router --bootstrap_host, _port, _room--> prefill   waits in the room
 //	       --the same----------------------> decode --bootstrap port--> prefill
 type Bootstrap struct {
-	// Port is the prefill server's bootstrap port; 0: any free one.
+	// Port is the prefill server's bootstrap port. 0 means any free port.
 	Port int
-	// Timeout is how long one waits for the other; 0: 300 s.
+	// Timeout is how long one server waits for the other. Default: 300 s.
 	Timeout time.Duration
 }
 
-// kvRooms are where the legs of requests meet. A decode server has it for its
-// settings only.
+// kvRooms has the rooms in which the prefill and the decode of requests meet. A decode server uses only its
+// settings.
 type kvRooms struct {
 	cfg           Bootstrap
 	host          string
@@ -38,12 +38,12 @@ type kvRooms struct {
 	rooms map[int64]*kvRoom
 }
 
-// kvRoom is of one request. tokens may be read when offered is closed.
+// kvRoom is the room of one request. tokens may be read when offered is closed.
 type kvRoom struct {
 	tokens  []string
 	offered chan struct{}
 	here    bool
-	fetched chan error // what became of the transfer, once
+	fetched chan error // the result of the transfer, sent once
 }
 
 type kvEnter struct {
@@ -60,7 +60,7 @@ func newKVRooms(cfg *Config) *kvRooms {
 	}
 }
 
-// findOrMake returns the room of a number, and makes it for the first caller.
+// findOrMake returns the room with a number, and creates it for the first caller.
 func (k *kvRooms) findOrMake(number int64) *kvRoom {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,7 +144,7 @@ func (k *kvRooms) answerDecoder(ctx context.Context, c net.Conn) {
 	}
 	select {
 	case r.fetched <- err:
-	default: // another has it
+	default: // another decode server has sent a result
 	}
 }
 
@@ -156,8 +156,8 @@ func (k *kvRooms) fetchTokens(ctx context.Context, host string, port int, number
 	return fetchKV(ctx, host, port, ask, fmt.Sprintf("the prefill server of bootstrap room %d", number))
 }
 
-// handOverPrompt sends or fetches a request's prompt, as the server's role asks. It fails when the
-// other server does not come, or has another prompt or cache layout.
+// handOverPrompt sends a request's prompt on a prefill server, and fetches it on a decode server. It fails if
+// the other server does not come, or has another prompt or cache layout.
 func (s *Server) handOverPrompt(ctx context.Context, req *sampling, p plan) *apiError {
 	if s.rooms == nil {
 		return nil

@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// KVTransfer is how a vLLM hands the KV cache of a prompt to another, as its
-// NixlConnector does: a prefill request answers with where the blocks are, a
-// decode request fetches them from there. The zero value: not at all.
+// KVTransfer configures how a vLLM hands the KV cache of a prompt to another, like its NixlConnector. The
+// answer to a prefill request says where the blocks are, and a decode request fetches them from there.
 //
 //	router --max_tokens 1, do_remote_decode--> prefill   holds the blocks
 //	       <--remote_engine_id, _block_ids, _host, _port--
@@ -25,18 +24,18 @@ import (
 //
 // Blocks can be fetched once. They are dropped after Timeout.
 type KVTransfer struct {
-	// EngineID names the process; empty: random.
+	// EngineID names the process. Default: a random id.
 	EngineID string
-	// Host and Port are the side channel's; port 0: any free one.
+	// Host and Port are the address of the side channel. Port 0 means any free port.
 	Host string
 	Port int
-	// Timeout is how long blocks that were not fetched are held; 0: 480 s.
+	// Timeout is how long blocks are held if they are not fetched. Default: 480 s.
 	Timeout time.Duration
-	// Enabled: there is a side channel.
+	// Enabled is whether the server opens a side channel.
 	Enabled bool
 }
 
-// Tokens of a block, and the most blocks that are held.
+// The number of tokens in a block, and the maximum number of held blocks.
 const (
 	kvBlockTokens = 16
 	kvHeldBlocks  = 65536
@@ -57,7 +56,7 @@ type kvParams struct {
 // kvFetch asks for blocks on the side channel.
 type kvFetch struct {
 	EngineID string `json:"engine_id"`
-	// Compatibility is what both sides must have in common.
+	// Compatibility must be the same on both sides.
 	Compatibility string `json:"compatibility"`
 	BlockIDs      []int  `json:"block_ids"`
 }
@@ -70,7 +69,7 @@ type kvStore struct {
 	port          int
 
 	mu     sync.Mutex
-	next   int // the last block's number
+	next   int // number of the last block
 	blocks map[int]kvBlock
 }
 
@@ -84,7 +83,7 @@ func newKVStore(cfg *Config, engineID string) *kvStore {
 	t.Timeout = cmp.Or(t.Timeout, 480*time.Second)
 	return &kvStore{
 		cfg: t, engineID: cmp.Or(t.EngineID, engineID), blocks: map[int]kvBlock{},
-		// As NIXL's handshake does it: what lays out the cache has to be the same.
+		// As in NIXL's handshake, all that decides the cache's layout must be the same.
 		compatibility: fmt.Sprintf("vllm %s, version %s, model %s, tensor parallel size %d", cmp.Or(cfg.EngineVersion, vllmVersion), cfg.VersionLabel, cfg.Engine.ModelPath, cfg.Engine.Tensor),
 	}
 }
@@ -109,7 +108,7 @@ func (k *kvStore) holdTokens(tokens []string, now time.Time) (ids []int, err err
 	return ids, nil
 }
 
-// takeBlocks returns the blocks that a decode server asks for and drops them: all or none.
+// takeBlocks returns the blocks that a decode server asks for, all or none, and drops them.
 func (k *kvStore) takeBlocks(ask kvFetch, now time.Time) kvBlocks {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,8 +157,8 @@ func (k *kvStore) fetchBlocks(ctx context.Context, from *kvParams) ([]string, er
 	return fetchKV(ctx, from.RemoteHost, from.RemotePort, ask, "prefill engine "+from.RemoteEngineID)
 }
 
-// takeKV fetches what a decode request's prompt was prefilled with elsewhere. The
-// request fails when that is not to be had: nothing is computed anew.
+// takeKV fetches the prompt of a decode request from the prefill server. The request fails if that fails,
+// because the server does not prefill it again.
 func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
 	from := req.KVTransfer
 	if from == nil || !from.DoRemotePrefill || s.kv == nil {
@@ -182,7 +181,7 @@ func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
 	return nil
 }
 
-// offerKV holds what a prefill request's prompt left, and says where.
+// offerKV holds the prompt of a prefill request, and returns where it can be fetched.
 func (s *Server) offerKV(req *sampling, p plan, id string) *kvParams {
 	if req.KVTransfer == nil || !req.KVTransfer.DoRemoteDecode || s.kv == nil {
 		return nil
@@ -198,7 +197,7 @@ func (s *Server) offerKV(req *sampling, p plan, id string) *kvParams {
 	}
 }
 
-// kvTransferOf reads vLLM's environment of the side channel.
+// kvTransferOf reads vLLM's environment variables of the side channel.
 func kvTransferOf(p *parser, lookup func(string) (string, bool), connector, engineID string) (KVTransfer, error) {
 	if connector != "NixlConnector" {
 		return KVTransfer{}, nil

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// apiError is an answer that is not 200, in OpenAI's form.
+// apiError is an error answer, with the fields of OpenAI's errors.
 type apiError struct {
 	status     int
 	kind       string
@@ -24,7 +24,7 @@ type apiError struct {
 	retryAfter time.Duration
 }
 
-// Codes of requests that no endpoint takes.
+// Codes of requests that have no endpoint.
 const (
 	codeNotFound         = "not_found"
 	codeMethodNotAllowed = "method_not_allowed"
@@ -47,7 +47,7 @@ type errorBody struct {
 	Error errorDetail `json:"error"`
 }
 
-// OpenAI's clients expect all four keys, null when unknown.
+// errorDetail has all four keys that OpenAI's clients expect, with null for unknown values.
 type errorDetail struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type"`
@@ -76,7 +76,7 @@ func (s *Server) writeError(w http.ResponseWriter, e *apiError) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// An error here means that the client is gone: the error has no reader.
+	// An error means that the client is gone, so it cannot be reported.
 	_ = json.NewEncoder(w).Encode(v)
 }
 
@@ -86,7 +86,7 @@ type usage struct {
 	TotalTokens      int `json:"total_tokens"`
 }
 
-// completion is the envelope of every answer of both endpoints, whole or chunk.
+// completion is the envelope of every answer and every chunk of both endpoints.
 type completion struct {
 	ID                string   `json:"id"`
 	Object            string   `json:"object"`
@@ -114,8 +114,8 @@ type message struct {
 	Content *string `json:"content,omitempty"`
 }
 
-// sampling is what both endpoints take. Fields that the echo model has no use
-// for (temperature, top_p, seed ...) are accepted and change nothing.
+// sampling has the parameters that both endpoints share. Other parameters (temperature, top_p, seed ...) are
+// accepted and ignored.
 type sampling struct {
 	Model               string         `json:"model"`
 	Stream              bool           `json:"stream"`
@@ -165,7 +165,7 @@ type chatMessage struct {
 	Content chatContent `json:"content"`
 }
 
-// chatContent is a string, null, or a list of parts of which the text counts.
+// chatContent is a string, null, or a list of text parts, which are joined.
 type chatContent string
 
 func (c *chatContent) UnmarshalJSON(data []byte) error {
@@ -219,15 +219,15 @@ func (p *promptText) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// decodeBody reads one JSON value of at most limit bytes into v.
+// decodeBody decodes a JSON body of at most limit bytes into v.
 func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) *apiError {
 	rc := http.NewResponseController(w)
-	// Not every writer has deadlines (a test's recorder has none); where there
-	// are none, the server's header and request timeouts are the bound.
+	// Some writers, such as a test's recorder, have no deadlines. Then the server's header and request
+	// timeouts are the limit.
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	// The deadline must not outlive the body: it would fire in the background
-	// read that notices a disconnect, and cancel a healthy request.
+	// The deadline must not outlive the body. It would end net/http's background read for disconnects, and so
+	// cancel a healthy request.
 	_ = rc.SetReadDeadline(time.Time{})
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		return &apiError{
@@ -243,7 +243,7 @@ func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) *api
 			return known
 		}
 		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-			// The embedded struct is our own matter; the client knows no such name.
+			// The client does not know the embedded struct's name.
 			field := strings.TrimPrefix(wrong.Field, "sampling.")
 			return badRequest(field, "%s must be of type %s, not %s", cmp.Or(field, "the request"), wrong.Type, wrong.Value)
 		}
@@ -300,10 +300,10 @@ func (s *Server) checkModel(asked string) *apiError {
 	return nil
 }
 
-// modelNames are all names of the model, first the one that answers carry.
+// modelNames returns all names of the model. Answers carry the first one.
 func (s *Server) modelNames() []string { return append([]string{s.cfg.Model}, s.cfg.Engine.Aliases...) }
 
-// answeredModel is the name that an answer carries.
+// answeredModel returns the model's name for an answer.
 func (s *Server) answeredModel(asked string) string {
 	if s.engine.anyModel && asked != "" {
 		return asked
@@ -311,8 +311,7 @@ func (s *Server) answeredModel(asked string) string {
 	return s.cfg.Model
 }
 
-// decodeStrict refuses a field that v does not have: a misspelt fault must not
-// silently do nothing.
+// decodeStrict refuses fields that v does not have, so that a misspelt fault is not ignored.
 func decodeStrict(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

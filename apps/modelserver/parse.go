@@ -7,17 +7,15 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ParseArgs reads args and environment as the program's command line does, and
-// leaves aside what it does not know: other flags, with or without a value, and
-// words that belong to none. It is for those who run servers in the place of
-// another program, whose command line this may really be.
+// ParseArgs parses args and environment as the program's command line does, and ignores unknown flags and
+// words. It is for callers that run a server in place of another program, and have that program's command
+// line.
 //
-// A command line of an engine, such as vllm serve MODEL, is read with the engine's
-// flags, all of them: the error is then a *CommandLineError. What the engine does
-// not know comes from MODELSERVER_*.
+// A command line of an engine, such as vllm serve MODEL, is parsed with all of the engine's flags. Then the
+// error is a *CommandLineError. Settings that the engine does not have come from MODELSERVER_*.
 //
-// lookup is the environment; nil means an empty one. A flag beats the environment. portGiven
-// reports whether either names the port. The error is about a value that does not fit its flag.
+// lookup reads the environment. Nil means an empty one. A flag overrides the environment. portGiven reports
+// whether one of them sets the port. The error names a value that does not fit its flag.
 func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) (cfg Config, portGiven bool, err error) {
 	if lookup == nil {
 		lookup = func(string) (string, bool) { return "", false }
@@ -33,14 +31,14 @@ func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) 
 	for _, flag := range parser.Model.Flags {
 		flags[flag.Name] = flag
 		for _, name := range flag.Envs {
-			// An engine has flags of its own for these, and reads no PORT.
+			// An engine has its own flags for these, and does not read PORT.
 			if value, ok := lookup(name); ok && (engine == nil || flag.Name != "port" && flag.Name != "host" && flag.Name != "model") {
 				known = append(known, "--"+flag.Name+"="+value)
 				given[flag.Name] = true
 				break
 			}
 		}
-		// The environment of this process is another's.
+		// The environment of this process must not be read.
 		flag.Envs, flag.Value.Tag.Envs = nil, nil
 	}
 	for i := 0; i < len(args) && engine == nil; i++ {

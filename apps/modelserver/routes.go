@@ -57,8 +57,7 @@ func (s *Server) newHandler() http.Handler {
 	})
 }
 
-// withoutRootPath takes away the path under which a proxy serves the engine, for
-// proxies that leave it.
+// withoutRootPath removes RootPath from the request's path, for proxies that do not.
 func (s *Server) withoutRootPath(r *http.Request) *http.Request {
 	root := strings.TrimSuffix(s.cfg.Engine.RootPath, "/")
 	rest, ok := strings.CutPrefix(r.URL.Path, root)
@@ -70,7 +69,7 @@ func (s *Server) withoutRootPath(r *http.Request) *http.Request {
 	return stripped
 }
 
-// isAuthorized reports whether a request has one of the API keys, or needs none.
+// isAuthorized reports whether a request has one of the API keys or needs none.
 func (s *Server) isAuthorized(r *http.Request) bool {
 	if len(s.cfg.Engine.APIKeys) == 0 || r.Method == http.MethodOptions || s.engine.guards == nil || !s.engine.guards(r.URL.Path) {
 		return true
@@ -83,8 +82,8 @@ func (s *Server) isAuthorized(r *http.Request) bool {
 	return false
 }
 
-// blockWhileHung blocks while the fault Hang is set. It reports whether ctx ended first: then the
-// request must stay unanswered.
+// blockWhileHung blocks while the fault Hang is set. It reports whether ctx ended first. Then the request
+// must stay unanswered.
 func (s *Server) blockWhileHung(ctx context.Context) bool {
 	for {
 		faults, _, changed := s.faults.currentFaults()

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Server is one model server. New makes it, Run runs it, once.
+// Server is one model server. Create it with New, and call Run once.
 type Server struct {
 	cfg      Config
 	engine   *engine
@@ -24,8 +24,8 @@ type Server struct {
 	faults   *faultBoard
 	queue    *admission
 	cache    *cache
-	kv       *kvStore // nil: no KV transfer
-	rooms    *kvRooms // nil: not disaggregated
+	kv       *kvStore // nil without KV transfer
+	rooms    *kvRooms // nil without disaggregation
 	metrics  recorder
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -33,14 +33,14 @@ type Server struct {
 	loaded   atomic.Bool
 	warm     atomic.Bool
 	draining atomic.Bool
-	// whenLoaded closes with loaded.
+	// whenLoaded is closed when loaded is set.
 	whenLoaded chan struct{}
 
 	idMu sync.Mutex
 	ids  *rand.Rand
 }
 
-// New checks cfg and builds the server; nothing is bound or started yet.
+// New checks cfg and returns a server. It binds and starts nothing.
 func New(cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -56,8 +56,7 @@ func New(cfg Config) (*Server, error) {
 		engine:  engineNamed(cfg.Engine.Name),
 		log:     cfg.Logger,
 		started: now,
-		// Two streams of one seed: how many ids were drawn must not change
-		// which requests fail.
+		// One seed has two streams, so that the number of drawn ids does not change which requests fail.
 		faults: newFaultBoard(cfg.Faults, rand.New(rand.NewPCG(seed, 1)), now),
 		ids:    rand.New(rand.NewPCG(seed, 2)),
 		queue:  &admission{slots: cfg.Concurrency, queue: cfg.Queue},
@@ -76,13 +75,12 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Handler serves every endpoint. Without Run nothing loads, so it answers as a
-// server that is still loading.
+// Handler returns the handler of all endpoints. Without Run no model loads, so it answers like a loading
+// server.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Run serves until ctx ends, then drains and returns nil. It returns an
-// *ExitError when an injected fault ends the process, and any other error when
-// it cannot serve.
+// Run serves until ctx ends, and then drains and returns nil. It returns an *ExitError after an injected
+// crash, and another error if it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
 	faults, _, _ := s.faults.currentFaults()
 	if faults.CrashAtStart {
@@ -141,8 +139,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Info("waiting for decode servers", "address", meeting.Addr().String())
 	}
 
-	// Requests live on their own context: the end of ctx starts the drain and
-	// must not cut them.
+	// Requests have a separate context, because the end of ctx starts the drain and must not cut them.
 	requests, cutRequests := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cutRequests(nil)
 	server := &http.Server{
@@ -173,8 +170,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.drain(context.WithoutCancel(ctx), server, crashed, cutRequests)
 }
 
-// listenAtStart listens, or for an engine that does so when it is loaded, only
-// checks that the port is free, and returns nil.
+// listenAtStart listens. For an engine that listens only when it is loaded, it checks that the port is free,
+// and returns nil.
 func (s *Server) listenAtStart(ctx context.Context) (net.Listener, error) {
 	if !s.engine.listensWhenLoaded {
 		return s.listen(ctx)
@@ -204,8 +201,8 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// drain lets requests in flight finish within DrainTimeout and cuts the rest. Its
-// ctx must outlive the one whose end began it.
+// drain waits up to DrainTimeout for requests in flight, and cuts the rest. Its ctx must not be the one whose
+// end started the drain.
 func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan error, cutRequests context.CancelCauseFunc) error {
 	s.draining.Store(true)
 	started := time.Now()
@@ -241,13 +238,13 @@ func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan 
 	running, waiting := s.queue.countRequests()
 	s.log.Warn("drain timeout passed, cutting requests", "running", running, "waiting", waiting)
 	if s.engine.abrupt {
-		// The connections end first, so that no request has a last word.
+		// The connections are closed first, so that no request gets an error answer.
 		err := ignoreClosed(server.Close())
 		cutRequests(errDrainTimeout)
 		return err
 	}
 	cutRequests(errDrainTimeout)
-	// The handlers of requests that were cut get a second to write their error.
+	// Handlers of cut requests have a second to write their error.
 	goodbye, cancelGoodbye := context.WithTimeout(ctx, time.Second)
 	defer cancelGoodbye()
 	if server.Shutdown(goodbye) != nil {
@@ -256,8 +253,7 @@ func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan 
 	return nil
 }
 
-// awaitIdle waits until no request runs or waits, or ctx ends. The error is that
-// of a crash.
+// awaitIdle waits until no request runs or waits, or ctx ends. It returns an error only for a crash.
 func (s *Server) awaitIdle(ctx context.Context, crashed <-chan error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -282,8 +278,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// awaitStop returns true when ctx has ended and no fault tells to ignore it,
-// false when the server ended for another reason first.
+// awaitStop returns true when ctx has ended and the fault IgnoreSIGTERM is not set. It returns false when
+// ended is done first.
 func (s *Server) awaitStop(ctx, ended context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -304,8 +300,8 @@ func (s *Server) awaitStop(ctx, ended context.Context) bool {
 	}
 }
 
-// loadModel makes the server ready after LoadTime and after the end of the fault NeverReady. An
-// engine that warms up is ready, but not yet healthy.
+// loadModel makes the server ready after LoadTime and the end of the fault NeverReady. An engine that warms
+// up is ready before it is healthy.
 func (s *Server) loadModel(ctx context.Context) {
 	if sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
 		return
@@ -335,8 +331,8 @@ func (s *Server) awaitReadiness(ctx context.Context) bool {
 	}
 }
 
-// isReady reports whether the server serves requests. A draining server is ready, because it answers
-// each request that it accepted.
+// isReady reports whether the server serves requests. A draining server is ready, because it answers the
+// requests that it accepted.
 func (s *Server) isReady() bool {
 	faults, _, _ := s.faults.currentFaults()
 	return s.loaded.Load() && !faults.NeverReady

@@ -1,7 +1,7 @@
 // Command modelserver serves an OpenAI-compatible echo model with fault injection.
 //
-// With the command line of an engine, modelserver vllm serve MODEL, or under the
-// engine's name, it takes the engine's flags and has its endpoints and metrics.
+// As modelserver vllm serve MODEL, or under the name of an engine, it takes the engine's flags and has the
+// engine's endpoints and metrics.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	cli.FatalIfErrorf(server.Run(ctx))
 }
 
-// serveEngine returns the exit code.
+// serveEngine serves as an engine, and returns the exit code.
 func serveEngine(ctx context.Context, words []string) int {
 	cfg, _, err := modelserver.ParseArgs(words, os.LookupEnv)
 	if err == nil {

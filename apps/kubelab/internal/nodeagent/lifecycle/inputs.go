@@ -123,8 +123,7 @@ func (m *Machine) HookDone(now time.Time, r Ref, err error) {
 	m.endHook(c, now)
 }
 
-// gracePeriod returns the grace period of a run that a failed probe ends. Without a probe it returns the
-// pod's.
+// gracePeriod returns the grace period of a run that failed probe p, or the pod's if p is nil.
 func (m *Machine) gracePeriod(p *corev1.Probe) time.Duration {
 	if p != nil && p.TerminationGracePeriodSeconds != nil {
 		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second

@@ -47,7 +47,7 @@ func StartModel(m Model, exit func(lifecycle.Exit)) (*Run, error) {
 }
 
 type model struct {
-	server *modelserver.Server // nil: does not listen
+	server *modelserver.Server // nil if it does not listen
 	ports  []int
 	cancel context.CancelFunc
 
