@@ -1,23 +1,22 @@
-// Package localstack runs the servers that Windlass stands on (MariaDB and
-// Restate) and the Kubernetes that a region may have as private child processes on
-// a developer's machine: for `windlass dev`, and for tests that want the real thing.
+// Package localstack runs the servers of Windlass (MariaDB and Restate) and a region's Kubernetes as private
+// child processes on a developer's machine. It serves `windlass dev`, and tests that need real servers.
 //
 //	mariadb, restate   Ensure finds or installs the program, Start runs one
 //	kubelab            the same for a Kubernetes, built from this repository
 //	stacktest          a database, a Restate, for a test
 //	cmd/withstack      runs any command with both at hand
 //	proc               child processes that a later run can find again
-//	flock              a lock between processes
+//	pkg/flock          a lock between processes
 //
-// What keeps it honest:
+// Invariants:
 //
-//   - Nothing is half there. Whatever takes time (an npm install, a new data
-//     directory) is made under a temporary name and renamed into place at its
-//     end, so a kill -9 leaves either nothing or all of it.
-//   - Nothing is started twice on one directory. Each server writes down its
-//     pid and the time it started before anybody relies on it; the next Start
-//     on that directory stops such a stray first. A pid alone is never trusted.
-//   - Ready means that the server answered the protocol it is for.
+//   - Slow work (an npm install, a new data directory) is done under a temporary
+//     name and renamed into place at its end, so that a kill -9 leaves either
+//     nothing or all of it.
+//   - No server is started twice on one directory. The pid and start time of each
+//     server are recorded, and the next Start on that directory stops such a stray
+//     first. A pid alone is never trusted.
+//   - A server is ready when it has answered in its own protocol.
 package localstack
 
 import (
@@ -37,17 +36,16 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// Free ports are looked for here first. The range is above the usual ports of services, and
-// below those that the system gives to outgoing connections (from 32768 on Linux, from 49152
-// elsewhere). An outgoing connection could take a port between the check and the start of its
-// server.
+// lowestFree and highestFree are the range in which free ports are tried first. It is above the usual ports
+// of services, and below the ports of outgoing connections (from 32768 on Linux, from 49152 elsewhere). An
+// outgoing connection could take a port between the check and the start of its server.
 const (
 	lowestFree  = 10_000
 	highestFree = 32_767
 )
 
-// FreePort returns a TCP port of 127.0.0.1 that nothing listens on. It is not
-// reserved: who binds it late must be ready to lose it and ask again.
+// FreePort returns a TCP port of 127.0.0.1 that nothing listens on. The port is not reserved: the caller must
+// try again if another process binds it first.
 func FreePort() (int, error) {
 	for range 100 {
 		if port := lowestFree + rand.IntN(highestFree-lowestFree+1); PortFree(port) {
@@ -62,8 +60,8 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// ClaimsFolder is where this user's programs say which ports and networks they are
-// about to use: one for all of them, wherever each has its temporary files.
+// ClaimsFolder returns the folder in which this user's programs claim ports and networks before they use
+// them. It does not depend on TMPDIR on Linux, so that all programs share it.
 func ClaimsFolder() string {
 	root := os.TempDir()
 	if runtime.GOOS == "linux" {
@@ -72,19 +70,18 @@ func ClaimsFolder() string {
 	return filepath.Join(root, "windlass-ports-"+strconv.Itoa(os.Getuid()))
 }
 
-// Ports hands out ports of 127.0.0.1, no port twice. The zero value is ready to
-// use; it is not safe for concurrent use.
+// Ports gives out ports of 127.0.0.1, each port once. The zero value is ready to use. It is not safe for
+// concurrent use.
 type Ports struct {
-	// Claims is a folder in which programs that start servers say which ports they are about to use, as a
-	// rule ClaimsFolder(); empty: no claims are made. Seconds pass between the check of a port and the
-	// start of its server, in which a second program would find it free. A claim lasts as long as the
-	// process.
+	// Claims is the folder in which programs claim ports before they use them, usually ClaimsFolder(). Empty
+	// means without claims. Seconds pass between the check of a port and the start of its server. Without a
+	// claim, another program would find the port free. A claim lasts as long as the process.
 	Claims string
 
 	given map[int]bool
 }
 
-// claim takes a port that no program uses or is about to use.
+// claim claims a port, and returns false if another program uses it or has claimed it.
 func (p *Ports) claim(port int) bool {
 	if p.given[port] {
 		return false
@@ -97,7 +94,7 @@ func (p *Ports) claim(port int) bool {
 	case errors.Is(err, flock.ErrHeld):
 		return false
 	case err != nil:
-		// Without a place for claims, the look at the port has to do.
+		// The folder cannot be used, so only the port is checked.
 		return PortFree(port)
 	case !PortFree(port):
 		_ = lock.Unlock()
@@ -106,9 +103,8 @@ func (p *Ports) claim(port int) bool {
 	return true
 }
 
-// Take returns the wanted port when it is free and was not given out before;
-// else, or when want is 0, another free one. taken says that the wanted port
-// could not be had.
+// Take returns port want if it is free and was not given out before. Otherwise, or if want is 0, it returns
+// another free port. taken reports whether want was not 0 and not available.
 func (p *Ports) Take(want int) (port int, taken bool, err error) {
 	if want < 0 || want > 65535 {
 		return 0, false, fmt.Errorf("port %d: must be 0 to 65535", want)
@@ -120,8 +116,8 @@ func (p *Ports) Take(want int) (port int, taken bool, err error) {
 		p.given[want] = true
 		return want, false, nil
 	}
-	// The kernel may offer a port that was given out but is not bound yet; a
-	// hundred such answers in a row mean that something else is wrong.
+	// FreePort may return a port that was given out and is not bound yet. A hundred of these in a row mean
+	// another problem.
 	for range 100 {
 		port, err := FreePort()
 		if err != nil {
@@ -135,11 +131,11 @@ func (p *Ports) Take(want int) (port int, taken bool, err error) {
 	return 0, false, fmt.Errorf("find a free port: the system offers only ports that are already spoken for")
 }
 
-// PortFree reports whether a listener can be opened on 127.0.0.1:port. It looks
-// by binding, not by dialling: a server that is up but stuck holds its port too.
+// PortFree reports whether a listener can be opened on 127.0.0.1:port. It binds the port instead of dialling,
+// because a server that hangs holds its port, too.
 //
-// No child of this process is forked during the look: until it became another program,
-// it would hold the socket as well, and a second look would find the port taken.
+// No child of this process is forked meanwhile. A forked child would hold the socket until its exec, and a
+// second check would find the port taken.
 func PortFree(port int) bool {
 	if port < 1 || port > 65535 {
 		return false
@@ -152,7 +148,7 @@ func PortFree(port int) bool {
 		return false
 	}
 	unix.CloseOnExec(fd)
-	// As a server would: what is left of connections that have ended is no obstacle.
+	// Like a server, ignore the remains of ended connections.
 	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
@@ -163,8 +159,8 @@ func PortFree(port int) bool {
 	return errors.Join(err, unix.Close(fd)) == nil
 }
 
-// forkedOnce returns when the one child has ended that package os forks without the
-// ForkLock: with it, it finds out on its first use of processes what Linux can do.
+// forkedOnce waits for the one child that package os forks without the ForkLock. It forks this child on its
+// first use of processes, to check for features of Linux.
 var forkedOnce = sync.OnceFunc(func() {
 	if p, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = p.Release()

@@ -1,5 +1,5 @@
-// Package atomicfile replaces small files in one step: a reader sees the old content or the
-// new, also after a kill -9.
+// Package atomicfile replaces small files in one step. A reader sees the old or the new content, even after a
+// kill -9.
 package atomicfile
 
 import (
@@ -8,9 +8,8 @@ import (
 	"path/filepath"
 )
 
-// Write makes path hold data, with the given permissions whatever it had before.
-// Folders that are missing are made for this user alone. It waits for the disk,
-// so that a power failure does not leave the new name with no content.
+// Write replaces the content of path with data and its permissions with mode. It creates missing folders, for
+// this user only. It waits for the disk, so that a power failure does not leave an empty file.
 func Write(path string, data []byte, mode os.FileMode) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -20,7 +19,7 @@ func Write(path string, data []byte, mode os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
+	defer func() { _ = os.Remove(f.Name()) }() // already renamed after success
 	_, err = f.Write(data)
 	if err == nil {
 		err = f.Chmod(mode)

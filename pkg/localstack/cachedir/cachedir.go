@@ -1,4 +1,4 @@
-// Package cachedir finds the folder that programs of a local stack are installed in.
+// Package cachedir returns the folder in which programs of a local stack are installed.
 package cachedir
 
 import (
@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// Dir is XDG's on every system, because npm and node use such paths on macOS, too.
+// Dir returns XDG's cache folder on every system, because npm and node use such paths on macOS, too.
 func Dir() (string, error) {
 	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
 		return dir, nil

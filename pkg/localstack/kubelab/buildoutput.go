@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// reportEvery is how often a build says how far it is, as that of .ci/build does without a terminal.
+// reportEvery is the interval of progress reports of a build, as in .ci/build without a terminal.
 const reportEvery = 15 * time.Second
 
-// buildOutput reads what `go build -v` prints: a line for each package whose build begins and for each module
-// that is fetched. It keeps other lines, for errors. It is an io.Writer for several goroutines.
+// buildOutput parses the output of `go build -v`, with a line for each started package and each fetched
+// module. It keeps other lines for errors. It is safe for concurrent use.
 type buildOutput struct {
 	mu       sync.Mutex
-	line     []byte // without its end so far
+	line     []byte // the incomplete last line
 	packages int
-	total    int // packages at most
+	total    int // maximum of packages
 	fetched  int
-	building bool // the last line named a package
+	building bool // whether the last line named a package
 	others   strings.Builder
 }
 
@@ -51,14 +51,14 @@ func (o *buildOutput) take(line string) {
 	}
 }
 
-// expect sets how many packages there are at most; fewer are built where some are in the build cache.
+// expect sets the maximum number of packages. Packages in the build cache are not built.
 func (o *buildOutput) expect(total int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.total = total
 }
 
-// progress is how far the build is; "" before it has begun.
+// progress returns how far the build is, or "" before it has begun.
 func (o *buildOutput) progress() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,14 +71,14 @@ func (o *buildOutput) progress() string {
 	return ""
 }
 
-// rest returns what was neither a package nor a download.
+// rest returns all lines that name neither a package nor a download.
 func (o *buildOutput) rest() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.others.String() + string(o.line)
 }
 
-// report tells how far the build is, until stop is called.
+// report reports the progress of the build every reportEvery until stop is called.
 func (o *buildOutput) report(progress func(string)) (stop func()) {
 	began, done := time.Now(), make(chan struct{})
 	var running sync.WaitGroup

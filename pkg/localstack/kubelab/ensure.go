@@ -17,23 +17,22 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/cachedir"
 )
 
-// EnvProgram names a binary of kubelab to use as it is.
+// EnvProgram is the environment variable with the path of a kubelab binary to use.
 const EnvProgram = "WINDLASS_KUBELAB"
 
 const (
-	// buildDeadline: ten CPU minutes on an empty build cache, shared with others.
+	// buildDeadline limits a build, which takes long with an empty build cache.
 	buildDeadline = time.Hour
-	// keep is how long an unused binary stays: some hundred megabytes each, and
-	// switching between branches uses a few in turn.
+	// keep is how long an unused binary stays. Binaries are large, but switching between branches uses a few
+	// in turn.
 	keep = 7 * 24 * time.Hour
 
 	programName = "kubelab"
 )
 
-// Ensure returns the path of the program: that of WINDLASS_KUBELAB, else the one
-// beside this executable, else a build of the checkout around, which it makes when
-// there is none yet. progress receives lines for a person; nil is fine. Callers in
-// several processes take turns.
+// Ensure returns the path of the program. That is WINDLASS_KUBELAB, or else the program next to this
+// executable, or else a build of the surrounding checkout, which Ensure makes if it is missing. progress
+// receives lines for people, and may be nil. Callers in several processes take turns.
 func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -80,7 +79,7 @@ func ensureBuilt(ctx context.Context, root string, progress func(string)) (strin
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, buildDeadline, fmt.Errorf("gave up after %s", buildDeadline))
 	defer cancel()
-	// One lock for all versions: two builds at once would take twice as long.
+	// All versions share one lock, because two builds at once take twice as long.
 	lock, err := flock.Acquire(ctx, filepath.Join(all, "lock"), func() {
 		progress("another process is building kubelab; waiting for it")
 	})
@@ -98,7 +97,7 @@ func ensureBuilt(ctx context.Context, root string, progress func(string)) (strin
 	return path, nil
 }
 
-// built says whether path is there, and notes that it is in use.
+// built reports whether path is a program, and marks it as used now.
 func built(path string) bool {
 	if executable(path) != nil {
 		return false
@@ -108,7 +107,7 @@ func built(path string) bool {
 	return true
 }
 
-// build the program into path, in one step: the linker writes elsewhere.
+// build builds the program elsewhere and renames it to path.
 func build(ctx context.Context, root, path string, progress func(string)) error {
 	progress("building kubelab, a Kubernetes in one binary; the first time takes some ten minutes")
 	began := time.Now()
@@ -135,8 +134,8 @@ func build(ctx context.Context, root, path string, progress func(string)) error 
 	err = run(&packages, "list", "-deps", "./cmd/kubelab")
 	if err == nil {
 		out.expect(bytes.Count(packages.Bytes(), []byte("\n")))
-		// Without symbols it is a third smaller. The version is what Kubernetes' own
-		// build sets; without it the API server claims to be v0.0.0.
+		// Without symbols the program is smaller. The version is set as in Kubernetes' own build. Without it
+		// the API server reports v0.0.0.
 		err = run(out, "build", "-v", "-o", tmp, "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion="+version, "./cmd/kubelab")
 	}
 	if err != nil {
@@ -157,7 +156,7 @@ func build(ctx context.Context, root, path string, progress func(string)) error 
 
 var requiredKubernetes = regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v\S+)`)
 
-// kubernetesVersion that the program's module requires.
+// kubernetesVersion returns the version of Kubernetes that the program's module requires.
 func kubernetesVersion(root string) (string, error) {
 	path := filepath.Join(root, filepath.FromSlash(module), "go.mod")
 	content, err := os.ReadFile(path)
@@ -171,7 +170,7 @@ func kubernetesVersion(root string) (string, error) {
 	return string(match[1]), nil
 }
 
-// removeOld removes builds that were not used for long. One that runs loses its name only.
+// removeOld removes builds that were not used for the time keep. A running program loses only its name.
 func removeOld(all, current string) {
 	entries, err := os.ReadDir(all)
 	if err != nil {
@@ -201,7 +200,7 @@ func executable(path string) error {
 	return nil
 }
 
-// lastOf what the compiler printed: some lines, enough to act on.
+// lastOf returns the last lines of the compiler's output.
 func lastOf(out string) string {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")

@@ -1,11 +1,9 @@
-// Package kubelab runs a real Kubernetes control plane with simulated nodes, the
-// program apps/kubelab, as a child process.
+// Package kubelab runs the program apps/kubelab as a child process: a real Kubernetes control plane with
+// simulated nodes.
 //
-// The program is not imported: it carries Kubernetes itself, whose modules are
-// outside this workspace on purpose. It is found, or built into the user's cache
-// under the hash of its sources, so that a checkout always runs the kubelab that
-// belongs to it. What was started is ready when the program says so, by a file
-// that it writes last.
+// The program is not imported, because it contains Kubernetes, whose modules are outside this workspace on
+// purpose. It is found, or built into the user's cache under the hash of its sources, so that a checkout
+// always runs its own kubelab. A lab is ready when the program writes its ready file.
 package kubelab
 
 import (
@@ -24,36 +22,35 @@ import (
 )
 
 const (
-	// startDeadline: five seconds on two idle cores; tests start several at once.
+	// startDeadline limits a start. It is long because tests start several labs at once.
 	startDeadline = 5 * time.Minute
-	// stopGrace is longer than the program's own deadlines for its components, so
-	// that a kill means that it hangs.
+	// stopGrace is longer than the program's own deadlines for its components, so that only a program that
+	// hangs is killed.
 	stopGrace = 45 * time.Second
 	poll      = 25 * time.Millisecond
 )
 
-// Config of a lab. A zero value means what the program's flag means without it.
+// Config configures a lab. Zero values stand for the defaults of the program's flags.
 type Config struct {
-	// DataDir is the private directory, made when missing; required.
+	// DataDir is the private directory, which is created if missing. It is required.
 	DataDir string
-	// CIDR of the pods' addresses, within 127.0.0.0/8. Labs that run at the same
-	// time need different ones; empty: 127.64.0.0/16.
+	// CIDR is the network of pods' addresses, within 127.0.0.0/8. Labs that run at the same time need
+	// different ones. Default: 127.64.0.0/16.
 	CIDR string
-	// Groups of nodes, in the form of the flag --group, such as
-	// "name=h100,nodes=4,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3".
-	// None: four nodes of eight H100.
+	// Groups are groups of nodes, in the form of the flag --group, such as
+	// "name=h100,nodes=4,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3". Default: four nodes with
+	// eight H100.
 	Groups []string
-	// APIPort of 127.0.0.1; 0: that of the last run on the directory, or a free one.
+	// APIPort is the port on 127.0.0.1. 0 means the port of the last run on the directory, or a free one.
 	APIPort int
-	// NodeGrace is how long a node may be silent before it is NotReady, EvictAfter
-	// how long pods stay on it then, CrashBackoff the first delay before a crashed
-	// container is started again.
+	// NodeGrace is how long a node may be silent before it is NotReady. EvictAfter is how long pods stay on
+	// it then. CrashBackoff is the first delay before a crashed container is started again.
 	NodeGrace, EvictAfter, CrashBackoff time.Duration
-	// DieWithParent: see proc.Spec. The lab's own children always die with it.
+	// DieWithParent is as in proc.Spec. The lab's own children always die with it.
 	DieWithParent bool
 	// Log may be nil.
 	Log *slog.Logger
-	// Progress receives lines for a person; may be nil.
+	// Progress receives lines for people. It may be nil.
 	Progress func(string)
 }
 
@@ -66,9 +63,8 @@ type Lab struct {
 	dir  string
 }
 
-// Start a lab on the directory, after stopping one that a killed parent left
-// there. It returns when pods can be created, and builds the program first when
-// that is needed, which takes minutes the first time.
+// Start starts a lab on the directory, and stops one that a killed parent left there. It returns when pods
+// can be created. If needed, it builds the program first, which takes minutes.
 func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	lab, err := startLab(ctx, cfg)
 	if err != nil {
@@ -111,7 +107,7 @@ func startLab(ctx context.Context, cfg Config) (*Lab, error) {
 }
 
 func (l *Lab) start(ctx context.Context, program string, cfg Config) error {
-	// A file of an earlier run would make this one ready at once.
+	// The ready file of an earlier run would make this one ready at once.
 	if err := os.Remove(l.readyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -171,7 +167,7 @@ func (l *Lab) args(cfg Config) []string {
 
 func (l *Lab) readyFile() string { return filepath.Join(l.dir, "ready") }
 
-// ended is how the program ended, never nil.
+// ended returns how the program ended. It is never nil.
 func (l *Lab) ended() error {
 	if err := l.proc.Wait(); err != nil {
 		return err
@@ -179,20 +175,20 @@ func (l *Lab) ended() error {
 	return errors.New("exit status 0")
 }
 
-// PID of the program.
+// PID returns the program's pid.
 func (l *Lab) PID() int { return l.proc.PID() }
 
-// LogFile of the program. The logs of its components lie in cluster/log beside it.
+// LogFile returns the path of the program's log. The logs of its components are in cluster/log next to it.
 func (l *Lab) LogFile() string { return filepath.Join(l.dir, "kubelab.log") }
 
-// Done is closed when the program has ended; Wait says how.
+// Done returns a channel that is closed when the program has ended.
 func (l *Lab) Done() <-chan struct{} { return l.proc.Done() }
 
-// Wait blocks until the program has ended; nil for exit status 0.
+// Wait blocks until the program has ended. It returns nil for exit status 0.
 func (l *Lab) Wait() error { return l.proc.Wait() }
 
-// Stop ends the lab, and kills it when that takes too long or ctx ends. What the
-// cluster holds is there again at the next Start on the directory.
+// Stop ends the lab, and kills it after stopGrace or when ctx ends. The cluster's objects are kept for the
+// next Start on the directory.
 func (l *Lab) Stop(ctx context.Context) error {
 	if err := l.proc.Stop(ctx, stopGrace); err != nil {
 		return fmt.Errorf("stop kubelab: %w", err)
@@ -202,7 +198,7 @@ func (l *Lab) Stop(ctx context.Context) error {
 
 // Kill ends the lab as a power failure would, and waits until its process is gone.
 func (l *Lab) Kill() error {
-	// A context that has ended leaves no grace.
+	// The ended context leaves no grace.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := l.proc.Stop(ctx, 0); err != nil {
@@ -211,7 +207,7 @@ func (l *Lab) Kill() error {
 	return nil
 }
 
-// RecordFile is where the lab of a directory is written down; see proc.Find.
+// RecordFile returns the path of the record of a directory's lab; see proc.Find.
 func RecordFile(dir string) string { return filepath.Join(dir, "kubelab.json") }
 
 // StopStray stops the lab that a killed parent left running on a directory, and
@@ -224,7 +220,7 @@ func StopStray(ctx context.Context, dir string) (int, error) {
 	return pid, nil
 }
 
-// lastLine of a log since offset: the program's error.
+// lastLine returns the last line of a log after offset, which is the program's error.
 func lastLine(path string, offset int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) <= offset {

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// prefix of every import path of this repository.
+	// prefix begins every import path of this repository.
 	prefix = "github.com/windlass-run/windlass/"
-	// module is the folder of the program's module in it.
+	// module is the folder of the program's module in the repository.
 	module  = "apps/kubelab"
 	command = module + "/cmd/kubelab"
 )
 
-// errNoSources says that there is no checkout around.
+// errNoSources says that no checkout was found.
 var errNoSources = errors.New("no checkout of Windlass here")
 
 // findSources returns the root of the checkout that holds this working directory
@@ -53,10 +53,9 @@ func findSources() (string, error) {
 	return "", errNoSources
 }
 
-// hashSources is a name for what a build of the program from root would be: the
-// packages of this repository that it is made of, the versions of all others, the
-// compiler and the platform. It reads import clauses instead of asking the go
-// command, which takes seconds for Kubernetes and would be asked at every start.
+// hashSources returns a hash that names a build of the program from root. It covers the program's packages in
+// this repository, the versions of other modules, the compiler and the platform. It reads import clauses
+// itself, because the go command takes seconds for Kubernetes at every start.
 func hashSources(root string) (string, error) {
 	hash := sha256.New()
 	_, _ = fmt.Fprintln(hash, runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -81,8 +80,8 @@ func hashSources(root string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil))[:16], nil
 }
 
-// addPackage hashes every file of a package's folder but its tests, whether this
-// platform builds it or not, and returns which packages of ours it imports.
+// addPackage hashes every file of a package's folder except tests, even files of other platforms. It returns
+// the imported packages of this repository.
 func addPackage(hash io.Writer, root, pkg string) (imports []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(pkg)))
 	if err != nil {
@@ -113,7 +112,7 @@ func addPackage(hash io.Writer, root, pkg string) (imports []string, err error) 
 			}
 		}
 	}
-	// The order of the walk must not depend on which file imports what first.
+	// The order of the walk must not depend on the order of imports in files.
 	slices.Sort(imports)
 	return slices.Compact(imports), nil
 }

@@ -1,17 +1,15 @@
-// Package proc runs child processes that outlast their parent's memory: what
-// was started is written down before and after the start, so that after a kill
-// -9 of the parent the next one finds the child again, and never mistakes a
-// stranger for it.
+// Package proc runs child processes that a later run can find again. It records a child before and after its
+// start. So after a kill -9 of the parent, the next parent finds the child, and never takes another process
+// for it.
 //
 // The record file goes through two states, each written atomically:
 //
 //	intent   argv, no pid      before fork
 //	started  pid + birth       after fork
 //
-// Birth is the kernel's start time of the process together with the boot it
-// belongs to, so a pid that was used again does not match. A parent killed
-// between the two states leaves an intent; then the process list is searched for
-// exactly that argv, which is unique because it names a private directory.
+// Birth is the kernel's start time of the process together with the id of the boot, so that a reused pid does
+// not match. A parent that is killed between the two states leaves an intent. Then the process list is
+// searched for exactly that argv, which is unique because it names a private directory.
 package proc
 
 import (
@@ -28,31 +26,30 @@ import (
 
 // Spec is one process to run.
 type Spec struct {
-	// Name says in errors what this is.
+	// Name names the process in errors.
 	Name string
-	// Path is the program, Args its arguments without the program's name. The
-	// two together must be unique to RecordFile.
+	// Path is the program. Args are its arguments without the program's name. Together they must be unique to
+	// RecordFile.
 	Path string
 	Args []string
-	// Env as in exec.Cmd: nil means the environment of this process.
+	// Env is the environment, as in exec.Cmd. Nil means that of this process.
 	Env []string
-	// Dir is the working directory; empty means the current one.
+	// Dir is the working directory. Empty means the current one.
 	Dir string
-	// RecordFile is where the process is written down; required.
+	// RecordFile is the path of the process's record. It is required.
 	RecordFile string
-	// LogFile receives stdout and stderr, appended; it is set aside as
-	// LogFile.1 at a start that finds it larger than LogLimit.
+	// LogFile is the file to which stdout and stderr are appended. If it is larger than LogLimit at the
+	// start, it is renamed to LogFile.1.
 	LogFile string
-	// DieWithParent has the kernel kill the child when this process ends,
-	// however it ends. Linux only: elsewhere the record file is the only net.
+	// DieWithParent makes the kernel kill the child when this process ends for any reason. It works on Linux
+	// only. On other systems only the record file helps.
 	DieWithParent bool
-	// OwnSession detaches the child from the terminal too, not only from its
-	// process group.
+	// OwnSession detaches the child from the terminal, too, and not only from the process group.
 	OwnSession bool
 }
 
-// LogLimit is the size in bytes beyond which a log is set aside at the next
-// start: some hours of a chatty server, and still quick to open in an editor.
+// LogLimit is the size in bytes above which a log is renamed at the next start, so that it still opens
+// quickly in an editor.
 const LogLimit = 16 << 20
 
 // Process is a running child, or one that has ended.
@@ -64,9 +61,8 @@ type Process struct {
 	err  error // set before done is closed
 }
 
-// Start runs the process in its own process group, so that a Ctrl-C at the
-// terminal reaches the parent alone, which then stops its children in order.
-// Any stray of the same record file must have been stopped before.
+// Start starts the process in its own process group, so that a Ctrl-C at the terminal reaches only the
+// parent, which stops its children in order. The caller must have stopped a stray of the same record file.
 func Start(s Spec) (*Process, error) {
 	if s.RecordFile == "" {
 		return nil, fmt.Errorf("start %s: RecordFile is empty", s.Name)
@@ -91,9 +87,8 @@ func Start(s Spec) (*Process, error) {
 	p := &Process{name: s.Name, file: s.RecordFile, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// The parent-death signal fires when the *thread* that forked ends. The
-		// thread is therefore kept by this goroutine for as long as the child
-		// lives; Go ends threads only when a locked goroutine ends.
+		// The parent-death signal fires when the thread that forked ends. So this goroutine keeps its thread
+		// while the child lives. Go ends a thread only when a goroutine that is locked to it ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := cmd.Start(); err != nil {
@@ -112,7 +107,7 @@ func Start(s Spec) (*Process, error) {
 	}
 	birth, err := Birth(p.pid)
 	if err != nil {
-		// It may have ended already; then there is nothing to find again.
+		// The child may have ended already. Then no record is needed.
 		select {
 		case <-p.done:
 			return p, nil
@@ -128,22 +123,20 @@ func Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// PID of the child.
+// PID returns the child's pid.
 func (p *Process) PID() int { return p.pid }
 
-// Done is closed when the child has ended.
+// Done returns a channel that is closed when the child has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait blocks until the child has ended, and returns how: nil for exit status
-// 0, else an *exec.ExitError.
+// Wait blocks until the child has ended. It returns nil for exit status 0, else an *exec.ExitError.
 func (p *Process) Wait() error {
 	<-p.done
 	return p.err
 }
 
-// Stop asks with SIGTERM, and kills the process group when the child still runs
-// after grace or when ctx ends. It returns nil once the child has ended, and
-// how it ended is Wait's to say.
+// Stop sends SIGTERM, and kills the process group if the child still runs after grace or when ctx ends. It
+// returns nil once the child has ended. Wait returns how it ended.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 	return stop(ctx, p.pid, grace, func() bool {
 		select {
@@ -155,7 +148,7 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 	}, p.done)
 }
 
-// Signal the child; no error when it has ended.
+// Signal sends a signal to the child. It returns nil if the child has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	select {
 	case <-p.done:

@@ -11,20 +11,19 @@ import (
 
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// Birth of a running process: the boot it belongs to and its start time in clock
-// ticks since that boot. An error when it does not run.
+// Birth returns the boot id and the start time, in clock ticks since that boot, of a running process. It
+// returns an error if the process does not run.
 //
-// The first thread of a killed process is a zombie as soon as it has ended itself. The
-// others may still be on their way out, and with them the files, ports and memory that
-// all of them share: until the last is gone, the process runs.
+// The first thread of a killed process is a zombie as soon as that thread has ended. Other threads may still
+// be ending, and hold the files, ports and memory that all share. Until the last thread is gone, the process
+// counts as running.
 func Birth(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", fmt.Errorf("process %d: %w", pid, err)
 	}
-	// The program's name stands in parentheses and may hold anything, so fields
-	// are counted from the last one: state is field 3, the number of threads field 20,
-	// start time field 22.
+	// The program's name is in parentheses and may contain any text, so fields are counted after the last
+	// parenthesis. State is field 3, the number of threads is field 20, and the start time is field 22.
 	i := bytes.LastIndexByte(stat, ')')
 	if i < 0 {
 		return "", fmt.Errorf("process %d: unreadable stat", pid)
@@ -43,7 +42,7 @@ func Birth(pid int) (string, error) {
 	return strings.TrimSpace(string(boot)) + ":" + f[19], nil
 }
 
-// findArgv returns the process with exactly these arguments, or 0.
+// findArgv returns the pid of a process with exactly these arguments, or 0.
 func findArgv(argv []string) (int, error) {
 	want := []byte(strings.Join(argv, "\x00") + "\x00")
 	entries, err := os.ReadDir("/proc")

@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// No parent-death signal outside Linux; the record file is the net.
+// dieWithParent does nothing, because only Linux has a parent-death signal.
 func dieWithParent(*syscall.SysProcAttr) {}
 
-// Birth of a running process: its start time as ps prints it, which does not
-// change while it runs. An error when it does not run.
+// Birth returns the start time of a running process as ps prints it, which does not change. It returns an
+// error if the process does not run.
 func Birth(pid int) (string, error) {
 	out, err := exec.Command("ps", "-o", "state=,lstart=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {
@@ -27,7 +27,7 @@ func Birth(pid int) (string, error) {
 	return strings.Join(strings.Fields(start), " "), nil
 }
 
-// findArgv returns the process with exactly these arguments, or 0.
+// findArgv returns the pid of a process with exactly these arguments, or 0.
 func findArgv(argv []string) (int, error) {
 	out, err := exec.Command("ps", "-axww", "-o", "pid=,command=").Output()
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
 
-// Record is what is written down of a process.
+// Record is the content of a record file.
 type Record struct {
-	// PID is 0 while the process is only intended.
+	// PID is 0 before the process is started.
 	PID int `json:"pid,omitempty"`
-	// Birth tells a process from a later one with the same pid. Opaque.
+	// Birth distinguishes a process from a later one with the same pid. It is opaque.
 	Birth string   `json:"birth,omitempty"`
 	Argv  []string `json:"argv"`
 }
 
-// Find returns the living process that a record file speaks of. ok is false
-// when there is no record or its process has ended.
+// Find returns the record of the process of a record file. ok is false if there is no record or its process
+// has ended.
 func Find(recordFile string) (rec Record, ok bool, err error) {
 	rec, err = readRecord(recordFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,8 +43,7 @@ func Find(recordFile string) (rec Record, ok bool, err error) {
 	return Record{PID: pid, Birth: birth, Argv: rec.Argv}, true, nil
 }
 
-// Alive reports whether the process with this pid is the one that was born then
-// and still runs. A zombie does not run.
+// Alive reports whether the process with this pid and birth still runs. A zombie does not run.
 func Alive(pid int, birth string) bool {
 	now, err := Birth(pid)
 	return err == nil && now == birth
@@ -70,8 +69,7 @@ func writeRecord(path string, rec Record) error {
 	return atomicfile.Write(path, b, 0o600)
 }
 
-// removeRecord removes the record of an ended process, unless another start has
-// already written its own.
+// removeRecord removes the record of an ended process, unless another start has already replaced it.
 func removeRecord(path string, pid int) {
 	if rec, err := readRecord(path); err == nil && (rec.PID == pid || rec.PID == 0) {
 		_ = os.Remove(path)

@@ -30,13 +30,13 @@ func StopStray(ctx context.Context, recordFile string, grace time.Duration) (int
 	return stopped, nil
 }
 
-// killWait is how long a killed process may take to be gone: the kernel may
-// have to finish its disk writes first.
+// killWait is how long a killed process may take to end, because the kernel may have to finish its disk
+// writes.
 const killWait = 10 * time.Second
 
-// stop sends SIGTERM, waits, sends SIGKILL to the group, waits. Without grace there
-// is no SIGTERM: the process is to get no chance to clean up. ended may be nil: a
-// process that is not our child can only be polled.
+// stop sends SIGTERM, waits, sends SIGKILL to the group, and waits again. Without grace it sends no SIGTERM,
+// so that the process cannot clean up. ended is nil for a process that is not our child, which can only be
+// polled.
 func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, ended <-chan struct{}) error {
 	if !alive() {
 		return nil
@@ -53,7 +53,7 @@ func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, 
 	}
 	err := syscall.Kill(-pid, syscall.SIGKILL)
 	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EPERM) {
-		// Not the leader of a group, or the group holds a process of others.
+		// The process does not lead a group, or the group has a process of another user.
 		err = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	if err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -67,8 +67,8 @@ func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, 
 	return fmt.Errorf("process %d still runs %s after it was killed", pid, killWait)
 }
 
-// Ended waits until the process that was born then runs no more, which a zombie does not;
-// false: it still runs when ctx ends.
+// Ended waits until the process with this pid and birth has ended or is a zombie. It returns false if the
+// process still runs when ctx ends.
 func Ended(ctx context.Context, pid int, birth string) bool {
 	alive := func() bool { return Alive(pid, birth) }
 	return !alive() || gone(ctx, alive, nil)

@@ -17,10 +17,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/cachedir"
 )
 
-// Version of the server that Windlass is developed and tested against.
+// Version is the version of the server with which Windlass is developed and tested.
 const Version = "1.7.12"
 
-// installDeadline bounds the download of about 60 MB.
+// installDeadline limits the download of about 60 MB.
 const installDeadline = 10 * time.Minute
 
 // integrity has the SHA-512 of the server's npm packages of Version, by platform in npm's words. npm refuses other content.
@@ -32,10 +32,9 @@ var integrity = map[string]string{
 	"linux-x64":    "sha512-URotJ1AIqaSCDkRMl4OrQfTLH+NYuOZb3ZsP7wxxiuAB6pncgPhTUYSvegTF5PTrAShnNyHNpju9kjf2O3QxoA==",
 }
 
-// Ensure returns the path of restate-server: one of this Version in PATH, else
-// the one in the user's cache, where npm installs it when it is missing.
-// progress receives lines for a person; nil is fine. Callers in several
-// processes take turns.
+// Ensure returns the path of restate-server. That is the one in the user's cache, or else one of this Version
+// in PATH, or else npm installs it into the cache. progress receives lines for people, and may be nil.
+// Callers in several processes take turns.
 func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -76,9 +75,9 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	return inside(home), nil
 }
 
-// install makes home in one step: npm works in a folder next to it, which is renamed once the program in it has run.
-// npm verifies the package by its digest. The caller holds the lock, so whatever is in the folder is of an installation
-// that was killed.
+// install creates home by a rename of a folder next to it, in which npm works and the program has run once.
+// npm verifies the package by its digest. The caller holds the lock, so old content of the folder is from a
+// killed installation.
 func install(ctx context.Context, npm, home, digest string, progress func(string)) error {
 	if digest == "" {
 		return fmt.Errorf("there is no server for %s/%s: install restate-server %s into PATH", runtime.GOOS, runtime.GOARCH, Version)
@@ -95,7 +94,7 @@ func install(ctx context.Context, npm, home, digest string, progress func(string
 		return err
 	}
 	progress(fmt.Sprintf("installing Restate %s (npm install %s@%s)", Version, name, Version))
-	// npm ci takes the versions and digests of the lock file. Scripts are not run: the package needs none.
+	// npm ci uses the versions and digests of the lock file. The package needs no scripts.
 	cmd := exec.CommandContext(ctx, npm, "ci", "--ignore-scripts",
 		"--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 	cmd.Dir = tmp
@@ -118,7 +117,7 @@ func install(ctx context.Context, npm, home, digest string, progress func(string
 	return os.Rename(tmp, home)
 }
 
-// writeLock writes what npm ci installs into dir: the package of Version with the digest.
+// writeLock writes the files from which npm ci installs the package of Version with the digest into dir.
 func writeLock(dir, name, digest string) error {
 	type object = map[string]any
 	project := object{"name": "windlass-restate", "private": true, "dependencies": object{name: Version}}
@@ -138,7 +137,7 @@ func writeLock(dir, name, digest string) error {
 	return nil
 }
 
-// platform is this one in npm's words.
+// platform returns this platform in npm's words.
 func platform() string {
 	arch := runtime.GOARCH
 	if arch == "amd64" {
@@ -147,16 +146,16 @@ func platform() string {
 	return runtime.GOOS + "-" + arch
 }
 
-// npmPackage is the package of the program for this platform. The package restate-server without a platform is a
-// JavaScript wrapper, whose pid would be that of node.
+// npmPackage returns the npm package with the program for this platform. The package restate-server is a
+// JavaScript wrapper, so its process would be node.
 func npmPackage() string { return "@restatedev/restate-server-" + platform() }
 
-// inside is the path of the program in an npm prefix.
+// inside returns the path of the program in an npm prefix.
 func inside(prefix string) string {
 	return filepath.Join(prefix, "node_modules", filepath.FromSlash(npmPackage()), "bin", "restate-server")
 }
 
-// usable reports whether path is a program, and no script.
+// usable reports whether path is a program and not a script.
 func usable(path string) bool {
 	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
@@ -172,7 +171,7 @@ func usable(path string) bool {
 	return err == nil && n == 2 && string(head) != "#!"
 }
 
-// version is nil when the program runs here and is of Version.
+// version returns nil if the program runs here and has Version.
 func version(ctx context.Context, server string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -187,7 +186,7 @@ func version(ctx context.Context, server string) error {
 	return nil
 }
 
-// explain picks the line of npm's output that says what went wrong: codes come
+// explain returns the line of npm's output that says what went wrong. It skips lines with codes, which come
 // first and only repeat the exit status.
 func explain(out string) string {
 	last := ""

@@ -1,8 +1,7 @@
 // Package restate runs a private Restate server as a child process.
 //
-// A directory belongs to one server at a time: Start stops what a killed parent
-// left running there, and RocksDB's own file lock refuses a second server even
-// if that record were lost.
+// A directory belongs to one server at a time. Start stops a server that a killed parent left running there.
+// If that record is lost, RocksDB's file lock still refuses a second server.
 package restate
 
 import (
@@ -25,45 +24,44 @@ import (
 )
 
 const (
-	// DefaultPartitions: one makes 2,000 invocations a second on two cores, and four take a third
-	// more of the processor for each. The number is fixed when a directory is first used.
+	// DefaultPartitions is the default of Config.Partitions, because more partitions take more CPU for each
+	// invocation. The number is fixed when a directory is first used.
 	DefaultPartitions = 1
-	// startDeadline: 5 s on an idle machine, recovery of a large log more.
+	// startDeadline limits a start, which takes longer with a large log.
 	startDeadline = 2 * time.Minute
-	// stopGrace is longer than the server's own shutdown-timeout, so that a kill
-	// means that it hangs.
+	// stopGrace is longer than the server's own shutdown-timeout, so that only a server that hangs is killed.
 	stopGrace       = 15 * time.Second
 	shutdownTimeout = "10s"
-	// portAttempts: see the same in package mariadb.
+	// portAttempts is as in package mariadb.
 	portAttempts = 3
 )
 
-// Config of a server.
+// Config configures a server.
 type Config struct {
-	// Dir is the private directory, made when missing; required.
+	// Dir is the private directory, which is created if missing. It is required.
 	Dir string
-	// IngressPort, AdminPort and NodePort of 127.0.0.1; 0 picks a free one. A
-	// wanted port that is taken is an error: see localstack.Ports.
+	// IngressPort, AdminPort and NodePort are ports on 127.0.0.1. 0 means a free one. A taken port is an
+	// error: see localstack.Ports.
 	IngressPort, AdminPort, NodePort int
-	// Partitions; 0 means DefaultPartitions. Ignored on a directory in use.
+	// Partitions is ignored on a directory that was used before. Default: DefaultPartitions.
 	Partitions int
-	// Sockets has the server listen on sockets in its directory alone, for a Front that adds TLS,
-	// which the server does not speak. IngressPort, AdminPort and NodePort are not used then.
+	// Sockets makes the server listen only on sockets in its directory, for a Front that adds TLS, which the
+	// server does not support. IngressPort, AdminPort and NodePort are not used then.
 	Sockets bool
-	// CA is a PEM file with the CAs that the server trusts when it calls services by https; empty: those
-	// of this machine. The server reads it at its start.
+	// CA is a PEM file with the CAs that the server trusts when it calls services by https. The server reads
+	// it at its start. Default: the CAs of this machine.
 	CA string
-	// IdentityKey is a PEM file with the key by which the server signs its calls of services; empty:
-	// they are not signed. See NewIdentity.
+	// IdentityKey is a PEM file with the key with which the server signs its calls of services. Empty means
+	// unsigned. See NewIdentity.
 	IdentityKey string
-	// Relaxed does not wait for the disk: what is acknowledged survives kill -9 of
-	// the server, not of the machine. For tests.
+	// Relaxed makes the server not wait for the disk, for tests. Acknowledged data survives a kill -9 of the
+	// server, but not a crash of the machine.
 	Relaxed bool
-	// DieWithParent: see proc.Spec.
+	// DieWithParent is as in proc.Spec.
 	DieWithParent bool
 	// Logger may be nil.
 	Logger *slog.Logger
-	// Progress receives lines for a person; may be nil.
+	// Progress receives lines for people. It may be nil.
 	Progress func(string)
 }
 
@@ -74,8 +72,8 @@ type Server struct {
 	ingress, admin, node int
 }
 
-// Start installs Restate if need be and runs a server on the directory. It
-// returns once both admin API and ingress serve.
+// Start installs Restate if needed, and starts a server on the directory. It returns when both admin API and
+// ingress serve.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("start Restate: Dir is empty")
@@ -129,7 +127,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 }
 
 func (s *Server) takePorts(cfg Config) error {
-	// Who wants a port has claimed it already.
+	// A caller that wants a port has claimed it already.
 	wanted, free := localstack.Ports{}, localstack.Ports{Claims: localstack.ClaimsFolder()}
 	for _, p := range []struct {
 		name string
@@ -161,8 +159,8 @@ func (s *Server) start(ctx context.Context, program string, cfg Config) error {
 	if st, err := os.Stat(s.LogFile()); err == nil && st.Size() <= proc.LogLimit {
 		logStart = st.Size()
 	}
-	// The server leaves its temporary folders behind, so it gets a place of its
-	// own for them, which nothing can need from one run to the next.
+	// The server leaves its temporary folders behind, so it gets its own folder for them, which is removed at
+	// the next start.
 	tmp := filepath.Join(s.dir, "tmp")
 	err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700))
 	if err != nil {
@@ -207,8 +205,8 @@ func (s *Server) ended() error {
 	return errors.New("exit status 0")
 }
 
-// settings of a server that shares a laptop: its defaults are for a machine of
-// its own, and would take some 5 GiB.
+// settings returns the settings of a server that shares a laptop. The server's defaults are for a dedicated
+// machine, and take much more memory.
 func (s *Server) settings(cfg Config) []string {
 	partitions := cfg.Partitions
 	if partitions == 0 {
@@ -253,8 +251,7 @@ func (s *Server) settings(cfg Config) []string {
 	return env
 }
 
-// environ is the environment without settings for another Restate, such as that
-// of a developer's own cluster.
+// environ returns the environment without settings for another Restate, such as a developer's own cluster.
 func environ() []string {
 	var out []string
 	for _, kv := range os.Environ() {
@@ -265,18 +262,18 @@ func environ() []string {
 	return out
 }
 
-// Ping asks a server, which this process need not have started, whether both its
-// ingress and its admin API serve.
+// Ping returns nil if both ingress and admin API of a server serve. The server need not be started by this
+// process.
 func Ping(ctx context.Context, ingressURL, adminURL string) error {
 	return pingListeners(ctx, &http.Transport{DisableKeepAlives: true}, ingressURL, adminURL)
 }
 
-// PingTLS is Ping by https, with what a Front adds.
+// PingTLS is Ping over https, for a server behind a Front.
 func PingTLS(ctx context.Context, config *tls.Config, ingressURL, adminURL string) error {
 	return pingListeners(ctx, &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, ingressURL, adminURL)
 }
 
-// PingSockets is Ping of a server with Config.Sockets, by its directory.
+// PingSockets is Ping for a server with Config.Sockets, by its directory.
 func PingSockets(ctx context.Context, dir string) error {
 	sockets := map[string]string{"ingress:80": IngressSocket(dir), "admin:80": AdminSocket(dir)}
 	return pingListeners(ctx, &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -318,28 +315,28 @@ func get(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// IngressURL is where services are invoked, without a slash at its end.
+// IngressURL returns the URL at which services are invoked, without a slash at its end.
 func (s *Server) IngressURL() string { return "http://127.0.0.1:" + strconv.Itoa(s.ingress) }
 
-// AdminURL is where services are registered, without a slash at its end.
+// AdminURL returns the URL at which services are registered, without a slash at its end.
 func (s *Server) AdminURL() string { return "http://127.0.0.1:" + strconv.Itoa(s.admin) }
 
-// Ports are those in use.
+// Ports returns the ports in use.
 func (s *Server) Ports() (ingress, admin, node int) { return s.ingress, s.admin, s.node }
 
-// PID of the server.
+// PID returns the server's pid.
 func (s *Server) PID() int { return s.proc.PID() }
 
-// LogFile of the server.
+// LogFile returns the path of the server's log.
 func (s *Server) LogFile() string { return filepath.Join(s.dir, "restate.log") }
 
-// Done is closed when the server has ended; Wait says how.
+// Done returns a channel that is closed when the server has ended.
 func (s *Server) Done() <-chan struct{} { return s.proc.Done() }
 
-// Wait blocks until the server has ended; nil for exit status 0.
+// Wait blocks until the server has ended. It returns nil for exit status 0.
 func (s *Server) Wait() error { return s.proc.Wait() }
 
-// Stop shuts the server down, and kills it when that takes too long or ctx ends.
+// Stop shuts the server down, and kills it after stopGrace or when ctx ends.
 func (s *Server) Stop(ctx context.Context) error {
 	if err := s.proc.Stop(ctx, stopGrace); err != nil {
 		return fmt.Errorf("stop Restate: %w", err)
@@ -347,7 +344,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// RecordFile is where the server of a directory is written down; see proc.Find.
+// RecordFile returns the path of the record of a directory's server; see proc.Find.
 func RecordFile(dir string) string { return filepath.Join(dir, "restate.json") }
 
 // StopStray stops the server that a killed parent left running on a directory,
@@ -360,8 +357,7 @@ func StopStray(ctx context.Context, dir string) (int, error) {
 	return pid, nil
 }
 
-// lastError returns the first error that the server logged since offset, else
-// its last line.
+// lastError returns the first error that the server logged after offset, or else its last line.
 func lastError(path string, offset int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) < offset {

@@ -17,19 +17,19 @@ import (
 	"sync"
 )
 
-// nodeName is in the paths of sockets.
+// nodeName is the server's node name, which is part of the paths of sockets.
 const nodeName = "windlass"
 
-// maxSocketPath is how long the path of a socket may be.
+// maxSocketPath is the maximum length in bytes of a socket's path.
 const maxSocketPath = 107
 
-// IngressSocket is where services are invoked with Config.Sockets, by the server's directory.
+// IngressSocket returns the path of the ingress socket of a server with Config.Sockets, by its directory.
 func IngressSocket(dir string) string { return filepath.Join(dir, "data", nodeName, "ingress.sock") }
 
-// AdminSocket is where services are registered with Config.Sockets.
+// AdminSocket returns the path of the admin API's socket of a server with Config.Sockets.
 func AdminSocket(dir string) string { return filepath.Join(dir, "data", nodeName, "admin.sock") }
 
-// NewIdentity returns a key for Config.IdentityKey in PEM.
+// NewIdentity returns a new key for Config.IdentityKey, in PEM.
 func NewIdentity() ([]byte, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -42,7 +42,7 @@ func NewIdentity() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// PublicIdentity returns the public key (publickeyv1_...) by which services check calls.
+// PublicIdentity returns the public key (publickeyv1_...) with which services verify calls.
 func PublicIdentity(keyPEM []byte) (string, error) {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {
@@ -61,7 +61,7 @@ func PublicIdentity(keyPEM []byte) (string, error) {
 
 const base58Digits = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
-// base58 is Bitcoin's encoding, in which Restate writes public keys.
+// base58 returns data in Bitcoin's encoding, which Restate uses for public keys.
 func base58(data []byte) string {
 	var out []byte
 	rest, digit, base := new(big.Int).SetBytes(data), new(big.Int), big.NewInt(int64(len(base58Digits)))
@@ -79,15 +79,15 @@ func base58(data []byte) string {
 	return string(out)
 }
 
-// Front takes connections with TLS and hands them to a socket.
+// Front accepts TLS connections and forwards them to a socket.
 type Front struct {
-	// Listener without TLS; Serve closes it.
+	// Listener is a listener without TLS. Serve closes it.
 	Listener net.Listener
 	TLS      *tls.Config
 	Socket   string
 }
 
-// Serve until ctx ends, and then close all connections.
+// Serve serves until ctx ends, and then closes all connections.
 func (f Front) Serve(ctx context.Context) error {
 	var open sync.WaitGroup
 	defer open.Wait()
@@ -111,7 +111,7 @@ func (f Front) join(ctx context.Context, client *tls.Conn) {
 	defer func() { _ = client.Close() }()
 	server, err := new(net.Dialer).DialContext(ctx, "unix", f.Socket)
 	if err != nil {
-		return // the client sees its connection end, as with a server that does not run
+		return // the client sees its connection end, as with a stopped server
 	}
 	defer func() { _ = server.Close() }()
 	stop := context.AfterFunc(ctx, func() { _, _ = client.NetConn().Close(), server.Close() })

@@ -1,8 +1,8 @@
-// Package stacktest gives tests the real MariaDB and Restate.
+// Package stacktest provides a real MariaDB and Restate for tests.
 //
-// The servers are those of the environment when cmd/withstack set it; else each test process
-// starts its own, on first use, and they die with it. A process cannot clean up after its own
-// end, so the next one removes the directories that no process has locked any more.
+// With the environment of cmd/withstack, tests use its servers. Without it, each test process starts its own
+// servers on first use, and they die with it. A process cannot clean up after its own end, so the next one
+// removes the directories that no process has locked.
 package stacktest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-// The environment through which a stack that already runs is handed to tests.
+// Environment variables that give a running stack to tests.
 const (
 	// EnvMySQL is a DSN without a database.
 	EnvMySQL = "WINDLASS_TEST_MYSQL"
@@ -33,11 +33,10 @@ const (
 	EnvRestateAdmin   = "WINDLASS_TEST_RESTATE_ADMIN"
 )
 
-// startDeadline holds the installation of a server on a new machine.
+// startDeadline limits a start, with the installation of the server on a new machine.
 const startDeadline = 10 * time.Minute
 
-// The servers of this process. They are the one thing here that is global,
-// because a process is what they belong to.
+// The servers of this process are global, because they live as long as the process.
 var (
 	sharedMariaDB = sync.OnceValues(func() (string, error) {
 		if dsn := os.Getenv(EnvMySQL); dsn != "" {
@@ -109,8 +108,8 @@ func MariaDB(t testing.TB) string {
 
 func exec(t testing.TB, cfg *mysql.Config, query string) {
 	t.Helper()
-	// A test's context has ended when its cleanup runs. A drop waits for the
-	// transactions that a test forgot, so it must not wait for ever.
+	// A test's context has ended when its cleanup runs. A drop waits for open transactions that a test
+	// forgot, so it needs a deadline.
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	c, err := mysql.NewConnector(cfg)
@@ -124,9 +123,8 @@ func exec(t testing.TB, cfg *mysql.Config, query string) {
 	}
 }
 
-// Restate returns the URLs of a Restate that other tests of this process, and
-// under withstack of others too, use at the same time: services need names of
-// their own.
+// Restate returns the URLs of a Restate that other tests use at the same time, under withstack even tests of
+// other processes. So each test needs unique names of services.
 func Restate(t testing.TB) (ingress, admin string) {
 	t.Helper()
 	urls, err := sharedRestate()
@@ -138,8 +136,8 @@ func Restate(t testing.TB) (ingress, admin string) {
 
 const dirPrefix = "windlass-stack-"
 
-// makeProcessDir makes a directory that is locked for as long as this process
-// lives, and removes those whose processes have ended.
+// makeProcessDir creates a directory that is locked while this process lives, and removes those of ended
+// processes.
 func makeProcessDir() (string, error) {
 	Sweep(os.TempDir())
 	dir, err := os.MkdirTemp("", dirPrefix)
@@ -150,8 +148,8 @@ func makeProcessDir() (string, error) {
 	return dir, err
 }
 
-// Sweep removes the directories of test processes that have ended. Errors are
-// not its caller's: what cannot be removed is someone else's to remove.
+// Sweep removes the directories of ended test processes. It ignores errors, because another process may be
+// removing the same directory.
 func Sweep(tempDir string) {
 	entries, err := os.ReadDir(tempDir)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Command fetchstack gets MariaDB and Restate for this user, both at once, when they are
-// missing, and starts neither. It has few packages, so that it runs while the programs of
-// Windlass are still built.
+// Command fetchstack installs MariaDB and Restate for this user in parallel, if they are missing, and starts
+// neither. It has few packages, so that it runs while the programs of Windlass are still built.
 package main
 
 import (
@@ -26,7 +25,7 @@ func main() {
 	}
 }
 
-// fetch gets both. The failure of one does not end the other, whose program a later call needs not get again.
+// fetch installs both. If one fails, the other is still installed.
 func fetch(ctx context.Context, progress func(string)) error {
 	var database, workflows error
 	var both sync.WaitGroup

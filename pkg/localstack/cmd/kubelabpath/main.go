@@ -1,5 +1,5 @@
-// Command kubelabpath prints where kubelab's program is, and builds it first when
-// this machine has none of this checkout's sources yet: minutes, once.
+// Command kubelabpath prints the path of kubelab's program. It builds the program first if this machine has
+// none of this checkout's sources, which takes minutes.
 package main
 
 import (

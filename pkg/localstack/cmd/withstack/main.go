@@ -1,10 +1,9 @@
-// Command withstack runs a command with a MariaDB and a Restate of its own:
+// Command withstack runs a command with a private MariaDB and Restate:
 //
 //	withstack [--] go test ./...
 //
-// The command finds them in WINDLASS_TEST_MYSQL, WINDLASS_TEST_RESTATE_INGRESS
-// and WINDLASS_TEST_RESTATE_ADMIN. Both are stopped, and their data removed,
-// when it ends; withstack exits with its code.
+// It sets WINDLASS_TEST_MYSQL, WINDLASS_TEST_RESTATE_INGRESS and WINDLASS_TEST_RESTATE_ADMIN for the command.
+// When the command ends, withstack stops both, removes their data, and exits with the command's code.
 package main
 
 import (

@@ -18,10 +18,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-// codeFailed is withstack's own failure, as env(1) and timeout(1) have it.
+// codeFailed is the exit code for withstack's own failures, as in env(1) and timeout(1).
 const codeFailed = 125
 
-// stopDeadline holds both servers' grace.
+// stopDeadline limits the stop of both servers. It is longer than their grace.
 const stopDeadline = 30 * time.Second
 
 func run(args []string) (code int, err error) {
@@ -74,7 +74,7 @@ func run(args []string) (code int, err error) {
 	return supervise(cmd, signals, db.Done(), rs.Done())
 }
 
-// startStack starts both at once; a signal gives up.
+// startStack starts both in parallel. A signal cancels the start.
 func startStack(dir string, signals <-chan os.Signal) (db *mariadb.Server, rs *restate.Server, err error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -105,13 +105,12 @@ func startStack(dir string, signals <-chan os.Signal) (db *mariadb.Server, rs *r
 	return db, rs, err
 }
 
-// supervise runs the command, hands signals on to it, and returns its exit code:
-// 128 + the signal's number when one ended it, as shells have it. A server that
-// ends under the command is an error, because the command's own failure would
-// not say so.
+// supervise runs the command, forwards signals to it, and returns its exit code. For a command that a signal
+// ended, the code is 128 + the signal's number, as in shells. A server that ends before the command is an
+// error, because the command's failure would not name it.
 func supervise(cmd *exec.Cmd, signals <-chan os.Signal, db, rs <-chan struct{}) (int, error) {
-	// At a terminal the command stays in the foreground group, so that it may
-	// read from it; the terminal then gives it Ctrl-C itself.
+	// At a terminal the command stays in the foreground group, so that it can read input. Then the terminal
+	// sends it Ctrl-C itself.
 	foreground := isTerminal(os.Stdin)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !foreground}
 	if err := cmd.Start(); err != nil {
