@@ -1,15 +1,15 @@
-// Package batch is group commit: requests that arrive while a commit runs wait, and the next
-// commit takes them together. So batches grow with the load, no request waits for a timer, and a
-// commit costs about as much for many requests as for one.
+// Package batch implements group commit. Requests that arrive during a commit wait, and the next commit takes
+// them together. So batches grow with the load, no request waits for a timer, and many requests cost about as
+// much as one.
 //
 //	Do --> lane: waiting requests --> one commit at a time --> a result for each request
 //
-// A request is in a lane, and each lane has its own commits and its own limits. A commit that takes
-// longer than its lane's patience delays no other: the next one begins while it runs. Requests of
-// one key are committed in the order in which they came, and never at the same time.
+// A request is in a lane, and each lane has its own commits and limits. When a commit takes longer than its
+// lane's patience, the next commit begins while it runs. Requests of one key are committed in order of
+// arrival, and never at the same time.
 //
-// A batch that fails, by an error or a panic, may fail because of one of its requests. It is split
-// as Config.Split says, so that in the end a request fails alone.
+// A batch that fails, by an error or a panic, may fail because of one of its requests. So it is split as
+// Config.Split says, until a request fails alone.
 //
 // A Group starts a goroutine when a commit is due, and has none while it is idle.
 package batch
@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	// ErrFull is returned for a request that came while Config.MaxWaiting requests waited.
+	// ErrFull is returned for a request that comes while Config.MaxWaiting requests wait.
 	ErrFull = errors.New("batch: too many requests wait")
 	// ErrClosed is returned for a request that comes after its group closed, or waits when it closes.
 	// It is joined with the error of a commit that fails while the group closes.
@@ -33,7 +33,7 @@ var (
 
 // PanicError is a panic in a commit of one request, or the end of its goroutine.
 type PanicError struct {
-	// Value that was passed to panic, nil for runtime.Goexit.
+	// Value is the argument of panic, or nil for runtime.Goexit.
 	Value any
 	Stack []byte
 }
@@ -57,54 +57,54 @@ const (
 	Apart
 )
 
-// Limits of a lane. The group calls Config.Limits before each batch.
+// Limits are the limits of a lane. The group calls Config.Limits before each batch.
 type Limits struct {
 	// Size is the number of requests in a batch. It must be positive.
 	Size int
-	// Weight of a batch: it ends with the request that reaches it. 0: unlimited.
+	// Weight is the weight of a batch. A batch ends with the request that reaches it. 0 means unlimited.
 	Weight int
-	// Commits that run at once. 0: unlimited.
+	// Commits is the maximum number of concurrent commits. 0 means unlimited.
 	Commits int
 	// Patience is how long a commit may run before the next one of its lane begins.
 	Patience time.Duration
 }
 
-// Config of a Group. L names lanes: when a commit ends, lower lanes go first.
+// Config configures a Group. L is the type of lane names. When a commit ends, lower lanes go first.
 type Config[L cmp.Ordered, Req, Res any] struct {
-	// Commit does what the requests ask for and returns a result for each, or an error if it did
-	// nothing. It runs on a goroutine of the group.
+	// Commit carries out the requests and returns a result for each, or an error if it did nothing. It runs
+	// on a goroutine of the group.
 	Commit func(ctx context.Context, requests []Req) ([]Res, error)
 	// Limits returns the limits of a lane. It must not block, nor call the group.
 	Limits func(L) Limits
-	// Lane returns the lane of a request. nil: there is one lane.
+	// Lane returns the lane of a request. Nil means one lane for all.
 	Lane func(Req) L
-	// Key returns the key of a request, empty for none. nil: no request has one. Not with Apart.
+	// Key returns the key of a request, or "" for none. It may be nil. It cannot be used with Apart.
 	Key func(Req) string
-	// Weight of a request. nil: requests weigh nothing.
+	// Weight returns the weight of a request. Nil means 0.
 	Weight func(Req) int
-	// Split is how a batch that failed is split.
+	// Split is how a failed batch is split.
 	Split Split
-	// Adapt halves the size of a lane's batches after one that failed, and adds one to it after each
-	// full batch that did not fail.
+	// Adapt halves the size of a lane's batches after a failed batch, and adds one to it after each full
+	// batch that succeeded.
 	Adapt bool
-	// Timeout bounds a commit, and together all commits of the parts of a batch that failed. 0: none.
+	// Timeout limits a commit, and the sum of all commits of a failed batch's parts. 0 means none.
 	Timeout time.Duration
-	// Detached lets Do return when its context ends, although the request's commit still runs and goes on.
-	// Otherwise Do waits for the end of a commit that has begun, and the commit's context ends when
-	// those of all its requests have.
+	// Detached makes Do return when its context ends, while the request's commit goes on. Otherwise Do waits
+	// for the end of a commit that has begun, and the commit's context ends when those of all its requests
+	// have ended.
 	Detached bool
-	// MaxCommits run at once in all lanes. 0: unlimited.
+	// MaxCommits is the maximum number of concurrent commits in all lanes. 0 means unlimited.
 	MaxCommits int
-	// MaxWaiting is how many requests may wait in all lanes. 0: unlimited.
+	// MaxWaiting is how many requests may wait in all lanes. 0 means unlimited.
 	MaxWaiting int
-	// Admit returns why a request may not wait, given what waits already. It must not block, nor call
-	// the group. nil: all requests may wait.
+	// Admit returns an error if a request may not wait, given what waits already. It must not block, nor call
+	// the group. Nil admits all requests.
 	Admit func(Req, Waiting[L]) error
-	// Observe is called after each commit, including those of parts. nil: not called.
+	// Observe is called after each commit, including those of parts. It may be nil.
 	Observe func(Outcome)
 }
 
-// Outcome of a commit.
+// Outcome is the outcome of a commit.
 type Outcome struct {
 	// Size is the number of requests.
 	Size int
@@ -116,7 +116,7 @@ type Outcome struct {
 	Err error
 }
 
-// Group batches requests. Use New.
+// Group batches requests. Create it with New.
 type Group[L cmp.Ordered, Req, Res any] struct {
 	cfg Config[L, Req, Res]
 	// base ends when the group closes.
@@ -126,11 +126,11 @@ type Group[L cmp.Ordered, Req, Res any] struct {
 
 	mu     sync.Mutex
 	closed bool
-	// lanes in their order: those that have requests, commits or a size of their own, and some idle ones.
+	// lanes are sorted by name. They have requests, commits or an adapted size, or are among a few idle ones.
 	lanes []*lane[L, Req, Res]
-	// keys of requests that wait or are being committed.
+	// keys has the keys of requests that wait or are being committed.
 	keys map[string]key
-	// waiting and running are the sums of all lanes.
+	// waiting and running are the sums over all lanes.
 	waiting, running int
 }
 
@@ -147,9 +147,9 @@ func New[L cmp.Ordered, Req, Res any](cfg Config[L, Req, Res]) *Group[L, Req, Re
 	return g
 }
 
-// Do waits for the commit of a request and returns its result, or the error of its own commit. If ctx
-// ends before the commit began (see Config.Detached), it returns ctx's error. It fails at once with
-// ErrFull, ErrClosed or the error of Config.Admit, and with a *PanicError if the commit panics.
+// Do waits for the commit of a request, and returns its result or the error of its own commit. If ctx ends
+// before the commit began (see Config.Detached), it returns ctx's error. It fails at once with ErrFull,
+// ErrClosed or the error of Config.Admit. If the commit panics, it returns a *PanicError.
 func (g *Group[L, Req, Res]) Do(ctx context.Context, request Req) (Res, error) {
 	m := &member[Req, Res]{ctx: ctx, request: request, done: make(chan struct{})}
 	var none Res
@@ -177,7 +177,7 @@ func (g *Group[L, Req, Res]) Do(ctx context.Context, request Req) (Res, error) {
 	}
 }
 
-// Close fails requests that wait, ends the contexts of commits that run, and waits for these.
+// Close fails waiting requests, ends the contexts of running commits, and waits for these commits.
 func (g *Group[L, Req, Res]) Close() {
 	g.mu.Lock()
 	g.closed = true
@@ -200,7 +200,7 @@ type member[Req, Res any] struct {
 	key     string
 	weight  int
 	since   time.Time
-	// queued: it waits in its lane.
+	// queued is whether it waits in its lane.
 	queued bool
 
 	done     chan struct{}

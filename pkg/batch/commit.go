@@ -18,11 +18,11 @@ func (g *Group[L, Req, Res]) worker(l *lane[L, Req, Res]) {
 	}
 }
 
-// turn commits one batch and returns the lane that the worker goes on with, nil for none.
+// turn commits one batch and returns the lane with which the worker continues, or nil.
 func (g *Group[L, Req, Res]) turn(l *lane[L, Req, Res]) (next *lane[L, Req, Res]) {
 	b := g.take(l)
 	together, returned := true, false
-	// Deferred, because Commit may end the goroutine: then another one goes on with the lane.
+	// This is deferred, because Commit may end the goroutine. Then another goroutine continues with the lane.
 	defer func() {
 		if !returned {
 			abandon(b.members)
@@ -39,7 +39,7 @@ func (g *Group[L, Req, Res]) turn(l *lane[L, Req, Res]) (next *lane[L, Req, Res]
 	return nil
 }
 
-// abandon gives a result to members that have none: Commit has ended its goroutine.
+// abandon fails members without a result, because Commit has ended its goroutine.
 func abandon[Req, Res any](members []*member[Req, Res]) {
 	for _, m := range members {
 		if !m.finished {
@@ -48,7 +48,7 @@ func abandon[Req, Res any](members []*member[Req, Res]) {
 	}
 }
 
-// commit commits a batch, and its parts if that fails. together reports whether no parts were needed.
+// commit commits a batch, and its parts if that fails. It reports whether no parts were needed.
 func (g *Group[L, Req, Res]) commit(members []*member[Req, Res]) (together bool) {
 	here, err := g.attempt(g.base, members)
 	if g.settled(here, err) {
@@ -70,7 +70,7 @@ func (g *Group[L, Req, Res]) commit(members []*member[Req, Res]) (together bool)
 	return false
 }
 
-// split commits the parts of a batch that failed.
+// split commits the parts of a failed batch.
 func (g *Group[L, Req, Res]) split(ctx context.Context, members []*member[Req, Res]) {
 	size := 1
 	if g.cfg.Split == Halves {
@@ -102,8 +102,8 @@ func (g *Group[L, Req, Res]) settled(members []*member[Req, Res], err error) boo
 	return true
 }
 
-// attempt commits the members whose contexts have not ended, once. If that fails, it returns these
-// members, which have no results yet.
+// attempt commits the members whose contexts have not ended, once. If that fails, it returns these members,
+// which have no result yet.
 func (g *Group[L, Req, Res]) attempt(ctx context.Context, members []*member[Req, Res]) ([]*member[Req, Res], error) {
 	here := present(members)
 	if len(here) == 0 {
@@ -177,8 +177,8 @@ func (g *Group[L, Req, Res]) context(within context.Context, members []*member[R
 	}
 }
 
-// joint returns a context with the values of the first member's. It ends when those of all members
-// have, or after the timeout.
+// joint returns a context with the values of the first member's context. It ends when the contexts of all
+// members have ended, or after the timeout.
 func joint[Req, Res any](members []*member[Req, Res], timeout time.Duration) (context.Context, context.CancelFunc) {
 	if len(members) == 1 {
 		return withTimeout(members[0].ctx, timeout)
@@ -202,7 +202,7 @@ func joint[Req, Res any](members []*member[Req, Res], timeout time.Duration) (co
 	}
 }
 
-// withTimeout returns a context without a deadline of its own for a timeout of 0.
+// withTimeout returns a context with the timeout, or without one for 0.
 func withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout == 0 {
 		return context.WithCancel(ctx)

@@ -11,14 +11,14 @@ type lane[L cmp.Ordered, Req, Res any] struct {
 	name    L
 	waiting []*member[Req, Res]
 	weight  int
-	// running counts the workers of the lane. starting: one of them has not taken its batch yet.
+	// running counts the lane's workers. starting is whether one has not taken its batch yet.
 	running  int
 	starting bool
-	// current is the running batch whose patience has not ended: the next batch waits for it.
+	// current is the running batch whose patience has not ended. The next batch waits for it.
 	current *round[Req, Res]
-	// blocked: the key of each request that waits is being committed.
+	// blocked is whether the key of each waiting request is being committed.
 	blocked bool
-	// size of its batches, if Config.Adapt has made it smaller than Limits.Size; 0: it has not.
+	// size is the size of its batches if Config.Adapt has made it smaller than Limits.Size, else 0.
 	size int
 }
 
@@ -26,14 +26,14 @@ type lane[L cmp.Ordered, Req, Res any] struct {
 type round[Req, Res any] struct {
 	members []*member[Req, Res]
 	begun   time.Time
-	// full: it has as many requests as a batch of the lane may have. most is Limits.Size.
+	// full is whether it has as many requests as a batch of the lane may have. most is Limits.Size.
 	full bool
 	most int
-	// late ends the patience. It is set once another request waits.
+	// late is the timer that ends the patience. It is set when another request waits.
 	late *time.Timer
 }
 
-// key counts the requests of a key that wait. busy: one more is being committed.
+// key counts the waiting requests of a key. busy is whether another one is being committed.
 type key struct {
 	waiting int
 	busy    bool
@@ -47,7 +47,7 @@ func (g *Group[L, Req, Res]) setKey(name string, k key) {
 	}
 }
 
-// enqueue lets a member wait in its lane.
+// enqueue puts a member into its lane.
 func (g *Group[L, Req, Res]) enqueue(m *member[Req, Res]) (*lane[L, Req, Res], error) {
 	var name L
 	if g.cfg.Lane != nil {
@@ -86,7 +86,7 @@ func (g *Group[L, Req, Res]) enqueue(m *member[Req, Res]) (*lane[L, Req, Res], e
 	return l, nil
 }
 
-// lane returns the one of a name, and adds it if there is none.
+// lane returns the lane with the name, and adds it if it is missing.
 func (g *Group[L, Req, Res]) lane(name L) *lane[L, Req, Res] {
 	i, ok := g.find(name)
 	if !ok {
@@ -99,10 +99,10 @@ func (g *Group[L, Req, Res]) find(name L) (int, bool) {
 	return slices.BinarySearchFunc(g.lanes, name, func(l *lane[L, Req, Res], name L) int { return cmp.Compare(l.name, name) })
 }
 
-// keptLanes is how many lanes are kept although they are idle, so that they are not made for each request.
+// keptLanes is how many lanes are kept even if they are idle, so that they are not created for each request.
 const keptLanes = 16
 
-// forget drops a lane that is idle and has no size of its own, if there are more than keptLanes.
+// forget drops an idle lane without an adapted size, if there are more than keptLanes.
 func (g *Group[L, Req, Res]) forget(l *lane[L, Req, Res]) {
 	if len(g.lanes) <= keptLanes || len(l.waiting) > 0 || l.running > 0 || l.size > 0 {
 		return
@@ -112,7 +112,7 @@ func (g *Group[L, Req, Res]) forget(l *lane[L, Req, Res]) {
 	}
 }
 
-// leave takes out a member that waits, and reports whether it did.
+// leave removes a waiting member, and reports whether it did.
 func (g *Group[L, Req, Res]) leave(l *lane[L, Req, Res], m *member[Req, Res]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,7 +126,7 @@ func (g *Group[L, Req, Res]) leave(l *lane[L, Req, Res], m *member[Req, Res]) bo
 	return true
 }
 
-// dequeued updates the counts for a member that waits no longer.
+// dequeued updates the counts for a member that no longer waits.
 func (g *Group[L, Req, Res]) dequeued(l *lane[L, Req, Res], m *member[Req, Res]) {
 	m.queued = false
 	l.weight -= m.weight
@@ -171,7 +171,7 @@ func (g *Group[L, Req, Res]) reserve(l *lane[L, Req, Res]) bool {
 	return true
 }
 
-// overdue lets the lane go on without waiting for a batch.
+// overdue makes the lane continue without waiting for batch b.
 func (g *Group[L, Req, Res]) overdue(l *lane[L, Req, Res], b *round[Req, Res]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -181,7 +181,7 @@ func (g *Group[L, Req, Res]) overdue(l *lane[L, Req, Res], b *round[Req, Res]) {
 	}
 }
 
-// take returns the next batch of a lane, in the order in which its requests came, nil for none.
+// take returns the next batch of a lane, in order of arrival, or nil.
 func (g *Group[L, Req, Res]) take(l *lane[L, Req, Res]) *round[Req, Res] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -228,7 +228,7 @@ func (g *Group[L, Req, Res]) take(l *lane[L, Req, Res]) *round[Req, Res] {
 	return b
 }
 
-// release ends a worker's batch, nil for none, and returns the lane that the worker goes on with.
+// release ends a worker's batch, which may be nil, and returns the lane with which the worker continues.
 func (g *Group[L, Req, Res]) release(l *lane[L, Req, Res], b *round[Req, Res], together bool) (next *lane[L, Req, Res]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -257,7 +257,7 @@ func (g *Group[L, Req, Res]) release(l *lane[L, Req, Res], b *round[Req, Res], t
 	return next
 }
 
-// ended lets requests that waited for the batch go on, and adapts the lane's size.
+// ended unblocks requests that waited for the batch, and adapts the lane's size.
 func (g *Group[L, Req, Res]) ended(l *lane[L, Req, Res], b *round[Req, Res], together bool) {
 	if l.current == b {
 		l.current = nil
@@ -290,7 +290,7 @@ func (g *Group[L, Req, Res]) ended(l *lane[L, Req, Res], b *round[Req, Res], tog
 // Queue is what waits in a lane.
 type Queue struct {
 	Requests, Weight int
-	// Since is when the oldest came; zero: nothing waits.
+	// Since is when the oldest request came. It is zero if none waits.
 	Since time.Time
 }
 
@@ -302,7 +302,7 @@ type Waiting[L cmp.Ordered] interface {
 	Key(string) int
 }
 
-// Look calls fn with what waits. It must neither block nor call the group.
+// Look calls fn with what waits. fn must not block, nor call the group.
 func (g *Group[L, Req, Res]) Look(fn func(Waiting[L])) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,33 +13,30 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// ClientConfig of the clients of one program.
+// ClientConfig configures the clients of one program.
 type ClientConfig struct {
-	// Token is sent as bearer token with every call; it is asked for each time,
-	// so that it can rotate. nil or "": none is sent.
+	// Token returns the bearer token of a call. It is called for every call, so that the token can rotate.
+	// Nil or "" sends none.
 	Token func() string
-	// Sign adds to the header of a call of the procedure what proves who calls, after the token;
-	// nil: nothing.
+	// Sign adds a proof of the caller's identity to the header of a call, after the token. It may be nil.
 	Sign func(procedure string, header http.Header)
-	// Refused is told the header of an answer that says that the caller is not known; nil:
-	// nothing is.
+	// Refused is called with the header of an UNAUTHENTICATED answer. It may be nil.
 	Refused func(answer http.Header)
 	// UserAgent names the program and its version ("windlass/1.2.3").
 	UserAgent string
-	// Tracer makes a span per call and Propagator sends it along; nil: none.
+	// Tracer makes a span for each call, and Propagator sends it along. They may be nil.
 	Tracer     trace.TracerProvider
 	Propagator propagation.TextMapPropagator
-	// Timeout of a unary call whose context has no deadline. 0: DefaultTimeout.
-	// Streams have none.
+	// Timeout limits a unary call whose context has no deadline. Streams have no timeout. Default:
+	// DefaultTimeout.
 	Timeout time.Duration
-	// ReadMaxBytes bounds a decoded message. 0: DefaultReadMaxBytes.
+	// ReadMaxBytes is the maximum size of a decoded message. Default: DefaultReadMaxBytes.
 	ReadMaxBytes int
-	// Gzip compresses larger requests: for bulk over distance. Responses are
-	// compressed either way.
+	// Gzip compresses larger requests, for much data over a long distance. Responses are always compressed.
 	Gzip bool
 }
 
-// ClientOptions are for every client constructor of a program.
+// ClientOptions returns the options for every client constructor of a program.
 func ClientOptions(cfg ClientConfig) []connect.ClientOption {
 	interceptors := append(tracing(cfg.Tracer, cfg.Propagator), &caller{
 		token: cfg.Token, proof: cfg.Sign, refused: cfg.Refused, userAgent: cfg.UserAgent, timeout: orDefault(cfg.Timeout, DefaultTimeout),
@@ -56,7 +53,7 @@ func ClientOptions(cfg ClientConfig) []connect.ClientOption {
 	return options
 }
 
-// caller says who calls and bounds unary calls.
+// caller adds the caller's identity to calls, and limits unary calls.
 type caller struct {
 	token     func() string
 	proof     func(procedure string, header http.Header)
@@ -78,7 +75,7 @@ func (c *caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// note tells refused of an error that says that the caller is not known.
+// note calls refused for an UNAUTHENTICATED error.
 func (c *caller) note(err error) error {
 	var coded *connect.Error
 	if c.refused != nil && errors.As(err, &coded) && coded.Code() == connect.CodeUnauthenticated {
@@ -95,7 +92,7 @@ func (c *caller) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 	}
 }
 
-// clientConn is a stream whose errors mean what they say.
+// clientConn is a stream whose errors are corrected by reset.
 type clientConn struct {
 	connect.StreamingClientConn
 	ctx    context.Context
@@ -108,9 +105,9 @@ func (c *clientConn) Receive(msg any) error {
 	return c.caller.note(reset(c.ctx, c.StreamingClientConn.Receive(msg)))
 }
 
-// reset corrects what Connect makes of a connection that the other end reset: a
-// call that was cancelled, although the caller did not cancel it. The server died, and
-// the call may be made again.
+// reset corrects Connect's error for a connection that the other end reset. Connect reports CANCELED,
+// although the caller did not cancel. The server died and the call may be made again, so reset returns
+// UNAVAILABLE.
 func reset(ctx context.Context, err error) error {
 	var coded *connect.Error
 	if ctx.Err() == nil && errors.As(err, &coded) && coded.Code() == connect.CodeCanceled && !connect.IsWireError(err) {
@@ -138,28 +135,25 @@ func (c *caller) sign(procedure string, header http.Header) {
 	}
 }
 
-// HTTPClientConfig of the connections under the clients.
+// HTTPClientConfig configures the connections of the clients.
 type HTTPClientConfig struct {
-	// TLS for https URLs; nil: the system's roots.
+	// TLS is for https URLs. Nil means the system's roots.
 	TLS *tls.Config
-	// DialTimeout bounds connecting and, apart from it, the TLS handshake.
-	// 0: 10 s.
+	// DialTimeout limits connecting, and separately the TLS handshake. Default: 10 s.
 	DialTimeout time.Duration
-	// Dial opens the TCP connections; nil: a net.Dialer's DialContext. Everything else stays
-	// as the shipped programs have it.
+	// Dial opens the TCP connections, for tests. Default: a net.Dialer's DialContext.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// HeaderTimeout is how long a server may take to begin its answer. It does
-	// not bound streams that have begun. 0: 60 s, above the longest unary call.
+	// HeaderTimeout is how long a server may take to begin its answer. It does not limit streams that have
+	// begun. Default: 60 s, above the longest unary call.
 	HeaderTimeout time.Duration
-	// HTTP1 speaks HTTP/1.1 to http URLs, for what stands in between and knows no
-	// HTTP/2: one connection per call then. https URLs negotiate.
+	// HTTP1 uses HTTP/1.1 for http URLs, for proxies without HTTP/2. Then each call in progress needs a
+	// connection. For https URLs the protocol is negotiated.
 	HTTP1 bool
 }
 
-// NewHTTPClient returns a client that multiplexes calls and streams over few
-// HTTP/2 connections: without TLS to http URLs (h2c), negotiated for https. Dead
-// connections are found by ping. It follows no redirect: a call's credential
-// goes where it was meant to go.
+// NewHTTPClient returns a client that multiplexes calls and streams over few HTTP/2 connections. It uses h2c
+// for http URLs and negotiates for https. It finds dead connections by ping. It follows no redirects, so that
+// credentials reach only the intended server.
 func NewHTTPClient(cfg HTTPClientConfig) *http.Client {
 	plain := newTransport(cfg)
 	plain.Protocols = new(http.Protocols)
@@ -196,8 +190,8 @@ func newTransport(cfg HTTPClientConfig) *http.Transport {
 		TLSClientConfig:       cfg.TLS.Clone(), // the transport adds its protocols
 		TLSHandshakeTimeout:   timeout,
 		ResponseHeaderTimeout: orDefault(cfg.HeaderTimeout, time.Minute),
-		// Below the server's IdleTimeout: who closes first must not be the one
-		// who did not know that a request is on its way.
+		// This is shorter than the server's IdleTimeout, because a server that closes first could lose a
+		// request that is on its way.
 		IdleConnTimeout:     90 * time.Second,
 		MaxIdleConnsPerHost: 16,
 		HTTP2: &http.HTTP2Config{
@@ -217,7 +211,7 @@ func (t byScheme) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.plain.RoundTrip(req)
 }
 
-// CloseIdleConnections is found by http.Client's method of that name.
+// CloseIdleConnections is called by http.Client's method of that name.
 func (t byScheme) CloseIdleConnections() {
 	t.plain.CloseIdleConnections()
 	t.secure.CloseIdleConnections()

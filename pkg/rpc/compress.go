@@ -7,17 +7,17 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// gzipName is what HTTP calls the one compression that everybody has.
+// gzipName is HTTP's name of the compression that all clients support.
 const gzipName = "gzip"
 
-// Both are of a faster gzip than connect's own, at its fastest level, because large snapshots
-// spend most of their time in compression.
+// newDecompressor and newCompressor use a faster gzip than Connect, at its fastest level, because compression
+// takes most of the time of large snapshots.
 func newDecompressor() connect.Decompressor { return new(gzip.Reader) }
 
 func newCompressor() connect.Compressor {
 	w, err := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed)
 	if err != nil {
-		panic(err) // the level is one of the package's own
+		panic(err) // the level is a constant of the package
 	}
 	return w
 }

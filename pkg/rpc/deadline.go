@@ -8,8 +8,8 @@ import (
 
 type controllerKey struct{}
 
-// WithWriteDeadline lets the streams behind next bound each of their writes, so
-// that a peer that stopped reading ends its own stream and nothing else.
+// WithWriteDeadline makes SetWriteDeadline work for streams behind next, so that a peer that stopped reading
+// ends only its own stream.
 func WithWriteDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(r.Context(), controllerKey{}, http.NewResponseController(w))
@@ -17,11 +17,11 @@ func WithWriteDeadline(next http.Handler) http.Handler {
 	})
 }
 
-// SetWriteDeadline bounds what is written to a stream behind WithWriteDeadline from now on.
-// It does nothing on a transport that has no deadlines.
+// SetWriteDeadline sets the deadline of later writes to a stream behind WithWriteDeadline. It does nothing on
+// a transport without deadlines.
 func SetWriteDeadline(ctx context.Context, at time.Time) {
 	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
-		// Not every transport can; the stream's context still ends it.
+		// Some transports have no deadlines. Then the stream's context still ends it.
 		_ = rc.SetWriteDeadline(at)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// edge counts, bounds and recovers every call and translates its error.
+// edge counts every call, limits its time, recovers panics and translates errors.
 type edge struct {
 	log           *slog.Logger
 	metrics       *metrics
@@ -62,7 +62,7 @@ func (e *edge) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 	return next
 }
 
-// noteRefusal counts a stream that was refused with a time to wait, because a caller in a loop ignores that time.
+// noteRefusal records a stream that was refused with a time to wait, to find callers that ignore that time.
 func (e *edge) noteRefusal(ctx context.Context, err error) {
 	if !e.holdBack || connect.CodeOf(err) != connect.CodeResourceExhausted || DetailOf(err).GetLimit().GetRetryAfterMs() == 0 {
 		return
@@ -72,13 +72,12 @@ func (e *edge) noteRefusal(ctx context.Context, err error) {
 	}
 }
 
-// unaryContext gives a unary call its deadline and takes it out of the server's
-// orderly stop: only the end of grace ends it, and, as always, its caller's going
-// away.
+// unaryContext returns the context of a unary call, with its deadline. The server's orderly stop does not end
+// it. Only the deadline, the end of the grace, or the caller's disconnect does.
 func unaryContext(request context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancelCause := context.WithCancelCause(context.WithoutCancel(request))
 	unlink := context.AfterFunc(request, func() {
-		// The deadline is ours below, too, and must end as one.
+		// A deadline is set below, and must end the call as a deadline.
 		if errors.Is(request.Err(), context.Canceled) && !errors.Is(context.Cause(request), errStopping) {
 			cancelCause(context.Cause(request))
 		}
@@ -100,7 +99,7 @@ func unaryContext(request context.Context, timeout time.Duration) (context.Conte
 	}
 }
 
-// translate turns what a handler did into what its caller may see.
+// translate turns an error or panic of a handler into the error that the caller may see.
 func (e *edge) translate(ctx context.Context, procedure string, err error, panicked any) error {
 	switch {
 	case panicked == http.ErrAbortHandler: //nolint:errorlint // net/http compares it so, too
@@ -122,7 +121,7 @@ func (e *edge) translate(ctx context.Context, procedure string, err error, panic
 		return attach(coded, &windlassv1.ErrorDetail{Reason: reasonOfCode(coded.Code())})
 	}
 
-	// Whatever failed after the context ended, failed because of it.
+	// An error after the end of the context counts as caused by that end.
 	switch {
 	case ctx.Err() == nil && e.isUnavailable(err):
 		e.log.WarnContext(ctx, "a part is out of reach", "procedure", procedure, "error", err)
@@ -144,9 +143,8 @@ func (e *edge) translate(ctx context.Context, procedure string, err error, panic
 	}
 }
 
-// meant reports whether a coded error was made for our caller: not one that
-// another server sent us, and none of a code that only says that something went
-// wrong, unless it came with a detail.
+// meant reports whether a coded error was made for our caller. Errors from other servers were not. Errors
+// with a code for unspecific failures were only if they have a detail.
 func meant(err *connect.Error) bool {
 	var (
 		badRule *protovalidate.CompilationError
@@ -163,7 +161,7 @@ func meant(err *connect.Error) bool {
 	}
 }
 
-// hide logs the cause and returns the error that leads to it.
+// hide logs the cause, and returns an error with the trace id of the log entry.
 func (e *edge) hide(ctx context.Context, procedure string, cause error, more ...any) error {
 	e.log.ErrorContext(ctx, "call failed", append([]any{"procedure", procedure, "error", cause}, more...)...)
 	detail := &windlassv1.ErrorDetail{Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL}

@@ -9,23 +9,23 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// maxDepth is where counting stops to look into messages: the limit of the decoder is
-// higher, and nothing honest comes near.
+// maxDepth is the depth of messages below which elements are not counted. The decoder's limit is higher, and
+// real messages are far below.
 const maxDepth = 100
 
-// shape is what counting needs to know of a message: its fields by number.
+// shape has the fields of a message by number, as far as counting needs them.
 type shape struct {
 	fields map[protowire.Number]fieldShape
 }
 
 type fieldShape struct {
-	message *shape // nil: a scalar
+	message *shape // nil for a scalar
 	many    bool
 }
 
 var shapes sync.Map // procedure -> *shape
 
-// shapeOf returns the shape of the procedure's request, nil when it is unknown.
+// shapeOf returns the shape of the procedure's request, or nil if it is unknown.
 func shapeOf(procedure string) *shape {
 	if known, ok := shapes.Load(procedure); ok {
 		return known.(*shape) //nolint:forcetypeassert // nothing else is stored
@@ -70,8 +70,8 @@ func makeShape(desc protoreflect.MessageDescriptor, made map[protoreflect.FullNa
 	return s
 }
 
-// countProto counts the elements of an encoded message, and stops above limit. It does
-// not refuse what is malformed: the decoder does, at the same byte.
+// countProto counts the elements of an encoded message, and stops above limit. It stops at a malformed byte,
+// which the decoder will refuse.
 func countProto(data []byte, s *shape, limit, depth int) (n int) {
 	for len(data) > 0 && n <= limit {
 		number, kind, length := protowire.ConsumeTag(data)
@@ -98,7 +98,7 @@ func countProto(data []byte, s *shape, limit, depth int) (n int) {
 		switch {
 		case !known:
 		case field.message == nil:
-			// One text, or a list of numbers that is packed.
+			// A text, or a packed list of numbers.
 			n += 1 + len(value)/8
 		default:
 			n++

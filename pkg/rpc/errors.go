@@ -16,21 +16,20 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Error is what a handler returns for anything that the caller can act on. field
-// is the path in the request ("spec.resources.cpu_millicores") or empty, and reaches the
-// caller as JSON and files have it ("spec.resources.cpuMillicores"); message is one
-// sentence that the caller reads as it is.
+// Error returns the error of a handler for anything that the caller can act on. field is the path in the
+// request ("spec.resources.cpu_millicores") or empty. The caller gets it with JSON's names
+// ("spec.resources.cpuMillicores"). message is one sentence for the caller.
 func Error(code connect.Code, reason windlassv1.ErrorReason, field, message string) *connect.Error {
 	return ErrorWith(code, &windlassv1.ErrorDetail{Reason: reason, Field: field}, message)
 }
 
-// ErrorWith is Error for a detail that also says how to mend it.
+// ErrorWith is Error with a detail that may also say how to fix the request.
 func ErrorWith(code connect.Code, detail *windlassv1.ErrorDetail, message string) *connect.Error {
 	return attach(connect.NewError(code, errors.New(message)), detail)
 }
 
-// TooFast is ErrorWith for a call that comes too early: RESOURCE_EXHAUSTED, and how long to wait, in
-// the header Retry-After (seconds) and as RetryInfo.
+// TooFast is ErrorWith for a call that comes too early. The code is RESOURCE_EXHAUSTED. The time to wait is
+// in the header Retry-After (seconds) and in a RetryInfo.
 func TooFast(wait time.Duration, detail *windlassv1.ErrorDetail, message string) *connect.Error {
 	err := ErrorWith(connect.CodeResourceExhausted, detail, message)
 	if packed, packErr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}); packErr == nil {
@@ -45,7 +44,7 @@ func attach(err *connect.Error, detail *windlassv1.ErrorDetail) *connect.Error {
 		detail = proto.CloneOf(detail)
 		detail.Field = name
 	}
-	// A message of this package's own schema always packs.
+	// A message of the program's own schema can always be packed.
 	if packed, packErr := connect.NewErrorDetail(detail); packErr == nil {
 		err.AddDetail(packed)
 	}
@@ -68,10 +67,9 @@ func DetailOf(err error) *windlassv1.ErrorDetail {
 	return nil
 }
 
-// ReasonOf returns what a program switches on: the reason that err carries, or
-// the one that its code implies when it carries none (a body that could not be
-// decoded, a server that could not be reached). UNSPECIFIED for nil and for
-// errors that are not of an RPC.
+// ReasonOf returns the reason of err, for programs to switch on. If err has none (as for a body that could
+// not be decoded, or an unreachable server), it returns the reason that the code implies. It returns
+// UNSPECIFIED for nil and for errors that are not of an RPC.
 func ReasonOf(err error) windlassv1.ErrorReason {
 	if detail := DetailOf(err); detail != nil {
 		return detail.GetReason()
@@ -110,8 +108,8 @@ func reasonOfCode(code connect.Code) windlassv1.ErrorReason {
 	}
 }
 
-// validationError tells the first broken rule, by the path of its field, and how
-// many more there are.
+// validationError returns an error with the first broken rule, the path of its field, and the number of other
+// broken rules.
 func validationError(err *protovalidate.ValidationError) *connect.Error {
 	if len(err.Violations) == 0 {
 		return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "", "the request is invalid")

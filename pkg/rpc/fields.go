@@ -8,8 +8,8 @@ import (
 	"buf.build/go/protovalidate"
 )
 
-// jsonPath returns the path of a field with the names that JSON and files have for its parts:
-// "spec.health_check.port" is "spec.healthCheck.port". Keys of maps stay as they are.
+// jsonPath returns the path of a field with JSON's names: "spec.healthCheck.port" for
+// "spec.health_check.port". Keys of maps are not changed.
 func jsonPath(path string) string {
 	if !strings.Contains(path, "_") {
 		return path
@@ -35,10 +35,10 @@ func jsonPath(path string) string {
 	return b.String()
 }
 
-// maxName is how long a name may be, as the schema's patterns for names say.
+// maxName is the maximum length of a name in the schema's patterns.
 const maxName = 63
 
-// patterns says what strings of the schema's patterns are, for people.
+// patterns explains the schema's patterns to people.
 var patterns = map[string]string{
 	`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`:    "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",
 	`^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$`: "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",
@@ -48,8 +48,8 @@ var patterns = map[string]string{
 	`^((Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?([01][0-9]|2[0-3]):[0-5][0-9]$`: "use a day and a time from 00:00 to 23:59, as in Fri 16:00, or a time alone for every day, as in 22:00",
 }
 
-// patternWords says what is wrong with a string that does not match its pattern; empty for another
-// rule or a pattern that has no words.
+// patternWords returns what is wrong with a string that does not match its pattern. It returns "" for another
+// rule, and for a pattern without an explanation.
 func patternWords(v *protovalidate.Violation) string {
 	if v.Proto.GetRuleId() != "string.pattern" || !v.RuleValue.IsValid() {
 		return ""

@@ -10,30 +10,30 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// Call is what a Gate knows: all but the message.
+// Call is a call as a Gate sees it, without the message.
 type Call struct {
 	Procedure string
 	Header    http.Header
-	// Client is where the call comes from; the zero Addr where there is no network.
+	// Client is the address from which the call comes. It is the zero Addr without a network.
 	Client netip.Addr
-	// InLoop: it is a stream of a connection that goes on to open streams that are refused.
+	// InLoop is whether it is a stream of a connection that keeps opening streams although they are refused.
 	InLoop bool
 }
 
-// Admission is what a Gate found out.
+// Admission is the result of a Gate.
 type Admission struct {
-	// Caller is the same text for all calls of one caller, who shares the server's memory
-	// with others. A Gate that refuses a known caller returns it with the error.
+	// Caller is the same text for all calls of one caller, for the caller's share of the server's memory. A
+	// Gate that refuses a known caller returns it with the error.
 	Caller string
-	// With puts the caller's identity into the context of the handler. nil: nothing.
+	// With adds the caller's identity to the context of the handler. It may be nil.
 	With func(context.Context) context.Context
 }
 
-// Gate decides who calls, and whether they may, before one byte of the body is read: who
-// does not get in costs no memory.
+// Gate identifies the caller and decides whether the call is allowed. It runs before the body is read, so
+// that refused calls cost no memory.
 type Gate func(ctx context.Context, call Call) (Admission, error)
 
-// gated makes Connect's gate of ours.
+// gated returns Connect's form of a Gate.
 func (e *edge) gated(gate Gate) connect.RequestGateFunc {
 	return func(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) (out context.Context, err error) {
 		isStream := spec.StreamType != connect.StreamTypeUnary
@@ -72,8 +72,8 @@ func (e *edge) gated(gate Gate) connect.RequestGateFunc {
 	}
 }
 
-// decoding gives the charge of a stream's message back once it is decoded: the stream
-// may last for hours.
+// decoding returns the charge of a stream's message once it is decoded, because the stream may last for
+// hours.
 type decoding struct {
 	connect.StreamingHandlerConn
 	in *inflow
@@ -84,7 +84,7 @@ func (d decoding) Receive(message any) error {
 	return d.StreamingHandlerConn.Receive(message)
 }
 
-// addressOf reads host:port. It returns the zero Addr for what is no address of a network.
+// addressOf parses host:port. It returns the zero Addr if the host is not an IP address.
 func addressOf(hostPort string) netip.Addr {
 	at, err := netip.ParseAddrPort(hostPort)
 	if err != nil {

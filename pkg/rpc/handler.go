@@ -13,38 +13,36 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config of the handlers of one program.
+// Config configures the handlers of one program.
 type Config struct {
-	// Log gets the causes that callers do not see; nil: they are not logged.
+	// Log receives the causes that callers do not see. Nil discards them.
 	Log *slog.Logger
-	// Registerer gets rpc_server_requests_total{procedure,code},
-	// rpc_server_request_duration_seconds{procedure,code} (unary calls) and
-	// rpc_server_streams{procedure} (open now); nil: none.
+	// Registerer receives rpc_server_requests_total{procedure,code},
+	// rpc_server_request_duration_seconds{procedure,code} (unary calls) and rpc_server_streams{procedure}
+	// (open now). It may be nil.
 	Registerer prometheus.Registerer
-	// Tracer makes a span per call, joined to the caller's by Propagator; nil:
-	// none.
+	// Tracer makes a span for each call, which Propagator joins to the caller's. They may be nil.
 	Tracer     trace.TracerProvider
 	Propagator propagation.TextMapPropagator
-	// Timeout of a unary call whose caller set none. 0: DefaultTimeout.
+	// Timeout limits a unary call without a deadline. Default: DefaultTimeout.
 	Timeout time.Duration
-	// ReadMaxBytes bounds a decoded message. 0: DefaultReadMaxBytes.
+	// ReadMaxBytes is the maximum size of a decoded message. Default: DefaultReadMaxBytes.
 	ReadMaxBytes int
-	// IsUnavailable tells a part that is out of reach (a database that restarts)
-	// from a fault: callers get UNAVAILABLE, which asks to try again, where INTERNAL
-	// would tell them to give up. nil: no error is one.
+	// IsUnavailable reports whether an error means that a part is out of reach, such as a database that
+	// restarts. Then callers get UNAVAILABLE and try again, instead of INTERNAL. Nil returns false.
 	IsUnavailable func(error) bool
-	// Gate runs before the body is read. nil: everybody gets in.
+	// Gate runs before the body is read. Nil allows all calls.
 	Gate Gate
-	// HoldBack delays the streams of callers that ignore the time to wait (LimitDetail.retry_after_ms)
-	// with which their streams are refused; see conns.Entry.Refused. Leave it out where the caller may
-	// not be the cause of the refusal: agents report more than can be stored.
+	// HoldBack delays streams of callers that ignore the time to wait (LimitDetail.retry_after_ms) in a
+	// refusal; see conns.Entry.Refused. It must be false if the caller may not be the cause of the refusal,
+	// such as an agent that reports more than can be stored.
 	HoldBack bool
-	// Interceptors run inside of all the above and before the schema's rules.
+	// Interceptors run after all of the above and before the schema's rules.
 	Interceptors []connect.Interceptor
 }
 
-// HandlerOptions are for every handler constructor of a program. Several calls
-// may share one Registerer.
+// HandlerOptions returns the options for every handler constructor of a program. Several calls may share one
+// Registerer.
 func HandlerOptions(cfg Config) []connect.HandlerOption {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -80,7 +78,7 @@ func tracing(tracer trace.TracerProvider, propagator propagation.TextMapPropagat
 	options := []otelconnect.Option{
 		otelconnect.WithTracerProvider(tracer),
 		otelconnect.WithoutMetrics(),
-		// Callers are our own programs, or users who may as well name the trace.
+		// Callers are our own programs, or users who may name the trace.
 		otelconnect.WithTrustRemote(),
 	}
 	if propagator != nil {
@@ -88,7 +86,7 @@ func tracing(tracer trace.TracerProvider, propagator propagation.TextMapPropagat
 	}
 	interceptor, err := otelconnect.NewInterceptor(options...)
 	if err != nil {
-		// It fails only when it cannot register its metrics, which are off.
+		// It fails only if it cannot register its metrics, which are off.
 		panic(fmt.Errorf("rpc: make the tracing interceptor: %w", err))
 	}
 	return []connect.Interceptor{interceptor}

@@ -16,9 +16,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// inflow reads the messages of one request for Connect, which would decompress and decode
-// before it asks what that costs. Nothing is read before Connect reads, and that is behind
-// the gate.
+// inflow reads the messages of one request for Connect, which would decompress and decode without a limit on
+// the cost. It reads nothing before Connect reads, which is after the gate.
 //
 //	body ─> wire limit ─> gunzip ─> message limit ─> count elements ─> charge ─> Connect
 type inflow struct {
@@ -45,7 +44,7 @@ func inflowOf(ctx context.Context) *inflow {
 	return in
 }
 
-// newInflow takes over the body of r, and the decompression from Connect.
+// newInflow returns an inflow for r, and a copy of r whose body it reads and decompresses.
 func newInflow(r *http.Request, limits Limits, client netip.Addr) (*inflow, *http.Request) {
 	in := &inflow{body: r.Body, procedure: r.URL.Path, limits: limits, client: client}
 	r = r.WithContext(context.WithValue(r.Context(), inflowKey{}, in))
@@ -126,7 +125,7 @@ func (in *inflow) next() error {
 	if prefix[0]&1 == 0 && int64(len(data)-len(prefix)) < size {
 		return malformed("the body ends within a message")
 	}
-	// What the decompressor left of its own frame is not the next message's.
+	// The decompressor may leave a rest of its frame, which is not part of the next message.
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return in.wireError(err)
 	}
@@ -136,12 +135,12 @@ func (in *inflow) next() error {
 	return nil
 }
 
-// message reads one message from body, behind room for a prefix.
+// message reads one message from body, and returns it after room for a prefix.
 func (in *inflow) message(body io.Reader, gzipped bool, prefix int) ([]byte, error) {
 	if gzipped {
 		unzip, err := gzip.NewReader(body)
 		if errors.Is(err, io.EOF) {
-			return make([]byte, prefix), nil // no body at all
+			return make([]byte, prefix), nil // the body is empty
 		}
 		if err != nil {
 			return nil, in.wireError(err)
@@ -197,8 +196,7 @@ func (in *inflow) take(n int64) error {
 	return nil
 }
 
-// release gives the charge back: the call has ended, or its message has been decoded and
-// the call goes on for long. Safe on nil.
+// release returns the charge, when the call has ended or a stream's message has been decoded. in may be nil.
 func (in *inflow) release() {
 	if in != nil {
 		in.limits.Budget.give(in.caller, in.charge)
@@ -206,7 +204,7 @@ func (in *inflow) release() {
 	}
 }
 
-// admitted says whose call it is, and judges a message that is in the URL.
+// admitted sets the caller, and checks a compressed message in the URL.
 func (in *inflow) admitted(caller string) error {
 	if in == nil {
 		return nil

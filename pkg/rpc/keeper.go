@@ -9,22 +9,20 @@ import (
 	"time"
 )
 
-// keeper finds connections of HTTP/2 whose other end is gone, all of a server with one
-// timer. net/http has a timer for each, and a process that rests pays for waking up, not
-// for what it does then: 1,000 silent connections cost 8 % of a core when both ends have
-// timers, and 5 % when only the clients' pings have to be answered, each by itself. Asked
-// together, in one wake-up, they cost 0.7 %, and their answers need none in return.
+// keeper finds HTTP/2 connections whose other end is gone, with one timer for all connections of a server.
+// net/http has a timer for each connection, and the wake-ups of many timers are the main cost of an idle
+// process. Pings that are sent together need one wake-up.
 //
-// It pings below net/http, between two of its frames, which it therefore follows. The
-// answer passes net/http, which disregards an answer to what it did not ask. Connections
-// with TLS cannot be followed here; net/http pings those.
+// It pings below net/http, between two frames, so it follows the frames that net/http writes. The answer
+// passes net/http, which ignores answers to pings that it did not send. It cannot follow connections with
+// TLS, so net/http pings those.
 type keeper struct {
 	mu    sync.Mutex
 	conns map[*keptConn]struct{}
 }
 
-// sweepEvery is how late a ping may be: a tenth of the silence that it ends. Twice a
-// second is nothing, and the pings of each time have one wake-up together.
+// sweepEvery is the time between sweeps, and so how late a ping may be: a tenth of pingAfter. All pings of a
+// sweep share one wake-up.
 const sweepEvery = 500 * time.Millisecond
 
 func newKeeper() *keeper { return &keeper{conns: map[*keptConn]struct{}{}} }
@@ -43,7 +41,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// sweep asks who has been silent for pingAfter, and closes who did not answer for
+// sweep pings connections that were silent for pingAfter, and closes those that did not answer for
 // pingTimeout.
 func (k *keeper) sweep(now time.Time) {
 	k.mu.Lock()
@@ -57,18 +55,18 @@ func (k *keeper) sweep(now time.Time) {
 		case c.asked > heard:
 			if now.UnixNano()-c.asked >= int64(pingTimeout) {
 				delete(k.conns, c)
-				// What waits to be written would hold up a closing with linger.
+				// Close may block on unsent data if the connection lingers.
 				go c.Conn.Close()
 			}
 		case now.UnixNano()-heard >= int64(pingAfter):
 			c.asked = now.UnixNano()
-			// A peer that takes nothing holds up its own ping alone.
+			// A peer that does not read blocks only its own ping.
 			go c.ping()
 		}
 	}
 }
 
-// keptListener has its connections looked after.
+// keptListener adds the connections that it accepts to its keeper.
 type keptListener struct {
 	net.Listener
 	keeper *keeper
@@ -88,36 +86,35 @@ func (l keptListener) Accept() (net.Conn, error) {
 }
 
 const (
-	// preface is how a client begins HTTP/2. That of HTTP/1 begins with a method.
+	// preface is the beginning of an HTTP/2 connection. HTTP/1 begins with a method instead.
 	preface      = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	frameHeader  = 9
 	pingFrame    = 0x6
 	pingDataSize = 8
 )
 
-// question is a PING of connection-wide stream 0; its data need not tell it from others,
-// since any sign of life is an answer.
+// question is a PING on stream 0. Its data is not unique, because any received byte counts as an answer.
 var question = [frameHeader + pingDataSize]byte{2: pingDataSize, 3: pingFrame}
 
-// NetConn is the connection below, by which conns.Context finds its entry.
+// NetConn returns the connection below, by which conns.Context finds its entry.
 func (c *keptConn) NetConn() net.Conn { return c.Conn }
 
 type keptConn struct {
 	net.Conn
 	keeper *keeper
 
-	// heard is when the last byte came, unix ns; asked is when the last ping was due, and
-	// the sweep's.
+	// heard is when the last byte came, and asked is when the last ping was due, in Unix ns. Only sweep uses
+	// asked.
 	heard atomic.Int64
 	asked int64
-	// http2: the client began with the preface. prefaced counts what of it came; only the
-	// reader uses it.
+	// http2 is whether the client began with the preface. prefaced is how many of its bytes came, and -1 for
+	// another protocol. Only the reader uses prefaced.
 	http2    atomic.Bool
 	prefaced int
 
 	writing sync.Mutex
 	out     frames
-	wanted  bool // a ping, as soon as a frame ends
+	wanted  bool // whether to ping when the current frame ends
 }
 
 func (c *keptConn) Read(p []byte) (int, error) {
@@ -129,7 +126,7 @@ func (c *keptConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin follows the preface.
+// begin compares the first bytes of the connection with the preface.
 func (c *keptConn) begin(p []byte) {
 	if c.prefaced < 0 || c.prefaced == len(preface) {
 		return
@@ -144,29 +141,29 @@ func (c *keptConn) begin(p []byte) {
 	}
 }
 
-// Write follows the frames from the first on, which may be written before the preface is
-// complete. HTTP/1.1 has no frames, and no end of one is looked for.
+// Write follows the frames from the first one on, which may be written before the preface is complete. On
+// HTTP/1.1 the result is not used.
 func (c *keptConn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	n, err := c.Conn.Write(p)
 	c.out.pass(p[:n])
 	if err == nil && c.wanted {
-		// Should it fail, so will what is written next.
+		// If it fails, the next write will fail, too.
 		_ = c.askLocked()
 	}
 	return n, err
 }
 
-// ping as soon as no frame is half written.
+// ping pings now, or as soon as the frame that is being written ends.
 func (c *keptConn) ping() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	c.wanted = true
-	_ = c.askLocked() // a connection that takes no byte is closed for its silence
+	_ = c.askLocked() // a connection that fails here is closed later, because it is silent
 }
 
-// askLocked writes the ping that is wanted, between frames. c.writing is held.
+// askLocked writes the wanted ping if no frame is half written. c.writing must be held.
 func (c *keptConn) askLocked() error {
 	if !c.out.between() {
 		return nil
@@ -177,7 +174,7 @@ func (c *keptConn) askLocked() error {
 	return err
 }
 
-// Close takes the connection from its keeper.
+// Close removes the connection from its keeper, and closes it.
 func (c *keptConn) Close() error {
 	c.keeper.mu.Lock()
 	delete(c.keeper.conns, c)
@@ -185,8 +182,8 @@ func (c *keptConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite is found by net/http, which lets clients of HTTP/1.1 read the end of an
-// answer before it closes.
+// CloseWrite is called by net/http, so that clients of HTTP/1.1 can read the end of an answer before the
+// connection is closed.
 func (c *keptConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -194,14 +191,14 @@ func (c *keptConn) CloseWrite() error {
 	return nil
 }
 
-// frames follows where the frames of what is written begin and end.
+// frames finds where frames begin and end in the written bytes.
 type frames struct {
 	header [frameHeader]byte
 	have   int // bytes of the header
 	rest   int // of the payload
 }
 
-// between tells that a frame may begin.
+// between reports whether no frame is half written.
 func (f *frames) between() bool { return f.have == 0 && f.rest == 0 }
 
 func (f *frames) pass(p []byte) {

@@ -13,32 +13,30 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Limits bound each request message of a procedure. Zero values take the defaults.
+// Limits are the limits of each request message of a procedure. Zero values stand for the defaults.
 type Limits struct {
-	// WireBytes of the request's body as it is sent. Default: twice MessageBytes, so that
-	// a message that is too large is refused as such.
+	// WireBytes is the maximum size of the body as it is sent. Default: twice MessageBytes, so that a message
+	// that is too large is refused as such.
 	WireBytes int64
-	// MessageBytes after decompression. Default: DefaultReadMaxBytes.
+	// MessageBytes is the maximum size after decompression. Default: DefaultReadMaxBytes.
 	MessageBytes int64
-	// Elements are the messages and the entries of lists and maps in one message. Two
-	// bytes on the wire can become a struct of hundreds. Default: DefaultElements.
+	// Elements is the maximum number of messages and entries of lists and maps in one message, because two
+	// bytes on the wire can become a large struct. Default: DefaultElements.
 	Elements int
-	// Budget that messages count against from their first byte until their call ends.
-	// nil: none.
+	// Budget is charged for messages from their first byte until their call ends. It may be nil.
 	Budget *Budget
 }
 
 const (
-	// DefaultElements is far above what a spec or a page of a list has.
+	// DefaultElements is far above the number in a spec or a page of a list.
 	DefaultElements = 20_000
-	// elementBytes is what an element adds to the charge of its message: about a small
-	// struct and the pointer to it.
+	// elementBytes is the charge of an element, about a small struct and the pointer to it.
 	elementBytes = 64
-	// uncounted messages are so small that no content makes them costly.
+	// uncounted is the size up to which a message is not counted, because it is cheap with any content.
 	uncounted = 16 << 10
 	// budgetWait is how long a message waits for room in its budget.
 	budgetWait = time.Second
-	// One caller may hold at most 1/callerShare of a budget.
+	// callerShare limits one caller to 1/callerShare of a budget.
 	callerShare = 4
 )
 
@@ -65,8 +63,8 @@ func tooMany(limit int) *connect.Error {
 	return tooMuch(fmt.Sprintf("the request has more than %d elements in its lists, maps and messages", limit), "Send fewer in one call.")
 }
 
-// Budget bounds the bytes of request messages that a process holds at once, and what one
-// caller may hold of them. Safe for concurrent use.
+// Budget limits the bytes of request messages that a process holds at once, in total and for each caller. It
+// is safe for concurrent use.
 type Budget struct {
 	size, share int64
 	room        *semaphore.Weighted
@@ -77,20 +75,20 @@ type Budget struct {
 	used int64
 }
 
-// NewBudget makes a budget of size bytes, whose name labels its metrics.
+// NewBudget returns a budget of size bytes. name is a label of its metrics.
 func NewBudget(name string, size int64, registerer prometheus.Registerer) *Budget {
 	b := &Budget{size: size, share: size / callerShare, room: semaphore.NewWeighted(size), held: map[string]int64{}}
 	b.registerMetrics(name, registerer)
 	return b
 }
 
-// take charges n bytes to the caller. It waits a moment for room.
+// take charges n bytes to the caller. It waits up to budgetWait for room.
 func (b *Budget) take(ctx context.Context, caller string, n int64) error {
 	if b == nil || n == 0 {
 		return nil
 	}
 	b.mu.Lock()
-	// Any one message may be sent alone, whatever the share is.
+	// A caller that holds nothing may exceed its share with one message.
 	fits := b.held[caller] == 0 || b.held[caller]+n <= b.share
 	if fits {
 		b.held[caller] += n

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of the handlers. nil counts nothing.
+// metrics are the metrics of the handlers. Nil counts nothing.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -28,7 +28,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		duration: register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rpc_server_request_duration_seconds",
 			Help: "Time in the handlers of unary calls, by procedure and code.",
-			// From an answer out of memory to the default deadline.
+			// From an answer from memory to the default deadline.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"procedure", "code"})),
 		streams: register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -38,8 +38,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	}
 }
 
-// register returns the collector that is there already when this one is a
-// duplicate: two sets of handlers of one program count together.
+// register registers a collector, or returns the existing one, so that two sets of handlers of one program
+// share their metrics.
 func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
 	err := registerer.Register(collector)
 	if duplicate, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
@@ -48,7 +48,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 		}
 	}
 	if err != nil {
-		// Another collector has our name: no configuration causes or cures that.
+		// Another collector has the same name, which is a mistake in the program.
 		panic(fmt.Errorf("rpc: register metrics: %w", err))
 	}
 	return collector
@@ -90,7 +90,7 @@ func codeName(err error) string {
 	return connect.CodeOf(err).String()
 }
 
-// registerMetrics registers nothing with a nil registerer.
+// registerMetrics creates the budget's metrics, and registers them unless registerer is nil.
 func (b *Budget) registerMetrics(name string, registerer prometheus.Registerer) {
 	labels := prometheus.Labels{"budget": name}
 	b.refused = prometheus.NewCounter(prometheus.CounterOpts{

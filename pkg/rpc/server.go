@@ -21,24 +21,23 @@ import (
 	"github.com/windlass-run/windlass/pkg/strict"
 )
 
-// ServerConfig of an HTTP server for RPCs and what is served beside them.
+// ServerConfig configures an HTTP server for RPCs and other handlers.
 type ServerConfig struct {
 	Handler http.Handler
-	// TLS; nil: none, for behind a load balancer and on one machine.
+	// TLS may be nil, for a server behind a load balancer or for one machine.
 	TLS *tls.Config
-	// Limits of a procedure's request messages. nil: the defaults.
+	// Limits returns the limits of a procedure's request messages. Nil means the defaults.
 	Limits func(procedure string) Limits
-	// Proxies are networks whose X-Forwarded-For is believed. nil: none.
+	// Proxies are networks whose X-Forwarded-For is trusted.
 	Proxies guard.Networks
-	// BodyTimeout is how long a request's body may take to arrive. 0: 30 s.
+	// BodyTimeout is how long a request's body may take to arrive. Default: 30 s.
 	BodyTimeout time.Duration
-	// Log gets broken handshakes and the like; nil: they are not logged.
+	// Log receives failed handshakes and similar errors. Nil discards them.
 	Log *slog.Logger
 }
 
-// NewServer returns a server for HTTP/1.1 and HTTP/2, the latter with and
-// without TLS, for Serve. It bounds headers, bodies and idle connections, never
-// the length of an answer: streams live for hours.
+// NewServer returns a server for Serve, with HTTP/1.1, and with HTTP/2 with and without TLS. It limits
+// headers, bodies and idle connections, but not the duration of an answer, because streams live for hours.
 func NewServer(cfg ServerConfig) *http.Server {
 	log := cfg.Log
 	if log == nil {
@@ -62,10 +61,10 @@ func NewServer(cfg ServerConfig) *http.Server {
 	}
 }
 
-// http2Config leaves pings to Serve's keeper where that can follow the frames.
+// http2Config enables pings only with TLS. Without TLS, Serve's keeper pings.
 func http2Config(encrypted bool) *http.HTTP2Config {
 	c := &http.HTTP2Config{
-		// One connection may be a whole dashboard's or a test fleet's.
+		// One connection may serve a whole dashboard or a test fleet.
 		MaxConcurrentStreams: 1000,
 		WriteByteTimeout:     writeTimeout,
 	}
@@ -75,9 +74,8 @@ func http2Config(encrypted bool) *http.HTTP2Config {
 	return c
 }
 
-// bounded keeps a sender from holding a handler by sending much or slowly, and answers
-// from being kept by caches. http.Server.ReadTimeout would also end an answer that is
-// still being streamed on HTTP/1.1.
+// bounded limits the size and the time of request bodies, and forbids caches to store answers. It does not
+// use http.Server.ReadTimeout, which would also end an answer that is being streamed on HTTP/1.1.
 func bounded(cfg ServerConfig, timeout time.Duration) http.Handler {
 	limitsOf := cfg.Limits
 	if limitsOf == nil {
@@ -88,13 +86,13 @@ func bounded(cfg ServerConfig, timeout time.Duration) http.Handler {
 		limits := limitsOf(r.URL.Path).orDefaults()
 		if r.Body != nil && r.Body != http.NoBody {
 			control := http.NewResponseController(w)
-			// A writer that has no deadlines is a test's.
+			// Only writers of tests have no deadlines.
 			_ = control.SetReadDeadline(time.Now().Add(timeout))
 			body := &boundBody{ReadCloser: r.Body, arrived: sync.OnceFunc(func() {
 				_ = control.SetReadDeadline(time.Time{})
 			})}
-			// In a copy: by the body of its own request, net/http sees whether it was read, and
-			// otherwise ends the connection.
+			// r is copied, because net/http checks whether its own request's body was read, and otherwise
+			// ends the connection.
 			r = r.WithContext(r.Context())
 			r.Body = http.MaxBytesReader(w, body, limits.WireBytes)
 		}
@@ -104,8 +102,7 @@ func bounded(cfg ServerConfig, timeout time.Duration) http.Handler {
 	})
 }
 
-// ClientOf returns the address that the call of ctx comes from; the zero Addr when it is
-// not known.
+// ClientOf returns the address from which the call of ctx comes, or the zero Addr if it is not known.
 func ClientOf(ctx context.Context) netip.Addr {
 	if in := inflowOf(ctx); in != nil {
 		return in.client
@@ -116,8 +113,8 @@ func ClientOf(ctx context.Context) netip.Addr {
 	return netip.Addr{}
 }
 
-// clientOf returns the address that a request comes from: the connection's, or the last
-// in X-Forwarded-For that no trusted proxy has.
+// clientOf returns the address from which a request comes. That is the connection's address, or behind
+// trusted proxies the last address in X-Forwarded-For that is not a trusted proxy's.
 func clientOf(r *http.Request, proxies guard.Networks) netip.Addr {
 	client := addressOf(r.RemoteAddr)
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -147,11 +144,11 @@ func (b *boundBody) Read(p []byte) (int, error) {
 // errStopping is the cause of the context of requests when the server stops.
 var errStopping = errors.New("the server is stopping")
 
-// Stopping reports whether a request's context ended because the server stops. The
-// stream can still be written to, for the rest of the grace.
+// Stopping reports whether a request's context ended because the server stops. Then the stream can still be
+// written to until the grace ends.
 func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }
 
-// checked returns a listener whose requests of HTTP/1 net/http reads as strictly as they can be read.
+// checked returns a listener that checks HTTP/1 requests before net/http reads them; see strict.
 func checked(server *http.Server, listener net.Listener, keeper *keeper) net.Listener {
 	if server.TLSConfig == nil {
 		return strict.Listen(keptListener{listener, keeper}, server.MaxHeaderBytes)
@@ -164,15 +161,14 @@ func checked(server *http.Server, listener net.Listener, keeper *keeper) net.Lis
 	})
 }
 
-// cutKey finds, in a request's context, the context that ends when grace does.
+// cutKey is the key in a request's context of the context that ends with the grace.
 type cutKey struct{}
 
-// Serve serves on listener, which it closes, until ctx ends. Then it takes no new
-// connection and ends the context of every request: streams return. Unary calls
-// through HandlerOptions do not see that and go on, for at most grace; then they
-// are cut, which is an error. A clean stop returns nil.
+// Serve serves on listener until ctx ends, and closes it. Then it accepts no new connection and ends the
+// context of every request, so that streams return. Unary calls through HandlerOptions continue for at most
+// grace. If some are cut then, Serve returns an error. A clean stop returns nil.
 //
-// The server serves once.
+// A server can be used for one Serve only.
 func Serve(ctx context.Context, server *http.Server, listener net.Listener, grace time.Duration) error {
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
