@@ -1,12 +1,12 @@
-// Package certfile makes TLS configurations from PEM files that are read again when they
-// change, so that certificates are renewed without a restart and without a broken
-// connection: a new handshake uses the new files, an open connection keeps its keys.
+// Package certfile makes TLS configurations from PEM files. It reads changed files again, so that
+// certificates are renewed without a restart. New handshakes use the new files, and open connections keep
+// their keys.
 //
-// A changed file that cannot be read leaves the one before in use, and is logged. While a CA
-// is replaced, a bundle holds the old and the new one.
+// If a changed file cannot be read, the error is logged, and the old content stays in use. To replace a CA, a
+// bundle holds the old and the new CA for a while.
 //
-// The flag structs are embedded by the programs, so that every listener and every client
-// has the same flags under its own prefix.
+// Programs embed the flag structs, so that every listener and every client has the same flags under its own
+// prefix.
 package certfile
 
 import (
@@ -22,14 +22,14 @@ import (
 	"time"
 )
 
-// PairFlags are the certificate of a listener, under a prefix that ends in "tls-". A program may
-// set the variables of the help with kong's tag: set:"listener=--peer-listen".
+// PairFlags are the flags for a listener's certificate, under a prefix that ends in "tls-". A program may set
+// the variables of the help with kong's tag: set:"listener=--peer-listen".
 type PairFlags struct {
 	Cert string `name:"cert" help:"PEM file with the certificate of ${listener=the listener}, and the CAs that it chains to. Read again when it changes. Default: ${no_cert=no TLS}." type:"path" env:"TLS_CERT"`
 	Key  string `name:"key" help:"PEM file with the key of that certificate." type:"path" env:"TLS_KEY"`
 }
 
-// ServerFlags of a listener, whose help may be changed as that of PairFlags.
+// ServerFlags are the flags of a listener. Their help has variables, like that of PairFlags.
 type ServerFlags struct {
 	PairFlags `embed:"" prefix:"tls-"`
 	ClientCA  string `name:"client-ca" help:"${client_ca=PEM file with the CAs of client certificates. A client without a certificate from one of them is refused. Default: clients need none.}" type:"path" env:"CLIENT_CA"`
@@ -38,15 +38,15 @@ type ServerFlags struct {
 
 // Listener names a listener in errors.
 type Listener struct {
-	// Prefix of the names of its ServerFlags, such as "peer-".
+	// Prefix begins the names of its ServerFlags, such as "peer-".
 	Prefix string
-	// Flag of the address, such as "--listen", and its value.
+	// Flag is the flag of the address, such as "--listen". Address is its value.
 	Flag, Address string
 }
 
-// Config of a server, nil for one without TLS. Keys and credentials travel over these
-// connections, so an address beyond loopback without a certificate is an error unless
-// Insecure says that TLS ends elsewhere.
+// Config returns the configuration of a server, or nil without TLS. Credentials travel over these
+// connections. So an address beyond loopback needs a certificate, unless Insecure says that TLS ends
+// elsewhere.
 func (f ServerFlags) Config(l Listener, files *Files) (*tls.Config, error) {
 	flag := "--" + l.Prefix
 	switch {
@@ -77,8 +77,8 @@ func (f ServerFlags) Config(l Listener, files *Files) (*tls.Config, error) {
 	return config, nil
 }
 
-// Mutual is the configuration of a server whose clients need a certificate of the CAs that
-// cas returns.
+// Mutual returns the configuration of a server that requires client certificates from the CAs that cas
+// returns.
 func Mutual(get func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas func() (*x509.CertPool, error)) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -90,7 +90,7 @@ func Mutual(get func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas func()
 	}
 }
 
-// ClientFlags of what calls the control plane.
+// ClientFlags are the flags of clients of the control plane.
 type ClientFlags struct {
 	ServerCA string `name:"server-ca" help:"PEM file with the CAs of the server's certificate. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_SERVER_CA"`
 	Cert     string `name:"client-cert" help:"PEM file with a client certificate, for a server that has --client-ca. Read again when it changes." type:"path" env:"WINDLASS_CLIENT_CERT"`
@@ -98,8 +98,7 @@ type ClientFlags struct {
 	Insecure bool   `name:"insecure" help:"Call an http:// URL of another machine. Keys and secrets then travel in clear." env:"WINDLASS_INSECURE"`
 }
 
-// CheckURL refuses a URL over which a credential would travel in clear to another
-// machine.
+// CheckURL returns an error for a URL over which a credential would travel in clear to another machine.
 func (f ClientFlags) CheckURL(server string) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -111,20 +110,20 @@ func (f ClientFlags) CheckURL(server string) error {
 	return nil
 }
 
-// Config of a client of the server, nil for one without TLS.
+// Config returns the configuration of a client of the server, or nil without TLS.
 func (f ClientFlags) Config(server string, files *Files) (*tls.Config, error) {
 	return Client{
 		CA: f.ServerCA, Cert: f.Cert, Key: f.Key, CAFlag: "--server-ca", CertFlag: "--client-cert", KeyFlag: "--client-key",
 	}.Config(server, files)
 }
 
-// Client is the TLS of a client of one server. The flags name the files in errors.
+// Client has the TLS files of a client of one server. The flags name the files in errors.
 type Client struct {
 	CA, Cert, Key             string
 	CAFlag, CertFlag, KeyFlag string
 }
 
-// Config of the client of the URL, nil for one without TLS.
+// Config returns the configuration of a client of the URL, or nil without TLS.
 func (c Client) Config(server string, files *Files) (*tls.Config, error) {
 	opened, err := c.open(files)
 	if err != nil {
@@ -140,10 +139,10 @@ func (c Client) Config(server string, files *Files) (*tls.Config, error) {
 	return opened.config(u.Hostname()), nil
 }
 
-// opened are the files of a client.
+// opened has the opened files of a client.
 type opened struct {
-	own    *Pair // nil: no client certificate
-	cas    *Pool // nil: the CAs of this machine
+	own    *Pair // nil without a client certificate
+	cas    *Pool // nil for the CAs of this machine
 	caFlag string
 }
 
@@ -165,8 +164,8 @@ func (c Client) open(files *Files) (out opened, err error) {
 	return out, nil
 }
 
-// config of a client of one host. It verifies the server against the CAs as they are at each
-// handshake. host is for IP addresses, which ConnectionState does not have.
+// config returns the configuration of a client of one host. At each handshake it verifies the server against
+// the present CAs. host is for IP addresses, which ConnectionState does not have.
 func (o opened) config(host string) *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.own != nil {
@@ -174,7 +173,7 @@ func (o opened) config(host string) *tls.Config {
 	}
 	config.InsecureSkipVerify = true // VerifyConnection verifies, because RootCAs is fixed for the life of a configuration
 	config.VerifyConnection = func(state tls.ConnectionState) error {
-		var roots *x509.CertPool // nil: this machine's
+		var roots *x509.CertPool // nil for this machine's CAs
 		if o.cas != nil {
 			var err error
 			if roots, err = o.cas.Get(); err != nil {
@@ -187,7 +186,7 @@ func (o opened) config(host string) *tls.Config {
 		leaf, intermediates := chain(state)
 		name := cmp.Or(state.ServerName, host)
 		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, DNSName: name}); err != nil {
-			// As crypto/tls has it, so that callers can tell what to do.
+			// The error has crypto/tls's type, so that callers can handle it.
 			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: explainServer(err, leaf, name, o.cas, o.caFlag)}
 		}
 		return nil
@@ -203,8 +202,8 @@ func chain(state tls.ConnectionState) (leaf *x509.Certificate, intermediates *x5
 	return state.PeerCertificates[0], intermediates
 }
 
-// Holder is the name in the certificate of a verified peer: the common name, or else the
-// first of its DNS names and URIs.
+// Holder returns the name in the certificate of a verified peer: the common name, or else the first DNS name,
+// URI, or the serial number.
 func Holder(state *tls.ConnectionState) string {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return ""
@@ -238,7 +237,7 @@ func verifyClient(cas func() (*x509.CertPool, error), state tls.ConnectionState)
 	return err
 }
 
-// Loopback reports whether only this machine reaches the host or host:port.
+// Loopback reports whether only this machine can reach the host or host:port.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

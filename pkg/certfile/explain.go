@@ -11,8 +11,8 @@ import (
 
 func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// explainServer says what to do about a server whose certificate was refused. cas may be nil: the
-// CAs of this machine.
+// explainServer returns an error that says what to do about a server's refused certificate. cas is nil for
+// the CAs of this machine.
 func explainServer(err error, leaf *x509.Certificate, host string, cas *Pool, caFlag string) error {
 	var invalid x509.CertificateInvalidError
 	switch {
@@ -30,7 +30,7 @@ func explainServer(err error, leaf *x509.Certificate, host string, cas *Pool, ca
 	return err
 }
 
-// explainClient says what to do about a client whose certificate was refused.
+// explainClient returns an error that says what to do about a client's refused certificate.
 func explainClient(err error, state tls.ConnectionState, cas *Pool) error {
 	if err == nil || len(state.PeerCertificates) == 0 {
 		return err

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Files are the files with certificates that a program uses. Each has a metric of when it ends. It
-// is safe for concurrent use; a nil *Files reads files and reports nothing about them.
+// Files has the certificate files of a program, and a metric of when each certificate ends. It is safe for
+// concurrent use. A nil *Files opens files without a log and metrics.
 type Files struct {
 	log *slog.Logger
 
@@ -21,7 +21,7 @@ type used struct {
 	end        func() (time.Time, bool)
 }
 
-// NewFiles returns Files that log what is wrong with a file.
+// NewFiles returns Files that log errors of files.
 func NewFiles(log *slog.Logger) *Files { return &Files{log: log} }
 
 func (f *Files) logger() *slog.Logger {
@@ -52,7 +52,7 @@ func (f *Files) Pool(path, flag string) (*Pool, error) {
 	return p, nil
 }
 
-// add keeps one entry for each flag and file: a client for each host opens them anew.
+// add keeps one entry for each flag and file, because clients for several hosts open the same files.
 func (f *Files) add(u used) {
 	if f == nil {
 		return

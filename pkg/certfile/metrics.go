@@ -13,8 +13,8 @@ var notAfter = prometheus.NewDesc("windlass_certificate_not_after_seconds",
 // Describe implements prometheus.Collector.
 func (f *Files) Describe(out chan<- *prometheus.Desc) { out <- notAfter }
 
-// Collect implements prometheus.Collector. It reads changed files again, so that the metric is right
-// though no connection was made since.
+// Collect implements prometheus.Collector. It reads changed files again, so that the metric is right even
+// without new connections.
 func (f *Files) Collect(out chan<- prometheus.Metric) {
 	for _, u := range f.all() {
 		if end, ok := u.end(); ok {

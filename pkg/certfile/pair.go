@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// checkEvery is how often the modification times of the files are read. A handshake costs
-// far more than that, and certificates are renewed days before they end, not seconds.
+// checkEvery is the minimum time between checks of the files' modification times. It may be long, because
+// certificates are renewed days before they end.
 const checkEvery = 10 * time.Second
 
 // Pair is a certificate and its key in PEM files. It is safe for concurrent use.
 type Pair struct {
 	Cert, Key string
-	// Flag that names Cert, for errors and metrics.
+	// Flag is the flag that names Cert, for errors and metrics.
 	Flag string
-	// Log gets an error when a changed file cannot be read, and when the certificate has
-	// ended; nil: no logger.
+	// Log receives an error when a changed file cannot be read, and when the certificate has ended. It may be
+	// nil.
 	Log *slog.Logger
 
 	watched watched[*tls.Certificate]
 	mu      sync.Mutex
-	ended   *tls.Certificate // that was logged to have ended
+	ended   *tls.Certificate // whose end was logged
 }
 
 // Get returns the certificate, with its Leaf. It fails only if no pair was ever read.
@@ -44,8 +44,8 @@ func (p *Pair) Get() (*tls.Certificate, error) {
 	return pair, err
 }
 
-// logEnd logs once that the certificate has ended. It is still used, because a client may not look
-// at it, and because a program that refused to start would not use the renewed one either.
+// logEnd logs once that the certificate has ended. It is still used, because some clients do not check it,
+// and because a program that refused to start could not use a renewed one.
 func (p *Pair) logEnd(pair *tls.Certificate, now time.Time) {
 	if !now.After(pair.Leaf.NotAfter) {
 		return
@@ -60,8 +60,8 @@ func (p *Pair) logEnd(pair *tls.Certificate, now time.Time) {
 	}
 }
 
-// getValid returns the certificate of a client. One that has ended is an error, because all that the
-// server's refusal says is that the certificate is bad.
+// getValid returns the certificate of a client. It returns an error if the certificate has ended, because the
+// server would only say that the certificate is bad.
 func (p *Pair) getValid(now time.Time) (*tls.Certificate, error) {
 	pair, err := p.Get()
 	if err != nil {
@@ -85,15 +85,15 @@ func (p *Pair) end() (time.Time, bool) {
 // Pool is a PEM file of CA certificates. It is safe for concurrent use.
 type Pool struct {
 	Path string
-	// Flag that names Path, for errors and metrics.
+	// Flag is the flag that names Path, for errors and metrics.
 	Flag string
-	// Log gets an error when a changed file cannot be read; nil: no logger.
+	// Log receives an error when a changed file cannot be read. It may be nil.
 	Log *slog.Logger
 
 	watched watched[bundle]
 }
 
-// bundle is what a Pool's file holds. firstEnd is when the first of its CAs ends.
+// bundle is the content of a Pool's file. firstEnd is when the first of its CAs ends.
 type bundle struct {
 	pool     *x509.CertPool
 	firstEnd time.Time
@@ -136,7 +136,7 @@ func firstEnd(data []byte) (first time.Time) {
 	return first
 }
 
-// watched is a value that is read again when the files that it is read from change.
+// watched is a value that is read from files, and read again when they change.
 type watched[T any] struct {
 	mu      sync.Mutex
 	checked time.Time
@@ -169,7 +169,7 @@ func (w *watched[T]) get(log *slog.Logger, load func() (T, error), paths ...stri
 	case !w.loaded:
 		return w.current, err
 	case log != nil:
-		// The stamp stays, so that the next look tries again.
+		// The stamp is not changed, so that the next check tries again.
 		log.Error("changed TLS file cannot be read; the one before is used", "error", err)
 	}
 	return w.current, nil

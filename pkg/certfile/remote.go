@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// RemoteFlags are about servers that are not Windlass' own, under a prefix such as
-// "restate-".
+// RemoteFlags are flags for clients of servers other than Windlass, under a prefix such as "restate-".
 type RemoteFlags struct {
 	CA   string `name:"ca" help:"PEM file with the CAs of the server's certificate. Read again when it changes. Default: the CAs of this machine." type:"path" env:"CA"`
 	Cert string `name:"cert" help:"PEM file with a client certificate, for a server that asks for one. Read again when it changes." type:"path" env:"CERT"`
@@ -22,16 +21,16 @@ func (f RemoteFlags) client(prefix string) Client {
 	return Client{CA: f.CA, Cert: f.Cert, Key: f.Key, CAFlag: flag + "ca", CertFlag: flag + "cert", KeyFlag: flag + "key"}
 }
 
-// Config of a client of one host.
+// Config returns the configuration of a client of one host.
 func (f RemoteFlags) Config(prefix, host string, files *Files) (*tls.Config, error) {
 	return f.client(prefix).Config("https://"+host, files)
 }
 
-// handshakeTimeout bounds connecting to a server, and the handshake.
+// handshakeTimeout limits connecting to a server with the handshake.
 const handshakeTimeout = 5 * time.Second
 
-// Transport opens the files, and returns the change that makes a transport use them for https URLs
-// of every host. The transport speaks HTTP/1.1 then.
+// Transport opens the files, and returns a function that makes a transport use them for https URLs of every
+// host. Such a transport uses HTTP/1.1.
 func (f RemoteFlags) Transport(prefix string, files *Files) (func(*http.Transport), error) {
 	opened, err := f.client(prefix).open(files)
 	if err != nil {
@@ -51,14 +50,14 @@ func (f RemoteFlags) Transport(prefix string, files *Files) (func(*http.Transpor
 	return func(t *http.Transport) { t.DialTLSContext = dial }, nil
 }
 
-// MetricsFlags are about --metrics-listen, which has no TLS without them.
+// MetricsFlags are flags for --metrics-listen, which has no TLS without them.
 type MetricsFlags struct {
 	PairFlags `embed:"" prefix:"tls-" set:"listener=--metrics-listen"`
 	ClientCA  string `name:"client-ca" help:"PEM file with the CAs of client certificates, which probes of /healthz and /readyz then need, too. Default: clients need none." type:"path" env:"CLIENT_CA"`
 	TokenFile string `name:"token-file" help:"File with a bearer token that /metrics and /debug/pprof ask for, read for each request. Default: none." type:"path" env:"TOKEN_FILE"`
 }
 
-// Config of the listener, nil for none.
+// Config returns the configuration of the listener, or nil without TLS.
 func (f MetricsFlags) Config(files *Files) (*tls.Config, error) {
 	return ServerFlags{PairFlags: f.PairFlags, ClientCA: f.ClientCA, Insecure: true}.Config(Listener{Prefix: "metrics-", Flag: "--metrics-listen"}, files)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// nim1 runs a NIM for LLMs. The image is the model.
+// nim1 runs a NIM for LLMs. The model in app files is the NIM's image.
 var nim1 = &Preset{
 	Name: "nim", Version: 1, Title: "NIM",
 	From: "1", Before: "2",

@@ -46,7 +46,7 @@ var tgi1 = &Preset{
 	metrics: func(string) []Metric { return onHTTP("/metrics", "tgi_queue_size", "tgi_batch_current_size", "") },
 }
 
-// hubCache sets where the programs of Hugging Face that are written in Rust keep downloads.
+// hubCache sets the folder of downloads for Hugging Face's programs in Rust.
 func (d *draft) hubCache() {
 	if d.in.CachePath != "" && d.model.scheme == "hf" {
 		d.env("HUGGINGFACE_HUB_CACHE", d.in.CachePath)

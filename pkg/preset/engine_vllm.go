@@ -55,7 +55,7 @@ var vllm1 = &Preset{
 	},
 }
 
-// huggingFace sets where libraries of Hugging Face keep downloads, and shared memory for several GPUs.
+// huggingFace sets the folder of downloads for libraries of Hugging Face, and shared memory for several GPUs.
 func (d *draft) huggingFace() {
 	if d.in.CachePath != "" && d.model.scheme == "hf" {
 		d.env("HF_HOME", d.in.CachePath)
@@ -65,7 +65,7 @@ func (d *draft) huggingFace() {
 	}
 }
 
-// onHTTP returns metrics that are served on the port for requests. An empty name: the engine has no such metric.
+// onHTTP returns metrics on the port for requests. The engine has no metric with an empty name.
 func onHTTP(path, queue, running, cache string) []Metric {
 	var list []Metric
 	for _, m := range []Metric{{Signal: "queue", Metric: queue}, {Signal: "running", Metric: running}, {Signal: "cache", Metric: cache}} {

@@ -5,25 +5,25 @@ import (
 	"slices"
 )
 
-// Severity of a finding.
+// Severity is the severity of a finding.
 type Severity string
 
 const (
-	// Error: the input certainly fails, and nothing is generated.
+	// Error means that the input certainly fails, and nothing is generated.
 	Error Severity = "error"
-	// Warning: the input may fail, by an estimate or because a case was not checked.
+	// Warning means that the input may fail, by an estimate or because a case was not checked.
 	Warning Severity = "warning"
-	// Note: the input works, and there is something to know.
+	// Note means that the input works, and people should know something.
 	Note Severity = "note"
 )
 
-// Finding is something to know about an Input.
+// Finding is an error, a warning or a note about an Input.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	// Code is stable, for programs: "ParallelMismatch".
 	Code string `json:"code"`
-	// Field of the app file's serve block, without its name: "parallel.tensor". Fields of the app file itself
-	// begin with a slash: "/resources.gpu".
+	// Field is a field of the app file's serve block, without the block's name: "parallel.tensor". Fields of
+	// the app file itself begin with a slash: "/resources.gpu".
 	Field string `json:"field"`
 	Text  string `json:"text"`
 	Fix   string `json:"fix,omitempty"`

@@ -7,12 +7,12 @@ import (
 
 // flag is a flag and its values. Without a name it is a positional argument.
 type flag struct {
-	// name as the engine writes it, with its dashes: "--max-model-len".
+	// name is the flag with its dashes, as the engine writes it: "--max-model-len".
 	name   string
 	values []string
 }
 
-// flags keep the order in which they were set first.
+// flags are in the order in which they were first set.
 type flags []flag
 
 // set replaces the values of the flag with the name, or adds the flag at the end.
@@ -45,7 +45,7 @@ func (f *flags) args() []string {
 	return args
 }
 
-// canonical returns the flag that an alias stands for, and any other name as it is.
+// canonical returns the flag that an alias stands for, and other names unchanged.
 func (p *Preset) canonical(name string) string {
 	if long, ok := p.Aliases[name]; ok {
 		return long
@@ -80,8 +80,8 @@ func (p *Preset) parse(args []string) flags {
 	return list
 }
 
-// Merge returns args with the flags of more. A flag in both stays in its place, with the values of more. Flags
-// that only more has are added at the end, in their order. If more has a flag twice, the last one counts.
+// Merge returns args with the flags of more. A flag in both stays in its place, with the values of more.
+// Flags that only more has are added at the end, in order. If more has a flag twice, the last one counts.
 // Positional arguments of more are added before the first flag of args.
 func (p *Preset) Merge(args, more []string) []string {
 	base, over := p.parse(args), p.parse(more)
@@ -100,7 +100,7 @@ func (p *Preset) Merge(args, more []string) []string {
 	return base.args()
 }
 
-// Without returns args without the flags and positional arguments that are in made with the same values.
+// Without returns args without the flags and positional arguments that made has with the same values.
 func (p *Preset) Without(args, made []string) []string {
 	have := p.parse(made)
 	list := slices.DeleteFunc(p.parse(args), func(f flag) bool {

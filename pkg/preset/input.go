@@ -11,29 +11,29 @@ import (
 type Input struct {
 	// Engine is the name of a preset, "vllm", or of one of its versions, "vllm/1".
 	Engine string
-	// EngineVersion is the engine's own version, such as "0.20.0". Empty: the preset's default.
+	// EngineVersion is the engine's own version, such as "0.20.0". Default: the preset's.
 	EngineVersion string
 	// Model is where the weights are: hf://ORG/NAME@REVISION, file:///PATH, s3://, gs://, https://, oci://.
 	Model string
-	// Name is the model's name in requests. Empty: the engine's default.
+	// Name is the model's name in requests. Default: the engine's.
 	Name string
-	// Context is the longest prompt with its answer, in tokens. 0: the engine's default.
+	// Context is the longest prompt with its answer, in tokens. Default: the engine's.
 	Context  int
 	Parallel Parallel
 	// Options are flags of the engine, without dashes.
 	Options map[string]Option
 	GPU     GPU
-	// MemoryMiB is the memory of an instance. 0: not known.
+	// MemoryMiB is the memory of an instance. 0 means not known.
 	MemoryMiB int
-	// Replicas is for the totals of all replicas in findings. 0: findings have no totals.
+	// Replicas is for the totals of all replicas in findings. 0 means without totals.
 	Replicas int
-	// CachePath is the mount path of the app's model cache. Empty: it has none.
+	// CachePath is the mount path of the app's model cache. Empty means that it has none.
 	CachePath string
-	// Facts of the model; nil: not known.
+	// Facts are the facts of the model. Nil means not known.
 	Facts *Facts
 }
 
-// Parallel is how an instance splits the model over its GPUs. A zero is left to the preset.
+// Parallel is how an instance splits the model over its GPUs. The preset decides zero values.
 type Parallel struct {
 	Tensor, Pipeline, Data int
 }
@@ -41,21 +41,21 @@ type Parallel struct {
 // GPU is the GPUs that an instance asks for.
 type GPU struct {
 	Count int
-	// Product and Resource may name the memory: "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig-3g.40gb".
+	// Product and Resource may contain the memory: "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig-3g.40gb".
 	Product, Resource string
-	// MinMemoryMiB is what each GPU has at least.
+	// MinMemoryMiB is the least memory of each GPU.
 	MinMemoryMiB int
 }
 
-// Option is the value of a flag. Without values the flag stands alone.
+// Option is the value of a flag. Without values the flag is given alone.
 type Option struct {
 	Values []string
-	// Off removes a flag that the preset sets.
+	// Off removes the flag, if the preset sets it.
 	Off bool
 }
 
-// OptionOf reads an option's value from JSON: true is the flag alone, false removes it, a list is several
-// values.
+// OptionOf returns an option from a JSON value. True gives the flag alone, false removes it, and a list gives
+// several values.
 func OptionOf(value any) (Option, error) {
 	switch v := value.(type) {
 	case bool:
@@ -92,13 +92,13 @@ func textOf(value any) (string, error) {
 	return "", fmt.Errorf("want true, false, a number, a text or a list of these, got %T: put quotes around JSON", value)
 }
 
-// Facts of a model, from its config.json and the headers of its weights.
+// Facts are facts of a model, from its config.json and the headers of its weights.
 type Facts struct {
 	Layers   int `json:"layers,omitempty"`
 	Heads    int `json:"heads,omitempty"`
 	KVHeads  int `json:"kvHeads,omitempty"`
 	HeadSize int `json:"headSize,omitempty"`
-	// MaxContext is the longest context that the model was made for, in tokens.
+	// MaxContext is the longest context of the model, in tokens.
 	MaxContext  int   `json:"maxContext,omitempty"`
 	WeightBytes int64 `json:"weightBytes,omitempty"`
 	// DType is the type of most weights: "bfloat16".

@@ -13,12 +13,12 @@ const gib = 1 << 30
 
 var gigabytes = regexp.MustCompile(`(?i)\b([0-9]{1,4})gb\b`)
 
-// memory returns the memory of one GPU in bytes. atMost reports whether the GPU cannot have more: one that is named
-// 80GB has a little less than 80 GiB, and one that is only known by a minimum may have more.
+// memory returns the memory of one GPU in bytes. atMost reports whether the GPU cannot have more. A GPU that
+// is named 80GB has a little less than 80 GiB. If only a minimum is known, the GPU may have more.
 func (g GPU) memory() (bytes int64, atMost bool) {
 	for _, name := range []string{g.Resource, g.Product} {
 		if m := gigabytes.FindAllStringSubmatch(name, -1); len(m) > 0 {
-			// The last one: A100-SXM4-40GB-MIG-1g.5gb is a slice of 5 GB.
+			// The last size counts: A100-SXM4-40GB-MIG-1g.5gb is a slice of 5 GB.
 			n, _ := strconv.ParseInt(m[len(m)-1][1], 10, 64)
 			return n * gib, true
 		}
@@ -26,7 +26,7 @@ func (g GPU) memory() (bytes int64, atMost bool) {
 	return int64(g.MinMemoryMiB) << 20, false
 }
 
-// shrinks are flags that make weights take less memory than their files.
+// shrinks are flags with which weights take less memory than their files.
 var shrinks = []string{"--quantization", "--quantize", "--cpu-offload-gb", "--load-format", "--quantization-encoding", "--cpu-moe", "--n-cpu-moe"}
 
 // checkMemory compares the model with the memory of the GPUs.
@@ -63,7 +63,7 @@ func (d *draft) checkMemory() {
 func (d *draft) shrinksWeights() bool { return slices.ContainsFunc(shrinks, d.flags.has) }
 
 // checkContext estimates the largest context that fits. Each shard holds its part of the weights, and the KV
-// cache of its layers and heads. A head is not split: with more shards than heads, each holds one.
+// cache of its layers and heads. A head is not split. With more shards than heads, each shard holds one head.
 func (d *draft) checkContext(memory, shards int64) {
 	facts, size := d.in.Facts, d.kvBytes()
 	if facts.KVBytesPerToken(size) == 0 || d.preset.MemoryShare == 0 {
@@ -97,7 +97,7 @@ func (d *draft) contextFix(fits int64) string {
 	return fmt.Sprintf("set context to %d or less, ask for more GPUs, or store the KV cache in 8 bits", fits/1024*1024)
 }
 
-// kvBytes returns the bytes of a value in the KV cache: 1 with a type of 8 bits, else as many as a weight has.
+// kvBytes returns the bytes of a value in the KV cache: 1 with an 8-bit type, else the size of a weight.
 func (d *draft) kvBytes() int {
 	for _, name := range []string{"--kv-cache-dtype", "--cache-type-k"} {
 		if i := d.flags.index(name); i >= 0 && len(d.flags[i].values) == 1 {

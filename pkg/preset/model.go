@@ -9,9 +9,9 @@ import (
 // modelRef is a parsed Input.Model.
 type modelRef struct {
 	scheme string
-	// path is what follows the scheme: ORG/NAME of hf, an absolute path of file.
+	// path is the rest after the scheme: ORG/NAME for hf, an absolute path for file.
 	path string
-	// revision is a commit, tag or branch of hf.
+	// revision is a commit, tag or branch, for hf only.
 	revision string
 }
 
@@ -22,7 +22,7 @@ var (
 
 const maxModel = 1024
 
-// parseModel parses Input.Model. If the text names no model, wrong says why, and fix what to do.
+// parseModel parses Input.Model. If the text names no model, wrong says why, and fix says what to do.
 func parseModel(text string) (ref modelRef, wrong, fix string) {
 	const example = "for example hf://meta-llama/Llama-3.1-8B-Instruct"
 	if text == "" {

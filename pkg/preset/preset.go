@@ -13,47 +13,47 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Preset is one version of what is known of an engine.
+// Preset is one version of the knowledge about an engine.
 type Preset struct {
-	// Name of the engine in app files, and the version of the preset.
+	// Name is the engine's name in app files. Version is the version of the preset.
 	Name    string
 	Version int
 	// Title is the engine's own name.
 	Title string
-	// DefaultEngine is the version of the engine that is run if the app names none.
+	// DefaultEngine is the engine's version for apps that name none.
 	DefaultEngine string
-	// From and Before bound the versions of the engine that the preset was checked for. Empty: no bound.
+	// From and Before limit the engine's versions for which the preset was checked. Empty means no limit.
 	From, Before string
-	// Schemes of models that the engine loads itself.
+	// Schemes are the schemes of models that the engine loads itself.
 	Schemes []string
 	// Sources are the pages that describe the flags, ports, paths and metrics.
 	Sources []Source
 	// Aliases are other names of flags.
 	Aliases map[string]string
-	// MemoryShare is the part of a GPU's memory that the engine uses for weights and KV cache. 0: no estimate.
+	// MemoryShare is the share of a GPU's memory for weights and KV cache. 0 means unknown.
 	MemoryShare float64
 
-	// taken maps a flag to the field of serve that sets it. Empty: Windlass sets it.
+	// taken maps a flag to the field of serve that sets it, or to "" if Windlass sets it.
 	taken map[string]string
 	// axes are the kinds of parallelism that the engine has.
 	axes axes
-	// wholeInstance: the engine spreads the model over all GPUs without being told.
+	// wholeInstance is whether the engine spreads the model over all GPUs without a flag.
 	wholeInstance bool
 	generate      func(*draft)
 	metrics       func(engine string) []Metric
 }
 
-// Source is a page of the engine's documentation, or a file of its source, and the version of it.
+// Source is a page of the engine's documentation, or a file of its source, with its version.
 type Source struct {
 	About   string `json:"about"`
 	Page    string `json:"page"`
 	Version string `json:"version"`
 }
 
-// Metric is where a signal is found in the engine's metrics.
+// Metric says where the engine's metrics have a signal.
 type Metric struct {
-	// Signal is what it means: "queue" (requests that wait), "running" (requests that run), "cache" (used part
-	// of the KV cache, 0 to 1).
+	// Signal is its meaning: "queue" (waiting requests), "running" (running requests), "cache" (used part of
+	// the KV cache, 0 to 1).
 	Signal string `json:"signal"`
 	// Metric is the engine's name for it.
 	Metric string `json:"metric"`
@@ -75,7 +75,7 @@ type Fragment struct {
 // axes are the kinds of parallelism of an engine.
 type axes struct{ tensor, pipeline, data bool }
 
-// draft is a fragment that is not complete yet.
+// draft is an incomplete fragment.
 type draft struct {
 	preset   *Preset
 	in       Input
@@ -101,7 +101,7 @@ func clip(text string) string {
 	return text
 }
 
-// edits returns how many letters must be added, removed or replaced to make one word of the other.
+// edits returns how many letters must be added, removed or replaced to turn one word into the other.
 func edits(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
@@ -128,7 +128,7 @@ func edits(a, b string) int {
 // ID names the preset and its version.
 func (p *Preset) ID() string { return fmt.Sprintf("%s/%d", p.Name, p.Version) }
 
-// Metrics returns where a version of the engine has its signals. Empty: the default version.
+// Metrics returns where a version of the engine has its signals. An empty version is the default one.
 func (p *Preset) Metrics(engine string) []Metric { return p.metrics(cmp.Or(engine, p.DefaultEngine)) }
 
 func (d *draft) checkEngine() {
@@ -186,7 +186,7 @@ func (d *draft) checkNumbers() {
 	}
 }
 
-// checkOptions refuses flags that are given twice, by two names or by a field and an option.
+// checkOptions refuses flags that are given twice, as options or fields, or that Windlass sets.
 func (d *draft) checkOptions() {
 	seen := map[string]string{}
 	for _, name := range d.in.optionNames() {
@@ -248,7 +248,7 @@ func (d *draft) setOptions() {
 	}
 }
 
-// splitModel decides over how many GPUs the model is split, and in which way.
+// splitModel decides how the model is split over the GPUs.
 func (d *draft) splitModel() {
 	p, asked := d.preset, d.in.Parallel
 	for _, a := range []struct {
@@ -294,7 +294,7 @@ func parallelFix(gpus, product, others int) string {
 	return fmt.Sprintf("set resources.gpu.count to %d, or change parallel", product)
 }
 
-// start sets the health check, how long a model may load, and how long requests may take to end.
+// start sets the health check, the time for loading a model, and the time for requests to end.
 func (d *draft) start(health string, grace time.Duration) {
 	d.spec.HealthCheck = &windlassv1.HealthCheck{Path: health, StartupBudget: durationpb.New(30 * time.Minute)}
 	// The deadline of a rollout is longer than an instance may take to start.
@@ -313,10 +313,10 @@ func (d *draft) env(name, value string) {
 	d.spec.Env[name] = value
 }
 
-// shm asks for shared memory, through which the processes of an instance exchange tensors.
+// shm requests shared memory, through which the processes of an instance exchange tensors.
 func (d *draft) shm(mib int32) { d.spec.Resources = &windlassv1.Resources{ShmMib: mib} }
 
-// setIf sets a flag if there is a value.
+// setIf sets a flag if the value is not empty.
 func (d *draft) setIf(name, value string) {
 	if value != "" {
 		d.flags.set(name, value)
@@ -330,7 +330,7 @@ func (d *draft) setNumber(name string, value, least int) {
 	}
 }
 
-// weights returns the model as engines of the transformers family name it: a name of the hub, a path or a URL.
+// weights returns the model as a name on the hub, a path or a URL, as most engines take it.
 func (d *draft) weights() string {
 	switch d.model.scheme {
 	case "hf", "file":
@@ -349,7 +349,7 @@ func optionName(name string) bool {
 
 func versionText(version string) bool { return optionName(version) }
 
-// compareVersions compares the numbers of versions, "0.5.9" and "b4719". A missing number is 0.
+// compareVersions compares the numbers of versions such as "0.5.9" and "b4719". A missing number is 0.
 func compareVersions(a, b string) int {
 	left, right := numbers(a), numbers(b)
 	for i := range max(len(left), len(right)) {
@@ -367,7 +367,7 @@ func compareVersions(a, b string) int {
 	return 0
 }
 
-// numbers returns the numbers of a version, up to the first part that begins with no digit: 0.5.9rc1 is 0, 5, 9.
+// numbers returns the leading numbers of a version's parts, until one has none: 0.5.9rc1 is 0, 5, 9.
 func numbers(version string) []int {
 	var list []int
 	for part := range strings.SplitSeq(strings.TrimLeft(version, "abcdefghijklmnopqrstuvwxyz"), ".") {

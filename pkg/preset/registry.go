@@ -13,7 +13,7 @@ import (
 // Registry has all versions of presets.
 type Registry struct{ presets []*Preset }
 
-// presets are all versions of all presets. A new version of one is added; none is changed or removed.
+// presets are all versions of all presets. New versions are added. Old ones are never changed or removed.
 var presets = []*Preset{vllm1, sglang1, tgi1, nim1, max1, llamacpp1, tei1}
 
 // Builtin returns a registry with the presets of this package.
@@ -72,8 +72,8 @@ func (r *Registry) Unknown(name string) (text, fix string) {
 	return fmt.Sprintf("no preset is called %q", clip(name)), fix
 }
 
-// Generate makes the fragment. With an error among the findings, the fragment is empty. Findings are in the
-// order error, warning, note.
+// Generate returns the fragment of the input. If a finding is an error, the fragment is empty. Findings are
+// sorted: errors, warnings, notes.
 func (r *Registry) Generate(in Input) (Fragment, []Finding) {
 	p, ok := r.Find(in.Engine)
 	if !ok {
@@ -83,7 +83,7 @@ func (r *Registry) Generate(in Input) (Fragment, []Finding) {
 	return p.Generate(in)
 }
 
-// Generate makes the fragment of this preset, whatever the input's engine is.
+// Generate returns the fragment of this preset, whatever the input's engine is.
 func (p *Preset) Generate(in Input) (Fragment, []Finding) {
 	d := &draft{preset: p, in: in, engine: cmp.Or(strings.TrimPrefix(in.EngineVersion, "v"), p.DefaultEngine), spec: &windlassv1.DeploymentSpec{}}
 	d.checkEngine()
@@ -104,7 +104,7 @@ func (p *Preset) Generate(in Input) (Fragment, []Finding) {
 	return Fragment{GeneratedBy: p.ID(), EngineVersion: d.engine, Spec: d.spec, Metrics: p.metrics(d.engine)}, d.findings
 }
 
-// Next returns a version of the preset that follows it and sets further flags: an upgrade, as tests need one.
+// Next returns a next version of the preset, which sets one more flag. Tests use it as an upgrade.
 func (p *Preset) Next(name string, values ...string) *Preset {
 	next := *p
 	next.Version++
@@ -115,7 +115,7 @@ func (p *Preset) Next(name string, values ...string) *Preset {
 	return &next
 }
 
-// Twice returns a flag that the arguments have more than once, by any of its names; empty for none.
+// Twice returns a flag that the arguments have more than once, by any of its names, or "".
 func (p *Preset) Twice(args []string) string {
 	seen := map[string]bool{}
 	for _, f := range p.parse(args) {
@@ -136,5 +136,5 @@ func Find(name string) (*Preset, bool) { return Builtin().Find(name) }
 // Unknown returns what is wrong with the name of a built-in preset that does not exist. The fix lists the presets.
 func Unknown(name string) (text, fix string) { return Builtin().Unknown(name) }
 
-// Generate makes the fragment of a built-in preset.
+// Generate returns the fragment of a built-in preset.
 func Generate(in Input) (Fragment, []Finding) { return Builtin().Generate(in) }
