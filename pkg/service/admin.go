@@ -19,35 +19,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// adminDrain lets a scrape that is under way finish.
+// adminDrain is the time for running scrapes to finish.
 const adminDrain = 2 * time.Second
 
-// AdminConfig of the server that operators and probes use. It listens apart from
-// the API so that it can stay private, and so that no flood of API calls keeps
-// probes and scrapes from being answered.
+// AdminConfig configures the server for operators and probes. It has a separate listener, so that it can stay
+// private, and so that many API calls do not delay probes and scrapes.
 type AdminConfig struct {
-	// Listen is host:port. Port 0 picks a free one, which the log tells.
+	// Listen is host:port. Port 0 picks a free one, which is logged.
 	Listen string
 	// Listener is used instead of Listen when it is set.
 	Listener net.Listener
-	// Registry is served at /metrics; nil: no such page.
+	// Registry is served at /metrics. Without it there is no such page.
 	Registry prometheus.Gatherer
-	// Health is served at /healthz and /readyz; nil: always healthy.
+	// Health is served at /healthz and /readyz. Nil is always healthy.
 	Health *Health
-	// Pprof serves /debug/pprof. It shows memory and stacks: private listeners
-	// only.
+	// Pprof serves /debug/pprof. It shows memory and stacks, so the listener must be private.
 	Pprof bool
-	// TLS of the listener; nil: none.
+	// TLS is the listener's. It may be nil.
 	TLS *tls.Config
-	// TokenFile holds a bearer token that /metrics and /debug/pprof ask for, read for each
-	// request; empty: they ask for none.
+	// TokenFile has the bearer token for /metrics and /debug/pprof. It is read for each request. Empty means
+	// without a token.
 	TokenFile string
-	// Log gets the address; nil: it is not logged.
+	// Log receives the address. It may be nil.
 	Log *slog.Logger
 }
 
-// AdminServer is the component that serves /metrics, /healthz, /readyz and, when
-// asked, /debug/pprof.
+// AdminServer returns the component that serves /metrics, /healthz, /readyz and, with Pprof, /debug/pprof.
 func AdminServer(cfg AdminConfig) Component {
 	return Component{Name: "admin", Run: func(ctx context.Context) error {
 		listener := cfg.Listener
@@ -66,8 +63,7 @@ func AdminServer(cfg AdminConfig) Component {
 			TLSConfig:         cfg.TLS.Clone(), // the server adds its protocols
 			ReadHeaderTimeout: 5 * time.Second,
 			IdleTimeout:       time.Minute,
-			// A CPU profile streams for as long as it was asked to: no
-			// WriteTimeout. Requests end with ctx instead.
+			// A WriteTimeout would cut long CPU profiles. Requests end with ctx instead.
 			BaseContext: func(net.Listener) context.Context { return ctx },
 		}
 		served := make(chan error, 1)
@@ -105,7 +101,7 @@ func adminMux(cfg AdminConfig) *http.ServeMux {
 	if cfg.Registry != nil {
 		mux.Handle("GET /metrics", guarded(cfg, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
 			EnableOpenMetrics: true,
-			// One scrape at a time is the rule; a few more mean a slow reader.
+			// Usually one scrape runs at a time. A few more mean a slow reader.
 			MaxRequestsInFlight: 4,
 		})))
 	}
@@ -121,7 +117,7 @@ func adminMux(cfg AdminConfig) *http.ServeMux {
 	return mux
 }
 
-// guarded asks for the token. While the token cannot be read, every request is refused.
+// guarded requires the token. While the token file cannot be read, it refuses every request.
 func guarded(cfg AdminConfig, next http.Handler) http.Handler {
 	if cfg.TokenFile == "" {
 		return next

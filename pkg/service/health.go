@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// DefaultCheckTimeout is below the ten seconds that Kubernetes and most load
-// balancers leave between probes, and above what a healthy database ever needs.
+// DefaultCheckTimeout is below the ten seconds between probes of Kubernetes and most load balancers, and
+// above the time that a healthy database needs.
 const DefaultCheckTimeout = 2 * time.Second
 
-// Health answers the two questions that those who run a program ask: does the
-// process live (restart it when not), and can it do its work (send it none when
-// not). The first reads no dependency: restarting us does not mend a database.
+// Health answers liveness and readiness probes. A process that is not live should be restarted, and one that
+// is not ready should get no work. Liveness checks no dependencies, because a restart does not repair a
+// database.
 //
-// The zero value has no checks and is ready. Safe for concurrent use.
+// The zero value has no checks and is ready. It is safe for concurrent use.
 type Health struct {
-	// Timeout of each check; 0 means DefaultCheckTimeout. Set before use.
+	// Timeout limits each check. It must be set before use. Default: DefaultCheckTimeout.
 	Timeout time.Duration
 
 	mu     sync.Mutex
@@ -29,16 +29,15 @@ type Health struct {
 	role   string
 }
 
-// check runs one at a time: a dependency that hangs and ignores its context
-// costs one goroutine, not one per probe.
+// check is a check that runs once at a time, so that a check that hangs and ignores its context costs one
+// goroutine only.
 type check struct {
 	run  func(context.Context) error
 	slot chan struct{}
 }
 
-// Add registers a readiness check under a name; a second one of that name
-// replaces the first. The check's error is shown to every client of /readyz, so it
-// must carry no secret.
+// Add registers a readiness check under a name, and replaces an earlier one with that name. The check's error
+// is shown to every client of /readyz, so it must contain no secret.
 func (h *Health) Add(name string, run func(ctx context.Context) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,15 +47,15 @@ func (h *Health) Add(name string, run func(ctx context.Context) error) {
 	h.checks[name] = &check{run: run, slot: make(chan struct{}, 1)}
 }
 
-// SetRole says what the program is at present where several share a task: "active",
-// "stand-by". It is told with every report, and decides nothing.
+// SetRole sets the program's present role if several programs share a task: "active", "stand-by". The role is
+// in every report, and decides nothing.
 func (h *Health) SetRole(role string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.role = role
 }
 
-// Result of one check.
+// Result is the result of one check.
 type Result struct {
 	OK bool `json:"ok"`
 	// Error is empty when OK.
@@ -65,16 +64,16 @@ type Result struct {
 	Millis int64 `json:"ms"`
 }
 
-// Report of all checks.
+// Report has the results of all checks.
 type Report struct {
 	// Status is "ok" or "failing".
 	Status string `json:"status"`
-	// Role as SetRole said; empty where there is none.
+	// Role is the role of SetRole, if any.
 	Role   string            `json:"role,omitempty"`
 	Checks map[string]Result `json:"checks,omitempty"`
 }
 
-// Check runs every check at once and reports within Timeout.
+// Check runs all checks in parallel, and returns within Timeout.
 func (h *Health) Check(ctx context.Context) Report {
 	h.mu.Lock()
 	checks, role := maps.Clone(h.checks), h.role
@@ -135,7 +134,7 @@ func (c *check) within(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// LiveHandler answers 200 as long as the process can answer at all.
+// LiveHandler answers 200 whenever the process can answer.
 func (h *Health) LiveHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()
@@ -145,8 +144,7 @@ func (h *Health) LiveHandler() http.Handler {
 	})
 }
 
-// ReadyHandler runs the checks and answers a Report in JSON: 200 when all
-// passed, 503 when one failed.
+// ReadyHandler runs the checks and answers with a Report in JSON: 200 if all passed, 503 if one failed.
 func (h *Health) ReadyHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		writeReport(w, h.Check(r.Context()))
@@ -159,6 +157,6 @@ func writeReport(w http.ResponseWriter, report Report) {
 	if report.Status != "ok" {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	// The error is the prober's broken connection; it knows.
+	// An error means that the prober's connection is broken, so it cannot be reported.
 	_ = json.NewEncoder(w).Encode(report)
 }

@@ -1,6 +1,5 @@
-// Package service runs the parts of one program as one: they start together, the
-// first that fails ends them all, and a program that was told to stop stops
-// within a bounded time or says which part did not.
+// Package service runs the parts of one program. They start together, and the first failure ends all. A
+// program that is asked to stop stops within a limited time, or names the part that did not.
 //
 //	SIGTERM ──> SignalContext ──┐
 //	first component that fails ─┴─> every component's ctx ends
@@ -8,9 +7,8 @@
 //	                                 grace passes      -> Run names the rest
 //	a second SIGTERM kills at once, whatever the parts are doing
 //
-// Components end on their context and nothing else. Run never abandons a
-// component silently: after grace its error names every one still running, and
-// main exits, which ends them.
+// Components end when their context ends. Run never abandons a component silently. After grace its error
+// names every component that still runs. Then main exits, which ends them.
 package service
 
 import (
@@ -28,24 +26,22 @@ import (
 
 // Component is one part of a program.
 type Component struct {
-	// Name appears in logs and errors; unique within a program.
+	// Name is the name in logs and errors, unique within a program.
 	Name string
-	// Run works until ctx ends and then returns, with nil or with the context's
-	// error. Any other error ends the program.
+	// Run works until ctx ends, and then returns nil or the context's error. Any other error ends the
+	// program.
 	Run func(ctx context.Context) error
-	// MayEnd says that Run may return nil while the rest goes on (a migration, a
-	// warm-up). Otherwise that ends the program with an error: a part that
-	// quietly went away is a program that quietly does not do its work.
+	// MayEnd allows Run to return nil while the other components go on (a migration, a warm-up). Otherwise
+	// that ends the program with an error, because a program without one of its parts would silently not do
+	// its work.
 	MayEnd bool
 }
 
-// Run runs all components until ctx ends, one of them fails, or every one of
-// them ended in order. It cancels those that are left and waits for them at most
-// grace.
+// Run runs all components until ctx ends, one fails, or all have ended in order. It cancels the remaining
+// ones and waits for them, at most for grace.
 //
-// It returns nil after a clean stop; else the first failure, joined by those
-// that followed and by the names of components that were still running when
-// grace ended.
+// It returns nil after a clean stop. Otherwise it joins all failures and the names of components that still
+// ran when grace ended.
 func Run(ctx context.Context, log *slog.Logger, grace time.Duration, components ...Component) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -54,7 +50,7 @@ func Run(ctx context.Context, log *slog.Logger, grace time.Duration, components 
 		name string
 		err  error
 	}
-	exits := make(chan exit, len(components)) // room for all: none blocks after we left
+	exits := make(chan exit, len(components)) // room for all, so that none blocks after Run has returned
 	left := make([]string, 0, len(components))
 	for _, c := range components {
 		left = append(left, c.Name)
@@ -75,7 +71,7 @@ func Run(ctx context.Context, log *slog.Logger, grace time.Duration, components 
 			}
 		case <-ended:
 			ended = nil
-			cause := "a component failed" // which and why is ours to return
+			cause := "a component failed" // the returned error says which and why
 			if ctx.Err() != nil {
 				cause = context.Cause(ctx).Error()
 			}
@@ -90,7 +86,7 @@ func Run(ctx context.Context, log *slog.Logger, grace time.Duration, components 
 	return errors.Join(errs...)
 }
 
-// runOne returns nil only for an end that is in order.
+// runOne runs one component, and returns nil only for an end in order.
 func runOne(ctx context.Context, c Component) error {
 	err := c.Run(ctx)
 	switch {
@@ -105,9 +101,9 @@ func runOne(ctx context.Context, c Component) error {
 	}
 }
 
-// SignalContext returns a context that ends at the first SIGTERM or SIGINT, with
-// the signal in its cause. From then on both have their default effect again: a
-// second one kills the process. The function releases signals and context.
+// SignalContext returns a context that ends at the first SIGTERM or SIGINT, with the signal in its cause.
+// After that, both signals have their default effect again, so that a second one kills the process. The
+// function releases signals and context.
 func SignalContext(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)

@@ -8,30 +8,30 @@ import (
 	"net/http"
 )
 
-// Reader checks what is read from another one. What is unsound it replaces by what net/http refuses: an
-// error would be taken for the client's going away.
+// Reader checks the bytes that it reads from another reader. It replaces an unsound request with bytes that
+// net/http refuses. It returns no error, because net/http would take an error for a disconnect.
 type Reader struct {
 	Requests
 
-	// held was read and is beyond the end of a message, or of what is sound.
+	// held has bytes that were read after the end of a message, or after the sound part.
 	held []byte
-	// refusal is left of what replaces what is unsound; nil: nothing was unsound.
+	// refusal is the rest of the replacement of an unsound request. Nil means that all was sound.
 	refusal []byte
 }
 
-// What net/http refuses wherever a line of a head or of trailers has come to, and a line of chunks.
+// net/http refuses refusedField anywhere in a head or in trailers, and refusedChunk in a chunk's line.
 const (
 	refusedField = "\x00\r\n\r\n"
 	refusedChunk = "\x00\n"
 )
 
-// Stop ends all checks: what follows is none of HTTP/1.
+// Stop ends all checks, because the following bytes are not HTTP/1.
 func (r *Reader) Stop() {
 	r.Requests.Stop()
 	r.refusal = nil
 }
 
-// Read reads into p from in, as far as its requests are sound.
+// Read reads into p from in, as far as the requests are sound.
 func (r *Reader) Read(in io.Reader, p []byte) (n int, err error) {
 	switch {
 	case len(p) == 0:
@@ -64,7 +64,7 @@ func (r *Reader) Read(in io.Reader, p []byte) (n int, err error) {
 		}
 	}
 	if sound < got {
-		err = nil // it comes again
+		err = nil // the next read from in returns it again
 	}
 	return sound, err
 }
@@ -85,16 +85,16 @@ type Conn struct {
 	reader Reader
 }
 
-// NewConn returns conn with its requests checked, of which net/http reads heads of up to maxHead bytes.
+// NewConn returns conn with its requests checked. net/http must read heads of up to maxHead bytes.
 func NewConn(conn net.Conn, maxHead int) *Conn {
 	return &Conn{Conn: conn, reader: NewReader(maxHead)}
 }
 
-// readAhead is more than what net/http reads of a head beyond http.Server.MaxHeaderBytes.
+// readAhead is more than net/http reads of a head beyond http.Server.MaxHeaderBytes.
 const readAhead = 16 << 10
 
-// NewReader returns a Reader for a connection of another kind, of which net/http reads heads of up to
-// maxHead bytes.
+// NewReader returns a Reader for a connection of another kind. net/http must read heads of up to maxHead
+// bytes.
 func NewReader(maxHead int) Reader {
 	return Reader{Requests: Requests{MaxHead: maxHead + readAhead}}
 }
@@ -104,10 +104,10 @@ func (c *Conn) Read(p []byte) (int, error) { return c.reader.Read(c.Conn, p) }
 // NetConn returns the connection below.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// Hijacked is called when the connection's protocol was switched.
+// Hijacked is called when the connection has switched to another protocol.
 func (c *Conn) Hijacked() { c.reader.Stop() }
 
-// CloseWrite is called to end a connection, or one direction of it.
+// CloseWrite closes the direction to the client, if the connection below can.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -115,17 +115,17 @@ func (c *Conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// encrypted is a Conn of TLS: net/http finds its state by the method.
+// encrypted is a Conn with TLS. net/http gets the TLS state by its method.
 type encrypted struct {
 	*Conn
 
 	tls *tls.Conn
 }
 
-// ConnectionState is what requests have as their TLS.
+// ConnectionState returns the TLS state, which net/http puts into requests.
 func (c *encrypted) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }
 
-// State is for http.Server.ConnState: it ends the checks of connections that switched protocols.
+// State is for http.Server.ConnState. It ends the checks of connections that have switched protocols.
 func State(conn net.Conn, state http.ConnState) {
 	if c, ok := conn.(interface{ Hijacked() }); ok && state == http.StateHijacked {
 		c.Hijacked()

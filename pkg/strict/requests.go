@@ -1,11 +1,11 @@
-// Package strict has net/http read requests of HTTP/1 as strictly as RFC 9112 allows. net/http takes lines
-// that end in a bare LF, and fields that are folded over lines. Other programs in front of a server read
-// such a message differently, which is what request smuggling is made of (RFC 9112, section 11.2).
+// Package strict makes net/http read HTTP/1 requests as strictly as RFC 9112 allows. net/http accepts lines
+// that end in a bare LF, and fields that are folded over lines. Programs in front of a server may read such a
+// message differently, which makes request smuggling possible (RFC 9112, section 11.2).
 //
 //	connection ─▶ Conn: are the bytes of this request sound? ─▶ net/http
 //
-// A Conn reads the bytes of a connection before net/http does, and where a request is unsound it gives
-// net/http what that answers with 400, and closes the connection after. HTTP/2 is passed on as it is.
+// A Conn reads the bytes of a connection before net/http does. For an unsound request it gives net/http bytes
+// for which that answers 400 and closes the connection. HTTP/2 is passed on unchanged.
 package strict
 
 import (
@@ -15,22 +15,22 @@ import (
 	"strings"
 )
 
-// ErrUnsound says that a line or a field of a request is not as RFC 9112 has it.
+// ErrUnsound says that a line or a field of a request violates RFC 9112.
 var ErrUnsound = errors.New("a line of the request does not end in CRLF, or is no field, or is folded")
 
-// Requests checks the bytes of a connection's requests. It is pure. The zero value is at the beginning of
-// the first one, and takes heads of any length.
+// Requests checks the bytes of a connection's requests. It does no I/O. The zero value is at the beginning of
+// the first request, and takes heads of any length.
 type Requests struct {
-	// MaxHead is how many bytes net/http reads of a head at most. 0: any number.
+	// MaxHead is the maximum number of bytes that net/http reads of a head. 0 means any number.
 	MaxHead int
 
 	state state
-	// line has what came of a line by now, and head counts the bytes of the head or of trailers.
+	// line has the bytes of an incomplete line. head counts the bytes of the head or of trailers.
 	line []byte
 	head int
-	// request has what frames the message.
+	// request has the framing of the message.
 	request framing
-	// left of the content, or of a chunk.
+	// left is the number of bytes left of the content, or of a chunk.
 	left int64
 	err  error
 }
@@ -38,24 +38,24 @@ type Requests struct {
 type state uint8
 
 const (
-	first   state = iota // of a connection: the request line, or the preface of HTTP/2
+	first   state = iota // the first line of a connection: a request line, or the preface of HTTP/2
 	start                // the request line of a later request
 	fields               // of a head
-	length               // content of a known length
+	length               // content of known length
 	size                 // the line that begins a chunk
 	data                 // of a chunk
-	dataEnd              // the empty line behind that
+	dataEnd              // the empty line after a chunk
 	trailers
 	ignored // nothing is checked any more
 )
 
-// framing is what a head says of where the message ends.
+// framing has the parts of a head that decide where the message ends.
 type framing struct {
-	chunks         bool // its version has them
+	chunks         bool // whether its version has chunks
 	lengths        int
 	length, coding string
 	codings        int
-	disagree       bool // its lengths do
+	disagree       bool // whether its lengths differ
 }
 
 // Stop ends all checks: what follows is none of HTTP/1.
@@ -63,9 +63,9 @@ func (r *Requests) Stop() {
 	r.state, r.line, r.err = ignored, nil, nil
 }
 
-// Check looks at p, which follows what was looked at before, and returns how much of it may be read now:
-// no more than to the end of the message, so that what follows is not read on behalf of this one. What
-// is beyond n has to be given again. An error comes with what is before it.
+// Check checks p, which follows the bytes that were checked before. It returns how many bytes of p may be
+// read now. That is at most to the end of the message, because bytes of the next one must not be read with
+// this one. The caller must pass bytes after n again. With an error, n is the number of bytes before it.
 func (r *Requests) Check(p []byte) (n int, err error) {
 	for n < len(p) && r.err == nil {
 		switch r.state {
@@ -87,8 +87,8 @@ func (r *Requests) Check(p []byte) (n int, err error) {
 			used, ended := r.next(p[n:])
 			if r.err != nil {
 				if begins && r.state <= start && used == 0 {
-					// net/http reads a byte while it answers the request before, after which the
-					// protocol may be another one.
+					// net/http reads a byte while it answers the request before, and then the protocol may be
+					// switched.
 					used = 1
 				}
 				return n + used, r.err
@@ -101,7 +101,7 @@ func (r *Requests) Check(p []byte) (n int, err error) {
 	return n, r.err
 }
 
-// next looks at the bytes of a line, and returns how many it has looked at. ended: so has the message.
+// next checks bytes of a line and returns their number. ended reports whether the message has ended.
 func (r *Requests) next(p []byte) (used int, ended bool) {
 	end := bytes.IndexByte(p, '\n')
 	if used = end + 1; end < 0 {
@@ -133,15 +133,15 @@ func (r *Requests) next(p []byte) (used int, ended bool) {
 	}
 	if !ok {
 		r.err = ErrUnsound
-		return end, false // without the LF: net/http must not see the end of the line
+		return end, false // without the LF, so that net/http does not see the end of the line
 	}
 	return used, ended
 }
 
-// keptLine is how much room is kept for lines that come in parts.
+// keptLine is the size of the buffer that is kept for lines that come in parts.
 const keptLine = 256
 
-// take looks at a line without its end.
+// take checks a line without its end.
 func (r *Requests) take(line []byte) (ok, ended bool) {
 	switch r.state {
 	case first, start:
@@ -180,7 +180,7 @@ func (r *Requests) requestLine(line []byte) bool {
 		return false
 	}
 	if !bytes.HasPrefix(version, []byte("HTTP/1.")) {
-		r.Stop() // it is the preface of HTTP/2, or refused
+		r.Stop() // it is the preface of HTTP/2, or net/http refuses it
 		return true
 	}
 	r.request = framing{chunks: string(version) != "HTTP/1.0"}
@@ -207,8 +207,8 @@ func (r *Requests) field(line []byte) bool {
 	return true
 }
 
-// frame is the end of a head: it finds out where the message ends, as net/http does. ended: it does here.
-// A message that net/http answers with an error, and its connection with it, is not looked at any further.
+// frame is called at the end of a head, and decides like net/http where the message ends. ended reports
+// whether it ends here. If net/http will refuse the message and close the connection, the checks end.
 func (r *Requests) frame() (ended bool) {
 	q := r.request
 	switch {
@@ -236,7 +236,7 @@ func (r *Requests) frame() (ended bool) {
 	return false
 }
 
-// maxDigits of a chunk's size, and no such size overflows.
+// maxDigits is the maximum number of digits in a chunk's size, so that no size overflows.
 const maxDigits = 15
 
 func (r *Requests) chunk(line []byte) bool {
@@ -255,7 +255,7 @@ func (r *Requests) chunk(line []byte) bool {
 	return true
 }
 
-// parseField reads a line without its end: a token, a colon, and a value without control characters.
+// parseField parses a field without its line end: a token, a colon, a value without controls.
 func parseField(line []byte) (name, value []byte, ok bool) {
 	name, value, ok = bytes.Cut(line, []byte(":"))
 	if !ok || len(name) == 0 || !all(name, isToken) || !all(value, isValue) {
@@ -264,8 +264,8 @@ func parseField(line []byte) (name, value []byte, ok bool) {
 	return name, bytes.Trim(value, " \t"), true
 }
 
-// The bytes that there may be in a token (RFC 9110, section 5.6.2), in a value (section 5.5), in a request
-// line, and in a size of a chunk.
+// The bytes that are allowed in a token (RFC 9110, section 5.6.2), in a value (section 5.5), in a request
+// line, and in the size of a chunk.
 var (
 	isToken = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
 	isValue = kind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })

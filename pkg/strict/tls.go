@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TLSConfig of a listener for TLS.
+// TLSConfig configures a listener for TLS.
 type TLSConfig struct {
 	TLS *tls.Config
 	// MaxHead is http.Server.MaxHeaderBytes.
@@ -23,15 +23,15 @@ type TLSConfig struct {
 	Failed func(client net.Addr, err error)
 }
 
-// ListenTLS returns a listener for an http.Server of connections of l whose handshakes are complete, and
-// whose requests of HTTP/1 are checked. It makes the handshakes itself because net/http would check
-// nothing between TLS and itself: it serves HTTP/2 on a *tls.Conn only.
+// ListenTLS returns a listener for an http.Server. Its connections are those of l after their TLS handshakes,
+// with checked HTTP/1 requests. It makes the handshakes itself, because net/http serves HTTP/2 only on a
+// *tls.Conn, which leaves no place for checks.
 func ListenTLS(l net.Listener, cfg TLSConfig) net.Listener {
 	ctx, cut := context.WithCancel(context.Background())
 	return &tlsListener{Listener: l, cfg: cfg, ready: make(chan accepted), ended: make(chan struct{}), ctx: ctx, cut: cut}
 }
 
-// late is how long handshakes go on after the listener was closed: who began one was accepted before.
+// late is how long handshakes of accepted connections may go on after the listener was closed.
 const late = time.Second
 
 type accepted struct {
@@ -53,7 +53,7 @@ type tlsListener struct {
 	close sync.Once
 }
 
-// Accept implements net.Listener. No connection is taken before its first call.
+// Accept implements net.Listener. No connection is accepted before its first call.
 func (l *tlsListener) Accept() (net.Conn, error) {
 	l.begin.Do(func() { go l.run() })
 	select {
@@ -83,7 +83,7 @@ func (l *tlsListener) run() {
 		case err == nil:
 			l.handshakes.Go(func() {
 				if conn := l.handshake(conn); conn != nil && !l.give(accepted{conn: conn}) {
-					_ = conn.Close() // nothing takes it
+					_ = conn.Close() // the listener is closed
 				}
 			})
 		case errors.Is(err, net.ErrClosed), !l.give(accepted{err: err}):
@@ -92,7 +92,7 @@ func (l *tlsListener) run() {
 	}
 }
 
-// give waits until Accept takes it; false: it does not any more.
+// give waits until Accept takes a. It returns false if the listener is closed.
 func (l *tlsListener) give(a accepted) bool {
 	select {
 	case l.ready <- a:
@@ -102,7 +102,7 @@ func (l *tlsListener) give(a accepted) bool {
 	}
 }
 
-// handshake returns nil for a connection that ends with it.
+// handshake returns the connection after its handshake, or nil if that failed.
 func (l *tlsListener) handshake(raw net.Conn) net.Conn {
 	conn := tls.Server(raw, l.cfg.TLS)
 	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Handshake)
@@ -113,19 +113,19 @@ func (l *tlsListener) handshake(raw net.Conn) net.Conn {
 		if errors.As(err, &header) && header.Conn != nil && slices.ContainsFunc(methods, func(m string) bool {
 			return strings.HasPrefix(string(header.RecordHeader[:]), m)
 		}) {
-			_ = raw.SetWriteDeadline(time.Now().Add(l.cfg.Handshake)) // else the write fails
+			_ = raw.SetWriteDeadline(time.Now().Add(l.cfg.Handshake)) // the ended context has set a deadline
 			_, _ = io.WriteString(raw, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 		}
-		_ = conn.Close() // it has failed
+		_ = conn.Close() // the handshake has failed
 		return nil
 	}
 	switch conn.ConnectionState().NegotiatedProtocol {
 	case "", "http/1.1":
 		return &encrypted{NewConn(conn, l.cfg.MaxHead), conn}
 	default:
-		return conn // net/http closes what it has no server for
+		return conn // net/http closes connections of unknown protocols
 	}
 }
 
-// methods that requests without TLS begin with.
+// methods are the beginnings of requests without TLS.
 var methods = []string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}

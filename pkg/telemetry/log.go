@@ -12,16 +12,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Redacted stands where a secret would have been logged.
+// Redacted replaces a secret in logs.
 const Redacted = "[redacted]"
 
-// NewLogger logs to w. format is "text" or "json", level one of "debug", "info",
-// "warn" and "error"; empty means text and info.
+// NewLogger returns a logger that writes to w. format is "text" (default) or "json". level is "debug", "info"
+// (default), "warn" or "error".
 //
-// A line that is logged with a context under a span carries trace_id and span_id.
-// An attribute whose name says that it is a secret is logged as Redacted: see
-// the test for what counts. It is the net, not the rule: a value inside a struct
-// or a message is out of its sight.
+// A line that is logged with a context under a span carries trace_id and span_id. The value of an attribute
+// with a secret's name is logged as Redacted; see the test for such names. This is only a safety net: it does
+// not see values inside a struct or a message.
 func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	var least slog.Level
 	if level != "" {
@@ -42,10 +41,10 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	return slog.New(traceHandler{handler}), nil
 }
 
-// redact blanks secrets by the attribute's name or that of a group around it.
+// redact replaces secrets, by the name of the attribute or of a group around it.
 func redact(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindGroup {
-		return a // its members come by themselves
+		return a // redact is called for each member
 	}
 	if secretName(a.Key) || slices.ContainsFunc(groups, secretName) {
 		a.Value = slog.StringValue(Redacted)
@@ -58,9 +57,9 @@ var (
 		"authorization", "cookie", "credential", "credentials", "dsn", "passphrase", "passwd", "password",
 		"passwords", "pwd", "secret", "secrets", "token", "apikey",
 	}
-	// secretKeys are secret only with "key" as the word that follows.
+	// secretKeys mark a secret only if the next word is "key" or "keys".
 	secretKeys = []string{"api", "private", "encryption", "signing"}
-	// harmlessEnds make a name speak about a secret rather than hold it.
+	// harmlessEnds end names of values that describe a secret and do not contain it.
 	harmlessEnds = []string{"id", "name", "names", "count", "version"}
 )
 
@@ -80,8 +79,7 @@ func secretName(name string) bool {
 	return false
 }
 
-// split gives the lower case words of snake_case, kebab-case, dotted and
-// camelCase names.
+// split returns the words of snake_case, kebab-case, dotted and camelCase names in lower case.
 func split(name string) []string {
 	var spaced strings.Builder
 	lower := false

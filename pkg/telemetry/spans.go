@@ -9,24 +9,23 @@ import (
 	"time"
 )
 
-// Span is one line of a span file, in the part that matters to a reader.
+// Span has the useful part of one line of a span file.
 type Span struct {
 	TraceID, SpanID string
 	// ParentID is empty for the root of a trace.
 	ParentID string
 	Name     string
-	// Service is the service.name of the program that wrote it.
+	// Service is the service.name of the program that wrote the span.
 	Service    string
 	Start, End time.Time
-	// Failed is set when the span ended with an error, which Message tells.
+	// Failed is whether the span ended with an error. Message is that error.
 	Failed     bool
 	Message    string
 	Attributes map[string]any
 }
 
-// ReadSpans reads what programs wrote to a span file, in order of their ends. A
-// last line without its end, from a program that is just writing or was killed
-// while it did, is left out.
+// ReadSpans returns the spans of a span file, in order of their ends. It leaves out an incomplete last line,
+// which a program is writing or was writing when it was killed.
 func ReadSpans(r io.Reader) ([]Span, error) {
 	var spans []Span
 	lines := bufio.NewReader(r)

@@ -1,11 +1,9 @@
-// Package telemetry is what a program says about itself: log lines, metrics and
-// spans. Nothing here is global: each is made once, in the wiring, and handed to
-// those who need it.
+// Package telemetry makes a program's loggers, metrics and spans. Nothing here is global. Each is created
+// once, in the wiring, and passed to the code that needs it.
 //
-// The three meet in the trace id. A log line written under a span carries it, and an error that
-// hides its cause from the caller names it. The context of a trace travels as one "traceparent"
-// string in RPC headers, database rows and assignments of agents. So one deploy is one tree
-// over all programs and delays.
+// The trace id connects the three. Log lines under a span have it, and errors that hide their cause from the
+// caller name it. The context of a trace travels as a "traceparent" string in RPC headers, database rows and
+// assignments of agents. So one deploy is one tree of spans over all programs and delays.
 package telemetry
 
 import (
@@ -16,8 +14,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// NewRegistry returns a registry that already tells about the Go runtime, the
-// process and the build.
+// NewRegistry returns a registry with metrics of the Go runtime, the process and the build.
 func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -35,17 +32,16 @@ func Propagator() propagation.TextMapPropagator {
 
 const traceparent = "traceparent"
 
-// Inject returns the W3C traceparent of ctx's span, to be stored and given to
-// Extract elsewhere and later. Empty when ctx has no span.
+// Inject returns the W3C traceparent of ctx's span, for a later Extract, or "" if ctx has no span.
 func Inject(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[traceparent]
 }
 
-// Extract returns ctx with the remote span that Inject told as parent of the
-// spans to come. An empty or malformed traceparent leaves ctx as it is: a broken
-// trace must break nothing else.
+// Extract returns ctx with the remote span of a traceparent from Inject as parent of later spans. For an
+// empty or malformed traceparent it returns ctx unchanged, because a broken trace must not break anything
+// else.
 func Extract(ctx context.Context, parent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: parent})
 }

@@ -21,34 +21,31 @@ import (
 type TracerConfig struct {
 	// ServiceName is the program ("controlplane"). Required.
 	ServiceName string
-	// Version of the build, or empty.
+	// Version is the version of the build. It may be empty.
 	Version string
-	// Attributes of every span's resource: the region, the replica.
+	// Attributes are added to every span's resource, such as the region and the replica.
 	Attributes []attribute.KeyValue
 
-	// Endpoint is the OTLP/HTTP collector's URL. Without a path, /v1/traces is
-	// meant. Empty: the standard OTEL_EXPORTER_OTLP_ENDPOINT or
-	// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT when set (and their companions for
-	// headers and certificates), else no collector.
+	// Endpoint is the OTLP/HTTP collector's URL. The default path is /v1/traces. If it is empty,
+	// OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is used, with the related variables
+	// for headers and certificates. Without these, there is no collector.
 	Endpoint string
-	// File gets every span appended as one line of JSON as soon as it ends, for
-	// looking at traces without a collector. Several programs may share one file.
-	// It is not rotated.
+	// File is a file to which every span is appended as one line of JSON when it ends, to read traces without
+	// a collector. Several programs may share one file. It is not rotated.
 	File string
-	// SampleRatio is the share of new traces to keep, 0 to 1; a trace that came
-	// from elsewhere keeps its caller's decision. 0: OTEL_TRACES_SAMPLER when
-	// set, else all.
+	// SampleRatio is the share of new traces to keep, 0 to 1. For a trace from another program the caller's
+	// decision counts. 0 means OTEL_TRACES_SAMPLER if set, else all.
 	SampleRatio float64
 
-	// Log gets a collector's failures; nil: they are dropped.
+	// Log receives a collector's failures. Nil discards them.
 	Log *slog.Logger
 }
 
-// NewTracer returns a provider and the function that flushes it and stops it;
-// call that last, with a deadline.
+// NewTracer returns a provider, and a function that flushes and stops it. The function must be called last,
+// with a deadline.
 //
-// Without Endpoint and File no span is kept, but each still has ids: they join
-// the log lines of one request, here and across programs.
+// Without Endpoint and File no span is kept, but spans have ids, which join the log lines of one request over
+// all programs.
 func NewTracer(ctx context.Context, cfg TracerConfig) (*sdktrace.TracerProvider, func(context.Context) error, error) {
 	if cfg.ServiceName == "" {
 		return nil, nil, errors.New("tracing: the service name is empty")
@@ -60,8 +57,8 @@ func NewTracer(ctx context.Context, cfg TracerConfig) (*sdktrace.TracerProvider,
 	if cfg.Version != "" {
 		attributes = append(attributes, attribute.String("service.version", cfg.Version))
 	}
-	// The environment comes last and wins, as the standard has it. The command
-	// line stays out: it may hold a secret.
+	// The environment comes last and wins, as in the standard. The command line is left out, because it may
+	// contain a secret.
 	res, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
 		resource.WithAttributes(attributes...), resource.WithFromEnv())
@@ -76,8 +73,8 @@ func NewTracer(ctx context.Context, cfg TracerConfig) (*sdktrace.TracerProvider,
 		if err != nil {
 			return nil, nil, fmt.Errorf("tracing: open the span file: %w", err)
 		}
-		// The exporter writes each line with one write, which O_APPEND keeps
-		// whole beside other programs' lines.
+		// The exporter writes each line with one write, so that O_APPEND keeps it whole if several programs
+		// write.
 		exporter, err := stdouttrace.New(stdouttrace.WithWriter(file))
 		if err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("tracing: write to the span file: %w", err), file.Close())
@@ -109,13 +106,13 @@ func NewTracer(ctx context.Context, cfg TracerConfig) (*sdktrace.TracerProvider,
 	}, nil
 }
 
-// newCollector returns nil when no collector is configured.
+// newCollector returns the exporter to the collector, or nil if none is configured.
 func newCollector(ctx context.Context, endpoint string) (sdktrace.SpanExporter, error) {
 	if endpoint == "" {
 		if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 			return nil, nil
 		}
-		return otlptracehttp.New(ctx) // reads the environment itself
+		return otlptracehttp.New(ctx) // it reads the environment
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
@@ -127,8 +124,8 @@ func newCollector(ctx context.Context, endpoint string) (sdktrace.SpanExporter, 
 	return otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()))
 }
 
-// reporting sends an exporter's errors to our log rather than to the SDK's
-// process-wide handler. Spans are then gone: the exporter has already retried.
+// reporting returns an exporter whose errors go to log instead of the SDK's global handler. Failed spans are
+// lost, because the exporter has already retried.
 func reporting(exporter sdktrace.SpanExporter, log *slog.Logger, operation string) sdktrace.SpanExporter {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
