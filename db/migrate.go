@@ -1,35 +1,33 @@
-// Package db holds the schema: forward-only migrations, one DDL statement each,
-// embedded in the binary, and the queries that sqlc turns into package gen.
+// Package db holds the schema and the queries that sqlc turns into package gen. The schema is forward-only
+// migrations with one DDL statement each, which are embedded in the binary.
 //
-// DDL commits by itself in MySQL, so a migrator that is killed between a
-// statement and the note that it ran leaves a schema one step ahead of its
-// version. Every migration can therefore be run twice, and the next Migrate
-// finishes what the killed one began.
+// In MySQL a DDL statement commits by itself. If a migrator is killed between a statement and the record of
+// its version, the schema is one step ahead of that version. So every migration can be run twice, and the
+// next Migrate finishes the work.
 //
 // # Expand, then contract
 //
-// The first control plane of a new version migrates while those of the old one still
-// run, and go on running, on the schema that it leaves. So a migration only expands:
+// The first control plane of a new version migrates while control planes of the old version still run. These
+// go on running on the new schema. So a migration only expands:
 //
 //	may       CREATE TABLE; ADD COLUMN that has a DEFAULT or may be NULL; ADD KEY;
 //	          MODIFY to a type that holds all that the one before it held
 //	may not   DROP a table, column or key; RENAME; CHANGE; ADD COLUMN ... NOT NULL
 //	          without a DEFAULT; ADD UNIQUE, CHECK or FOREIGN KEY; MODIFY to less
 //
-// The old version inserts without the new columns and does not know the new tables:
-// the new version has to make sense of what the old one left out, for as long as there
-// may be both. A later migration takes away what no version that may still run reads or
-// writes. It says so in a comment on a line of its own, with the last migration of the first
-// version that goes without:
+// The old version inserts without the new columns, and does not know the new tables. The new version must
+// handle such rows while both may run. A later migration removes what no running version reads or writes. It
+// says so in a comment on a separate line, with the last migration of the first version that does not need
+// it:
 //
 //	-- contract since 44: nothing reads apps.colour
 //
-// A process of the old version that starts again meanwhile finds a schema that it does not
-// know. It runs on it, as those do that did not stop, if no later migration contracts what it
-// needs: how old a program may be is noted beside the schema's version.
+// A process of the old version that restarts meanwhile finds a newer schema. It runs on it, like processes
+// that did not stop, unless a later migration removes what it needs. The oldest program that may run is
+// stored next to the schema's version.
 //
-// Both are tested: the statements here, and beside the control plane's store that
-// writers of earlier schemas still work on the newest.
+// Tests of this package check the statements. Tests of the control plane's store check that writers of
+// earlier schemas still work on the newest.
 package db
 
 import (
@@ -51,28 +49,24 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// ErrNewerSchema: the database was migrated by a later version of the program, and has not
-// any more what this one needs.
+// ErrNewerSchema says that a later version of the program has migrated the database, and that the schema
+// lacks something that this program needs.
 var ErrNewerSchema = errors.New("the database's schema is newer than this program")
 
-// Baseline is the last migration of the first release. No older control plane ever met
-// those up to it.
+// Baseline is the last migration of the first release. No control plane runs on an older schema.
 const Baseline = 27
 
-// migrateTimeout bounds Migrate when ctx has no deadline: the wait for another
-// process's migration, plus our own.
+// migrateTimeout limits Migrate if ctx has no deadline. It includes the wait for another process's migration.
 const migrateTimeout = 5 * time.Minute
 
-// Migrate brings the schema to this program's version. Any number of processes
-// may call it at once: one works, the others wait for it and find nothing to do.
-// A newer schema it leaves as it is; one that this program cannot run on it refuses with
-// ErrNewerSchema. It uses two connections of db at a time.
+// Migrate brings the schema to this program's version. Any number of processes may call it at once. One
+// works, and the others wait and then find nothing to do. It leaves a newer schema unchanged, and returns
+// ErrNewerSchema if this program cannot run on it. It uses two connections of db at a time.
 func Migrate(ctx context.Context, db *sql.DB) error { return MigrateTo(ctx, db, newest) }
 
 const newest = math.MaxInt64
 
-// MigrateTo is Migrate, no further than to a version: for tests of what an earlier
-// control plane leaves behind.
+// MigrateTo is Migrate up to a version, for tests with the schema of an earlier control plane.
 func MigrateTo(ctx context.Context, db *sql.DB, version int64) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -119,10 +113,9 @@ func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version, oldest int
 	return nil
 }
 
-// runsOn reports whether a program that knows migrations up to known runs on the newer schema
-// at.
+// runsOn returns nil if a program that knows migrations up to known can run on the newer schema at.
 func runsOn(ctx context.Context, c *sql.Conn, at, known int64) error {
-	oldest := at // nothing is noted: nothing is known of it
+	oldest := at // without a record, only a program with this version may run
 	err := c.QueryRowContext(ctx, "SELECT oldest FROM goose_oldest_program WHERE id = 1").Scan(&oldest)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("read how old a program may be: %w", err)
@@ -135,8 +128,8 @@ func runsOn(ctx context.Context, c *sql.Conn, at, known int64) error {
 
 var contract = regexp.MustCompile(`(?m)^-- contract since (\d+): \S`)
 
-// oldestProgram is the last migration that a program has to know to run on the schema that
-// all of these leave.
+// oldestProgram returns the last migration that a program must know to run on the schema after all of these
+// migrations.
 func oldestProgram(files fs.FS) (int64, error) {
 	oldest := int64(Baseline)
 	names, err := fs.Glob(files, "*.sql")
@@ -159,9 +152,9 @@ func oldestProgram(files fs.FS) (int64, error) {
 	return oldest, nil
 }
 
-// versionTable is what goose keeps its notes in, with version 0 in it. Goose
-// would make it by itself, but in two steps and outside of its lock: a process
-// that looks, or dies, between them finds a table that it cannot use.
+// versionTable creates goose's table of versions, with version 0 in it. Goose would create it in two steps
+// and outside of its lock. A process that reads or is killed between the steps would leave or find a table
+// that cannot be used.
 var versionTable = []string{
 	`CREATE TABLE IF NOT EXISTS goose_db_version (
     id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -172,7 +165,7 @@ var versionTable = []string{
 ) ENGINE = InnoDB`,
 	`INSERT INTO goose_db_version (version_id, is_applied)
 SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM goose_db_version WHERE version_id = 0)`,
-	// Beside it: the last migration that a program has to know to run on the schema.
+	// The second table has the last migration that a program must know to run on the schema.
 	`CREATE TABLE IF NOT EXISTS goose_oldest_program (
     id     TINYINT UNSIGNED NOT NULL,
     oldest BIGINT NOT NULL,
@@ -182,15 +175,15 @@ SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM goose_db_version WHERE 
 
 const noteOldest = "INSERT INTO goose_oldest_program (id, oldest) VALUES (1, ?) ON DUPLICATE KEY UPDATE oldest = GREATEST(oldest, VALUES(oldest))"
 
-// lockSlice is how long one attempt to lock waits, in seconds: below any
-// sensible read timeout of a connection.
+// lockSlice is how long one attempt to lock waits, in seconds. It is shorter than usual read timeouts of
+// connections.
 const lockSlice = 2
 
-// lockName has a hash of the schema's, because named locks span the server.
+// lockName contains a hash of the schema's name, because named locks belong to the whole server.
 const lockName = "CONCAT('windlass.', MD5(DATABASE()))"
 
-// locked runs fn while it holds a named lock of the server on a connection. The lock goes with
-// the connection, so a killed migrator blocks no other.
+// locked runs fn while it holds a named lock of the server on a connection. The lock ends with the
+// connection, so a killed migrator blocks no other.
 func locked(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err error) {
 	c, err := db.Conn(ctx)
 	if err != nil {
@@ -211,7 +204,7 @@ func locked(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err erro
 		}
 	}
 	defer func() {
-		// The lock must not go back to the pool with its connection.
+		// The connection must not go back to the pool with the lock.
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*lockSlice*time.Second)
 		defer cancel()
 		if _, unlock := c.ExecContext(end, "DO RELEASE_LOCK("+lockName+")"); unlock != nil {

@@ -1,11 +1,9 @@
-// Package backoff spaces out attempts, so that a thing that is down is not also
-// trampled, and so that many who failed together do not come back together.
+// Package backoff delays attempts, so that a failed server is not overloaded, and so that many clients that
+// failed together do not return together.
 //
-// The delay before each attempt is drawn from the whole range between a fixed
-// floor and a ceiling that doubles (full jitter). Adding a little noise to a
-// doubling delay would leave a crowd in lockstep: a thousand agents that lost one
-// control plane would return in waves. The floor keeps an unlucky draw from
-// becoming a hot loop.
+// The delay before each attempt is drawn from the whole range between a fixed floor and a ceiling that
+// doubles (full jitter). With only a little noise, a thousand agents that lost one control plane would return
+// in waves. The floor prevents a hot loop after an unlucky draw.
 //
 //	attempt      0        1        2       ...
 //	range     [m, 2m)  [m, 4m)  [m, 8m)   ... [m, Max)      m = Min
@@ -19,26 +17,24 @@ import (
 	"time"
 )
 
-// Defaults of a Policy: short enough that a blip goes unnoticed, long enough
-// that a thousand peers of a restarted server come as tens a second.
+// Defaults of a Policy. They are short enough to hide a short outage, and long enough that a thousand peers
+// of a restarted server return at tens per second.
 const (
 	DefaultShortest = 200 * time.Millisecond
 	DefaultLongest  = 30 * time.Second
 )
 
-// Policy bounds delays. The zero value means DefaultShortest to DefaultLongest.
+// Policy limits delays. The zero value means DefaultShortest to DefaultLongest.
 type Policy struct {
-	// Min is the shortest delay ever, and half of the first range's end.
-	// 0: DefaultShortest.
+	// Min is the shortest delay, and half of the first range's end. Default: DefaultShortest.
 	Min time.Duration
-	// Max is the end of every later range. 0: DefaultLongest; below Min: Min.
+	// Max is the limit of all ranges. If it is below Min, Min counts. Default: DefaultLongest.
 	Max time.Duration
 }
 
-// Delay to wait after attempt number attempt failed; the first is 0 and a
-// negative one counts as 0. rnd returns numbers in [0, 1); nil means the
-// runtime's own. The result is in [Min, Max] and, for one value of rnd, never
-// falls as attempt grows.
+// Delay returns the delay after a failed attempt. The first attempt is 0, and negative numbers count as 0.
+// rnd returns numbers in [0, 1). Default: rand.Float64. The result is in [Min, Max]. For the same value of
+// rnd, it never falls as attempt grows.
 func (p Policy) Delay(attempt int, rnd func() float64) time.Duration {
 	if rnd == nil {
 		rnd = rand.Float64
@@ -69,12 +65,11 @@ func (p Policy) bounds(attempt int) (floor, ceiling time.Duration) {
 
 // Retry runs op until it succeeds, fails with a Permanent error, or ctx ends.
 //
-// Between attempts it waits as the policy says. When the error (or one it wraps)
-// has a method RetryAfter() time.Duration, the wait is that long plus the
-// policy's delay: the other side chose when, the jitter keeps its callers apart.
+// Between attempts it waits for the policy's delay. If the error (or one it wraps) has a method RetryAfter()
+// time.Duration, it waits for that time plus the policy's delay, whose jitter keeps callers apart.
 //
-// The error is op's permanent one; or, when ctx ended, one that wraps both the
-// context's error and op's latest.
+// It returns op's permanent error. If ctx ended, it returns an error that wraps the context's error and op's
+// latest error.
 func Retry(ctx context.Context, p Policy, op func(context.Context) error) error {
 	var last error
 	for attempt := 0; ; attempt++ {
@@ -114,9 +109,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Permanent marks an error that another attempt would not cure: Retry returns
-// it. The mark holds when the error is wrapped, and for every Retry around this
-// one; the error reads as before. Permanent(nil) is nil.
+// Permanent marks an error for which Retry makes no other attempt. The mark holds if the error is wrapped,
+// and for every Retry around this one. The error's text is not changed. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil

@@ -19,13 +19,13 @@ import (
 // Key is one key of a keyset.
 type Key struct {
 	ID uint32
-	// Primary seals; the others only open.
+	// Primary is whether the key seals. Other keys only open.
 	Primary bool
 	// Status is "enabled", or why it is not used.
 	Status string
 }
 
-// Keys lists the keys of the file.
+// Keys returns the keys of the file.
 func Keys(path string) ([]Key, error) {
 	handle, err := handleOf(path)
 	if err != nil {
@@ -41,13 +41,13 @@ func Keys(path string) ([]Key, error) {
 	return keys, nil
 }
 
-// Add adds a key to the file, which only opens until it is made primary. All processes have to read
-// the file again before that: what the new key seals, a process without it cannot open.
+// Add adds a key to the file, which only opens until it is made primary. Before that, all processes must read
+// the file again, because a process without the key cannot open what it seals.
 func Add(path string) (id uint32, err error) {
 	return change(path, func(m *keyset.Manager) (uint32, error) { return m.Add(aead.AES256GCMKeyTemplate()) })
 }
 
-// Rotate makes the newest key of the file primary. It fails if that is the primary already.
+// Rotate makes the newest key of the file primary. It fails if that key is already primary.
 func Rotate(path string) (id uint32, err error) {
 	keys, err := Keys(path)
 	if err != nil {
@@ -60,8 +60,8 @@ func Rotate(path string) (id uint32, err error) {
 	return change(path, func(m *keyset.Manager) (uint32, error) { return newest.ID, m.SetPrimary(newest.ID) })
 }
 
-// Remove takes a key out of the file. What it sealed cannot be opened after that with this file. It fails for
-// the primary.
+// Remove removes a key from the file. Values that the key sealed cannot be opened with this file any more. It
+// fails for the primary.
 func Remove(path string, id uint32) error {
 	keys, err := Keys(path)
 	if err != nil {
@@ -78,10 +78,10 @@ func Remove(path string, id uint32) error {
 	return err
 }
 
-// prefixBytes begin each sealed value: the version of Tink's format, and the key.
+// prefixBytes is the length of a sealed value's prefix, which has the version of Tink's format and the key.
 const prefixBytes = cryptofmt.TinkPrefixSize
 
-// KeyOf returns the key that sealed the value. ok is false when the value names none.
+// KeyOf returns the key that sealed the value. ok is false if the value names no key.
 func KeyOf(sealed []byte) (id uint32, ok bool) {
 	if len(sealed) < prefixBytes || sealed[0] != cryptofmt.TinkStartByte {
 		return 0, false
@@ -89,7 +89,7 @@ func KeyOf(sealed []byte) (id uint32, ok bool) {
 	return binary.BigEndian.Uint32(sealed[1:prefixBytes]), true
 }
 
-// Prefix is how all values begin that the key sealed.
+// Prefix returns the prefix of all values that the key sealed.
 func Prefix(id uint32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{cryptofmt.TinkStartByte}, id)
 }

@@ -7,21 +7,21 @@ import (
 	"slices"
 )
 
-// access is what decides whether a key file is private enough. uid and gid are the file's owner and group;
-// known is false where the platform does not tell them.
+// access has what decides whether a key file is private enough. uid and gid are the file's owner and group.
+// known is false if the platform does not provide them.
 type access struct {
 	mode     fs.FileMode
 	uid, gid int
 	known    bool
-	// groups are those of the process.
+	// groups are the groups of the process.
 	groups []int
 }
 
-// check fails when users other than the file's owner can reach the file. Like ssh it wants mode 0600 or
-// less. Like PostgreSQL it makes one exception: root's file may be read by a group, which is how Kubernetes
-// mounts a Secret for a pod with an fsGroup (mode 0440). The group must be one of the process' own: a
-// group that the process is not in was not given the file for its sake. A file of another owner gets no
-// exception, because its owner could change the key, and a group can be one of many users.
+// check returns an error if users other than the file's owner can access the file. Like ssh it requires mode
+// 0600 or less. Like PostgreSQL it makes one exception: a group of this process may read a file of root.
+// Kubernetes mounts a Secret so for a pod with an fsGroup (mode 0440). A group without this process was not
+// meant to give it the file. A file of another owner gets no exception, because its owner could change the
+// key, and a group may have many users.
 func (a access) check(path string) error {
 	perm := a.mode.Perm()
 	const others, groupReads = fs.FileMode(0o077), fs.FileMode(0o040)
@@ -37,7 +37,7 @@ func (a access) check(path string) error {
 	return fmt.Errorf("key file %s has mode %04o, and others than its owner can reach it: chmod 600 it, or 400. Only a file of root may be read by a group of this process (mode 0440 or 0640)", path, perm)
 }
 
-// accessOf is how the process has the file.
+// accessOf returns the access to a file.
 func accessOf(info fs.FileInfo) (access, error) {
 	a := access{mode: info.Mode()}
 	a.uid, a.gid, a.known = ownerOf(info)

@@ -4,5 +4,5 @@ package seal
 
 import "io/fs"
 
-// ownerOf does not know a file's owner and group here.
+// ownerOf returns false, because a file's owner and group are not known on this platform.
 func ownerOf(fs.FileInfo) (uid, gid int, ok bool) { return 0, 0, false }

@@ -1,6 +1,5 @@
-// Package seal encrypts small values at rest with a keyset kept in a file. It is
-// Tink's AEAD (AES-256-GCM) and keyset, so keys can be rotated: old ones stay in
-// the set to open, the primary seals.
+// Package seal encrypts small values at rest with a keyset in a file. It uses Tink's AEAD (AES-256-GCM) and
+// keysets, so that keys can be rotated. The primary key seals, and older keys of the set still open.
 package seal
 
 import (
@@ -18,14 +17,14 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
-// Box seals and opens. It is safe for concurrent use.
+// Box seals and opens values. It is safe for concurrent use.
 type Box struct {
 	aead   tink.AEAD
 	handle *keyset.Handle
 }
 
-// Seal encrypts plain and binds it to context, which Open must be given again:
-// a ciphertext that was moved to another place does not open there.
+// Seal encrypts plain and binds it to context. Open needs the same context, so that a ciphertext cannot be
+// opened in another place.
 func (b *Box) Seal(plain []byte, context string) ([]byte, error) {
 	out, err := b.aead.Encrypt(plain, []byte(context))
 	if err != nil {
@@ -34,7 +33,7 @@ func (b *Box) Seal(plain []byte, context string) ([]byte, error) {
 	return out, nil
 }
 
-// Open decrypts what Seal made for the same context.
+// Open decrypts a value that Seal returned for the same context.
 func (b *Box) Open(sealed []byte, context string) ([]byte, error) {
 	out, err := b.aead.Decrypt(sealed, []byte(context))
 	if err != nil {
@@ -56,7 +55,7 @@ func Generate() ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// New reads a keyset in Tink's JSON.
+// New returns a Box with a keyset in Tink's JSON.
 func New(data []byte) (*Box, error) {
 	handle, err := insecurecleartextkeyset.Read(keyset.NewJSONReader(bytes.NewReader(data)))
 	if err != nil {
@@ -69,7 +68,7 @@ func New(data []byte) (*Box, error) {
 	return &Box{aead: primitive, handle: handle}, nil
 }
 
-// Load reads the keyset of a file that is private: access.check says when.
+// Load returns a Box with the keyset of a file, which must be private; see access.check.
 func Load(path string) (*Box, error) {
 	data, err := read(path)
 	if err != nil {
@@ -106,7 +105,7 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// Create makes the file (mode 0600) with a new keyset. It fails if the file exists.
+// Create creates the file (mode 0600) with a new keyset. It fails if the file exists.
 func Create(path string) error {
 	data, err := Generate()
 	if err != nil {
@@ -115,7 +114,7 @@ func Create(path string) error {
 	return write(path, data, os.Link)
 }
 
-// write puts data into the file, whole or not at all.
+// write writes the file as a whole or not at all.
 func write(path string, data []byte, place func(from, to string) error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*")
 	if err != nil {
@@ -132,14 +131,14 @@ func write(path string, data []byte, place func(from, to string) error) error {
 	return nil
 }
 
-// LoadOrCreate is Load, and makes the file (mode 0600) when there is none. Of
-// several that start at once, one makes it and all use that one.
+// LoadOrCreate is Load, but creates a missing file (mode 0600). If several processes start at once, one
+// creates the file and all use it.
 func LoadOrCreate(path string) (*Box, error) {
 	box, err := Load(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return box, err
 	}
-	// Link fails when the name exists, where Rename would replace another's key.
+	// Link fails if the name exists. Rename would replace the key of another process.
 	if err := Create(path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
