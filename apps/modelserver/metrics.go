@@ -49,7 +49,7 @@ func newEchoMetrics(from measured) (recorder, *prometheus.Registry) {
 			Name: "modelserver_http_responses_total", Help: "Answers to inference requests, by status code.",
 		}, []string{"code"}),
 	}
-	// Series begin at 0, because a query for a rate misses the first event of a series that begins with it.
+	// Without events a series must exist, too: a query for a rate takes a missing one for a missing metric.
 	for _, reason := range []string{finishStop, finishLength, finishAbort} {
 		m.success.WithLabelValues(reason)
 	}

@@ -10,9 +10,9 @@
 //
 // Invariants:
 //
-//   - Slow work (an npm install, a new data directory) is done under a temporary
-//     name and renamed into place at its end, so that a kill -9 leaves either
-//     nothing or all of it.
+//   - The result of slow work (an npm install, a new data directory) has a
+//     temporary name until it is complete. So a kill -9 leaves either nothing or
+//     all of it.
 //   - No server is started twice on one directory. The pid and start time of each
 //     server are recorded, and the next Start on that directory stops such a stray
 //     first. A pid alone is never trusted.

@@ -133,7 +133,7 @@ func All() []*Preset { return Builtin().All() }
 // Find returns a built-in preset by its name, "vllm", or by name and version, "vllm/1".
 func Find(name string) (*Preset, bool) { return Builtin().Find(name) }
 
-// Unknown returns what is wrong with the name of a built-in preset that does not exist. The fix lists the presets.
+// Unknown returns what is wrong with the name of a missing built-in preset. The fix lists all presets.
 func Unknown(name string) (text, fix string) { return Builtin().Unknown(name) }
 
 // Generate returns the fragment of a built-in preset.

@@ -161,7 +161,7 @@ func NewHTTPClient(cfg HTTPClientConfig) *http.Client {
 		plain.Protocols.SetHTTP1(true)
 		plain.Proxy = http.ProxyFromEnvironment
 	} else {
-		// With both, net/http would choose HTTP/1.1. No proxy speaks h2c.
+		// With both, net/http would choose HTTP/1.1. Proxies do not support h2c.
 		plain.Protocols.SetUnencryptedHTTP2(true)
 	}
 	secure := newTransport(cfg)

@@ -143,8 +143,8 @@ func (e *edge) translate(ctx context.Context, procedure string, err error, panic
 	}
 }
 
-// meant reports whether a coded error was made for our caller. Errors from other servers were not. Errors
-// with a code for unspecific failures were only if they have a detail.
+// meant reports whether a coded error was made for our caller. An error from another server was not. An error
+// with a code for unspecific failures was made for the caller only if it has a detail.
 func meant(err *connect.Error) bool {
 	var (
 		badRule *protovalidate.CompilationError

@@ -29,7 +29,7 @@ type Config struct {
 	// ReadMaxBytes is the maximum size of a decoded message. Default: DefaultReadMaxBytes.
 	ReadMaxBytes int
 	// IsUnavailable reports whether an error means that a part is out of reach, such as a database that
-	// restarts. Then callers get UNAVAILABLE and try again, instead of INTERNAL. Nil returns false.
+	// restarts. Then callers get UNAVAILABLE and try again, instead of INTERNAL. Nil means never.
 	IsUnavailable func(error) bool
 	// Gate runs before the body is read. Nil allows all calls.
 	Gate Gate

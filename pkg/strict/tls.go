@@ -113,7 +113,7 @@ func (l *tlsListener) handshake(raw net.Conn) net.Conn {
 		if errors.As(err, &header) && header.Conn != nil && slices.ContainsFunc(methods, func(m string) bool {
 			return strings.HasPrefix(string(header.RecordHeader[:]), m)
 		}) {
-			_ = raw.SetWriteDeadline(time.Now().Add(l.cfg.Handshake)) // the ended context has set a deadline
+			_ = raw.SetWriteDeadline(time.Now().Add(l.cfg.Handshake)) // if this fails, so does the write
 			_, _ = io.WriteString(raw, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 		}
 		_ = conn.Close() // the handshake has failed

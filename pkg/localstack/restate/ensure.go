@@ -23,8 +23,8 @@ const Version = "1.7.12"
 // installDeadline limits the download of about 60 MB.
 const installDeadline = 10 * time.Minute
 
-// integrity has the SHA-512 of the server's npm packages of Version, by platform in npm's words. npm refuses other content.
-// A new Version needs new ones: npm view @restatedev/restate-server-PLATFORM@VERSION dist.integrity
+// integrity has the SHA-512 of Version's npm package for each platform, which npm checks. For a new Version,
+// get it by: npm view @restatedev/restate-server-PLATFORM@VERSION dist.integrity
 var integrity = map[string]string{
 	"darwin-arm64": "sha512-pHrZMaaeBJxXTgI19WG/aJvxuUDQ2nhSDEEJVseTZQiTEdJ7hboPlhvYacgXIE2iMnLMmWkN5XIlXqosHK8Byg==",
 	"darwin-x64":   "sha512-ZRS1kk3S4pzIiup2IRRQ3eHoKJSZ43FG4rDe7UbGFWwZ/Yz0xSDa4/3/kiuwaMHXWs/CsKtJe0shx8JCR0DO1g==",

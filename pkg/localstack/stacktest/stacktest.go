@@ -148,8 +148,8 @@ func makeProcessDir() (string, error) {
 	return dir, err
 }
 
-// Sweep removes the directories of ended test processes. It ignores errors, because another process may be
-// removing the same directory.
+// Sweep removes the directories of ended test processes. It ignores errors, because a directory that it
+// cannot remove belongs to another user or is being removed.
 func Sweep(tempDir string) {
 	entries, err := os.ReadDir(tempDir)
 	if err != nil {

@@ -164,7 +164,7 @@ func (p *Plane) start(ctx context.Context) error {
 // error means that a component could not be kept running. No component runs after Run.
 func (p *Plane) Run(ctx context.Context) error {
 	group, running := errgroup.WithContext(ctx)
-	// Each tier has a context of its own, which ends when the tier above has ended.
+	// Each tier has its own context, which ends when the tier above has ended.
 	api, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
 	etcd, stopEtcd := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAPI()

@@ -7,9 +7,9 @@ type lane struct {
 	waiting []func() (job func())
 }
 
-// addJob queues a job. The loop calls prepare when it is the job's turn, so that the job acts on the
-// state of that time. The job runs in a goroutine of its own and must make the loop call jobDone.
-// prepare returns nil when nothing is left to do.
+// addJob queues a job. The loop calls prepare when it is the job's turn, so that the job acts on the state of
+// that time. The job runs in a separate goroutine, and must make the loop call jobDone. prepare returns nil
+// when nothing is left to do.
 func (l *lane) addJob(prepare func() (job func())) {
 	if l.running >= l.width {
 		l.waiting = append(l.waiting, prepare)

@@ -278,8 +278,8 @@ func (l *loop) nodeChanged(n *corev1.Node) {
 	}
 }
 
-// feedMachine passes an input to the pod's machine. It drops the input of a pod that is gone, and
-// holds that of a lost node until the node is back.
+// feedMachine passes an input to the pod's machine. It drops the input if the pod is gone. If the pod's node
+// is lost, it holds the input until the node is back.
 func (l *loop) feedMachine(p *pod, now time.Time, f func(now time.Time)) {
 	switch {
 	case p.gone:

@@ -27,7 +27,7 @@ type Group struct {
 	Product string
 	// MemoryMiB is the memory of one GPU. Default: that of Product, if known.
 	MemoryMiB int
-	// CPU and Memory are those of each node. Default: 64 and 512Gi.
+	// CPU and Memory are the size of each node. Default: 64 and 512Gi.
 	CPU, Memory resource.Quantity
 	// Pods is how many pods fit a node. Default: 110, as a kubelet's.
 	Pods int
@@ -46,7 +46,7 @@ type Group struct {
 // how many nodes one machine can run.
 const MaxNodes = 2000
 
-// gpuMemory in MiB is what GPU feature discovery reports for a whole GPU.
+// gpuMemory is the memory in MiB that GPU feature discovery reports for a whole GPU.
 var gpuMemory = map[string]int{
 	"NVIDIA-B200":             183359,
 	"NVIDIA-H200":             143771,

@@ -61,8 +61,8 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	return out, errors.Join(errs...)
 }
 
-// in returns the usage of the region's pods in a namespace, by name. ok is false where the cluster has no metrics
-// API. Called with mu held.
+// in returns the usage of the region's pods in a namespace, by name. ok is false if the cluster has no
+// metrics API. The caller holds mu.
 func (u *usages) in(ctx context.Context, api *access.API, namespace string) (_ map[string]runtime.Usage, ok bool, err error) {
 	now := time.Now()
 	if list, ok := u.lists[namespace]; ok && now.Before(list.until) {

@@ -17,7 +17,7 @@
 //
 //   - An input names its run. A late input of a run that is gone changes nothing.
 //     So the caller may answer actions in any order, and more than once.
-//   - Each run has at most one open action for a purpose. A probe is not sent
+//   - Each run has at most one open action for a purpose. A probe is not run
 //     before the answer to the one before. A run does not start during another.
 //   - Status depends only on the machine. A second call of it, or of Advance, at
 //     the same time returns the same status and no further action.

@@ -63,7 +63,7 @@ func (m *Machine) Exited(now time.Time, r Ref, e Exit) {
 	c.endRun(m.pod, e, now)
 }
 
-// Probed records the answer to a Check, and reports whether the status may have changed.
+// Probed records the answer to a Check. It returns false if nothing has changed, which is usual.
 func (m *Machine) Probed(now time.Time, r Ref, kind ProbeKind, a Answer) (changed bool) {
 	c := m.currentRun(r, running)
 	if c == nil {

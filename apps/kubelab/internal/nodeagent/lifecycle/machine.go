@@ -132,7 +132,7 @@ func (m *Machine) Observe(now time.Time, pod *corev1.Pod) {
 	m.stopping, m.deleted = true, true
 }
 
-// updateSpec takes a container's new spec, of which only the image may change.
+// updateSpec takes a container's new spec, in which only the image may have changed.
 func (m *Machine) updateSpec(now time.Time, spec *corev1.Container) {
 	c := m.containerNamed(spec.Name)
 	if c == nil {

@@ -248,7 +248,7 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	return !newer(live.GetResourceVersion(), was.resource)
 }
 
-// remove deletes the objects of a kind that are not wanted, except those of apps in waiting.
+// remove deletes the objects of a kind that are not wanted, except objects of apps in waiting.
 func (f *Follower) remove(ctx context.Context, k kind, want map[string]*unstructured.Unstructured, waiting map[string]bool) error {
 	var errs []error
 	for _, live := range f.cache.all(k) {

@@ -116,7 +116,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 	return o
 }
 
-// inexpressible returns the settings of a policy that an HTTPRoute cannot express, by their names in the app's file.
+// inexpressible returns the app file's names of a policy's settings that an HTTPRoute cannot express.
 func inexpressible(p *gatewayv1.RoutePolicy) []string {
 	var out []string
 	for _, f := range []struct {

@@ -168,8 +168,8 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 	return out
 }
 
-// leavesFirst orders pods by which goes first when there are too many. Marked pods come first, so that no
-// wait begins anew. The rest is in the order of a ReplicaSet's choice.
+// leavesFirst compares pods by which goes first if the workload has too many. Marked pods come first, so that
+// no wait begins anew. Then it compares like a ReplicaSet.
 func leavesFirst(a, b *corev1.Pod) int {
 	return cmp.Or(
 		-compareBool(render.Drains(a), render.Drains(b)),

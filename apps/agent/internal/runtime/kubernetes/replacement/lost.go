@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// outOfService is the taint by which an operator, or a cloud's controller, says that
-// a node is down and stays down.
+// outOfService is the taint with which an operator or a cloud's controller declares that a node is down and
+// stays down.
 const outOfService = "node.kubernetes.io/out-of-service"
 
 // LostFor reports whether a terminating pod is past its grace period and its node has been lost for at least
