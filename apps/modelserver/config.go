@@ -67,7 +67,7 @@ type Config struct {
 
 	// Faults are the faults to start with.
 	Faults Faults `embed:"" prefix:"fault-"`
-	// AllowFaultAPI serves /faults, without authentication.
+	// AllowFaultAPI serves /faults. Clients need no key for it, except with SGLang's APIKeys.
 	AllowFaultAPI bool `help:"Serve /faults, where faults are read (GET), changed (POST) and cleared (DELETE)."`
 
 	// LogFormat is the format of NewLogger, text or json. Default: text.

@@ -163,8 +163,8 @@ type recorder interface {
 	recordAdmission(waited time.Duration)
 	// recordPrefill counts the tokens of a request's prompt.
 	recordPrefill(tokens int)
-	// recordToken counts a request's token number n, from 0. total is the time since the request arrived, and
-	// since the time since the token before.
+	// recordToken counts a request's token number n, from 0. total is the time since the request arrived.
+	// since is the time since the token before.
 	recordToken(n int, total, since time.Duration)
 	// recordEnd counts a request that held a slot and has ended.
 	recordEnd(request)

@@ -171,7 +171,7 @@ func interruptionError(err error) *apiError {
 	return e
 }
 
-// retryAfter returns a guess when a slot will be free, which is the time of a typical answer.
+// retryAfter returns an estimate of when a slot will be free, which is the time of a typical answer.
 func (s *Server) retryAfter() time.Duration {
 	const typicalTokens = 64
 	if s.cfg.TokenRate <= 0 {

@@ -203,7 +203,7 @@ func chain(state tls.ConnectionState) (leaf *x509.Certificate, intermediates *x5
 }
 
 // Holder returns the name in the certificate of a verified peer: the common name, or else the first DNS name,
-// URI, or the serial number.
+// the first URI or the serial number.
 func Holder(state *tls.ConnectionState) string {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return ""

@@ -19,9 +19,9 @@ type access struct {
 
 // check returns an error if users other than the file's owner can access the file. Like ssh it requires mode
 // 0600 or less. Like PostgreSQL it makes one exception: a group of this process may read a file of root.
-// Kubernetes mounts a Secret so for a pod with an fsGroup (mode 0440). A group without this process was not
-// meant to give it the file. A file of another owner gets no exception, because its owner could change the
-// key, and a group may have many users.
+// Kubernetes mounts a Secret this way for a pod with an fsGroup (mode 0440). If the process is not in the
+// group, the group was not chosen for it. A file of another owner gets no exception, because its owner could
+// change the key, and a group may have many users.
 func (a access) check(path string) error {
 	perm := a.mode.Perm()
 	const others, groupReads = fs.FileMode(0o077), fs.FileMode(0o040)

@@ -9,7 +9,7 @@ import (
 )
 
 // Reader checks the bytes that it reads from another reader. It replaces an unsound request with bytes that
-// net/http refuses. It returns no error, because net/http would take an error for a disconnect.
+// net/http refuses. It does that first, because net/http would take an error for a disconnect.
 type Reader struct {
 	Requests
 
@@ -107,7 +107,7 @@ func (c *Conn) NetConn() net.Conn { return c.Conn }
 // Hijacked is called when the connection has switched to another protocol.
 func (c *Conn) Hijacked() { c.reader.Stop() }
 
-// CloseWrite closes the direction to the client, if the connection below can.
+// CloseWrite closes the write direction, if the connection below can.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// DefaultPartitions is the default of Config.Partitions, because more partitions take more CPU for each
-	// invocation. The number is fixed when a directory is first used.
+	// DefaultPartitions is the default of Config.Partitions. It is 1, because more partitions take more CPU
+	// for each invocation. The number is fixed when a directory is first used.
 	DefaultPartitions = 1
 	// startDeadline limits a start, which takes longer with a large log.
 	startDeadline = 2 * time.Minute

@@ -16,8 +16,8 @@
 //     for as long as its object is there.
 //   - Its status is a function of the machine's state. It is compared with the
 //     API's whenever one of the two changes. So a failed or overwritten write is
-//     made again, and several quick changes become one write. (For example, the
-//     node lifecycle controller marks the pods of silent nodes not ready.)
+//     made again, and quick changes become one write. The node lifecycle
+//     controller, for example, overwrites the status of pods on silent nodes.
 //   - A deleted pod is taken away, by its uid, when none of its containers runs
 //     any more and its last status was written.
 //   - On a lost node nothing of this happens. Inputs that came meanwhile are

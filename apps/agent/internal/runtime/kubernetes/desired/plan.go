@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// These annotations are read and written by this package only.
+// These annotations belong to this package. The others are in render.
 const (
 	// hashAnnotation has the hash of the whole object as it was sent.
 	hashAnnotation = render.Domain + "hash"

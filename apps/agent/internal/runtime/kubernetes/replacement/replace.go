@@ -35,8 +35,8 @@ import (
 // Going back to an earlier template is a replacement like any other: pods that have it count as new. A
 // replacement that Kubernetes began by itself is one too, as soon as the agent sees it. (No gateway sent
 // then, or another client edited the template.) If the template changes twice before the first replacement is
-// over, twice as many pods as allowed may be out of service. The reason is that the controller takes pods of
-// the oldest template first, even if younger ones are not ready.
+// over, up to twice as many pods as allowed may be out of service. The reason is that the controller takes
+// pods of the oldest template first, even if younger ones are not ready.
 
 // mayReplace is the annotation with how many pods may have the workload's template while the agent replaces
 // them. Without it, Kubernetes decides.
