@@ -88,7 +88,7 @@ func (b *Budget) take(ctx context.Context, caller string, n int64) error {
 		return nil
 	}
 	b.mu.Lock()
-	// A caller that holds nothing may exceed its share with one message.
+	// A caller that holds nothing may exceed its share with one charge.
 	fits := b.held[caller] == 0 || b.held[caller]+n <= b.share
 	if fits {
 		b.held[caller] += n
