@@ -141,7 +141,7 @@ type HTTPClientConfig struct {
 	TLS *tls.Config
 	// DialTimeout limits connecting, and separately the TLS handshake. Default: 10 s.
 	DialTimeout time.Duration
-	// Dial opens the TCP connections, for tests. Default: a net.Dialer's DialContext.
+	// Dial opens the TCP connections, in a simulator or a test. Default: a net.Dialer's DialContext.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// HeaderTimeout is how long a server may take to begin its answer. It does not limit streams that have
 	// begun. Default: 60 s, above the longest unary call.
