@@ -52,40 +52,38 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
 )
 
-// Config of a Gateway.
+// Config configures a Gateway.
 type Config struct {
 	// Agent is where the region's agent serves routes: "unix:PATH" or a URL.
 	Agent string
-	// AgentTLS is for an https URL; nil: the defaults.
+	// AgentTLS is for an https URL. Nil: the defaults.
 	AgentTLS *tls.Config
-	// Listen are host:port to serve HTTP on; port 0 picks a free one. Listeners are served
-	// beside them.
+	// Listen has each host:port to serve HTTP on. Port 0 picks a free one. Listeners are served as well.
 	Listen    []string
 	Listeners []net.Listener
-	// Engine says what reads the connections of Listen and Listeners: "auto", "net" (net/http) or
-	// "epoll", which New refuses where it cannot be. Empty: "auto".
+	// Engine is what reads the connections of Listen and Listeners: "auto", "net" (net/http) or "epoll". New
+	// refuses "epoll" where the listeners do not allow it. Empty: "auto".
 	Engine engine.Mode
-	// TLSListen is served with the certificate of the two PEM files where that is for the
-	// host, and otherwise with one by ACME, of which one at least is there; empty: no TLS.
+	// TLSListen is served with the certificate of the two PEM files for hosts that it covers, and with one by
+	// ACME for others. At least one of the two is required. Empty: no TLS.
 	TLSListen       string
 	TLSCert, TLSKey string
 	ACME            *ACME
-	// RedirectPort is the one that clients find TLSListen at. Who asks for a host of an app
-	// without TLS is sent there; 0: is served.
+	// RedirectPort is the port at which clients reach TLSListen. Requests without TLS for a host of an app
+	// are redirected there. 0: they are served.
 	RedirectPort int
-	// HTTP3 is served on TLSListen's port, of UDP, with its certificate, and told to those
-	// who come by TLS.
+	// HTTP3 serves HTTP/3 on TLSListen's port, of UDP, with its certificate, and advertises it to clients
+	// that come by TLS.
 	HTTP3 bool
-	// HSTS is how long browsers are to use HTTPS only for a host that they asked by HTTPS;
-	// 0: they are told nothing.
+	// HSTS is how long browsers must use only HTTPS for a host that they reached by HTTPS. 0: no such header.
 	HSTS time.Duration
-	// ID is what the agent knows the gateway by, which no other process has; empty: a new one.
+	// ID identifies the gateway to its agent. No other process has it. Empty: a new one.
 	ID string
-	// StateFile keeps the last known table; empty: a restart begins without one.
+	// StateFile keeps the last known table. Empty: a restart begins without one.
 	StateFile string
-	// MaxHeaderBytes of a request. 0: 64 KiB.
+	// MaxHeaderBytes limits the header of a request. 0: 64 KiB.
 	MaxHeaderBytes int
-	// HeaderTimeout is what a client has to send a request's header in. 0: 10 s.
+	// HeaderTimeout is how long a client may take to send a request's header. 0: 10 s.
 	HeaderTimeout time.Duration
 	// SlowClient is how long a client may neither take nor send a byte. 0: 60 s.
 	SlowClient time.Duration
@@ -94,69 +92,68 @@ type Config struct {
 	// client. It counts once that time is more than RateAfter. 0: 1024, and 10 s. Below 0: any.
 	MinBodyRate, MinAnswerRate int64
 	RateAfter                  time.Duration
-	// MaxHeld is how many requests wait for apps at zero, of all apps together. 0: hold.DefaultMost.
+	// MaxHeld is how many requests may wait for apps at zero, of all apps together. 0: hold.DefaultMost.
 	MaxHeld int
-	// Connections are how many clients may have, in all and by address; zero: as conns.Limits.Defaults has it.
+	// Connections limits the connections of clients, in all and by address. Zero: conns.Limits.Defaults.
 	Connections conns.Limits
 	// UpgradedIdle is how long a connection that switched protocols, such as a websocket, may be silent
 	// in both directions. 0: 10 min.
 	UpgradedIdle time.Duration
-	// DrainDelay is how long requests are still taken, and readiness is off, after the
-	// stop, for load balancers to see it; DrainTimeout what requests then have to end in.
-	// 0: none, and 5 min.
+	// DrainDelay is how long requests are still taken after the stop, while readiness is off, so that load
+	// balancers notice. DrainTimeout is how long requests may then take to end. 0: none, and 5 min.
 	DrainDelay, DrainTimeout time.Duration
-	// NeighbourRoots is a PEM file with whose certificates the gateways of other regions have,
-	// which requests may be handed over to; empty: the host's.
+	// NeighbourRoots is a PEM file with the CAs of the gateways of other regions, to which requests may be
+	// handed over. Empty: the host's.
 	NeighbourRoots string
-	// Files are those with certificates; nil: nothing is reported about them.
+	// Files gets the certificate files, to report about them. Nil: nothing is reported.
 	Files *certfile.Files
-	// NeighbourAllow are networks that the gateways of other regions may be in besides public
-	// addresses, and the only ones that they are reached in without TLS.
+	// NeighbourAllow are networks that the gateways of other regions may be in besides public addresses.
+	// Gateways without TLS must be in one of them.
 	NeighbourAllow guard.Networks
-	// Near connects to the gateways of another region, and tells how long that takes, by which
-	// the nearest is chosen; nil: by TCP.
+	// Near connects to the gateways of another region and returns how long that took. The shortest time makes
+	// a region the nearest. Nil: by TCP.
 	Near func(context.Context, *url.URL) (time.Duration, error)
-	// Access gets a line for one request in AccessEvery; nil: there is no access log.
+	// Access gets a line for one request in AccessEvery. Nil: there is no access log.
 	Access      *slog.Logger
 	AccessEvery uint64
-	// Payloads gets, of apps that want it, what is asked and answered; nil: none is logged.
+	// Payloads gets the requests and answers of apps that want a payload log. Nil: none is logged.
 	Payloads io.Writer
 	// Trusted are networks of proxies whose X-Forwarded-* are believed.
 	Trusted    []netip.Prefix
 	Version    string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Random draws numbers and Rand of [0, 1); safe for concurrent use.
+	// Random returns a random number, and Rand one in [0, 1). Both must be safe for concurrent use.
 	Random func() uint64
 	Rand   func() float64
 }
 
-// ACME says where certificates are ordered, by whom, and where they are kept.
+// ACME says where certificates are ordered, for which account, and where they are kept.
 type ACME struct {
-	// Directory is the URL of the ACME server's; its terms of service are agreed to.
+	// Directory is the URL of the ACME server's directory. The server's terms of service are agreed to.
 	Directory, Email string
-	// Roots is a PEM file with who the server's own certificate is of; empty: the host's.
+	// Roots is a PEM file with the CAs of the ACME server's own certificate. Empty: the host's.
 	Roots string
-	// Folder that gateways of a region may share.
+	// Folder keeps the certificates. Gateways of a region may share it.
 	Folder string
 }
 
-// Gateway takes requests. Make it with New, run it once.
+// Gateway takes requests. Make it with New, and run it once.
 type Gateway struct {
 	cfg    Config
 	table  *table.Table
 	routes *routesync.Source
 	proxy  *proxy.Proxy
 	prober *prober.Prober
-	// ejections counts and logs those of instances.
+	// ejections counts and logs ejections of instances.
 	ejections *ejections
-	// regions are those that requests may be handed over to.
+	// regions are the other regions, to which requests may be handed over.
 	regions *remoteregions.Regions
 	// holds are the requests that wait for apps at zero.
 	holds *hold.Holds
-	// bound are those of listeners that were bound here, without TLS around them.
+	// bound are the listeners that New bound itself, without TLS around them.
 	listeners, bound []net.Listener
-	// secure is that of them with TLS; nil: none.
+	// secure is the listener with TLS. Nil: none.
 	secure   net.Listener
 	health   service.Health
 	leaving  atomic.Bool
@@ -167,7 +164,7 @@ type Gateway struct {
 	conns    *conns.Table
 }
 
-// New binds the addresses and reads the last known table: from here on connections queue.
+// New binds the addresses and reads the last known table. From then on connections queue.
 func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	if cfg.Agent == "" || cfg.Log == nil || cfg.Registerer == nil || cfg.Random == nil || cfg.Rand == nil {
 		return nil, errors.New("gateway: Agent, Log, Registerer, Random and Rand are required")
@@ -212,7 +209,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Arrived: g.prober.Add,
 		Proven:  func() { g.routes.Changed() },
 	})
-	// The host is that of each request.
+	// The server name is the host of each request.
 	neighbourTLS, err := certfile.Client{CA: cfg.NeighbourRoots, CAFlag: "--neighbour-roots"}.Config("https://", cfg.Files)
 	if err != nil {
 		return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
@@ -234,7 +231,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Version: cfg.Version, Table: g.table, Traffic: counts, Neighbours: g.regions.Put, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
 	})
 	if err != nil {
-		// The agent has them all; not to start because of a copy would be the outage.
+		// The agent has all routes. Not to start because a copy is lost would be an outage.
 		cfg.Log.ErrorContext(ctx, "the last known routes are lost; the agent's are waited for", "error", err)
 	}
 	g.holds, err = hold.New(hold.Config{
@@ -313,7 +310,7 @@ func (g *Gateway) bindListeners(ctx context.Context) error {
 	return nil
 }
 
-// checkEngine returns why the engine of Config cannot serve the listeners.
+// checkEngine returns an error if the engine of Config cannot serve the listeners.
 func (g *Gateway) checkEngine() error {
 	if g.cfg.Engine != engine.Epoll {
 		return nil
@@ -333,7 +330,7 @@ func (g *Gateway) checkEngine() error {
 	return nil
 }
 
-// agentClient reads Config.Agent.
+// agentClient returns the client and the base URL for Config.Agent.
 func agentClient(agent string, config *tls.Config) (*http.Client, string, error) {
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	path, unix := strings.CutPrefix(agent, "unix:")
@@ -356,7 +353,7 @@ func agentClient(agent string, config *tls.Config) (*http.Client, string, error)
 	}
 }
 
-// Addresses that it listens on, Config.Listeners first.
+// Addresses returns the addresses that the gateway listens on, Config.Listeners first.
 func (g *Gateway) Addresses() []net.Addr {
 	var out []net.Addr
 	for _, l := range g.listeners {
@@ -365,7 +362,7 @@ func (g *Gateway) Addresses() []net.Addr {
 	return out
 }
 
-// advertiseHTTP3 tells clients that came by TLS about HTTP/3, while it is served.
+// advertiseHTTP3 adds the header that advertises HTTP/3 to clients that came by TLS, while it is served.
 func (g *Gateway) advertiseHTTP3(h http.Header) {
 	if g.http3 != nil && !g.leaving.Load() {
 		g.http3.advertiseHTTP3(h)
@@ -375,12 +372,12 @@ func (g *Gateway) advertiseHTTP3(h http.Header) {
 // Health reports whether requests should be sent here.
 func (g *Gateway) Health() *service.Health { return &g.health }
 
-// farewell is how long an agent is waited for that is slow to hear that the gateway leaves: it is
-// on the same host or network.
+// farewell is how long a gateway that stops waits until a slow agent knows that it leaves. The agent is on
+// the same host or network.
 const farewell = 2 * time.Second
 
-// Run serves until ctx ends, and then until requests have ended or DrainTimeout passed.
-// What informs the agent, and beside, run on until then.
+// Run serves until ctx ends, and then until requests have ended or DrainTimeout passed. The components that
+// inform the agent, and those in beside, run until then as well.
 func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -425,7 +422,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	return err
 }
 
-// minRate is what clients with the slowest of networks have, in bytes a second.
+// minRate is the rate of clients on the slowest networks, in bytes a second.
 const minRate = 1 << 10
 
 func orDefault[T comparable](v, otherwise T) T {

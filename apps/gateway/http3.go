@@ -21,9 +21,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// http3Server serves HTTP/3. Packets of one connection have to reach one process, which
-// the kernel cannot promise for a UDP port that two share: a process that takes over has
-// the port once the one before has let go of it, and clients come by TCP until then.
+// http3Server serves HTTP/3. Packets of one connection must reach one process, which the kernel does not
+// ensure for a UDP port that two processes share. A process that takes over gets the port when the process
+// before it has released it. Clients come by TCP until then.
 //
 // It accepts connections and streams itself, because http3.Server sets no deadline for the
 // header of a request.
@@ -41,7 +41,7 @@ type http3Server struct {
 }
 
 const (
-	// portRetry is how soon a port is asked for again that the process before still has.
+	// portRetry is the time between attempts to bind a port that the previous process still has.
 	portRetry = time.Second
 	// maxQUICStreams is how many requests a connection may have at a time.
 	maxQUICStreams = 100
@@ -60,20 +60,20 @@ func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Conf
 		quic: &quic.Config{
 			HandshakeIdleTimeout: cfg.HeaderTimeout,
 			MaxIncomingStreams:   maxQUICStreams,
-			KeepAlivePeriod:      15 * time.Second, // for requests that wait; attend ends connections without any
+			KeepAlivePeriod:      15 * time.Second, // for requests that wait; attendConnection ends connections without any
 		},
 	}
 }
 
 var errHeldBack = errors.New("the address sent too many requests whose headers were not complete")
 
-// client is what the server keeps of a connection.
+// client is the state that the server keeps for a connection.
 type client struct {
 	entry *conns.Entry
 
 	mu sync.Mutex
-	// complete counts the requests whose header was complete and that have ended, ended the streams that have,
-	// and faults the difference of both, as far as it was charged.
+	// complete counts the requests whose header was complete and that have ended. ended counts the streams
+	// that have ended. faults is the difference of both, as far as it was charged.
 	complete, ended, faults int64
 }
 
@@ -83,7 +83,7 @@ func (c *client) noteCompleted() {
 	c.complete++
 }
 
-// streamEnded charges what ended without a complete header, and reports whether that was too much.
+// streamEnded charges streams that ended without a complete header, and reports whether there were too many.
 func (c *client) streamEnded() (tooMany bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +99,7 @@ type clientKey struct{}
 
 func clientOf(ctx context.Context) *client {
 	c, ok := ctx.Value(clientKey{}).(*client)
-	if !ok { // admit puts it there for all connections
+	if !ok { // admitConnection puts it there for all connections
 		return &client{}
 	}
 	return c
@@ -164,7 +164,7 @@ func (s *http3Server) startServing(ctx, cut context.Context) func(context.Contex
 	s.server.ConnContext = func(ctx context.Context, conn *quic.Conn) context.Context {
 		ctx, end := context.WithCancel(ctx)
 		stop := context.AfterFunc(cut, end)
-		context.AfterFunc(ctx, func() { stop() }) // or cut would keep what belongs to connections that ended
+		context.AfterFunc(ctx, func() { stop() }) // otherwise cut would keep memory of connections that ended
 		c := clientOf(ctx)
 		c.entry = s.attendConnection(conn)
 		return conns.WithEntry(ctx, c.entry)
@@ -278,7 +278,7 @@ func (s *http3Server) serveConnection(leaving, closing context.Context, conn *qu
 }
 
 // handleRequest handles a request. A stream whose header is not complete in time is reset with
-// H3_REQUEST_INCOMPLETE, as any other whose header cannot be read. Each stream that ends without a complete header
+// H3_REQUEST_INCOMPLETE, like any other whose header cannot be read. Each stream that ends without a complete header
 // is a fault of the client. The connection ends when the client has too many.
 func (s *http3Server) handleRequest(conn *quic.Conn, requests *http3.RawServerConn, stream *quic.Stream) {
 	_ = stream.SetReadDeadline(time.Now().Add(s.header)) // always nil
@@ -288,7 +288,7 @@ func (s *http3Server) handleRequest(conn *quic.Conn, requests *http3.RawServerCo
 	}
 }
 
-// goAway is a frame that says which requests of a connection are not handled: next and all after it.
+// goAway returns a frame that says which requests of a connection are not handled: next and all after it.
 func goAway(next quic.StreamID) []byte {
 	frame := quicvarint.Append(nil, frameGoAway)
 	frame = quicvarint.Append(frame, uint64(quicvarint.Len(uint64(next))))

@@ -29,7 +29,7 @@ import (
 // Version of the build, set by the linker.
 var Version = "dev"
 
-// flags of the program; each has an environment variable.
+// flags are the program's flags. Each has an environment variable.
 type flags struct {
 	Agent          string        `help:"Where the region's agent serves routes: unix:PATH of gateway.sock in its data directory, or a URL." required:"" env:"WINDLASS_GATEWAY_AGENT"`
 	AgentTLS       agentFlags    `embed:"" prefix:"agent-"`
@@ -68,8 +68,8 @@ type flags struct {
 	Metrics certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
 }
 
-// agentFlags are about an --agent that is an https URL: the files that the agent makes in
-// gateway-access of its data directory, or in a Secret, or those of the operator's own CA.
+// agentFlags are for an --agent that is an https URL. The files are those that the agent makes in its data
+// directory's gateway-access or in a Secret, or those of the operator's own CA.
 type agentFlags struct {
 	CA       string `name:"ca" help:"PEM file with the CAs of the agent's certificate: ca.crt of the agent's gateway-access. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_AGENT_CA"`
 	Cert     string `name:"cert" help:"PEM file with this gateway's certificate for the agent: tls.crt there. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_AGENT_CERT"`
@@ -91,14 +91,14 @@ func (f agentFlags) openTLS(agent string, files *certfile.Files) (*tls.Config, e
 	return certfile.Client{CA: f.CA, Cert: f.Cert, Key: f.Key, CAFlag: "--agent-ca", CertFlag: "--agent-cert", KeyFlag: "--agent-key"}.Config(agent, files)
 }
 
-// payloadFlags say where payloads of apps are logged that want it.
+// payloadFlags say where payloads are logged, for apps that want that.
 type payloadFlags struct {
 	PayloadLog       string `help:"File for what is asked of apps and answered, of those whose routing.payloadLog says so; it holds what users write. Empty: none is logged." type:"path" env:"WINDLASS_GATEWAY_PAYLOAD_LOG"`
 	PayloadLogMaxMiB int    `name:"payload-log-max-mib" help:"Size at which a new file is begun." default:"100" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_MAX_MIB"`
 	PayloadLogKeep   int    `help:"Files of before that are kept, compressed." default:"5" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_KEEP"`
 }
 
-// openLog opens the log of payloads. It returns nil where none is written.
+// openLog opens the log of payloads. It returns nil if none is written.
 func (f payloadFlags) openLog() (io.Writer, func() error) {
 	if f.PayloadLog == "" {
 		return nil, func() error { return nil }
@@ -107,7 +107,7 @@ func (f payloadFlags) openLog() (io.Writer, func() error) {
 	return to, to.Close
 }
 
-// acmeFlags are about certificates for hosts that --tls-cert is not for.
+// acmeFlags are about certificates for hosts that --tls-cert does not cover.
 type acmeFlags struct {
 	Directory string `help:"URL of an ACME server's directory, such as https://acme-v02.api.letsencrypt.org/directory, that certificates of hosts are ordered from that --tls-cert is not for; empty: none is. It has to reach this gateway at the host's port 80 or 443." env:"WINDLASS_GATEWAY_ACME_DIRECTORY"`
 	Agree     bool   `help:"You agree to its terms of service." env:"WINDLASS_GATEWAY_ACME_AGREE"`
@@ -127,7 +127,7 @@ func (f flags) acmeConfig() *ACME {
 	return &ACME{Directory: f.ACME.Directory, Email: f.ACME.Email, Roots: f.ACME.Roots, Folder: folder}
 }
 
-// checkACME names the flag that cannot be.
+// checkACME returns an error that names an ACME flag with an invalid value.
 func (f flags) checkACME() error {
 	if f.ACME.Directory == "" {
 		if f.ACME != (acmeFlags{}) {
@@ -187,8 +187,8 @@ func run(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
-	// What net/http tells the process's log quotes what an instance sent without being asked,
-	// which may be the answer to another client's request.
+	// What net/http writes to the process's log may quote bytes that an instance sent without a request. They
+	// may be the answer to another client's request.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(log)
 	registry := telemetry.NewRegistry()
@@ -221,7 +221,7 @@ func run(ctx context.Context, f flags) (err error) {
 		cfg.StateFile = filepath.Join(f.DataDir, "routes")
 		place, err := takePlace(f.DataDir)
 		if err != nil {
-			// It serves all the same, and is waited for when it crashes.
+			// The gateway serves all the same. When it crashes, the agent waits for it.
 			log.ErrorContext(ctx, "this gateway is a new one to its agent", "error", err)
 		} else {
 			defer place.leaveTo()
@@ -301,7 +301,7 @@ func (f flags) checkFlags() error {
 	}
 }
 
-// anyBelow is a rate for Config, where 0 is the default.
+// anyBelow returns the rate for Config, in which 0 means the default and -1 means any.
 func anyBelow(rate int64) int64 {
 	if rate == 0 {
 		return -1
@@ -322,7 +322,7 @@ func parsePrefixes(texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// openAccessLog reads --access-log.
+// openAccessLog opens the log that --access-log names.
 func openAccessLog(to string) (*slog.Logger, func() error, error) {
 	none := func() error { return nil }
 	var w io.Writer

@@ -12,18 +12,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// place is what the agent knows a gateway by: an id, and the lock that says that a process has it. A
-// data directory has as many places as processes ran with it at a time, which is two where one
-// takes over from another. A process takes the first place whose lock is free. The kernel releases
-// a process's lock when the process ends, however it does, and not before. So to the agent the
-// successor of a crashed process is the same gateway, and a process that overlaps with a live one
-// is not.
+// place identifies a gateway to its agent: an id, and a lock that is held by the process that has it. A data
+// directory has as many places as processes ran with it at the same time. That is two when one takes over
+// from another. A process takes the first place whose lock is free. The kernel releases a process's lock when
+// the process ends, in whatever way, and not before. So to the agent the successor of a crashed process is
+// the same gateway, and a process that overlaps with a live one is another gateway.
 type place struct {
 	id   string
 	lock *flock.Lock
 }
 
-// takePlace of a data directory, which is there.
+// takePlace takes a place of a data directory, which must exist.
 func takePlace(dir string) (place, error) {
 	for n := 0; ; n++ {
 		path := filepath.Join(dir, fmt.Sprintf("gateway-%d", n))
@@ -42,10 +41,10 @@ func takePlace(dir string) (place, error) {
 	}
 }
 
-// leaveTo lets another process have the place.
+// leaveTo releases the place for another process.
 func (p place) leaveTo() { _ = p.lock.Unlock() } // it ends with the process either way
 
-// idIn is the id that the file has, which it is given where it has none.
+// idIn returns the id in the file. It writes a new id into a file that has none.
 func idIn(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -55,7 +54,7 @@ func idIn(path string) (string, error) {
 		return id, nil
 	}
 	id := newID()
-	// In one step: half an id would be replaced by the next process, and not be the same.
+	// The file is replaced in one step, because the next process would replace half an id by a new one.
 	next := path + ".new"
 	if err := os.WriteFile(next, []byte(id+"\n"), 0o600); err != nil {
 		return "", err

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenShared binds address so that another process of the same user may bind it, too: the
-// kernel spreads new connections over both, and a new gateway takes over from an old one
-// without a moment in which no process listens.
+// listenShared binds address so that another process of the same user may bind it, too. The kernel spreads
+// new connections over both. So a new gateway takes over from an old one without a moment in which no process
+// listens.
 func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if ctrlErr := c.Control(func(fd uintptr) {
 			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
-				// What one that left told the kernel (see handOver) ends here. A kernel
-				// without the option has nothing to forget.
+				// This detaches the program of a process that has left (see handOver). A kernel without the
+				// option has none.
 				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 1)
 			}
 		}); ctrlErr != nil {
@@ -26,18 +26,17 @@ func listenShared(ctx context.Context, address string) (net.Listener, error) {
 		}
 		return err
 	}}
-	// Go listens for multipath TCP where a kernel has it. Such sockets refuse the option that says
-	// which process gets new connections.
+	// Go listens for multipath TCP where a kernel has it. Such sockets refuse the option that chooses the
+	// process for new connections.
 	config.SetMultipathTCP(false)
 	return config.Listen(ctx, "tcp", address)
 }
 
-// handOver has the kernel give new connections to the process that bound the address
-// after this one, while this one still takes those that it was given: what waits in the
-// queue of a socket that is closed is reset. The sockets of an address are numbered in
-// the order of binding, so that this process, the older one, is 0 and its successor 1;
-// when 0 closes, the last one gets its number, and where there is no number 1 the kernel
-// spreads as before. It is a help: an error leaves it as it was.
+// handOver makes the kernel give new connections to the process that bound the address after this one. This
+// process still takes the connections that it was given, because closing a socket resets those in its queue.
+// The sockets of an address are numbered in the order of binding: this process, the older one, is 0, and its
+// successor is 1. When 0 closes, the last socket gets its number. Where there is no number 1, the kernel
+// spreads connections as before. After an error, nothing has changed.
 func handOver(listener net.Listener) error {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {

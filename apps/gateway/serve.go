@@ -19,23 +19,21 @@ import (
 )
 
 const (
-	// idleClient is how long a connection without a request is kept: above what load
-	// balancers have (60 s), so that they close first.
+	// idleClient is how long a connection without a request is kept. It is longer than the timeout of load
+	// balancers (60 s), so that they close first.
 	idleClient = 75 * time.Second
-	// firstTable is how long a first table is waited for before requests are taken.
+	// firstTable is how long the gateway waits for a first table before it takes requests.
 	firstTable = 5 * time.Second
-	// handshake is what a client far away needs to end a handshake that it began before new
-	// connections went elsewhere: so long none comes before the sockets are closed, which reset
-	// those that are not done. emptied is what that is waited for at most, and for the sockets'
-	// queues.
+	// handshake is how long a distant client needs to end a handshake that it began before new connections
+	// went elsewhere. The sockets are closed when no connection came for that long, because closing them
+	// resets unfinished handshakes. emptied is the longest wait for that, and for empty queues of sockets.
 	handshake = 250 * time.Millisecond
 	emptied   = 2 * time.Second
-	// lameDuck is how long connections without a request stay open after the listeners
-	// are closed. Answers tell clients to come on another connection; one that sends just
-	// as its connection is closed cannot know whether it was heard. Gateways of other regions
-	// go by this: see the proxy's idlePlain.
+	// lameDuck is how long connections without a request stay open after the listeners are closed. Answers
+	// ask clients to use another connection. A client that sends just as its connection is closed cannot know
+	// whether the request was read. Gateways of other regions rely on this time: see the proxy's idlePlain.
 	lameDuck = 2 * time.Second
-	// drainStep is how late the end of the last request or connection is seen.
+	// drainStep is the time between two looks whether the last request or connection has ended.
 	drainStep = 10 * time.Millisecond
 )
 
@@ -54,7 +52,7 @@ func newServer(handler http.Handler, cfg Config) *http.Server {
 		MaxHeaderBytes:    cfg.MaxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000,
-			// A client that is gone without a word is found by ping.
+			// Pings find clients that went away silently.
 			SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second,
 			WriteByteTimeout: cfg.SlowClient,
 		},
@@ -88,8 +86,8 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 	server.ConnState = short.State
 	failed := make(chan error, len(g.listeners)+1)
 	var serving sync.WaitGroup
-	// Connections wait in the sockets' queues meanwhile: with the agent there, for as long
-	// as a table takes.
+	// Connections wait in the sockets' queues meanwhile. If the agent is there, that takes as long as a table
+	// takes to arrive.
 	select {
 	case <-g.routes.Completed():
 	case <-time.After(firstTable):
@@ -106,7 +104,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 	for _, l := range g.listeners {
 		serving.Go(func() {
 			if g.redirectsPlain() || !short.Serve(cut, l) {
-				if l != g.secure { // which is limited and checked around TLS
+				if l != g.secure { // its connections are limited and checked around TLS
 					l = strict.Listen(g.conns.Listen(l), g.cfg.MaxHeaderBytes)
 				}
 				serve(l)
@@ -162,12 +160,12 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 		_ = backoff.Sleep(deadline, drainStep)
 	}
 	short.Leave()
-	for deadline.Err() == nil && short.Undecided() > 0 { // which may still go to the other server
+	for deadline.Err() == nil && short.Undecided() > 0 { // their connections may still go to the other server
 		_ = backoff.Sleep(deadline, drainStep)
 	}
 	err := errors.Join(server.Shutdown(deadline), short.Wait(deadline))
 	others.Wait()
-	// Upgraded connections are not the server's any more.
+	// Upgraded connections no longer belong to the server.
 	for err == nil && g.proxy.UnderWay() > 0 {
 		err = backoff.Sleep(deadline, drainStep)
 	}

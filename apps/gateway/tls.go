@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// certificateChooser returns what chooses between the gateway's own certificate and those by ACME, as the
-// config says.
+// certificateChooser returns the chooser between the gateway's own certificate and those by ACME, as far as
+// the config has them.
 func (g *Gateway) certificateChooser() (choose certificates.Chooser, err error) {
 	if g.cfg.TLSCert != "" {
 		if choose.Own, err = g.cfg.Files.Pair(g.cfg.TLSCert, g.cfg.TLSKey, "--tls-cert"); err != nil {
@@ -43,8 +43,8 @@ func (g *Gateway) certificateChooser() (choose certificates.Chooser, err error) 
 	return choose, err
 }
 
-// hostsWithout the own certificate being for them. Previews are not among them, and hosts of
-// apps that other regions have: the DNS may well lead there alone.
+// hostsWithout returns the hosts that the gateway's own certificate does not cover. It leaves out previews,
+// and hosts of apps that only other regions have, because the DNS may lead only there.
 func (g *Gateway) hostsWithout(own *certfile.Pair) (out []string) {
 	covered := func(string) bool { return false }
 	if own != nil {
@@ -65,7 +65,7 @@ func (g *Gateway) hostsWithout(own *certfile.Pair) (out []string) {
 	return out
 }
 
-// newHandler returns the proxy, and before it what else listeners without TLS serve.
+// newHandler returns the proxy, and for requests without TLS the redirect and ACME's challenges before it.
 func (g *Gateway) newHandler() http.Handler {
 	plain := http.Handler(g.proxy)
 	if g.cfg.RedirectPort != 0 {
@@ -79,7 +79,7 @@ func (g *Gateway) newHandler() http.Handler {
 			g.proxy.ServeHTTP(w, r)
 			return
 		}
-		if proxy.Doubtful(r) { // the proxy does so itself
+		if proxy.Doubtful(r) { // the proxy does the same for the requests that it gets
 			w.Header().Set("Connection", "close")
 		}
 		plain.ServeHTTP(w, r)

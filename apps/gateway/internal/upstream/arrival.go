@@ -18,7 +18,7 @@ type Arrival struct {
 	number   uint64
 }
 
-// beginArrival begins what endArrival or Reached ends.
+// beginArrival begins the attempts to reach the instance. endArrival or Reached ends them.
 func (i *instance) beginArrival() Arrival {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -26,7 +26,7 @@ func (i *instance) beginArrival() Arrival {
 	return i.doubtArrival()
 }
 
-// reachAnew makes the gateway reach an instance anew that requests could not connect to.
+// reachAnew makes the gateway reach an instance again, because requests could not connect to it.
 func (i *instance) reachAnew() {
 	if i.route.cfg.Arrived == nil {
 		return
@@ -59,7 +59,7 @@ func (i *instance) endArrival() {
 	i.unreached = ""
 }
 
-// Wanted reports whether the answer still matters.
+// Wanted reports whether the result still matters.
 func (a Arrival) Wanted() bool {
 	a.instance.mu.Lock()
 	defer a.instance.mu.Unlock()
@@ -70,10 +70,10 @@ func (a Arrival) isWanted() bool {
 	return a.instance.unproven.Load() && a.instance.arrivals == a.number
 }
 
-// Check is what the instance is to pass; nil: a connection is enough.
+// Check is the check that the instance must pass. Nil: a connection is enough.
 func (a Arrival) Check() *healthcheck.Check { return a.instance.check.Load() }
 
-// Reached tells that a connection was had, and that it passed its check.
+// Reached records that the instance was connected to, and that it passed its check.
 func (a Arrival) Reached() {
 	i := a.instance
 	i.mu.Lock()
@@ -86,18 +86,18 @@ func (a Arrival) Reached() {
 	i.unreached = ""
 	i.mu.Unlock()
 	if out {
-		i.resetFindings() // what put it out is over
+		i.resetFindings() // the cause of the ejection is over
 	}
 	i.route.cfg.Proven()
 }
 
-// Unreached tells that no connection was had, which counts as a request's failure to would.
+// Unreached records that no connection was made. That counts like a request that could not connect.
 func (a Arrival) Unreached() { a.noteMissed(health.Refusal, health.Refusal.String()) }
 
-// longestWhy is what the agent takes of a reason, in bytes.
+// longestWhy is the longest reason that the agent accepts, in bytes.
 const longestWhy = 128
 
-// Failed tells how its check did not pass, which counts as an answer of 5xx to a request would.
+// Failed records why the check failed. That counts like an answer of 5xx to a request.
 func (a Arrival) Failed(why string) {
 	a.noteMissed(health.Failure, strings.ToValidUTF8(why[:min(len(why), longestWhy)], ""))
 }

@@ -15,8 +15,8 @@ type Lease struct {
 	DeploymentID string
 	Version      int32
 	instance     *instance
-	health       *health.Policy // the view's, which is not changed
-	// observer is told how the request fares; nil: the strategy is no Observer.
+	health       *health.Policy // the view's, which must not be changed
+	// observer gets the load and the outcome of the request. Nil: the strategy is no Observer.
 	observer balance.Observer
 	trial    bool
 	recorded atomic.Bool
@@ -24,14 +24,14 @@ type Lease struct {
 	outcome  atomic.Int32 // balance.Outcome
 }
 
-// InstanceID and Address of the instance.
+// InstanceID returns the id of the instance.
 func (l *Lease) InstanceID() string { return l.instance.ID }
 
-// Address is "host:port".
+// Address returns the "host:port" of the instance.
 func (l *Lease) Address() string { return l.instance.Address }
 
-// RecordOutcome says how the request went, as far as it tells about the instance: once the first
-// byte of the answer is there, or it is clear that none comes.
+// RecordOutcome records what the request's result says about the instance. Call it once the first byte of the
+// answer is there, or it is clear that none comes.
 func (l *Lease) RecordOutcome(outcome health.Outcome) {
 	l.recorded.Store(true)
 	l.instance.noteAnswered()
@@ -41,8 +41,8 @@ func (l *Lease) RecordOutcome(outcome health.Outcome) {
 	l.instance.recordOutcome(outcome, *l.health)
 }
 
-// RecordStall says that an answer which had begun did not go on within limit. Any client may ask for an answer
-// that is silent for long, so it counts against the instance only if that begins no other answer either.
+// RecordStall records that an answer which had begun did not go on within limit. A client may ask for an
+// answer that is silent for long. So it counts only if the instance begins no other answer either.
 func (l *Lease) RecordStall(limit time.Duration) {
 	since := l.instance.owing.Load()
 	if since != 0 && l.instance.route.cfg.Now().UnixNano()-since >= int64(limit/2) {
@@ -51,29 +51,29 @@ func (l *Lease) RecordStall(limit time.Duration) {
 	}
 }
 
-// noteAnswered notes that the instance began an answer, or that no client waits for one any more.
+// noteAnswered notes that the instance began an answer, or that no client waits for one now.
 func (i *instance) noteAnswered() {
 	if i.owing.Load() != 0 {
 		i.owing.Store(0)
 	}
 }
 
-// Observed reports whether how the request fares matters to those that follow, and what the instance
-// says of its load. Only then anybody has to call Reported and Fared.
+// Observed reports whether the strategy uses the outcomes of requests, and the load that instances report.
+// Reported and Fared must be called only then.
 func (l *Lease) Observed() bool { return l.observer != nil }
 
-// Reported is what the instance says of its load with an answer, which may be a failure.
+// Reported passes on the load that the instance reported with an answer, which may be a failure.
 func (l *Lease) Reported(load orca.Load, failed bool) {
 	l.observer.Reported(l.instance.Endpoint, l.instance.route.cfg.Now(), load, failed)
 }
 
-// Fared says what became of the answer, before End. An outcome that was recorded as failed stays so.
+// Fared records the outcome of the answer, before End. An outcome that was recorded as failed stays so.
 func (l *Lease) Fared(how balance.Outcome) {
 	l.outcome.CompareAndSwap(int32(balance.Ignored), int32(how))
 }
 
-// End of the request, with its last byte. Calls after the first do nothing. A trial that
-// ends without an outcome (its client went away) leaves the instance to another.
+// End ends the request, with its last byte. Calls after the first do nothing. After a trial without an
+// outcome, because its client went away, another request may be the trial.
 func (l *Lease) End() {
 	if !l.ended.CompareAndSwap(false, true) {
 		return
@@ -93,22 +93,22 @@ func (l *Lease) End() {
 	l.instance.route.queue.wakeFirst()
 }
 
-// refusal says why there is no instance.
+// refusal is the reason why there is no instance.
 type refusal struct {
 	reason Reason
-	// again is when that may change by itself; zero: only by an event.
+	// again is when that may change without an event. Zero: only an event changes it.
 	again time.Time
 }
 
-// Want is what the instance of a request is chosen by.
+// Want is what a request asks of an instance.
 type Want struct {
-	// Host that was asked for: a preview's leads to its deployment alone.
+	// Host is the host that was asked for. A preview's host leads to its deployment alone.
 	Host string
 	// Affinity is the key, or empty.
 	Affinity string
-	// Until is when it waits no longer.
+	// Until is when the request stops waiting.
 	Until time.Time
-	// Held: it waits while the app is at zero.
+	// Held is whether the request waits while the app is at zero.
 	Held  bool
 	tried []*instance
 }
@@ -116,7 +116,7 @@ type Want struct {
 // Tried makes later choices avoid the lease's instance, while there are others.
 func (w *Want) Tried(l *Lease) { w.tried = append(w.tried, l.instance) }
 
-// few is how many targets and instances are looked at without allocating.
+// few is the number of targets and instances up to which choosing allocates no memory.
 const few = 16
 
 // chooseInstance returns a lease, or why there is none.
@@ -137,11 +137,11 @@ func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal)
 		chosen := candidates.instances[i]
 		trial, ok := chosen.beginTrial(at)
 		if !ok && !candidates.anyhow {
-			continue // another request was first to try it: it is out now
+			continue // another request began the trial first, so that the instance is out now
 		}
 		n := chosen.Begin()
-		// Counted first, looked at after: who swapped the view and then finds nothing under
-		// way at an instance that left it can rely on that.
+		// The request is counted before the view is checked. So an update that swaps the view, and then finds
+		// no request under way at an instance that left it, can rely on that.
 		now := r.now.Load()
 		if now != v || (v.policy.MaxInFlight > 0 && n > v.policy.MaxInFlight) {
 			chosen.End()
@@ -164,16 +164,16 @@ func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal)
 	}
 }
 
-// set of instances that can take a request.
+// set is the instances that can take a request.
 type set struct {
 	instances []*instance
 	endpoints []*balance.Endpoint
-	// anyhow: whatever traffic found about them.
+	// anyhow is whether instances count regardless of what traffic found about them.
 	anyhow bool
 }
 
-// chooseCandidates chooses the deployment and returns it with those of its instances that can
-// take the request; nil if no deployment has one.
+// chooseCandidates chooses the deployment and returns it with those of its instances that can take the
+// request. It returns nil if no deployment has one.
 func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set, refusal) {
 	why := refusal{reason: NoInstance}
 	preview := v.hosts[w.Host]
@@ -187,7 +187,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 			return 0
 		}
 	}
-	// While one of any is ready, those without leave their share to the others.
+	// While an instance of any deployment is ready, deployments without one leave their share to the others.
 	ready := false
 	for i := range v.targets {
 		t := &v.targets[i]
@@ -203,7 +203,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 		}
 		weights = append(weights, weight)
 	}
-	// Where the one that has the turn has none left by now, another has.
+	// If the deployment whose turn it is has no instance left by now, the next one is tried.
 	for range v.targets {
 		i := r.nextTarget(v, w, weights)
 		if i < 0 {
@@ -218,9 +218,9 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 	return nil, set{}, why
 }
 
-// nextTarget returns the target that gets the request. It is the one that has the request's key, where keys
-// have instances of their own, because another version does not find their caches. Otherwise it is the next
-// in turn.
+// nextTarget returns the target that gets the request. If the strategy is affinity and the request has a key,
+// that is the target of the key, because another version does not find the key's caches. Otherwise it is the
+// next in turn.
 func (r *Route) nextTarget(v *view, w *Want, weights []int64) int {
 	if w.Affinity != "" && v.policy.Strategy == balance.Affinity {
 		return v.shares.Of(w.Affinity, weights)
@@ -228,8 +228,7 @@ func (r *Route) nextTarget(v *view, w *Want, weights []int64) int {
 	return r.turns.Next(weights)
 }
 
-// countUsable counts the instances that can take the request and puts them into s, if that
-// is not nil.
+// countUsable counts the instances that can take the request, and adds them to s if s is not nil.
 func (t *target) countUsable(v *view, w *Want, now time.Time, s *set, why *refusal) int {
 	well := func(k int) bool {
 		if k >= t.ready {
@@ -277,7 +276,7 @@ func (t *target) countUsable(v *view, w *Want, now time.Time, s *set, why *refus
 		return n
 	}
 	s.anyhow = anyhow
-	// One attempt in vain is what sending to all may cost a request, and no more.
+	// Sending to all may cost a request one attempt in vain, and no more.
 	safely := len(w.tried) > 0 && sound > 0
 	if n == len(from) && !safely {
 		s.instances, s.endpoints = from, t.endpoints[:n]

@@ -2,15 +2,15 @@ package upstream
 
 import "github.com/windlass-run/windlass/apps/gateway/internal/balance"
 
-// InFlight is what is under way at the instances of a deployment.
+// InFlight is the number of requests under way at the instances of a deployment.
 type InFlight struct {
 	DeploymentID string
 	Version      int32
 	Requests     int64
 }
 
-// InFlight tells it of each deployment that the route has now, one that has none under way
-// included.
+// InFlight returns the requests under way of each deployment that the route has now. Deployments without any
+// are included.
 func (r *Route) InFlight() []InFlight {
 	v := r.now.Load()
 	if v == nil {
@@ -28,7 +28,7 @@ func (r *Route) InFlight() []InFlight {
 	return out
 }
 
-// Part is what an instance gets of a deployment's requests: 1 is the mean.
+// Part is the share of a deployment's requests that an instance gets. 1 is the mean.
 type Part struct {
 	DeploymentID string
 	Version      int32
@@ -36,7 +36,7 @@ type Part struct {
 	Part         float64
 }
 
-// Parts of the instances that are ready, of a route that weighs them.
+// Parts returns the parts of the ready instances, for a route that weighs them.
 func (r *Route) Parts() []Part {
 	v := r.now.Load()
 	if v == nil || v.policy.Strategy != balance.Weighted {
@@ -52,5 +52,5 @@ func (r *Route) Parts() []Part {
 	return out
 }
 
-// Waiting is how many requests are in the queue.
+// Waiting returns how many requests are in the queue.
 func (r *Route) Waiting() int { return r.queue.len() }

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 )
 
-// Reason that a request got no instance.
+// Reason is why a request got no instance.
 type Reason int
 
 const (
@@ -27,8 +27,8 @@ const (
 // Refused is the error of Acquire when the request got no instance.
 type Refused struct {
 	Reason Reason
-	// Full: there was no place left in the queue. Else it waited for as long as the
-	// route's policy has it.
+	// Full is whether the queue had no place left. Otherwise the request waited for as long as the route's
+	// policy allows.
 	Full bool
 }
 
@@ -46,16 +46,16 @@ func (e *Refused) Error() string {
 	return "no instance"
 }
 
-// queue of requests that wait. Only the first looks for an instance; whatever may have
-// made one free wakes it, and when it leaves the next is first.
+// queue has the requests that wait. Only the first looks for an instance. Whatever may have made one free
+// wakes it, and when it leaves, the next is first.
 //
 // Requests for an app at zero wait in the same line, so that they go on in the order in which they
-// came. Package hold bounds how many there are.
+// came. Package hold limits their number.
 type queue struct {
 	size atomic.Int64
 	mu   sync.Mutex
 	line list.List // of *waiter
-	// held counts those of line that came while the app was at zero.
+	// held is the number of requests in line that came while the app was at zero.
 	held int
 }
 
@@ -63,8 +63,7 @@ type waiter struct{ wake chan struct{} }
 
 func (q *queue) len() int { return int(q.size.Load()) }
 
-// wakeFirst is called for every request that ends: without anybody waiting it costs one
-// load.
+// wakeFirst is called at the end of every request. While no request waits, it costs one load.
 func (q *queue) wakeFirst() {
 	if q.size.Load() == 0 {
 		return
@@ -91,11 +90,11 @@ func (q *queue) wakeAll() {
 func (w *waiter) signal() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // it has one already
+	default: // it has a signal already
 	}
 }
 
-// joinQueue returns nil when there is no place. A held request always has one, because package hold bounds
+// joinQueue returns nil when there is no place. A held request always has one, because package hold limits
 // them. Other requests have size places, or as many as there are held ones if that is more, because they come
 // while the line of held requests moves on.
 func (q *queue) joinQueue(size int, held bool) (*waiter, func()) {
@@ -110,7 +109,7 @@ func (q *queue) joinQueue(size int, held bool) (*waiter, func()) {
 		q.held++
 	}
 	q.size.Add(1)
-	// What became free before size counted this waiter did not wake it.
+	// An instance that became free before size counted this waiter did not wake it.
 	w.signal()
 	return w, func() {
 		q.mu.Lock()
@@ -131,12 +130,12 @@ func (q *queue) isFirst(w *waiter) bool {
 	return front != nil && front.Value.(*waiter) == w
 }
 
-// again is how soon instances are tried once more that this request reached in vain: a
-// process that starts again listens within that.
+// again is the time after which instances that the request could not reach are tried once more. A process
+// that starts again listens within that.
 const again = 100 * time.Millisecond
 
-// Try is Acquire without a wait: where somebody waits already, or no instance can take the
-// request at once, it says why.
+// Try is Acquire without a wait. It returns the reason if other requests wait already, or if no instance can
+// take the request at once.
 func (r *Route) Try(w *Want) (*Lease, *Refused) {
 	v := r.now.Load()
 	if v == nil {
@@ -148,7 +147,7 @@ func (r *Route) Try(w *Want) (*Lease, *Refused) {
 	if r.queue.len() > 0 {
 		t, _, why := r.chooseCandidates(v, w, r.cfg.Now())
 		if t != nil {
-			why.reason = AtLimit // what is free is for who came first
+			why.reason = AtLimit // an instance that is free is for the requests that came first
 		}
 		return nil, &Refused{Reason: why.reason, Full: true}
 	}
@@ -159,9 +158,8 @@ func (r *Route) Try(w *Want) (*Lease, *Refused) {
 	return l, nil
 }
 
-// Acquire returns a lease on an instance, which the caller ends. It waits in the queue if
-// it must, at most until w.Until; the error is *Refused or the context's. While the app is at zero, it
-// waits only if w.Held.
+// Acquire returns a lease on an instance, which the caller ends. It waits in the queue if it must, at most
+// until w.Until. The error is *Refused or the context's. While the app is at zero, it waits only if w.Held.
 func (r *Route) Acquire(ctx context.Context, w *Want) (*Lease, error) {
 	v := r.now.Load()
 	if v == nil {
@@ -220,7 +218,7 @@ func (r *Route) waitInQueue(ctx context.Context, w *Want) (*Lease, error) {
 	}
 }
 
-// whyNot tells why there is no instance; what became free just now comes too late.
+// whyNot returns the reason why there is no instance. An instance that became free just now comes too late.
 func (r *Route) whyNot(w *Want) Reason {
 	v := r.now.Load()
 	if v == nil {
@@ -233,10 +231,10 @@ func (r *Route) whyNot(w *Want) Reason {
 	return why.reason
 }
 
-// holdsRequest reports whether the request waits because the app is at zero. Previews are no traffic.
+// holdsRequest reports whether the request waits because the app is at zero. Previews' requests never do.
 func (v *view) holdsRequest(w *Want) bool { return v.Hold != nil && v.hosts[w.Host] == "" }
 
-// Hold is how requests wait now while the app is at zero; nil: it is not.
+// Hold returns how requests wait now while the app is at zero. Nil: it is not at zero.
 func (r *Route) Hold() *hold.Policy {
 	if v := r.now.Load(); v != nil {
 		return v.Hold

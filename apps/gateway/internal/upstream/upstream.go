@@ -1,20 +1,18 @@
-// Package upstream is what a route leads to, as it is now: deployments by weight, their
-// instances and how they are, what is under way at each, and who waits for one.
+// Package upstream is what a route leads to now: deployments by weight, their instances and how these are,
+// the requests under way at each, and the requests that wait.
 //
 //	Route   outlives changes of what it leads to: turns, health, in-flight, the queue
 //	view    one version of that, immutable; a change swaps it, at once for all
 //	Lease   one request at one instance; until its end it counts as in flight
 //
-// A request gets an instance in three steps. The deployment is chosen by weight among
-// those that have an instance which can take it, by turn or by the request's key; the
-// instance by the route's strategy; and where there is none the request waits, first come,
-// first served. Instances that drain or were never ready get nothing. Those that were
-// ready and no longer are get nothing, and those that traffic found broken get nothing
-// until a trial shows otherwise, unless that would leave too few of them all (see
-// Policy.Panic): then all of them get traffic, since they may be better than is thought,
-// and what few would have to bear might break those. A retry goes to one that is well even
-// then. A deployment of which none is ready leaves its share to the others while one of
-// theirs is.
+// A request gets an instance in three steps. The deployment is chosen by weight among those that have an
+// instance which can take it, by turn or by the request's key. The instance is chosen by the route's
+// strategy. Without an instance the request waits, first come, first served. Instances that drain or were
+// never ready get nothing. Those that were ready before, and those that traffic found broken, get nothing
+// until the check or a trial shows otherwise. If that left too few (see Policy.Panic), all that are or
+// were ready get traffic. They may be better than they seem, and all requests together might break the few. A retry goes to
+// a healthy one even then. A deployment without a ready instance leaves its share to the others while one of
+// them has one.
 package upstream
 
 import (
@@ -31,43 +29,42 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// Ejection is told when traffic puts an instance out, or takes it back in.
+// Ejection is the event that traffic ejects an instance, or takes it back in.
 type Ejection struct {
 	InstanceID string
 	Ejected    bool
-	// Reason is "ConnectError", "ServerErrors" or "Timeout"; empty when it is back.
+	// Reason is "ConnectError", "ServerErrors" or "Timeout". It is empty when the instance is back.
 	Reason string
 	// Until is when it is tried again.
 	Until time.Time
 }
 
-// Config of a Route.
+// Config configures a Route.
 type Config struct {
 	// Now is the clock.
 	Now func() time.Time
-	// Random draws a number; safe for concurrent use.
+	// Random returns a random number. It must be safe for concurrent use.
 	Random func() uint64
-	// Ejected is told of every ejection and return, Drained of the end of the last request
-	// of an instance that is on its way out; they must not block.
+	// Ejected is called for every ejection and return, and Drained at the end of the last request of an
+	// instance that drains or is not listed any more. Both must not block.
 	Ejected func(Ejection)
 	Drained func(instanceID string)
-	// Arrived is given every instance that has become ready, or was put out because requests
-	// could not connect to it. Proven is called when one was reached, or could not be reached for
-	// the first time. Both must not block. Arrived nil: instances are not tried, and all count as
-	// reached.
+	// Arrived is called with every instance that has become ready, or was ejected because requests could not
+	// connect to it. Proven is called when one was reached, or could not be reached for the first time. Both
+	// must not block. Arrived nil: instances are not tried, and all count as reached.
 	Arrived func(Arrival)
 	Proven  func()
 }
 
-// Route of one app. It is safe for concurrent use.
+// Route is the route of one app. It is safe for concurrent use.
 type Route struct {
 	cfg   Config
 	turns balance.Turns
 	now   atomic.Pointer[view]
-	// last is what a route that was removed led to: requests may be under way.
+	// last is the view of a route that was removed, because requests may be under way.
 	last  atomic.Pointer[view]
 	queue queue
-	// talk grows with each instance that there is something to tell of.
+	// talk is incremented each time there is something to report about an instance.
 	talk atomic.Uint64
 }
 
@@ -75,21 +72,20 @@ type Route struct {
 type instance struct {
 	*balance.Endpoint
 	route *Route
-	// touched: passive is not the zero value. It spares a success the lock.
+	// touched is whether passive is not the zero value. Without it, a success needs no lock.
 	touched atomic.Bool
-	// leaving: it drains or is no longer listed; who waits for that is told at its last
-	// request's end.
+	// leaving is whether it drains or is no longer listed. Drained is called at the end of its last request.
 	leaving atomic.Bool
-	// owing is when the first request came, in Unix nanoseconds, since it last began an answer; 0: none came.
+	// owing is when the first request since its last answer began came, in Unix nanoseconds. 0: none came.
 	owing atomic.Int64
-	// unproven: it is ready, and was not reached yet. check is what it passes then, if anything.
+	// unproven is whether it is ready but not reached yet. check is what it must pass then, if anything.
 	unproven atomic.Bool
 	check    atomic.Pointer[healthcheck.Check]
 	mu       sync.Mutex
 	passive  health.State
 	reason   string
-	// listed: as ready. arrivals counts how often it became so, was no longer, or was lost;
-	// unreached is why it was not reached when that was tried last.
+	// listed is whether it is listed as ready. arrivals counts how often it became ready, ceased to be, or
+	// could not be connected to. unreached is why the last attempt to reach it failed.
 	listed    bool
 	arrivals  uint64
 	unreached string
@@ -99,14 +95,14 @@ type instance struct {
 type view struct {
 	Spec
 
-	// hosts: the deployment that one leads to; empty: by weight.
+	// hosts has the deployment that a host leads to. Empty: by weight.
 	hosts   map[string]string
 	targets []target
 	shares  balance.Shares // of targets
 	policy  Policy
-	// gone had requests under way when they were no longer listed.
+	// gone are instances that had requests under way when they were no longer listed.
 	gone []*instance
-	// quiet is one more than the talk at which there was nothing to tell of what is listed.
+	// quiet is one more than the talk at which listed instances had nothing to report.
 	quiet atomic.Uint64
 }
 
@@ -115,11 +111,11 @@ type target struct {
 
 	strategy balance.Strategy
 	observer balance.Observer // strategy, if it is one
-	// known are the instances that are ready, and then those that were and no longer are. ready
-	// is how many are ready.
+	// known are the instances that are ready, and then those that were ready before. ready is the number of
+	// those that are ready.
 	known []*instance
 	ready int
-	// endpoints of known, in that order: what a strategy sees when all can take it.
+	// endpoints are those of known, in that order, for the strategy when all instances can take the request.
 	endpoints []*balance.Endpoint
 	all       map[string]member
 }
@@ -138,7 +134,7 @@ func New(cfg Config) *Route {
 	return r
 }
 
-// Spec is what the route serves; ok is false when it was removed.
+// Spec returns what the route serves. ok is false when the route was removed.
 func (r *Route) Spec() (_ Spec, ok bool) {
 	v := r.now.Load()
 	if v == nil {
@@ -147,7 +143,7 @@ func (r *Route) Spec() (_ Spec, ok bool) {
 	return v.Spec, true
 }
 
-// Now is Spec without a copy, which is not to be changed; nil when it was removed.
+// Now returns Spec without a copy, which must not be changed. It returns nil when the route was removed.
 func (r *Route) Now() *Spec {
 	if v := r.now.Load(); v != nil {
 		return &v.Spec
@@ -165,7 +161,7 @@ func (r *Route) Serves(host string) bool {
 	return ok
 }
 
-// Policy of the route; the default when it was removed.
+// Policy returns the policy of the route, or the default when the route was removed.
 func (r *Route) Policy() Policy {
 	if v := r.now.Load(); v != nil {
 		return v.policy
@@ -173,7 +169,7 @@ func (r *Route) Policy() Policy {
 	return DefaultPolicy()
 }
 
-// Remove has the route lead nowhere: who waits is told. What is under way goes on.
+// Remove makes the route lead nowhere. Requests that wait are refused, and those under way go on.
 func (r *Route) Remove() {
 	before := r.now.Load()
 	if before != nil {
@@ -187,8 +183,7 @@ func (r *Route) Remove() {
 	r.queue.wakeAll()
 }
 
-// Update has the route lead to what spec says, from the next choice on. One caller at a
-// time.
+// Update makes the route lead to what spec says, from the next choice on. It must not be called concurrently.
 func (r *Route) Update(spec Spec) error {
 	before := r.now.Load()
 	after := &view{Spec: spec, policy: spec.Policy, hosts: make(map[string]string, len(spec.Hosts)+len(spec.Previews))}
@@ -276,8 +271,8 @@ func (r *Route) Update(spec Spec) error {
 	return nil
 }
 
-// leftBy are the instances that next does not list and that have requests under way, or
-// may be given one by who still looks at v: those go on.
+// leftBy returns the instances that next does not list and that have requests under way, or may get one from a
+// choice that still uses v. These requests go on.
 func (v *view) leftBy(next *view) []*instance {
 	if v == nil {
 		return nil
@@ -305,21 +300,21 @@ func (v *view) leftBy(next *view) []*instance {
 	return gone
 }
 
-// Health is what others want to know of an instance.
+// Health is what is reported about an instance.
 type Health struct {
 	InstanceID string
-	// Ejected by what traffic found, and why: as in Ejection.
+	// Ejected is whether traffic ejected it. Reason is why, as in Ejection.
 	Ejected bool
 	Reason  string
-	// Unproven: it was not reached since it became ready. Reason is why not, if that was
-	// tried, unless no request could connect to it.
+	// Unproven is whether it was not reached since it became ready. Reason is then why the attempt failed,
+	// unless requests could not connect to it.
 	Unproven bool
-	// InFlight is told of those that drain or are no longer listed.
+	// InFlight is reported for instances that drain or are no longer listed.
 	InFlight int64
 }
 
-// Health of the instances that are ejected or unproven, or that are on their way out and have
-// requests under way; sorted by id.
+// Health returns the health of the instances that are ejected or unproven, or that drain or are not listed
+// any more and have requests under way. It is sorted by id.
 func (r *Route) Health() []Health {
 	v := r.now.Load()
 	if v == nil {
@@ -330,7 +325,7 @@ func (r *Route) Health() []Health {
 	}
 	removed := r.now.Load() == nil
 	if !removed && len(v.gone) == 0 {
-		// Before the look: who talks during it is found by the next one.
+		// talk is read before the look, so that a change during it is found by the next one.
 		talk := r.talk.Load() + 1
 		if v.quiet.Load() == talk {
 			return nil
@@ -340,7 +335,7 @@ func (r *Route) Health() []Health {
 			return nil
 		}
 	}
-	// An id comes twice when its address changed: the old process may have requests.
+	// An id comes twice when its address changed, because the old process may have requests.
 	sums := map[string]Health{}
 	seen := map[*instance]bool{}
 	add := func(i *instance, leaving bool) {
@@ -353,7 +348,7 @@ func (r *Route) Health() []Health {
 		i.mu.Lock()
 		if !leaving {
 			h.Unproven, h.Ejected = i.unproven.Load(), !i.passive.Until().IsZero()
-			// Of what does not pass its check, that says more than which ejection came of it.
+			// The reason why it fails its check says more than the ejection that followed from it.
 			if h.Reason = i.unreached; h.Ejected && (i.unreached == "" || i.reason == health.Refusal.String()) {
 				h.Reason = i.reason
 			}
@@ -377,8 +372,8 @@ func (r *Route) Health() []Health {
 	return slices.SortedFunc(maps.Values(sums), func(a, b Health) int { return strings.Compare(a.InstanceID, b.InstanceID) })
 }
 
-// mayHaveNews reports whether there may be anything to report of a listed instance. Of tens of thousands
-// there mostly is not.
+// mayHaveNews reports whether there may be anything to report about a listed instance. Tens of thousands of
+// instances mostly have nothing to report.
 func (v *view) mayHaveNews() bool {
 	for i := range v.targets {
 		for _, m := range v.targets[i].all {
@@ -399,8 +394,8 @@ func (i *instance) verdict(now time.Time) (health.Verdict, time.Time) {
 	return i.passive.Verdict(now), i.passive.Until()
 }
 
-// resetFindings clears what traffic found about the instance, and its latency, because the agent's check has
-// seen it recover.
+// resetFindings clears the latency of the instance and what traffic found about it, because it has
+// recovered.
 func (i *instance) resetFindings() {
 	i.mu.Lock()
 	was := !i.passive.Until().IsZero()
